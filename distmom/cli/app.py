@@ -1,0 +1,729 @@
+"""The command line: parse, call the library, print. Results go to stdout, progress and errors to stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import click
+
+import distmom
+from distmom.cli import run as runs
+from distmom.cli.progress import PassProgress
+from distmom.corpus import FORMATS, Corpus, ingest, open_corpus
+from distmom.engine import Executor, open_executor
+from distmom.errors import ClusterError, DistmomError, StoreError, UsageError
+from distmom.evaluate.evaluation import evaluate_corpus
+from distmom.evaluate.report import write_report
+from distmom.models import HEADS, MultiLabelMoM
+from distmom.models.artifact import load_record
+from distmom.models.planning import plan_fit, plan_to_json
+from distmom.predict import predict_corpus
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"": 1, "b": 1, "k": 1000, "kb": 1000, "kib": 1 << 10, "m": 10**6, "mb": 10**6, "mib": 1 << 20,
+          "g": 10**9, "gb": 10**9, "gib": 1 << 30, "t": 10**12, "tb": 10**12, "tib": 1 << 40}  # fmt: skip
+
+
+class Bytes(click.ParamType[int]):
+    """A size such as ``2GiB`` or ``500MB``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(value))
+        if match is None or match[2].lower() not in _UNITS:
+            self.fail(f"expected a size such as 2GiB or 500MB, got {value!r}", param, ctx)
+        return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+class DataFlowGroup(click.Group):
+    """Lists commands in the order in which data flows through them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
+workers_option = click.option(
+    "--workers", type=click.IntRange(min=0), default=None,
+    help="Processes of a local cluster; 0 runs in this process. [default: one a core]",
+)  # fmt: skip
+memory_option = click.option(
+    "--memory-limit", type=Bytes(), default=None, help="What one worker may use, e.g. 2GiB."
+)
+scheduler_option = click.option(
+    "--scheduler", default=None, help="Address of a running Dask scheduler, tcp://HOST:PORT."
+)
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is at the destination.")
+
+
+def cluster_options(command: F) -> F:
+    """Add the options that say where tasks run."""
+    for option in (quiet_option, scheduler_option, memory_option, workers_option):
+        command = option(command)
+    return command
+
+
+def input_options(command: F) -> F:
+    """Add the options that say how a file is read."""
+    options = [
+        click.option(
+            "--format",
+            "format_",
+            type=click.Choice(list(FORMATS)),
+            help="Told by the file's name if it can be.",
+        ),
+        click.option("--labels", type=click.Path(), help="File of label names, one a line."),
+        click.option("--vocab", type=click.Path(), help="File of words, one a line; learned when absent."),
+        click.option(
+            "--label-source", type=click.Path(), help="The file of labels that goes with a file of features."
+        ),
+        click.option(
+            "--zero-based/--one-based", default=None, help="First number of svmlight features and labels."
+        ),
+        click.option(
+            "--text-field", default="text", show_default=True, help="Field of the text (jsonl, csv)."
+        ),
+        click.option(
+            "--labels-field", default="labels", show_default=True, help="Field of the labels (jsonl, csv)."
+        ),
+        click.option("--strict", is_flag=True, help="Refuse also what can safely be repaired."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.group(
+    cls=DataFlowGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(distmom.__version__, prog_name="distmom")
+def cli() -> None:
+    """Latent structure and labels of large text corpora, by the method of moments.
+
+    \b
+    A first run:   distmom demo
+    Own data:      distmom ingest titles.tsv corpus
+                   distmom fit corpus model -k 100
+                   distmom predict model new.tsv out --top 5
+    """
+
+
+@contextmanager
+def _executor(workers: int | None, memory_limit: int | None, scheduler: str | None) -> Iterator[Executor]:
+    if workers is None:
+        workers = 0 if scheduler is not None else (os.cpu_count() or 1)
+    with open_executor(scheduler=scheduler, workers=workers, memory_limit=memory_limit) as executor:
+        yield executor
+
+
+def _print(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result, allow_nan=True))
+        return
+    width = max((len(key) for key in result), default=0)
+    for key, value in result.items():
+        shown = f"{value:.4f}" if isinstance(value, float) else value
+        click.echo(f"{key:<{width}}  {shown}")
+
+
+@cli.command()
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("distmom-demo"),
+    show_default=True,
+    help="Directory of corpus, model and report.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="Processes of the local cluster.",
+)
+@json_option
+@quiet_option
+def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
+    """Run the main job on the bundled corpus: ingest, fit, evaluate, report.
+
+    \b
+    Example: distmom demo
+    """
+    if out.exists() and not (out / "report.html").exists() and any(out.iterdir()):
+        raise UsageError(f"{out}: exists and is not the result of an earlier demo")
+    data = resources.files("distmom") / "data"
+    with (
+        resources.as_file(data / "titles-train.tsv.xz") as train,
+        resources.as_file(data / "titles-test.tsv.xz") as test,
+        resources.as_file(data / "titles-labels.txt.xz") as labels,
+        PassProgress(quiet=quiet) as progress,
+        open_executor(workers=workers) as executor,
+    ):
+        corpus = ingest(
+            train, out / "corpus", format="tsv", labels=labels, min_df=2, overwrite=True,
+            shard_documents=5000, map=executor.map, progress=progress.stage,
+        )  # fmt: skip
+        progress.line(
+            f"corpus: {corpus.n_documents:,} titles, {corpus.n_words:,} words, {corpus.n_labels:,} subjects"
+        )
+        model = MultiLabelMoM(100).fit_corpus(corpus, client=executor, observer=progress)
+        model.save(out / "model", overwrite=True)
+        held_out = ingest(
+            test, out / "test", format="tsv", labels=labels, like=_like(model), overwrite=True,
+            shard_documents=5000, map=executor.map,
+        )  # fmt: skip
+        metrics = evaluate_corpus(model, held_out, client=executor, observer=progress)
+    write_report(model, out / "report.html", metrics=metrics)
+    result = {
+        **_main_metrics(metrics),
+        "fit_seconds": round(model.fit_seconds_, 2),
+        "report": str(out / "report.html"),
+    }
+    if not as_json:
+        for topic in model.topics(6)[:5]:
+            click.echo("state " + _topic_line(topic))
+    _print(result, as_json)
+
+
+@cli.command("ingest")
+@click.argument("src", type=click.Path())
+@click.argument("dst", type=click.Path())
+@input_options
+@click.option(
+    "--min-df",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Fewest documents of a word.",
+)
+@click.option(
+    "--max-df",
+    default="1.0",
+    show_default=True,
+    help="Most documents of a word: a number, or a share such as 0.5.",
+)
+@click.option("--stop-words", default=None, help="'english', or a file of words that are left out.")
+@click.option(
+    "--ngrams",
+    type=click.IntRange(1, 5),
+    default=1,
+    show_default=True,
+    help="Longest run of words that is a feature.",
+)
+@click.option(
+    "--shard-docs", type=click.IntRange(min=1), default=20000, show_default=True, help="Documents a shard."
+)
+@click.option("--like", type=click.Path(), help="Model whose vocabulary and label names are used.")
+@overwrite_option
+@cluster_options
+@json_option
+def ingest_command(
+    src: str, dst: str, format_: str | None, labels: str | None, vocab: str | None, label_source: str | None,
+    zero_based: bool | None, text_field: str, labels_field: str, strict: bool, min_df: int, max_df: str,
+    stop_words: str | None, ngrams: int, shard_docs: int, like: str | None, overwrite: bool, workers: int | None,
+    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Read a corpus from text or sparse rows into Zarr shards.
+
+    Interrupted, the same command goes on where it stopped.
+
+    \b
+    Examples: distmom ingest titles.tsv.xz corpus --labels subjects.txt
+              distmom ingest train.txt corpus --format xmc
+    """
+    with PassProgress(quiet=quiet) as progress, _executor(workers, memory_limit, scheduler) as executor:
+        corpus = ingest(
+            src, dst, format=format_, labels=labels, vocabulary=vocab, label_source=label_source,
+            zero_based=zero_based, text_field=text_field, labels_field=labels_field, strict=strict,
+            min_df=min_df, max_df=_count_or_share(max_df, "--max-df"),
+            stop_words=stop_words, ngram_max=ngrams, shard_documents=shard_docs, overwrite=overwrite,
+            like=_like(MultiLabelMoM.load(like)) if like else None, map=executor.map, progress=progress.stage,
+        )  # fmt: skip
+    _print(_describe_corpus(corpus), as_json)
+
+
+def _count_or_share(text: str, flag: str) -> int | float:
+    try:
+        return int(text) if re.fullmatch(r"\d+", text) else float(text)
+    except ValueError:
+        raise UsageError(f"{flag}: expected a number of documents or a share, got {text!r}") from None
+
+
+def _like(model: MultiLabelMoM) -> SimpleNamespace:
+    return SimpleNamespace(
+        vocabulary=model.vocabulary_, label_names=model.label_names_, settings=model.settings_
+    )
+
+
+def _describe_corpus(corpus: Corpus) -> dict[str, Any]:
+    return {
+        "n_documents": corpus.n_documents,
+        "n_words": corpus.n_words,
+        "n_labels": corpus.n_labels,
+        "n_shards": len(corpus.shards),
+        "nnz_words": sum(s.nnz_words for s in corpus.shards),
+        "nnz_labels": sum(s.nnz_labels for s in corpus.shards),
+        "digest": corpus.digest,
+        "warnings": dict(corpus.warnings),
+    }
+
+
+@cli.command()
+@click.argument("path", type=click.Path())
+@json_option
+def info(path: str, as_json: bool) -> None:
+    """Say what a corpus, run or model is.
+
+    \b
+    Example: distmom info corpus
+    """
+    place = Path(path)
+    if (place / "model.json").exists():
+        record = load_record(place)
+        model = MultiLabelMoM.load(place)
+        result = {
+            "kind": "model",
+            **{f"param {k}": v for k, v in record["parameters"].items()},
+            "n_words": model.n_features_in_,
+            "n_labels": len(model.label_names_),
+            "n_documents": model.n_documents_,
+            "heads": [name for name, _ in model.scorer_.heads],
+            "fit_seconds": round(model.fit_seconds_, 2),
+            "bytes": sum(f.stat().st_size for f in place.rglob("*") if f.is_file()),
+        }
+    elif (place / "run.json").exists():
+        result = {"kind": "run", **runs.describe(place)}
+    else:
+        result = {"kind": "corpus", **_describe_corpus(open_corpus(place))}
+    _print(result, as_json)
+
+
+@cli.command()
+@click.argument("path", type=click.Path())
+@json_option
+def verify(path: str, as_json: bool) -> None:
+    """Read every byte of a corpus or model and check it. Exit code 4 when something is wrong.
+
+    \b
+    Example: distmom verify corpus
+    """
+    place = Path(path)
+    problems: list[str] = []
+    try:
+        if (place / "model.json").exists():
+            MultiLabelMoM.load(place)
+        else:
+            problems = open_corpus(place).verify()
+    except StoreError as error:
+        problems = [str(error)]
+    if as_json:
+        click.echo(json.dumps({"path": path, "problems": problems}))
+    elif not problems:
+        click.echo(f"{path}: all bytes are as written")
+    else:
+        for problem in problems:
+            click.echo(problem)
+    if problems:
+        sys.exit(StoreError.exit_code)
+
+
+def model_options(command: F) -> F:
+    """Add the parameters of the model."""
+    options = [
+        click.option(
+            "-k",
+            "--n-components",
+            type=int,
+            default=100,
+            show_default=True,
+            help="Latent states; rank of the sketch.",
+        ),
+        click.option(
+            "--model",
+            "model_name",
+            type=click.Choice(["multilabel"]),
+            default="multilabel",
+            show_default=True,
+        ),
+        click.option(
+            "--head",
+            type=click.Choice(HEADS),
+            default="auto",
+            show_default=True,
+            help="How labels are scored.",
+        ),
+        click.option(
+            "--moments", type=click.Choice(["paper", "distinct"]), default="paper", show_default=True
+        ),
+        click.option(
+            "--weighting",
+            type=click.Choice(["pooled", "document", "length"]),
+            default="pooled",
+            show_default=True,
+        ),
+        click.option(
+            "--decomposition",
+            default="joint",
+            show_default=True,
+            help="joint, power, power-stop, flatten, jennrich.",
+        ),
+        click.option("--n-power-iter", type=int, default=None, help="Power passes of the word sketch."),
+        click.option("--n-residual-passes", type=int, default=3, show_default=True),
+        click.option(
+            "--propensity",
+            type=float,
+            default=0.0,
+            show_default=True,
+            help="Power of the inverse propensity on scores.",
+        ),
+        click.option("--seed", type=int, default=0, show_default=True),
+        click.option("--force", is_flag=True, help="Fit more states than the corpus can carry."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _parameters(options: dict[str, Any]) -> dict[str, Any]:
+    names = ("n_components", "head", "moments", "weighting", "decomposition", "n_power_iter", "n_residual_passes",
+             "propensity", "force")  # fmt: skip
+    return {**{name: options[name] for name in names}, "random_state": options["seed"]}
+
+
+@cli.command()
+@click.argument("corpus", type=click.Path())
+@model_options
+@memory_option
+@json_option
+def plan(corpus: str, memory_limit: int | None, as_json: bool, **options: Any) -> None:
+    """Tell passes, tasks and memory of a fit before anything runs.
+
+    \b
+    Example: distmom plan corpus -k 100 --memory-limit 2GiB
+    """
+    planned = plan_fit(MultiLabelMoM(**_parameters(options)), open_corpus(corpus), memory_limit)
+    result = plan_to_json(planned)
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    click.echo(f"{'pass':<10} {'scans':>5} {'tasks':>6} {'slabs':>5} {'worker MiB':>10} {'sums MiB':>9}")
+    for p in planned:
+        click.echo(
+            f"{p.name:<10} {p.n_scans:>5} {p.n_tasks:>6} {p.n_slabs:>5} {p.task_bytes / 2**20:>10.0f} "
+            f"{p.sums_bytes / 2**20:>9.1f}"
+        )
+    click.echo(
+        f"in all: {result['n_scans']} scans, {result['n_tasks']} tasks, {result['worker_bytes'] / 2**20:.0f} MiB "
+        f"a worker at most, {result['disk_bytes'] / 2**20:.0f} MiB of disk"
+    )
+
+
+@cli.command()
+@click.argument("corpus", type=click.Path())
+@click.argument("model", type=click.Path())
+@model_options
+@click.option(
+    "--run",
+    "run_path",
+    type=click.Path(),
+    default=None,
+    help="Directory of the run. [default: MODEL.run, removed at the end]",
+)
+@overwrite_option
+@cluster_options
+@json_option
+def fit(
+    corpus: str, model: str, run_path: str | None, overwrite: bool, workers: int | None, memory_limit: int | None,
+    scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Fit a model to a corpus on a Dask cluster, or in this process with --workers 0.
+
+    \b
+    Examples: distmom fit corpus model -k 100
+              distmom fit corpus model -k 50 --head posterior --scheduler tcp://host:8786
+    """
+    run = runs.create(corpus, model, run_path, _parameters(options), overwrite)
+    _run_fit(run, workers, memory_limit, scheduler, quiet, as_json)
+
+
+@cli.command()
+@click.argument("run", type=click.Path())
+@cluster_options
+@json_option
+def resume(
+    run: str, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool
+) -> None:
+    """Go on with an interrupted fit after its last committed pass.
+
+    \b
+    Example: distmom resume model.run
+    """
+    _run_fit(runs.reopen(run), workers, memory_limit, scheduler, quiet, as_json)
+
+
+def _run_fit(
+    run: runs.Run,
+    workers: int | None,
+    memory_limit: int | None,
+    scheduler: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    try:
+        with (
+            run.lock(),
+            PassProgress(quiet=quiet) as progress,
+            _executor(workers, memory_limit, scheduler) as executor,
+        ):
+            progress.line(f"fitting {executor.description}")
+            model = MultiLabelMoM(**run.parameters)
+            model.fit_corpus(
+                run.open_corpus(), client=executor, run=run.path, memory_limit=memory_limit, observer=progress
+            )
+            model.save(run.model, overwrite=run.overwrite)
+    except (KeyboardInterrupt, ClusterError) as error:
+        error.add_note(f"distmom resume {run.path}")
+        raise
+    except DistmomError:
+        if not run.has_passes():
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    if run.temporary:
+        shutil.rmtree(run.path)
+    result: dict[str, Any] = {"model": str(run.model), "fit_seconds": round(model.fit_seconds_, 2)}
+    shown = (
+        "n_states",
+        "residual",
+        "sum_pi",
+        "off_diagonal_share",
+        "mean_log_likelihood",
+        "n_usable_eigenvalues",
+    )
+    result.update({name: model.diagnostics_[name] for name in shown if name in model.diagnostics_})
+    if "clipped_words" in model.diagnostics_:
+        clipped = model.diagnostics_["clipped_words"]
+        result["clipped_words"] = sum(clipped) / max(1, len(clipped))
+    for name, value in model.diagnostics_.get("bounds", {}).items():
+        result[f"bound_{name}"] = value
+    if model.selection_ is not None:
+        result["chosen"] = {name: round(w, 4) for name, w in model.selection_["weights"].items()}
+        result["held_out"] = {
+            name: {key: round(x, 4) for key, x in scores.items()}
+            for name, scores in model.selection_["held_out"].items()
+        }
+    if as_json:
+        _print(result, as_json)
+        return
+    held_out = result.pop("held_out", {})
+    _print(result, as_json)
+    for name, scores in held_out.items():
+        click.echo(f"held out  {name:<18} " + "  ".join(f"{key} {x:.4f}" for key, x in scores.items()))
+
+
+@contextmanager
+def _source(src: str, model: MultiLabelMoM, executor: Executor, options: dict[str, Any]) -> Iterator[Corpus]:
+    """Open a corpus, or read a file with the model's vocabulary into a temporary one."""
+    if (Path(src) / "manifest.json").exists() or Path(src).is_dir():
+        yield open_corpus(src)
+        return
+    with tempfile.TemporaryDirectory(prefix="distmom-") as temporary:
+        yield ingest(
+            src, Path(temporary) / "corpus", format=options["format_"], labels=options["labels"],
+            label_source=options["label_source"], zero_based=options["zero_based"],
+            text_field=options["text_field"], labels_field=options["labels_field"], strict=options["strict"],
+            like=_like(model), map=executor.map,
+        )  # fmt: skip
+
+
+@cli.command()
+@click.argument("model", type=click.Path())
+@click.argument("src", type=click.Path())
+@click.argument("out", type=click.Path())
+@click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Labels a document.")
+@input_options
+@overwrite_option
+@cluster_options
+@json_option
+def predict(
+    model: str, src: str, out: str, top: int, overwrite: bool, workers: int | None, memory_limit: int | None,
+    scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Rank labels for the documents of a corpus or file.
+
+    \b
+    Example: distmom predict model new-titles.tsv out --top 5
+    """
+    fitted = MultiLabelMoM.load(model)
+    with (
+        PassProgress(quiet=quiet) as progress,
+        _executor(workers, memory_limit, scheduler) as executor,
+        _source(src, fitted, executor, options) as corpus,
+    ):
+        result = predict_corpus(
+            fitted, corpus, out, top=top, client=executor, memory_limit=memory_limit, observer=progress,
+            overwrite=overwrite,
+        )  # fmt: skip
+    _print(result, as_json)
+
+
+@cli.command()
+@click.argument("model", type=click.Path())
+@click.argument("src", type=click.Path())
+@click.option("--head", default=None, help="One of the model's heads, scored alone.")
+@click.option(
+    "--auc-documents",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Measure AUC on about this many documents. [default: all]",
+)
+@click.option("--propensity-a", type=float, default=0.55, show_default=True)
+@click.option("--propensity-b", type=float, default=1.5, show_default=True)
+@input_options
+@cluster_options
+@json_option
+def evaluate(
+    model: str, src: str, head: str | None, auc_documents: int | None, propensity_a: float, propensity_b: float,
+    workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Measure a model on labelled documents.
+
+    \b
+    Example: distmom evaluate model test.tsv --labels subjects.txt
+    """
+    fitted = MultiLabelMoM.load(model)
+    names = [name for name, _ in fitted.scorer_.heads]
+    if head is not None and head not in names:
+        raise UsageError(f"--head: expected one of {', '.join(names)}, got {head!r}")
+    with (
+        PassProgress(quiet=quiet) as progress,
+        _executor(workers, memory_limit, scheduler) as executor,
+        _source(src, fitted, executor, options) as corpus,
+    ):
+        metrics = evaluate_corpus(
+            fitted, corpus, head=head, auc_documents=auc_documents, propensity_a=propensity_a,
+            propensity_b=propensity_b, client=executor, memory_limit=memory_limit, observer=progress,
+        )  # fmt: skip
+    _print(metrics, as_json)
+
+
+def _main_metrics(metrics: dict[str, float]) -> dict[str, float]:
+    names = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "AUC", "n_documents")
+    return {name: metrics[name] for name in names if name in metrics}
+
+
+def _topic_line(topic: dict[str, Any]) -> str:
+    words = " ".join(word for word, _ in topic["words"])
+    labels = ", ".join(name for name, _ in topic["labels"])
+    return f"{topic['state']:>3}  {topic['weight']:.4f}  {words}  [{labels}]"
+
+
+@cli.command()
+@click.argument("model", type=click.Path())
+@click.option(
+    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Words and labels a state."
+)
+@json_option
+def topics(model: str, top: int, as_json: bool) -> None:
+    """Print words and labels of each latent state.
+
+    \b
+    Example: distmom topics model --top 10
+    """
+    fitted = MultiLabelMoM.load(model)
+    if not hasattr(fitted, "components_"):
+        raise UsageError(
+            f"{model}: the model has no latent states: {fitted.diagnostics_.get('states_error', '')}"
+        )
+    found = fitted.topics(top)
+    if as_json:
+        click.echo(json.dumps({"topics": found}))
+        return
+    for topic in found:
+        click.echo(_topic_line(topic))
+
+
+@cli.command()
+@click.argument("model", type=click.Path())
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option(
+    "--metrics", type=click.Path(path_type=Path), default=None, help="JSON of 'evaluate --json', to be shown."
+)
+@overwrite_option
+def report(model: str, out: Path, metrics: Path | None, overwrite: bool) -> None:
+    """Write a self-contained HTML report of a model.
+
+    \b
+    Example: distmom report model report.html
+    """
+    if out.exists() and not overwrite:
+        raise UsageError(f"{out}: exists; choose another path, or --overwrite")
+    shown = None
+    if metrics is not None:
+        try:
+            shown = json.loads(metrics.read_text())
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{metrics}: not the JSON of 'evaluate --json': {error}") from error
+    write_report(MultiLabelMoM.load(model), out, metrics=shown)
+    click.echo(str(out))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("distmom").setLevel(logging.INFO)
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    signal.signal(signal.SIGTERM, partial(_terminate))
+    try:
+        cli.main(args=arguments, prog_name="distmom", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort) as error:
+        cause = error if getattr(error, "__notes__", None) else error.__context__
+        _say("interrupted", cause)
+        return 130
+    except DistmomError as error:
+        _say(f"error: {error}", error)
+        return error.exit_code
+    except SystemExit as error:
+        return int(error.code or 0)
+    except BrokenPipeError:
+        # The reader of our output is gone; nothing can be told to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _say(text: str, error: BaseException | None) -> None:
+    click.echo(text, err=True)
+    for note in getattr(error, "__notes__", []):
+        click.echo(f"to go on: {note}", err=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Progress on standard error: one bar a pass, or plain lines when it is not a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+
+from distmom.engine import Event, GroupDone, PassDone, PassStarted
+
+#: seconds between two plain lines of one pass
+PLAIN_INTERVAL_S = 10.0
+
+
+class PassProgress:
+    """An observer of the engine that shows each pass with its rate and remaining time."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._console = Console(stderr=True, markup=False, highlight=False)
+        self._bars: Progress | None = None
+        self._task: TaskID | None = None
+        self._started = self._printed = 0.0
+        self._total = self._done = 0
+
+    def __enter__(self) -> PassProgress:
+        if not self._quiet and self._console.is_terminal:
+            self._bars = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=False,
+            )
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Receive an event of the engine."""
+        if self._quiet:
+            return
+        now = time.monotonic()
+        if isinstance(event, PassStarted):
+            self._started = self._printed = now
+            self._total, self._done = event.n_documents, 0
+            if self._bars is not None:
+                self._task = self._bars.add_task(event.name, total=max(1, self._total), rate="")
+        elif isinstance(event, GroupDone):
+            self._done += event.n_documents
+            rate = self._done / max(1e-9, now - self._started)
+            if self._bars is not None and self._task is not None:
+                self._bars.update(self._task, completed=self._done, rate=f"{rate:,.0f} rows/s")
+            elif now - self._printed > PLAIN_INTERVAL_S:
+                self._printed = now
+                left = max(0.0, (self._total - self._done) / max(rate, 1e-9))
+                self.line(
+                    f"{event.name}: {self._done:,} of {self._total:,} rows, {rate:,.0f} rows/s, {left:.0f} s left"
+                )
+        elif isinstance(event, PassDone):
+            if self._bars is not None:
+                if not event.resumed and self._task is not None:
+                    self._bars.update(self._task, completed=max(1, self._total))
+                    self._task = None
+            else:
+                how = (
+                    "found committed"
+                    if event.resumed
+                    else f"{event.n_documents / max(event.seconds, 1e-9):,.0f} rows/s"
+                )
+                self.line(f"{event.name}: {event.n_documents:,} rows in {event.seconds:.1f} s, {how}")
+
+    def line(self, text: str) -> None:
+        """Write one line to standard error."""
+        if not self._quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    def stage(self, name: str, done: int, total: int | None) -> None:
+        """Receive the progress of an ingest."""
+        now = time.monotonic()
+        if now - self._printed > PLAIN_INTERVAL_S:
+            self._printed = now
+            self.line(f"{name}: {done:,}" + (f" of {total:,}" if total else ""))

@@ -1,0 +1,149 @@
+"""The record of a fit on disk, so that it can be interrupted and resumed."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+import scipy
+import zarr
+
+import distmom
+from distmom.corpus import Corpus, open_corpus
+from distmom.corpus.commit import Lock, write_atomic
+from distmom.errors import StoreError, UsageError
+from distmom.models.artifact import check_target
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that the bits of a result depend on."""
+    return {
+        "distmom": distmom.__version__,
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "scipy": scipy.__version__,
+        "zarr": zarr.__version__,
+        "machine": platform.machine(),
+    }
+
+
+@dataclass(frozen=True)
+class Run:
+    """A fit that was begun.
+
+    Attributes
+    ----------
+    path : Path
+        Its directory.
+    corpus, corpus_digest : str
+    model : Path
+        Where the model will be written.
+    parameters : dict
+        Of the model.
+    overwrite : bool
+        An existing model may be replaced.
+    temporary : bool
+        The directory is removed once the model is written.
+    """
+
+    path: Path
+    corpus: str
+    corpus_digest: str
+    model: Path
+    parameters: dict[str, Any]
+    overwrite: bool
+    temporary: bool
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the run; UsageError if another process does."""
+        with Lock(self.path / "lock"):
+            yield
+
+    def open_corpus(self) -> Corpus:
+        """Open the corpus; UsageError if it is not the one the run was begun with."""
+        corpus = open_corpus(self.corpus)
+        if corpus.digest != self.corpus_digest:
+            raise UsageError(
+                f"{self.corpus}: changed since the run began: expected digest {self.corpus_digest[:12]}, "
+                f"got {corpus.digest[:12]}"
+            )
+        return corpus
+
+    def has_passes(self) -> bool:
+        """Whether any pass is committed."""
+        return any((self.path / "passes").glob("*/DONE.json"))
+
+
+def create(corpus: str, model: str, run: str | None, parameters: dict[str, Any], overwrite: bool) -> Run:
+    """Begin a run, or take up the same one again.
+
+    Raises
+    ------
+    UsageError
+        If the model exists, or the directory holds another run.
+    """
+    target = Path(model).absolute()
+    check_target(target, overwrite)
+    opened = open_corpus(corpus)
+    path = Path(run).absolute() if run is not None else target.with_name(target.name + ".run")
+    begun = Run(path, str(Path(corpus).absolute()), opened.digest, target, parameters, overwrite, run is None)
+    if (path / "run.json").exists():
+        old = reopen(path)
+        same = (old.corpus_digest, old.parameters) == (begun.corpus_digest, begun.parameters)
+        if not same:
+            changed = [k for k in parameters if old.parameters.get(k) != parameters[k]] or ["corpus"]
+            raise UsageError(
+                f"{path}: holds another run, which differs in {', '.join(changed)}; resume it with "
+                f"'distmom resume {path}', remove it, or give another --run"
+            )
+    elif path.exists() and any(path.iterdir()):
+        raise UsageError(f"{path}: exists and is not a run")
+    path.mkdir(parents=True, exist_ok=True)
+    record = {
+        "format": "distmom-run",
+        "corpus": begun.corpus,
+        "corpus_digest": begun.corpus_digest,
+        "model": str(begun.model),
+        "parameters": parameters,
+        "overwrite": overwrite,
+        "temporary": begun.temporary,
+        "versions": versions(),
+    }
+    write_atomic(path / "run.json", json.dumps(record, indent=1).encode())
+    return begun
+
+
+def reopen(path: str | Path) -> Run:
+    """Read a run; UsageError if there is none, StoreError if its record is damaged or of other versions."""
+    record = describe(path)
+    if record["versions"] != versions():
+        differing = [k for k, v in versions().items() if record["versions"].get(k) != v]
+        raise UsageError(f"{path}: was begun with other versions of {', '.join(differing)}; begin a new run")
+    return Run(
+        Path(path).absolute(), record["corpus"], record["corpus_digest"], Path(record["model"]),
+        record["parameters"], record["overwrite"], record["temporary"],
+    )  # fmt: skip
+
+
+def describe(path: str | Path) -> dict[str, Any]:
+    """Return the record of a run."""
+    file = Path(path) / "run.json"
+    if not file.exists():
+        raise UsageError(f"{path}: not a run (no run.json)")
+    try:
+        record = json.loads(file.read_text())
+        if record["format"] != "distmom-run":
+            raise KeyError("format")
+        record["committed"] = sorted(p.parent.name for p in (Path(path) / "passes").glob("*/DONE.json"))
+        for key in ("corpus", "corpus_digest", "model", "parameters", "overwrite", "temporary", "versions"):
+            record[key]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{file}: not a readable run: {error}") from error
+    return dict(record)

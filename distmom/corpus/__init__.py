@@ -1,0 +1,23 @@
+"""Corpora on disk and in memory: ingest, checked reading, and blocks of documents.
+
+The package knows files and formats, and no statistics beyond what can be counted while reading.
+"""
+
+from distmom.corpus.block import Block
+from distmom.corpus.ingest import FORMATS, ingest, write_corpus
+from distmom.corpus.memory import MemoryCorpus
+from distmom.corpus.store import Corpus, ShardInfo, open_corpus
+from distmom.corpus.write import CorpusWriter, from_arrays
+
+__all__ = [
+    "FORMATS",
+    "Block",
+    "Corpus",
+    "CorpusWriter",
+    "MemoryCorpus",
+    "ShardInfo",
+    "from_arrays",
+    "ingest",
+    "open_corpus",
+    "write_corpus",
+]

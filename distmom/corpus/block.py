@@ -1,0 +1,129 @@
+"""Documents in memory: a block of rows, and the matrices it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse import csr_array
+
+from distmom.errors import InputError
+
+#: largest value of a word in a document
+MAX_VALUE = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive or selected documents in memory.
+
+    Attributes
+    ----------
+    words : csr_array of shape (n_documents, n_words), int32 or float32
+        Counts (int32) or weights (float32); columns increasing within a row, none twice, no stored zero.
+    labels : csr_array of shape (n_documents, n_labels), uint8
+        Ones; columns increasing within a row, none twice.
+    first : int
+        Position in the corpus of the first row.
+    weights : ndarray of shape (n_documents,), float64, or None
+        How often each document counts; None means once.
+    """
+
+    words: csr_array
+    labels: csr_array
+    first: int
+    weights: np.ndarray | None = None
+
+    @property
+    def n_documents(self) -> int:
+        """Number of rows."""
+        return int(self.words.shape[0])
+
+    def take(self, rows: slice | np.ndarray) -> Block:
+        """Return some of the rows, in order.
+
+        Parameters
+        ----------
+        rows : slice, bool ndarray of shape (n_documents,) or int ndarray
+        """
+        taken = np.arange(self.n_documents)[rows]
+        first = self.first + (int(taken[0]) if len(taken) else 0)
+        weights = None if self.weights is None else self.weights[rows]
+        return Block(self.words[rows], self.labels[rows], first, weights)
+
+
+def word_matrix(X: Any, name: str = "X") -> csr_array:
+    """Return the words of documents in the form that a `Block` has.
+
+    Parameters
+    ----------
+    X : array_like or sparse of shape (n_documents, n_words)
+        Finite values from 0 to 2**31 - 1.
+    name : str
+        What errors call the matrix.
+
+    Raises
+    ------
+    InputError
+        If a value is not finite, negative or too large, with the row and column of the first one.
+    """
+    matrix = _canonical(X, name)
+    integral = matrix.dtype.kind in "iub" or bool(np.all(matrix.data == np.trunc(matrix.data)))
+    matrix = matrix.astype(np.int32 if integral else np.float32)
+    # A weight may be too small for its type.
+    matrix.eliminate_zeros()
+    return matrix
+
+
+def label_matrix(Y: Any, n_documents: int, name: str = "Y") -> csr_array:
+    """Return the labels of documents in the form that a `Block` has.
+
+    Parameters
+    ----------
+    Y : array_like or sparse of shape (n_documents, n_labels), or None
+        Anything other than zero is a label; None means that there are no labels.
+    n_documents : int
+        Number of rows expected.
+    name : str
+        What errors call the matrix.
+    """
+    if Y is None:
+        return csr_array((n_documents, 0), dtype=np.uint8)
+    matrix = _canonical(Y, name)
+    if matrix.shape[0] != n_documents:
+        raise InputError.at(name, None, "number of rows", f"{n_documents} as in X", str(matrix.shape[0]))
+    matrix = matrix.astype(np.uint8)
+    matrix.data[:] = 1
+    return matrix
+
+
+def _canonical(X: Any, name: str) -> csr_array:
+    matrix = csr_array(X if sparse.issparse(X) else np.atleast_2d(np.asarray(X)), copy=True)
+    if matrix.dtype.kind not in "iubf":
+        raise InputError.at(name, None, "type of the values", "numbers", str(matrix.dtype))
+    if matrix.dtype.kind == "b":
+        matrix = matrix.astype(np.uint8)
+    _check_values(matrix, name)
+    if matrix.dtype.kind != "f":
+        # Sums of duplicates must not wrap round.
+        matrix = matrix.astype(np.int64)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    _check_values(matrix, name)
+    return matrix
+
+
+def _check_values(matrix: csr_array, name: str) -> None:
+    bad = ~((matrix.data >= 0) & (matrix.data <= MAX_VALUE))
+    if bad.any():
+        at = int(np.argmax(bad))
+        row = int(np.searchsorted(matrix.indptr, at, side="right")) - 1
+        raise InputError.at(
+            name,
+            None,
+            f"value in row {row}, column {int(matrix.indices[at])}",
+            f"a finite number from 0 to {MAX_VALUE}",
+            str(matrix.data[at]),
+        )

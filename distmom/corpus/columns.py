@@ -1,0 +1,214 @@
+"""Which words and labels become the columns of a corpus, and where each part's numbers go."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from distmom.corpus.readers.part import Part, lookup
+from distmom.corpus.readers.spec import Spec
+from distmom.corpus.tokenize import choose_words
+from distmom.errors import InputError
+
+
+class Named(Protocol):
+    """Anything with the columns and settings of a corpus: a corpus, or a model that was fitted on one."""
+
+    @property
+    def vocabulary(self) -> Sequence[str]: ...
+
+    @property
+    def label_names(self) -> Sequence[str]: ...
+
+    @property
+    def settings(self) -> dict[str, object]: ...
+
+
+@dataclass
+class Survey:
+    """What all parts together hold.
+
+    Attributes
+    ----------
+    n_documents : int
+    n_word_columns, n_label_columns : int
+        One more than the largest number that occurs, where parts do not name them.
+    integral : bool
+        Whether every value is a whole number.
+    document_frequency : Counter
+        Documents that hold each named word.
+    label_lines : dict of str to int
+        Line on which each named label occurs first.
+    label_columns : set of int
+        Unnamed labels that occur.
+    warnings : Counter
+        Repairs.
+    """
+
+    n_documents: int = 0
+    n_word_columns: int = 0
+    integral: bool = True
+    document_frequency: Counter[str] = field(default_factory=Counter)
+    label_lines: dict[str, int] = field(default_factory=dict)
+    label_columns: set[int] = field(default_factory=set)
+    warnings: Counter[str] = field(default_factory=Counter)
+
+    def add(self, part: Part, count_words: bool) -> None:
+        """Add a part; ``count_words`` if the vocabulary is to be learned."""
+        self.n_documents += part.n_documents
+        self.integral = self.integral and bool(np.all(part.values == np.trunc(part.values)))
+        if part.words is None:
+            largest = int(part.word_ids.max()) if len(part.word_ids) else -1
+            self.n_word_columns = max(self.n_word_columns, largest + 1)
+        elif count_words:
+            counts = np.bincount(part.word_ids, minlength=len(part.words))
+            for word, count in zip(part.words, counts.tolist(), strict=True):
+                self.document_frequency[word] += count
+        if part.labels is None:
+            self.label_columns.update(np.unique(part.label_ids).tolist())
+        else:
+            for name, line in zip(part.labels, part.label_lines.tolist(), strict=True):
+                self.label_lines.setdefault(name, line)
+        self.warnings += part.warnings
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns of words or of labels.
+
+    Attributes
+    ----------
+    names : list of str
+        Names in column order.
+    numbers : dict of str to int
+        Column of each name that a part may use, or of its alias.
+    new : ndarray or None
+        Column of each number of a source that does not name them, -1 for none; None if they stay as they are.
+    """
+
+    names: list[str]
+    numbers: dict[str, int]
+    new: np.ndarray | None = None
+
+    def of(self, names: Sequence[str] | None) -> np.ndarray | None:
+        """Return the column of each number of a part."""
+        return self.new if names is None else lookup(names, self.numbers)
+
+
+def word_columns(
+    spec: Spec, survey: Survey, vocabulary: Sequence[str] | None, like: Named | None, named: bool
+) -> Columns:
+    """Choose the words.
+
+    Parameters
+    ----------
+    spec : Spec
+    survey : Survey
+    vocabulary : sequence of str or None
+        The vocabulary given: what words may be, or the names of the source's columns.
+    like : Named or None
+        Has the vocabulary to be used.
+    named : bool
+        Whether the source holds words by name.
+
+    Raises
+    ------
+    InputError
+        If the columns of the source are not those of the vocabulary, or no word is left.
+    """
+    if named:
+        fixed = like.vocabulary if like is not None else vocabulary
+        if fixed is None:
+            tokenizer = spec.tokenizer
+            fixed = choose_words(
+                survey.document_frequency, survey.n_documents, tokenizer.min_df, tokenizer.max_df
+            )
+            if not fixed:
+                raise InputError.at(
+                    spec.path,
+                    None,
+                    "vocabulary",
+                    f"a word in at least {tokenizer.min_df} and at most {tokenizer.max_df} "
+                    f"{'of all' if isinstance(tokenizer.max_df, float) else ''} documents".replace("  ", " "),
+                    f"{len(survey.document_frequency)} words in {survey.n_documents} documents, "
+                    "none within the bounds",
+                )
+        return Columns(list(fixed), {word: i for i, word in enumerate(fixed)})
+    n_words = spec.n_words if spec.n_words is not None else survey.n_word_columns
+    if like is None:
+        names = [str(i) for i in range(n_words)] if vocabulary is None else list(vocabulary)
+        return Columns(names, {})
+    names = list(like.vocabulary)
+    if vocabulary is not None:
+        return Columns(names, {}, lookup(vocabulary, {word: i for i, word in enumerate(names)}))
+    if spec.n_words is not None and spec.n_words != len(names):
+        raise InputError.at(
+            spec.path, 1, "number of words", f"{len(names)} as in the model", str(spec.n_words)
+        )
+    new = np.arange(max(n_words, 1))
+    new[len(names) :] = -1
+    return Columns(names, {}, new)
+
+
+def label_columns(
+    spec: Spec, survey: Survey, label_names: Sequence[str] | None, like: Named | None, named: bool
+) -> Columns:
+    """Choose the labels.
+
+    Labels of a source that names them are line numbers of the label file, from 0, if there is such a file and
+    every label of the whole source is a whole number; otherwise they are names. The columns are those of
+    ``like``, else those of the label file, else all names in order; what occurs beyond is appended and counted
+    as ``unknown_labels``.
+
+    Raises
+    ------
+    InputError
+        If a line number is beyond the label file, or the file has not one name for each column.
+    """
+    alias: dict[str, str] = {}
+    if named:
+        alias = {name: name for name in survey.label_lines}
+        if label_names is not None and alias and all(map(_is_number, alias)):
+            for name in alias:
+                if int(name) >= len(label_names):
+                    expected = f"a line number from 0 to {len(label_names) - 1}"
+                    raise InputError.at(spec.path, survey.label_lines[name], "label", expected, name)
+                alias[name] = label_names[int(name)]
+    else:
+        n_labels = spec.n_labels or 0
+        if label_names is not None and len(label_names) != n_labels:
+            raise InputError.at(
+                spec.path, None, "number of labels", f"{len(label_names)} as in the label file", str(n_labels)
+            )
+        own = label_names or (like.label_names if like is not None else ())
+        column_names = [*own[:n_labels], *(str(i) for i in range(len(own), n_labels))]
+        if like is None:
+            return Columns(column_names, {})
+        alias = {column_names[i]: column_names[i] for i in sorted(survey.label_columns)}
+    base = list(like.label_names if like is not None else label_names or ())
+    known = set(base)
+    rest = sorted(set(alias.values()) - known, key=_natural)
+    if base and rest:
+        survey.warnings["unknown_labels"] += len(rest)
+        if spec.strict and like is None:
+            raise InputError.at(
+                spec.path, survey.label_lines.get(rest[0]), "label", "a name of the label file", repr(rest[0])
+            )
+    names = base + rest
+    columns = {name: i for i, name in enumerate(names)}
+    if named:
+        return Columns(names, {raw: columns[name] for raw, name in alias.items()})
+    return Columns(names, {}, lookup(column_names, columns))
+
+
+def _natural(name: str) -> tuple[int, str]:
+    """Order whole numbers by value, before all other names."""
+    return (len(name), name) if _is_number(name) else (1 << 30, name)
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal() and len(name) <= 18

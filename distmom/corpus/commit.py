@@ -1,0 +1,246 @@
+"""Writing files and directories so that they are there whole or not at all, and locks on directories."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import shutil
+import socket
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from distmom.errors import StoreError, UsageError
+
+_log = logging.getLogger(__name__)
+
+
+def write_atomic(path: str | os.PathLike[str], content: bytes | Callable[[BinaryIO], Any]) -> None:
+    """Write a file so that readers see the old content or all of the new one, also after a crash.
+
+    Parameters
+    ----------
+    path : path-like
+        Its directory must exist.
+    content : bytes or callable
+        The content, or a function that writes it to a binary stream.
+    """
+    target = Path(path)
+    temporary = target.parent / f".tmp-{uuid.uuid4().hex}"
+    try:
+        with open(temporary, "xb") as stream:
+            if isinstance(content, bytes):
+                stream.write(content)
+            else:
+                content(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_path(target.parent)
+
+
+def sync_path(path: str | os.PathLike[str]) -> None:
+    """Make the content of a file, or the entries of a directory, survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(path: str | os.PathLike[str]) -> None:
+    """Make every file and directory below a directory survive a power failure."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            sync_path(os.path.join(folder, name))
+        sync_path(folder)
+
+
+def commit_directory(
+    temporary: str | os.PathLike[str], final: str | os.PathLike[str], *, is_synced: bool = False
+) -> None:
+    """Give a finished directory its final name, on the same file system.
+
+    Parameters
+    ----------
+    temporary : path-like
+        The finished directory.
+    final : path-like
+        A name that does not exist yet.
+    is_synced : bool
+        Whether all of it has been synced; it is now, otherwise.
+
+    Raises
+    ------
+    StoreError
+        If ``final`` exists.
+    """
+    if os.path.lexists(final):
+        raise StoreError(f"{final}: exists already, {temporary} cannot take its place")
+    if not is_synced:
+        sync_tree(temporary)
+    os.rename(temporary, final)
+    sync_path(Path(final).parent)
+
+
+def replace_directory(
+    temporary: str | os.PathLike[str], final: str | os.PathLike[str], *, is_synced: bool = False
+) -> None:
+    """Put a finished directory in the place of another, which is removed only afterwards.
+
+    The old directory is first renamed to ``<final>.replaced``; `restore_replaced` undoes that if the process
+    dies before the second rename.
+    """
+    old = Path(f"{final}.replaced")
+    if old.exists():
+        shutil.rmtree(old)
+    if not is_synced:
+        sync_tree(temporary)
+    os.rename(final, old)
+    try:
+        os.rename(temporary, final)
+    except OSError:
+        os.rename(old, final)
+        raise
+    sync_path(Path(final).parent)
+    shutil.rmtree(old)
+
+
+def restore_replaced(final: str | os.PathLike[str]) -> None:
+    """Bring back a directory that an interrupted `replace_directory` left under its other name."""
+    old = Path(f"{final}.replaced")
+    if old.exists() and not os.path.lexists(final):
+        os.rename(old, final)
+        sync_path(Path(final).parent)
+
+
+def sha256_file(path: str | os.PathLike[str]) -> str:
+    """Return the sha256 of a file's content in hexadecimal digits."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+class Lock:
+    """A lock file that lets one process at a time write to a place; a context manager.
+
+    A lock left by a process of this host that has died is taken over with a logged warning. One left by
+    another host is not, as nothing here can tell whether that process still runs.
+
+    Parameters
+    ----------
+    path : path-like
+        The lock file; its directory must exist.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def acquire(self) -> None:
+        """Take the lock, or raise UsageError naming the host and process that hold it, and since when."""
+        pid = os.getpid()
+        content = json.dumps(
+            {
+                "host": socket.gethostname(),
+                "pid": pid,
+                "born": _birth(pid),
+                "since": datetime.now(UTC).isoformat(timespec="seconds"),
+            }
+        ).encode()
+        while True:
+            try:
+                descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            except FileExistsError:
+                self._remove_stale()
+                continue
+            try:
+                os.write(descriptor, content)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            return
+
+    def release(self) -> None:
+        """Give the lock up."""
+        self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Lock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def _remove_stale(self) -> None:
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            # Of several processes that find the same stale file, only the one that holds this lock on it, and
+            # still finds it under its name, may remove it.
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            try:
+                if os.stat(self.path).st_ino != os.fstat(descriptor).st_ino:
+                    return
+            except FileNotFoundError:
+                return
+            holder = _parse_lock(os.read(descriptor, 4096))
+            if holder is None:
+                raise UsageError(
+                    f"{self.path}: is a lock without a readable owner; remove it if no process writes here"
+                )
+            host, pid, born, since = holder
+            if host != socket.gethostname() or _is_alive(pid, born):
+                raise UsageError(
+                    f"{self.path}: is held by process {pid} on host {host} since {since}; wait for it, "
+                    "or remove the file if that process is gone"
+                )
+            _log.warning("%s: taking over the lock of process %d, which has died", self.path, pid)
+            self.path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+
+
+def _parse_lock(content: bytes) -> tuple[str, int, int | None, str] | None:
+    try:
+        entry = json.loads(content)
+        born = entry["born"]
+        return str(entry["host"]), int(entry["pid"]), None if born is None else int(born), str(entry["since"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _birth(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot, or None where the system does not tell."""
+    try:
+        # The second field is the name in brackets, which may itself hold spaces and brackets.
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return int(fields[19])
+
+
+def _is_alive(pid: int, born: int | None) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    # The number may have passed to another process since.
+    now = _birth(pid)
+    return born is None or now is None or born == now

@@ -1,0 +1,324 @@
+"""Ingest: from a source in any format to a corpus on disk, in bounded memory, resumable."""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distmom.corpus.columns import Named
+from distmom.corpus.names import check_names
+from distmom.corpus.pipeline import Job, Map, Progress
+from distmom.corpus.readers.documents import open_documents
+from distmom.corpus.readers.matrices import open_npz, open_uci
+from distmom.corpus.readers.source import bare_name, read_names
+from distmom.corpus.readers.sparse import open_ldac, open_svmlight, open_xmc
+from distmom.corpus.readers.spec import Source, Spec
+from distmom.corpus.readers.text import check_fields, open_csv, open_jsonl, open_tsv
+from distmom.corpus.store import Corpus
+from distmom.corpus.tokenize import ENGLISH_STOP_WORDS, Tokenizer
+from distmom.corpus.write import CorpusWriter
+from distmom.errors import InputError, UsageError
+
+#: raised whenever the same source would be encoded into other parts
+ENCODING_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of sources.
+
+    Attributes
+    ----------
+    description : str
+    open : callable
+        Opens a source.
+    suffixes : tuple of str
+        Ends of file names that tell the format.
+    prefixes : tuple of str
+        Beginnings of file names that tell it.
+    names_words, names_labels : bool
+        Whether words and labels stand there by name, not as column numbers.
+    """
+
+    description: str
+    open: Callable[[Spec], Source]
+    suffixes: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    names_words: bool = False
+    names_labels: bool = False
+
+
+FORMATS: dict[str, Format] = {
+    "xmc": Format("header 'documents words labels', lines 'l,l w:v w:v'", open_xmc, (".xmc.txt", ".xmc")),
+    "svmlight": Format(
+        "lines 'l,l w:v w:v'", open_svmlight, (".svm", ".svmlight", ".libsvm"), names_labels=True
+    ),
+    "jsonl": Format("JSON objects, one a line", open_jsonl, (".jsonl", ".ndjson"), (), True, True),
+    "csv": Format("table with a header row", open_csv, (".csv",), (), True, True),
+    "tsv": Format("lines 'label,label<TAB>text'", open_tsv, (".tsv",), (), True, True),
+    "uci": Format("UCI docword triples", open_uci, (), ("docword.",)),
+    "ldac": Format("lines 'pairs word:count'", open_ldac, (".ldac", ".lda-c")),
+    "npz": Format("SciPy sparse matrices", open_npz, (".npz",)),
+}
+
+
+def detect_format(path: str) -> str:
+    """Tell a format by a file's name; UsageError if it does not say."""
+    name = bare_name(path)
+    for key, known in FORMATS.items():
+        if name.endswith(known.suffixes or ("\0",)) or name.startswith(known.prefixes or ("\0",)):
+            return key
+    raise UsageError(f"{path}: the name does not tell the format; give one of {', '.join(FORMATS)}")
+
+
+def ingest(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    format: str | None = None,
+    labels: str | os.PathLike[str] | None = None,
+    vocabulary: str | os.PathLike[str] | Sequence[str] | None = None,
+    label_source: str | os.PathLike[str] | None = None,
+    min_df: int = 2,
+    max_df: float | int = 1.0,
+    stop_words: str | os.PathLike[str] | Sequence[str] | None = None,
+    ngram_max: int = 1,
+    lowercase: bool = True,
+    min_word_length: int = 2,
+    token_pattern: str = Tokenizer.token_pattern,
+    shard_documents: int = 20_000,
+    strict: bool = False,
+    overwrite: bool = False,
+    like: Named | None = None,
+    zero_based: bool | None = None,
+    text_field: str = "text",
+    labels_field: str = "labels",
+    map: Map | None = None,
+    progress: Progress | None = None,
+) -> Corpus:
+    """Turn a source into a corpus on disk.
+
+    Parameters
+    ----------
+    source : path-like
+        A file; ``.gz``, ``.xz``, ``.zst`` and ``.bz2`` are decompressed on the way.
+    destination : path-like
+        Where the corpus is to be. Until it is complete there is only ``<destination>.partial``.
+    format : str, optional
+        One of `FORMATS`; told by the file's name unless given.
+    labels : path-like, optional
+        File of label names, ``name`` or ``id<TAB>name`` a line.
+    vocabulary : path-like or sequence of str, optional
+        Texts: the words to keep, in column order. Otherwise: the names of the source's columns. For ``uci``, a
+        file ``vocab.*`` beside ``docword.*`` is taken unless given.
+    label_source : path-like, optional
+        Second file of a pair that holds the labels (``xmc``, ``npz``).
+    min_df, max_df, stop_words, ngram_max, lowercase, min_word_length, token_pattern
+        How text becomes words, see `Tokenizer`; ``stop_words`` is "english", a list, or a file. ``min_df`` and
+        ``max_df`` bound a learned vocabulary.
+    shard_documents : int
+        Documents in a shard.
+    strict : bool
+        Refuse with file and line what would otherwise be repaired and counted in ``Corpus.warnings``.
+    overwrite : bool
+        Replace a corpus that is there, once the new one is complete.
+    like : object, optional
+        A corpus or model whose vocabulary, label names and tokenizer are used. Unknown words are counted and
+        left out, unknown labels are appended after the known ones.
+    zero_based : bool, optional
+        Whether ``svmlight`` numbers words from 0; there it must be given.
+    text_field, labels_field : str
+        Names of the fields in ``jsonl`` and ``csv``.
+    map : callable, optional
+        ``map(function, iterable)`` that yields results in order; runs functions and values that can be pickled.
+    progress : callable, optional
+        Called with a stage ("read" in bytes, "write" in documents), what is done, and the total.
+
+    Returns
+    -------
+    Corpus
+
+    Raises
+    ------
+    InputError
+        If the source cannot be read as what it was declared to be; nothing is left behind.
+    UsageError
+        If arguments do not fit together, or the destination exists or is being written to.
+    """
+    path = os.fspath(source)
+    if not os.path.isfile(path):
+        raise UsageError(f"{path}: {'is not a file' if os.path.exists(path) else 'there is no such file'}")
+    name = detect_format(path) if format is None else format
+    if name not in FORMATS:
+        raise UsageError(f"format: expected one of {', '.join(FORMATS)}, got {name!r}")
+    known = FORMATS[name]
+    if label_source is not None and name not in ("xmc", "npz"):
+        raise UsageError(f"label_source: is for xmc and npz only, the format is {name}")
+    if like is not None and vocabulary is not None and known.names_words:
+        raise UsageError("vocabulary: the vocabulary of `like` is used, no other may be given")
+    if shard_documents < 1:
+        raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
+    if name == "uci" and vocabulary is None:
+        vocabulary = _vocabulary_beside(path)
+    own: Any = like.settings.get("tokenizer") if like is not None else None
+    tokenizer = (
+        Tokenizer.from_settings(own)
+        if own
+        else Tokenizer(
+            min_df, max_df, _stop_words(stop_words), ngram_max, lowercase, min_word_length, token_pattern
+        )
+    )
+    words = _names("vocabulary", vocabulary)
+    label_names = None if labels is None else read_names(os.fspath(labels), with_ids=True)
+    spec = Spec(
+        path=path,
+        label_path=None if label_source is None else os.fspath(label_source),
+        strict=strict,
+        tokenizer=tokenizer,
+        n_words=None if known.names_words or words is None else len(words),
+        n_labels=0 if name == "ldac" else None,
+        zero_based=zero_based,
+        text_field=text_field,
+        labels_field=labels_field,
+    )
+    check_fields(spec)
+    settings: dict[str, Any] = {"format": name, "source": os.path.basename(path)}
+    settings |= {"shard_documents": shard_documents, "strict": strict}
+    if known.names_words:
+        settings |= {"tokenizer": tokenizer.settings()}
+    if name in ("jsonl", "csv"):
+        settings |= {"text_field": text_field, "labels_field": labels_field}
+    if name == "svmlight":
+        settings |= {"zero_based": zero_based}
+    files = [path] + [os.fspath(each) for each in (label_source,) if each is not None]
+    before = _state_of(files)
+    fingerprint = _fingerprint(
+        [before, settings, words, label_names]
+        + ([list(like.vocabulary), list(like.label_names)] if like is not None else [])
+    )
+    opened = known.open(spec)
+    if words is not None and opened.spec.n_words not in (None, len(words)):
+        raise InputError.at(
+            path, 1, "number of words", f"{len(words)} as in the vocabulary", str(opened.spec.n_words)
+        )
+
+    def check_unchanged() -> None:
+        if _state_of(files) != before:
+            raise InputError.at(
+                path, None, "source", "a file that stays as it is", "one that changed meanwhile"
+            )
+
+    job = Job(opened, shard_documents, words, label_names, like, known.names_words, known.names_labels)
+    return job.run(
+        CorpusWriter(destination, overwrite=overwrite, fingerprint=fingerprint),
+        settings,
+        builtins.map if map is None else map,
+        progress or (lambda stage, done, total: None),
+        sum(os.path.getsize(each) for each in files[:1]),
+        check_unchanged,
+    )
+
+
+def write_corpus(
+    path: str | os.PathLike[str],
+    documents: Iterable[Any],
+    *,
+    vocabulary: Sequence[str] | None = None,
+    label_names: Sequence[str] | None = None,
+    min_df: int = 1,
+    max_df: float | int = 1.0,
+    shard_documents: int = 20_000,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Corpus:
+    """Write documents that a program makes, one after the other, as a corpus.
+
+    Parameters
+    ----------
+    path : path-like
+        Where the corpus is to be.
+    documents : iterable of (words, labels)
+        ``words`` is a list of words, or a mapping of words to counts or weights; ``labels`` a list of names.
+        Only one shard's documents are in memory at a time.
+    vocabulary : sequence of str, optional
+        Words to keep, in column order; learned unless given.
+    label_names : sequence of str, optional
+        Labels in column order; others that occur are appended.
+    min_df, max_df
+        Bounds of a learned vocabulary, see `Tokenizer`.
+    shard_documents : int
+        Documents in a shard.
+    overwrite : bool
+        Replace a corpus that is there.
+    progress : callable, optional
+        As in `ingest`.
+
+    Returns
+    -------
+    Corpus
+
+    Raises
+    ------
+    InputError
+        If a document is not such a pair, with its position from 0.
+    """
+    if shard_documents < 1:
+        raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
+    spec = Spec("documents", tokenizer=Tokenizer(min_df=min_df, max_df=max_df))
+    words = None if vocabulary is None else check_names("vocabulary", vocabulary, len(vocabulary))
+    names = None if label_names is None else check_names("label names", label_names, len(label_names))
+    job = Job(open_documents(spec, documents), shard_documents, words, names, None, True, True)
+    return job.run(
+        CorpusWriter(path, overwrite=overwrite),
+        {"format": "documents", "shard_documents": shard_documents},
+        builtins.map,
+        progress or (lambda stage, done, total: None),
+        None,
+        lambda: None,
+    )
+
+
+def _names(what: str, given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
+    if given is None:
+        return None
+    if isinstance(given, (str, os.PathLike)):
+        return read_names(os.fspath(given))
+    return check_names(what, given, len(given))
+
+
+def _stop_words(given: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...]:
+    if given == "english":
+        return ENGLISH_STOP_WORDS
+    return tuple(_names("stop words", given) or ())
+
+
+def _vocabulary_beside(path: str) -> str | None:
+    """Return the vocabulary file that UCI puts beside ``docword.*``, whatever its compression, if it is there."""
+    name = bare_name(path)
+    if not name.startswith("docword."):
+        return None
+    folder = Path(path).parent
+    wanted = f"vocab.{name.removeprefix('docword.')}"
+    found = [str(entry) for entry in sorted(folder.iterdir()) if bare_name(str(entry)) == wanted]
+    return found[0] if len(found) == 1 else None
+
+
+def _state_of(files: Sequence[str]) -> list[list[Any]]:
+    states = []
+    for path in files:
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be opened: {error.strerror or error}") from error
+        states.append([os.path.abspath(path), found.st_size, found.st_mtime_ns])
+    return states
+
+
+def _fingerprint(values: Any) -> str:
+    return hashlib.sha256(json.dumps([ENCODING_VERSION, values]).encode()).hexdigest()

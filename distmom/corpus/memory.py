@@ -1,0 +1,96 @@
+"""A corpus over matrices that are already in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus.block import Block, label_matrix, word_matrix
+from distmom.corpus.names import check_names
+from distmom.corpus.shard import count_totals
+from distmom.corpus.store import ShardInfo
+from distmom.errors import UsageError
+
+
+class MemoryCorpus:
+    """Matrices in memory with the interface of a `Corpus`.
+
+    Parameters
+    ----------
+    X : array_like or sparse of shape (n_documents, n_words)
+        Counts or weights.
+    Y : array_like or sparse of shape (n_documents, n_labels), optional
+        Anything other than zero is a label.
+    vocabulary, label_names : sequence of str, optional
+        Names of the columns; their numbers unless given.
+    shard_documents : int
+        Most documents in a shard.
+
+    Raises
+    ------
+    InputError
+        If a value is not finite, negative or too large, or if the rows of X and Y differ in number.
+    """
+
+    def __init__(
+        self,
+        X: Any,
+        Y: Any = None,
+        vocabulary: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+        shard_documents: int = 20_000,
+    ) -> None:
+        if shard_documents < 1:
+            raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
+        words = word_matrix(X)
+        labels = label_matrix(Y, words.shape[0])
+        self._all = Block(words, labels, 0)
+        self.n_documents, self.n_words = map(int, words.shape)
+        self.n_labels = int(labels.shape[1])
+        self.values = "counts" if words.dtype.kind == "i" else "weights"
+        self.vocabulary = check_names("vocabulary", vocabulary, self.n_words)
+        self.label_names = check_names("label names", label_names, self.n_labels)
+        self.settings: dict[str, Any] = {"format": "arrays"}
+        self.warnings: dict[str, int] = {}
+        self.totals = {
+            **count_totals(words, labels),
+            "n_words": self.n_words,
+            "n_labels": self.n_labels,
+        }
+        self.document_frequency = np.bincount(words.indices, minlength=self.n_words)
+        frequency = np.bincount(words.indices, words.data, minlength=self.n_words)
+        self.word_frequency = frequency.astype(np.int64) if self.values == "counts" else frequency
+        self.label_frequency = np.bincount(labels.indices, minlength=self.n_labels)
+        self.digest = _digest(self._all)
+        self.shards = tuple(
+            ShardInfo(
+                id=f"s{index:05d}",
+                first=first,
+                n_documents=(last := min(first + shard_documents, self.n_documents)) - first,
+                nnz_words=int(words.indptr[last] - words.indptr[first]),
+                nnz_labels=int(labels.indptr[last] - labels.indptr[first]),
+                digest=f"{self.digest}:{first}:{last}",
+            )
+            for index, first in enumerate(range(0, self.n_documents, shard_documents))
+        )
+
+    def read_shard(self, index: int) -> Block:
+        """Return the rows of one shard."""
+        shard = self.shards[index]
+        return self._all.take(slice(shard.first, shard.first + shard.n_documents))
+
+    def verify(self) -> list[str]:
+        """Return what is wrong: nothing, as memory was checked when the object was made."""
+        return []
+
+
+def _digest(block: Block) -> str:
+    digest = hashlib.sha256()
+    for matrix in (block.words, block.labels):
+        digest.update(f"{matrix.shape}{matrix.dtype.str}".encode())
+        for array, dtype in ((matrix.data, matrix.dtype), (matrix.indices, "i4"), (matrix.indptr, "i8")):
+            digest.update(np.ascontiguousarray(array, dtype).data)
+    return digest.hexdigest()

@@ -1,0 +1,192 @@
+"""From the chunks of a source to the shards of a corpus: encode, choose columns, write.
+
+Every chunk is encoded once into a part with a numbering of its own; when all parts are there the columns are
+chosen, and each part becomes a shard. Parts and shards that an interrupted run has finished are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.corpus.block import MAX_VALUE
+from distmom.corpus.columns import Columns, Named, Survey, label_columns, word_columns
+from distmom.corpus.readers.part import Part, renumber
+from distmom.corpus.readers.source import Chunk
+from distmom.corpus.readers.spec import Source, Spec
+from distmom.corpus.shard import ShardResult, write_shard
+from distmom.corpus.store import Corpus
+from distmom.corpus.write import CorpusWriter
+from distmom.errors import InputError, StoreError
+
+Progress = Callable[[str, int, int | None], None]
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The two steps of an ingest.
+
+    Attributes
+    ----------
+    source : Source
+    shard_documents : int
+        Documents in a shard.
+    vocabulary, label_names : sequence of str or None
+        Names given by the caller.
+    like : Named or None
+        Corpus or model whose columns are used.
+    names_words, names_labels : bool
+        Whether the source holds words and labels by name.
+    """
+
+    source: Source
+    shard_documents: int
+    vocabulary: Sequence[str] | None
+    label_names: Sequence[str] | None
+    like: Named | None
+    names_words: bool
+    names_labels: bool
+
+    def run(
+        self,
+        writer: CorpusWriter,
+        settings: dict[str, Any],
+        run_map: Map,
+        progress: Progress,
+        n_bytes: int | None,
+        check_unchanged: Callable[[], None],
+    ) -> Corpus:
+        """Encode all chunks, choose the columns, write all shards and commit the corpus.
+
+        Parameters
+        ----------
+        writer : CorpusWriter
+            Not entered yet.
+        settings : dict
+            Goes into the manifest.
+        run_map, progress
+            See `distmom.corpus.ingest.ingest`.
+        n_bytes : int or None
+            Size of the source.
+        check_unchanged : callable
+            Raises if the source is not what it was; called before the commit.
+        """
+        with writer:
+            parts = self._encode(writer.partial / "parts", run_map, progress, n_bytes)
+            survey = Survey(warnings=self.source.tally.counts.copy())
+            learns = self.names_words and self.vocabulary is None and self.like is None
+            for path in parts:
+                survey.add(Part.load(path), learns)
+            spec = self.source.spec
+            if not survey.n_documents:
+                raise InputError.at(spec.path, None, "content", "at least one document", "none")
+            words = word_columns(spec, survey, self.vocabulary, self.like, self.names_words)
+            labels = label_columns(spec, survey, self.label_names, self.like, self.names_labels)
+            tasks = self._finishing(writer.directory, parts, words, labels, survey.integral)
+            done = unknown = 0
+            for result, dropped in run_map(finish_part, tasks):
+                writer.add(result)
+                done += result.entry["n_documents"]
+                unknown += dropped
+                progress("write", done, survey.n_documents)
+            check_unchanged()
+            if not learns:
+                survey.warnings["unknown_words"] = unknown
+            return writer.finalise(words.names, labels.names, settings=settings, warnings=survey.warnings)
+
+    def _encode(self, folder: Path, run_map: Map, progress: Progress, n_bytes: int | None) -> list[Path]:
+        """Encode every chunk that has no part yet."""
+        folder.mkdir(exist_ok=True)
+        parts: list[Path] = []
+
+        def missing() -> Iterator[_Encoding]:
+            for index, chunk in enumerate(self.source.chunks(self.shard_documents)):
+                parts.append(folder / f"p{index:05d}.npz")
+                if not _is_part(parts[-1]):
+                    yield _Encoding(parts[-1], chunk, self.source.spec, self.source.encode)
+
+        for _ in run_map(encode_chunk, missing()):
+            progress("read", self.source.bytes_done(), n_bytes)
+        return parts
+
+    def _finishing(
+        self, directory: str, parts: list[Path], words: Columns, labels: Columns, integral: bool
+    ) -> Iterator[_Finishing]:
+        for index, path in enumerate(parts):
+            part = Part.load_names(path)
+            yield _Finishing(
+                directory,
+                index,
+                path,
+                words.of(part[0]),
+                len(words.names),
+                labels.of(part[1]),
+                len(labels.names),
+                "int32" if integral else "float32",
+            )
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    path: Path
+    chunk: Chunk
+    spec: Spec
+    encode: Callable[[Chunk, Spec], Part]
+
+
+@dataclass(frozen=True)
+class _Finishing:
+    directory: str
+    index: int
+    path: Path
+    new_words: np.ndarray | None
+    n_words: int
+    new_labels: np.ndarray | None
+    n_labels: int
+    dtype: str
+
+
+def encode_chunk(task: _Encoding) -> None:
+    """Encode one chunk into a part on disk; a plain function that may run in any process."""
+    part = task.encode(task.chunk, task.spec)
+    if (large := part.values > MAX_VALUE).any():
+        # Only repeated entries can add up to that, as each is checked where it is read.
+        at = int(np.argmax(large))
+        document = task.chunk.first_document + int(np.searchsorted(part.word_ptr, at, side="right")) - 1
+        raise InputError.at(
+            task.spec.path,
+            None,
+            f"sum of values in document {document}",
+            f"at most {MAX_VALUE}",
+            str(part.values[at]),
+        )
+    part.save(task.path)
+
+
+def finish_part(task: _Finishing) -> tuple[ShardResult, int]:
+    """Turn a part into a shard and return it with the number of words dropped; may run in any process."""
+    part = Part.load(task.path)
+    words = renumber(part.word_ptr, part.word_ids, part.values, task.new_words, task.n_words)
+    labels = renumber(
+        part.label_ptr, part.label_ids, np.ones(len(part.label_ids)), task.new_labels, task.n_labels
+    )
+    dropped = round(float(part.values.sum() - words.data.sum()))
+    ones = csr_array((np.ones(labels.nnz, np.uint8), labels.indices, labels.indptr), shape=labels.shape)
+    words = words.astype(task.dtype)
+    # A weight may be too small for its type.
+    words.eliminate_zeros()
+    return write_shard(task.directory, task.index, words, ones), dropped
+
+
+def _is_part(path: Path) -> bool:
+    try:
+        Part.load(path)
+    except StoreError:
+        return False
+    return True

@@ -1,0 +1,327 @@
+"""Lines of ``number:value`` pairs: XMC, XMC in a pair of files, multi-label svmlight and LDA-C."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from distmom.corpus.block import MAX_VALUE
+from distmom.corpus.readers.part import Part, Rows, gather
+from distmom.corpus.readers.source import Chunk, LineReader, Tally, line_chunks
+from distmom.corpus.readers.spec import Source, Spec
+from distmom.errors import InputError, UsageError
+
+_VALUE = rb"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?"
+_PAIR = re.compile(rb"\d{1,10}:" + _VALUE)
+# The one form of a line that is read as it stands; what differs is mended or refused.
+_LINE = re.compile(rb"(\d{1,10}(?:,\d{1,10})*+)?+((?: \d{1,10}:" + _VALUE + rb")*+)")
+_LABELS = re.compile(rb"\d{1,10}(?:,\d{1,10})*")
+_COLONS = bytes.maketrans(b":", b" ")
+
+
+def open_xmc(spec: Spec) -> Source:
+    """Open XMC text: a header ``documents words labels``, then ``label,label word:value ...``, all from 0.
+
+    With ``spec.label_path`` the two files of a pair: header ``documents columns``, then ``column:value ...``.
+    """
+    if spec.label_path is not None:
+        return _open_pair(spec, spec.label_path)
+    tally = Tally(spec.path, spec.strict)
+    reader = LineReader(spec.path, tally)
+    n_documents, n_words, n_labels = _header(reader, ("documents", "words", "labels"))
+    spec = replace(spec, n_words=n_words, n_labels=n_labels)
+    return Source(
+        spec, lambda size: _counted(reader, n_documents, size), encode_xmc, tally, lambda: reader.bytes_done
+    )
+
+
+def _open_pair(spec: Spec, label_path: str) -> Source:
+    tally = Tally(spec.path, spec.strict)
+    label_tally = Tally(label_path, spec.strict)
+    label_tally.counts = tally.counts
+    words, labels = LineReader(spec.path, tally), LineReader(label_path, label_tally)
+    n_documents, n_words = _header(words, ("documents", "words"))
+    n_labelled, n_labels = _header(labels, ("documents", "labels"))
+    if n_documents != n_labelled:
+        raise InputError.at(
+            label_path, 1, "number of documents", f"{n_documents} as in {spec.path}", str(n_labelled)
+        )
+    spec = replace(spec, n_words=n_words, n_labels=n_labels)
+
+    def chunks(size: int) -> Iterator[Chunk]:
+        # The two are not of equal length if one file breaks off, which then raises.
+        for of_words, of_labels in zip(
+            _counted(words, n_documents, size), _counted(labels, n_documents, size), strict=True
+        ):
+            yield replace(of_words, other=of_labels.lines)
+
+    return Source(spec, chunks, encode_pair, tally, lambda: words.bytes_done)
+
+
+def open_svmlight(spec: Spec) -> Source:
+    """Open multi-label svmlight: ``label,label word:value ...`` with words from 0 or 1 as declared."""
+    if spec.zero_based is None:
+        raise UsageError(
+            f"{spec.path}: svmlight files number words from 0 or from 1; say which (zero_based=True or False)"
+        )
+    tally = Tally(spec.path, spec.strict)
+    reader = LineReader(spec.path, tally)
+
+    return Source(
+        spec, lambda size: line_chunks(reader, size), encode_svmlight, tally, lambda: reader.bytes_done
+    )
+
+
+def open_ldac(spec: Spec) -> Source:
+    """Open LDA-C: ``pairs word:count ...`` with words from 0."""
+    tally = Tally(spec.path, spec.strict)
+    reader = LineReader(spec.path, tally)
+    return Source(spec, lambda size: line_chunks(reader, size), encode_ldac, tally, lambda: reader.bytes_done)
+
+
+def encode_xmc(chunk: Chunk, spec: Spec) -> Part:
+    """Encode XMC lines."""
+    tally = Tally(spec.path, spec.strict)
+    numbers = _line_numbers(chunk)
+    heads, tails = _split(tally, numbers, chunk.lines)
+    words = _features(tally, numbers, tails, spec.n_words, 0)
+    lengths, ids = _numbers(heads)
+    return _part(words, _labels(tally, numbers, lengths, ids, spec.n_labels), tally)
+
+
+def encode_pair(chunk: Chunk, spec: Spec) -> Part:
+    """Encode the lines of a pair of files."""
+    tally = Tally(spec.path, spec.strict)
+    numbers = _line_numbers(chunk)
+    words = _features(tally, numbers, _tails(tally, numbers, chunk.lines), spec.n_words, 0)
+    label_tally = Tally(str(spec.label_path), spec.strict)
+    label_tally.counts = tally.counts
+    tails = _tails(label_tally, numbers, chunk.other)
+    flat = _flat(tails)
+    lengths, ids, _ = _without_zeros(
+        label_tally,
+        numbers,
+        np.array([tail.count(b":") for tail in tails], np.int64),
+        flat[::2].astype(np.int64),
+        flat[1::2],
+    )
+    return _part(words, _labels(label_tally, numbers, lengths, ids, spec.n_labels), tally)
+
+
+def encode_svmlight(chunk: Chunk, spec: Spec) -> Part:
+    """Encode svmlight lines; the numbers of labels are taken for their names, comments are left out."""
+    tally = Tally(spec.path, spec.strict)
+    numbers, lines = [], []
+    for number, line in enumerate(chunk.lines, chunk.first_line):
+        content = line.partition(b"#")[0].rstrip() if b"#" in line else line
+        if content.strip() or content == b" ":
+            numbers.append(number)
+            lines.append(content)
+        elif not line.strip():
+            tally.repair("blank_lines", number, "one")
+    heads, tails = _split(tally, numbers, lines)
+    words = _features(tally, numbers, tails, spec.n_words, 0 if spec.zero_based else 1)
+    lengths, ids = _numbers(heads)
+    distinct, first, positions = np.unique(ids, return_index=True, return_inverse=True)
+    part = _part(words, _labels(tally, numbers, lengths, positions, None), tally)
+    part.labels = [str(label) for label in distinct]
+    part.label_lines = np.repeat(np.asarray(numbers, np.int64), lengths)[first]
+    return part
+
+
+def encode_ldac(chunk: Chunk, spec: Spec) -> Part:
+    """Encode LDA-C lines."""
+    tally = Tally(spec.path, spec.strict)
+    numbers = _line_numbers(chunk)
+    heads, tails = _split(tally, numbers, chunk.lines)
+    for number, head, tail in zip(numbers, heads, tails, strict=True):
+        pairs = tail.count(b":")
+        if head != b"%d" % pairs:
+            raise InputError.at(
+                spec.path, number, "number of pairs", f"{pairs}, as follow", head.decode() or "none"
+            )
+    words = _features(tally, numbers, tails, spec.n_words, 0)
+    nothing = gather(np.zeros(len(heads), np.int64), np.zeros(0, np.int64))
+    return _part(words, nothing, tally)
+
+
+def _line_numbers(chunk: Chunk) -> range:
+    return range(chunk.first_line, chunk.first_line + len(chunk.lines))
+
+
+def _part(words: Rows, labels: Rows, tally: Tally) -> Part:
+    return Part(words.ptr, words.ids, words.values, labels.ptr, labels.ids, warnings=tally.counts)
+
+
+def _header(reader: LineReader, names: tuple[str, ...]) -> list[int]:
+    lines = reader.take(1)
+    fields = lines[0].split() if lines else []
+    if len(fields) != len(names) or not all(re.fullmatch(rb"\d{1,10}", field) for field in fields):
+        got = repr(lines[0][:60].decode(errors="replace")) if lines else "an empty file"
+        raise InputError.at(reader.path, 1, "header", f"the numbers of {', '.join(names)}", got)
+    if b" ".join(fields) != lines[0]:
+        reader.tally.repair("extra_spaces", 1, repr(lines[0][:60]))
+    numbers = [int(field) for field in fields]
+    if max(numbers[1:]) > MAX_VALUE:
+        raise InputError.at(reader.path, 1, "header", f"at most {MAX_VALUE} columns", str(max(numbers[1:])))
+    return numbers
+
+
+def _counted(reader: LineReader, n_documents: int, size: int) -> Iterator[Chunk]:
+    """Cut as many lines as the header tells into chunks; after them only blank lines may come."""
+    first = 0
+    while first < n_documents:
+        start = reader.next_line
+        wanted = min(size, n_documents - first)
+        lines = reader.take(wanted)
+        if len(lines) < wanted:
+            raise InputError.at(
+                reader.path, 1, "header", f"{first + len(lines)} documents, as follow", str(n_documents)
+            )
+        yield Chunk(start, lines, first)
+        first += size
+    while lines := reader.take(1):
+        if lines[0].strip():
+            raise InputError.at(
+                reader.path,
+                reader.next_line - 1,
+                "line",
+                f"the end after {n_documents} documents",
+                "another one",
+            )
+        reader.tally.repair("blank_lines", reader.next_line - 1, "one at the end")
+
+
+def _split(tally: Tally, numbers: Sequence[int], lines: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Cut lines into labels and features, each in the one form that is read as it stands."""
+    heads, tails = [], []
+    match_line = _LINE.fullmatch
+    for i, line in enumerate(lines):
+        match = match_line(line) or match_line(_mended(tally, numbers[i], line))
+        # What was mended has been checked piece by piece.
+        head, tail = match.groups() if match else (b"", b"")
+        heads.append(head or b"")
+        tails.append(tail)
+    return heads, tails
+
+
+def _tails(tally: Tally, numbers: Sequence[int], lines: list[bytes]) -> list[bytes]:
+    """Return features of lines that hold nothing else, in the one form that is read as it stands."""
+    heads, tails = _split(tally, numbers, [b" " + line if line else line for line in lines])
+    for i, head in enumerate(heads):
+        if head:
+            raise InputError.at(tally.path, numbers[i], "pair", "column:value", repr(head.decode()))
+    return tails
+
+
+def _mended(tally: Tally, number: int, line: bytes) -> bytes:
+    """Bring a line into the usual form, or refuse it."""
+    fields = line.split()
+    labels: list[bytes] = []
+    if line[:1] not in (b" ", b"\t"):
+        while (
+            fields
+            and b":" not in fields[0]
+            and (not labels or labels[-1][-1:] == b"," or fields[0][:1] == b",")
+        ):
+            labels.append(fields.pop(0))
+    head = b"".join(labels)
+    if labels and not _LABELS.fullmatch(head):
+        raise InputError.at(
+            tally.path, number, "labels", "whole numbers separated by commas", _shown(b" ".join(labels))
+        )
+    for column, field in enumerate(fields, 1):
+        if not _PAIR.fullmatch(field):
+            raise InputError.at(tally.path, number, f"feature {column}", *_diagnosis(field))
+    if len(labels) > 1:
+        tally.repair("label_spaces", number, _shown(b" ".join(labels)))
+    elif not labels and fields and line[:1] not in (b" ", b"\t"):
+        tally.repair("no_label_field", number, "none")
+    else:
+        tally.repair("extra_spaces", number, _shown(line))
+    return b" ".join([head, *fields])
+
+
+def _diagnosis(field: bytes) -> tuple[str, str]:
+    index, colon, value = field.partition(b":")
+    if not colon:
+        return "column:value", _shown(field)
+    if not re.fullmatch(rb"\d{1,10}", index):
+        return "a column in decimal digits", _shown(index)
+    return "a finite value in decimal digits, not negative", _shown(value)
+
+
+def _shown(content: bytes) -> str:
+    return repr(content[:60].decode(errors="backslashreplace"))
+
+
+def _flat(tails: list[bytes]) -> np.ndarray:
+    return np.fromstring(b"".join(tails).translate(_COLONS).decode(), np.float64, sep=" ")
+
+
+def _numbers(heads: list[bytes]) -> tuple[list[int], np.ndarray]:
+    """Return how many numbers each list of labels holds, and all of them."""
+    lengths = [head.count(b",") + 1 if head else 0 for head in heads]
+    text = b",".join([head for head in heads if head]).decode()
+    return lengths, np.fromstring(text, np.int64, sep=",")
+
+
+def _features(
+    tally: Tally, numbers: Sequence[int], tails: list[bytes], n_words: int | None, base: int
+) -> Rows:
+    flat = _flat(tails)
+    lengths = np.array([tail.count(b":") for tail in tails], np.int64)
+    ids, values = flat[::2].astype(np.int64), flat[1::2]
+
+    def line_of(entry: int) -> int:
+        return numbers[int(np.searchsorted(np.cumsum(lengths), entry, side="right"))]
+
+    limit = MAX_VALUE + base if n_words is None else n_words + base
+    if (outside := (ids < base) | (ids >= limit)).any():
+        at = int(np.argmax(outside))
+        raise InputError.at(
+            tally.path, line_of(at), "column of a word", f"{base} to {limit - 1}", str(int(ids[at]))
+        )
+    if (bad := ~(values <= MAX_VALUE)).any():
+        at = int(np.argmax(bad))
+        raise InputError.at(
+            tally.path, line_of(at), "value", f"a finite number up to {MAX_VALUE}", str(float(values[at]))
+        )
+    ids -= base
+    lengths, ids, values = _without_zeros(tally, numbers, lengths, ids, values)
+    rows = gather(lengths, ids, values)
+    for kind, where in (("unsorted_features", rows.unsorted), ("duplicate_features", rows.repeated)):
+        if len(where):
+            tally.repair(kind, numbers[int(where[0])], "others", len(where))
+    return rows
+
+
+def _without_zeros(
+    tally: Tally, numbers: Sequence[int], lengths: np.ndarray, ids: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    zero = values == 0
+    if not zero.any():
+        return lengths, ids, values
+    documents = np.repeat(np.arange(len(lengths)), lengths)
+    tally.repair("zero_values", numbers[int(documents[np.argmax(zero)])], "one", int(zero.sum()))
+    return np.bincount(documents[~zero], minlength=len(lengths)), ids[~zero], values[~zero]
+
+
+def _labels(
+    tally: Tally,
+    numbers: Sequence[int],
+    lengths: Sequence[int] | np.ndarray,
+    ids: np.ndarray,
+    n_labels: int | None,
+) -> Rows:
+    if n_labels is not None and len(ids) and ids.max() >= n_labels:
+        at = int(np.argmax(ids >= n_labels))
+        line = numbers[int(np.searchsorted(np.cumsum(lengths), at, side="right"))]
+        raise InputError.at(tally.path, line, "label", f"0 to {n_labels - 1}", str(int(ids[at])))
+    rows = gather(lengths, ids)
+    if len(rows.repeated):
+        tally.repair("duplicate_labels", numbers[int(rows.repeated[0])], "one twice", len(rows.repeated))
+    return rows

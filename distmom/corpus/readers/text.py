@@ -1,0 +1,274 @@
+"""Texts with named labels: tab-separated lines, tables and JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus.names import is_plain
+from distmom.corpus.readers.part import Numbering, Part, gather
+from distmom.corpus.readers.source import (
+    MAX_LINE_BYTES,
+    Chunk,
+    LineReader,
+    Tally,
+    decoded,
+    line_chunks,
+)
+from distmom.corpus.readers.spec import Source, Spec
+from distmom.errors import InputError, UsageError
+
+
+def open_tsv(spec: Spec) -> Source:
+    """Open lines of ``label,label<TAB>text``."""
+    return _open_lines(spec, encode_tsv)
+
+
+def open_jsonl(spec: Spec) -> Source:
+    """Open lines that are JSON objects with a text and a list of labels."""
+    return _open_lines(spec, encode_jsonl)
+
+
+def _open_lines(spec: Spec, encode: Any) -> Source:
+    tally = Tally(spec.path, spec.strict)
+    reader = LineReader(spec.path, tally)
+    return Source(spec, lambda size: line_chunks(reader, size), encode, tally, lambda: reader.bytes_done)
+
+
+def open_csv(spec: Spec) -> Source:
+    """Open a table with a header row; records may run over several lines inside quotes."""
+    tally = Tally(spec.path, spec.strict)
+    reader = LineReader(spec.path, tally)
+    header = _take_records(reader, 1)
+    names = next(_records(tally, 1, header), (1, []))[1]
+    missing = [name for name in names if names.count(name) > 1]
+    if spec.text_field not in names or missing:
+        raise InputError.at(
+            spec.path, 1, "header", f"a field {spec.text_field!r} and no name twice", repr(names)[:200]
+        )
+    labels = names.index(spec.labels_field) if spec.labels_field in names else -1
+    spec = replace(spec, columns=(names.index(spec.text_field), labels, len(names)))
+
+    def chunks(size: int) -> Iterator[Chunk]:
+        first = 0
+        while True:
+            start = reader.next_line
+            lines = _take_records(reader, size)
+            if not lines:
+                return
+            yield Chunk(start, lines, first)
+            first += size
+
+    return Source(spec, chunks, encode_csv, tally, lambda: reader.bytes_done)
+
+
+def _take_records(reader: LineReader, size: int) -> list[bytes]:
+    """Take the lines of ``size`` records: a record ends where the quotes so far are even in number."""
+    taken: list[bytes] = []
+    missing, is_open, length = size, False, 0
+    while missing:
+        batch = reader.take(missing)
+        if not batch:
+            break
+        for line in batch:
+            is_open ^= line.count(b'"') % 2 == 1
+            length = length + len(line) if is_open else 0
+            missing -= not is_open
+            if length > MAX_LINE_BYTES:
+                raise InputError.at(
+                    reader.path,
+                    reader.next_line - 1,
+                    "quoted field",
+                    f"a closing quote within {MAX_LINE_BYTES >> 20} MiB",
+                    "none",
+                )
+        taken += batch
+    return taken
+
+
+def _records(tally: Tally, first_line: int, lines: list[bytes]) -> Iterator[tuple[int, list[str]]]:
+    """Yield line and fields of each record."""
+    texts = decoded(tally, first_line, lines)
+    parser = csv.reader((f"{text}\n" for text in texts), strict=True)
+    # The limit belongs to the process.
+    before = csv.field_size_limit(MAX_LINE_BYTES)
+    start = 0
+    try:
+        for fields in parser:
+            end = parser.line_num
+            if sum(text.count('"') for text in texts[start:end]) % 2:
+                raise InputError.at(
+                    tally.path,
+                    first_line + start,
+                    "quotes",
+                    "fields with quotes in quotes, doubled",
+                    "one alone",
+                )
+            if not fields:
+                tally.repair("blank_lines", first_line + start, "one")
+            else:
+                yield first_line + start, fields
+            start = end
+    except csv.Error as error:
+        raise InputError.at(
+            tally.path, first_line + start, "record", "fields separated by commas", str(error)
+        ) from error
+    finally:
+        csv.field_size_limit(before)
+
+
+def encode_csv(chunk: Chunk, spec: Spec) -> Part:
+    """Encode records of a table."""
+    tally = Tally(spec.path, spec.strict)
+    at_text, at_labels, n_fields = spec.columns
+    texts, labels, lines = [], [], []
+    for line, fields in _records(tally, chunk.first_line, chunk.lines):
+        if len(fields) != n_fields:
+            raise InputError.at(
+                spec.path, line, "number of fields", f"{n_fields} as in the header", str(len(fields))
+            )
+        texts.append(fields[at_text])
+        labels.append(_split_labels(fields[at_labels]) if at_labels >= 0 else [])
+        lines.append(line)
+    return encode_texts(spec, tally, texts, labels, lines)
+
+
+def encode_tsv(chunk: Chunk, spec: Spec) -> Part:
+    """Encode lines of ``label,label<TAB>text``."""
+    tally = Tally(spec.path, spec.strict)
+    texts, labels, lines = [], [], []
+    for number, line in enumerate(decoded(tally, chunk.first_line, chunk.lines), chunk.first_line):
+        head, tab, text = line.partition("\t")
+        if not tab:
+            if not line.strip():
+                tally.repair("blank_lines", number, "one")
+                continue
+            raise InputError.at(
+                spec.path, number, "line", "labels, a tab and a text", f"no tab in {line[:60]!r}"
+            )
+        texts.append(text)
+        labels.append(_split_labels(head))
+        lines.append(number)
+    return encode_texts(spec, tally, texts, labels, lines)
+
+
+def _split_labels(text: str) -> list[str]:
+    return text.split(",") if text and not text.isspace() else []
+
+
+def encode_jsonl(chunk: Chunk, spec: Spec) -> Part:
+    """Encode JSON objects, one a line."""
+    tally = Tally(spec.path, spec.strict)
+    texts, labels, lines = [], [], []
+    for number, line in enumerate(decoded(tally, chunk.first_line, chunk.lines), chunk.first_line):
+        if not line or line.isspace():
+            tally.repair("blank_lines", number, "one")
+            continue
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError.at(spec.path, number, "line", "a JSON object", str(error)) from error
+        if not isinstance(entry, dict):
+            raise InputError.at(spec.path, number, "line", "a JSON object", type(entry).__name__)
+        text = entry.get(spec.text_field)
+        if not isinstance(text, str):
+            got = f"fields {sorted(entry)}" if text is None else type(text).__name__
+            raise InputError.at(spec.path, number, f"field {spec.text_field!r}", "text", got[:200])
+        texts.append(text)
+        labels.append(_json_labels(spec, number, entry.get(spec.labels_field)))
+        lines.append(number)
+    return encode_texts(spec, tally, texts, labels, lines)
+
+
+def _json_labels(spec: Spec, line: int, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, list) and all(type(name) in (str, int) for name in value):
+        return [str(name) for name in value]
+    raise InputError.at(
+        spec.path, line, f"field {spec.labels_field!r}", "a list of names or whole numbers", repr(value)[:80]
+    )
+
+
+def encode_texts(
+    spec: Spec, tally: Tally, texts: Sequence[str], labels: list[list[str]], lines: Sequence[int]
+) -> Part:
+    """Encode texts that have been cut out of their source.
+
+    Parameters
+    ----------
+    spec : Spec
+    tally : Tally
+        Its counts go into the part.
+    texts : sequence of str
+    labels : list of list of str
+        Label names of each text.
+    lines : sequence of int
+        Line of each text in the source.
+    """
+    return encode_words(spec.tokenizer.words(texts), tally, labels, lines)
+
+
+def encode_words(documents: Any, tally: Tally, labels: list[list[str]], lines: Sequence[int]) -> Part:
+    """Encode documents that are sequences of words."""
+    numbering = Numbering()
+    number = numbering.__getitem__
+    lengths: list[int] = []
+    ids: list[int] = []
+    for words in documents:
+        lengths.append(len(words))
+        ids.extend(map(number, words))
+    for word in numbering:
+        if not is_plain(word):
+            at = int(np.searchsorted(np.cumsum(lengths), ids.index(numbering[word]), side="right"))
+            raise InputError.at(tally.path, lines[at], "word", "no control characters", repr(word)[:80])
+    rows = gather(lengths, np.array(ids, np.int64))
+    return name_labels(
+        Part(rows.ptr, rows.ids, rows.values, np.zeros(1, np.int64), np.zeros(0, np.int32), list(numbering)),
+        tally,
+        labels,
+        lines,
+    )
+
+
+def name_labels(part: Part, tally: Tally, labels: list[list[str]], lines: Sequence[int]) -> Part:
+    """Complete a part with labels given by name."""
+    numbering = Numbering()
+    flat = [numbering[name] for names in labels for name in names]
+    if any(name[:1].isspace() or name[-1:].isspace() for name in numbering):
+        for i, names in enumerate(labels):
+            stripped = [name.strip() for name in names]
+            if stripped != names:
+                tally.repair("label_spaces", lines[i], repr(",".join(names))[:60])
+                labels[i] = stripped
+        numbering = Numbering()
+        flat = [numbering[name] for names in labels for name in names]
+    lengths = [len(names) for names in labels]
+    ids = np.array(flat, np.int64)
+    rows = gather(lengths, ids)
+    documents = np.repeat(np.arange(len(labels)), lengths)
+    _, first = np.unique(ids, return_index=True)
+    part.label_lines = np.asarray(lines, np.int64)[documents[first]]
+    for name, line in zip(numbering, part.label_lines, strict=True):
+        if not name or not is_plain(name):
+            raise InputError.at(
+                tally.path, int(line), "label", "a name without control characters", repr(name)[:80]
+            )
+    for row in rows.repeated:
+        tally.repair("duplicate_labels", lines[int(row)], "one twice")
+    part.label_ptr, part.label_ids, part.labels = rows.ptr, rows.ids, list(numbering)
+    part.warnings += tally.counts
+    return part
+
+
+def check_fields(spec: Spec) -> None:
+    """Raise UsageError if text and labels are to come from the same field."""
+    if spec.text_field == spec.labels_field:
+        raise UsageError(
+            f"text_field and labels_field: expected two fields, got {spec.text_field!r} for both"
+        )

@@ -1,0 +1,193 @@
+"""Writing one shard, in any process, and what it adds to the statistics of the corpus."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.corpus.arrays import encode_matrices
+from distmom.corpus.commit import commit_directory
+from distmom.corpus.store import MAX_RECORD_BYTES, ShardInfo, Storage, dump_record, parse_record, read_block
+from distmom.errors import StoreError
+
+
+@dataclass(frozen=True)
+class ShardResult:
+    """What writing one shard returns: its entry in the manifest and what it adds to the statistics.
+
+    Attributes
+    ----------
+    index : int
+        Position of the shard.
+    shape : (int, int)
+        Number of words and of labels.
+    values : {"counts", "weights"}
+    entry : dict
+        Id, counts and digest of ``shard.json``.
+    totals : dict of str to int
+        Sums over the documents of the shard.
+    statistics : tuple of (indices, values) pairs
+        The statistics of the store, of the words and labels that occur.
+    """
+
+    index: int
+    shape: tuple[int, int]
+    values: str
+    entry: dict[str, Any]
+    totals: dict[str, int]
+    statistics: tuple[tuple[np.ndarray, np.ndarray], ...]
+
+
+def write_shard(directory: str, index: int, words: csr_array, labels: csr_array) -> ShardResult:
+    """Write one shard below a corpus that is being written; a plain function that may run in any process.
+
+    A shard that is already there is kept if it holds the same documents.
+
+    Parameters
+    ----------
+    directory : str
+        The corpus that is being written (`CorpusWriter.directory`).
+    index : int
+        Position of the shard.
+    words, labels : csr_array
+        As in a `Block`.
+
+    Raises
+    ------
+    StoreError
+        If there is a shard with other documents.
+    """
+    name = f"s{index:05d}"
+    target = Path(directory) / "shards" / name
+    values = "counts" if words.dtype.kind == "i" else "weights"
+    record: dict[str, Any] = {
+        "n_documents": int(words.shape[0]),
+        "nnz_words": int(words.nnz),
+        "nnz_labels": int(labels.nnz),
+        "content": _content_digest(words, labels),
+    }
+    digest = _digest_of_equal(Path(directory), name, record, (words.shape[1], labels.shape[1]), values)
+    if digest is None:
+        files = encode_matrices({"words": words, "labels": labels})
+        record["files"] = describe(files)
+        content = dump_record(record)
+        temporary = Path(directory) / "wip" / f"{name}.{uuid.uuid4().hex}"
+        try:
+            write_files(temporary, {**files, "shard.json": content})
+            try:
+                commit_directory(temporary, target)
+            except (OSError, StoreError):
+                # A twin of this task may have been faster.
+                if (
+                    _digest_of_equal(Path(directory), name, record, (words.shape[1], labels.shape[1]), values)
+                    is None
+                ):
+                    raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        digest = hashlib.sha256(content).hexdigest()
+    entry = {"id": name, "digest": digest}
+    entry |= {key: record[key] for key in ("n_documents", "nnz_words", "nnz_labels")}
+    columns, positions = np.unique(words.indices, return_inverse=True)
+    sums = np.bincount(positions, words.data, minlength=len(columns))
+    if values == "counts":
+        # Sums of one shard's counts are exact in float64.
+        sums = sums.astype(np.int64)
+    return ShardResult(
+        index=index,
+        shape=(int(words.shape[1]), int(labels.shape[1])),
+        values=values,
+        entry=entry,
+        totals=count_totals(words, labels),
+        statistics=(
+            (columns, np.bincount(positions, minlength=len(columns))),
+            (columns, sums),
+            np.unique(labels.indices, return_counts=True),
+        ),
+    )
+
+
+def count_totals(words: csr_array | None = None, labels: csr_array | None = None) -> dict[str, int]:
+    """Sum over documents what the manifest keeps, as exact integers; zeros without any."""
+    if words is None or labels is None:
+        words, labels = csr_array((0, 0)), csr_array((0, 0))
+    n = np.diff(words.indptr).astype(np.int64)
+    m = np.diff(labels.indptr).astype(np.int64)
+    distinct, documents = np.unique(n, return_counts=True)
+    powers = [
+        # n**3 summed over a shard of long documents is beyond int64.
+        sum(int(size) ** power * int(count) for size, count in zip(distinct, documents, strict=True))
+        for power in (1, 2, 3)
+    ]
+    return {
+        "n_documents": len(n),
+        "nnz_words": int(words.nnz),
+        "nnz_labels": int(labels.nnz),
+        "n_empty_documents": int(np.sum(n == 0)),
+        "n_unlabelled": int(np.sum(m == 0)),
+        "sum_n": powers[0],
+        "sum_n2": powers[1],
+        "sum_n3": powers[2],
+        "sum_n2m": int(np.sum(n * n * m)),
+    }
+
+
+def describe(files: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
+    """Return size and sha256 of each file."""
+    return {
+        key: {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for key, content in sorted(files.items())
+    }
+
+
+def write_files(root: Path, files: Mapping[str, bytes]) -> None:
+    """Write files below a directory; they are durable once the directory is committed."""
+    for key, content in files.items():
+        path = root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def _content_digest(words: csr_array, labels: csr_array) -> str:
+    digest = hashlib.sha256()
+    for matrix in (words, labels):
+        digest.update(f"{tuple(map(int, matrix.shape))}{matrix.dtype.str}".encode())
+        digest.update(np.ascontiguousarray(matrix.data).data)
+        digest.update(np.ascontiguousarray(matrix.indices, np.int32).data)
+        digest.update(np.ascontiguousarray(matrix.indptr, np.int64).data)
+    return digest.hexdigest()
+
+
+def _digest_of_equal(
+    root: Path, name: str, record: Mapping[str, Any], widths: tuple[int, int], values: str
+) -> str | None:
+    """Return the digest of a shard that is there with this content, or None if none is or it is damaged."""
+    target = root / "shards" / name
+    if not target.exists():
+        return None
+    storage = Storage(str(root))
+    try:
+        content = storage.read_bytes(f"shards/{name}/shard.json", MAX_RECORD_BYTES)
+        found = parse_record(f"{target}/shard.json", content)
+        same = found.get("content") == record["content"]
+        if same:
+            digest = hashlib.sha256(content).hexdigest()
+            counts = {key: record[key] for key in ("n_documents", "nnz_words", "nnz_labels")}
+            read_block(storage, ShardInfo(name, 0, digest=digest, **counts), widths, values)
+            return digest
+    except StoreError:
+        # Only a power failure on a disk that does not keep its promises leaves such a shard: written anew.
+        shutil.rmtree(target)
+        return None
+    raise StoreError(
+        f"{target}: expected content {record['content'][:12]}, got {str(found.get('content'))[:12]}: "
+        "another shard is already there"
+    )

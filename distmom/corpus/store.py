@@ -1,0 +1,442 @@
+"""Reading a corpus: its manifest, its statistics and its shards, each byte checked before it is used.
+
+Layout of a corpus::
+
+    manifest.json               written last; its presence makes the corpus
+    vocabulary.txt labels.txt   one entry a line, in column order
+    statistics/                 Zarr group: document_frequency, word_frequency, label_frequency
+    shards/s00000/              Zarr group: words and labels, each a CSR matrix as AnnData writes it
+    shards/s00000/shard.json    counts of the shard, size and sha256 of each of its files
+
+The manifest holds the digests of the first three and of every ``shard.json``, and a checksum of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus.arrays import decode_group, decode_matrix
+from distmom.corpus.block import Block
+from distmom.errors import StoreError, UsageError
+
+FORMAT = "distmom-corpus"
+FORMAT_VERSION = 1
+#: a larger manifest or shard.json is not read
+MAX_RECORD_BYTES = 256 << 20
+VALUE_TYPES = {"counts": "int32", "weights": "float32"}
+TOTALS = (
+    "n_documents",
+    "n_words",
+    "n_labels",
+    "nnz_words",
+    "nnz_labels",
+    "n_empty_documents",
+    "n_unlabelled",
+    "sum_n",
+    "sum_n2",
+    "sum_n3",
+    "sum_n2m",
+)
+STATISTICS = ("document_frequency", "word_frequency", "label_frequency")
+
+
+class Storage:
+    """The files below one directory, by relative path.
+
+    Parameters
+    ----------
+    root : str
+        A local directory.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = Path(root)
+
+    def exists(self, key: str) -> bool:
+        """Whether there is such a file."""
+        return (self.root / key).is_file()
+
+    def read_bytes(self, key: str, limit: int | None = None) -> bytes:
+        """Read a file once; StoreError if it cannot be read or has more than ``limit`` bytes."""
+        try:
+            with open(self.root / key, "rb") as stream:
+                content = stream.read() if limit is None else stream.read(limit + 1)
+        except OSError as error:
+            raise StoreError(f"{self.root / key}: cannot be read: {error.strerror or error}") from error
+        if limit is not None and len(content) > limit:
+            raise StoreError(f"{self.root / key}: size: expected at most {limit} bytes, got more")
+        return content
+
+    def read_checked(self, key: str, size: int, sha256: str) -> bytes:
+        """Read a file of known size and digest; StoreError if it is missing or differs."""
+        content = self.read_bytes(key, limit=max(size, 1))
+        if len(content) != size:
+            raise StoreError(f"{self.root / key}: size: expected {size} bytes, got {len(content)}")
+        check_digest(f"{self.root / key}", content, sha256)
+        return content
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """What the manifest says of one shard.
+
+    Attributes
+    ----------
+    id : str
+        Name of its directory.
+    first : int
+        Position in the corpus of its first document.
+    n_documents, nnz_words, nnz_labels : int
+        Rows, and stored elements of the two matrices.
+    digest : str
+        sha256 of its ``shard.json``, and through that of all its files.
+    """
+
+    id: str
+    first: int
+    n_documents: int
+    nnz_words: int
+    nnz_labels: int
+    digest: str
+
+
+class Corpus:
+    """A corpus on disk.
+
+    Opened with `open_corpus`. It pickles as path and digest, so that a worker which finds another corpus
+    under the same path is told so.
+
+    Attributes
+    ----------
+    path : str
+        Absolute path of the corpus.
+    digest : str
+        Checksum of the manifest, and through that of every byte of the corpus.
+    shards : tuple of ShardInfo
+        All shards, in order.
+    n_documents, n_words, n_labels : int
+        Sizes.
+    values : {"counts", "weights"}
+        What the words matrix holds: int32 counts or float32 weights.
+    totals : dict of str to int
+        Sums over all documents, with n distinct words and m labels in a document: ``sum_n``, ``sum_n2``,
+        ``sum_n3``, ``sum_n2m``, numbers of empty and unlabelled documents, stored elements.
+    settings : dict
+        How the corpus was ingested: format, tokenizer, ...
+    warnings : dict of str to int
+        How often something in the source was repaired, by kind.
+    """
+
+    def __init__(self, path: str, manifest: Mapping[str, Any], digest: str) -> None:
+        self.path = path
+        self.digest = digest
+        self.totals: dict[str, int] = dict(manifest["totals"])
+        self.n_documents = self.totals["n_documents"]
+        self.n_words = self.totals["n_words"]
+        self.n_labels = self.totals["n_labels"]
+        self.values: str = manifest["values"]
+        self.settings: dict[str, Any] = manifest["settings"]
+        self.warnings: dict[str, int] = manifest["warnings"]
+        self._files: dict[str, dict[str, Any]] = manifest["files"]
+        self._storage = Storage(path)
+        shards, first = [], 0
+        for entry in manifest["shards"]:
+            shards.append(ShardInfo(first=first, **entry))
+            first += entry["n_documents"]
+        self.shards = tuple(shards)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.path, self.digest)
+
+    def __repr__(self) -> str:
+        return (
+            f"Corpus({self.path!r}, n_documents={self.n_documents}, n_words={self.n_words}, "
+            f"n_labels={self.n_labels}, shards={len(self.shards)})"
+        )
+
+    @cached_property
+    def vocabulary(self) -> list[str]:
+        """Words in column order."""
+        return self._lines("vocabulary.txt", self.n_words)
+
+    @cached_property
+    def label_names(self) -> list[str]:
+        """Labels in column order."""
+        return self._lines("labels.txt", self.n_labels)
+
+    @property
+    def document_frequency(self) -> np.ndarray:
+        """Number of documents that hold each word, of shape (n_words,), int64."""
+        return self._statistics["document_frequency"]
+
+    @property
+    def word_frequency(self) -> np.ndarray:
+        """Sum of each word's values over all documents, of shape (n_words,), int64 or float64."""
+        return self._statistics["word_frequency"]
+
+    @property
+    def label_frequency(self) -> np.ndarray:
+        """Number of documents that hold each label, of shape (n_labels,), int64."""
+        return self._statistics["label_frequency"]
+
+    def read_shard(self, index: int) -> Block:
+        """Read one shard and check it.
+
+        Parameters
+        ----------
+        index : int
+            Position in ``shards``.
+
+        Returns
+        -------
+        Block
+
+        Raises
+        ------
+        StoreError
+            If a file of the shard is missing, or is not what was written, or does not hold what it should.
+        """
+        return read_block(self._storage, self.shards[index], (self.n_words, self.n_labels), self.values)
+
+    def verify(self) -> list[str]:
+        """Read everything and return what is wrong, one sentence a damaged file or shard."""
+        problems = []
+        checks: list[Any] = [
+            lambda: self._lines("vocabulary.txt", self.n_words),
+            lambda: self._lines("labels.txt", self.n_labels),
+            lambda: self._read_statistics(),
+        ]
+        checks += [lambda index=i: self._checked_sums(index) for i in range(len(self.shards))]
+        counted: dict[str, Any] = dict.fromkeys(STATISTICS, 0)
+        for check in checks:
+            try:
+                sums = check()
+            except StoreError as error:
+                problems.append(str(error))
+                continue
+            if isinstance(sums, tuple):
+                for name, value in zip(STATISTICS, sums, strict=True):
+                    counted[name] = counted[name] + value
+        if not problems and self.shards:
+            problems += [
+                f"{self.path}/statistics/{name}: does not agree with the shards"
+                for name in STATISTICS
+                if not np.allclose(self._statistics[name], counted[name], rtol=1e-6)
+            ]
+        return problems
+
+    def _checked_sums(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        block = self.read_shard(index)
+        return (
+            np.bincount(block.words.indices, minlength=self.n_words),
+            np.bincount(block.words.indices, block.words.data, minlength=self.n_words),
+            np.bincount(block.labels.indices, minlength=self.n_labels),
+        )
+
+    @cached_property
+    def _statistics(self) -> dict[str, np.ndarray]:
+        return self._read_statistics()
+
+    def _read_statistics(self) -> dict[str, np.ndarray]:
+        place = f"{self.path}/statistics"
+        files = {
+            key.removeprefix("statistics/"): self._storage.read_checked(key, entry["size"], entry["sha256"])
+            for key, entry in self._files.items()
+            if key.startswith("statistics/")
+        }
+        names = {name: "int64|float64" if name == "word_frequency" else "int64" for name in STATISTICS}
+        arrays = decode_group(place, files, names)
+        for name, array in arrays.items():
+            expected = self.n_labels if name == "label_frequency" else self.n_words
+            if len(array) != expected:
+                raise StoreError(f"{place}/{name}: length: expected {expected}, got {len(array)}")
+            array.flags.writeable = False
+        return arrays
+
+    def _lines(self, key: str, expected: int) -> list[str]:
+        entry = self._files[key]
+        content = self._storage.read_checked(key, entry["size"], entry["sha256"])
+        try:
+            lines = content.decode().split("\n")
+        except UnicodeDecodeError as error:
+            raise StoreError(f"{self.path}/{key}: is not UTF-8: {error}") from error
+        if lines.pop() or len(lines) != expected:
+            raise StoreError(f"{self.path}/{key}: expected {expected} lines, got {len(lines)}")
+        return lines
+
+
+def open_corpus(path: Any) -> Corpus:
+    """Open a corpus.
+
+    Parameters
+    ----------
+    path : path-like
+        A directory that `ingest` or a `CorpusWriter` has written.
+
+    Raises
+    ------
+    UsageError
+        If there is no corpus.
+    StoreError
+        If its manifest is damaged or of a newer version.
+    """
+    root = Path(path).absolute()
+    storage = Storage(str(root))
+    if not storage.exists("manifest.json"):
+        if Path(f"{root}.partial").is_dir():
+            raise UsageError(
+                f"{root}: is not a corpus yet: its ingest has not finished; run the same ingest again"
+            )
+        reason = "there is no such directory" if not root.exists() else "there is no manifest.json in it"
+        raise UsageError(f"{root}: is not a corpus: {reason}")
+    place = f"{root}/manifest.json"
+    manifest, digest = parse_manifest(place, storage.read_bytes("manifest.json", MAX_RECORD_BYTES))
+    return Corpus(str(root), manifest, digest)
+
+
+@lru_cache(maxsize=8)
+def _reopen(path: str, digest: str) -> Corpus:
+    corpus = open_corpus(path)
+    if corpus.digest != digest:
+        raise StoreError(
+            f"{path}: digest: expected {digest[:12]}, got {corpus.digest[:12]}: another corpus is there"
+        )
+    return corpus
+
+
+def read_block(storage: Storage, shard: ShardInfo, widths: tuple[int, int], values: str) -> Block:
+    """Read and check one shard; see `Corpus.read_shard`.
+
+    Parameters
+    ----------
+    storage : Storage
+    shard : ShardInfo
+    widths : (int, int)
+        Number of words and of labels.
+    values : {"counts", "weights"}
+    """
+    prefix = f"shards/{shard.id}"
+    place = f"{storage.root}/{prefix}"
+    record = storage.read_bytes(f"{prefix}/shard.json", MAX_RECORD_BYTES)
+    check_digest(f"{place}/shard.json", record, shard.digest)
+    content = parse_record(f"{place}/shard.json", record)
+    entries: Any = content.get("files")
+    counts = {name: content.get(name) for name in ("n_documents", "nnz_words", "nnz_labels")}
+    if not _are_files(entries) or any(counts[name] != getattr(shard, name) for name in counts):
+        raise StoreError(f"{place}/shard.json: expected the counts of {shard}, got {counts}")
+    files = {
+        key: storage.read_checked(f"{prefix}/{key}", entry["size"], entry["sha256"])
+        for key, entry in entries.items()
+    }
+    words = decode_matrix(place, files, "words", (shard.n_documents, widths[0]), VALUE_TYPES[values])
+    labels = decode_matrix(place, files, "labels", (shard.n_documents, widths[1]), "uint8")
+    if (words.nnz, labels.nnz) != (shard.nnz_words, shard.nnz_labels):
+        raise StoreError(
+            f"{place}: stored elements: expected {shard.nnz_words} and {shard.nnz_labels}, "
+            f"got {words.nnz} and {labels.nnz}"
+        )
+    return Block(words, labels, shard.first)
+
+
+def check_digest(place: str, content: bytes, expected: str) -> None:
+    """Raise StoreError unless the sha256 of ``content`` is the one expected."""
+    got = hashlib.sha256(content).hexdigest()
+    if got != expected:
+        raise StoreError(f"{place}: sha256: expected {expected[:12]}, got {got[:12]}")
+
+
+def dump_record(content: Mapping[str, Any]) -> bytes:
+    """Return the one form in which records are written as JSON."""
+    return (json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
+def parse_record(place: str, content: bytes) -> dict[str, Any]:
+    """Parse a JSON object, or raise StoreError."""
+    try:
+        record = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{place}: is not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise StoreError(f"{place}: expected a JSON object, got {type(record).__name__}")
+    return record
+
+
+def dump_manifest(manifest: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a manifest, with its checksum."""
+    checksum = hashlib.sha256(dump_record(manifest)).hexdigest()
+    return dump_record({**manifest, "checksum": checksum})
+
+
+def parse_manifest(place: str, content: bytes) -> tuple[dict[str, Any], str]:
+    """Parse a manifest, check all of it and return it with its checksum.
+
+    Raises
+    ------
+    StoreError
+        If it is not a manifest, of a newer version, or not byte for byte what was written.
+    """
+    manifest = parse_record(place, content)
+    if manifest.get("format") != FORMAT:
+        raise StoreError(f"{place}: format: expected {FORMAT!r}, got {manifest.get('format')!r}")
+    version = manifest.get("format_version")
+    if version != FORMAT_VERSION:
+        raise StoreError(
+            f"{place}: format_version: expected {FORMAT_VERSION}, got {version!r}: written by a newer distmom"
+        )
+    checksum = manifest.pop("checksum", None)
+    if dump_manifest(manifest) != content or not isinstance(checksum, str):
+        raise StoreError(f"{place}: checksum: expected {checksum!r}, got another; the file was altered")
+    totals, shards = manifest.get("totals"), manifest.get("shards")
+    good = (
+        isinstance(totals, dict)
+        and set(totals) == set(TOTALS)
+        and all(map(_is_count, totals.values()))
+        and isinstance(shards, list)
+        and all(map(_is_shard, shards))
+        and sum(entry["n_documents"] for entry in shards) == totals["n_documents"]
+        and manifest.get("values") in VALUE_TYPES
+        and isinstance(manifest.get("settings"), dict)
+        and isinstance(manifest.get("warnings"), dict)
+        and _are_files(manifest.get("files"))
+        and {"vocabulary.txt", "labels.txt"} <= set(manifest["files"])
+    )
+    if not good:
+        raise StoreError(f"{place}: an entry is missing or of the wrong type")
+    return manifest, checksum
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_shard(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and set(entry) == {"id", "n_documents", "nnz_words", "nnz_labels", "digest"}
+        and all(_is_count(entry[name]) for name in ("n_documents", "nnz_words", "nnz_labels"))
+        and isinstance(entry["digest"], str)
+        and isinstance(entry["id"], str)
+        and entry["id"][:1] == "s"
+        and entry["id"][1:].isdecimal()
+        and entry["id"].isascii()
+    )
+
+
+def _are_files(files: Any) -> bool:
+    """Whether these are sizes and digests of files that all lie below the directory they are named in."""
+    return isinstance(files, dict) and all(
+        isinstance(entry, dict)
+        and _is_count(entry.get("size"))
+        and isinstance(entry.get("sha256"), str)
+        and not key.startswith("/")
+        and ".." not in key.split("/")
+        for key, entry in files.items()
+    )

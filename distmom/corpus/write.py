@@ -1,0 +1,281 @@
+"""Writing a corpus: open, write each shard, finalise.
+
+Everything is written below ``<path>.partial``, and takes its place under ``path`` in the last step. Shards
+may be written in any order, in any process that sees the directory, and again after a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import zarr
+
+from distmom.corpus.arrays import encode_group
+from distmom.corpus.block import label_matrix, word_matrix
+from distmom.corpus.commit import (
+    Lock,
+    commit_directory,
+    replace_directory,
+    restore_replaced,
+    sync_path,
+    sync_tree,
+    write_atomic,
+)
+from distmom.corpus.names import check_names
+from distmom.corpus.shard import ShardResult, count_totals, describe, write_files, write_shard
+from distmom.corpus.store import (
+    FORMAT,
+    FORMAT_VERSION,
+    STATISTICS,
+    Corpus,
+    dump_manifest,
+    open_corpus,
+)
+from distmom.errors import InputError, StoreError, UsageError
+
+
+class CorpusWriter:
+    """Write a corpus shard by shard; a context manager that holds the lock on the place.
+
+    Leaving it with an error of the input removes what was written; leaving it otherwise without `finalise`
+    (an interruption) keeps it, and a later writer with the same fingerprint goes on from there.
+
+    Parameters
+    ----------
+    path : path-like
+        Where the corpus is to be.
+    overwrite : bool
+        Replace a corpus that is there, once the new one is complete.
+    fingerprint : str
+        Names the source and the settings. Finished shards of an earlier writer are kept if it is the same.
+
+    Raises
+    ------
+    UsageError
+        If something is at ``path`` that may not be replaced, or another process writes there.
+
+    Examples
+    --------
+    >>> with CorpusWriter("corpus") as writer:  # doctest: +SKIP
+    ...     writer.write_shard(0, X, Y)
+    ...     corpus = writer.finalise(vocabulary, label_names)
+    """
+
+    def __init__(self, path: Any, *, overwrite: bool = False, fingerprint: str = "") -> None:
+        self.path = Path(path).absolute()
+        self.partial = Path(f"{self.path}.partial")
+        self.directory = str(self.partial / "corpus")
+        self._overwrite = overwrite
+        self._fingerprint = fingerprint
+        self._lock = Lock(f"{self.path}.lock")
+        self._results: dict[int, ShardResult] = {}
+
+    def __enter__(self) -> CorpusWriter:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock.acquire()
+        try:
+            restore_replaced(self.path)
+            self._check_target()
+            self._prepare_partial()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if isinstance(error, (InputError, UsageError)):
+                shutil.rmtree(self.partial, ignore_errors=True)
+        finally:
+            self._lock.release()
+
+    def write_shard(self, index: int, words: Any, labels: Any = None) -> ShardResult:
+        """Write one shard; the same shard may be written again with the same documents.
+
+        Parameters
+        ----------
+        index : int
+            Position of the shard, from 0.
+        words : array_like or sparse of shape (n_documents, n_words)
+        labels : array_like or sparse of shape (n_documents, n_labels), optional
+        """
+        X = word_matrix(words)
+        result = write_shard(self.directory, index, X, label_matrix(labels, X.shape[0]))
+        self.add(result)
+        return result
+
+    def add(self, result: ShardResult) -> None:
+        """Take note of a shard that `write_shard` has written in another process."""
+        self._results[result.index] = result
+
+    def finalise(
+        self,
+        vocabulary: Sequence[str] | None = None,
+        label_names: Sequence[str] | None = None,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        warnings: Mapping[str, int] | None = None,
+    ) -> Corpus:
+        """Commit the corpus.
+
+        Parameters
+        ----------
+        vocabulary, label_names : sequence of str, optional
+            Names of the columns; their numbers unless given.
+        settings : mapping, optional
+            How the corpus was made; JSON values.
+        warnings : mapping of str to int, optional
+            What was repaired, and how often.
+
+        Returns
+        -------
+        Corpus
+
+        Raises
+        ------
+        InputError
+            If a name holds a control character or occurs twice, or there are too many or too few.
+        StoreError
+            If a shard is missing or shards do not fit together.
+        """
+        results = self._ordered(vocabulary, label_names)
+        n_words, n_labels = results[0].shape if results else (len(vocabulary or ()), len(label_names or ()))
+        values = results[0].values if results else "counts"
+        totals: Counter[str] = Counter()
+        sizes = dict(zip(STATISTICS, (n_words, n_words, n_labels), strict=True))
+        statistics = {name: np.zeros(size, np.int64) for name, size in sizes.items()}
+        if values == "weights":
+            statistics["word_frequency"] = np.zeros(n_words, np.float64)
+        for result in results:
+            totals.update(result.totals)
+            for array, (indices, sums) in zip(statistics.values(), result.statistics, strict=True):
+                array[indices] += sums
+        files = {f"statistics/{key}": content for key, content in encode_group(statistics).items()}
+        files["vocabulary.txt"] = _name_lines("vocabulary", vocabulary, n_words)
+        files["labels.txt"] = _name_lines("label names", label_names, n_labels)
+        root = Path(self.directory)
+        write_files(root, files)
+        # The shards were synced when each was committed.
+        for key in ("vocabulary.txt", "labels.txt", "shards"):
+            sync_path(root / key)
+        sync_tree(root / "statistics")
+        manifest = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "totals": {**count_totals(), **totals, "n_words": n_words, "n_labels": n_labels},
+            "values": values,
+            "shards": [result.entry for result in results],
+            "files": describe(files),
+            "settings": dict(settings or {}),
+            "warnings": {key: int(count) for key, count in sorted((warnings or {}).items()) if count},
+            "written_with": {"zarr": zarr.__version__},
+        }
+        write_atomic(root / "manifest.json", dump_manifest(manifest))
+        shutil.rmtree(root / "wip", ignore_errors=True)
+        if self.path.exists():
+            replace_directory(root, self.path, is_synced=True)
+        else:
+            commit_directory(root, self.path, is_synced=True)
+        shutil.rmtree(self.partial, ignore_errors=True)
+        return open_corpus(self.path)
+
+    def _ordered(
+        self, vocabulary: Sequence[str] | None, label_names: Sequence[str] | None
+    ) -> list[ShardResult]:
+        results = [self._results[index] for index in sorted(self._results)]
+        for position, result in enumerate(results):
+            if result.index != position:
+                raise StoreError(f"{self.partial}: shard {position} of {len(results)} has not been written")
+            if (result.shape, result.values) != (results[0].shape, results[0].values):
+                raise StoreError(
+                    f"{self.partial}: shard {position}: expected {results[0].shape} words and labels as "
+                    f"{results[0].values}, got {result.shape} as {result.values}"
+                )
+        return results
+
+    def _check_target(self) -> None:
+        if not os.path.lexists(self.path):
+            return
+        if not self._overwrite:
+            raise UsageError(f"{self.path}: exists already; choose another place or overwrite it")
+        if not (self.path / "manifest.json").is_file():
+            raise UsageError(f"{self.path}: is not a corpus, and is not overwritten")
+
+    def _prepare_partial(self) -> None:
+        note = self.partial / "fingerprint"
+        if self.partial.exists():
+            if not note.is_file() and any(self.partial.iterdir()):
+                raise UsageError(f"{self.partial}: is in the way and was not written by distmom; remove it")
+            if not note.is_file() or not self._fingerprint or note.read_text() != self._fingerprint:
+                shutil.rmtree(self.partial)
+        if not self.partial.exists():
+            self.partial.mkdir()
+            write_atomic(note, self._fingerprint.encode())
+        root = Path(self.directory)
+        shutil.rmtree(root / "wip", ignore_errors=True)
+        for folder in (root / "shards", root / "wip"):
+            folder.mkdir(parents=True, exist_ok=True)
+
+
+def from_arrays(
+    path: Any,
+    X: Any,
+    Y: Any = None,
+    vocabulary: Sequence[str] | None = None,
+    label_names: Sequence[str] | None = None,
+    shard_documents: int = 20_000,
+    *,
+    overwrite: bool = False,
+) -> Corpus:
+    """Write matrices as a corpus.
+
+    Parameters
+    ----------
+    path : path-like
+        Where the corpus is to be.
+    X : array_like or sparse of shape (n_documents, n_words)
+        Finite counts or weights that are not negative.
+    Y : array_like or sparse of shape (n_documents, n_labels), optional
+        Anything other than zero is a label.
+    vocabulary, label_names : sequence of str, optional
+        Names of the columns; their numbers unless given.
+    shard_documents : int
+        Documents in a shard.
+    overwrite : bool
+        Replace a corpus that is there.
+
+    Returns
+    -------
+    Corpus
+    """
+    if shard_documents < 1:
+        raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
+    words = word_matrix(X)
+    labels = label_matrix(Y, words.shape[0])
+    with CorpusWriter(path, overwrite=overwrite) as writer:
+        check_names("vocabulary", vocabulary, words.shape[1])
+        check_names("label names", label_names, labels.shape[1])
+        for index, first in enumerate(range(0, words.shape[0], shard_documents)):
+            rows = slice(first, first + shard_documents)
+            writer.add(write_shard(writer.directory, index, words[rows], labels[rows]))
+        names = (
+            check_names("vocabulary", vocabulary, words.shape[1]),
+            check_names("label names", label_names, labels.shape[1]),
+        )
+        return writer.finalise(*names, settings={"format": "arrays"})
+
+
+def _name_lines(what: str, names: Sequence[str] | None, expected: int) -> bytes:
+    return "".join(f"{name}\n" for name in check_names(what, names, expected)).encode()

@@ -1,0 +1,49 @@
+"""One pass over shards: groups, a fixed tree of sums, on one process or on any Dask cluster."""
+
+from distmom.engine.csr import Csr, MixedRows
+from distmom.engine.executors import Executor, InProcess, OnCluster, open_executor
+from distmom.engine.passes import Pass, Rows, Selection, Together, fingerprint, split_sums
+from distmom.engine.plan import PassPlan, plan_pass
+from distmom.engine.run import (
+    Engine,
+    Event,
+    GroupDone,
+    Observer,
+    PassDone,
+    PassResult,
+    PassStarted,
+    open_engine,
+)
+from distmom.engine.state import RunDirectory, StoredArray, StoredRows
+from distmom.engine.sums import Sums, SumSpec, merge
+
+__all__ = [
+    "Csr",
+    "Engine",
+    "Event",
+    "Executor",
+    "GroupDone",
+    "InProcess",
+    "MixedRows",
+    "Observer",
+    "OnCluster",
+    "Pass",
+    "PassDone",
+    "PassPlan",
+    "PassResult",
+    "PassStarted",
+    "Rows",
+    "RunDirectory",
+    "Selection",
+    "StoredArray",
+    "StoredRows",
+    "SumSpec",
+    "Sums",
+    "Together",
+    "fingerprint",
+    "merge",
+    "open_engine",
+    "open_executor",
+    "plan_pass",
+    "split_sums",
+]

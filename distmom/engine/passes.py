@@ -1,0 +1,218 @@
+"""A pass: one scan over all shards that adds every block of rows to named sums.
+
+A pass is a frozen dataclass. Its fields are all it knows, so it can be sent to a worker, and its fingerprint
+can be taken from them; a field may hold an array or a `StoredArray`, which the engine opens before the
+first block. The same object runs on one block in a test, over a corpus in-process and on a cluster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from distmom.corpus import Block
+from distmom.engine.sums import Sums, SumSpec
+
+Rows = Mapping[str, np.ndarray]
+
+
+class Stored(Protocol):
+    """A handle on a value on disk that is named by its digest."""
+
+    @property
+    def digest(self) -> str: ...
+
+    def load(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A part of the documents, drawn by a hash of their position in the corpus.
+
+    Attributes
+    ----------
+    fraction : float
+        Share of the documents that is held out.
+    heldout : bool
+        Take the held-out documents; otherwise all the others.
+    seed : int
+        Seed of the hash.
+    """
+
+    fraction: float
+    heldout: bool
+    seed: int = 0
+
+    def mask(self, first: int, n_documents: int) -> np.ndarray:
+        """Return which of the documents ``first, first + 1, ...`` are taken, a bool array."""
+        key = np.arange(first, first + n_documents, dtype=np.uint64)
+        with np.errstate(over="ignore"):
+            key += np.uint64(self.seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019)
+            key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            key ^= key >> np.uint64(31)
+        held = key < np.uint64(min(self.fraction, 1.0) * (2**64 - 2**12))
+        return held if self.heldout else ~held
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Base of all passes.
+
+    Subclasses are frozen dataclasses that define `specs` and `add`, and may override `finish_group`.
+
+    Attributes
+    ----------
+    n_words : int
+        Size of the vocabulary.
+    selection : Selection or None
+        Which documents the pass sees; None means all.
+    features : slice or None
+        The slab of the vocabulary whose sums are held; set by the engine, None means all.
+    """
+
+    n_words: int
+    selection: Selection | None = None
+    features: slice | None = None
+
+    #: rows of a block that are added at a time
+    block_rows = 2048
+    #: names of row outputs of earlier passes that `add` reads
+    rows_in: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name under which progress and files of the pass are shown."""
+        return type(self).__name__.removesuffix("Pass").lower()
+
+    @property
+    def slab(self) -> slice:
+        """The slab of the vocabulary as a slice with both ends."""
+        return self.features if self.features is not None else slice(0, self.n_words)
+
+    def specs(self) -> dict[str, SumSpec]:
+        """Return name and shape of every sum."""
+        raise TypeError(f"{type(self).__name__} does not define its sums")
+
+    def working_bytes(self, n_rows: int) -> int:
+        """Return the bytes that `add` needs for a block of ``n_rows`` beside block and sums."""
+        return 0
+
+    def zero(self) -> Sums:
+        """Return the sums over no document."""
+        return Sums({name: spec.zero(self.slab) for name, spec in self.specs().items()})
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        """Add one block to ``sums`` in place and return the rows to be stored, if any.
+
+        Parameters
+        ----------
+        sums : Sums
+            Changed in place.
+        block : Block
+            Documents in memory.
+        rows : mapping of str to ndarray of shape (n_documents, ...)
+            The stored rows named by ``rows_in``.
+        """
+        raise TypeError(f"{type(self).__name__} does not define how a block is added")
+
+
+@dataclass(frozen=True)
+class Together(Pass):
+    """Several passes in one scan: the shards are read and decoded once for all of them.
+
+    Attributes
+    ----------
+    parts : tuple of (str, Pass)
+        The passes with the prefix of their sums; every part must have the selection of the whole.
+    """
+
+    parts: tuple[tuple[str, Pass], ...] = ()
+    label: str = "together"
+
+    @property
+    def name(self) -> str:
+        return self.label
+
+    def _parts(self) -> list[tuple[str, Pass]]:
+        return [(prefix, replace(part, features=self.features)) for prefix, part in self.parts]
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {
+            f"{prefix}.{name}": spec for prefix, part in self.parts for name, spec in part.specs().items()
+        }
+
+    def working_bytes(self, n_rows: int) -> int:
+        return max((part.working_bytes(n_rows) for _, part in self.parts), default=0)
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        stored: dict[str, np.ndarray] = {}
+        for prefix, part in self._parts():
+            own = Sums({name: sums[f"{prefix}.{name}"] for name in part.specs()})
+            stored.update(part.add(own, block, rows) or {})
+            for name, value in own.items():
+                sums[f"{prefix}.{name}"] = value
+        return stored
+
+
+def split_sums(sums: Mapping[str, Any], prefix: str) -> Sums:
+    """Return the sums of one part of a `Together`."""
+    return Sums(
+        {name[len(prefix) + 1 :]: value for name, value in sums.items() if name.startswith(prefix + ".")}
+    )
+
+
+def transform_fields(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Rebuild dataclasses, tuples and dicts with ``function`` applied to every leaf."""
+    if isinstance(value, tuple):
+        return type(value)(transform_fields(item, function) for item in value)
+    if isinstance(value, dict):
+        return {key: transform_fields(item, function) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type) and not hasattr(value, "load"):
+        changed = {f.name: transform_fields(getattr(value, f.name), function) for f in fields(value)}
+        return replace(value, **changed)
+    return function(value)
+
+
+def resolve(pass_: Pass) -> Pass:
+    """Return the pass with every stored value opened."""
+    opened: Pass = transform_fields(pass_, lambda leaf: leaf.load() if hasattr(leaf, "load") else leaf)
+    return opened
+
+
+def fingerprint(value: Any) -> str:
+    """Return the sha256 of all that determines a value: types, names, numbers and array contents."""
+    digest = hashlib.sha256()
+
+    def visit(item: Any) -> None:
+        if hasattr(item, "load") and hasattr(item, "digest"):
+            digest.update(b"stored:" + item.digest.encode())
+        elif is_dataclass(item) and not isinstance(item, type):
+            digest.update(type(item).__qualname__.encode())
+            for f in fields(item):
+                digest.update(f"|{f.name}=".encode())
+                visit(getattr(item, f.name))
+        elif isinstance(item, np.ndarray):
+            digest.update(f"array{item.shape}{item.dtype.str}".encode())
+            digest.update(np.ascontiguousarray(item).data)
+        elif isinstance(item, (tuple, list)):
+            digest.update(f"sequence{len(item)}".encode())
+            for part in item:
+                visit(part)
+        elif isinstance(item, dict):
+            digest.update(f"mapping{len(item)}".encode())
+            for key in sorted(item):
+                digest.update(f"|{key}=".encode())
+                visit(item[key])
+        elif isinstance(item, slice):
+            visit((item.start, item.stop, item.step))
+        else:
+            digest.update(json.dumps(item).encode())
+
+    visit(value)
+    return digest.hexdigest()

@@ -1,0 +1,248 @@
+"""What a run keeps on disk: states named by digest, stored rows, and the committed sums of each pass.
+
+Layout of a run directory::
+
+    run.json                        what is being computed, and with which versions
+    states/<digest>.npy             arrays that passes read (bases, whitening matrices)
+    passes/<name>-<fingerprint>/    one committed pass: an .npy a sum, and DONE.json written last
+    rows/<name>-<fingerprint>/      one Zarr array a shard and row output
+
+A pass is committed by the rename of its directory. A rerun asks for a pass by its fingerprint, which holds
+its parameters, the digests of its inputs and the digest of the corpus, so a stale result is never taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from scipy.sparse import csr_array
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from distmom.corpus.commit import sha256_file, write_atomic
+from distmom.engine.sums import Sum, Sums
+from distmom.errors import StoreError
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array on disk, opened as a read-only memory map.
+
+    Attributes
+    ----------
+    path : str
+        An ``.npy`` file that all workers can read.
+    digest : str
+        sha256 of the file.
+    """
+
+    path: str
+    digest: str
+
+    def load(self) -> np.ndarray:
+        """Map the array into memory; StoreError if it is gone or cannot be read."""
+        return _mapped(self.path, self.digest)
+
+
+@lru_cache(maxsize=64)
+def _mapped(path: str, digest: str) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: state {digest[:12]} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Rows that a pass stored, one Zarr array a shard.
+
+    Attributes
+    ----------
+    directory : str
+        Holds one array a shard, named by the shard's index.
+    digests : dict of str to str
+        sha256 of each shard's rows.
+    """
+
+    directory: str
+    digests: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Digest of all rows."""
+        return hashlib.sha256(json.dumps(self.digests, sort_keys=True).encode()).hexdigest()
+
+    def read(self, shard: int) -> np.ndarray:
+        """Read the rows of one shard; StoreError if they are not what was written."""
+        path = Path(self.directory) / f"s{shard:05d}"
+        expected = self.digests.get(str(shard))
+        if expected is None:
+            raise StoreError(f"{path}: no rows are stored for this shard")
+        try:
+            array = zarr.open_array(str(path), mode="r")
+            rows = np.ascontiguousarray(array[...])
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreError(f"{path}: stored rows cannot be read: {error}") from error
+        if (got := array_digest(rows)) != expected:
+            raise StoreError(f"{path}: stored rows differ: expected sha256 {expected[:12]}, got {got[:12]}")
+        return rows
+
+
+def array_digest(array: np.ndarray) -> str:
+    """sha256 of shape, type and bytes of an array."""
+    digest = hashlib.sha256(f"{array.shape}{array.dtype.str}".encode())
+    digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def write_rows(directory: str, shard: int, rows: np.ndarray) -> str:
+    """Store the rows of one shard so that they are there whole or not at all, and return their digest.
+
+    Parameters
+    ----------
+    directory : str
+        Where the arrays of this row output live.
+    shard : int
+        Index of the shard.
+    rows : ndarray of shape (n_documents, ...)
+    """
+    target = Path(directory) / f"s{shard:05d}"
+    temporary = Path(directory) / f".tmp-{uuid.uuid4().hex}"
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        array = zarr.create_array(
+            store=str(temporary),
+            shape=rows.shape,
+            dtype=rows.dtype,
+            chunks=(max(1, min(rows.shape[0], (4 << 20) // max(1, rows[:1].nbytes))), *rows.shape[1:]),
+            compressors=[ZstdCodec(level=1), Crc32cCodec()],
+            config={"write_empty_chunks": True},
+        )
+        array[...] = rows
+        if target.exists():
+            # A twin of this task was faster; the digest decides which rows a reader accepts.
+            shutil.rmtree(target)
+        os.rename(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return array_digest(rows)
+
+
+class RunDirectory:
+    """The directory of one run.
+
+    Parameters
+    ----------
+    path : path-like
+        Created when absent. Workers must see it under the same path.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+        for name in ("states", "passes", "rows"):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+
+    def put(self, array: np.ndarray) -> StoredArray:
+        """Write an array once and return its handle; equal arrays share one file."""
+        array = np.ascontiguousarray(array)
+        path = self.path / "states" / f"{array_digest(array)[:32]}.npy"
+        if not path.exists():
+            write_atomic(path, partial(np.save, arr=array, allow_pickle=False))
+        return StoredArray(str(path), path.stem)
+
+    def rows_directory(self, name: str, key: str, output: str) -> str:
+        """Where a row output of a pass is stored."""
+        return str(self.path / "rows" / f"{name}-{key[:16]}" / output)
+
+    def commit_pass(self, name: str, key: str, sums: Mapping[str, Sum], record: dict[str, Any]) -> None:
+        """Write the total of a pass and commit it.
+
+        Parameters
+        ----------
+        name, key : str
+            Name and fingerprint of the pass.
+        sums : mapping of str to ndarray or csr_array
+        record : dict
+            What else the pass returned, JSON values only.
+        """
+        target = self.path / "passes" / f"{name}-{key[:16]}"
+        if target.exists():
+            # Only a pass that failed its check on loading is computed again.
+            shutil.rmtree(target)
+        temporary = self.path / "passes" / f".tmp-{uuid.uuid4().hex}"
+        temporary.mkdir()
+        try:
+            files: dict[str, dict[str, Any]] = {}
+            kinds: dict[str, Any] = {}
+            for sum_name, value in sums.items():
+                arrays: dict[str, np.ndarray]
+                if isinstance(value, np.ndarray):
+                    arrays = {sum_name: value}
+                else:
+                    kinds[sum_name] = list(value.shape)
+                    arrays = {f"{sum_name}@{part}": getattr(value, part) for part in _CSR_PARTS}
+                for file_name, array in arrays.items():
+                    path = temporary / f"{file_name}.npy"
+                    write_atomic(path, partial(np.save, arr=array, allow_pickle=False))
+                    files[path.name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
+            done = {"pass": name, "fingerprint": key, "files": files, "sparse": kinds, "record": record}
+            write_atomic(temporary / "DONE.json", json.dumps(done, indent=1).encode())
+            os.rename(temporary, target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+    def load_pass(self, name: str, key: str) -> tuple[Sums, dict[str, Any]] | None:
+        """Return sums (memory-mapped) and record of a committed pass, or None if there is none.
+
+        Raises
+        ------
+        StoreError
+            If the pass was committed and a file of it is missing or has changed.
+        """
+        directory = self.path / "passes" / f"{name}-{key[:16]}"
+        if not (directory / "DONE.json").exists():
+            return None
+        return load_sums(str(directory))
+
+
+_CSR_PARTS = ("data", "indices", "indptr")
+
+
+def load_sums(directory: str) -> tuple[Sums, dict[str, Any]]:
+    """Open the committed sums in a directory written by `RunDirectory.commit_pass`."""
+    place = Path(directory)
+    try:
+        done = json.loads((place / "DONE.json").read_text())
+        files, sparse = done["files"], done["sparse"]
+    except (OSError, ValueError, KeyError) as error:
+        raise StoreError(f"{place}/DONE.json: cannot be read: {error}") from error
+    for file_name, entry in files.items():
+        path = place / file_name
+        got = sha256_file(path) if path.exists() else "no file"
+        if got != entry["sha256"]:
+            raise StoreError(f"{path}: expected sha256 {entry['sha256'][:12]}, got {got[:12]}")
+
+    def array(file_name: str) -> np.ndarray:
+        return StoredArray(str(place / file_name), files[file_name]["sha256"]).load()
+
+    sums = Sums()
+    for file_name in files:
+        name, _, part = file_name.removesuffix(".npy").partition("@")
+        if not part:
+            sums[name] = array(file_name)
+        elif name not in sums:
+            parts = tuple(array(f"{name}@{each}.npy") for each in _CSR_PARTS)
+            sums[name] = csr_array(parts, shape=tuple(sparse[name]))
+    return sums, done["record"]

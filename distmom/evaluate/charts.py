@@ -1,0 +1,193 @@
+"""Small charts as inline SVG, coloured by the style sheet of the page that holds them.
+
+Nothing in a chart refers to anything outside it, and every text is escaped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+WIDTH, HEIGHT = 640, 220
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 14, 38
+
+
+def line_chart(
+    values: Sequence[float],
+    *,
+    title: str,
+    x_label: str,
+    log: bool = False,
+    mark: float | None = None,
+    mark_label: str = "",
+    level: float | None = None,
+    level_label: str = "",
+) -> Markup:
+    """Draw values over 1, 2, 3, ... as a line with points.
+
+    Parameters
+    ----------
+    values : sequence of float
+        Values that are not finite are left out.
+    title : str
+        Read out in place of the drawing.
+    x_label : str
+    log : bool
+        Draw magnitudes on a logarithmic scale, negative values as hollow points; zeros are left out.
+    mark : float, optional
+        Position of a vertical line.
+    mark_label : str
+    level : float, optional
+        Value of a horizontal line; left out where it is outside of the scale.
+    level_label : str
+
+    Returns
+    -------
+    Markup
+        An ``<svg>`` element, or an empty string when there is nothing to draw.
+    """
+    points = [(i + 1, float(v)) for i, v in enumerate(values) if math.isfinite(v) and (v != 0 or not log)]
+    if not points:
+        return Markup("")
+    scale = _Scale([abs(v) for _, v in points] if log else [v for _, v in points], log)
+    last = max(2, len(values))
+
+    def x(position: float) -> float:
+        return _LEFT + (position - 1) / (last - 1) * (WIDTH - _LEFT - _RIGHT)
+
+    parts = [scale.grid()]
+    parts += [_text(x(tick), HEIGHT - _BOTTOM + 16, str(tick), "middle") for tick in _whole_ticks(last)]
+    parts.append(_text((_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 5, x_label, "middle"))
+    if level is not None and (height := scale.y(level)) is not None:
+        parts.append(_line(_LEFT, height, WIDTH - _RIGHT, height, "level"))
+        parts.append(_text(WIDTH - _RIGHT, height - 4, level_label, "end"))
+    if mark is not None:
+        parts.append(_line(x(mark), _TOP, x(mark), HEIGHT - _BOTTOM, "mark"))
+        on_left = x(mark) > WIDTH / 2
+        parts.append(
+            _text(x(mark) + (-6 if on_left else 6), _TOP + 10, mark_label, "end" if on_left else "start")
+        )
+    drawn = [(x(i), scale.y(abs(v) if log else v) or 0.0, v) for i, v in points]
+    path = " ".join(f"{px:.1f},{py:.1f}" for px, py, _ in drawn)
+    parts.append(f'<polyline class="curve" points="{path}"/>')
+    radius = 2.4 if len(drawn) <= 150 else 1.4
+    for px, py, v in drawn:
+        kind = "hollow" if log and v < 0 else "dot"
+        parts.append(f'<circle class="{kind}" cx="{px:.1f}" cy="{py:.1f}" r="{radius}"/>')
+    return _svg(title, parts)
+
+
+def bar_chart(values: Sequence[float], *, title: str, x_label: str) -> Markup:
+    """Draw values that are not negative as bars side by side.
+
+    Parameters
+    ----------
+    values : sequence of float
+    title : str
+        Read out in place of the drawing.
+    x_label : str
+
+    Returns
+    -------
+    Markup
+        An ``<svg>`` element, or an empty string when there is nothing to draw.
+    """
+    heights = [max(0.0, float(v)) if math.isfinite(v) else 0.0 for v in values]
+    if not heights:
+        return Markup("")
+    scale = _Scale([0.0, *heights], log=False)
+    slot = (WIDTH - _LEFT - _RIGHT) / len(heights)
+    width = max(0.6, min(0.8 * slot, 40.0))
+    floor = HEIGHT - _BOTTOM
+    parts = [scale.grid()]
+    for i, v in enumerate(heights):
+        top = scale.y(v) or floor
+        left = _LEFT + (i + 0.5) * slot - width / 2
+        size = f'width="{width:.2f}" height="{max(0.0, floor - top):.1f}"'
+        parts.append(f'<rect class="bar" x="{left:.1f}" y="{top:.1f}" {size}/>')
+    parts.append(_text((_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 5, x_label, "middle"))
+    return _svg(title, parts)
+
+
+class _Scale:
+    """The vertical scale of a chart, linear or logarithmic."""
+
+    def __init__(self, values: Sequence[float], log: bool) -> None:
+        self.log = log
+        low, high = min(values), max(values)
+        if log:
+            self.low, self.high = math.log10(low), math.log10(high)
+            if self.high - self.low < 0.5:
+                middle = (self.low + self.high) / 2
+                self.low, self.high = middle - 0.25, middle + 0.25
+        else:
+            self.low, self.high = min(low, 0.0), high
+            if self.high <= self.low:
+                self.high = self.low + 1.0
+
+    def y(self, value: float) -> float | None:
+        """Return the height at which a value is drawn, None outside of the scale."""
+        if self.log and value <= 0:
+            return None
+        share = ((math.log10(value) if self.log else value) - self.low) / (self.high - self.low)
+        if not -1e-9 <= share <= 1 + 1e-9:
+            return None
+        return HEIGHT - _BOTTOM - share * (HEIGHT - _BOTTOM - _TOP)
+
+    def ticks(self) -> list[float]:
+        """Return the values at which a line is drawn across."""
+        if not self.log:
+            return _round_ticks(self.low, self.high)
+        first, last = math.ceil(self.low), math.floor(self.high)
+        step = max(1, (last - first) // 5 + 1)
+        decades = [10.0**e for e in range(first, last + 1, step)]
+        if len(decades) >= 2:
+            return decades
+        every = [
+            m * 10.0**e
+            for e in range(math.floor(self.low), math.ceil(self.high) + 1)
+            for m in (1, 2, 3, 5, 7)
+        ]
+        return [v for v in every if self.low <= math.log10(v) <= self.high]
+
+    def grid(self) -> str:
+        """Return lines across with their values, and the axis."""
+        parts = []
+        for tick in self.ticks():
+            height = self.y(tick)
+            if height is not None:
+                parts.append(_line(_LEFT, height, WIDTH - _RIGHT, height, "grid"))
+                parts.append(_text(_LEFT - 6, height + 4, f"{tick:.3g}", "end"))
+        parts.append(_line(_LEFT, HEIGHT - _BOTTOM, WIDTH - _RIGHT, HEIGHT - _BOTTOM, "axis"))
+        return "".join(parts)
+
+
+def _round_ticks(low: float, high: float) -> list[float]:
+    rough = (high - low) / 4
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * unit for m in (1, 2, 2.5, 5, 10) if m * unit >= rough * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _whole_ticks(last: int) -> list[int]:
+    step = next(s for e in range(12) for s in (10**e, 2 * 10**e, 5 * 10**e) if last / s <= 8)
+    inner = [i for i in range(step, last + 1, step) if i > 1 and last - i >= step / 2]
+    return [1, *inner, last]
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str) -> str:
+    return str(Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>').format(x, y, anchor, text))
+
+
+def _svg(title: str, parts: Sequence[str]) -> Markup:
+    head = Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
+        WIDTH, HEIGHT, title
+    )
+    return head + Markup("".join(parts)) + Markup("</svg>")

@@ -1,0 +1,153 @@
+"""Score a model on a labelled corpus: one pass that adds ranking sums over shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.engine import Observer, Pass, Rows, Selection, Sums, SumSpec, open_engine, open_executor
+from distmom.errors import UsageError
+from distmom.evaluate.metrics import RankingSums, inverse_propensity
+from distmom.models.heads import Scorer
+from distmom.models.kernels import top_labels
+from distmom.models.multilabel import MultiLabelMoM
+from distmom.models.selection import stored_scorer
+from distmom.predict.aligned import align
+
+
+@dataclass(frozen=True)
+class EvaluatePass(Pass):
+    """Add the ranking sums of a scorer.
+
+    Attributes
+    ----------
+    scorer : Scorer
+    n_truth : int
+        Labels of the corpus: those of the model and then those it does not know.
+    inverse : ndarray of shape (n_truth,)
+        Inverse propensities.
+    depths : tuple of int
+    auc_sample : Selection or None
+        Documents on which AUC is measured; all when None.
+    """
+
+    scorer: Scorer | None = None
+    n_truth: int = 0
+    inverse: Any = None
+    depths: tuple[int, ...] = (1, 3, 5)
+    auc_sample: Selection | None = None
+
+    @property
+    def name(self) -> str:
+        return "evaluate"
+
+    def zero_sums(self) -> RankingSums:
+        """Return the ranking sums of no document."""
+        return RankingSums.zero(self.depths, inverse_propensity=self.inverse)
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {name: SumSpec(v.shape, v.dtype.str) for name, v in self.zero_sums().sums.items()}
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        scorer = self.scorer
+        assert scorer is not None
+        top = min(max(self.depths), scorer.n_labels)
+        total = self.zero_sums()
+        for window, part in scorer.blocks(block):
+            truth = csr_array(part.labels)
+            truth.resize((part.n_documents, self.n_truth))
+            scores = scorer.scores(scorer.query(part))
+            labels, values = top_labels(scores, top)
+            if top < max(self.depths):
+                fill = ((0, 0), (0, max(self.depths) - top))
+                labels = np.pad(labels, fill, constant_values=-1)
+                values = np.pad(values, fill, constant_values=-np.inf)
+            total = total.add_lists(labels, truth, scores=values)
+            if self.auc_sample is None:
+                total = total.add_scores(scores, truth)
+            else:
+                mask = self.auc_sample.mask(block.first + window.start, part.n_documents)
+                total = total.add_scores(scores[mask], truth[mask])
+        for name, value in total.sums.items():
+            sums[name] += value
+        return None
+
+
+def evaluate_corpus(
+    model: MultiLabelMoM,
+    corpus: Corpus | MemoryCorpus,
+    *,
+    head: str | None = None,
+    auc_documents: int | None = None,
+    propensity_a: float = 0.55,
+    propensity_b: float = 1.5,
+    client: Any = None,
+    memory_limit: int | None = None,
+    observer: Observer | None = None,
+) -> dict[str, float]:
+    """Measure a model on a labelled corpus.
+
+    Parameters
+    ----------
+    model : MultiLabelMoM
+    corpus : Corpus or MemoryCorpus
+        Read with the model's vocabulary and label names; labels the model does not know count against it.
+    head : str, optional
+        Name of one of the model's heads, to be scored alone.
+    auc_documents : int, optional
+        Measure AUC on about this many documents, drawn by a seeded hash; all when absent.
+    propensity_a, propensity_b : float
+        A and B of the propensity model.
+    client : distributed.Client or Executor, optional
+    memory_limit : int, optional
+    observer : callable, optional
+
+    Returns
+    -------
+    dict of str to float
+        See `RankingSums.finish`; also ``n_unknown_words`` and ``n_unknown_labels``.
+
+    Raises
+    ------
+    UsageError
+        If the corpus has no labels.
+    """
+    aligned = align(corpus, model.vocabulary_, model.label_names_)
+    if not sum(shard.nnz_labels for shard in corpus.shards):
+        raise UsageError("the corpus has no labels: there is nothing to evaluate against")
+    scorer = model.scorer_ if head is None else model.scorer_.only(head)
+    sample = None
+    if auc_documents is not None and auc_documents < corpus.n_documents:
+        sample = Selection(auc_documents / corpus.n_documents, heldout=True, seed=model.random_state)
+    inverse = inverse_propensity(
+        model.label_frequency_,
+        max(3, model.n_documents_),
+        A=propensity_a,
+        B=propensity_b,
+        n_labels=aligned.n_labels,
+    )
+    with (
+        open_executor(client) as executor,
+        open_engine(aligned, None, executor, memory_limit, observer) as engine,
+    ):
+        pass_ = EvaluatePass(
+            aligned.n_words,
+            scorer=stored_scorer(engine, scorer),
+            n_truth=aligned.n_labels,
+            inverse=inverse,
+            auc_sample=sample,
+        )
+        sums = engine.run(pass_).sums
+    total = pass_.zero_sums()
+    total = RankingSums(
+        total.depths, total.inverse_propensity, total.convention, total.skip_unlabelled,
+        {name: np.asarray(value) for name, value in sums.items()},
+    )  # fmt: skip
+    result = total.finish()
+    result["n_unknown_words"] = getattr(aligned, "n_unknown_words", 0)
+    result["n_unknown_labels"] = max(0, aligned.n_labels - len(model.label_names_))
+    return result

@@ -1,0 +1,552 @@
+"""Ranking metrics of extreme multi-label learning, as sums that add up over blocks of documents.
+
+Definitions are those of the extreme classification repository and its scripts (Bhatia et al., "The extreme
+classification repository", 2016; Jain, Prabhu, Varma, "Extreme multi-label loss functions", KDD 2016).
+With r(j) the j-th ranked label of a document, y its labels, |y| their number and 1/p the inverse propensity:
+
+=========== ==========================================================================================
+P@k         mean of ``(1/k) sum_{j<=k} [r(j) in y]``; divided by k also where fewer labels are ranked
+recall@k    mean of ``sum_{j<=k} [r(j) in y] / |y|``
+nDCG@k      mean of ``sum_{j<=k} [r(j) in y] / log2(j+1)`` over ``sum_{j<=min(k,|y|)} 1 / log2(j+1)``
+PSP@k       mean of ``sum_{j<=k} [r(j) in y] / p_r(j)`` over the mean of its largest possible value: a ratio
+            of means
+PSnDCG@k    likewise with 1 / log2(j+1), each document first divided as in nDCG ("pyxclib", also napkinXC) or
+            by the full ``sum_{j<=k}`` ("matlab")
+AUC         mean over documents of the chance that a label of the document is scored above another label,
+            ties counting one half
+=========== ==========================================================================================
+
+A document without labels counts as zero in all but AUC unless it is skipped. AUC is undefined for a document
+with no label or with every label, and leaves those out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
+
+from distmom.compiled import compiled
+from distmom.errors import NumericalError, UsageError
+
+PSnDCGConvention = Literal["pyxclib", "matlab"]
+
+_PER_DEPTH = ("precision", "recall", "ndcg", "psp", "psp_best", "psndcg", "psndcg_best")
+_COUNTS = ("n_documents", "n_scored", "n_unlabelled", "n_listed", "n_auc", "n_auc_listed")
+_TOTALS = ("auc", "auc_listed")
+
+
+@dataclass(frozen=True)
+class RankingSums:
+    """Sums from which the ranking metrics follow; blocks of documents merge by ``+``.
+
+    Start from `zero`, add blocks, merge in any grouping, and read the metrics from `finish`.
+
+    Attributes
+    ----------
+    depths : tuple of int
+        The values of k, increasing.
+    inverse_propensity : ndarray of shape (n_labels,) or None
+        1/p of every label (see `inverse_propensity`); None leaves out PSP and PSnDCG.
+    convention : {"pyxclib", "matlab"}
+        Normalisation of PSnDCG.
+    skip_unlabelled : bool
+        Whether documents without labels are left out of every mean, not counted as zero.
+    sums : dict of str to ndarray
+        The additive state.
+    """
+
+    depths: tuple[int, ...]
+    inverse_propensity: NDArray[np.float64] | None
+    convention: PSnDCGConvention
+    skip_unlabelled: bool
+    sums: dict[str, NDArray[Any]]
+
+    @classmethod
+    def zero(
+        cls,
+        depths: Sequence[int] = (1, 3, 5),
+        *,
+        inverse_propensity: ArrayLike | None = None,
+        convention: PSnDCGConvention = "pyxclib",
+        skip_unlabelled: bool = False,
+    ) -> RankingSums:
+        """Return the sums of no documents.
+
+        Parameters
+        ----------
+        depths : sequence of int
+            Values of k to report.
+        inverse_propensity : array_like of shape (n_labels,), optional
+            1/p of every label that the truth may hold.
+        convention : {"pyxclib", "matlab"}
+        skip_unlabelled : bool
+
+        Returns
+        -------
+        RankingSums
+
+        Raises
+        ------
+        UsageError
+            If a depth is not positive, the convention is unknown or a propensity is not a positive number.
+        """
+        ordered = tuple(sorted({int(depth) for depth in depths}))
+        if not ordered or ordered[0] < 1:
+            raise UsageError(f"depths must be positive integers, got {tuple(depths)}")
+        if convention not in ("pyxclib", "matlab"):
+            raise UsageError(f"unknown PSnDCG convention {convention!r}, expected 'pyxclib' or 'matlab'")
+        inverse = None
+        if inverse_propensity is not None:
+            inverse = np.ascontiguousarray(inverse_propensity, dtype=np.float64)
+            if inverse.ndim != 1 or not (np.isfinite(inverse) & (inverse > 0)).all():
+                raise UsageError("inverse propensities must be a vector of positive finite numbers")
+        sums: dict[str, NDArray[Any]] = {name: np.zeros(len(ordered)) for name in _PER_DEPTH}
+        sums |= {name: np.zeros((), dtype=np.int64) for name in _COUNTS}
+        sums |= {name: np.zeros(()) for name in _TOTALS}
+        return cls(ordered, inverse, convention, skip_unlabelled, sums)
+
+    def __add__(self, other: RankingSums) -> RankingSums:
+        """Merge the sums of disjoint sets of documents."""
+        if not isinstance(other, RankingSums):
+            return NotImplemented
+        same = (self.depths, self.convention, self.skip_unlabelled) == (
+            other.depths,
+            other.convention,
+            other.skip_unlabelled,
+        )
+        mine, theirs = self.inverse_propensity, other.inverse_propensity
+        if same and (mine is not None or theirs is not None):
+            same = mine is not None and theirs is not None and np.array_equal(mine, theirs)
+        if not same:
+            raise UsageError(
+                "sums of metrics with different depths, propensities or conventions do not merge"
+            )
+        return self._plus(other.sums)
+
+    def _plus(self, sums: dict[str, NDArray[Any]]) -> RankingSums:
+        """Add a part of the sums."""
+        merged = {name: value + sums[name] if name in sums else value for name, value in self.sums.items()}
+        return replace(self, sums=merged)
+
+    def add_lists(self, indices: ArrayLike, truth: Any, *, scores: ArrayLike | None = None) -> RankingSums:
+        """Add a block of documents with their ranked lists of labels.
+
+        Parameters
+        ----------
+        indices : array_like of shape (n, m), integer
+            Labels, best first; -1 fills lists that are shorter. m is at least the largest depth. Padding
+            comes last, and no label is listed twice.
+        truth : sparse matrix or array of shape (n, n_labels)
+            Non-zero where a label belongs to the document. May have more columns than the model has labels:
+            such labels are never ranked, so they count against the model.
+        scores : array_like of shape (n, m), optional
+            Scores of the listed labels, to give equal ones the same rank in "AUC_listed"; without them the
+            order of the list decides.
+
+        Returns
+        -------
+        RankingSums
+            These sums with the block's added. "AUC_listed" gives all labels that are not listed one tied last
+            rank.
+
+        Raises
+        ------
+        UsageError
+            If shapes do not fit, lists are shorter than the largest depth, or a label is outside the truth.
+        NumericalError
+            If a score is NaN.
+        """
+        lists = np.ascontiguousarray(indices, dtype=np.int64)
+        labels = _as_truth(truth)
+        n, n_labels = labels.shape
+        if lists.ndim != 2 or lists.shape[0] != n:
+            raise UsageError(
+                f"ranked lists of shape {lists.shape} do not fit a truth of shape {labels.shape}"
+            )
+        if lists.shape[1] < self.depths[-1]:
+            raise UsageError(
+                f"ranked lists of width {lists.shape[1]} are too short for depth {self.depths[-1]}: "
+                "pad them with -1"
+            )
+        if lists.size and (int(lists.max()) >= n_labels or int(lists.min()) < -1):
+            raise UsageError(
+                f"ranked labels must lie in -1..{n_labels - 1}, got {int(lists.min())}..{int(lists.max())}"
+            )
+        if scores is None:
+            # Falling scores rank each listed label apart.
+            values = np.broadcast_to(-np.arange(lists.shape[1], dtype=np.float64), lists.shape)
+        else:
+            values = np.asarray(scores, dtype=np.float64)
+            if values.shape != lists.shape:
+                raise UsageError(f"scores of shape {values.shape} do not fit lists of shape {lists.shape}")
+            if np.isnan(values[lists >= 0]).any():
+                raise NumericalError("a score of a ranked label is NaN")
+        inverse = self._propensity_for(n_labels)
+        discounts = 1.0 / np.log2(np.arange(2, self.depths[-1] + 2))
+        depths = np.array(self.depths, dtype=np.int64)
+        rows = np.zeros((n, len(_PER_DEPTH), len(depths)))
+        _list_metrics(
+            lists,
+            labels.indptr,
+            labels.indices,
+            inverse,
+            discounts,
+            depths,
+            self.convention == "pyxclib",
+            rows,
+        )
+        areas = np.full(n, np.nan)
+        _listed_areas(lists, values, labels.indptr, labels.indices, n_labels, areas)
+        totals = rows.sum(axis=0)
+        counted = ~np.isnan(areas)
+        n_unlabelled = int(np.count_nonzero(np.diff(labels.indptr) == 0))
+        part: dict[str, Any] = {name: totals[i] for i, name in enumerate(_PER_DEPTH)}
+        part |= {
+            "n_documents": n,
+            "n_scored": int(np.count_nonzero((lists >= 0).any(axis=1))) if lists.size else 0,
+            "n_unlabelled": n_unlabelled,
+            "n_listed": n - n_unlabelled if self.skip_unlabelled else n,
+            "n_auc_listed": int(np.count_nonzero(counted)),
+            "auc_listed": float(areas[counted].sum()),
+        }
+        return self._plus(part)
+
+    def add_scores(self, scores: ArrayLike, truth: Any) -> RankingSums:
+        """Add a block of documents with the scores of all labels, for the exact "AUC".
+
+        Parameters
+        ----------
+        scores : array_like of shape (n, n_model_labels), float32 or float64
+            -inf is a score like any other.
+        truth : sparse matrix or array of shape (n, n_labels)
+            n_labels is at least n_model_labels; labels beyond those are taken as tied below all scores.
+
+        Returns
+        -------
+        RankingSums
+            These sums with the block's AUC added. Other metrics and "n_documents" come from `add_lists`, so
+            that the AUC may be measured on a sample of the documents.
+
+        Raises
+        ------
+        UsageError
+            If shapes do not fit.
+        NumericalError
+            If a score is NaN.
+        """
+        values = np.asarray(scores)
+        if values.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+            values = values.astype(np.float64)
+        labels = _as_truth(truth)
+        if values.ndim != 2 or values.shape[0] != labels.shape[0] or values.shape[1] > labels.shape[1]:
+            raise UsageError(f"scores of shape {values.shape} do not fit a truth of shape {labels.shape}")
+        areas = np.full(labels.shape[0], np.nan)
+        if not _dense_areas(
+            np.ascontiguousarray(values), labels.indptr, labels.indices, labels.shape[1], areas
+        ):
+            raise NumericalError("a score of a label is NaN")
+        counted = ~np.isnan(areas)
+        part: dict[str, Any] = {
+            "n_auc": int(np.count_nonzero(counted)),
+            "auc": float(areas[counted].sum()),
+        }
+        return self._plus(part)
+
+    def finish(self) -> dict[str, float]:
+        """Return the metrics.
+
+        Returns
+        -------
+        dict of str to float
+            "P@k", "nDCG@k", "recall@k" for each depth, "PSP@k" and "PSnDCG@k" when propensities are known,
+            "AUC_listed", "AUC" when dense scores were added, and the coverage: "n_documents", "n_scored"
+            (documents with a list that is not empty), "n_unlabelled", "n_auc_listed", "n_auc". Metrics of no
+            document are NaN.
+        """
+        result: dict[str, float] = {}
+        n = int(self.sums["n_listed"])
+        for key, name in (("P", "precision"), ("nDCG", "ndcg"), ("recall", "recall")):
+            for depth, value in zip(self.depths, self.sums[name], strict=True):
+                result[f"{key}@{depth}"] = float(value) / n if n else math.nan
+        if self.inverse_propensity is not None:
+            for key, name in (("PSP", "psp"), ("PSnDCG", "psndcg")):
+                best = self.sums[f"{name}_best"]
+                for depth, value, bound in zip(self.depths, self.sums[name], best, strict=True):
+                    result[f"{key}@{depth}"] = float(value / bound) if bound > 0 else math.nan
+        for key, name in (("AUC", "auc"), ("AUC_listed", "auc_listed")):
+            n_areas = int(self.sums[f"n_{name}"])
+            if n_areas:
+                result[key] = float(self.sums[name]) / n_areas
+            elif key == "AUC_listed":
+                result[key] = math.nan
+        for name in ("n_documents", "n_scored", "n_unlabelled", "n_auc_listed", "n_auc"):
+            result[name] = int(self.sums[name])
+        return result
+
+    def _propensity_for(self, n_labels: int) -> NDArray[np.float64]:
+        """Return 1/p of every label of a truth, or of none."""
+        if self.inverse_propensity is None:
+            return np.zeros(0)
+        if self.inverse_propensity.size < n_labels:
+            raise UsageError(
+                f"the truth has {n_labels} labels, but inverse propensities are known for "
+                f"{self.inverse_propensity.size}; give n_labels to inverse_propensity"
+            )
+        return self.inverse_propensity
+
+
+def inverse_propensity(
+    label_frequency: ArrayLike, n_train: int, *, A: float = 0.55, B: float = 1.5, n_labels: int | None = None
+) -> NDArray[np.float64]:
+    """Return 1/p of every label from its frequency in the training documents.
+
+    ``1/p_l = 1 + C (N_l + B) ** -A`` with ``C = (ln n_train - 1) (B + 1) ** A``.
+
+    Parameters
+    ----------
+    label_frequency : array_like of shape (L,)
+        Number of training documents N_l of each label.
+    n_train : int
+        Number of training documents.
+    A, B : float
+        0.5 and 0.4 are customary for the Wikipedia data sets of the repository, 0.6 and 2.6 for those of
+        Amazon, the defaults for all others.
+    n_labels : int, optional
+        Length of the result, when the truth has labels that training did not; their frequency is 0.
+
+    Returns
+    -------
+    ndarray of shape (L,) or (n_labels,), float64
+
+    Raises
+    ------
+    UsageError
+        If a frequency is negative, ``n_train`` is below 3 (the formula would fall below 1), or ``n_labels``
+        is below the number of frequencies.
+
+    References
+    ----------
+    Jain, Prabhu, Varma, "Extreme multi-label loss functions for recommendation, tagging, ranking and other
+    missing label applications" (KDD 2016), section 4.
+    """
+    frequency = np.asarray(label_frequency, dtype=np.float64)
+    if frequency.ndim != 1 or not (frequency >= 0).all():
+        raise UsageError("label frequencies must be a vector of counts that are not negative")
+    if n_train < 3:
+        raise UsageError(f"propensities need at least 3 training documents, got {n_train}")
+    if n_labels is not None:
+        if n_labels < frequency.size:
+            raise UsageError(f"n_labels={n_labels} is below the number of frequencies, {frequency.size}")
+        frequency = np.concatenate([frequency, np.zeros(n_labels - frequency.size)])
+    C = (math.log(n_train) - 1.0) * (B + 1.0) ** A
+    inverse: NDArray[np.float64] = 1.0 + C * (frequency + B) ** -A
+    return inverse
+
+
+def sample_documents(n_documents: int, n_sample: int, *, random_state: int = 0) -> NDArray[np.int64]:
+    """Draw the documents on which the exact AUC is measured when all are too many.
+
+    Parameters
+    ----------
+    n_documents : int
+    n_sample : int
+        At least ``n_documents`` takes all.
+    random_state : int
+
+    Returns
+    -------
+    ndarray of shape (min(n_sample, n_documents),), int64
+        Increasing row numbers without repetition.
+    """
+    if n_sample >= n_documents:
+        return np.arange(n_documents, dtype=np.int64)
+    drawn = np.random.default_rng(random_state).choice(n_documents, n_sample, replace=False)
+    return np.sort(drawn).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """The labels of a block of documents: sorted, without repetition, without explicit zeros."""
+
+    shape: tuple[int, int]
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int64]
+
+
+def _as_truth(truth: Any) -> _Truth:
+    """Read label sets from any sparse or dense matrix without changing it."""
+    matrix = sparse.csr_array(truth)
+    if not matrix.has_canonical_format or (matrix.nnz and not np.all(matrix.data != 0)):
+        matrix = matrix.copy()
+        # Summing could cancel entries of opposite sign; presence is what counts.
+        matrix.data = (matrix.data != 0).astype(np.float64)
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+    n, n_labels = matrix.shape
+    return _Truth((int(n), int(n_labels)), matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64))
+
+
+@compiled
+def _holds(labels: Any, start: int, stop: int, label: int) -> bool:
+    """Look a label up in the sorted labels[start:stop]."""
+    low = start
+    high = stop
+    while low < high:
+        middle = (low + high) // 2
+        if labels[middle] < label:
+            low = middle + 1
+        else:
+            high = middle
+    return low < stop and labels[low] == label
+
+
+@compiled
+def _list_metrics(
+    lists: Any,
+    indptr: Any,
+    labels: Any,
+    inverse: Any,
+    discounts: Any,
+    depths: Any,
+    per_document: bool,
+    rows: Any,
+) -> None:
+    """Fill rows[document, metric, depth] in the order of _PER_DEPTH."""
+    deepest = depths[-1]
+    gains = np.zeros(deepest)
+    best = np.zeros(deepest)
+    for i in range(lists.shape[0]):
+        start = indptr[i]
+        stop = indptr[i + 1]
+        n_true = stop - start
+        if n_true == 0:
+            continue
+        weighted = inverse.shape[0] > 0
+        if weighted:
+            ranked = np.sort(inverse[labels[start:stop]])
+            for j in range(deepest):
+                best[j] = ranked[n_true - 1 - j] if j < n_true else 0.0
+        for j in range(deepest):
+            label = lists[i, j]
+            hit = label >= 0 and _holds(labels, start, stop, label)
+            gains[j] = 1.0 if hit else 0.0
+        for t in range(depths.shape[0]):
+            depth = depths[t]
+            hits = 0.0
+            dcg = 0.0
+            psp = 0.0
+            psp_best = 0.0
+            psdcg = 0.0
+            psdcg_best = 0.0
+            ideal = 0.0
+            full = 0.0
+            for j in range(depth):
+                full += discounts[j]
+                if j < n_true:
+                    ideal += discounts[j]
+                hits += gains[j]
+                dcg += gains[j] * discounts[j]
+                if weighted:
+                    if gains[j] > 0.0:
+                        psp += inverse[lists[i, j]]
+                        psdcg += inverse[lists[i, j]] * discounts[j]
+                    psp_best += best[j]
+                    psdcg_best += best[j] * discounts[j]
+            divisor = ideal if per_document else full
+            rows[i, 0, t] = hits / depth
+            rows[i, 1, t] = hits / n_true
+            rows[i, 2, t] = dcg / ideal
+            rows[i, 3, t] = psp / depth
+            rows[i, 4, t] = psp_best / depth
+            rows[i, 5, t] = psdcg / divisor
+            rows[i, 6, t] = psdcg_best / divisor
+
+
+@compiled
+def _dense_areas(scores: Any, indptr: Any, labels: Any, n_labels: int, areas: Any) -> bool:
+    """Fill areas with the AUC of each document, leaving it where undefined; False if a score is NaN.
+
+    For each true label the labels with a lower and with an equal score are counted; rows are never sorted.
+    Labels from scores.shape[1] to n_labels have no score and form one tie below all others.
+    """
+    width = scores.shape[1]
+    for i in range(scores.shape[0]):
+        row = scores[i]
+        start = indptr[i]
+        stop = indptr[i + 1]
+        n_true = stop - start
+        n_false = n_labels - n_true
+        n_bad = 0
+        for j in range(width):
+            n_bad += row[j] != row[j]
+        if n_bad > 0:
+            return False
+        if n_true == 0 or n_false == 0:
+            continue
+        known = start
+        while known < stop and labels[known] < width:
+            known += 1
+        n_unscored_false = (n_labels - width) - (stop - known)
+        # Twice the number of won comparisons, so that a tie adds one.
+        won = np.int64(0)
+        for a in range(start, known):
+            value = row[labels[a]]
+            below = np.int64(0)
+            equal = np.int64(0)
+            for j in range(width):
+                below += row[j] < value
+                equal += row[j] == value
+            for b in range(start, known):
+                other = row[labels[b]]
+                below -= other < value
+                equal -= other == value
+            won += 2 * (below + n_unscored_false) + equal
+        won += (stop - known) * n_unscored_false
+        areas[i] = 0.5 * won / (np.float64(n_true) * np.float64(n_false))
+    return True
+
+
+@compiled
+def _listed_areas(lists: Any, scores: Any, indptr: Any, labels: Any, n_labels: int, areas: Any) -> None:
+    """Fill areas with the AUC of each ranked list, all labels that are not listed tied behind it."""
+    width = lists.shape[1]
+    hits = np.zeros(width, dtype=np.bool_)
+    for i in range(lists.shape[0]):
+        start = indptr[i]
+        stop = indptr[i + 1]
+        n_true = stop - start
+        n_false = n_labels - n_true
+        if n_true == 0 or n_false == 0:
+            continue
+        n_listed_true = 0
+        n_listed_false = 0
+        for j in range(width):
+            if lists[i, j] < 0:
+                hits[j] = False
+                continue
+            hits[j] = _holds(labels, start, stop, lists[i, j])
+            if hits[j]:
+                n_listed_true += 1
+            else:
+                n_listed_false += 1
+        n_unlisted_false = n_false - n_listed_false
+        won = np.int64(0)
+        for a in range(width):
+            if not hits[a]:
+                continue
+            won += 2 * n_unlisted_false
+            for b in range(width):
+                if lists[i, b] < 0 or hits[b]:
+                    continue
+                if scores[i, b] < scores[i, a]:
+                    won += 2
+                elif scores[i, b] == scores[i, a]:
+                    won += 1
+        won += (n_true - n_listed_true) * n_unlisted_false
+        areas[i] = 0.5 * won / (np.float64(n_true) * np.float64(n_false))

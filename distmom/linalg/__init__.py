@@ -1,0 +1,56 @@
+"""Small dense linear algebra on one node: range bases, whitening and tensor decomposition, seeded."""
+
+from distmom.linalg.algebraic import jennrich, project
+from distmom.linalg.decompose import METHODS, Decomposition, decompose
+from distmom.linalg.orthonormal import Basis, orthonormalise
+from distmom.linalg.post import (
+    EigenpairCheck,
+    Mixture,
+    check_eigenpair,
+    clip_columns,
+    mixture_parameters,
+    polar,
+    project_simplex,
+)
+from distmom.linalg.tensor import (
+    compose,
+    contract_one,
+    contract_two,
+    cubic_form,
+    deflate,
+    frobenius,
+    multilinear,
+    operator_norm_bounds,
+    sym3,
+    symmetrise,
+)
+from distmom.linalg.whiten import Whitening, whiten
+
+__all__ = [
+    "METHODS",
+    "Basis",
+    "Decomposition",
+    "EigenpairCheck",
+    "Mixture",
+    "Whitening",
+    "check_eigenpair",
+    "clip_columns",
+    "compose",
+    "contract_one",
+    "contract_two",
+    "cubic_form",
+    "decompose",
+    "deflate",
+    "frobenius",
+    "jennrich",
+    "mixture_parameters",
+    "multilinear",
+    "operator_norm_bounds",
+    "orthonormalise",
+    "polar",
+    "project",
+    "project_simplex",
+    "sym3",
+    "symmetrise",
+    "whiten",
+]

@@ -1,0 +1,290 @@
+"""One interface to the decompositions of a symmetric k x k x k tensor into orthonormal components.
+
+A whitened third moment is ``T = sum_i lambda_i v_i (x) v_i (x) v_i + noise`` with orthonormal ``v_i`` and
+``lambda_i = pi_i ** -1/2`` (Anandkumar et al., "Tensor decompositions for learning latent variable models",
+JMLR 2014, theorem 4.3). Every method here estimates the pairs ``(lambda_i, v_i)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
+
+from distmom.errors import NumericalError, UsageError
+from distmom.linalg.algebraic import flattening_vectors, pencil_vectors
+from distmom.linalg.jacobi import joint_diagonalise, slices
+from distmom.linalg.post import polar
+from distmom.linalg.power import History, power_deflation, power_stopping
+from distmom.linalg.tensor import as_symmetric, compose, contract_two, cubic_form, frobenius, multilinear
+
+Array = NDArray[np.float64]
+
+# Up to this size all k slices are diagonalised: 2 s at k = 200 on one core, and more exact than fewer slices.
+_ALL_SLICES_UP_TO = 256
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """The components of a symmetric tensor and how well they fit it.
+
+    Components are in order of decreasing weight ``eigenvalue ** -2``, that is of increasing eigenvalue; equal
+    ones stay in the order in which the method found them.
+
+    Attributes
+    ----------
+    eigenvalues : ndarray of shape (k,), float64
+        Not negative: the sign of each vector is chosen so that ``T(v, v, v) >= 0``.
+    eigenvectors : ndarray of shape (k, k), float64
+        Unit columns. Orthonormal to rounding but for "power" and "power-stop", where noise and deflation
+        leave them only nearly so.
+    residual : float
+        ``||T - sum_i lambda_i v_i (x) v_i (x) v_i||_F / ||T||_F``.
+    off_diagonal_share : float
+        Share of the energy of ``T(V, V, V)`` off its diagonal: 0 for an exact tensor.
+    history : tuple of (str, float)
+        The steps of the method: ("sweep", off-diagonal share of the slices), ("polar", residual),
+        ("deflation", eigenvalue) or ("starts", number of starts).
+    n_iter : int
+        Number of steps in the history.
+    converged : bool
+        Whether the iterations ended by their own criterion.
+    method : str
+    diagnostics : dict of str to float
+        "weight_sum", the sum of ``lambda ** -2`` (1 for a mixture); "max_inner", the largest
+        ``|v_i . v_j|`` of a pair; "n_below_one", eigenvalues below 1 (weights above 1); "n_flipped", vectors
+        whose sign was reversed; "smallest" and "largest" eigenvalue.
+    """
+
+    eigenvalues: Array
+    eigenvectors: Array
+    residual: float
+    off_diagonal_share: float
+    history: tuple[tuple[str, float], ...]
+    n_iter: int
+    converged: bool
+    method: str
+    diagnostics: dict[str, float]
+
+
+def decompose(T: ArrayLike, method: str = "joint", *, random_state: int = 0, **options: Any) -> Decomposition:
+    """Decompose a symmetric tensor into k components.
+
+    Runs on one BLAS thread, so a seed gives the same bits whatever the number of cores.
+
+    Parameters
+    ----------
+    T : array_like of shape (k, k, k)
+        Symmetric up to rounding (see `distmom.linalg.symmetrise`).
+    method : {"joint", "power", "power-stop", "flatten", "jennrich"}
+        "joint"
+            Joint diagonalisation of slices by Jacobi sweeps, then simultaneous polar steps on the whole
+            tensor. Options ``n_slices`` (None: all up to k = 256, else ``8 log2 k`` random ones),
+            ``max_sweeps`` (100), ``max_polar_steps`` (50).
+        "power"
+            Robust tensor power method with restarts and deflation. Options ``n_restarts`` (None:
+            ``max(10, 2 k)``), ``n_iter`` (25), ``orthogonalise`` (False: keep the deflated estimates; True:
+            replace the vectors by the nearest orthonormal ones).
+        "power-stop"
+            The same with a stopping condition in place of restarts. Options ``max_restarts`` (100),
+            ``n_iter`` (25), ``orthogonalise`` (False).
+        "flatten"
+            Singular vectors of the flattening; a baseline that fails on equal eigenvalues.
+        "jennrich"
+            Eigenvectors of one random contraction; an oracle for exact tensors. Option ``n_draws`` (8).
+    random_state : int
+        Seed of everything that is drawn.
+    **options
+        Options of the method, as listed with it.
+
+    Returns
+    -------
+    Decomposition
+
+    Raises
+    ------
+    UsageError
+        If the method or an option is unknown, an option is out of range, or T is not a symmetric cube.
+    NumericalError
+        If T is zero or not finite.
+
+    References
+    ----------
+    Anandkumar et al. (JMLR 2014), Algorithms 1 and 2, section 6.2 and appendix D. Kuleshov, Chaganty, Liang,
+    "Tensor factorization via matrix factorization" (AISTATS 2015), for joint diagonalisation.
+    """
+    if method not in _METHODS:
+        raise UsageError(
+            f"unknown decomposition method {method!r}, expected one of {', '.join(sorted(_METHODS))}"
+        )
+    run, defaults = _METHODS[method]
+    settings = _settings(method, defaults, options)
+    with threadpool_limits(limits=1, user_api="blas"):
+        cube = as_symmetric(T)
+        norm = frobenius(cube)
+        if norm == 0.0:
+            raise NumericalError(f"the tensor of shape {cube.shape} is zero: there is nothing to decompose")
+        # Iterations run at norm 1, where no product of three entries can overflow or vanish.
+        found = run(cube / norm, np.random.default_rng(random_state), settings)
+        return _describe(cube, norm, found, method)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a method returns: vectors as columns, the eigenvalues if it has its own, and its course."""
+
+    vectors: Array
+    values: Array | None
+    history: History
+    converged: bool
+
+
+def _settings(method: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge options over defaults, refusing names and values that the method does not have."""
+    unknown = sorted(set(options) - set(defaults))
+    if unknown:
+        known = ", ".join(sorted(defaults)) or "none"
+        raise UsageError(f"method {method!r} has no option {', '.join(unknown)}; its options are: {known}")
+    for name, value in options.items():
+        least = 0 if name == "max_polar_steps" else 1
+        if defaults[name] is False:
+            valid = isinstance(value, bool)
+        else:
+            valid = isinstance(value, (int, np.integer)) and int(value) >= least
+            valid = valid or (value is None and defaults[name] is None)
+        if not valid:
+            raise UsageError(f"option {name}={value!r} of method {method!r} is out of range")
+    return {**defaults, **options}
+
+
+def _describe(cube: Array, norm: float, found: _Found, method: str) -> Decomposition:
+    """Fix signs and order, and measure the fit against the original tensor."""
+    V = found.vectors
+    values = cubic_form(cube, V) if found.values is None else found.values * norm
+    flip = values < 0.0
+    V = np.where(flip, -V, V)
+    values = np.abs(values)
+    order = np.argsort(values, kind="stable")
+    values, V = values[order], np.ascontiguousarray(V[:, order])
+    rotated = multilinear(cube, V, V, V)
+    energy = float(np.vdot(rotated, rotated))
+    index = np.arange(V.shape[0])
+    rotated[index, index, index] = 0.0
+    inner = np.abs(V.T @ V - np.diag(np.einsum("ij,ij->j", V, V)))
+    with np.errstate(divide="ignore", over="ignore"):
+        weight_sum = float(np.sum(values**-2.0))
+    return Decomposition(
+        eigenvalues=values,
+        eigenvectors=V,
+        residual=frobenius(cube - compose(values, V)) / norm,
+        off_diagonal_share=float(np.vdot(rotated, rotated)) / energy if energy > 0.0 else 0.0,
+        history=tuple(found.history),
+        n_iter=len(found.history),
+        converged=found.converged,
+        method=method,
+        diagnostics={
+            "weight_sum": weight_sum,
+            "max_inner": float(inner.max()),
+            # One eigenvalue of exactly 1 is a mixture of one component; rounding must not count it.
+            "n_below_one": float(np.count_nonzero(values < 1.0 - 1e-9)),
+            "n_flipped": float(np.count_nonzero(flip)),
+            "smallest": float(values[0]),
+            "largest": float(values[-1]),
+        },
+    )
+
+
+def _joint(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
+    """Diagonalise slices jointly, then climb on the whole tensor."""
+    k = T.shape[0]
+    n_slices = settings["n_slices"]
+    if n_slices is None and k > _ALL_SLICES_UP_TO:
+        n_slices = round(8 * np.log2(k))
+    V, shares, converged = joint_diagonalise(slices(T, n_slices, rng), max_sweeps=settings["max_sweeps"])
+    history: History = [("sweep", share) for share in shares]
+    V, residuals, settled = _polar_steps(T, V, settings["max_polar_steps"])
+    history += [("polar", residual) for residual in residuals]
+    return _Found(V, None, history, converged and settled)
+
+
+def _polar_steps(T: Array, V: Array, max_steps: int) -> tuple[Array, list[float], bool]:
+    """Climb to the orthonormal basis with the largest sum of squared eigenvalues.
+
+    That sum is ``||T||^2`` minus the squared residual, and ``T(I, V, V) diag(lambda)`` is its gradient up to
+    a factor, so a step replaces V by the polar factor of the gradient. Without ``diag(lambda)`` each pair of
+    components would share its noise equally rather than by precision. A step that lowers the sum is undone.
+    """
+    V = polar(V)
+    gradient = contract_two(T, V)
+    values = np.einsum("in,in->n", V, gradient)
+    best = float(values @ values)
+    residuals: list[float] = []
+    for _ in range(max_steps):
+        scaled = gradient * values
+        if not scaled.any():
+            return V, residuals, True
+        candidate = polar(scaled)
+        gradient = contract_two(T, candidate)
+        values = np.einsum("in,in->n", candidate, gradient)
+        total = float(values @ values)
+        if total < best * (1.0 - 1e-14):
+            return V, residuals, True
+        gain = total - best
+        V, best = candidate, total
+        residuals.append(float(np.sqrt(max(0.0, 1.0 - best))))
+        if gain <= 1e-12 * best:
+            return V, residuals, True
+    return V, residuals, max_steps == 0
+
+
+def _power(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
+    """Run Algorithm 1."""
+    values, V, history, converged = power_deflation(
+        T, rng, n_restarts=settings["n_restarts"], n_iter=settings["n_iter"]
+    )
+    return _orthogonalised(values, V, history, converged, orthogonalise=settings["orthogonalise"])
+
+
+def _power_stop(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
+    """Run Algorithm 2."""
+    values, V, history, converged = power_stopping(
+        T, rng, max_restarts=settings["max_restarts"], n_iter=settings["n_iter"]
+    )
+    return _orthogonalised(values, V, history, converged, orthogonalise=settings["orthogonalise"])
+
+
+def _orthogonalised(
+    values: Array, V: Array, history: History, converged: bool, *, orthogonalise: bool
+) -> _Found:
+    """Replace deflated estimates by the nearest orthonormal ones when asked to."""
+    if orthogonalise:
+        return _Found(polar(V), None, history, converged)
+    return _Found(V, values, history, converged)
+
+
+def _flatten(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
+    """Take the singular vectors of the flattening."""
+    return _Found(flattening_vectors(T), None, [], True)
+
+
+def _jennrich(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
+    """Take the eigenvectors of one random contraction."""
+    return _Found(pencil_vectors(T, rng, n_draws=settings["n_draws"]), None, [], True)
+
+
+_METHODS: dict[
+    str,
+    tuple[Callable[[Array, np.random.Generator, Mapping[str, Any]], _Found], dict[str, Any]],
+] = {
+    "joint": (_joint, {"n_slices": None, "max_sweeps": 100, "max_polar_steps": 50}),
+    "power": (_power, {"n_restarts": None, "n_iter": 25, "orthogonalise": False}),
+    "power-stop": (_power_stop, {"max_restarts": 100, "n_iter": 25, "orthogonalise": False}),
+    "flatten": (_flatten, {}),
+    "jennrich": (_jennrich, {"n_draws": 8}),
+}
+
+METHODS = tuple(_METHODS)

@@ -1,0 +1,165 @@
+"""Orthonormal basis of the columns of a tall matrix that is held as slabs of rows.
+
+Sources: Yamamoto, Nakatsukasa, Yanagisawa, Fukaya, "Roundoff error analysis of the CholeskyQR2 algorithm"
+(ETNA 44, 2015); Demmel, Grigori, Hoemmen, Langou, "Communication-optimal parallel and sequential QR and LU
+factorizations" (SIAM J. Sci. Comput. 34, 2012) for the fall-back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import qr, solve_triangular
+
+from distmom.errors import NumericalError, UsageError
+
+Array = NDArray[np.float64]
+_EPS = float(np.finfo(np.float64).eps)
+
+# The first Cholesky factor leaves a departure from orthonormality of about eps / eigenvalue, which the second
+# squares away; at this eigenvalue of the equilibrated Gram matrix there is a wide margin.
+_SAFE_EIGENVALUE = 1e-9
+
+
+@dataclass(frozen=True)
+class Basis:
+    """An orthonormal basis in slabs of rows.
+
+    Attributes
+    ----------
+    slabs : list of ndarray of shape (rows, rank)
+        The basis, cut as the input was; views into ``out`` when that was given.
+    rank : int
+        Number of basis vectors.
+    n_dropped : int
+        Number of columns that were zero or numerically dependent on others.
+    method : str
+        "cholesky" or "householder".
+    """
+
+    slabs: list[NDArray[Any]]
+    rank: int
+    n_dropped: int
+    method: str
+
+
+def orthonormalise(
+    slabs: Sequence[NDArray[Any]], *, out: Sequence[NDArray[Any]] | None = None, rtol: float | None = None
+) -> Basis:
+    """Orthonormalise the columns of a tall matrix, reading one slab of rows at a time.
+
+    Columns are scaled to norm 1 first. A well-conditioned matrix takes two Cholesky factorisations of Gram
+    matrices (three readings of the slabs, no writing but the result); any other takes Householder factors of
+    the slabs (which needs memory for a second copy), and columns that depend on others are dropped.
+
+    Parameters
+    ----------
+    slabs : sequence of ndarray of shape (rows_i, r)
+        Row slabs of a (d, r) matrix; memory maps are read slab by slab. Arithmetic is in float64.
+    out : sequence of ndarray of shape (rows_i, r), optional
+        Where to write the basis, into the first ``rank`` columns; may be ``slabs`` itself. Default: new
+        float64 arrays.
+    rtol : float, optional
+        A column whose part outside the span of the others is below ``rtol`` of the largest is dependent.
+        Default ``8 r eps``.
+
+    Returns
+    -------
+    Basis
+        Orthonormal to rounding of the dtype it is held in, also for an input of condition 1e12.
+
+    Raises
+    ------
+    UsageError
+        If the slabs do not have equal widths, or ``out`` does not have the shapes of ``slabs``.
+    NumericalError
+        If an entry is not finite, or the matrix is zero.
+    """
+    shapes = [np.shape(slab) for slab in slabs]
+    if not shapes or any(len(shape) != 2 or shape[1] != shapes[0][1] for shape in shapes):
+        raise UsageError(f"slabs of one matrix must be matrices of equal width, got shapes {shapes}")
+    if out is not None and [np.shape(slab) for slab in out] != shapes:
+        raise UsageError(f"out has shapes {[np.shape(slab) for slab in out]}, but the slabs have {shapes}")
+    r = shapes[0][1]
+    gram = np.zeros((r, r))
+    largest = np.zeros(r)
+    for slab in slabs:
+        block = np.asarray(slab, dtype=np.float64)
+        gram += block.T @ block
+        if block.size:
+            largest = np.maximum(largest, np.abs(block).max(axis=0))
+    if not np.isfinite(gram).all():
+        raise NumericalError("the matrix to orthonormalise has entries that are not finite or overflow")
+    # A column too small for its square to be held is told from a zero one by its largest entry.
+    norms = np.sqrt(np.diag(gram))
+    scale = np.where(norms > 0.0, norms, largest)
+    live = np.flatnonzero(scale > 0.0)
+    if live.size == 0:
+        raise NumericalError(f"the matrix to orthonormalise, of width {r}, is zero: it has no range")
+    scale = scale[live]
+    safe = bool((norms[live] > np.sqrt(np.finfo(np.float64).tiny)).all())
+    equilibrated = gram[np.ix_(live, live)] / np.outer(scale, scale) if safe else None
+    if equilibrated is not None and float(np.linalg.eigvalsh(equilibrated)[0]) > _SAFE_EIGENVALUE:
+        result = _cholesky(slabs, live, scale, equilibrated, out)
+        return Basis(result, live.size, r - live.size, "cholesky")
+    tolerance = 8 * r * _EPS if rtol is None else rtol
+    result, rank = _householder(slabs, live, scale, tolerance, out)
+    return Basis(result, rank, r - rank, "householder")
+
+
+def _columns(slab: NDArray[Any], live: NDArray[np.intp], scale: Array) -> Array:
+    """Read a slab's columns that are not zero, equilibrated."""
+    columns: Array = np.asarray(slab, dtype=np.float64)[:, live] / scale
+    return columns
+
+
+def _place(block: Array, out: Sequence[NDArray[Any]] | None, i: int) -> NDArray[Any]:
+    """Keep a slab of the basis, in ``out`` if there is one."""
+    if out is None:
+        return block
+    target = out[i][:, : block.shape[1]]
+    target[...] = block
+    return target
+
+
+def _cholesky(
+    slabs: Sequence[NDArray[Any]],
+    live: NDArray[np.intp],
+    scale: Array,
+    gram: Array,
+    out: Sequence[NDArray[Any]] | None,
+) -> list[NDArray[Any]]:
+    """Apply CholeskyQR twice; the first factor's result is formed again rather than stored."""
+    identity = np.eye(live.size)
+    first = solve_triangular(np.linalg.cholesky(gram).T, identity)
+    second_gram = np.zeros_like(gram)
+    for slab in slabs:
+        block = _columns(slab, live, scale) @ first
+        second_gram += block.T @ block
+    second = solve_triangular(np.linalg.cholesky(second_gram).T, identity)
+    return [_place((_columns(slab, live, scale) @ first) @ second, out, i) for i, slab in enumerate(slabs)]
+
+
+def _householder(
+    slabs: Sequence[NDArray[Any]],
+    live: NDArray[np.intp],
+    scale: Array,
+    rtol: float,
+    out: Sequence[NDArray[Any]] | None,
+) -> tuple[list[NDArray[Any]], int]:
+    """Factor each slab, then the stacked triangles with column pivoting, which shows the rank."""
+    factors = [np.linalg.qr(_columns(slab, live, scale)) for slab in slabs]
+    Q, R, _ = qr(np.concatenate([factor.R for factor in factors]), mode="economic", pivoting=True)
+    diagonal = np.abs(np.diag(R))
+    rank = int(np.count_nonzero(diagonal > rtol * diagonal[0]))
+    result: list[NDArray[Any]] = []
+    start = 0
+    for i, factor in enumerate(factors):
+        stop = start + factor.R.shape[0]
+        result.append(_place(factor.Q @ Q[start:stop, :rank], out, i))
+        start = stop
+    return result, rank

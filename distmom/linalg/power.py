@@ -1,0 +1,210 @@
+"""The robust tensor power method, with restarts and deflation or with a stopping condition.
+
+Source: Anandkumar et al., "Tensor decompositions for learning latent variable models" (JMLR 2014), Algorithm
+1 (section 5) and Algorithm 2 (appendix C).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+History = list[tuple[str, float]]
+
+_FIXED = 1e-13
+_SETTLED = 1e-7
+
+
+class PackedCube:
+    """A symmetric cube as a (k (k + 1) / 2, k) matrix, which halves every contraction.
+
+    Row (i, j) with i <= j holds ``T[i, j, :]``, twice when i < j, so that a contraction of two modes is one
+    matrix product with the packed outer products of the vectors.
+
+    Parameters
+    ----------
+    T : ndarray of shape (k, k, k), float64
+        Symmetric. Copied.
+    """
+
+    def __init__(self, T: Array) -> None:
+        self.k = T.shape[0]
+        self._i, self._j = np.triu_indices(self.k)
+        self._times = np.where(self._i == self._j, 1.0, 2.0)
+        self._rows = T[self._i, self._j, :] * self._times[:, None]
+
+    def _pairs(self, U: Array) -> Array:
+        """Return the packed outer product of each column with itself, of shape (p, m)."""
+        pairs: Array = U[self._i] * U[self._j]
+        return pairs
+
+    def contract_two(self, U: Array) -> Array:
+        """Return ``T(I, u, u)`` for the columns of a (k, m) matrix, as a (k, m) matrix."""
+        image: Array = self._rows.T @ self._pairs(U)
+        return image
+
+    def cubic_form(self, U: Array) -> Array:
+        """Return ``T(u, u, u)`` for the columns of a (k, m) matrix, of shape (m,)."""
+        values: Array = np.einsum("in,in->n", U, self.contract_two(U))
+        return values
+
+    def slice_norm(self, u: Array) -> float:
+        """Return the Frobenius norm of ``T(I, I, u)``."""
+        packed = self._rows @ u
+        return float(np.sqrt(np.sum(packed * packed / self._times)))
+
+    def norm(self) -> float:
+        """Return the Frobenius norm of the tensor."""
+        return float(np.sqrt(np.einsum("pk,pk,p->", self._rows, self._rows, 1.0 / self._times)))
+
+    def deflate(self, eigenvalue: float, u: Array) -> None:
+        """Subtract ``eigenvalue * u (x) u (x) u`` in place."""
+        self._rows -= (eigenvalue * self._times * self._pairs(u[:, None])[:, 0])[:, None] * u
+
+
+def _unit_columns(U: Array, fallback: Array) -> Array:
+    """Normalise the columns; a column that vanished keeps its previous direction."""
+    norms = np.linalg.norm(U, axis=0)
+    dead = norms == 0.0
+    normalised: Array = np.where(dead, fallback, U / np.where(dead, 1.0, norms))
+    return normalised
+
+
+def iterate(cube: PackedCube, U: Array, n_iter: int, tol: float) -> Array:
+    """Run power updates on all columns at once, leaving out those that have settled.
+
+    Parameters
+    ----------
+    cube : PackedCube
+    U : ndarray of shape (k, m), float64
+        Unit columns.
+    n_iter : int
+        Largest number of updates; a noisy tensor may never settle.
+    tol : float
+        A column that moved by at most this much is left alone.
+
+    Returns
+    -------
+    ndarray of shape (k, m), float64
+        Unit columns.
+    """
+    U = U.copy()
+    active = np.arange(U.shape[1])
+    for _ in range(n_iter):
+        if active.size == 0:
+            break
+        before = U[:, active]
+        after = _unit_columns(cube.contract_two(before), before)
+        U[:, active] = after
+        active = active[np.linalg.norm(after - before, axis=0) > tol]
+    return U
+
+
+def power_deflation(
+    T: Array, rng: np.random.Generator, *, n_restarts: int | None = None, n_iter: int = 25
+) -> tuple[Array, Array, History, bool]:
+    """Find the components one by one, each from the best of many random starts (Algorithm 1).
+
+    Parameters
+    ----------
+    T : ndarray of shape (k, k, k), float64
+        Symmetric.
+    rng : numpy.random.Generator
+    n_restarts : int, optional
+        Starts a component, all updated in one matrix product. Default ``max(10, 2 k)``.
+    n_iter : int
+        Updates of every start, and again of the winner.
+
+    Returns
+    -------
+    eigenvalues : ndarray of shape (k,)
+        In the order in which they were found.
+    eigenvectors : ndarray of shape (k, k)
+        As columns.
+    history : list of (str, float)
+        The eigenvalue found at each deflation.
+    converged : bool
+        Whether every winner reached a fixed point.
+    """
+    k = T.shape[0]
+    n_starts = max(10, 2 * k) if n_restarts is None else n_restarts
+    cube = PackedCube(T)
+    found: list[float] = []
+    vectors = np.empty((k, k))
+    converged = True
+    for component in range(k):
+        starts = rng.standard_normal((k, n_starts))
+        starts /= np.linalg.norm(starts, axis=0)
+        ends = iterate(cube, starts, n_iter, _SETTLED)
+        winner = int(cube.cubic_form(ends).argmax())
+        eigenvalue, u, fixed = _finish(cube, ends[:, winner], n_iter)
+        converged &= fixed
+        vectors[:, component] = u
+        found.append(eigenvalue)
+        cube.deflate(eigenvalue, u)
+    return np.array(found), vectors, [("deflation", value) for value in found], converged
+
+
+def power_stopping(
+    T: Array, rng: np.random.Generator, *, max_restarts: int = 100, n_iter: int = 25
+) -> tuple[Array, Array, History, bool]:
+    """Find the components one by one, taking the first start that meets a condition (Algorithm 2).
+
+    A start is accepted when ``T(u, u, u) >= max(||T||_F / (2 sqrt(r)), ||T(I, I, u)||_F / 1.05)`` with r the
+    number of components left. The second bound refuses every mixture of two or more components, for which
+    the ratio is at most 1 / sqrt(2).
+
+    Parameters
+    ----------
+    T : ndarray of shape (k, k, k), float64
+        Symmetric.
+    rng : numpy.random.Generator
+    max_restarts : int
+        Starts a component, after which the best value seen is taken.
+    n_iter : int
+        Updates of every start, and again of the accepted one.
+
+    Returns
+    -------
+    eigenvalues, eigenvectors, converged
+        As in `power_deflation`; here converged also asks that every component was accepted.
+    history : list of (str, float)
+        The number of starts that each component took.
+    """
+    k = T.shape[0]
+    cube = PackedCube(T)
+    found: list[float] = []
+    vectors = np.empty((k, k))
+    history: History = []
+    converged = True
+    for component in range(k):
+        # Section 5.2 prints sqrt(2 r) in the bound; Algorithm 2 and Lemma C.1 with beta = 1/2 give 2 sqrt(r).
+        bound = cube.norm() / (2.0 * math.sqrt(k - component))
+        best, best_value, accepted = np.zeros(k), -math.inf, False
+        n_starts = 0
+        while n_starts < max_restarts and not accepted:
+            n_starts += 1
+            start = rng.standard_normal((k, 1))
+            end = iterate(cube, start / np.linalg.norm(start), n_iter, _SETTLED)
+            value = float(cube.cubic_form(end)[0])
+            accepted = value > 0 and value >= max(bound, cube.slice_norm(end[:, 0]) / 1.05)
+            if accepted or value > best_value:
+                best, best_value = end[:, 0], value
+        eigenvalue, u, fixed = _finish(cube, best, n_iter)
+        converged &= fixed and accepted
+        vectors[:, component] = u
+        found.append(eigenvalue)
+        history.append(("starts", float(n_starts)))
+        cube.deflate(eigenvalue, u)
+    return np.array(found), vectors, history, converged
+
+
+def _finish(cube: PackedCube, u: Array, n_iter: int) -> tuple[float, Array, bool]:
+    """Update a winner further; return its value, the vector and whether it is fixed."""
+    u = iterate(cube, u[:, None], n_iter, _FIXED)
+    value = float(cube.cubic_form(u)[0])
+    moved = float(np.linalg.norm(_unit_columns(cube.contract_two(u), u) - u))
+    return value, u[:, 0], moved <= 1e-9

@@ -1,0 +1,331 @@
+"""Primitives on symmetric third-order tensors, dense and float64.
+
+Notation of Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor decompositions for learning latent variable
+models" (JMLR 2014), section 2: ``T(A, B, C)`` is the multilinear map, ``T(I, u, u)`` and ``T(I, I, u)`` its
+contractions with vectors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from distmom.errors import NumericalError, UsageError
+
+Array = NDArray[np.float64]
+
+_ASYMMETRY_LIMIT = 1e-6
+
+
+def as_cube(T: ArrayLike) -> Array:
+    """Return a (k, k, k) float64 array after checking its shape and that it is finite.
+
+    Parameters
+    ----------
+    T : array_like of shape (k, k, k)
+
+    Returns
+    -------
+    ndarray of shape (k, k, k), float64
+
+    Raises
+    ------
+    UsageError
+        If the shape is not (k, k, k) with k >= 1.
+    NumericalError
+        If an entry is not finite.
+    """
+    cube = np.ascontiguousarray(T, dtype=np.float64)
+    if cube.ndim != 3 or cube.shape[0] < 1 or len(set(cube.shape)) != 1:
+        raise UsageError(f"a third-order tensor must have shape (k, k, k) with k >= 1, got {cube.shape}")
+    if not np.isfinite(cube).all():
+        bad = int(cube.size - np.isfinite(cube).sum())
+        raise NumericalError(f"the tensor of shape {cube.shape} has {bad} entries that are not finite")
+    return cube
+
+
+def as_symmetric(T: ArrayLike) -> Array:
+    """Return a symmetric copy of a tensor that is symmetric up to rounding.
+
+    Parameters
+    ----------
+    T : array_like of shape (k, k, k)
+
+    Returns
+    -------
+    ndarray of shape (k, k, k), float64
+        The average over index permutations, so that later steps may use any mode for any other.
+
+    Raises
+    ------
+    UsageError
+        If the shape is wrong, or ``||T - symmetrise(T)||_F > 1e-6 ||T||_F``.
+    NumericalError
+        If an entry is not finite.
+    """
+    cube = as_cube(T)
+    symmetric = symmetrise(cube)
+    scale = frobenius(cube)
+    asymmetry = frobenius(cube - symmetric) / scale if scale > 0 else 0.0
+    if asymmetry > _ASYMMETRY_LIMIT:
+        raise UsageError(
+            f"the tensor is not symmetric: relative asymmetry {asymmetry:.3g}, at most {_ASYMMETRY_LIMIT:g} "
+            "is taken for rounding; apply distmom.linalg.symmetrise to use its symmetric part"
+        )
+    return symmetric
+
+
+def multilinear(T: ArrayLike, A: ArrayLike, B: ArrayLike, C: ArrayLike) -> Array:
+    """Contract each mode of a third-order tensor with a matrix: ``T(A, B, C)``.
+
+    Parameters
+    ----------
+    T : array_like of shape (a, b, c)
+    A, B, C : array_like of shape (a, i), (b, j) and (c, l)
+
+    Returns
+    -------
+    ndarray of shape (i, j, l), float64
+        ``sum_abc T[a, b, c] A[a, i] B[b, j] C[c, l]`` (section 2 of the paper).
+
+    Raises
+    ------
+    UsageError
+        If the shapes do not fit.
+    """
+    tensor = np.asarray(T, dtype=np.float64)
+    maps = [np.asarray(M, dtype=np.float64) for M in (A, B, C)]
+    if tensor.ndim != 3 or any(
+        M.ndim != 2 or M.shape[0] != n for M, n in zip(maps, tensor.shape, strict=True)
+    ):
+        raise UsageError(
+            f"a tensor of shape {tensor.shape} cannot be mapped by matrices of shapes "
+            f"{', '.join(str(M.shape) for M in maps)}"
+        )
+    for M in maps:
+        # Contracting the first axis puts the new one last; after three turns the order is (i, j, l) again.
+        tensor = np.tensordot(tensor, M, axes=(0, 0))
+    return np.ascontiguousarray(tensor)
+
+
+def symmetrise(T: ArrayLike) -> Array:
+    """Average a cube over all six permutations of its indices.
+
+    Parameters
+    ----------
+    T : array_like of shape (k, k, k)
+
+    Returns
+    -------
+    ndarray of shape (k, k, k), float64
+        Symmetric to the last bit: every permuted entry is the same sum in the same order.
+
+    Raises
+    ------
+    UsageError
+        If the shape is not (k, k, k).
+    NumericalError
+        If an entry is not finite.
+    """
+    cube = as_cube(T)
+    cyclic = cube + cube.transpose(1, 2, 0) + cube.transpose(2, 0, 1)
+    total: Array = cyclic + cyclic.transpose(0, 2, 1)
+    total /= 6.0
+    # Six addends associate differently at permuted positions, which leaves a difference in the last bit.
+    return _mirror(total)
+
+
+def _mirror(cube: Array) -> Array:
+    """Copy the entries with sorted indices to all their permutations."""
+    k = cube.shape[0]
+    order = np.arange(k)
+    low = np.minimum.outer(order, order)
+    high = np.maximum.outer(order, order)
+    result = np.empty_like(cube)
+    for n in range(k):
+        first = np.minimum(low, n)
+        last = np.maximum(high, n)
+        result[:, :, n] = cube[first, low + high + n - first - last, last]
+    return result
+
+
+def sym3(X: ArrayLike) -> Array:
+    """Add the three cyclic placements of a tensor that is symmetric in its first two modes.
+
+    Parameters
+    ----------
+    X : array_like of shape (k, k, k)
+        Symmetric under exchange of the first two indices, such as ``S_ij y_l`` with S symmetric.
+
+    Returns
+    -------
+    ndarray of shape (k, k, k), float64
+        ``X_ijl + X_ilj + X_lji``; for ``S_ij y_l`` this is ``S_ij y_l + S_il y_j + S_lj y_i``.
+
+    Raises
+    ------
+    UsageError
+        If the shape is not (k, k, k).
+    NumericalError
+        If an entry is not finite.
+    """
+    cube = as_cube(X)
+    total: Array = cube + cube.transpose(0, 2, 1) + cube.transpose(2, 1, 0)
+    return total
+
+
+def contract_one(T: Array, u: Array) -> Array:
+    """Contract the last mode with a vector: ``T(I, I, u)``.
+
+    Parameters
+    ----------
+    T : ndarray of shape (k, k, k)
+    u : ndarray of shape (k,)
+
+    Returns
+    -------
+    ndarray of shape (k, k), float64
+    """
+    result: Array = T @ u
+    return result
+
+
+def contract_two(T: Array, U: Array) -> Array:
+    """Contract two modes with the same vector, for many vectors at once: ``T(I, u, u)``.
+
+    Parameters
+    ----------
+    T : ndarray of shape (k, k, k)
+    U : ndarray of shape (k,) or (k, m)
+        One vector, or m of them as columns.
+
+    Returns
+    -------
+    ndarray of shape (k,) or (k, m), float64
+        ``sum_jl T[i, j, l] U[j, n] U[l, n]`` in column n.
+    """
+    k = T.shape[0]
+    columns = U.reshape(k, -1)
+    # One matrix product for the last mode; the second is a weighted sum and costs a k-th of it.
+    half = (T.reshape(k * k, k) @ columns).reshape(k, k, -1)
+    result: Array = np.einsum("ijn,jn->in", half, columns)
+    return result.reshape(U.shape)
+
+
+def cubic_form(T: Array, U: Array) -> Array:
+    """Evaluate ``T(u, u, u)`` for every column.
+
+    Parameters
+    ----------
+    T : ndarray of shape (k, k, k)
+    U : ndarray of shape (k, m)
+
+    Returns
+    -------
+    ndarray of shape (m,), float64
+    """
+    values: Array = np.einsum("in,in->n", U, contract_two(T, U))
+    return values
+
+
+def compose(weights: ArrayLike, vectors: ArrayLike) -> Array:
+    """Form the sum of weighted outer cubes ``sum_i weights[i] v_i (x) v_i (x) v_i``.
+
+    Parameters
+    ----------
+    weights : array_like of shape (n,)
+    vectors : array_like of shape (k, n)
+        The vectors as columns.
+
+    Returns
+    -------
+    ndarray of shape (k, k, k), float64
+    """
+    lam = np.asarray(weights, dtype=np.float64)
+    V = np.asarray(vectors, dtype=np.float64)
+    k = V.shape[0]
+    pairs = (V[:, None, :] * V[None, :, :]).reshape(k * k, -1)
+    cube: Array = (pairs @ (V * lam).T).reshape(k, k, k)
+    return cube
+
+
+def deflate(T: Array, eigenvalue: float, vector: Array) -> Array:
+    """Subtract one component: ``T - eigenvalue * v (x) v (x) v``.
+
+    Parameters
+    ----------
+    T : ndarray of shape (k, k, k)
+    eigenvalue : float
+    vector : ndarray of shape (k,)
+
+    Returns
+    -------
+    ndarray of shape (k, k, k), float64
+        A new array.
+    """
+    result: Array = T - compose([eigenvalue], vector[:, None])
+    return result
+
+
+def frobenius(T: Array) -> float:
+    """Return the Frobenius norm, the square root of the sum of squared entries.
+
+    Parameters
+    ----------
+    T : ndarray of any shape
+
+    Returns
+    -------
+    float
+    """
+    return float(np.sqrt(np.vdot(T, T)))
+
+
+def operator_norm_bounds(
+    E: ArrayLike, *, random_state: int = 0, n_starts: int = 20, max_iter: int = 200
+) -> tuple[float, float]:
+    """Bracket the operator norm ``sup |E(u, u, u)|`` over unit vectors of a symmetric tensor.
+
+    Parameters
+    ----------
+    E : array_like of shape (k, k, k)
+        Symmetric.
+    random_state : int
+        Seed of the starts of the lower bound.
+    n_starts : int
+        Number of random starts.
+    max_iter : int
+        Largest number of shifted power steps a start.
+
+    Returns
+    -------
+    lower, upper : float
+        The best value found by the shifted power method, and the spectral norm of the (k, k * k) flattening,
+        which bounds the operator norm from above.
+
+    Raises
+    ------
+    UsageError
+        If the tensor is not a symmetric cube.
+    NumericalError
+        If an entry is not finite.
+    """
+    cube = as_symmetric(E)
+    k = cube.shape[0]
+    flat = cube.reshape(k, k * k)
+    upper = float(np.sqrt(max(0.0, float(np.linalg.eigvalsh(flat @ flat.T)[-1]))))
+    if upper == 0.0:
+        return 0.0, 0.0
+    U = np.random.default_rng(random_state).standard_normal((k, n_starts))
+    U /= np.linalg.norm(U, axis=0)
+    best = float(np.abs(cubic_form(cube, U)).max())
+    for _ in range(max_iter):
+        # The shift makes every step an ascent (Kolda and Mayo, SIAM J. Matrix Anal. Appl. 32, 2011), and as
+        # the form is odd, its largest value is also its largest magnitude.
+        U = contract_two(cube, U) + 2.0 * upper * U
+        U /= np.linalg.norm(U, axis=0)
+        value = float(np.abs(cubic_form(cube, U)).max())
+        if value <= best * (1.0 + 1e-12):
+            break
+        best = value
+    return min(best, upper), upper

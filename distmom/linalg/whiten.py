@@ -1,0 +1,140 @@
+"""Whitening of a second moment: the matrix that makes the components orthonormal.
+
+Source: Anandkumar et al., "Tensor decompositions for learning latent variable models" (JMLR 2014), section
+4.3; the signed Rayleigh-Ritz form of section 6.1.2 when M2 is given in the basis of a range finder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from distmom.errors import NumericalError, UsageError
+
+_ROUNDING = 16 * float(np.finfo(np.float64).eps)
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """The whitening of a second moment and the spectrum it was chosen from.
+
+    Attributes
+    ----------
+    W : ndarray of shape (r, k), float64
+        ``W.T @ M2 @ W = I``.
+    B : ndarray of shape (r, k), float64
+        ``B = pinv(W.T)``, so ``B.T @ W = I`` and ``B @ B.T`` is the best rank-k part of M2.
+    eigenvalues : ndarray of shape (r,), float64
+        All eigenvalues of M2, decreasing.
+    noise : float
+        The level above which an eigenvalue counts as signal.
+    n_usable : int
+        Number of eigenvalues above ``noise``.
+    gap : float
+        ``1 - eigenvalues[k] / eigenvalues[k - 1]``, or 1 when r equals k.
+    """
+
+    W: NDArray[np.float64]
+    B: NDArray[np.float64]
+    eigenvalues: NDArray[np.float64]
+    noise: float
+    n_usable: int
+    gap: float
+
+
+def whiten(M2: ArrayLike, k: int, *, noise: float | None = None) -> Whitening:
+    """Whiten a symmetric matrix by its k algebraically largest eigenpairs.
+
+    A sampled second moment need not be positive: its most negative eigenvalue measures how far sampling alone
+    moves an eigenvalue, and serves as the noise level unless one is given. The eigenvector signs are fixed by
+    making the entry of largest magnitude positive.
+
+    Parameters
+    ----------
+    M2 : array_like of shape (r, r)
+        Symmetric up to rounding.
+    k : int
+        Number of components, 1 <= k <= r.
+    noise : float, optional
+        Eigenvalues up to this level are refused. Default: the magnitude of the most negative eigenvalue. In
+        either case never less than rounding of the largest.
+
+    Returns
+    -------
+    Whitening
+
+    Raises
+    ------
+    UsageError
+        If M2 is not a symmetric matrix, k does not fit in it, or ``noise`` is negative.
+    NumericalError
+        If an entry is not finite, or fewer than k eigenvalues stand above the noise level.
+    """
+    matrix = np.asarray(M2, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] < 1:
+        raise UsageError(f"a second moment must be a square matrix, got shape {matrix.shape}")
+    r = matrix.shape[0]
+    if not 1 <= k <= r:
+        raise UsageError(f"n_components={k} does not fit a second moment of shape {matrix.shape}")
+    if noise is not None and not noise >= 0:
+        raise UsageError(f"the noise level must not be negative, got {noise}")
+    if not np.isfinite(matrix).all():
+        raise NumericalError(f"the second moment of shape {matrix.shape} has entries that are not finite")
+    scale = float(np.abs(matrix).max())
+    asymmetry = float(np.abs(matrix - matrix.T).max())
+    if asymmetry > 1e-6 * scale:
+        raise UsageError(
+            f"the second moment is not symmetric: entries differ by {asymmetry:.3g} at scale {scale:.3g}"
+        )
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2.0)
+    values, vectors = values[::-1].copy(), vectors[:, ::-1]
+    rounding = r * _ROUNDING * float(np.abs(values).max())
+    level = max(rounding, -float(values[-1]) if noise is None else float(noise))
+    n_usable = int(np.count_nonzero(values > level))
+    if n_usable < k:
+        raise NumericalError(_rank_message(values, k, level, n_usable))
+    U = fix_signs(vectors[:, :k])
+    root = np.sqrt(values[:k])
+    gap = 1.0 - float(values[k] / values[k - 1]) if k < r else 1.0
+    return Whitening(
+        W=np.ascontiguousarray(U / root),
+        B=np.ascontiguousarray(U * root),
+        eigenvalues=values,
+        noise=level,
+        n_usable=n_usable,
+        gap=gap,
+    )
+
+
+def fix_signs(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Flip columns so that the entry of largest magnitude of each, the first of equals, is positive.
+
+    Parameters
+    ----------
+    vectors : ndarray of shape (r, k)
+
+    Returns
+    -------
+    ndarray of shape (r, k), float64
+    """
+    rows = np.abs(vectors).argmax(axis=0)
+    signs = np.where(vectors[rows, np.arange(vectors.shape[1])] < 0, -1.0, 1.0)
+    flipped: NDArray[np.float64] = vectors * signs
+    return flipped
+
+
+def _rank_message(values: NDArray[np.float64], k: int, level: float, n_usable: int) -> str:
+    """Say which eigenvalue failed, what stands around it and which k would do."""
+    first, last = max(0, k - 3), min(values.size, k + 2)
+    around = ", ".join(f"{i + 1}: {values[i]:.3g}" for i in range(first, last))
+    advice = (
+        f"use n_components={n_usable} or fewer, or more data"
+        if n_usable
+        else "no number of components can be learned from it"
+    )
+    return (
+        f"M2 numerically has rank < k: n_components={k}, but only {n_usable} eigenvalues stand above the "
+        f"noise level {level:.3g} (largest {values[0]:.3g}; around the {k}-th, {around}); {advice}"
+    )

@@ -1,0 +1,6 @@
+"""Estimators: which passes, which corrections, how parameters come back."""
+
+from distmom.models.heads import Scorer
+from distmom.models.multilabel import HEADS, MultiLabelMoM
+
+__all__ = ["HEADS", "MultiLabelMoM", "Scorer"]

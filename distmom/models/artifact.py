@@ -1,0 +1,177 @@
+"""Models on disk: a directory of Zarr arrays and one JSON file, written whole or not at all.
+
+Layout::
+
+    model.json        parameters, diagnostics, digests of all other files; written last
+    arrays.zarr/      every array of the model, zstd and crc32c on every chunk
+    vocabulary.txt    one word a line
+    labels.txt        one label name a line
+
+Opening a model executes nothing: there is no pickle, and every array is checked against its digest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from distmom.corpus.commit import sha256_file, write_atomic
+from distmom.engine.state import array_digest
+from distmom.errors import StoreError, UsageError
+
+FORMAT_VERSION = 1
+_CHUNK_BYTES = 4 << 20
+_MAX_JSON_BYTES = 64 << 20
+
+
+def save_model(
+    path: str | os.PathLike[str],
+    record: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    vocabulary: list[str],
+    label_names: list[str],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write a model directory.
+
+    Parameters
+    ----------
+    path : path-like
+    record : dict
+        JSON values: everything that is not an array.
+    arrays : dict of str to ndarray
+        Names may hold ``/``.
+    vocabulary, label_names : list of str
+    overwrite : bool
+        Replace an existing model.
+
+    Raises
+    ------
+    UsageError
+        If the path exists and is not a model, or is one and ``overwrite`` is not given.
+    """
+    target = Path(path).absolute()
+    check_target(target, overwrite)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
+    temporary.mkdir()
+    try:
+        group = zarr.create_group(store=str(temporary / "arrays.zarr"))
+        entries = {}
+        for name, value in arrays.items():
+            array = np.ascontiguousarray(value)
+            row_bytes = max(1, array[:1].nbytes)
+            stored = group.create_array(
+                name,
+                shape=array.shape,
+                dtype=array.dtype,
+                chunks=(max(1, min(len(array), _CHUNK_BYTES // row_bytes)), *array.shape[1:]),
+                compressors=[ZstdCodec(level=3), Crc32cCodec()],
+                config={"write_empty_chunks": True},
+            )
+            stored[...] = array
+            entries[name] = {"shape": array.shape, "dtype": array.dtype.str, "digest": array_digest(array)}
+        for file_name, lines in (("vocabulary.txt", vocabulary), ("labels.txt", label_names)):
+            write_atomic(temporary / file_name, "".join(f"{line}\n" for line in lines).encode())
+        whole = {
+            "format": "distmom-model",
+            "format_version": FORMAT_VERSION,
+            "arrays": entries,
+            "files": {name: sha256_file(temporary / name) for name in ("vocabulary.txt", "labels.txt")},
+            **record,
+        }
+        write_atomic(temporary / "model.json", json.dumps(whole, indent=1).encode())
+        if target.exists():
+            aside = target.parent / f".tmp-old-{target.name}-{uuid.uuid4().hex[:8]}"
+            os.rename(target, aside)
+            os.rename(temporary, target)
+            shutil.rmtree(aside)
+        else:
+            os.rename(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def check_target(target: Path, overwrite: bool) -> None:
+    """Refuse to write a model over something else; UsageError."""
+    if not target.exists():
+        return
+    if not (target / "model.json").exists():
+        raise UsageError(f"{target}: exists and is not a model")
+    if not overwrite:
+        raise UsageError(f"{target}: the model exists; choose another path, or overwrite")
+
+
+def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read what a model says of itself.
+
+    Raises
+    ------
+    UsageError
+        If there is no model.
+    StoreError
+        If it is damaged or of a newer version.
+    """
+    file = Path(path) / "model.json"
+    if not file.is_file():
+        raise UsageError(f"{path}: not a model (no model.json)")
+    if file.stat().st_size > _MAX_JSON_BYTES:
+        raise StoreError(f"{file}: expected at most {_MAX_JSON_BYTES} bytes, got {file.stat().st_size}")
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        version = int(record["format_version"])
+        known = record["format"] == "distmom-model" and isinstance(record["arrays"], dict)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise StoreError(f"{file}: not a readable model description: {error}") from error
+    if not known:
+        raise StoreError(f"{file}: expected format distmom-model, got {record['format']!r}")
+    if version > FORMAT_VERSION:
+        raise StoreError(
+            f"{file}: written by a newer distmom: expected format {FORMAT_VERSION}, got {version}"
+        )
+    return dict(record)
+
+
+def load_arrays(path: str | os.PathLike[str], record: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Read and check every array of a model; StoreError names the one that is damaged."""
+    place = Path(path) / "arrays.zarr"
+    arrays = {}
+    for name, entry in record["arrays"].items():
+        try:
+            node = zarr.open_array(str(place / name), mode="r")
+            if list(node.shape) != list(entry["shape"]) or node.dtype.str != entry["dtype"]:
+                raise StoreError(
+                    f"{place / name}: expected {entry['dtype']} of shape {entry['shape']}, "
+                    f"got {node.dtype.str} of shape {list(node.shape)}"
+                )
+            value = np.ascontiguousarray(node[...])
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"{place / name}: cannot be read: {error}") from error
+        if (got := array_digest(value)) != entry["digest"]:
+            raise StoreError(f"{place / name}: expected sha256 {entry['digest'][:12]}, got {got[:12]}")
+        arrays[name] = value
+    return arrays
+
+
+def load_names(path: str | os.PathLike[str], record: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Read vocabulary and label names; StoreError if either has changed."""
+    lists = []
+    for name in ("vocabulary.txt", "labels.txt"):
+        file = Path(path) / name
+        got = sha256_file(file) if file.is_file() else "no file"
+        if got != record["files"][name]:
+            raise StoreError(f"{file}: expected sha256 {record['files'][name][:12]}, got {got[:12]}")
+        lists.append(file.read_text(encoding="utf-8").split("\n")[:-1])
+    return lists[0], lists[1]

@@ -1,0 +1,307 @@
+"""Heads: the ways in which a fitted multi-label model scores all labels for a block of documents.
+
+A head is a frozen dataclass of arrays with one method, ``add_scores(query, factor, out)``, that adds its
+scores times a factor to a dense matrix (n, L). A `Blend` adds several. X is the presence of words, A the
+tf-idf rows of unit length, Z = A R a sketch of them.
+
+=================== ==========================================================================
+head                score of label l
+=================== ==========================================================================
+`StateHead`         ``sum_h P(h | x) Q_lh`` (multi-label paper, equations 14 and 15)
+`RidgeHead`         centred ridge regression on Z
+`SparseHead`        ``A W`` for sparse weights W: centroids, or diagonal ridge after residual passes
+`NeighborsHead`     votes of the rows of largest cosine in A, found exactly by an inverted index
+`SketchNeighbors`   the same in Z
+=================== ==========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.corpus import Block
+from distmom.engine import Csr, MixedRows
+from distmom.models.kernels import add_sparse_scores, add_votes, nearest_rows
+from distmom.moments.features import tfidf_rows
+from distmom.moments.kernels import gather
+from distmom.moments.labels import posteriors
+
+#: bytes of dense scores that are held at a time
+SCORES_BYTES = 32 << 20
+
+
+class Query:
+    """A block of documents with the features that heads ask for, each computed once.
+
+    Parameters
+    ----------
+    block : Block
+        Documents over the model's vocabulary.
+    idf : ndarray of shape (d,)
+    basis : ndarray of shape (d, r), optional
+        R of the sketch.
+    """
+
+    def __init__(self, block: Block, idf: np.ndarray, basis: np.ndarray | None = None) -> None:
+        self.block = block
+        self.idf = idf
+        self.basis = basis
+        self._neighbors: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+
+    @cached_property
+    def features(self) -> csr_array:
+        """tf-idf rows, float32."""
+        return tfidf_rows(self.block.words, self.idf, np.float32)
+
+    @cached_property
+    def sketch(self) -> np.ndarray:
+        """Z, float32."""
+        if self.basis is None:
+            raise ValueError("this model has no sketch basis")
+        a = self.features
+        return gather(a.indptr, a.indices, a.data, self.basis).astype(np.float32)
+
+    def nearest(self, index: NeighborsHead, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The k or more nearest indexed rows, found once for heads that share an index."""
+        key = id(index.rows.data)
+        known = self._neighbors.get(key)
+        if known is None or known[0].shape[1] < min(k, len(index.alive)):
+            known = self._neighbors[key] = index.search(self.features, k)
+        return known
+
+
+@dataclass(frozen=True)
+class StateHead:
+    """Labels through the latent states.
+
+    Attributes
+    ----------
+    log_topics : ndarray of shape (d, k)
+    log_weights : ndarray of shape (k,)
+    label_states : ndarray of shape (L, k)
+        Columns sum to one.
+    """
+
+    log_topics: Any
+    log_weights: Any
+    label_states: Any
+
+    def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
+        """Add ``factor * P(h | x) Q'``."""
+        posterior, _ = posteriors(query.block, self.log_topics, self.log_weights)
+        out += (factor * posterior).astype(np.float32) @ np.asarray(self.label_states, np.float32).T
+
+
+@dataclass(frozen=True)
+class RidgeHead:
+    """Least squares on the sketch.
+
+    Attributes
+    ----------
+    coefficients : ndarray of shape (r, L)
+    intercept : ndarray of shape (L,)
+    """
+
+    coefficients: Any
+    intercept: Any
+
+    def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
+        """Add ``factor * (Z B + b)``."""
+        out += np.float32(factor) * (query.sketch @ np.asarray(self.coefficients, np.float32))
+        out += np.float32(factor) * np.asarray(self.intercept, np.float32)
+
+
+@dataclass(frozen=True)
+class SparseHead:
+    """Sparse weights on the features.
+
+    Attributes
+    ----------
+    weights : MixedRows
+        W (d, L).
+    """
+
+    weights: MixedRows
+
+    def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
+        """Add ``factor * A W``."""
+        a, w = query.features, self.weights
+        add_sparse_scores(
+            a.indptr, a.indices, a.data, w.sparse.indptr, w.sparse.indices, w.sparse.data, w.dense_row, w.dense,
+            factor, out,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NeighborsHead:
+    """Votes of the nearest training rows in the sparse features.
+
+    Attributes
+    ----------
+    rows : Csr
+        Indexed rows of A (N, d).
+    lists : Csr
+        Their transpose (d, N).
+    largest : ndarray of shape (d,)
+        Largest value of each word.
+    labels : Csr
+        Labels of the indexed rows (N, L).
+    alive : ndarray of shape (N,), uint8
+        Rows that may vote.
+    n_neighbors : int
+    power : float
+        A neighbour votes with its cosine to this power; votes sum to one.
+    factor, best : float
+        Weights of the votes and of each label's largest cosine.
+    """
+
+    rows: Csr
+    lists: Csr
+    largest: Any
+    labels: Csr
+    alive: Any
+    n_neighbors: int = 75
+    power: float = 3.0
+    factor: float = 1.0
+    best: float = 0.0
+
+    @classmethod
+    def build(cls, features: csr_array, labels: csr_array, alive: np.ndarray | None = None) -> NeighborsHead:
+        """Index feature rows (N, d) with their labels (N, L)."""
+        lists = csr_array(features.T.tocsr())
+        largest = np.zeros(features.shape[1], np.float32)
+        np.maximum.at(largest, features.indices, features.data.astype(np.float32))
+        everyone = np.ones(features.shape[0], np.uint8)
+        return cls(
+            Csr.of(features),
+            Csr.of(lists),
+            largest,
+            Csr.of(labels, np.uint8),
+            everyone if alive is None else alive.astype(np.uint8),
+        )
+
+    def search(self, features: csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows and cosines of the k nearest indexed rows (see `nearest_rows`)."""
+        k = min(k, len(self.alive))
+        return nearest_rows(
+            features.indptr, features.indices, features.data,
+            self.lists.indptr, self.lists.indices, self.lists.data, self.largest,
+            self.rows.indptr, self.rows.indices, self.rows.data, self.alive, k,
+        )  # fmt: skip
+
+    def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
+        """Add ``factor * (self.factor * votes + self.best * largest cosine)``."""
+        found, cosines = query.nearest(self, self.n_neighbors)
+        y = self.labels
+        add_votes(
+            found, cosines, y.indptr, y.indices, self.n_neighbors, self.power,
+            factor * self.factor, factor * self.best, out,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SketchNeighbors:
+    """Votes of the nearest training rows in the sketch, by brute force.
+
+    Attributes
+    ----------
+    rows : ndarray of shape (N, r)
+        Rows of Z of unit length.
+    labels : Csr
+        (N, L).
+    alive : ndarray of shape (N,), uint8
+    n_neighbors : int
+    power : float
+    factor : float
+    """
+
+    rows: Any
+    labels: Csr
+    alive: Any
+    n_neighbors: int = 20
+    power: float = 2.0
+    factor: float = 1.0
+
+    def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
+        """Add ``factor * votes``."""
+        z = unit_rows(query.sketch)
+        k = min(self.n_neighbors, len(self.alive))
+        cosines = z @ np.asarray(self.rows, np.float32).T
+        cosines[:, np.asarray(self.alive) == 0] = -1.0
+        # Ties go to the smaller row: the sort is stable.
+        found = np.argpartition(-cosines, k - 1, axis=1)[:, :k]
+        found.sort(axis=1)
+        products = np.take_along_axis(cosines, found, axis=1)
+        order = np.argsort(-products, axis=1, kind="stable")
+        found = np.take_along_axis(found, order, axis=1).astype(np.int32)
+        products = np.take_along_axis(products, order, axis=1)
+        found[products <= 0] = -1
+        products = np.maximum(products, 0.0)
+        y = self.labels
+        add_votes(found, products, y.indptr, y.indices, k, self.power, factor * self.factor, 0.0, out)
+
+
+Head = StateHead | RidgeHead | SparseHead | NeighborsHead | SketchNeighbors
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Everything needed to score documents: features, heads and their weights.
+
+    Attributes
+    ----------
+    n_labels : int
+    idf : ndarray of shape (d,)
+    heads : tuple of (str, Head)
+        Names and heads.
+    weights : tuple of float
+        Factor of every head in the sum.
+    basis : ndarray of shape (d, r), optional
+        R of the sketch.
+    label_factor : ndarray of shape (L,), optional
+        Multiplies the positive part of every label's score (propensity re-weighting).
+    """
+
+    n_labels: int
+    idf: Any
+    heads: tuple[tuple[str, Any], ...]
+    weights: tuple[float, ...]
+    basis: Any = None
+    label_factor: Any = None
+
+    def query(self, block: Block) -> Query:
+        """Prepare a block for scoring."""
+        return Query(block, self.idf, self.basis)
+
+    def scores(self, query: Query) -> np.ndarray:
+        """Return the scores of all labels, (n, L) float32."""
+        out = np.zeros((query.block.n_documents, self.n_labels), np.float32)
+        for (_, head), weight in zip(self.heads, self.weights, strict=True):
+            head.add_scores(query, weight, out)
+        if self.label_factor is not None:
+            np.maximum(out, np.float32(1e-6), out=out)
+            out *= np.asarray(self.label_factor, np.float32)
+        return out
+
+    def blocks(self, block: Block) -> Iterator[tuple[slice, Block]]:
+        """Cut a block so that its dense scores stay small."""
+        step = max(1, SCORES_BYTES // (4 * max(1, self.n_labels)))
+        for start in range(0, block.n_documents, step):
+            window = slice(start, min(start + step, block.n_documents))
+            yield window, block.take(window)
+
+    def only(self, name: str) -> Scorer:
+        """Return the scorer of one head alone."""
+        return replace(self, heads=tuple(h for h in self.heads if h[0] == name), weights=(1.0,))
+
+
+def unit_rows(z: np.ndarray) -> np.ndarray:
+    """Scale rows to Euclidean length one; zero rows stay zero."""
+    length = np.linalg.norm(z, axis=1, keepdims=True)
+    return np.asarray(z / np.where(length > 0, length, 1.0))

@@ -1,0 +1,286 @@
+"""Compiled loops that score labels: sparse weights, nearest rows by an inverted index, votes, top lists."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distmom.compiled import compiled
+
+
+@compiled
+def add_sparse_scores(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    w_indptr: np.ndarray,
+    w_indices: np.ndarray,
+    w_data: np.ndarray,
+    dense_row: np.ndarray,
+    dense: np.ndarray,
+    factor: float,
+    out: np.ndarray,
+) -> None:
+    """Add ``factor * A W`` to ``out``, A (n x d) in CSR, out (n, L) dense.
+
+    W (d x L) is in CSR but for the words with ``dense_row[v] >= 0``, whose row is ``dense[dense_row[v]]``:
+    nearly full rows of common words are several times faster to add without their column numbers.
+    """
+    for i in range(indptr.shape[0] - 1):
+        row = out[i]
+        for p in range(indptr[i], indptr[i + 1]):
+            v = indices[p]
+            x = np.float32(factor * data[p])
+            if dense_row[v] >= 0:
+                weights = dense[dense_row[v]]
+                for label in range(row.shape[0]):
+                    row[label] += x * weights[label]
+            else:
+                for q in range(w_indptr[v], w_indptr[v + 1]):
+                    row[w_indices[q]] += x * w_data[q]
+
+
+@compiled
+def _sift_down(values: np.ndarray, ids: np.ndarray, size: int) -> None:
+    """Restore a heap whose root (the worst: smallest value, largest id) was replaced."""
+    parent = 0
+    while True:
+        child = 2 * parent + 1
+        if child >= size:
+            return
+        right = child + 1
+        if right < size and (
+            values[right] < values[child] or (values[right] == values[child] and ids[right] > ids[child])
+        ):
+            child = right
+        if values[child] < values[parent] or (values[child] == values[parent] and ids[child] > ids[parent]):
+            values[child], values[parent] = values[parent], values[child]
+            ids[child], ids[parent] = ids[parent], ids[child]
+            parent = child
+        else:
+            return
+
+
+@compiled
+def _sort_heap(values: np.ndarray, ids: np.ndarray) -> None:
+    """Sort a heap by falling value, ties by rising id, in place."""
+    size = values.shape[0]
+    while size > 1:
+        size -= 1
+        values[0], values[size] = values[size], values[0]
+        ids[0], ids[size] = ids[size], ids[0]
+        _sift_down(values, ids, size)
+
+
+@compiled
+def top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k best labels of every row, by falling score, ties by smaller label.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, L), float32
+    k : int
+        At most L.
+
+    Returns
+    -------
+    labels : ndarray of shape (n, k), int32
+    values : ndarray of shape (n, k), float32
+    """
+    n, n_labels = scores.shape
+    labels = np.empty((n, k), np.int32)
+    values = np.empty((n, k), np.float32)
+    for i in range(n):
+        ids, best = labels[i], values[i]
+        best[:] = -np.inf
+        ids[:] = np.int32(2147483647)
+        for label in range(n_labels):
+            s = scores[i, label]
+            # Labels come in rising order, so an equal score never replaces an earlier label.
+            if s > best[0] or (s == best[0] and label < ids[0]):
+                best[0] = s
+                ids[0] = label
+                _sift_down(best, ids, k)
+        _sort_heap(best, ids)
+    return labels, values
+
+
+@compiled
+def nearest_rows(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    lists_indptr: np.ndarray,
+    lists_rows: np.ndarray,
+    lists_data: np.ndarray,
+    largest: np.ndarray,
+    rows_indptr: np.ndarray,
+    rows_indices: np.ndarray,
+    rows_data: np.ndarray,
+    alive: np.ndarray,
+    k: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k indexed rows of largest inner product with every query row, exactly.
+
+    Lists are read from the shortest on. A row met with partial product p over the words read so far, whose
+    part of the query has length a, can gain at most ``b sqrt(1 - (p / a)^2)`` from the unread words, b the
+    length of their part of the query, as indexed rows have length at most one; and at most the sum of the
+    largest entries of those words. Once that is below the k-th best partial product for a row not met yet
+    (p = 0), the unread lists, the long ones of common words, are skipped, and the rows met that can still
+    enter are multiplied in full.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarray
+        Query rows in CSR, non-negative.
+    lists_indptr, lists_rows, lists_data : ndarray
+        For every word the indexed rows that hold it.
+    largest : ndarray of shape (d,)
+        Largest value of every word over the indexed rows.
+    rows_indptr, rows_indices, rows_data : ndarray
+        The indexed rows in CSR, of Euclidean length at most one.
+    alive : ndarray of shape (N,), uint8
+        Rows that may be returned.
+    k : int
+
+    Returns
+    -------
+    rows : ndarray of shape (n, k), int32
+        By falling product, ties by smaller row; -1 where fewer than k rows share a word.
+    products : ndarray of shape (n, k), float32
+    """
+    n, n_rows = indptr.shape[0] - 1, rows_indptr.shape[0] - 1
+    found = np.full((n, k), -1, np.int32)
+    products = np.zeros((n, k), np.float32)
+    partial = np.zeros(n_rows, np.float32)
+    touched = np.empty(n_rows, np.int32)
+    query = np.zeros(lists_indptr.shape[0] - 1, np.float32)
+    heap_ids = np.empty(k, np.int32)
+    heap = np.empty(k, np.float32)
+    # Products in float32 and bounds round differently; the margin keeps bounds bounds.
+    margin = 1e-5
+    for i in range(n):
+        start, stop = indptr[i], indptr[i + 1]
+        n_words = stop - start
+        cost = np.empty(n_words, np.int64)
+        rest_sum, rest_square = 0.0, 0.0
+        for p in range(start, stop):
+            v = indices[p]
+            query[v] = data[p]
+            cost[p - start] = lists_indptr[v + 1] - lists_indptr[v]
+            rest_sum += data[p] * largest[v]
+            rest_square += data[p] * data[p]
+        order = np.argsort(cost)
+        read_square = 0.0
+        n_touched = 0
+        cut = 0.0
+        complete = True
+        for step in range(n_words):
+            p = start + order[step]
+            v, x = indices[p], data[p]
+            gain = min(rest_sum, np.sqrt(max(rest_square, 0.0))) + margin
+            # A selection costs as much as reading a list of the rows met.
+            if n_touched >= k and cost[order[step]] > n_touched:
+                heap[:] = 0.0
+                heap_ids[:] = 0
+                for t in range(n_touched):
+                    s = partial[touched[t]]
+                    if s > heap[0]:
+                        heap[0] = s
+                        _sift_down(heap, heap_ids, k)
+                if heap[0] > gain:
+                    complete = False
+                    cut = heap[0]
+                    break
+            for q in range(lists_indptr[v], lists_indptr[v + 1]):
+                r = lists_rows[q]
+                if alive[r]:
+                    if partial[r] == 0.0:
+                        touched[n_touched] = r
+                        n_touched += 1
+                    partial[r] += x * lists_data[q]
+            rest_sum -= x * largest[v]
+            rest_square -= x * x
+            read_square += x * x
+        rest_length = np.sqrt(max(rest_square, 0.0))
+        heap[:] = 0.0
+        heap_ids[:] = np.int32(2147483647)
+        for t in range(n_touched):
+            r = touched[t]
+            s = partial[r]
+            partial[r] = 0.0
+            if not complete:
+                share = min(1.0, s * s / read_square)
+                if s + min(rest_sum, rest_length * np.sqrt(1.0 - share)) + margin < max(cut, heap[0]):
+                    continue
+                s = np.float32(0.0)
+                for q in range(rows_indptr[r], rows_indptr[r + 1]):
+                    s += query[rows_indices[q]] * rows_data[q]
+            if s > heap[0] or (s == heap[0] and s > 0.0 and r < heap_ids[0]):
+                heap[0] = s
+                heap_ids[0] = r
+                _sift_down(heap, heap_ids, k)
+        _sort_heap(heap, heap_ids)
+        for j in range(k):
+            if heap[j] > 0.0:
+                found[i, j] = heap_ids[j]
+                products[i, j] = heap[j]
+        for p in range(start, stop):
+            query[indices[p]] = 0.0
+    return found, products
+
+
+@compiled
+def add_votes(
+    rows: np.ndarray,
+    products: np.ndarray,
+    y_indptr: np.ndarray,
+    y_indices: np.ndarray,
+    n_neighbors: int,
+    power: float,
+    factor: float,
+    best_factor: float,
+    out: np.ndarray,
+) -> None:
+    """Add the labels of the nearest rows: normalised votes ``product^power`` and each label's best product.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, m), int32
+        As returned by `nearest_rows`; the first ``n_neighbors`` vote.
+    products : ndarray of shape (n, m), float32
+    y_indptr, y_indices : ndarray
+        Labels of the indexed rows in CSR.
+    n_neighbors : int
+    power : float
+    factor, best_factor : float
+        Weights of the votes and of the best product.
+    out : ndarray of shape (n, L), float32
+        Changed in place.
+    """
+    best = np.zeros(out.shape[1], np.float32)
+    m = min(n_neighbors, rows.shape[1])
+    for i in range(rows.shape[0]):
+        total = 0.0
+        for j in range(m):
+            if rows[i, j] >= 0:
+                total += products[i, j] ** power
+        if total <= 0.0:
+            continue
+        for j in range(m):
+            r = rows[i, j]
+            if r < 0:
+                continue
+            vote = np.float32(factor * products[i, j] ** power / total)
+            for q in range(y_indptr[r], y_indptr[r + 1]):
+                label = y_indices[q]
+                out[i, label] += vote
+                best[label] = max(best[label], products[i, j])
+        for j in range(m):
+            r = rows[i, j]
+            if r < 0:
+                continue
+            for q in range(y_indptr[r], y_indptr[r + 1]):
+                label = y_indices[q]
+                if best[label] > 0.0:
+                    out[i, label] += np.float32(best_factor) * best[label]
+                    best[label] = 0.0

@@ -1,0 +1,104 @@
+"""What a fit will do, told before anything runs: passes, tasks, memory and disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from distmom.corpus import Corpus, MemoryCorpus
+from distmom.engine import Pass, plan_pass
+from distmom.models.multilabel import MultiLabelMoM
+from distmom.moments.labels import LabelMomentsPass
+from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass
+from distmom.moments.residuals import ResidualPass
+from distmom.moments.words import WordMomentsPass, WordSketchPass
+
+
+@dataclass(frozen=True)
+class PlannedPass:
+    """One kind of pass of a fit.
+
+    Attributes
+    ----------
+    name : str
+    n_scans : int
+        How often the corpus is read for it.
+    n_tasks : int
+        Tasks over all scans.
+    n_slabs : int
+        Slabs of the vocabulary.
+    task_bytes : int
+        Projected peak of a worker process.
+    sums_bytes : int
+        Size of the total.
+    """
+
+    name: str
+    n_scans: int
+    n_tasks: int
+    n_slabs: int
+    task_bytes: int
+    sums_bytes: int
+
+
+def plan_fit(
+    model: MultiLabelMoM, corpus: Corpus | MemoryCorpus, memory_limit: int | None = None
+) -> list[PlannedPass]:
+    """Plan the passes of a fit.
+
+    Raises
+    ------
+    UsageError
+        If the parameters do not fit the corpus, or a task cannot fit into the memory limit.
+    """
+    model._check_parameters(corpus)
+    d, n_labels = corpus.n_words, corpus.n_labels
+    auto = model.head == "auto"
+    times = 2 if auto else 1
+    k = model._n_states(corpus.n_documents)
+    settings = model._state_settings(k)
+    r = min(k + settings.n_oversamples, d)
+    half = min(model.n_components - model.n_components // 2 + 10, d)
+    products = int(
+        min(sum(s.nnz_words * s.nnz_labels / max(1, s.n_documents) for s in corpus.shards), d * n_labels)
+    )
+    kind = settings.kind
+    passes: list[tuple[int, Pass]] = []
+    if auto or model.head in ("ridge", "linear", "neighbors"):
+        passes.append((times, CrossMomentPass(d, n_labels=n_labels, projected_nnz=products)))
+    if auto or model.head == "ridge":
+        passes.append((2 * times, FeatureSketchPass(d, n_columns=half)))
+        passes.append((times, RidgePass(d, n_labels=n_labels, rank=model.n_components)))
+    if (auto or model.head == "linear") and model.n_residual_passes:
+        passes.append(
+            (times * model.n_residual_passes, ResidualPass(d, n_labels=n_labels, projected_nnz=products))
+        )
+    passes += [
+        (times, WordSketchPass(d, kind=kind, n_columns=r)),
+        (times * settings.n_power_iter, WordSketchPass(d, kind=kind, n_columns=r, basis=0)),
+        (times, WordMomentsPass(d, kind=kind, rank=r)),
+        (times, LabelMomentsPass(d, n_labels=n_labels, n_states=k, kind=kind)),
+    ]
+    planned = []
+    for n_scans, pass_ in passes:
+        if not n_scans:
+            continue
+        plan = plan_pass(corpus, pass_, memory_limit)
+        planned.append(
+            PlannedPass(
+                pass_.name, n_scans, n_scans * plan.n_tasks, len(plan.slabs), plan.task_bytes,
+                sum(spec.projected_bytes for spec in pass_.specs().values()),
+            )
+        )  # fmt: skip
+    return planned
+
+
+def plan_to_json(planned: list[PlannedPass]) -> dict[str, Any]:
+    """Return the plan as JSON values with totals."""
+    return {
+        "passes": [vars(p) for p in planned],
+        "n_scans": sum(p.n_scans for p in planned),
+        "n_tasks": sum(p.n_tasks for p in planned),
+        "worker_bytes": max((p.task_bytes for p in planned), default=0),
+        "disk_bytes": sum(p.sums_bytes * p.n_scans for p in planned),
+    }

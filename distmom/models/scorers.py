@@ -1,0 +1,312 @@
+"""Fit the heads that score labels from features: sketch basis, ridge, centroids, sparse weights, neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, vstack
+from scipy.sparse.linalg import LinearOperator, svds
+from threadpoolctl import threadpool_limits
+
+from distmom.engine import Csr, Engine, MixedRows, Selection, StoredArray, Sums, merge
+from distmom.engine.passes import transform_fields
+from distmom.models.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
+from distmom.models.states import orthonormal_basis
+from distmom.moments.features import inverse_document_frequency, tfidf_rows
+from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients
+from distmom.moments.residuals import ResidualPass
+
+#: added to diag(A'A): a word seen in few rows must not decide a label
+DIAGONAL_PENALTY = 3.0
+#: added to the squared length of a centroid
+CENTROID_PENALTY = 10.0
+#: entries of sparse weights below this share of the 99th percentile are left out of a model
+PRUNE = 5e-3
+#: rows of a sketch that are compared by brute force; above, neighbours are searched in the sparse rows only
+SKETCH_NEIGHBORS_ROWS = 100_000
+
+
+@dataclass
+class Features:
+    """What all scoring heads of one fit share.
+
+    Attributes
+    ----------
+    idf : ndarray of shape (d,)
+    selection : Selection or None
+        Documents that are fitted on.
+    cross : Sums
+        Sums of `CrossMomentPass`.
+    """
+
+    idf: np.ndarray
+    selection: Selection | None
+    cross: Sums
+
+    @property
+    def n_documents(self) -> int:
+        """Number of documents fitted on."""
+        return int(self.cross["n_documents"])
+
+
+def fit_features(engine: Engine, selection: Selection | None) -> Features:
+    """Run the cross-moment pass."""
+    corpus = engine.corpus
+    idf = inverse_document_frequency(np.asarray(corpus.document_frequency), corpus.n_documents)
+    return _cross(engine, idf, selection)
+
+
+def _cross(engine: Engine, idf: np.ndarray, selection: Selection | None) -> Features:
+    corpus = engine.corpus
+    pairs = sum(
+        s.nnz_words * s.nnz_labels / max(s.n_documents, 1) for s in corpus.shards
+    )  # words times labels of an average document, summed: the number of products
+    bound = int(min(pairs, corpus.n_words * corpus.n_labels))
+    cross = engine.run(
+        CrossMomentPass(corpus.n_words, selection, n_labels=corpus.n_labels, idf=idf, projected_nnz=bound)
+    ).sums
+    return Features(idf, selection, cross)
+
+
+def extend_features(engine: Engine, features: Features, held_out: Selection) -> tuple[Features, Features]:
+    """Add held-out documents by addition of their sums, and return the features of all and of the added."""
+    added = _cross(engine, features.idf, held_out)
+    return Features(features.idf, None, merge((features.cross, added.cross))), added
+
+
+def sketch_basis(
+    engine: Engine, features: Features, rank: int, n_power_iter: int, n_oversamples: int, seed: int
+) -> StoredArray:
+    """Return a basis (d, rank): half from ``A'A``, half from the cross moment with labels.
+
+    The label half is the range of ``A'Y D_f^{-1/2}``, D_f the label frequencies: rare labels count as much as
+    common ones (CPLST; Mineiro and Karampatziakis, 2015). It costs no pass, the cross moment is at hand.
+    """
+    corpus = engine.corpus
+    d = corpus.n_words
+    half = min(rank - rank // 2, d)
+    width = min(half + n_oversamples, d)
+    basis: StoredArray | None = None
+    for _ in range(n_power_iter + 1):
+        sketch = engine.run(
+            FeatureSketchPass(
+                d, features.selection, idf=features.idf, n_columns=width, seed=seed, basis=basis
+            )
+        ).sums["sketch"]
+        vectors = orthonormal_basis(np.asarray(sketch))
+        basis, width = engine.put(vectors), vectors.shape[1]
+    with threadpool_limits(limits=1):
+        left = _leading(vectors, np.asarray(sketch), half)
+        frequency = np.maximum(np.asarray(features.cross["labels"], np.float64), 1.0)
+        cross = _scipy(features.cross["cross"])
+        weighted = csr_array(
+            (cross.data / np.sqrt(frequency[cross.indices]), cross.indices, cross.indptr), cross.shape
+        )
+        n_label = min(rank // 2, min(weighted.shape) - 1, corpus.n_labels)
+        if n_label > 0 and weighted.nnz:
+            rng = np.random.default_rng(seed)
+            start = rng.standard_normal(min(weighted.shape))
+            operator = LinearOperator(
+                weighted.shape,
+                matvec=lambda x: _rest(left, weighted @ x),
+                rmatvec=lambda x: weighted.T @ _rest(left, x),
+                dtype=np.float64,
+            )
+            u, s, _ = svds(operator, k=n_label, v0=start, tol=1e-3, solver="arpack")
+            order = np.argsort(-s, kind="stable")
+            u = u[:, order[s[order] > 1e-10 * s.max()]]
+            left = orthonormal_basis(
+                np.hstack([left, u * np.sign(u[np.abs(u).argmax(0), np.arange(u.shape[1])])])
+            )
+    return engine.put(left.astype(np.float32))
+
+
+def _leading(basis: np.ndarray, sketch: np.ndarray, k: int) -> np.ndarray:
+    """Return the k leading left directions of a sketch in the order of its singular values."""
+    small = basis.T @ sketch
+    u, _, _ = np.linalg.svd(small)
+    return np.asarray(basis @ u[:, :k])
+
+
+def _rest(left: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return np.asarray(x - left @ (left.T @ x))
+
+
+def _scipy(matrix: Any) -> csr_array:
+    return matrix if isinstance(matrix, csr_array) else csr_array(matrix)
+
+
+@dataclass(frozen=True)
+class RidgeFit:
+    """Ridge sums and, when they were stored, the rows of the sketch.
+
+    Attributes
+    ----------
+    sums : Sums
+    rows : ndarray of shape (n_documents, r), float32, or None
+    """
+
+    sums: Sums
+    rows: np.ndarray | None
+
+    def head(self, penalty: float) -> RidgeHead:
+        """Solve for one penalty."""
+        with threadpool_limits(limits=1):
+            coefficients, intercept = ridge_coefficients(self.sums, penalty)
+        return RidgeHead(coefficients.astype(np.float32), intercept.astype(np.float32))
+
+
+def fit_ridge(engine: Engine, features: Features, basis: StoredArray, *, store: bool) -> RidgeFit:
+    """Run the ridge pass in a sketch basis."""
+    corpus = engine.corpus
+    rank = basis.load().shape[1]
+    result = engine.run(
+        RidgePass(
+            corpus.n_words, features.selection, n_labels=corpus.n_labels, rank=rank, idf=features.idf,
+            basis=basis, store=store,
+        )
+    )  # fmt: skip
+    rows = None
+    if store:
+        handle = result.rows["z"]
+        rows = np.concatenate([handle.read(i) for i in range(len(corpus.shards))])
+    return RidgeFit(result.sums, rows)
+
+
+def centroid_weights(features: Features) -> csr_array:
+    """Return label centroids (Rocchio): columns of ``A'Y`` over ``sqrt(length^2 + CENTROID_PENALTY)``."""
+    cross = _scipy(features.cross["cross"])
+    lengths = np.bincount(cross.indices, cross.data**2, minlength=cross.shape[1])
+    scale = 1.0 / np.sqrt(lengths + CENTROID_PENALTY)
+    return csr_array((cross.data * scale[cross.indices], cross.indices, cross.indptr), shape=cross.shape)
+
+
+@dataclass(frozen=True)
+class LinearFit:
+    """The sums of a sparse linear scorer, and the weights that each residual pass started from.
+
+    Attributes
+    ----------
+    stages : tuple of MixedRows
+        Weights before each residual pass, as stored arrays.
+    total : csr_array of shape (d, L)
+        ``A'(Y + R_1 + R_2 + ...)``.
+    inverse : ndarray of shape (d,)
+        1 / D.
+    """
+
+    stages: tuple[MixedRows, ...]
+    total: csr_array
+    inverse: np.ndarray
+
+    @property
+    def weights(self) -> csr_array:
+        """W = D^-1 total."""
+        return _scaled_rows(self.total, self.inverse)
+
+
+def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
+    """Fit diagonal ridge ``D^-1 A'Y``, then residual passes on hard wrong labels.
+
+    Parameters
+    ----------
+    engine : Engine
+    features : Features
+    n_passes : int
+        Residual passes.
+    """
+    inverse = 1.0 / (np.asarray(features.cross["squares"]) + DIAGONAL_PENALTY)
+    total = _scipy(features.cross["cross"])
+    stages = []
+    for _ in range(n_passes):
+        weights = MixedRows.of(_scaled_rows(total, inverse))
+        stages.append(transform_fields(weights, lambda leaf: engine.put(leaf) if np.ndim(leaf) else leaf))
+        total = csr_array(total + _residual(engine, features, stages[-1], inverse, 1.0, 4 * total.nnz))
+    return LinearFit(tuple(stages), total, inverse)
+
+
+def extend_linear(engine: Engine, fit: LinearFit, features: Features, added: Features) -> LinearFit:
+    """Add documents to a linear fit: their cross moment, and their residuals against each stage.
+
+    Parameters
+    ----------
+    engine : Engine
+    fit : LinearFit
+    features : Features
+        Of all documents.
+    added : Features
+        Of the documents that the fit has not seen.
+    """
+    total = csr_array(fit.total + _scipy(added.cross["cross"]))
+    for stage in fit.stages:
+        # The stage has not seen these documents: nothing of them is to be left out of its scores.
+        total = csr_array(total + _residual(engine, added, stage, fit.inverse, 0.0, fit.total.nnz))
+    return LinearFit(fit.stages, total, 1.0 / (np.asarray(features.cross["squares"]) + DIAGONAL_PENALTY))
+
+
+def _residual(
+    engine: Engine,
+    features: Features,
+    weights: MixedRows,
+    inverse: np.ndarray,
+    leave_out: float,
+    projected_nnz: int,
+) -> csr_array:
+    corpus = engine.corpus
+    result = engine.run(
+        ResidualPass(
+            corpus.n_words,
+            features.selection,
+            n_labels=corpus.n_labels,
+            idf=features.idf,
+            weights=weights,
+            inverse_diagonal=inverse.astype(np.float32),
+            leave_out=leave_out,
+            projected_nnz=projected_nnz,
+        )
+    )
+    return _scipy(result.sums["cross"])
+
+
+def _scaled_rows(matrix: csr_array, scale: np.ndarray) -> csr_array:
+    factor = np.repeat(scale, np.diff(matrix.indptr))
+    return csr_array((matrix.data * factor, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def sparse_head(*parts: tuple[csr_array, float]) -> SparseHead:
+    """Return a head whose weights are a weighted sum of sparse matrices, without its negligible entries."""
+    total = sum((matrix * factor for matrix, factor in parts[1:]), parts[0][0] * parts[0][1])
+    total = csr_array(total)
+    if total.nnz:
+        size = np.abs(total.data)
+        total.data[size < PRUNE * np.quantile(size, 0.99)] = 0.0
+        total.eliminate_zeros()
+    total.sort_indices()
+    return SparseHead(MixedRows.of(total))
+
+
+def fit_neighbors(engine: Engine, features: Features) -> NeighborsHead:
+    """Index the tf-idf rows of the corpus; rows outside the selection are there but may not vote."""
+    corpus = engine.corpus
+    rows, labels, alive = [], [], []
+    for i in range(len(corpus.shards)):
+        block = corpus.read_shard(i)
+        rows.append(tfidf_rows(block.words, features.idf, np.float32))
+        labels.append(block.labels)
+        chosen = features.selection
+        alive.append(
+            np.ones(block.n_documents, bool)
+            if chosen is None
+            else chosen.mask(block.first, block.n_documents)
+        )
+    return NeighborsHead.build(
+        vstack(rows, format="csr"), vstack(labels, format="csr"), np.concatenate(alive)
+    )
+
+
+def sketch_neighbors(fit: RidgeFit, labels: Csr) -> SketchNeighbors:
+    """Index the stored rows of the sketch; ``labels`` are those of the same documents."""
+    assert fit.rows is not None
+    return SketchNeighbors(unit_rows(fit.rows), labels, np.ones(len(fit.rows), np.uint8))

@@ -1,0 +1,258 @@
+"""Choose the weights of a blend of heads on held-out documents of the training corpus.
+
+Every head scores the held-out documents; its scores are kept on the labels that any head ranks high (on all
+labels when there are few), and weights are found by coordinate ascent on a fixed grid. Each head is first
+divided by its mean best score, so that one grid serves heads of any scale.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.compiled import compiled
+from distmom.corpus import Block
+from distmom.engine import Engine, Pass, Rows, Selection, Sums, SumSpec
+from distmom.engine.passes import transform_fields
+from distmom.models.heads import Scorer
+from distmom.models.kernels import top_labels
+
+#: below this number of labels all of them are candidates
+ALL_LABELS = 1000
+#: labels that each head brings into the candidates of a document
+PER_HEAD = 30
+#: weights tried for each head, relative to its mean best score
+GRID = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
+#: gain in the objective below which a head is not worth its weight
+MIN_GAIN = 2e-4
+
+
+@dataclass(frozen=True)
+class CandidatesPass(Pass):
+    """Score held-out documents with every head and keep the scores on candidate labels.
+
+    Attributes
+    ----------
+    scorer : Scorer
+        The heads; their weights are not used.
+
+    Notes
+    -----
+    Rows: ``labels`` (n, c) int32 candidates, -1 for none; ``scores`` (n, heads, c) float32; ``best``
+    (n, heads) the largest score of every head; ``truth`` (n, c) uint8; ``n_true`` (n,) int32.
+    """
+
+    scorer: Scorer | None = None
+
+    @property
+    def name(self) -> str:
+        return "selection"
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"n_documents": SumSpec(())}
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        assert self.scorer is not None
+        parts = [self._candidates(part) for _, part in self.scorer.blocks(block)]
+        sums["n_documents"] += block.n_documents
+        if not parts:
+            parts = [self._candidates(block)]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _candidates(self, block: Block) -> dict[str, np.ndarray]:
+        scorer = self.scorer
+        assert scorer is not None
+        query = scorer.query(block)
+        n, n_heads, n_labels = block.n_documents, len(scorer.heads), scorer.n_labels
+        every = n_labels <= ALL_LABELS
+        width = n_labels if every else PER_HEAD * n_heads
+        by_head, tops = [], []
+        for _, head in scorer.heads:
+            out = np.zeros((n, n_labels), np.float32)
+            head.add_scores(query, 1.0, out)
+            by_head.append(out)
+            if not every:
+                tops.append(top_labels(out, min(PER_HEAD, n_labels))[0])
+        if every:
+            labels = np.broadcast_to(np.arange(n_labels, dtype=np.int32), (n, n_labels)).copy()
+        else:
+            labels = np.sort(np.hstack(tops), axis=1) if n else np.zeros((0, width), np.int32)
+            labels[:, 1:][labels[:, 1:] == labels[:, :-1]] = -1
+        scores = np.stack([np.take_along_axis(s, np.maximum(labels, 0), axis=1) for s in by_head], axis=1)
+        truth = np.zeros((n, n_labels), np.uint8)
+        owner = np.repeat(np.arange(n), np.diff(block.labels.indptr))
+        truth[owner, block.labels.indices] = 1
+        found = np.take_along_axis(truth, np.maximum(labels, 0), axis=1) * (labels >= 0)
+        return {
+            "labels": labels,
+            "scores": scores,
+            "best": np.stack([s.max(axis=1) for s in by_head], axis=1),
+            "truth": found.astype(np.uint8),
+            "n_true": np.diff(block.labels.indptr).astype(np.int32),
+        }
+
+
+@compiled
+def _objective(
+    scores: np.ndarray,
+    weights: np.ndarray,
+    labels: np.ndarray,
+    truth: np.ndarray,
+    n_true: np.ndarray,
+    auc: bool,
+) -> np.ndarray:
+    """Return the sums of hits at 1, 3, 5 (over 1, 3, 5), nDCG at 5 and AUC of weighted scores."""
+    out = np.zeros(5)
+    n, n_heads, width = scores.shape
+    total = np.empty(width)
+    top = np.empty(5, np.int64)
+    for i in range(n):
+        for c in range(width):
+            s = 0.0
+            for h in range(n_heads):
+                s += weights[h] * scores[i, h, c]
+            total[c] = s if labels[i, c] >= 0 else -np.inf
+        size = 0
+        for c in range(width):
+            if labels[i, c] < 0:
+                continue
+            j = min(size, 5)
+            while j > 0 and total[top[j - 1]] < total[c]:
+                j -= 1
+            if j < 5:
+                for t in range(min(size, 4), j, -1):
+                    top[t] = top[t - 1]
+                top[j] = c
+                size = min(size + 1, 5)
+        gain, ideal = 0.0, 0.0
+        for j in range(5):
+            if j < size and truth[i, top[j]]:
+                gain += 1.0 / np.log2(j + 2.0)
+                if j < 1:
+                    out[0] += 1.0
+                if j < 3:
+                    out[1] += 1.0 / 3.0
+                out[2] += 1.0 / 5.0
+            if j < n_true[i]:
+                ideal += 1.0 / np.log2(j + 2.0)
+        if ideal > 0.0:
+            out[3] += gain / ideal
+        if auc and 0 < n_true[i] < width:
+            above = 0.0
+            for c in range(width):
+                if truth[i, c]:
+                    for e in range(width):
+                        if not truth[i, e]:
+                            if total[c] > total[e]:
+                                above += 1.0
+                            elif total[c] == total[e]:
+                                above += 0.5
+            out[4] += above / (n_true[i] * (width - n_true[i]))
+    return out
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen on held-out documents, and how each head did there.
+
+    Attributes
+    ----------
+    weights : dict of str to float
+        Weight of each chosen head, to multiply its own scores.
+    objective : float
+        Value reached by the blend.
+    scores : dict of str to dict
+        P@1, P@3, P@5, nDCG@5 (and AUC where all labels are candidates) of every head alone and of the blend.
+    n_documents : int
+        Held-out documents.
+    """
+
+    weights: dict[str, float]
+    objective: float
+    scores: dict[str, dict[str, float]]
+    n_documents: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {
+            "weights": self.weights,
+            "objective": self.objective,
+            "held_out": self.scores,
+            "n_held_out": self.n_documents,
+        }
+
+
+def score_held_out(engine: Engine, scorer: Scorer, selection: Selection) -> dict[str, np.ndarray]:
+    """Run `CandidatesPass` over the held-out documents and return its rows."""
+    result = engine.run(
+        CandidatesPass(engine.corpus.n_words, selection, scorer=stored_scorer(engine, scorer))
+    )
+    shards = range(len(engine.corpus.shards))
+    return {name: np.concatenate([handle.read(i) for i in shards]) for name, handle in result.rows.items()}
+
+
+def stored_scorer(engine: Engine, scorer: Scorer) -> Scorer:
+    """Return the scorer with its large arrays stored for workers to map."""
+    stored: Scorer = transform_fields(
+        scorer,
+        lambda leaf: engine.put(leaf) if isinstance(leaf, np.ndarray) and leaf.nbytes > 1 << 16 else leaf,
+    )
+    return stored
+
+
+def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str]) -> Choice:
+    """Find the weights of a blend by coordinate ascent.
+
+    The objective is the mean of P@1, P@3, P@5 and nDCG@5, and of AUC where all labels are candidates. The
+    first weight is that of the best head alone; of the variants of a head (same group) one is kept.
+
+    Parameters
+    ----------
+    names : list of str
+        Names of the heads in the order of ``rows["scores"]``.
+    rows : dict of str to ndarray
+        From `score_held_out`.
+    groups : dict of str to str
+        Group of each head.
+    """
+    scores, labels, truth, n_true = rows["scores"], rows["labels"], rows["truth"], rows["n_true"]
+    n = len(n_true)
+    auc = bool((labels >= 0).all()) and labels.shape[1] > 0
+    scale = np.maximum(rows["best"].astype(np.float64).mean(axis=0), 1e-30) if n else np.ones(len(names))
+
+    def measure(weights: np.ndarray) -> np.ndarray:
+        return np.asarray(_objective(scores, weights / scale, labels, truth, n_true, auc) / max(n, 1))
+
+    def value(weights: np.ndarray) -> float:
+        parts = measure(weights)
+        return float(parts.mean() if auc else parts[:4].mean())
+
+    def named(parts: np.ndarray) -> dict[str, float]:
+        keys = ["P@1", "P@3", "P@5", "nDCG@5"] + (["AUC"] if auc else [])
+        return {key: float(x) for key, x in zip(keys, parts, strict=False)}
+
+    identity = np.eye(len(names))
+    alone = [value(row) for row in identity]
+    first = int(np.argmax(alone))
+    weights, best = identity[first].copy(), alone[first]
+    improved = True
+    while improved:
+        improved = False
+        for h in np.argsort(-np.asarray(alone), kind="stable"):
+            if h == first:
+                continue
+            twins = [j for j, name in enumerate(names) if groups[name] == groups[names[h]] and j != h]
+            if first in twins:
+                continue
+            for grid in GRID:
+                trial = weights.copy()
+                trial[twins] = 0.0
+                trial[h] = grid
+                if (got := value(trial)) > best + MIN_GAIN:
+                    weights, best, improved = trial, got, True
+    report = {name: named(measure(identity[j])) for j, name in enumerate(names)}
+    report["auto"] = named(measure(weights))
+    chosen = {name: float(w / s) for name, w, s in zip(names, weights, scale, strict=True) if w > 0}
+    return Choice(chosen, best, report, n)

@@ -1,0 +1,47 @@
+"""Rows as features: tf-idf with unit length, from counts taken at ingest."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.sparse import csr_array
+
+
+def inverse_document_frequency(document_frequency: np.ndarray, n_documents: int) -> np.ndarray:
+    """Return ``ln((1 + N) / (1 + df)) + 1`` for every word.
+
+    Parameters
+    ----------
+    document_frequency : ndarray of shape (d,), int64
+    n_documents : int
+
+    Returns
+    -------
+    ndarray of shape (d,), float64
+    """
+    return np.asarray(np.log((1.0 + n_documents) / (1.0 + document_frequency)) + 1.0)
+
+
+def tfidf_rows(words: csr_array, idf: np.ndarray, dtype: np.typing.DTypeLike = np.float64) -> csr_array:
+    """Return rows ``(1 + ln tf) idf`` scaled to Euclidean length one; empty rows stay empty.
+
+    Values below one (weights, not counts) are taken as they are instead of ``1 + ln tf``.
+
+    Parameters
+    ----------
+    words : csr_array of shape (n, d)
+    idf : ndarray of shape (d,)
+    dtype : dtype
+        Type of the result.
+
+    Returns
+    -------
+    csr_array of shape (n, d)
+    """
+    tf = words.data.astype(np.float64)
+    tf = np.where(tf > 1.0, 1.0 + np.log(np.maximum(tf, 1.0)), tf)
+    values = tf * idf[words.indices]
+    squares = np.add.reduceat(np.append(values**2, 0.0), words.indptr[:-1]) if words.shape[0] else values[:0]
+    counts = np.diff(words.indptr)
+    squares = np.where(counts > 0, squares, 1.0)
+    scale = np.repeat(1.0 / np.sqrt(np.where(squares > 0, squares, 1.0)), counts)
+    return csr_array(((values * scale).astype(dtype), words.indices, words.indptr), shape=words.shape)

@@ -1,0 +1,193 @@
+"""Sums for scoring labels by least squares: sketches of tf-idf rows, ridge sums, sparse cross moments.
+
+A is the matrix of tf-idf rows (n x d), Y the labels (n x L, 0/1), R a basis (d x r), Z = A R.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.corpus import Block
+from distmom.engine.passes import Pass, Rows
+from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.counter import normal_omega
+from distmom.moments.features import tfidf_rows
+from distmom.moments.kernels import gather, scatter
+
+
+@dataclass(frozen=True)
+class FeatureSketchPass(Pass):
+    """Multiply ``A'A`` by a test matrix or a basis.
+
+    Attributes
+    ----------
+    idf : ndarray of shape (n_words,)
+    n_columns : int
+    seed : int
+    basis : ndarray of shape (n_words, n_columns), optional
+        In place of the test matrix (a power pass).
+
+    Notes
+    -----
+    Sums: ``sketch`` (n_words, n_columns).
+    """
+
+    idf: Any = None
+    n_columns: int = 0
+    seed: int = 0
+    basis: Any = None
+
+    @property
+    def name(self) -> str:
+        return "features"
+
+    def working_bytes(self, n_rows: int) -> int:
+        return 8 * n_rows * self.n_columns * 2
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"sketch": SumSpec((self.n_words, self.n_columns), by_feature=True)}
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        a = tfidf_rows(block.words, self.idf)
+        if self.basis is None:
+            present, local = np.unique(a.indices, return_inverse=True)
+            matrix = normal_omega(present, self.n_columns, seed=self.seed)
+        else:
+            local, matrix = a.indices, self.basis
+        products = gather(a.indptr, local, a.data, matrix)
+        scatter(a.indptr, a.indices, a.data, products, sums["sketch"], self.slab.start)
+        return None
+
+
+@dataclass(frozen=True)
+class CrossMomentPass(Pass):
+    """Accumulate the sparse cross moment of features and labels.
+
+    Attributes
+    ----------
+    n_labels : int
+    idf : ndarray of shape (n_words,)
+    projected_nnz : int
+        Bound of the number of entries, for the plan.
+
+    Notes
+    -----
+    Sums: ``cross`` = A'Y (n_words, n_labels) sparse, ``squares`` = diag(A'A) (n_words,), ``labels`` = Y'1
+    (n_labels,), ``n_documents`` ().
+    """
+
+    n_labels: int = 0
+    idf: Any = None
+    projected_nnz: int = 0
+
+    @property
+    def name(self) -> str:
+        return "cross"
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {
+            "cross": SumSpec(
+                (self.n_words, self.n_labels),
+                by_feature=True,
+                sparse=True,
+                n_bytes=12 * self.projected_nnz + 8 * self.n_words,
+            ),
+            "squares": SumSpec((self.n_words,), by_feature=True),
+            "labels": SumSpec((self.n_labels,)),
+            "n_documents": SumSpec(()),
+        }
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        a = tfidf_rows(block.words, self.idf)
+        if self.features is not None:
+            a = csr_array(a[:, self.features])
+        ones = csr_array(
+            (np.ones(block.labels.nnz), block.labels.indices, block.labels.indptr), shape=block.labels.shape
+        )
+        sums.add("cross", csr_array(a.T @ ones))
+        sums["squares"] += np.bincount(a.indices, a.data**2, minlength=a.shape[1])
+        sums["labels"] += np.bincount(block.labels.indices, minlength=self.n_labels)
+        sums["n_documents"] += block.n_documents
+        return None
+
+
+@dataclass(frozen=True)
+class RidgePass(Pass):
+    """Accumulate what least squares from ``Z = A R`` to the labels needs, and store the rows of Z if asked.
+
+    Attributes
+    ----------
+    n_labels, rank : int
+    idf : ndarray of shape (n_words,)
+    basis : ndarray of shape (n_words, rank)
+        R.
+    store : bool
+        Return the rows of Z, float32.
+
+    Notes
+    -----
+    Sums: ``zz`` = Z'Z, ``z`` = Z'1, ``zy`` = Y'Z (n_labels, rank), ``y`` = Y'1, ``n_documents`` ().
+    """
+
+    n_labels: int = 0
+    rank: int = 0
+    idf: Any = None
+    basis: Any = None
+    store: bool = False
+
+    @property
+    def name(self) -> str:
+        return "ridge"
+
+    def working_bytes(self, n_rows: int) -> int:
+        return 8 * n_rows * self.rank * 2
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {
+            "zz": SumSpec((self.rank, self.rank)),
+            "z": SumSpec((self.rank,)),
+            "zy": SumSpec((self.n_labels, self.rank)),
+            "y": SumSpec((self.n_labels,)),
+            "n_documents": SumSpec(()),
+        }
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        a = tfidf_rows(block.words, self.idf)
+        z = gather(a.indptr, a.indices, a.data, self.basis).astype(np.float64)
+        labels = block.labels
+        sums["zz"] += z.T @ z
+        sums["z"] += z.sum(axis=0)
+        scatter(labels.indptr, labels.indices, np.ones(labels.nnz), z, sums["zy"], 0)
+        sums["y"] += np.bincount(labels.indices, minlength=self.n_labels)
+        sums["n_documents"] += block.n_documents
+        return {"z": z.astype(np.float32)} if self.store else None
+
+
+def ridge_coefficients(sums: Sums, penalty: float) -> tuple[np.ndarray, np.ndarray]:
+    """Solve the centred ridge regression from the sums of `RidgePass`.
+
+    The penalty is relative to the mean diagonal of the centred Gram matrix; relative to the plain one it
+    would grow with the mean and shrink too much.
+
+    Parameters
+    ----------
+    sums : Sums
+    penalty : float
+        Positive.
+
+    Returns
+    -------
+    coefficients : ndarray of shape (rank, n_labels)
+    intercept : ndarray of shape (n_labels,)
+    """
+    n = float(sums["n_documents"])
+    mean_z, mean_y = np.asarray(sums["z"]) / n, np.asarray(sums["y"]) / n
+    gram = np.asarray(sums["zz"]) - n * np.outer(mean_z, mean_z)
+    cross = np.asarray(sums["zy"]).T - n * np.outer(mean_z, mean_y)
+    gram = gram + (penalty * np.trace(gram) / len(gram)) * np.eye(len(gram))
+    coefficients = np.linalg.solve(gram, cross)
+    return coefficients, mean_y - mean_z @ coefficients

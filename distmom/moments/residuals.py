@@ -1,0 +1,183 @@
+"""Residual passes: what a sparse linear scorer still gets wrong, on the true labels and its hardest wrong ones.
+
+With A the tf-idf rows and weights W (d x L), a pass accumulates ``A'R`` for the residual ``R = Y - A W``
+restricted, in every row, to the true labels and the few wrong labels of largest score. Adding
+``D^-1 A'R`` to W, D = diag(A'A) + mu, is one Jacobi step of ridge regression on those entries: additive over
+shards, sparse, and without a loop over labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.compiled import compiled
+from distmom.corpus import Block
+from distmom.engine.csr import MixedRows
+from distmom.engine.passes import Pass, Rows
+from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.features import tfidf_rows
+
+
+@dataclass(frozen=True)
+class ResidualPass(Pass):
+    """Accumulate the cross moment of features and residuals.
+
+    Attributes
+    ----------
+    n_labels : int
+    idf : ndarray of shape (n_words,)
+    weights : MixedRows
+        W (n_words, n_labels), float32.
+    inverse_diagonal : ndarray of shape (n_words,)
+        1 / D.
+    n_negatives : int
+        Wrong labels a row.
+    leave_out : float
+        1 where the weights were fitted to these rows, 0 where they were not.
+    projected_nnz : int
+        Bound of the number of entries, for the plan.
+
+    Notes
+    -----
+    Sums: ``cross`` = A'R (n_words, n_labels) sparse, ``missing`` (2,): the sum of the residuals of true
+    labels, and their number.
+    """
+
+    n_labels: int = 0
+    idf: Any = None
+    weights: MixedRows | None = None
+    inverse_diagonal: Any = None
+    n_negatives: int = 8
+    leave_out: float = 1.0
+    projected_nnz: int = 0
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {
+            "cross": SumSpec(
+                (self.n_words, self.n_labels),
+                dtype="float32",
+                by_feature=True,
+                sparse=True,
+                n_bytes=8 * self.projected_nnz + 8 * self.n_words,
+            ),
+            "missing": SumSpec((2,)),
+        }
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        assert self.weights is not None
+        a = tfidf_rows(block.words, self.idf, np.float32)
+        y, w = block.labels, self.weights
+        n_true = np.diff(y.indptr)
+        indptr = np.concatenate([[0], np.cumsum(n_true + self.n_negatives)]).astype(np.int64)
+        indices = np.zeros(indptr[-1], np.int32)
+        data = np.zeros(indptr[-1], np.float32)
+        hard_residuals(
+            a.indptr, a.indices, a.data, y.indptr, y.indices,
+            w.sparse.indptr, w.sparse.indices, w.sparse.data, w.dense_row, w.dense, self.inverse_diagonal,
+            self.n_labels, self.n_negatives, self.leave_out, indptr, indices, data,
+        )  # fmt: skip
+        residual = csr_array((data, indices, indptr), shape=(block.n_documents, self.n_labels))
+        residual.sum_duplicates()
+        residual.eliminate_zeros()
+        if self.features is not None:
+            a = csr_array(a[:, self.features])
+        sums.add("cross", csr_array(a.T @ residual))
+        truth = np.zeros(len(data), bool)
+        starts = np.repeat(indptr[:-1], n_true)
+        truth[starts + np.arange(len(starts)) - np.repeat(y.indptr[:-1], n_true)] = True
+        sums["missing"] += (data[truth].sum(), truth.sum())
+        return None
+
+
+@compiled
+def hard_residuals(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    y_indptr: np.ndarray,
+    y_indices: np.ndarray,
+    w_indptr: np.ndarray,
+    w_indices: np.ndarray,
+    w_data: np.ndarray,
+    dense_row: np.ndarray,
+    dense: np.ndarray,
+    inverse_diagonal: np.ndarray,
+    n_labels: int,
+    n_negatives: int,
+    leave_out: float,
+    out_indptr: np.ndarray,
+    out_indices: np.ndarray,
+    out_data: np.ndarray,
+) -> None:
+    """Fill the residual ``y - score`` of every row on its true labels and its best wrong ones.
+
+    A true label is scored without the row's own share, ``leave_out * sum_v a_v^2 / D_v``: the row must not
+    explain itself.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarray
+        Feature rows in CSR.
+    y_indptr, y_indices : ndarray
+        Labels in CSR.
+    w_indptr, w_indices, w_data : ndarray
+        Weights (d, L) in CSR, but for the words with ``dense_row[v] >= 0``.
+    dense_row : ndarray of shape (d,)
+    dense : ndarray of shape (n_dense, L)
+        Nearly full rows of W.
+    inverse_diagonal : ndarray of shape (d,)
+        1 / D.
+    n_labels, n_negatives : int
+    leave_out : float
+    out_indptr : ndarray of shape (n + 1,)
+        Room for ``n_true + n_negatives`` entries a row.
+    out_indices, out_data : ndarray
+        Filled in place; unused entries get value 0.
+    """
+    scores = np.zeros(n_labels, np.float32)
+    best = np.empty(n_negatives, np.float32)
+    best_ids = np.empty(n_negatives, np.int32)
+    for i in range(indptr.shape[0] - 1):
+        scores[:] = 0.0
+        own = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            v = indices[p]
+            x = np.float32(data[p])
+            own += x * x * inverse_diagonal[v]
+            if dense_row[v] >= 0:
+                weights = dense[dense_row[v]]
+                for label in range(n_labels):
+                    scores[label] += x * weights[label]
+            else:
+                for q in range(w_indptr[v], w_indptr[v + 1]):
+                    scores[w_indices[q]] += x * w_data[q]
+        position = out_indptr[i]
+        for p in range(y_indptr[i], y_indptr[i + 1]):
+            label = y_indices[p]
+            out_indices[position] = label
+            out_data[position] = 1.0 - (scores[label] - leave_out * own)
+            scores[label] = 0.0
+            position += 1
+        best[:] = 0.0
+        best_ids[:] = 0
+        worst = np.float32(0.0)
+        for label in range(n_labels):
+            s = scores[label]
+            if s > worst:
+                # Insertion into a short list sorted by falling score.
+                j = n_negatives - 1
+                while j > 0 and best[j - 1] < s:
+                    best[j] = best[j - 1]
+                    best_ids[j] = best_ids[j - 1]
+                    j -= 1
+                best[j] = s
+                best_ids[j] = label
+                worst = best[n_negatives - 1]
+        for j in range(n_negatives):
+            out_indices[position] = best_ids[j]
+            out_data[position] = -best[j]
+            position += 1

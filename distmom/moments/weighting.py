@@ -1,0 +1,125 @@
+"""How much each document counts in the moments of order two, three and in the label moment.
+
+With n words and m labels in a document, an estimator of order o counts the ordered tuples of positions
+``f_o(n)``: ``n^o`` with every tuple (``moments="paper"``), ``n (n-1)`` and ``n (n-1) (n-2)`` with distinct
+positions (``moments="distinct"``). A document enters with ``rho_o = omega / f_o(n)``, so that its own moment
+has mass ``omega``:
+
+========== ==========================================================================
+weighting  omega
+========== ==========================================================================
+pooled     ``f_o(n)``: every tuple counts the same (multi-label paper, equations 16, 18, 21)
+document   1: every document counts the same
+length     ``(n / (n + c))^2`` with c the mean length: long documents up to a bound
+========== ==========================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.errors import UsageError
+
+MOMENTS = ("paper", "distinct")
+WEIGHTINGS = ("pooled", "document", "length")
+
+
+@dataclass(frozen=True)
+class MomentKind:
+    """Which tuples of positions count, and how much each document does.
+
+    Attributes
+    ----------
+    moments : {"paper", "distinct"}
+    weighting : {"pooled", "document", "length"}
+    binary : bool
+        Words are present or absent; otherwise counts are used.
+    length_scale : float
+        The c of ``weighting="length"``.
+    """
+
+    moments: str = "paper"
+    weighting: str = "pooled"
+    binary: bool = True
+    length_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.moments not in MOMENTS:
+            raise UsageError(f"moments: expected one of {', '.join(MOMENTS)}, got {self.moments!r}")
+        if self.weighting not in WEIGHTINGS:
+            raise UsageError(f"weighting: expected one of {', '.join(WEIGHTINGS)}, got {self.weighting!r}")
+
+    @property
+    def distinct(self) -> bool:
+        """Pairs and triples are of distinct positions."""
+        return self.moments == "distinct"
+
+
+@dataclass(frozen=True)
+class DocumentWeights:
+    """Weights of the documents of a block.
+
+    Attributes
+    ----------
+    rho1, rho2, rho3, rho_label : ndarray of shape (n,), float64
+        Factor of a document's sum over positions, pairs, triples, and label-pair tuples; zero where a
+        document is too short.
+    mass1, mass2, mass3, mass_label : float
+        Total mass that the block brings to each moment; the moment is the sum divided by the total mass.
+    """
+
+    rho1: np.ndarray
+    rho2: np.ndarray
+    rho3: np.ndarray
+    rho_label: np.ndarray
+    mass1: float
+    mass2: float
+    mass3: float
+    mass_label: float
+
+
+def word_values(words: csr_array, kind: MomentKind, dtype: np.typing.DTypeLike = np.float64) -> np.ndarray:
+    """Return the stored values that enter the moments: ones, or the counts."""
+    return np.ones(words.nnz, dtype) if kind.binary else words.data.astype(dtype)
+
+
+def document_weights(
+    lengths: np.ndarray, n_labels: np.ndarray, kind: MomentKind, row_weights: np.ndarray | None = None
+) -> DocumentWeights:
+    """Return the weights of documents.
+
+    Parameters
+    ----------
+    lengths : ndarray of shape (n,)
+        Number of words of each document (distinct words when ``kind.binary``).
+    n_labels : ndarray of shape (n,)
+        Number of labels of each document.
+    kind : MomentKind
+    row_weights : ndarray of shape (n,), optional
+        How often each document counts; one when absent.
+    """
+    n = lengths.astype(np.float64)
+    m = n_labels.astype(np.float64)
+    own = np.ones(len(n)) if row_weights is None else row_weights.astype(np.float64)
+    step = 1.0 if kind.distinct else 0.0
+    tuples = {1: n, 2: n * (n - step), 3: n * (n - step) * (n - 2 * step)}
+
+    def weigh(count: np.ndarray) -> tuple[np.ndarray, float]:
+        usable = count > 0
+        if kind.weighting == "pooled":
+            omega = count
+        elif kind.weighting == "document":
+            omega = np.ones_like(n)
+        else:
+            omega = (n / (n + kind.length_scale)) ** 2
+        rho = np.divide(own * omega, count, out=np.zeros_like(n), where=usable)
+        return rho, float((own * omega)[usable].sum())
+
+    rho1, mass1 = weigh(tuples[1])
+    rho2, mass2 = weigh(tuples[2])
+    rho3, mass3 = weigh(tuples[3])
+    rho_label, mass_label = weigh(tuples[2] * m)
+    return DocumentWeights(rho1, rho2, rho3, rho_label, mass1, mass2, mass3, mass_label)

@@ -1,0 +1,242 @@
+"""Word moments of orders one to three, never formed in the size of the vocabulary.
+
+With counts ``x`` (or 0/1 presence) of a document and the weights of `distmom.moments.weighting`:
+
+    M1 = sum rho1 x                                   M2 = sum rho2 (x x' - diag x)
+    M3 = sum rho3 (x (x) x (x) x - sym3(sum_v x_v e_v (x) e_v (x) x) + 2 sum_v x_v e_v (x) e_v (x) e_v)
+
+each over its mass; the terms after the first are left out with ``moments="paper"`` (multi-label paper,
+equations 16 and 18; tensor paper, equations 8 and 9). `WordSketchPass` returns ``M2 R`` for a test matrix or
+basis R (d x r), `WordMomentsPass` the three moments in a basis Q (d x r): ``Q'M1``, ``Q'M2 Q``, ``M3(Q,Q,Q)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus import Block
+from distmom.engine.passes import Pass, Rows
+from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.counter import normal_omega
+from distmom.moments.kernels import (
+    add_third_moment,
+    column_sums,
+    fill_pairs,
+    fill_symmetric,
+    gather,
+    scatter,
+    scatter_distinct,
+)
+from distmom.moments.weighting import DocumentWeights, MomentKind, document_weights, word_values
+
+
+@dataclass(frozen=True)
+class WordSketchPass(Pass):
+    """Multiply the second word moment by a test matrix or a basis.
+
+    Attributes
+    ----------
+    kind : MomentKind
+    n_columns : int
+        Columns of the test matrix.
+    seed : int
+        Seed of the test matrix, whose row for a word depends on seed and word alone.
+    basis : ndarray of shape (n_words, n_columns), optional
+        Multiplied in place of the test matrix (a power pass).
+
+    Notes
+    -----
+    Sums: ``sketch`` (n_words, n_columns), ``mass`` ().
+    """
+
+    kind: MomentKind = field(default_factory=MomentKind)
+    n_columns: int = 0
+    seed: int = 0
+    basis: Any = None
+
+    @property
+    def name(self) -> str:
+        return "sketch" if self.basis is None else "power"
+
+    def working_bytes(self, n_rows: int) -> int:
+        return 8 * self.n_columns * n_rows * 4
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"sketch": SumSpec((self.n_words, self.n_columns), by_feature=True), "mass": SumSpec(())}
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        words = block.words
+        weights = block_weights(block, self.kind)
+        values = word_values(words, self.kind)
+        if self.basis is None:
+            present, local = np.unique(words.indices, return_inverse=True)
+            matrix = normal_omega(present, self.n_columns, seed=self.seed)
+        else:
+            local, matrix = words.indices, self.basis
+        products = gather(words.indptr, local, values, matrix).astype(np.float64)
+        if self.kind.distinct:
+            scatter_distinct(
+                words.indptr, words.indices, local, values, weights.rho2, products, matrix,
+                sums["sketch"], self.slab.start,
+            )  # fmt: skip
+        else:
+            products *= weights.rho2[:, None]
+            scatter(words.indptr, words.indices, values, products, sums["sketch"], self.slab.start)
+        sums["mass"] += weights.mass2
+        return None
+
+
+@dataclass(frozen=True)
+class WordMomentsPass(Pass):
+    """Project the word moments of orders one to three onto a basis.
+
+    Attributes
+    ----------
+    kind : MomentKind
+    basis : ndarray of shape (n_words, r)
+        Its type is the type in which blocks are multiplied.
+
+    Notes
+    -----
+    Sums: ``m1`` (r,), ``m2`` (r, r), ``m3`` (r, r, r) by blocks, ``mass`` (3,), ``lengths`` (6,): documents,
+    documents with at least three words, and the sums of n, n^2, n^3, n^2 m. With distinct positions also
+    ``pair_rows`` (n_words, r), ``pair_mass`` and ``triple_mass`` (n_words,): what `word_moments` needs to take
+    the repeated positions out.
+    """
+
+    kind: MomentKind = field(default_factory=MomentKind)
+    basis: Any = None
+    rank: int = 0
+
+    @property
+    def name(self) -> str:
+        return "moments"
+
+    def working_bytes(self, n_rows: int) -> int:
+        return 8 * n_rows * self.rank * 3 + 8 * 4096 * 400 + 8 * 400 * self.rank
+
+    def specs(self) -> dict[str, SumSpec]:
+        r = self.rank
+        specs = {
+            "m1": SumSpec((r,)),
+            "m2": SumSpec((r, r)),
+            "m3": SumSpec((r, r, r)),
+            "mass": SumSpec((3,)),
+            "lengths": SumSpec((6,)),
+        }
+        if self.kind.distinct:
+            specs["pair_rows"] = SumSpec((self.n_words, r), by_feature=True)
+            specs["pair_mass"] = SumSpec((self.n_words,), by_feature=True)
+            specs["triple_mass"] = SumSpec((self.n_words,), by_feature=True)
+        return specs
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        words = block.words
+        weights = block_weights(block, self.kind)
+        values = word_values(words, self.kind)
+        projected = gather(words.indptr, words.indices, values, self.basis)
+        wide = projected.astype(np.float64)
+        sums["m1"] += weights.rho1 @ wide
+        sums["m2"] += wide.T @ (wide * weights.rho2[:, None])
+        add_third_moment(sums["m3"], projected, projected, weights.rho3)
+        sums["mass"] += (weights.mass1, weights.mass2, weights.mass3)
+        n, m = document_lengths(block, self.kind)
+        own = row_weights(block)
+        sums["lengths"] += (
+            own.sum(), own[n >= 3].sum(), own @ n, own @ n**2, own @ n**3, own @ (n**2 * m)
+        )  # fmt: skip
+        if self.kind.distinct:
+            first = self.slab.start
+            scatter(
+                words.indptr, words.indices, values, wide * weights.rho3[:, None], sums["pair_rows"], first
+            )
+            column_sums(words.indptr, words.indices, values, weights.rho2, sums["pair_mass"], first)
+            column_sums(words.indptr, words.indices, values, weights.rho3, sums["triple_mass"], first)
+        return None
+
+
+@dataclass(frozen=True)
+class WordMoments:
+    """Word moments in a basis Q of r columns.
+
+    Attributes
+    ----------
+    m1 : ndarray of shape (r,)
+        ``Q'M1``.
+    m2 : ndarray of shape (r, r)
+        ``Q'M2 Q``.
+    m3 : ndarray of shape (r, r, r)
+        ``M3(Q, Q, Q)``.
+    lengths : dict of str to float
+        Number of documents and means of the powers of their lengths.
+    """
+
+    m1: np.ndarray
+    m2: np.ndarray
+    m3: np.ndarray
+    lengths: dict[str, float]
+
+
+def word_moments(sums: Sums, kind: MomentKind, basis: np.ndarray | None = None) -> WordMoments:
+    """Turn the sums of `WordMomentsPass` into moments.
+
+    Parameters
+    ----------
+    sums : Sums
+    kind : MomentKind
+        As in the pass.
+    basis : ndarray of shape (n_words, r), optional
+        The pass's basis; needed to take out repeated positions.
+    """
+    m2, m3 = np.array(sums["m2"]), fill_symmetric(np.asarray(sums["m3"]))
+    if kind.distinct:
+        if basis is None:
+            raise ValueError("moments of distinct positions need the basis")
+        pairs = np.zeros_like(m3)
+        for start in range(0, len(basis), 8192):
+            part = slice(start, start + 8192)
+            q = np.asarray(basis[part], np.float64)
+            m2 -= q.T @ (q * np.asarray(sums["pair_mass"][part])[:, None])
+            # sym3(q q z) of z = pair_rows, less (2/3) of itself at z = triple_mass q: one product for both.
+            z = (
+                np.asarray(sums["pair_rows"][part])
+                - (2.0 / 3.0) * np.asarray(sums["triple_mass"][part])[:, None] * q
+            )
+            add_third_moment(pairs, q, z)
+        pairs = fill_pairs(pairs)
+        m3 -= pairs + pairs.transpose(0, 2, 1) + pairs.transpose(2, 1, 0)
+    mass1, mass2, mass3 = (max(float(x), np.finfo(float).tiny) for x in sums["mass"])
+    count, usable, n1, n2, n3, n2m = (float(x) for x in sums["lengths"])
+    scale = max(count, 1.0)
+    lengths = {
+        "n_documents": count,
+        "n_with_triples": usable,
+        "mean_length": n1 / scale,
+        "mean_length2": n2 / scale,
+        "mean_length3": n3 / scale,
+        "mean_length2_labels": n2m / scale,
+    }
+    return WordMoments(np.asarray(sums["m1"]) / mass1, (m2 + m2.T) / (2 * mass2), m3 / mass3, lengths)
+
+
+def document_lengths(block: Block, kind: MomentKind) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of words and of labels of every document of a block, float64."""
+    if kind.binary:
+        n = np.diff(block.words.indptr).astype(np.float64)
+    else:
+        n = np.asarray(block.words.sum(axis=1), np.float64).ravel()
+    return n, np.diff(block.labels.indptr).astype(np.float64)
+
+
+def row_weights(block: Block) -> np.ndarray:
+    """Return how often every document of a block counts, float64."""
+    return np.ones(block.n_documents) if block.weights is None else block.weights
+
+
+def block_weights(block: Block, kind: MomentKind) -> DocumentWeights:
+    """Return the weights of the documents of a block."""
+    n, m = document_lengths(block, kind)
+    return document_weights(n, m, kind, block.weights)

@@ -1,0 +1,80 @@
+"""Show a corpus with a model's vocabulary and label names."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.corpus import Block, Corpus, MemoryCorpus
+
+
+class AlignedCorpus:
+    """A corpus whose words and labels are numbered as a model numbers them.
+
+    Words that the model does not know are left out and counted; labels that it does not know follow its own,
+    so that an evaluation counts them.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    vocabulary, label_names : list of str
+        The model's.
+
+    Attributes
+    ----------
+    n_unknown_words : int
+        Words of the corpus's vocabulary that the model does not know.
+    n_unknown_labels : int
+        Labels of the corpus that the model does not know.
+    """
+
+    def __init__(self, corpus: Corpus | MemoryCorpus, vocabulary: list[str], label_names: list[str]) -> None:
+        self._corpus = corpus
+        words = {word: i for i, word in enumerate(vocabulary)}
+        labels = {name: i for i, name in enumerate(label_names)}
+        own_words, own_labels = list(corpus.vocabulary), list(corpus.label_names)
+        self._words = np.array([words.get(word, -1) for word in own_words], np.int64)
+        unknown = [name for name in own_labels if name not in labels]
+        for name in unknown:
+            labels[name] = len(labels)
+        self._labels = np.array([labels[name] for name in own_labels], np.int64)
+        self.n_unknown_words = int((self._words < 0).sum())
+        self.n_unknown_labels = len(unknown)
+        self.n_words, self.n_labels = len(vocabulary), len(labels)
+        self.vocabulary, self.label_names = vocabulary, [*label_names, *unknown]
+        self.n_documents, self.shards = corpus.n_documents, corpus.shards
+        key = hashlib.sha256(corpus.digest.encode())
+        for names in (vocabulary, self.label_names):
+            key.update("\n".join(names).encode() + b"\0")
+        self.digest = key.hexdigest()
+
+    def read_shard(self, i: int) -> Block:
+        """Read a shard in the model's numbering."""
+        block = self._corpus.read_shard(i)
+        return Block(
+            words=_renumbered(block.words, self._words, self.n_words),
+            labels=_renumbered(block.labels, self._labels, self.n_labels),
+            first=block.first,
+        )
+
+
+def align(corpus: Corpus | MemoryCorpus, vocabulary: list[str], label_names: list[str]) -> Any:
+    """Return the corpus itself when its numbering is the model's, else an `AlignedCorpus`."""
+    same_words = list(corpus.vocabulary) == vocabulary
+    if same_words and list(corpus.label_names)[: len(label_names)] == label_names:
+        return corpus
+    return AlignedCorpus(corpus, vocabulary, label_names)
+
+
+def _renumbered(matrix: csr_array, numbers: np.ndarray, n_columns: int) -> csr_array:
+    new = numbers[matrix.indices]
+    kept = new >= 0
+    indptr = np.concatenate([[0], np.cumsum(kept)])[matrix.indptr]
+    out = csr_array(
+        (matrix.data[kept], new[kept].astype(np.int32), indptr), shape=(matrix.shape[0], n_columns)
+    )
+    out.sort_indices()
+    return out

@@ -1,0 +1,174 @@
+"""Rank labels for any number of documents, shard by shard, and write the top lists."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.engine import Engine, Observer, Pass, PassResult, Rows, Sums, SumSpec, open_engine, open_executor
+from distmom.errors import UsageError
+from distmom.models.heads import Scorer
+from distmom.models.kernels import top_labels
+from distmom.models.multilabel import MultiLabelMoM
+from distmom.models.selection import stored_scorer
+from distmom.predict.aligned import align
+
+
+@dataclass(frozen=True)
+class PredictPass(Pass):
+    """Store the best labels of every document.
+
+    Attributes
+    ----------
+    scorer : Scorer
+    top : int
+        Labels a document.
+
+    Notes
+    -----
+    Rows: ``labels`` (n, top) int32, ``scores`` (n, top) float32. Sums: ``n_documents``, ``n_empty`` (documents
+    without any known word).
+    """
+
+    scorer: Scorer | None = None
+    top: int = 5
+
+    @property
+    def name(self) -> str:
+        return "predict"
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"n_documents": SumSpec(()), "n_empty": SumSpec(())}
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        assert self.scorer is not None
+        labels, scores = ranked(self.scorer, block, self.top)
+        sums["n_documents"] += block.n_documents
+        sums["n_empty"] += float((np.diff(block.words.indptr) == 0).sum())
+        return {"labels": labels, "scores": scores}
+
+
+def ranked(scorer: Scorer, block: Block, top: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels and scores of the best labels, (n, top) each."""
+    labels = np.zeros((block.n_documents, top), np.int32)
+    scores = np.zeros((block.n_documents, top), np.float32)
+    for window, part in scorer.blocks(block):
+        labels[window], scores[window] = top_labels(scorer.scores(scorer.query(part)), top)
+    return labels, scores
+
+
+def predict_corpus(
+    model: MultiLabelMoM,
+    corpus: Corpus | MemoryCorpus,
+    out: str | os.PathLike[str],
+    *,
+    top: int = 5,
+    client: Any = None,
+    memory_limit: int | None = None,
+    observer: Observer | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Write the top labels of every document of a corpus.
+
+    The output directory holds ``predictions.zarr``, a CSR matrix of scores (n_documents, n_labels) as AnnData
+    reads it, and ``predictions.tsv``: a line a document, ``label<TAB>score`` repeated, best first.
+
+    Parameters
+    ----------
+    model : MultiLabelMoM
+    corpus : Corpus or MemoryCorpus
+    out : path-like
+    top : int
+        Labels a document; fewer when the model has fewer.
+    client : distributed.Client or Executor, optional
+    memory_limit : int, optional
+    observer : callable, optional
+    overwrite : bool
+        Replace earlier predictions.
+
+    Returns
+    -------
+    dict
+        ``n_documents``, ``n_empty``, ``n_unknown_words`` and ``out``.
+
+    Raises
+    ------
+    UsageError
+        If the output exists.
+    """
+    target = Path(out).absolute()
+    if top < 1:
+        raise UsageError(f"top: expected at least 1, got {top}")
+    if target.exists() and not (overwrite and (target / "predictions.tsv").exists()):
+        raise UsageError(f"{target}: exists; choose another path, or overwrite earlier predictions")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    top = min(top, model.scorer_.n_labels)
+    aligned = align(corpus, model.vocabulary_, model.label_names_)
+    temporary = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
+    temporary.mkdir()
+    try:
+        with (
+            open_executor(client) as executor,
+            open_engine(aligned, temporary / "run", executor, memory_limit, observer) as engine,
+        ):
+            result = run_predictions(engine, model.scorer_, top)
+            _write(temporary / "out", result, len(aligned.shards), top, model.label_names_)
+        if target.exists():
+            aside = temporary / "old"
+            os.rename(target, aside)
+        os.rename(temporary / "out", target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return {
+        "n_documents": int(result.sums["n_documents"]),
+        "n_empty": int(result.sums["n_empty"]),
+        "n_unknown_words": int(getattr(aligned, "n_unknown_words", 0)),
+        "out": str(out),
+    }
+
+
+def run_predictions(engine: Engine, scorer: Scorer, top: int) -> PassResult:
+    """Run `PredictPass` with the scorer stored for workers to map."""
+    return engine.run(PredictPass(engine.corpus.n_words, scorer=stored_scorer(engine, scorer), top=top))
+
+
+def _write(out: Path, result: PassResult, n_shards: int, top: int, names: list[str]) -> None:
+    out.mkdir()
+    n = int(result.sums["n_documents"])
+    group = zarr.create_group(
+        store=str(out / "predictions.zarr"),
+        attributes={"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [n, len(names)]},
+    )
+    codecs = [ZstdCodec(level=3), Crc32cCodec()]
+    options: dict[str, Any] = {"compressors": codecs, "config": {"write_empty_chunks": True}}
+    chunk = (max(1, min(n * top, 1 << 20)),)
+    data = group.create_array("data", shape=(n * top,), dtype="float32", chunks=chunk, **options)
+    indices = group.create_array("indices", shape=(n * top,), dtype="int32", chunks=chunk, **options)
+    indptr = group.create_array("indptr", shape=(n + 1,), dtype="int64", chunks=(n + 1,), **options)
+    indptr[...] = np.arange(0, n * top + 1, top, dtype=np.int64) if n else np.zeros(1, np.int64)
+    at = 0
+    with (out / "predictions.tsv").open("w", encoding="utf-8") as text:
+        for labels, scores in _by_shard(result, n_shards):
+            order = np.argsort(labels, axis=1)
+            span = slice(at, at + labels.size)
+            if labels.size:
+                data[span] = np.take_along_axis(scores, order, axis=1).ravel()
+                indices[span] = np.take_along_axis(labels, order, axis=1).ravel()
+            at += labels.size
+            for row, values in zip(labels.tolist(), scores.tolist(), strict=True):
+                text.write("\t".join(f"{names[i]}\t{s:.6g}" for i, s in zip(row, values, strict=True)) + "\n")
+
+
+def _by_shard(result: PassResult, n_shards: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for i in range(n_shards):
+        yield result.rows["labels"].read(i), result.rows["scores"].read(i)

@@ -1,0 +1,37 @@
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("ci", max_examples=300, deadline=None)
+settings.register_profile("dev", max_examples=50, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def real_data():
+    """The folder of real data sets, which a clone does not carry."""
+
+    def folder(name):
+        if not (DATA / name).is_dir():
+            pytest.skip(f"the data set {name} is not here")
+        return DATA / name
+
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A local cluster of two worker processes and a client that is nobody's default."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", memory_limit="2GiB"
+        ) as local,
+        Client(local, set_as_default=False) as client,
+    ):
+        yield client

@@ -1,0 +1,390 @@
+"""Ingest as a whole: vocabularies, label names, models, interruption, and real corpora."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from distmom.corpus import MemoryCorpus, ingest, open_corpus, write_corpus
+from distmom.corpus.tokenize import Tokenizer, choose_words
+from distmom.errors import InputError, StoreError, UsageError
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+
+
+def real(name):
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"{path} is not there: it is not part of a clone")
+    return path
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
+
+
+def dense(corpus):
+    blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
+    return (
+        np.concatenate([b.words.toarray() for b in blocks]),
+        np.concatenate([b.labels.toarray() for b in blocks]),
+    )
+
+
+# -- words ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "expected"),
+    [
+        ({}, "The cat's 3 cats_x, ÉTÉ e\u0301te\u0301 a", ["the", "cat", "cats", "été", "été"]),
+        ({"lowercase": False}, "The the", ["The", "the"]),
+        ({"min_word_length": 1}, "a bc", ["a", "bc"]),
+        ({"min_word_length": 3}, "a bc def", ["def"]),
+        ({"stop_words": ("the",)}, "the cat The", ["cat"]),
+        ({"ngram_max": 3}, "aa bb cc", ["aa", "bb", "cc", "aa bb", "bb cc", "aa bb cc"]),
+        ({"ngram_max": 2, "stop_words": ("of",)}, "city of wood", ["city", "wood", "city wood"]),
+        ({"token_pattern": r"\w+"}, "a1 b 22", ["a1", "22"]),
+        ({}, "", []),
+    ],
+)
+def test_tokenizer(options, text, expected):
+    tokenizer = Tokenizer(**options)
+    assert list(tokenizer.words([text])) == [expected]
+    assert Tokenizer.from_settings(tokenizer.settings()) == tokenizer
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"min_df": 0}, {"max_df": 0}, {"max_df": 1.5}, {"ngram_max": 0}, {"min_word_length": 0},
+        {"token_pattern": "("}, {"token_pattern": "(a)"}, {"token_pattern": "a*"},
+    ],
+)  # fmt: skip
+def test_tokenizer_settings_are_checked(options):
+    with pytest.raises(UsageError, match=next(iter(options))):
+        Tokenizer(**options)
+
+
+def test_vocabulary_is_ordered_and_bounded():
+    counts = {"d": 2, "a": 3, "c": 2, "b": 1, "e": 4}
+    assert choose_words(counts, 4, 2, 1.0) == ["e", "a", "c", "d"]
+    assert choose_words(counts, 4, 1, 0.5) == ["c", "d", "b"]
+    assert choose_words(counts, 4, 1, 3) == ["a", "c", "d", "b"]
+
+
+def test_stop_words_and_vocabulary_from_files(tmp_path):
+    source = write(tmp_path / "x.tsv", "a\tthe red ape\nb\tred the bee\n")
+    stop = write(tmp_path / "stop.txt", "red\n")
+    assert ingest(source, tmp_path / "1", stop_words="english").vocabulary == ["red"]
+    assert ingest(source, tmp_path / "2", stop_words=stop).vocabulary == ["the"]
+    words = write(tmp_path / "words.txt", "bee\nzebra\nape\n")
+    corpus = ingest(source, tmp_path / "3", vocabulary=words)
+    assert corpus.vocabulary == ["bee", "zebra", "ape"]
+    assert dense(corpus)[0].tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert corpus.warnings == {"unknown_words": 4}
+
+
+# -- labels --------------------------------------------------------------------------------------------------
+
+
+def test_labels_are_line_numbers_only_if_all_are_numbers(tmp_path):
+    labels = write(tmp_path / "labels.tsv", "u0\tape\nu1\tbee\nu2\tcow\n")
+    numbers = write(tmp_path / "n.tsv", "2,0\tred\n\tred\n")
+    corpus = ingest(numbers, tmp_path / "1", labels=labels, min_df=1)
+    assert corpus.label_names == ["ape", "bee", "cow"]
+    assert dense(corpus)[1].tolist() == [[1, 0, 1], [0, 0, 0]]
+    mixed = write(tmp_path / "m.tsv", "2,bee\tred\n")
+    corpus = ingest(mixed, tmp_path / "2", labels=labels, min_df=1)
+    assert corpus.label_names == ["ape", "bee", "cow", "2"]
+    assert corpus.warnings == {"unknown_labels": 1}
+    with pytest.raises(InputError, match=r"m\.tsv:1: label: expected a name of the label file, got '2'"):
+        ingest(mixed, tmp_path / "3", labels=labels, min_df=1, strict=True)
+    beyond = write(tmp_path / "b.tsv", "0\tred\n3\tred\n")
+    with pytest.raises(InputError, match=r"b\.tsv:2: label: expected a line number from 0 to 2, got 3"):
+        ingest(beyond, tmp_path / "4", labels=labels)
+
+
+def test_label_names_are_sorted(tmp_path):
+    source = write(tmp_path / "x.tsv", "10,b\tred\n9,a\tred\n")
+    assert ingest(source, tmp_path / "1").label_names == ["9", "10", "a", "b"]
+
+
+# -- with a model's columns ----------------------------------------------------------------------------------
+
+
+def test_new_texts_are_read_with_the_models_columns(tmp_path):
+    train = write(tmp_path / "x.tsv", "a,b\tThe Red ape\nb\tred bee the\n")
+    model = ingest(train, tmp_path / "train", min_df=1, stop_words=["the"], ngram_max=2)
+    new = write(
+        tmp_path / "new.jsonl", '{"text": "the red red fox", "labels": ["z", "b"]}\n{"text": "ape"}\n'
+    )
+    corpus = ingest(new, tmp_path / "new", like=model)
+    assert corpus.vocabulary == model.vocabulary
+    assert corpus.label_names == ["a", "b", "z"]
+    X, Y = dense(corpus)
+    assert X[0, model.vocabulary.index("red")] == 2
+    assert X.sum() == 3
+    assert Y.tolist() == [[0, 1, 1], [0, 0, 0]]
+    assert corpus.warnings == {"unknown_labels": 1, "unknown_words": 3}
+    with pytest.raises(UsageError, match="no other may be given"):
+        ingest(new, tmp_path / "again", like=model, vocabulary=["x"])
+
+
+def test_new_columns_are_read_with_the_models_columns(tmp_path):
+    like = SimpleNamespace(vocabulary=["p", "q", "r"], label_names=["x", "y"], settings={})
+    source = write(tmp_path / "new.xmc.txt", "2 3 4\n0,3 0:1 2:1\n1 1:1\n")
+    corpus = ingest(source, tmp_path / "1", like=like)
+    assert (corpus.vocabulary, corpus.label_names) == (["p", "q", "r"], ["x", "y", "3"])
+    assert dense(corpus)[1].tolist() == [[1, 0, 1], [0, 1, 0]]
+    corpus = ingest(source, tmp_path / "2", like=like, vocabulary=["r", "new", "p"])
+    assert dense(corpus)[0].tolist() == [[1, 0, 1], [0, 0, 0]]
+    assert corpus.warnings == {"unknown_labels": 1, "unknown_words": 1}
+    labels = write(tmp_path / "l.txt", "y\nx\nv\nw\n")
+    corpus = ingest(source, tmp_path / "3", like=like, labels=labels)
+    assert corpus.label_names == ["x", "y", "w"]
+    assert dense(corpus)[1].tolist() == [[0, 1, 1], [1, 0, 0]]
+    with pytest.raises(InputError, match="number of words: expected 3 as in the model, got 4"):
+        ingest(write(tmp_path / "w.xmc.txt", "1 4 2\n0 3:1\n"), tmp_path / "4", like=like)
+    svm = write(tmp_path / "s.svm", "x 1:1\n".replace("x", "7") + "0 9:2\n")
+    corpus = ingest(svm, tmp_path / "5", like=like, zero_based=True)
+    assert dense(corpus)[0].tolist() == [[0, 1, 0], [0, 0, 0]]
+    assert corpus.warnings == {"unknown_labels": 2, "unknown_words": 2}
+
+
+# -- documents from a program --------------------------------------------------------------------------------
+
+
+def test_write_corpus(tmp_path):
+    def documents():
+        yield ["b", "a", "b"], ["x"]
+        yield {"a": 2, "c": 0}, ["x", "y"]
+        yield {}, []
+
+    corpus = write_corpus(tmp_path / "c", documents(), shard_documents=2)
+    assert (corpus.vocabulary, corpus.label_names) == (["a", "b"], ["x", "y"])
+    assert dense(corpus)[0].tolist() == [[1, 2], [2, 0], [0, 0]]
+    assert dense(corpus)[1].tolist() == [[1, 0], [1, 1], [0, 0]]
+    memory = MemoryCorpus(*dense(corpus), corpus.vocabulary, corpus.label_names)
+    assert memory.totals == corpus.totals
+    fixed = write_corpus(
+        tmp_path / "d", documents(), vocabulary=["b"], label_names=["y", "z"], shard_documents=1
+    )
+    assert (fixed.label_names, dense(fixed)[0].tolist()) == (["y", "z", "x"], [[2], [0], [0]])
+    assert write_corpus(tmp_path / "w", [({"a": 0.5}, [])]).values == "weights"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [3, (["a"], ["x"], 1), ({"a": -1}, []), ({"a": np.nan}, []), ({"a\n": 1}, []), ([3], []), (["a"], "x"),
+     ({"a": "1"}, []), (["a"], ["\n"]), ({"": 1}, [])],
+)  # fmt: skip
+def test_write_corpus_names_a_bad_document(tmp_path, document):
+    with pytest.raises(InputError, match="documents:2: "):
+        write_corpus(tmp_path / "c", [(["a"], []), (["b"], []), document], shard_documents=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- how it runs ---------------------------------------------------------------------------------------------
+
+
+def texts(path, n=3000):
+    rng = np.random.default_rng(0)
+    words = np.array([f"w{chr(97 + i % 26)}{chr(97 + i // 26)}" for i in range(400)])
+    picked = rng.zipf(1.5, (n, 12)) % 400
+    lines = (f"{row[0] % 9},{row[1] % 7}\t{' '.join(words[row])}\n" for row in picked)
+    path.write_text("".join(lines))
+    return path
+
+
+def test_result_does_not_depend_on_the_map(tmp_path):
+    source = texts(tmp_path / "x.tsv")
+    seen = []
+    one = ingest(source, tmp_path / "1", shard_documents=700, progress=lambda *event: seen.append(event))
+    assert seen[-1] == ("write", 3000, 3000)
+    assert ("read", source.stat().st_size, source.stat().st_size) in seen
+    with ProcessPoolExecutor(2) as pool:
+        two = ingest(source, tmp_path / "2", shard_documents=700, map=pool.map)
+    assert one.digest == two.digest
+    assert one.verify() == []
+
+
+def test_arguments_are_checked(tmp_path):
+    source = texts(tmp_path / "x.tsv", 5)
+    cases = [
+        ({"source": tmp_path / "none.tsv"}, "there is no such file"),
+        ({"source": tmp_path}, "is not a file"),
+        ({"format": "arff"}, "format: expected one of xmc"),
+        ({"label_source": source}, "label_source"),
+        ({"shard_documents": 0}, "shard_documents"),
+        ({"text_field": "a", "labels_field": "a"}, "two fields"),
+        ({"labels": tmp_path / "none"}, "cannot be opened"),
+        ({"min_df": 0}, "min_df"),
+    ]
+    for options, message in cases:
+        arguments = {"source": source, "destination": tmp_path / "c", **options}
+        with pytest.raises(UsageError, match=message):
+            ingest(**arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.tsv"]
+
+
+def test_existing_corpus_is_replaced_only_by_a_complete_one(tmp_path):
+    source = texts(tmp_path / "x.tsv", 50)
+    first = ingest(source, tmp_path / "c")
+    with pytest.raises(UsageError, match="exists already"):
+        ingest(source, tmp_path / "c")
+    bad = write(tmp_path / "bad.tsv", "a\tone two\nno tab\n")
+    with pytest.raises(InputError):
+        ingest(bad, tmp_path / "c", overwrite=True)
+    assert open_corpus(tmp_path / "c").digest == first.digest
+    good = write(tmp_path / "good.tsv", "a\tone two\nb\tone\n")
+    assert ingest(good, tmp_path / "c", overwrite=True).n_documents == 2
+
+
+def test_changed_source_is_refused(tmp_path):
+    source = texts(tmp_path / "x.tsv", 50)
+
+    def append(stage, done, total):
+        with open(source, "a") as stream:
+            stream.write("a\tlate\n")
+
+    with pytest.raises(InputError, match="changed meanwhile"):
+        ingest(source, tmp_path / "c", progress=append)
+
+
+@pytest.mark.parametrize("stage", ["read", "write"])
+def test_interrupted_ingest_goes_on(tmp_path, stage):
+    source = texts(tmp_path / "x.tsv")
+    whole = ingest(source, tmp_path / "whole", shard_documents=500)
+    events = []
+
+    def interrupt(at, done, total):
+        events.append(at)
+        if events.count(stage) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ingest(source, tmp_path / "c", shard_documents=500, progress=interrupt)
+    assert not (tmp_path / "c").exists()
+    with pytest.raises(UsageError, match="has not finished; run the same ingest again"):
+        open_corpus(tmp_path / "c")
+    parts = sorted((tmp_path / "c.partial" / "parts").iterdir())
+    parts[0].write_bytes(parts[0].read_bytes()[:100])
+    before = [part.stat().st_mtime_ns for part in parts[1:]]
+    encoded = []
+    corpus = ingest(
+        source,
+        tmp_path / "c",
+        shard_documents=500,
+        map=lambda f, tasks: (encoded.append(f.__name__) or f(task) for task in tasks),
+    )
+    assert encoded.count("encode_chunk") == 6 - len(before)
+    assert corpus.digest == whole.digest
+    assert not (tmp_path / "c.partial").exists()
+
+
+def test_other_settings_start_anew(tmp_path):
+    source = texts(tmp_path / "x.tsv")
+
+    def interrupt(*event):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ingest(source, tmp_path / "c", shard_documents=500, progress=interrupt)
+    corpus = ingest(source, tmp_path / "c", shard_documents=500, stop_words=["wba"])
+    fresh = ingest(source, tmp_path / "d", shard_documents=500, stop_words=["wba"])
+    assert corpus.digest == fresh.digest
+    assert "wba" not in corpus.vocabulary
+
+
+@pytest.mark.parametrize("file", ["p00002.npz", "s00003"])
+def test_killed_ingest_goes_on(tmp_path, file):
+    """A child is killed once it has got as far as the file; the next run gives the same corpus."""
+    source = texts(tmp_path / "x.tsv", 8000)
+    whole = ingest(source, tmp_path / "whole", shard_documents=200)
+    arguments = f"{str(source)!r}, {str(tmp_path / 'c')!r}, shard_documents=200"
+    code = f"from distmom.corpus import ingest; ingest({arguments})"
+    root = Path(__file__).parents[2]
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=root, env={**os.environ, "PYTHONPATH": str(root)}
+    )
+    partial = tmp_path / "c.partial"
+    places = [partial / "parts" / file, partial / "corpus" / "shards" / file]
+    deadline = time.monotonic() + 60
+    while not any(place.exists() for place in places) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    assert not (tmp_path / "c").exists()
+    assert (tmp_path / "c.lock").exists()
+    corpus = ingest(source, tmp_path / "c", shard_documents=200)
+    assert corpus.digest == whole.digest
+    assert corpus.verify() == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "whole", "x.tsv"]
+
+
+def test_two_ingests_into_one_place(tmp_path):
+    source = texts(tmp_path / "x.tsv", 50)
+
+    def again(stage, done, total):
+        with pytest.raises(UsageError, match=rf"process {os.getpid()} on host"):
+            ingest(source, tmp_path / "c")
+
+    assert ingest(source, tmp_path / "c", progress=again).n_documents == 50
+
+
+def test_damage_between_the_steps_is_found(tmp_path):
+    source = texts(tmp_path / "x.tsv", 500)
+
+    def damage(stage, done, total):
+        (part,) = (tmp_path / "c.partial" / "parts").iterdir()
+        content = bytearray(part.read_bytes())
+        content[len(content) // 2] ^= 1
+        part.write_bytes(content)
+
+    with pytest.raises(StoreError, match=r"p00000\.npz: cannot be read"):
+        ingest(source, tmp_path / "c", progress=damage)
+    assert ingest(source, tmp_path / "c").verify() == []
+
+
+# -- real corpora --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.realdata
+def test_bibtex(tmp_path):
+    folder = real("bibtex")
+    options = {"labels": folder / "bibtex.labels.txt.xz", "vocabulary": folder / "bibtex.features.txt.xz"}
+    train = ingest(folder / "bibtex-train.xmc.txt.xz", tmp_path / "train", strict=True, **options)
+    test = ingest(folder / "bibtex-test.xmc.txt.xz", tmp_path / "test", strict=True, like=train)
+    assert (train.n_documents, train.n_words, train.n_labels) == (4880, 1836, 159)
+    assert (test.n_documents, test.n_words, test.label_names) == (2515, 1836, train.label_names)
+    assert train.label_names[0] == "TAG_2005"
+    assert train.verify() == test.verify() == []
+
+
+@pytest.mark.realdata
+def test_kos(tmp_path):
+    corpus = ingest(real("kos") / "docword.kos.txt.xz", tmp_path / "kos", shard_documents=1000, strict=True)
+    assert corpus.totals["nnz_words"] == 353_160
+    assert int(corpus.word_frequency.sum()) == 467_714
+    assert corpus.vocabulary[:2] == ["aarp", "abandon"]
+    assert [shard.n_documents for shard in corpus.shards] == [1000, 1000, 1000, 430]
+
+
+@pytest.mark.realdata
+def test_library_titles(tmp_path):
+    folder = real("yso-finna-en")
+    corpus = ingest(folder / "docs.tsv.xz", tmp_path / "yso", labels=folder / "labels.tsv.xz")
+    assert (corpus.n_documents, corpus.n_labels) == (653_478, 27_754)
+    assert corpus.totals["nnz_labels"] == 1_601_383
+    assert corpus.warnings == {}
+    assert corpus.label_names[:3] == ["light reading", "fiction and poetry", "entertainment"]
+    assert np.all(np.diff(corpus.document_frequency) <= 0)

@@ -1,0 +1,398 @@
+"""The corpus on disk: what is written is read back, and nothing else is."""
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy import sparse
+
+from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays, open_corpus
+from distmom.corpus.arrays import encode_matrices
+from distmom.corpus.commit import Lock, commit_directory, restore_replaced, write_atomic
+from distmom.corpus.shard import describe
+from distmom.corpus.store import Storage, dump_record, parse_manifest, read_block
+from distmom.errors import InputError, StoreError, UsageError
+
+
+def matrices(n=50, d=30, n_labels=7, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.poisson(0.3, (n, d)), (rng.random((n, n_labels)) < 0.2).astype(int)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    X, Y = matrices()
+    return from_arrays(tmp_path / "corpus", X, Y, shard_documents=20)
+
+
+def files_of(corpus):
+    return sorted(path for path in Path(corpus.path).rglob("*") if path.is_file())
+
+
+def read_all(corpus):
+    for index in range(len(corpus.shards)):
+        corpus.read_shard(index)
+    return corpus.vocabulary, corpus.label_names, corpus.document_frequency
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    X=arrays(np.int32, st.tuples(st.integers(0, 9), st.integers(1, 5)), elements=st.integers(0, 3)),
+    size=st.integers(1, 4),
+)
+def test_arrays_are_read_back(tmp_path_factory, X, size):
+    corpus = from_arrays(tmp_path_factory.mktemp("c") / "corpus", X, X > 1, shard_documents=size)
+    blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
+    assert [block.first for block in blocks] == list(range(0, len(X), size))
+    found = [block.words.toarray() for block in blocks]
+    assert np.array_equal(np.concatenate(found) if found else X[:0], X)
+    assert all(np.array_equal(b.labels.toarray(), b.words.toarray() > 1) for b in blocks)
+    assert np.array_equal(corpus.document_frequency, (X > 0).sum(0))
+    assert np.array_equal(corpus.word_frequency, X.sum(0))
+    assert np.array_equal(corpus.label_frequency, (X > 1).sum(0))
+    assert corpus.verify() == []
+
+
+def test_memory_and_disk_agree(corpus):
+    memory = MemoryCorpus(*matrices(), shard_documents=20)
+    assert memory.totals == corpus.totals
+    assert memory.vocabulary == corpus.vocabulary
+    for name in ("document_frequency", "word_frequency", "label_frequency"):
+        assert np.array_equal(getattr(memory, name), getattr(corpus, name))
+    for index in range(3):
+        a, b = memory.read_shard(index), corpus.read_shard(index)
+        assert (a.words != b.words).nnz == 0
+        assert (a.labels != b.labels).nnz == 0
+        assert (a.first, a.words.dtype, a.labels.dtype) == (b.first, b.words.dtype, b.labels.dtype)
+        assert (memory.shards[index].n_documents, memory.shards[index].nnz_words) == (
+            corpus.shards[index].n_documents,
+            corpus.shards[index].nnz_words,
+        )
+
+
+def test_totals_are_exact(corpus):
+    X, Y = matrices()
+    n, m = (X > 0).sum(1), Y.sum(1)
+    assert corpus.totals["sum_n3"] == (n**3).sum()
+    assert corpus.totals["sum_n2m"] == (n**2 * m).sum()
+    assert corpus.totals["n_empty_documents"] == (n == 0).sum()
+    assert corpus.totals["n_unlabelled"] == (m == 0).sum()
+
+
+def test_equal_input_has_equal_digest(tmp_path):
+    X, Y = matrices()
+    digests = {from_arrays(tmp_path / name, X, Y).digest for name in "ab"}
+    assert len(digests) == 1
+    assert from_arrays(tmp_path / "c", X[::-1], Y).digest not in digests
+    assert MemoryCorpus(X, Y).digest == MemoryCorpus(sparse.csc_array(X), Y).digest
+
+
+def test_weights_are_float32(tmp_path):
+    X = np.array([[0.5, 1e-60], [2.0, 1.0]])
+    corpus = from_arrays(tmp_path / "w", X, shard_documents=1)
+    assert corpus.values == "weights"
+    assert [corpus.read_shard(i).words.dtype for i in range(2)] == [np.float32, np.float32]
+    assert corpus.totals["nnz_words"] == 3
+
+
+def test_block_takes_rows(corpus):
+    block = corpus.read_shard(1)
+    assert block.take(slice(3, 5)).first == 23
+    mask = np.arange(block.n_documents) % 2 == 1
+    taken = block.take(mask)
+    assert taken.first == 21
+    assert np.array_equal(taken.words.toarray(), block.words.toarray()[mask])
+
+
+def test_pickle_reopens_the_same_corpus(corpus):
+    copy = pickle.loads(pickle.dumps(corpus))
+    assert (copy.digest, copy.n_documents) == (corpus.digest, corpus.n_documents)
+    packed = pickle.dumps(corpus)
+    X, Y = matrices(seed=1)
+    from_arrays(corpus.path, X, Y, overwrite=True)
+    from distmom.corpus import store
+
+    store._reopen.cache_clear()
+    with pytest.raises(StoreError, match="another corpus is there"):
+        pickle.loads(packed)
+
+
+def test_anndata_reads_the_words(corpus):
+    import anndata
+
+    group = zarr.open_group(f"{corpus.path}/shards/s00001", mode="r")["words"]
+    words = anndata.io.sparse_dataset(group)[:]
+    assert np.array_equal(words.toarray(), matrices()[0][20:40])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0, 2.0**31])
+def test_values_are_validated(tmp_path, value):
+    X = np.ones((3, 2))
+    X[1, 1] = value
+    for make in (lambda: MemoryCorpus(X), lambda: from_arrays(tmp_path / "x", X)):
+        with pytest.raises(InputError, match="row 1, column 1"):
+            make()
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["a", "b\n"], ["a", ""], ["a"], ["a", "\ud800"], ["a", 3]])
+def test_names_are_validated(tmp_path, names):
+    with pytest.raises(InputError):
+        from_arrays(tmp_path / "x", np.ones((3, 2)), vocabulary=names)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_deleted_or_truncated_file_is_found(corpus):
+    for path in files_of(corpus):
+        content = path.read_bytes()
+        for damage in (None, b"", content[: len(content) // 2], content[:-1]):
+            if damage is None:
+                path.unlink()
+            else:
+                path.write_bytes(damage)
+            with pytest.raises((StoreError, UsageError), match="corpus"):
+                read_all(open_corpus(corpus.path))
+            if path.name != "manifest.json":
+                (problem, *_) = open_corpus(corpus.path).verify()
+                assert path.parent.name in problem
+            path.write_bytes(content)
+    assert open_corpus(corpus.path).verify() == []
+
+
+def test_every_flipped_bit_is_found(corpus):
+    rng = np.random.default_rng(0)
+    files = files_of(corpus)
+    for _ in range(200):
+        path = files[rng.integers(len(files))]
+        content = bytearray(path.read_bytes())
+        content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        before = path.read_bytes()
+        path.write_bytes(content)
+        with pytest.raises(StoreError):
+            read_all(open_corpus(corpus.path))
+        path.write_bytes(before)
+
+
+def test_swapped_and_stale_shards_are_found(corpus, tmp_path):
+    shards = Path(corpus.path) / "shards"
+    (shards / "s00000").rename(shards / "x")
+    (shards / "s00001").rename(shards / "s00000")
+    (shards / "x").rename(shards / "s00001")
+    problems = corpus.verify()
+    assert len(problems) == 2
+    assert "shards/s00000/shard.json" in problems[0]
+    other = from_arrays(tmp_path / "other", *matrices(seed=3), shard_documents=20)
+    shutil.rmtree(shards / "s00002")
+    shutil.copytree(Path(other.path) / "shards" / "s00002", shards / "s00002")
+    with pytest.raises(StoreError, match=r"s00002/shard\.json: sha256: expected"):
+        corpus.read_shard(2)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b"[" * 100_000, b'{"format": "distmom-corpus"}', b"\xff", b"{}" * 10],
+)
+def test_damaged_manifest_is_named(corpus, content):
+    (Path(corpus.path) / "manifest.json").write_bytes(content)
+    with pytest.raises(StoreError, match=r"manifest\.json"):
+        open_corpus(corpus.path)
+
+
+def test_manifest_of_wrong_types_or_version(corpus):
+    from distmom.corpus.store import dump_manifest
+
+    path = Path(corpus.path) / "manifest.json"
+    good = json.loads(path.read_text())
+    good.pop("checksum")
+    assert parse_manifest("m", dump_manifest(good))[1] == corpus.digest
+    with pytest.raises(StoreError, match="newer"):
+        parse_manifest("m", dump_manifest({**good, "format_version": 2}))
+    for key, value in {
+        "totals": {},
+        "shards": [{"id": "../../etc", "n_documents": 50, "nnz_words": 0, "nnz_labels": 0, "digest": ""}],
+        "values": "floats",
+        "files": {"../vocabulary.txt": {"size": 1, "sha256": ""}},
+        "settings": None,
+        "warnings": 3,
+    }.items():
+        with pytest.raises(StoreError, match="wrong type"):
+            parse_manifest("m", dump_manifest({**good, key: value}))
+    edited = json.dumps({**good, "values": "weights", "checksum": corpus.digest}, indent=1, sort_keys=True)
+    with pytest.raises(StoreError, match="altered"):
+        parse_manifest("m", edited.encode())
+
+
+def csr(data, indices, indptr, shape):
+    matrix = sparse.csr_array(shape, dtype=np.asarray(data).dtype)
+    matrix.data, matrix.indices, matrix.indptr = (
+        np.asarray(data),
+        np.asarray(indices, np.int32),
+        np.asarray(indptr, np.int64),
+    )
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (csr(np.ones(2, "i4"), [0, 1], [1, 1, 2], (2, 3)), "start at 0"),
+        (csr(np.ones(2, "i4"), [0, 1], [0, 2, 1], (2, 3)), "do not decrease"),
+        (csr(np.ones(2, "i4"), [0, 1], [0, 1, 3], (2, 3)), "last offset"),
+        (csr(np.ones(2, "i4"), [0, 3], [0, 1, 2], (2, 3)), "columns from 0 to 2"),
+        (csr(np.ones(2, "i4"), [0, -1], [0, 1, 2], (2, 3)), "columns from 0 to 2"),
+        (csr(np.ones(2, "i4"), [1, 1], [0, 2, 2], (2, 3)), "row 0: expected increasing"),
+        (csr(np.ones(2, "i4"), [2, 1], [0, 0, 2], (2, 3)), "row 1: expected increasing"),
+        (csr(-np.ones(2, "i4"), [0, 1], [0, 1, 2], (2, 3)), "not negative"),
+        (csr(np.array([1, np.nan], "f4"), [0, 1], [0, 1, 2], (2, 3)), "type: expected int32"),
+        (csr(np.ones(2, "i4"), [0, 1], [0, 2], (1, 3)), "shape: expected"),
+    ],
+)
+def test_structure_of_a_shard_is_checked(tmp_path, words, message):
+    """Files whose digests agree, but whose content is no CSR matrix."""
+    labels = sparse.csr_array((2, 1), dtype=np.uint8)
+    files = encode_matrices({"words": words, "labels": labels})
+    record = {"n_documents": 2, "nnz_words": 2, "nnz_labels": 0, "files": describe(files)}
+    content = dump_record(record)
+    place = tmp_path / "shards" / "s00000"
+    for key, value in {**files, "shard.json": content}.items():
+        (place / key).parent.mkdir(parents=True, exist_ok=True)
+        (place / key).write_bytes(value)
+    from distmom.corpus import ShardInfo
+
+    info = ShardInfo("s00000", 0, 2, 2, 0, describe({"x": content})["x"]["sha256"])
+    with pytest.raises(StoreError, match=message):
+        read_block(Storage(str(tmp_path)), info, (3, 1), "counts")
+
+
+def test_nan_weights_are_refused_on_reading(tmp_path):
+    from distmom.corpus.arrays import decode_matrix
+
+    files = encode_matrices({"words": csr(np.array([1, np.nan], "f4"), [0, 1], [0, 1, 2], (2, 3))})
+    with pytest.raises(StoreError, match="finite"):
+        decode_matrix("place", files, "words", (2, 3), "float32")
+    del files["words/data/c/0"]
+    with pytest.raises(StoreError, match="expected a chunk"):
+        decode_matrix("place", files, "words", (2, 3), "float32")
+
+
+def test_not_a_corpus(tmp_path):
+    with pytest.raises(UsageError, match="no such directory"):
+        open_corpus(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"no manifest\.json"):
+        open_corpus(tmp_path)
+
+
+def test_writer_in_any_order_and_twice(tmp_path):
+    X, Y = matrices()
+    with CorpusWriter(tmp_path / "c") as writer:
+        for index in (2, 0, 1, 0):
+            rows = slice(20 * index, 20 * index + 20)
+            writer.write_shard(index, X[rows], Y[rows])
+        with pytest.raises(StoreError, match="another shard is already there"):
+            writer.write_shard(0, X[20:40], Y[20:40])
+        corpus = writer.finalise()
+    assert corpus.verify() == []
+    assert np.array_equal(corpus.read_shard(1).words.toarray(), X[20:40])
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_writer_refuses_gaps_and_misfits(tmp_path):
+    X, Y = matrices()
+    with CorpusWriter(tmp_path / "c") as writer:
+        writer.write_shard(1, X, Y)
+        with pytest.raises(StoreError, match="shard 0 of 1"):
+            writer.finalise()
+        writer.write_shard(0, X[:, 1:], Y)
+        with pytest.raises(StoreError, match="shard 1"):
+            writer.finalise()
+    assert not (tmp_path / "c").exists()
+
+
+def test_overwriting(corpus, tmp_path):
+    X, Y = matrices(seed=2)
+    with pytest.raises(UsageError, match="exists already"):
+        from_arrays(corpus.path, X, Y)
+    with pytest.raises(InputError):
+        from_arrays(corpus.path, -X, Y, overwrite=True)
+    assert open_corpus(corpus.path).digest == corpus.digest
+    new = from_arrays(corpus.path, X, Y, overwrite=True)
+    assert new.digest != corpus.digest
+    assert new.verify() == []
+    other = tmp_path / "mine"
+    other.mkdir()
+    (other / "letter.txt").write_text("dear")
+    with pytest.raises(UsageError, match="not a corpus"):
+        from_arrays(other, X, Y, overwrite=True)
+    assert (other / "letter.txt").read_text() == "dear"
+    stranger = tmp_path / "new.partial"
+    stranger.mkdir()
+    (stranger / "letter.txt").write_text("dear")
+    with pytest.raises(UsageError, match="in the way"):
+        from_arrays(tmp_path / "new", X, Y)
+    assert (stranger / "letter.txt").read_text() == "dear"
+
+
+def test_interrupted_replacement_is_undone(corpus):
+    os.rename(corpus.path, f"{corpus.path}.replaced")
+    restore_replaced(corpus.path)
+    assert open_corpus(corpus.path).digest == corpus.digest
+
+
+def test_write_atomic_keeps_the_old_content(tmp_path):
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+
+    def breaks_off(stream):
+        stream.write(b"new")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(path, breaks_off)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_commit_directory_never_replaces(tmp_path):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    with pytest.raises(StoreError, match="exists already"):
+        commit_directory(tmp_path / "a", tmp_path / "b")
+
+
+def test_lock_of_a_live_process(tmp_path):
+    with Lock(tmp_path / "lock"), pytest.raises(UsageError, match=rf"process {os.getpid()} on host .* since"):
+        Lock(tmp_path / "lock").acquire()
+    assert not (tmp_path / "lock").exists()
+
+
+def test_lock_of_a_dead_process_is_taken_over(tmp_path, caplog):
+    child = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import os, sys; from distmom.corpus.commit import Lock; Lock(sys.argv[1]).acquire(); os._exit(9)",
+            str(tmp_path / "lock"),
+        ],
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert child.returncode == 9
+    with Lock(tmp_path / "lock"):
+        assert "has died" in caplog.text
+    holder = {"host": "elsewhere", "pid": 1, "born": None, "since": "then"}
+    (tmp_path / "lock").write_text(json.dumps(holder))
+    with pytest.raises(UsageError, match="process 1 on host elsewhere since then"):
+        Lock(tmp_path / "lock").acquire()
+    (tmp_path / "lock").write_text("")
+    with pytest.raises(UsageError, match="without a readable owner"):
+        Lock(tmp_path / "lock").acquire()

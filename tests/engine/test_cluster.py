@@ -1,0 +1,153 @@
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from helpers import planted_corpus
+from scipy.sparse import vstack
+
+from distmom.corpus import from_arrays
+from distmom.engine import Engine, OnCluster, Pass, RunDirectory, SumSpec, open_engine, open_executor
+from distmom.errors import ClusterError, InputError, UsageError
+from distmom.models import MultiLabelMoM
+from distmom.moments.words import WordMomentsPass
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    _, _, memory = planted_corpus(2000, shard_documents=150)
+    blocks = [memory.read_shard(i) for i in range(len(memory.shards))]
+    X, Y = vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
+    return from_arrays(tmp_path_factory.mktemp("corpus") / "c", X, Y, shard_documents=150)
+
+
+def fitted(corpus, client=None):
+    model = MultiLabelMoM(5, head="auto", n_residual_passes=1).fit_corpus(corpus, client=client)
+    found = {"components": model.components_, "labels": model.label_components_, "weights": model.weights_}
+    for name, head in model.scorer_.heads:
+        for field, value in vars(head).items():
+            if isinstance(value, np.ndarray):
+                found[f"{name}.{field}"] = value
+            elif hasattr(value, "indptr"):
+                found[f"{name}.{field}"] = np.asarray(value.data)
+    return {name: value.tobytes() for name, value in found.items()}
+
+
+def test_same_bits_in_process_and_with_one_two_and_three_workers(corpus, cluster):
+    expected = fitted(corpus)
+    assert fitted(corpus, cluster) == expected
+    assert cluster.status == "running"
+    for workers in (1, 3):
+        with (
+            LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0") as local,
+            Client(local, set_as_default=False) as client,
+        ):
+            assert fitted(corpus, client) == expected
+
+
+@dataclass(frozen=True)
+class DyingPass(Pass):
+    """Kills its worker the first time it meets a shard."""
+
+    marker: str = ""
+    always: bool = False
+
+    def specs(self):
+        return {"n": SumSpec(())}
+
+    def add(self, sums, block, rows):
+        marker = Path(self.marker)
+        if block.first >= 600 and (self.always or not marker.exists()):
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        sums["n"] += block.n_documents
+
+
+def test_a_killed_worker_does_not_change_the_sum(corpus, cluster, tmp_path):
+    with open_engine(corpus, executor=OnCluster(cluster)) as engine:
+        result = engine.run(DyingPass(corpus.n_words, marker=str(tmp_path / "once")))
+    assert result.sums["n"] == corpus.n_documents
+    assert (tmp_path / "once").exists()
+
+
+@dataclass(frozen=True)
+class BadPass(Pass):
+    """Fails on a shard."""
+
+    def specs(self):
+        return {"n": SumSpec(())}
+
+    def add(self, sums, block, rows):
+        if block.first >= 900:
+            raise InputError("shard s00006: something is wrong")
+
+
+def test_an_error_in_a_task_comes_back_as_it_is(corpus, cluster):
+    with (
+        open_engine(corpus, executor=OnCluster(cluster)) as engine,
+        pytest.raises(InputError, match="s00006"),
+    ):
+        engine.run(BadPass(corpus.n_words))
+
+
+def test_map_keeps_order(cluster):
+    assert list(OnCluster(cluster).map(len, ["a" * n for n in range(20)])) == list(range(20))
+
+
+def _slow(value):
+    time.sleep(3)
+    return value, os.getpid()
+
+
+def _one():
+    return {"x": np.ones(3)}
+
+
+def test_scheduler_node_works_off_its_event_loop(cluster):
+    """While the scheduler computes, it still answers."""
+    executor = OnCluster(cluster)
+    result = []
+    thread = threading.Thread(target=lambda: result.append(executor.on_scheduler(_slow, _one)))
+    thread.start()
+    time.sleep(1.0)
+    started = time.monotonic()
+    assert cluster.submit(sum, [1, 2], pure=False).result() == 3
+    assert len(cluster.scheduler_info()["workers"]) == 2
+    answered = time.monotonic() - started
+    still_working = not result
+    thread.join()
+    value, pid = result[0]
+    np.testing.assert_array_equal(value["x"], np.ones(3))
+    assert pid == cluster.run_on_scheduler(os.getpid)
+    assert still_working, f"the answer took {answered:.1f} s, until the work was done"
+
+
+def test_opened_cluster_is_closed_and_given_one_is_not(corpus):
+    with open_executor(workers=1) as executor:
+        client = executor.client
+        engine = Engine(
+            corpus, RunDirectory(Path(os.environ.get("TMPDIR", "/tmp")) / f"run-{os.getpid()}"), executor
+        )
+        basis = np.eye(corpus.n_words, 3)
+        engine.run(WordMomentsPass(corpus.n_words, basis=basis, rank=3))
+    assert client.status == "closed"
+    with (
+        pytest.raises(UsageError, match="either a scheduler or a number of workers"),
+        open_executor(scheduler="tcp://127.0.0.1:1", workers=2),
+    ):
+        pass
+
+
+def test_no_scheduler_is_one_clear_error():
+    with (
+        pytest.raises(ClusterError, match=r"no scheduler answers at tcp://127\.0\.0\.1:1"),
+        open_executor(scheduler="tcp://127.0.0.1:1", connect_timeout_s=1.0),
+    ):
+        pass

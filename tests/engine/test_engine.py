@@ -1,0 +1,214 @@
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from helpers import random_corpus
+from scipy.sparse import csr_array
+
+from distmom.corpus import MemoryCorpus
+from distmom.engine import (
+    Engine,
+    GroupDone,
+    InProcess,
+    Pass,
+    PassDone,
+    RunDirectory,
+    Selection,
+    Sums,
+    SumSpec,
+    Together,
+    fingerprint,
+    merge,
+    open_engine,
+    plan_pass,
+    split_sums,
+)
+from distmom.engine.executors import tree_levels
+from distmom.errors import StoreError, UsageError
+
+
+@dataclass(frozen=True)
+class CountPass(Pass):
+    """Counts words; sums of irrational multiples show the order of additions."""
+
+    factor: float = 1.0
+    wide: int = 0
+
+    def specs(self):
+        return {
+            "words": SumSpec((self.n_words,), by_feature=True),
+            "total": SumSpec(()),
+            "cross": SumSpec((self.n_words, 12), by_feature=True, sparse=True, n_bytes=1000),
+            "wide": SumSpec((self.wide,)),
+        }
+
+    def add(self, sums, block, rows):
+        lo, hi = self.slab.start, self.slab.stop
+        words = block.words[:, lo:hi].astype(float)
+        sums["words"] += np.asarray(words.sum(axis=0)).ravel() * self.factor
+        sums["total"] += np.sqrt(block.words.sum() + 0.1) * self.factor
+        sums.add("cross", csr_array(words.T @ block.labels.astype(float)))
+        stored = {"length": np.asarray(block.words.sum(axis=1)).ravel().astype(float)}
+        if "length" in rows:
+            stored["twice"] = rows["length"] * 2
+        return stored
+
+
+def count(corpus, **options):
+    return CountPass(corpus.n_words, **options)
+
+
+def test_merge_adds_in_order_and_keeps_its_parts():
+    a = Sums(x=np.array([1.0]), y=csr_array(np.eye(2)))
+    b = Sums(x=np.array([2.0]), y=csr_array(np.ones((2, 2))))
+    total = a + b
+    assert total["x"] == [3.0]
+    assert a["x"] == [1.0]
+    np.testing.assert_array_equal(total["y"].toarray(), [[2, 1], [1, 2]])
+    np.testing.assert_array_equal((total - b)["y"].toarray(), np.eye(2))
+    with pytest.raises(ValueError, match="differ in their names"):
+        merge([a, Sums(x=np.zeros(1))])
+    with pytest.raises(ValueError, match="at least one part"):
+        merge([])
+
+
+def test_totals_rows_and_events():
+    corpus, events = random_corpus(), []
+    with open_engine(corpus, observer=events.append) as engine:
+        result = engine.run(count(corpus))
+        again = engine.run(count(corpus, factor=2.0), rows=result.rows)
+        lengths = np.concatenate([result.rows["length"].read(i) for i in range(len(corpus.shards))])
+        twice = np.concatenate([again.rows["twice"].read(i) for i in range(len(corpus.shards))])
+    X = np.vstack([corpus.read_shard(i).words.toarray() for i in range(len(corpus.shards))])
+    np.testing.assert_array_equal(result.sums["words"], X.sum(axis=0))
+    np.testing.assert_array_equal(lengths, X.sum(axis=1))
+    np.testing.assert_array_equal(twice, 2 * lengths)
+    assert sum(e.n_documents for e in events if isinstance(e, GroupDone)) == 2 * corpus.n_documents
+    assert [e.resumed for e in events if isinstance(e, PassDone)] == [False, False]
+
+
+def test_a_committed_pass_is_found_and_another_is_not(tmp_path):
+    corpus = random_corpus()
+    events = []
+
+    def engine():
+        return Engine(corpus, RunDirectory(tmp_path), observer=events.append)
+
+    first = engine().run(count(corpus))
+    second = engine().run(count(corpus))
+    engine().run(count(corpus, factor=3.0))
+    engine_on_other = Engine(random_corpus(seed=1), RunDirectory(tmp_path), observer=events.append)
+    engine_on_other.run(count(corpus))
+    assert [e.resumed for e in events if isinstance(e, PassDone)] == [False, True, False, False]
+    for name in ("words", "total"):
+        assert first.sums[name].tobytes() == second.sums[name].tobytes()
+    assert (first.sums["cross"] != second.sums["cross"]).nnz == 0
+
+
+def test_damage_to_a_committed_pass_is_an_error(tmp_path):
+    corpus = random_corpus()
+    engine = Engine(corpus, RunDirectory(tmp_path))
+    result = engine.run(count(corpus))
+    [file] = tmp_path.glob("passes/*/words.npy")
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 4
+    file.write_bytes(content)
+    with pytest.raises(StoreError, match=r"words\.npy: expected sha256 \w{12}, got \w{12}"):
+        engine.run(count(corpus))
+    [done] = tmp_path.glob("passes/*/DONE.json")
+    done.write_text("{")
+    with pytest.raises(StoreError, match=r"DONE\.json: cannot be read"):
+        engine.run(count(corpus))
+    [rows] = tmp_path.glob("rows/*/length/s00003/c")
+    for chunk in rows.iterdir():
+        chunk.unlink()
+    with pytest.raises(StoreError, match="s00003: stored rows differ"):
+        result.rows["length"].read(3)
+    with pytest.raises(StoreError, match="no rows are stored for this shard"):
+        result.rows["length"].read(99)
+
+
+def test_selection_splits_the_documents_once_and_for_all():
+    corpus = random_corpus()
+    rest, held_out = Selection(0.3, heldout=False, seed=5), Selection(0.3, heldout=True, seed=5)
+    whole = held_out.mask(0, 10_000)
+    assert 0.27 < whole.mean() < 0.33
+    np.testing.assert_array_equal(whole, ~rest.mask(0, 10_000))
+    np.testing.assert_array_equal(whole[700:900], held_out.mask(700, 200))
+    with open_engine(corpus) as engine:
+        parts = [engine.run(count(corpus, selection=s)).sums["words"].copy() for s in (rest, held_out, None)]
+    np.testing.assert_array_equal(parts[0] + parts[1], parts[2])
+    assert parts[1].sum() > 0
+
+
+def test_several_passes_in_one_scan():
+    corpus = random_corpus()
+    reads = []
+
+    class Counted(MemoryCorpus):
+        def read_shard(self, index):
+            reads.append(index)
+            return super().read_shard(index)
+
+    blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
+    X = np.vstack([b.words.toarray() for b in blocks])
+    Y = np.vstack([b.labels.toarray() for b in blocks])
+    counted = Counted(X, Y, shard_documents=37)
+    both = Together(
+        counted.n_words, parts=(("a", count(corpus)), ("b", count(corpus, factor=2.0))), label="both"
+    )
+    with open_engine(counted) as engine:
+        sums = engine.run(both).sums
+    assert reads == list(range(len(counted.shards)))
+    np.testing.assert_array_equal(2 * split_sums(sums, "a")["words"], split_sums(sums, "b")["words"])
+    np.testing.assert_array_equal(split_sums(sums, "a")["words"], X.sum(axis=0))
+
+
+def test_plan_follows_corpus_and_pass_not_workers():
+    corpus = random_corpus(n=2000, shard_documents=5)
+    plan = plan_pass(corpus, count(corpus))
+    assert [i for group in plan.groups for i in group] == list(range(400))
+    assert len(plan.groups) == 128
+    heavy = plan_pass(corpus, count(corpus, wide=(1 << 30) // 8))
+    assert len(heavy.groups) == 8
+    assert heavy.fan_in == 2
+    with pytest.raises(
+        UsageError, match=r"pass count: a task needs \d+ MiB .* the limit of a worker is 1024 MiB"
+    ):
+        plan_pass(corpus, count(corpus, wide=(1 << 30) // 8), 1 << 30)
+
+
+@pytest.mark.parametrize(("n", "fan_in"), [(1, 2), (2, 2), (7, 2), (64, 8), (65, 8)])
+def test_tree_adds_every_leaf_once_in_order(n, fan_in):
+    order = InProcess().reduce(
+        lambda i: [i],
+        [(i,) for i in range(n)],
+        lambda parts: [x for p in parts for x in p],
+        fan_in,
+        len(str(n)).__add__,
+        "t",
+    )
+    assert order == list(range(n))
+    assert tree_levels(n, fan_in)[-1] == 1
+
+
+def test_fingerprints_tell_values_apart():
+    a = CountPass(5, factor=1.0)
+    assert fingerprint(a) == fingerprint(CountPass(5, factor=1.0))
+    others = [CountPass(5, factor=2.0), CountPass(6), Together(5, parts=(("a", a),)), Selection(0.5, True)]
+    assert len({fingerprint(x) for x in [a, *others]}) == 5
+    assert fingerprint(np.zeros(3)) != fingerprint(np.zeros(3, np.float32))
+    assert fingerprint({"a": 1}) != fingerprint({"a": "1"})
+
+
+def test_states_are_stored_once_by_digest(tmp_path):
+    directory = RunDirectory(tmp_path)
+    array = np.random.default_rng(0).standard_normal((5, 3))
+    one, two = directory.put(array), directory.put(array.copy())
+    assert one == two
+    assert len(list((tmp_path / "states").iterdir())) == 1
+    loaded = one.load()
+    assert isinstance(loaded, np.memmap)
+    np.testing.assert_array_equal(loaded, array)
+    json.dumps(one.digest)

@@ -1,0 +1,42 @@
+"""Corpora and populations that several tests share."""
+
+from dataclasses import replace
+
+import numpy as np
+from scipy.sparse import csr_array, random_array
+
+from distmom.corpus import MemoryCorpus
+
+
+class WeightedCorpus(MemoryCorpus):
+    """A corpus in memory whose documents count as often as given: an enumerated population."""
+
+    def __init__(self, X, Y, weights, **options):
+        super().__init__(X, Y, **options)
+        self.row_weights = np.asarray(weights, float)
+
+    def read_shard(self, i):
+        block = super().read_shard(i)
+        return replace(block, weights=self.row_weights[block.first : block.first + block.n_documents])
+
+
+def random_corpus(n=300, d=40, n_labels=12, seed=0, shard_documents=37, density=0.2):
+    """Counts and labels without structure."""
+    rng = np.random.default_rng(seed)
+    X = csr_array(
+        random_array((n, d), density=density, rng=rng, data_sampler=lambda size: rng.integers(1, 4, size))
+    )
+    Y = csr_array(random_array((n, n_labels), density=0.15, rng=rng, data_sampler=lambda size: np.ones(size)))
+    return MemoryCorpus(X.astype(int), Y.astype(int), shard_documents=shard_documents)
+
+
+def planted_corpus(n=3000, d=300, n_labels=30, k=6, seed=0, shard_documents=500, length=(15, 30)):
+    """Documents of the paper's model with known states."""
+    from distmom.simulate.multilabel import planted
+
+    population = planted(d, n_labels, k, random_state=seed)
+    documents = population.sample(
+        0, n, words_per_document=length, labels_per_document=(1, 3), random_state=seed
+    )
+    X, Y = csr_array(documents.words).astype(int), csr_array(documents.labels)
+    return population, documents, MemoryCorpus(X, (Y > 0).astype(int), shard_documents=shard_documents)

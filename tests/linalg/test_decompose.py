@@ -1,0 +1,386 @@
+import itertools
+import sys
+
+import numpy as np
+import pytest
+from scipy.optimize import linear_sum_assignment
+from threadpoolctl import threadpool_limits
+
+from distmom.errors import NumericalError, UsageError
+from distmom.linalg import (
+    METHODS,
+    check_eigenpair,
+    compose,
+    contract_two,
+    decompose,
+    frobenius,
+    jennrich,
+    multilinear,
+    operator_norm_bounds,
+    polar,
+    symmetrise,
+)
+from distmom.linalg.jacobi import joint_diagonalise
+from distmom.linalg.power import PackedCube, power_stopping
+
+
+def orthogonal_tensor(k, low=1.0, high=4.0, seed=0):
+    rng = np.random.default_rng(seed)
+    V = np.linalg.qr(rng.standard_normal((k, k)))[0]
+    lam = np.linspace(low, high, k)
+    return compose(lam, V), lam, V
+
+
+def noise(k, size, seed):
+    """A random symmetric tensor whose flattening norm, an upper bound of its operator norm, is ``size``."""
+    E = symmetrise(np.random.default_rng([seed, 7]).standard_normal((k, k, k)))
+    return size / operator_norm_bounds(E)[1] * E
+
+
+def aligned(result, V):
+    """Eigenvalues and eigenvectors in the order of the columns of V."""
+    _, columns = linear_sum_assignment(-(V.T @ result.eigenvectors))
+    return result.eigenvalues[columns], result.eigenvectors[:, columns]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("k", [1, 2, 3, 8, 21])
+def test_exact_tensors_are_recovered_by_every_method(method, k):
+    T, lam, V = orthogonal_tensor(k)
+    result = decompose(T, method)
+    values, vectors = aligned(result, V)
+    np.testing.assert_allclose(values, lam, atol=1e-12)
+    np.testing.assert_allclose(vectors, V, atol=1e-12)
+    assert result.residual < 1e-12
+    assert result.off_diagonal_share < 1e-20
+    assert result.converged
+    assert result.method == method
+    assert result.n_iter == len(result.history)
+
+
+@pytest.mark.parametrize("options", [{"n_slices": 3}, {"n_slices": 1}, {"max_polar_steps": 0}])
+def test_joint_options_keep_exact_recovery(options):
+    T, lam, V = orthogonal_tensor(12)
+    values, vectors = aligned(decompose(T, "joint", **options), V)
+    np.testing.assert_allclose(values, lam, atol=1e-11)
+    np.testing.assert_allclose(vectors, V, atol=1e-11)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_components_come_in_order_of_decreasing_weight_with_positive_values(method):
+    T, _, _ = orthogonal_tensor(6)
+    result = decompose(T + noise(6, 0.02, 0), method)
+    assert (np.diff(result.eigenvalues) >= 0).all()
+    assert (np.einsum("ijl,in,jn,ln->n", T, *[result.eigenvectors] * 3) > 0).all()
+    assert result.diagnostics["smallest"] == result.eigenvalues[0]
+    assert result.diagnostics["largest"] == result.eigenvalues[-1]
+    assert result.diagnostics["weight_sum"] == pytest.approx(float((result.eigenvalues**-2).sum()))
+    assert set(result.diagnostics) == {
+        "weight_sum",
+        "max_inner",
+        "n_below_one",
+        "n_flipped",
+        "smallest",
+        "largest",
+    }
+
+
+def test_reported_residual_and_share_are_what_they_say():
+    T = orthogonal_tensor(7)[0] + noise(7, 0.3, 1)
+    for method in METHODS:
+        result = decompose(T, method)
+        rest = T - compose(result.eigenvalues, result.eigenvectors)
+        assert result.residual == pytest.approx(frobenius(rest) / frobenius(T), rel=1e-12)
+        rotated = multilinear(T, *[result.eigenvectors] * 3)
+        diagonal = np.einsum("iii->i", rotated)
+        share = 1 - diagonal @ diagonal / np.vdot(rotated, rotated)
+        assert result.off_diagonal_share == pytest.approx(share, rel=1e-9, abs=1e-13)
+
+
+def test_equal_eigenvalues_defeat_the_flattening_alone():
+    T, _, V = orthogonal_tensor(10, 2.0, 2.0)
+    T = T + noise(10, 1e-3, 2)
+    errors = {m: np.abs(aligned(decompose(T, m), V)[1] - V).max() for m in METHODS}
+    assert errors["flatten"] > 0.3
+    for method in ("joint", "power", "power-stop"):
+        assert errors[method] < 1e-3
+
+
+def test_errors_are_ordered_as_the_methods_are_stable():
+    """Median over tensors: all slices beat deflation, which beats one slice by far."""
+    T, _, V = orthogonal_tensor(20, 1.0, 3.0)
+    errors = {method: [] for method in ("joint", "power", "jennrich")}
+    for seed in range(5):
+        noisy = T + noise(20, 1e-3, seed)
+        for method, values in errors.items():
+            values.append(np.linalg.norm(aligned(decompose(noisy, method), V)[1] - V, axis=0).max())
+    medians = {method: np.median(values) for method, values in errors.items()}
+    assert medians["joint"] <= medians["power"] < 0.2 * medians["jennrich"]
+
+
+@pytest.mark.parametrize("method", ["joint", "power", "power-stop"])
+@pytest.mark.parametrize("level", [0.01, 0.1, 0.3])
+def test_robustness_bounds_hold_with_room(method, level):
+    """Theorem 5.1: vector error 8 eps / lambda, value error 5 eps, residual 55 eps; measured about 1 eps."""
+    T, lam, V = orthogonal_tensor(8, 1.0, 3.0)
+    for seed in range(5):
+        E = noise(8, 1.0, seed)
+        lower = operator_norm_bounds(E)[0]
+        eps = level * lam.min()
+        E *= eps / lower
+        result = decompose(T + E, method)
+        values, vectors = aligned(result, V)
+        assert (np.linalg.norm(vectors - V, axis=0) <= 2 * eps / lam).all()
+        assert (np.abs(values - lam) <= 2 * eps).all()
+        rest = operator_norm_bounds(T - compose(values, vectors))[0]
+        assert rest <= 3 * eps
+
+
+@pytest.mark.parametrize("method", ["power", "power-stop"])
+def test_first_order_error_formula(method):
+    """The remainder after the linear term is quadratic: a tenth of the noise leaves a hundredth of it."""
+    T, lam, V = orthogonal_tensor(6, 1.0, 3.0)
+    E = noise(6, 1.0, 3)
+    image = contract_two(E, V)
+    first_values = np.einsum("in,in->n", V, image)
+    first_vectors = (image - V * first_values) / lam
+    remainders = []
+    for eps in (1e-3, 1e-4):
+        values, vectors = aligned(decompose(T + eps * E, method), V)
+        remainders.append(
+            (
+                np.abs(values - lam - eps * first_values).max(),
+                np.abs(vectors - V - eps * first_vectors).max(),
+            )
+        )
+    for coarse, fine in zip(*remainders, strict=True):
+        assert fine < 0.02 * coarse
+
+
+def test_joint_first_order_error_splits_noise_by_precision():
+    """At the least-squares optimum, pair (i, j) turns by (l_j E_ijj - l_i E_iij) / (l_i^2 + l_j^2)."""
+    T, lam, V = orthogonal_tensor(6, 1.0, 3.0)
+    E = noise(6, 1.0, 4)
+    turned = V.T @ contract_two(E, V)
+    turn = (turned * lam - (turned * lam).T) / (lam[:, None] ** 2 + lam**2)
+    remainders = []
+    for eps in (1e-3, 1e-4):
+        _, vectors = aligned(decompose(T + eps * E), V)
+        remainders.append(np.abs(vectors - V - eps * V @ turn).max())
+    assert remainders[1] < 0.02 * remainders[0]
+
+
+def test_quadratic_convergence_of_the_power_map():
+    """Lemma 5.1: the distance to the winner is bounded by the ratio of the two largest |lambda_i c_i|."""
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        k = int(rng.integers(2, 7))
+        V = np.linalg.qr(rng.standard_normal((k, k)))[0]
+        lam = rng.uniform(0.5, 3.0, k)
+        cube = PackedCube(compose(lam, V))
+        theta = rng.standard_normal(k)
+        theta /= np.linalg.norm(theta)
+        c = V.T @ theta
+        order = np.argsort(-np.abs(lam * c))
+        first = order[0]
+        ratio = abs(lam[order[1]] * c[order[1]] / (lam[first] * c[first]))
+        constant = 2 * lam[first] ** 2 * (lam[order[1:]] ** -2).sum()
+        for t in range(1, 9):
+            theta = cube.contract_two(theta[:, None])[:, 0]
+            theta /= np.linalg.norm(theta)
+            bound = constant * ratio ** (2.0 ** (t + 1))
+            assert ((V[:, first] - theta) ** 2).sum() <= bound * (1 + 1e-9) + 1e-28
+
+
+def test_all_spurious_eigenvectors_are_told_from_the_components():
+    T, lam, V = orthogonal_tensor(4)
+    for size in range(1, 5):
+        for subset in itertools.combinations(range(4), size):
+            u = V[:, subset] @ (1 / lam[list(subset)])
+            check = check_eigenpair(T, u)
+            assert check.is_eigenvector
+            assert check.eigenvalue == pytest.approx(float((lam[list(subset)] ** -2.0).sum() ** -0.5))
+            assert check.is_robust == (size == 1)
+            if size == 1:
+                assert check.curvature == pytest.approx(-1.0)
+            else:
+                assert check.curvature == pytest.approx(1.0)
+    assert not check_eigenpair(T, V[:, 0] + 0.3 * V[:, 1]).is_eigenvector
+    assert check_eigenpair(np.full((1, 1, 1), 2.0), np.ones(1)).is_robust
+
+
+def test_stopping_condition_refuses_every_mixture():
+    T, lam, V = orthogonal_tensor(5)
+    cube = PackedCube(T)
+    for size in range(1, 6):
+        for subset in itertools.combinations(range(5), size):
+            u = V[:, subset] @ (1 / lam[list(subset)])
+            u /= np.linalg.norm(u)
+            ratio = float(cube.cubic_form(u[:, None])[0]) / cube.slice_norm(u)
+            assert ratio == pytest.approx(size**-0.5)
+            assert (ratio >= 1 / 1.05) == (size == 1)
+
+
+def test_stopping_condition_keeps_drawing_until_a_start_is_accepted():
+    """Two updates from a random start are seldom enough, so starts are refused and drawn again."""
+    T, _, V = orthogonal_tensor(20, 1.0, 1.0)
+    _, vectors, history, _ = power_stopping(T, np.random.default_rng(0), n_iter=2, max_restarts=500)
+    assert max(count for _, count in history) > 1
+    assert np.abs(V.T @ vectors).max(axis=0).min() > 0.99
+    assert decompose(T, "power-stop", max_restarts=1, n_iter=1).converged is False
+
+
+def test_packed_tensor_agrees_with_the_cube():
+    rng = np.random.default_rng(8)
+    T = symmetrise(rng.standard_normal((5, 5, 5)))
+    u = rng.standard_normal((5, 3))
+    cube = PackedCube(T)
+    np.testing.assert_allclose(cube.contract_two(u), np.einsum("ijl,jn,ln->in", T, u, u), atol=1e-12)
+    assert cube.norm() == pytest.approx(frobenius(T))
+    assert cube.slice_norm(u[:, 0]) == pytest.approx(np.linalg.norm(T @ u[:, 0]))
+    cube.deflate(0.7, u[:, 0])
+    rest = T - compose([0.7], u[:, :1])
+    np.testing.assert_allclose(cube.contract_two(u), np.einsum("ijl,jn,ln->in", rest, u, u), atol=1e-11)
+
+
+def test_power_and_joint_agree_within_the_noise():
+    T = orthogonal_tensor(15, 1.0, 3.0)[0] + noise(15, 0.05, 6)
+    joint, power = decompose(T), decompose(T, "power", orthogonalise=True)
+    np.testing.assert_allclose(joint.eigenvalues, power.eigenvalues, atol=0.05)
+    cosines = np.abs(joint.eigenvectors.T @ power.eigenvectors).max(axis=0)
+    assert cosines.min() > 0.998
+    assert power.diagnostics["max_inner"] < 1e-13
+    # The polar steps climb on the least-squares objective, which deflation does not.
+    assert joint.residual <= power.residual
+
+
+def test_joint_history_shows_the_descent():
+    result = decompose(orthogonal_tensor(15)[0] + noise(15, 0.3, 6))
+    stages = [stage for stage, _ in result.history]
+    assert stages == sorted(stages, reverse=True)
+    for stage in ("sweep", "polar"):
+        values = [value for name, value in result.history if name == stage]
+        assert len(values) >= 1
+        assert all(b <= a * (1 + 1e-12) for a, b in itertools.pairwise(values))
+    assert [v for s, v in result.history if s == "polar"][-1] == pytest.approx(result.residual, rel=1e-9)
+
+
+def test_jacobi_leaves_the_saddle_of_equal_diagonals():
+    """A matrix with equal diagonal and zero gradient must still be rotated by 45 degrees."""
+    M = np.array([[1.0, 2.0], [2.0, 1.0]])[:, :, None]
+    V, shares, converged = joint_diagonalise(M.copy())
+    assert converged
+    assert shares[-1] < 1e-28
+    np.testing.assert_allclose(np.abs(V), np.full((2, 2), 0.5**0.5), atol=1e-15)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_seed_gives_the_same_bits_whatever_the_threads(method):
+    T = orthogonal_tensor(24)[0] + noise(24, 0.1, 1)
+    first = decompose(T, method, random_state=4)
+    with threadpool_limits(2):
+        second = decompose(T, method, random_state=4)
+    assert first.eigenvectors.tobytes() == second.eigenvectors.tobytes()
+    assert first.eigenvalues.tobytes() == second.eigenvalues.tobytes()
+    assert first.history == second.history
+
+
+def test_scale_moves_only_the_eigenvalues():
+    T = orthogonal_tensor(5)[0] + noise(5, 0.1, 1)
+    small, large = decompose(T * 1e-60), decompose(T * 1e60)
+    np.testing.assert_allclose(small.eigenvalues * 1e60, large.eigenvalues * 1e-60, rtol=1e-12)
+    np.testing.assert_allclose(small.eigenvectors, large.eigenvectors, atol=1e-12)
+
+
+def test_negative_components_are_flipped():
+    V = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0]
+    T = compose([-2.0, 1.5, -3.0], V)
+    for method in METHODS:
+        result = decompose(T, method)
+        np.testing.assert_allclose(result.eigenvalues, [1.5, 2.0, 3.0], atol=1e-12)
+        np.testing.assert_allclose(
+            result.eigenvectors, np.stack([V[:, 1], -V[:, 0], -V[:, 2]], axis=1), atol=1e-12
+        )
+
+
+@pytest.mark.parametrize(("k", "error"), [(100, 0.065), (200, 0.095)])
+def test_many_noisy_components_are_all_found(k, error):
+    T, _, V = orthogonal_tensor(k, 1.0, 6.0)
+    rng = np.random.default_rng(9)
+    # Entries with three different indices then have standard deviation 0.02.
+    T += 0.02 * np.sqrt(6.0) * symmetrise(rng.standard_normal((k, k, k)))
+    result = decompose(T)
+    cosines = np.abs(V.T @ result.eigenvectors).max(axis=1)
+    assert cosines.min() > 0.9
+    assert np.sqrt(2 - 2 * cosines).mean() < error
+
+
+def test_random_slices_reach_the_same_optimum():
+    T = orthogonal_tensor(40, 1.0, 4.0)[0] + noise(40, 0.2, 2)
+    full, some = decompose(T), decompose(T, n_slices=12)
+    np.testing.assert_allclose(some.eigenvalues, full.eigenvalues, atol=1e-5)
+    assert some.residual == pytest.approx(full.residual, rel=1e-8)
+
+
+def test_unwhitened_jennrich_returns_scale_and_weights():
+    rng = np.random.default_rng(2)
+    mu, w = rng.standard_normal((7, 4)), np.array([0.1, 0.2, 0.3, 0.4])
+    M2, M3 = (mu * w) @ mu.T, compose(w, mu)
+    means, weights = jennrich(M2, M3, 4)
+    order = np.argsort(weights)
+    np.testing.assert_allclose(weights[order], w, atol=1e-11)
+    np.testing.assert_allclose(means[:, order], mu, atol=1e-11)
+    with pytest.raises(UsageError, match="M2 has shape"):
+        jennrich(np.eye(3), M3, 2)
+
+
+def test_polar_factor_is_the_nearest_orthonormal_matrix():
+    rng = np.random.default_rng(1)
+    M = rng.standard_normal((6, 4))
+    Q = polar(M)
+    np.testing.assert_allclose(Q.T @ Q, np.eye(4), atol=1e-14)
+    symmetric = Q.T @ M
+    np.testing.assert_allclose(symmetric, symmetric.T, atol=1e-13)
+    assert np.linalg.eigvalsh(symmetric).min() > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: decompose(np.zeros((2, 2, 2))), NumericalError, "is zero"),
+        (lambda: decompose(np.full((2, 2, 2), np.inf)), NumericalError, "not finite"),
+        (lambda: decompose(np.ones((2, 2))), UsageError, r"shape \(k, k, k\)"),
+        (lambda: decompose(np.arange(8.0).reshape(2, 2, 2)), UsageError, "not symmetric: relative asymmetry"),
+        (lambda: decompose(np.ones((2, 2, 2)), "als"), UsageError, "unknown decomposition method 'als'"),
+        (
+            lambda: decompose(np.ones((2, 2, 2)), n_iter=3),
+            UsageError,
+            "has no option n_iter; its options are",
+        ),
+        (lambda: decompose(np.ones((2, 2, 2)), n_slices=0), UsageError, "n_slices=0 .* out of range"),
+        (lambda: decompose(np.ones((2, 2, 2)), "power", orthogonalise=2), UsageError, "orthogonalise=2"),
+        (lambda: check_eigenpair(np.ones((2, 2, 2)), np.zeros(2)), UsageError, "not zero"),
+    ],
+)
+def test_bad_input_is_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_large_tensors_are_sliced_at_random(monkeypatch):
+    T = orthogonal_tensor(64, 1.0, 4.0)[0] + noise(64, 0.1, 2)
+    full = decompose(T)
+    # The package exports a function of the same name as its module.
+    module = sys.modules["distmom.linalg.decompose"]
+    monkeypatch.setattr(module, "_ALL_SLICES_UP_TO", 8)
+    sliced = decompose(T)
+    assert sliced.history[0] != full.history[0]
+    np.testing.assert_allclose(sliced.eigenvalues, full.eigenvalues, atol=1e-5)
+
+
+def test_slices_without_energy_are_diagonal_already():
+    V, shares, converged = joint_diagonalise(np.zeros((3, 3, 2)))
+    assert converged
+    assert shares == []
+    np.testing.assert_array_equal(V, np.eye(3))
+    assert joint_diagonalise(np.random.default_rng(0).standard_normal((9, 9, 1)), max_sweeps=1)[2] is False

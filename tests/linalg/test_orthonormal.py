@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+
+from distmom.errors import NumericalError, UsageError
+from distmom.linalg import orthonormalise
+
+
+def conditioned(d, r, condition, seed=0):
+    """A matrix with singular values from 1 to 1 / condition and no badly scaled column to blame."""
+    rng = np.random.default_rng(seed)
+    U = np.linalg.qr(rng.standard_normal((d, r)))[0]
+    V = np.linalg.qr(rng.standard_normal((r, r)))[0]
+    return (U * np.geomspace(1, 1 / condition, r)) @ V.T
+
+
+def in_slabs(A, *cuts):
+    return np.split(A, cuts)
+
+
+@pytest.mark.parametrize(
+    ("condition", "method"),
+    [(1e2, "cholesky"), (1e4, "cholesky"), (1e8, "householder"), (1e12, "householder")],
+)
+def test_basis_is_orthonormal_whatever_the_condition(condition, method):
+    A = conditioned(500, 12, condition)
+    basis = orthonormalise(in_slabs(A, 3, 200, 205))
+    Q = np.concatenate(basis.slabs)
+    assert basis.method == method
+    assert basis.rank == 12
+    assert basis.n_dropped == 0
+    np.testing.assert_allclose(Q.T @ Q, np.eye(12), atol=1e-12)
+    # The columns of A lie in the span up to rounding of A.
+    assert np.abs(A - Q @ (Q.T @ A)).max() < 1e-15 * 10
+    assert [slab.shape for slab in basis.slabs] == [(3, 12), (197, 12), (5, 12), (295, 12)]
+
+
+def test_badly_scaled_columns_are_no_obstacle():
+    A = conditioned(200, 6, 10.0) * 10.0 ** np.arange(-150, 150, 50)
+    basis = orthonormalise(in_slabs(A, 90))
+    Q = np.concatenate(basis.slabs)
+    assert basis.method == "cholesky"
+    np.testing.assert_allclose(Q.T @ Q, np.eye(6), atol=1e-12)
+
+
+def test_tiny_columns_whose_squares_vanish_are_kept():
+    A = conditioned(50, 3, 2.0) * np.array([1.0, 1e-200, 1.0])
+    basis = orthonormalise([A])
+    assert basis.rank == 3
+    np.testing.assert_allclose(basis.slabs[0].T @ basis.slabs[0], np.eye(3), atol=1e-12)
+
+
+def test_dependent_and_zero_columns_are_dropped_and_counted():
+    A = conditioned(100, 5, 10.0)
+    A = np.column_stack([A, A @ np.ones(5), np.zeros(100), A[:, 0]])
+    basis = orthonormalise(in_slabs(A, 40))
+    Q = np.concatenate(basis.slabs)
+    assert (basis.rank, basis.n_dropped, Q.shape) == (5, 3, (100, 5))
+    np.testing.assert_allclose(Q.T @ Q, np.eye(5), atol=1e-12)
+    assert np.abs(A - Q @ (Q.T @ A)).max() < 1e-13
+
+
+def test_wider_than_tall_keeps_at_most_the_rows():
+    A = np.random.default_rng(0).standard_normal((4, 7))
+    basis = orthonormalise(in_slabs(A, 1))
+    assert (basis.rank, basis.n_dropped) == (4, 3)
+
+
+def test_memory_maps_are_written_in_place(tmp_path):
+    A = conditioned(60, 4, 1e3)
+    maps = []
+    for i, slab in enumerate(in_slabs(A, 20, 20, 50)):
+        path = tmp_path / f"slab{i}"
+        # An empty file cannot be mapped; an empty slab stays an array.
+        if slab.size == 0:
+            maps.append(slab.copy())
+            continue
+        mapped = np.memmap(path, dtype=np.float64, mode="w+", shape=slab.shape)
+        mapped[...] = slab
+        maps.append(mapped)
+    fresh = np.concatenate(orthonormalise(in_slabs(A, 20, 20, 50)).slabs)
+    basis = orthonormalise(maps, out=maps)
+    assert all(np.shares_memory(a, b) for a, b in zip(basis.slabs, maps, strict=True) if b.size)
+    assert np.concatenate(maps).tobytes() == fresh.tobytes()
+
+
+def test_single_precision_is_orthonormal_to_its_own_rounding():
+    A = conditioned(300, 8, 1e3).astype(np.float32)
+    basis = orthonormalise([A], out=[np.empty_like(A)])
+    assert basis.slabs[0].dtype == np.float32
+    Q = basis.slabs[0].astype(np.float64)
+    np.testing.assert_allclose(Q.T @ Q, np.eye(8), atol=1e-6)
+
+
+def test_bad_slabs():
+    with pytest.raises(UsageError, match=r"equal width, got shapes \[\(2, 3\), \(2, 4\)\]"):
+        orthonormalise([np.ones((2, 3)), np.ones((2, 4))])
+    with pytest.raises(UsageError, match="equal width"):
+        orthonormalise([])
+    with pytest.raises(UsageError, match="out has shapes"):
+        orthonormalise([np.ones((2, 3))], out=[np.ones((3, 3))])
+    with pytest.raises(NumericalError, match="zero"):
+        orthonormalise([np.zeros((2, 3))])
+    with pytest.raises(NumericalError, match="not finite"):
+        orthonormalise([np.array([[1.0], [np.nan]])])

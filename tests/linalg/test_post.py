@@ -1,0 +1,132 @@
+import itertools
+
+import numpy as np
+import pytest
+from scipy.optimize import linear_sum_assignment, minimize
+
+from distmom.errors import NumericalError, UsageError
+from distmom.linalg import (
+    clip_columns,
+    compose,
+    decompose,
+    mixture_parameters,
+    project,
+    project_simplex,
+    whiten,
+)
+
+
+def single_topic_moments(weights, mu, length):
+    """Second and third moments by listing every document of ``length`` words and every tuple of positions."""
+    d = mu.shape[0]
+    M2, M3 = np.zeros((d, d)), np.zeros((d, d, d))
+    pairs = list(itertools.permutations(range(length), 2))
+    triples = list(itertools.permutations(range(length), 3))
+    for document in itertools.product(range(d), repeat=length):
+        mass = float(weights @ mu[list(document)].prod(axis=0))
+        for a, b in pairs:
+            M2[document[a], document[b]] += mass / len(pairs)
+        for a, b, c in triples:
+            M3[document[a], document[b], document[c]] += mass / len(triples)
+    return M2, M3
+
+
+@pytest.mark.parametrize("method", ["joint", "power", "power-stop", "flatten", "jennrich"])
+def test_exact_population_of_the_single_topic_model_is_recovered(method):
+    rng = np.random.default_rng(4)
+    weights, mu = np.array([0.5, 0.3, 0.2]), rng.dirichlet(np.full(5, 0.7), 3).T
+    M2, M3 = single_topic_moments(weights, mu, 4)
+    whitening = whiten(M2, 3)
+    result = decompose(project(M3, whitening.W), method)
+    mixture = mixture_parameters(result.eigenvalues, result.eigenvectors, whitening.B)
+    # Components come in order of decreasing weight, so no matching is needed.
+    np.testing.assert_allclose(mixture.weights, weights, atol=1e-10)
+    np.testing.assert_allclose(mixture.components, mu, atol=1e-10)
+    np.testing.assert_allclose(mixture.raw_weights, weights, atol=1e-10)
+    np.testing.assert_allclose(mixture.column_sums, 1.0, atol=1e-10)
+    assert result.diagnostics["weight_sum"] == pytest.approx(1.0)
+    assert result.diagnostics["n_below_one"] == 0
+    assert mixture.clipped.max() < 1e-10
+    assert mixture.usable.all()
+
+
+def test_one_component_is_the_mean():
+    mu = np.array([0.2, 0.3, 0.5])
+    whitening = whiten(np.outer(mu, mu), 1)
+    result = decompose(project(compose([1.0], mu[:, None]), whitening.W))
+    mixture = mixture_parameters(result.eigenvalues, result.eigenvectors, whitening.B)
+    np.testing.assert_allclose(mixture.components[:, 0], mu, atol=1e-12)
+    assert mixture.weights[0] == 1.0
+    assert result.diagnostics["n_below_one"] == 0
+
+
+def test_negative_mass_is_clipped_and_reported():
+    columns, sums, clipped = clip_columns(np.array([[0.6, 0.5, -1.0], [0.6, 0.5, -1.0], [-0.3, 0.0, 0.0]]))
+    np.testing.assert_allclose(columns, [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 0.0]])
+    np.testing.assert_allclose(sums, [0.9, 1.0, -2.0])
+    np.testing.assert_allclose(clipped, [0.2, 0.0, 1.0])
+
+
+def test_components_without_mass_or_weight_are_marked():
+    lam, B = np.array([1e-12, 2.0, 2.0]), np.array([[1.0, 1.0, -1.0], [1.0, 3.0, -1.0]])
+    mixture = mixture_parameters(lam, np.eye(3), B)
+    np.testing.assert_array_equal(mixture.usable, [False, True, False])
+    np.testing.assert_allclose(mixture.weights, [0, 1, 0])
+    np.testing.assert_allclose(mixture.raw_weights, [0, 0.25, 0.25])
+    np.testing.assert_allclose(mixture.components, [[0, 0.25, 0], [0, 0.75, 0]])
+    with pytest.raises(NumericalError, match="none of the 3 components"):
+        mixture_parameters(lam, np.eye(3), -np.abs(B))
+
+
+def test_simplex_projection_is_the_nearest_distribution():
+    rng = np.random.default_rng(6)
+    M = rng.normal(0.2, 0.5, (5, 8))
+    P = project_simplex(M)
+    assert P.min() >= 0
+    np.testing.assert_allclose(P.sum(axis=0), 1.0, atol=1e-14)
+    for column in range(8):
+        best = minimize(
+            lambda x, y=M[:, column]: ((x - y) ** 2).sum(),
+            np.full(5, 0.2),
+            bounds=[(0, None)] * 5,
+            constraints={"type": "eq", "fun": lambda x: x.sum() - 1},
+            options={"ftol": 1e-14},
+        )
+        np.testing.assert_allclose(P[:, column], best.x, atol=1e-6)
+    np.testing.assert_allclose(project_simplex(P), P, atol=1e-15)
+
+
+def test_sampling_error_shrinks_with_the_square_root_of_the_data():
+    """Documents of three words; a log-log slope of -1/2 within what five repetitions can tell."""
+    rng = np.random.default_rng(12)
+    d, k = 30, 3
+    weights, mu = np.array([0.5, 0.3, 0.2]), rng.dirichlet(np.full(d, 0.3), k).T
+    sizes, errors = np.array([4000, 16000, 64000]), []
+    for size in sizes:
+        runs = []
+        for _ in range(5):
+            states = rng.choice(k, size, p=weights)
+            cdf = np.cumsum(mu, axis=0)[:, states]
+            x, y, z = ((rng.random((1, size)) > cdf).sum(axis=0) for _ in range(3))
+            M2 = np.zeros((d, d))
+            np.add.at(M2, (x, y), 1 / size)
+            M3 = np.zeros((d, d, d))
+            np.add.at(M3, (x, y, z), 1 / size)
+            M3 = sum(M3.transpose(p) for p in itertools.permutations(range(3))) / 6
+            whitening = whiten((M2 + M2.T) / 2, k)
+            result = decompose(project(M3, whitening.W))
+            found = mixture_parameters(result.eigenvalues, result.eigenvectors, whitening.B).components
+            cost = np.abs(mu[:, :, None] - found[:, None, :]).sum(axis=0)
+            runs.append(cost[linear_sum_assignment(cost)].mean())
+        errors.append(np.median(runs))
+    slope = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
+    assert -0.7 < slope < -0.3
+
+
+def test_shapes_are_checked():
+    with pytest.raises(UsageError, match="do not belong together"):
+        mixture_parameters(np.ones(2), np.eye(3), np.ones((4, 2)))
+    with pytest.raises(UsageError, match="must form a matrix"):
+        clip_columns(np.ones(3))
+    with pytest.raises(UsageError, match="must form a matrix"):
+        project_simplex(np.ones(3))

@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array, random_array
+
+from distmom.engine import MixedRows
+from distmom.models.heads import NeighborsHead
+from distmom.models.kernels import add_sparse_scores, add_votes, top_labels
+from distmom.moments.residuals import hard_residuals
+
+
+def sparse(n, d, density, seed):
+    return csr_array(random_array((n, d), density=density, rng=np.random.default_rng(seed))).astype(
+        np.float32
+    )
+
+
+def unit(matrix):
+    length = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
+    return csr_array(matrix.multiply(1 / np.where(length > 0, length, 1)[:, None])).astype(np.float32)
+
+
+@pytest.mark.parametrize("k", [1, 3, 10])
+def test_top_labels_order_by_score_then_label(k):
+    scores = np.random.default_rng(0).integers(0, 4, (50, 10)).astype(np.float32)
+    labels, values = top_labels(scores, k)
+    expected = np.lexsort((np.broadcast_to(np.arange(10), scores.shape), -scores), axis=1)[:, :k]
+    assert_array_equal(labels, expected)
+    assert_array_equal(values, np.take_along_axis(scores, expected, axis=1))
+
+
+@pytest.mark.parametrize("density", [0.02, 0.2, 0.6])
+@pytest.mark.parametrize("k", [1, 10, 75])
+def test_neighbors_are_exact(k, density):
+    rows, queries = unit(sparse(400, 60, density, 1)), unit(sparse(30, 60, density, 2))
+    alive = np.random.default_rng(3).random(400) < 0.9
+    head = NeighborsHead.build(rows, csr_array((400, 5), dtype=np.uint8), alive)
+    found, cosines = head.search(queries, k)
+    exact = (queries @ rows.T).toarray()
+    exact[:, ~alive] = 0
+    best = -np.sort(-exact, axis=1)[:, :k]
+    assert_allclose(cosines, best, atol=1e-6)
+    for i in range(30):
+        real = found[i] >= 0
+        assert_array_equal(real, best[i] > 0)
+        assert len(set(found[i][real])) == real.sum()
+        assert_allclose(exact[i, found[i][real]], cosines[i][real], atol=1e-6)
+
+
+def test_neighbors_skip_long_lists_without_losing_rows():
+    """A word in every row makes long lists; rare words decide."""
+    rng = np.random.default_rng(0)
+    rare = sparse(5000, 200, 0.01, 4).toarray() * 10
+    common = 0.05 + 0.01 * rng.random((5000, 3))
+    rows = unit(csr_array(np.hstack([rare, common]).astype(np.float32)))
+    queries = csr_array(rows[:40])
+    head = NeighborsHead.build(rows, csr_array((5000, 1), dtype=np.uint8))
+    _, cosines = head.search(queries, 20)
+    assert_allclose(cosines, -np.sort(-(queries @ rows.T).toarray(), axis=1)[:, :20], atol=1e-6)
+
+
+def test_sparse_scores_and_votes():
+    a, w = sparse(7, 20, 0.3, 0), sparse(20, 9, 0.3, 1)
+    out = np.zeros((7, 9), np.float32)
+    mixed = MixedRows.of(w)
+    add_sparse_scores(
+        a.indptr, a.indices, a.data, mixed.sparse.indptr, mixed.sparse.indices, mixed.sparse.data,
+        mixed.dense_row, mixed.dense, 0.5, out,
+    )  # fmt: skip
+    assert 0 < (mixed.dense_row >= 0).sum() < 20
+    assert_allclose(out, 0.5 * (a @ w).toarray(), atol=1e-6)
+    labels = csr_array((np.random.default_rng(2).random((6, 9)) < 0.4).astype(np.uint8))
+    rows = np.array([[2, 0, 5], [1, -1, -1], [-1, -1, -1]], np.int32)
+    products = np.array([[0.9, 0.5, 0.1], [0.3, 0, 0], [0, 0, 0]], np.float32)
+    out = np.zeros((3, 9), np.float32)
+    add_votes(rows, products, labels.indptr, labels.indices, 2, 3.0, 2.0, 10.0, out)
+    y = labels.toarray()
+    votes = (0.9**3 * y[2] + 0.5**3 * y[0]) / (0.9**3 + 0.5**3)
+    assert_allclose(out[0], 2 * votes + 10 * np.maximum(0.9 * y[2], 0.5 * y[0]), atol=1e-5)
+    assert_allclose(out[1], 2.0 * y[1] + 3.0 * y[1], atol=1e-5)
+    assert_array_equal(out[2], 0)
+
+
+def test_residuals_of_true_labels_and_hardest_wrong_ones():
+    a, weights = sparse(12, 20, 0.3, 0), sparse(20, 9, 0.3, 1)
+    w = MixedRows.of(weights)
+    labels = csr_array((np.random.default_rng(2).random((12, 9)) < 0.2).astype(np.uint8))
+    inverse = np.random.default_rng(3).random(20).astype(np.float32)
+    n_true = np.diff(labels.indptr)
+    indptr = np.concatenate([[0], np.cumsum(n_true + 3)]).astype(np.int64)
+    indices, data = np.zeros(indptr[-1], np.int32), np.zeros(indptr[-1])
+    hard_residuals(
+        a.indptr, a.indices, a.data, labels.indptr, labels.indices, w.sparse.indptr, w.sparse.indices,
+        w.sparse.data, w.dense_row, w.dense, inverse, 9, 3, 1.0, indptr, indices, data,
+    )  # fmt: skip
+    residual = csr_array((data, indices, indptr), shape=(12, 9)).toarray()
+    scores, truth = (a @ weights).toarray(), labels.toarray().astype(bool)
+    own = (a.toarray() ** 2) @ inverse
+    expected = np.where(truth, 1 - (scores - own[:, None]), 0)
+    for i in range(12):
+        wrong = np.flatnonzero(~truth[i] & (scores[i] > 0))
+        hardest = wrong[np.argsort(-scores[i, wrong])][:3]
+        expected[i, hardest] = -scores[i, hardest]
+    assert_allclose(residual, expected, atol=1e-5)

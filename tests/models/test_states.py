@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+from helpers import WeightedCorpus, planted_corpus
+from numpy.testing import assert_allclose
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import vstack
+
+from distmom.engine import open_engine
+from distmom.errors import NumericalError, UsageError
+from distmom.models.states import StateSettings, check_size, fit_states
+from distmom.moments.weighting import MomentKind
+from distmom.simulate.multilabel import planted
+
+
+def population_corpus(population, lengths=(3, 4), shard_documents=50):
+    """All documents of some lengths with one label each, with their probabilities."""
+    parts = [population.enumerate(n, 1) for n in lengths]
+    words = vstack([p.words for p in parts]).astype(int)
+    labels = vstack([p.labels for p in parts]).astype(int)
+    weights = np.concatenate([p.weights for p in parts]) / len(parts)
+    return WeightedCorpus(words, labels, weights, shard_documents=shard_documents)
+
+
+def matched(found, truth):
+    """Order rows of ``found`` as in ``truth``."""
+    cost = np.abs(found[:, None, :] - truth[None, :, :]).sum(axis=2)
+    return linear_sum_assignment(cost.T)[1]
+
+
+@pytest.mark.parametrize("decomposition", ["joint", "power"])
+@pytest.mark.parametrize("weighting", ["pooled", "document"])
+def test_exact_population_gives_back_the_parameters(weighting, decomposition):
+    population = planted(6, 4, 3, random_state=1)
+    corpus = population_corpus(population)
+    settings = StateSettings(
+        3,
+        MomentKind("distinct", weighting, binary=False),
+        n_oversamples=3,
+        single_precision=False,
+        smoothing=0.0,
+        decomposition=decomposition,
+    )
+    with open_engine(corpus) as engine:
+        states = fit_states(engine, settings)
+    order = matched(states.components, population.O.T)
+    assert_allclose(states.components[order], population.O.T, atol=1e-10)
+    assert_allclose(states.weights[order], population.pi, atol=1e-10)
+    assert_allclose(states.label_states[order], population.Q.T, atol=1e-10)
+    assert states.diagnostics["sum_pi"] == pytest.approx(1.0, abs=1e-9)
+    assert states.diagnostics["residual"] < 1e-9
+    assert states.diagnostics["mean_length2_labels"] == pytest.approx((9 + 16) / 2)
+
+
+def test_error_falls_with_the_root_of_the_number_of_documents():
+    errors = []
+    for n in (2000, 32000):
+        values = []
+        for seed in range(3):
+            population, _, corpus = planted_corpus(n, d=60, n_labels=8, k=4, seed=seed, length=(10, 10))
+            settings = StateSettings(
+                4, MomentKind("distinct", "document", binary=False), single_precision=False
+            )
+            with open_engine(corpus) as engine:
+                states = fit_states(engine, settings)
+            order = matched(states.components, population.O.T)
+            values.append(np.abs(states.components[order] - population.O.T).sum(axis=1).mean())
+        errors.append(np.mean(values))
+    slope = np.log(errors[1] / errors[0]) / np.log(16)
+    assert -0.65 < slope < -0.35
+
+
+def test_too_many_states_are_refused_with_the_eigenvalues_or_lowered():
+    corpus = population_corpus(planted(6, 4, 3, random_state=1))
+    kind = MomentKind("distinct", binary=False)
+    with open_engine(corpus) as engine:
+        with pytest.raises(NumericalError, match=r"rank < k: n_components=5.*use n_components=3 or fewer"):
+            fit_states(engine, StateSettings(5, kind, n_oversamples=1, single_precision=False))
+        states = fit_states(
+            engine, StateSettings(5, kind, n_oversamples=1, single_precision=False, lower=True)
+        )
+    assert states.diagnostics["n_states"] == 3
+    assert states.diagnostics["n_states_asked"] == 5
+
+
+def test_too_few_documents_are_refused():
+    with pytest.raises(
+        UsageError, match=r"n_components=11 needs .* 121 documents, the corpus has 120: use n_components=10"
+    ):
+        check_size(120, 11, force=False)
+    check_size(120, 11, force=True)
+    check_size(121, 11, force=False)

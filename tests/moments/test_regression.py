@@ -1,0 +1,73 @@
+import numpy as np
+from helpers import random_corpus
+from numpy.testing import assert_allclose
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.linear_model import Ridge
+
+from distmom.engine import open_engine, plan_pass
+from distmom.moments.features import inverse_document_frequency, tfidf_rows
+from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients
+
+
+def dense(corpus):
+    blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
+    X = np.vstack([b.words.toarray() for b in blocks])
+    Y = np.vstack([b.labels.toarray() for b in blocks])
+    return X, Y.astype(float)
+
+
+def test_tfidf_is_that_of_scikit_learn():
+    corpus = random_corpus(density=0.05)
+    X, _ = dense(corpus)
+    expected = TfidfTransformer(sublinear_tf=True).fit_transform(X).toarray()
+    idf = inverse_document_frequency(corpus.document_frequency, corpus.n_documents)
+    rows = [tfidf_rows(corpus.read_shard(i).words, idf).toarray() for i in range(len(corpus.shards))]
+    assert_allclose(np.vstack(rows), expected, atol=1e-14)
+
+
+def test_sums_are_dense_products():
+    corpus = random_corpus()
+    X, Y = dense(corpus)
+    idf = inverse_document_frequency(corpus.document_frequency, corpus.n_documents)
+    A = TfidfTransformer(sublinear_tf=True).fit_transform(X).toarray()
+    basis = np.random.default_rng(0).standard_normal((corpus.n_words, 5))
+    with open_engine(corpus) as engine:
+        cross = engine.run(CrossMomentPass(corpus.n_words, n_labels=12, idf=idf, projected_nnz=500)).sums
+        sketch = engine.run(FeatureSketchPass(corpus.n_words, idf=idf, n_columns=5, basis=basis)).sums
+        result = engine.run(RidgePass(corpus.n_words, n_labels=12, rank=5, idf=idf, basis=basis, store=True))
+        stored = np.concatenate([result.rows["z"].read(i) for i in range(len(corpus.shards))])
+    assert_allclose(cross["cross"].toarray(), A.T @ Y, atol=1e-12)
+    assert_allclose(cross["squares"], (A**2).sum(axis=0), atol=1e-12)
+    assert_allclose(cross["labels"], Y.sum(axis=0))
+    assert_allclose(sketch["sketch"], A.T @ A @ basis, atol=1e-11)
+    assert_allclose(stored, A @ basis, atol=1e-5)
+    Z = A @ basis
+    centred = Z - Z.mean(axis=0)
+    penalty = 0.1 * np.trace(centred.T @ centred) / 5
+    oracle = Ridge(alpha=penalty).fit(Z, Y)
+    coefficients, intercept = ridge_coefficients(result.sums, 0.1)
+    assert_allclose(coefficients, oracle.coef_.T, atol=1e-10)
+    assert_allclose(intercept, oracle.intercept_, atol=1e-10)
+
+
+def test_slabs_of_the_vocabulary_give_the_same_bits():
+    corpus = random_corpus(n=2000, d=4000, density=0.01, shard_documents=250)
+    idf = inverse_document_frequency(corpus.document_frequency, corpus.n_documents)
+    for pass_ in (
+        FeatureSketchPass(4000, idf=idf, n_columns=300),
+        CrossMomentPass(4000, n_labels=12, idf=idf, projected_nnz=10**6),
+    ):
+        whole, found = plan_pass(corpus, pass_), []
+        limit = whole.task_bytes - whole.partial_bytes
+        cut = plan_pass(corpus, pass_, limit)
+        assert len(whole.slabs) == 1
+        assert len(cut.slabs) > 1
+        assert cut.groups == whole.groups
+        for memory_limit in (None, limit):
+            with open_engine(corpus, memory_limit=memory_limit) as engine:
+                found.append({k: v.copy() for k, v in engine.run(pass_).sums.items()})
+        for name, value in found[0].items():
+            other = found[1][name]
+            if hasattr(value, "toarray"):
+                value, other = value.toarray(), other.toarray()
+            assert value.tobytes() == other.tobytes(), name

@@ -1,0 +1,106 @@
+from itertools import permutations
+
+import numpy as np
+import pytest
+from helpers import WeightedCorpus, random_corpus
+from numpy.testing import assert_allclose
+
+from distmom.engine import open_engine
+from distmom.errors import UsageError
+from distmom.moments.kernels import add_third_moment, fill_pairs, fill_symmetric
+from distmom.moments.weighting import MomentKind
+from distmom.moments.words import WordMomentsPass, WordSketchPass, word_moments
+
+
+def positions(row):
+    return np.repeat(np.arange(len(row)), row)
+
+
+def brute_moments(X, kind, weights):
+    """Loop over ordered pairs and triples of word positions."""
+    d = X.shape[1]
+    totals = [np.zeros(d), np.zeros((d, d)), np.zeros((d, d, d))]
+    masses = np.zeros(3)
+    for row, own in zip(X, weights, strict=True):
+        words = np.flatnonzero(row) if kind.binary else positions(row)
+        n = len(words)
+        for order in (1, 2, 3):
+            if kind.distinct:
+                tuples = list(permutations(range(n), order))
+            else:
+                tuples = [tuple(t) for t in np.ndindex(*(n,) * order)]
+            if not tuples:
+                continue
+            omega = {"pooled": len(tuples), "document": 1.0, "length": (n / (n + kind.length_scale)) ** 2}
+            weight = own * omega[kind.weighting]
+            masses[order - 1] += weight
+            for t in tuples:
+                totals[order - 1][tuple(words[i] for i in t)] += weight / len(tuples)
+    return [total / mass for total, mass in zip(totals, masses, strict=True)]
+
+
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("weighting", ["pooled", "document", "length"])
+@pytest.mark.parametrize("moments", ["paper", "distinct"])
+def test_moments_are_those_of_all_tuples_of_positions(moments, weighting, binary):
+    rng = np.random.default_rng(3)
+    X = rng.poisson(0.7, (9, 6))
+    X[0] = 0
+    X[1] = [1, 0, 0, 0, 0, 0]
+    own = rng.uniform(0.5, 2.0, 9)
+    kind = MomentKind(moments, weighting, binary, length_scale=3.0)
+    corpus = WeightedCorpus(X, np.ones((9, 1), int), own, shard_documents=4)
+    basis = rng.standard_normal((6, 4))
+    m1, m2, m3 = brute_moments(X, kind, own)
+    with open_engine(corpus) as engine:
+        sums = engine.run(WordMomentsPass(6, kind=kind, basis=basis, rank=4)).sums
+        sketch = engine.run(WordSketchPass(6, kind=kind, n_columns=4, basis=basis)).sums
+    found = word_moments(sums, kind, basis)
+    assert_allclose(found.m1, basis.T @ m1, atol=1e-13)
+    assert_allclose(found.m2, basis.T @ m2 @ basis, atol=1e-13)
+    assert_allclose(found.m3, np.einsum("abc,ai,bj,ck->ijk", m3, basis, basis, basis), atol=1e-12)
+    assert_allclose(sketch["sketch"] / sketch["mass"], m2 @ basis, atol=1e-13)
+
+
+def test_sketch_of_a_test_matrix_is_the_same_for_any_cut():
+    totals = []
+    for shard_documents in (1000, 50, 7):
+        corpus = random_corpus(shard_documents=shard_documents)
+        with open_engine(corpus) as engine:
+            totals.append(
+                engine.run(WordSketchPass(corpus.n_words, n_columns=5, seed=4)).sums["sketch"].copy()
+            )
+    assert_allclose(totals[1], totals[0], rtol=1e-12)
+    assert_allclose(totals[2], totals[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("r", [3, 20, 47])
+def test_blocked_third_moment(r):
+    rng = np.random.default_rng(r)
+    left, right, weight = rng.standard_normal((50, r)), rng.standard_normal((50, r)), rng.random(50)
+    full = np.zeros((r, r, r))
+    add_third_moment(full, left, left, weight)
+    assert_allclose(fill_symmetric(full), np.einsum("n,ni,nj,nk->ijk", weight, left, left, left), atol=1e-12)
+    pairs = np.zeros((r, r, r))
+    add_third_moment(pairs, left, right)
+    assert_allclose(fill_pairs(pairs), np.einsum("ni,nj,nk->ijk", left, left, right), atol=1e-12)
+
+
+def test_single_precision_blocks_stay_close_to_double():
+    corpus = random_corpus(n=2000, d=200, shard_documents=500)
+    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((200, 30)))[0]
+    found = []
+    for dtype in (np.float32, np.float64):
+        with open_engine(corpus) as engine:
+            sums = engine.run(WordMomentsPass(200, basis=basis.astype(dtype), rank=30)).sums
+            found.append(word_moments(sums, MomentKind()))
+    # The promise for float32 blocks with float64 sums.
+    assert np.abs(found[0].m3 - found[1].m3).max() < 1e-5 * np.abs(found[1].m3).max()
+    assert np.abs(found[0].m2 - found[1].m2).max() < 1e-5 * np.abs(found[1].m2).max()
+
+
+def test_unknown_kinds_are_refused():
+    with pytest.raises(UsageError, match="moments: expected one of paper, distinct, got 'all'"):
+        MomentKind("all")
+    with pytest.raises(UsageError, match="weighting: expected one of"):
+        MomentKind(weighting="mine")

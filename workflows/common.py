@@ -1,0 +1,217 @@
+"""What the workflows share: reading the data folders, measuring time and memory, and the table of results."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from distmom.corpus import Corpus, ingest
+from distmom.engine import Executor
+from distmom.evaluate.evaluation import evaluate_corpus
+from distmom.models import MultiLabelMoM
+from distmom.predict import predict_corpus
+
+COLUMNS = (
+    ("P@1", 4),
+    ("P@3", 4),
+    ("P@5", 4),
+    ("nDCG@5", 4),
+    ("PSP@1", 4),
+    ("AUC", 4),
+    ("ingest_s", 1),
+    ("fit_s", 1),
+    ("predict_s", 1),
+    ("model_mb", 1),
+    ("peak_rss_mb", 0),
+)
+SAMPLE_INTERVAL_S = 0.05
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds until now."""
+        return time.monotonic() - self._started
+
+
+class PeakMemory:
+    """Samples the resident memory of a process and all below it; a context manager.
+
+    Pages that processes share count in each of them, so the peak is an upper bound.
+
+    Attributes
+    ----------
+    mb : float
+        Largest sum so far, in units of 10^6 bytes.
+    """
+
+    def __init__(self, pid: int | None = None) -> None:
+        self.mb = 0.0
+        self._root = psutil.Process(pid)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while True:
+            self.mb = max(self.mb, self._sum() / 1e6)
+            if self._stop.wait(SAMPLE_INTERVAL_S):
+                return
+
+    def _sum(self) -> int:
+        total = 0
+        try:
+            processes = [self._root, *self._root.children(recursive=True)]
+        except psutil.Error:
+            return 0
+        for process in processes:
+            try:
+                total += process.memory_info().rss
+            except psutil.Error:
+                continue
+        return total
+
+
+def directory_mb(path: Path) -> float:
+    """Return the size of all files below a directory, in units of 10^6 bytes."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6
+
+
+def ingest_bibtex(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpus]:
+    """Ingest the training and test rows of the Bibtex folder."""
+    options: dict[str, Any] = {
+        "format": "xmc",
+        "overwrite": True,
+        "map": executor.map,
+        "shard_documents": 1000,
+    }
+    options["vocabulary"] = data / "bibtex.features.txt.xz"
+    options["labels"] = data / "bibtex.labels.txt.xz"
+    train = ingest(data / "bibtex-train.xmc.txt.xz", out / "train", **options)
+    return train, ingest(data / "bibtex-test.xmc.txt.xz", out / "test", like=train, **options)
+
+
+def ingest_yso(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpus]:
+    """Ingest the first 90 % of the titles of the YSO folder as training rows, the others as test rows."""
+    train_text, test_text = split_rows(data / "docs.tsv.xz", out)
+    options: dict[str, Any] = {"format": "tsv", "overwrite": True, "map": executor.map}
+    options["labels"] = data / "labels.tsv.xz"
+    train = ingest(train_text, out / "train", min_df=3, **options)
+    return train, ingest(test_text, out / "test", like=train, **options)
+
+
+def split_rows(source: Path, out: Path, train_percent: int = 90) -> tuple[Path, Path]:
+    """Write the first rows of a packed text to one file and the others to a second, in their order."""
+    out.mkdir(parents=True, exist_ok=True)
+    with lzma.open(source, "rb") as rows:
+        n_train = sum(1 for _ in rows) * train_percent // 100
+    paths = out / "train.tsv", out / "test.tsv"
+    with lzma.open(source, "rb") as rows, paths[0].open("wb") as train, paths[1].open("wb") as test:
+        for i, row in enumerate(rows):
+            (train if i < n_train else test).write(row)
+    return paths
+
+
+def ingest_folder(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpus, float]:
+    """Ingest whichever of the two data sets a folder holds; also return the seconds it took."""
+    if (data / "bibtex-train.xmc.txt.xz").is_file():
+        read = ingest_bibtex
+    elif (data / "docs.tsv.xz").is_file():
+        read = ingest_yso
+    else:
+        raise SystemExit(f"{data}: holds neither bibtex-train.xmc.txt.xz nor docs.tsv.xz")
+    watch = Stopwatch()
+    train, test = read(data, out, executor)
+    return train, test, watch.seconds
+
+
+def run_model(
+    name: str,
+    model: MultiLabelMoM,
+    train: Corpus,
+    test: Corpus,
+    out: Path,
+    executor: Executor,
+    ingest_s: float,
+    auc_documents: int | None = None,
+) -> dict[str, Any]:
+    """Fit a model, save it, rank labels for the test rows, and measure.
+
+    Returns
+    -------
+    dict
+        A row of the table: the metrics, ``ingest_s``, ``fit_s`` (head selection included), ``predict_s`` (top 5
+        of all test rows, written), ``model_mb`` and ``peak_rss_mb`` of this and all worker processes.
+    """
+    folder = out / name
+    with PeakMemory() as peak:
+        watch = Stopwatch()
+        model.fit_corpus(train, client=executor)
+        fit_s = watch.seconds
+        model.save(folder / "model", overwrite=True)
+        watch = Stopwatch()
+        predict_corpus(model, test, folder / "predictions", top=5, client=executor, overwrite=True)
+        predict_s = watch.seconds
+    metrics = evaluate_corpus(model, test, client=executor, auc_documents=auc_documents)
+    return {
+        "system": name,
+        **metrics,
+        "ingest_s": ingest_s,
+        "fit_s": fit_s,
+        "predict_s": predict_s,
+        "model_mb": directory_mb(folder / "model"),
+        "peak_rss_mb": peak.mb,
+        "chosen": None if model.selection_ is None else model.selection_["weights"],
+    }
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    """Print results, one system a line; what was not measured is left blank."""
+    width = max([6, *(len(row["system"]) for row in rows)])
+    print(f"{'system':<{width}}  " + "  ".join(f"{name:>11}" for name, _ in COLUMNS))
+    for row in rows:
+        cells = [_cell(row.get(name), digits) for name, digits in COLUMNS]
+        print(f"{row['system']:<{width}}  " + "  ".join(f"{cell:>11}" for cell in cells), flush=True)
+
+
+def _cell(value: Any, digits: int) -> str:
+    if not isinstance(value, int | float) or math.isnan(value):
+        return ""
+    return f"{value:.{digits}f}"
+
+
+@contextmanager
+def results(path: Path | None) -> Iterator[list[dict[str, Any]]]:
+    """Collect rows, print them at the end, also of what was finished before an error, and write them as JSON."""
+    rows: list[dict[str, Any]] = []
+    try:
+        yield rows
+    finally:
+        if rows:
+            print_table(rows)
+            if path is not None:
+                path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,199 @@
+"""Train one peer on exported features, rank labels for the test rows, and store lists and times.
+
+`benchmark_peers` calls this in a process of its own, so that memory is the peer's alone and a peer may live in
+another interpreter. It needs NumPy, SciPy and the peer, not distmom. The exit code is 3 when the peer is not
+installed.
+
+Example::
+
+    python run_peer.py omikuji-parabel FOLDER --threads 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, load_npz
+
+TOP = 5
+NOT_INSTALLED = 3
+
+
+class Task:
+    """What a peer is given.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds ``X_train.npz Y_train.npz X_test.npz`` (float32 CSR) and ``train.xmc.txt``.
+    out : Path
+        Where the peer may keep its model.
+    threads : int
+    """
+
+    def __init__(self, folder: Path, out: Path, threads: int) -> None:
+        self.folder = folder
+        self.out = out
+        self.threads = threads
+
+    def matrix(self, name: str) -> csr_matrix:
+        """Read one of the matrices."""
+        matrix = csr_matrix(load_npz(self.folder / f"{name}.npz"))
+        matrix.sort_indices()
+        return matrix
+
+    def training(self) -> tuple[csr_matrix, csr_matrix]:
+        """Return features and labels of the training rows that have a feature."""
+        X, Y = self.matrix("X_train"), self.matrix("Y_train")
+        kept = np.flatnonzero(np.diff(X.indptr))
+        return X[kept], Y[kept]
+
+
+def run_omikuji(task: Task, name: str) -> dict[str, Any]:
+    """Run omikuji as Parabel (its defaults) or as Bonsai with one or three trees."""
+    import omikuji
+
+    parameters = omikuji.Model.default_hyper_param()
+    if name.startswith("omikuji-bonsai"):
+        parameters.cluster_balanced = False
+        parameters.cluster_k = 100
+        parameters.max_depth = 3
+    if name == "omikuji-bonsai-1":
+        parameters.n_trees = 1
+    started = time.monotonic()
+    model = omikuji.Model.train_on_data(
+        str(task.folder / "train.xmc.txt"), parameters, n_threads=task.threads
+    )
+    fit_s = time.monotonic() - started
+    model.save(str(task.out))
+    X = task.matrix("X_test")
+    started = time.monotonic()
+    ends = X.indptr.tolist()
+
+    def rank(i: int) -> list[tuple[int, float]]:
+        span = slice(ends[i], ends[i + 1])
+        pairs = zip(X.indices[span].tolist(), X.data[span].tolist(), strict=True)
+        found: list[tuple[int, float]] = model.predict(list(pairs), top_k=TOP)
+        return found
+
+    with ThreadPoolExecutor(task.threads) as pool:
+        lists = list(pool.map(rank, range(X.shape[0])))
+    return {"fit_s": fit_s, "predict_s": time.monotonic() - started, "lists": lists}
+
+
+def run_napkinxc(task: Task, name: str) -> dict[str, Any]:
+    """Run the probabilistic label tree of napkinXC with its defaults."""
+    from napkinxc.models import PLT
+
+    X, Y = task.training()
+    model = PLT(str(task.out), threads=task.threads, seed=1)
+    started = time.monotonic()
+    model.fit(X, Y)
+    fit_s = time.monotonic() - started
+    queries = task.matrix("X_test")
+    started = time.monotonic()
+    lists = model.predict_proba(queries, top_k=TOP)
+    return {"fit_s": fit_s, "predict_s": time.monotonic() - started, "lists": lists}
+
+
+def run_linear_svc(task: Task, name: str) -> dict[str, Any]:
+    """Run one linear support vector machine a label, C = 0.3; for few labels."""
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.svm import LinearSVC
+
+    X, Y = task.training()
+    used = np.flatnonzero(np.asarray(Y.sum(axis=0)).ravel())
+    started = time.monotonic()
+    model = OneVsRestClassifier(LinearSVC(C=0.3), n_jobs=task.threads).fit(X, Y[:, used])
+    fit_s = time.monotonic() - started
+    coefficients = np.vstack([each.coef_ for each in model.estimators_])
+    np.savez_compressed(task.out / "coefficients.npz", coefficients)
+    queries = task.matrix("X_test")
+    started = time.monotonic()
+    scores = np.full((queries.shape[0], Y.shape[1]), -np.inf, np.float32)
+    scores[:, used] = model.decision_function(queries)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :TOP]
+    predict_s = time.monotonic() - started
+    lists = [
+        [(int(label), float(row[label])) for label in top] for row, top in zip(scores, order, strict=True)
+    ]
+    return {"fit_s": fit_s, "predict_s": predict_s, "lists": lists, "scores": scores}
+
+
+def run_pecos(task: Task, name: str) -> dict[str, Any]:
+    """Run XR-Linear of PECOS with its defaults."""
+    from pecos.xmc import Indexer, LabelEmbeddingFactory
+    from pecos.xmc.xlinear.model import XLinearModel
+
+    X, Y = task.matrix("X_train"), task.matrix("Y_train")
+    started = time.monotonic()
+    features = LabelEmbeddingFactory.create(Y, X, method="pifa")
+    chain = Indexer.gen(features, indexer_type="hierarchicalkmeans")
+    model = XLinearModel.train(X, Y, C=chain, threads=task.threads)
+    fit_s = time.monotonic() - started
+    model.save(str(task.out))
+    queries = task.matrix("X_test")
+    started = time.monotonic()
+    found = csr_matrix(model.predict(queries, only_topk=TOP, beam_size=10, threads=task.threads))
+    predict_s = time.monotonic() - started
+    lists = [
+        sorted(
+            zip(found.indices[a:b].tolist(), found.data[a:b].tolist(), strict=True),
+            key=lambda pair: (-pair[1], pair[0]),
+        )
+        for a, b in zip(found.indptr[:-1], found.indptr[1:], strict=True)
+    ]
+    return {"fit_s": fit_s, "predict_s": predict_s, "lists": lists}
+
+
+PEERS = {
+    "omikuji-parabel": run_omikuji,
+    "omikuji-bonsai-1": run_omikuji,
+    "omikuji-bonsai": run_omikuji,
+    "napkinxc-plt": run_napkinxc,
+    "linear-svc": run_linear_svc,
+    "pecos-xr-linear": run_pecos,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one peer."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("peer", choices=PEERS)
+    parser.add_argument("folder", type=Path, help="exported features; results go to FOLDER/PEER")
+    parser.add_argument("--threads", type=int, default=1, help="[%(default)s]")
+    options = parser.parse_args(arguments)
+    model = options.folder / options.peer / "model"
+    model.mkdir(parents=True, exist_ok=True)
+    try:
+        result = PEERS[options.peer](Task(options.folder, model, options.threads), options.peer)
+    except ImportError as error:
+        print(f"{options.peer}: not installed: {error}", file=sys.stderr)
+        return NOT_INSTALLED
+    lists = result.pop("lists")
+    labels = np.full((len(lists), TOP), -1, np.int64)
+    scores = np.full((len(lists), TOP), -np.inf)
+    for i, ranked in enumerate(lists):
+        for j, (label, score) in enumerate(ranked[:TOP]):
+            labels[i, j], scores[i, j] = label, score
+    np.savez(
+        model.parent / "ranked.npz",
+        labels=labels,
+        scores=scores,
+        dense=result.pop("scores", np.zeros((0, 0), np.float32)),
+    )
+    (model.parent / "times.json").write_text(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
