@@ -179,7 +179,7 @@ def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
         open_executor(workers=workers) as executor,
     ):
         corpus = ingest(
-            train, out / "corpus", format="tsv", labels=labels, min_df=2, overwrite=True,
+            train, out / "corpus", format="tsv", labels=labels, stop_words="english", overwrite=True,
             shard_documents=5000, map=executor.map, progress=progress.stage,
         )  # fmt: skip
         progress.line(

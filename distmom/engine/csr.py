@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
+from distmom.compiled import compiled
+
 
 @dataclass(frozen=True)
 class Csr:
@@ -75,3 +77,101 @@ class MixedRows:
         indptr = np.concatenate([[0], np.cumsum(np.where(full, 0, np.diff(matrix.indptr)))])
         rest = csr_array((matrix.data[entries], matrix.indices[entries], indptr), shape=matrix.shape)
         return cls(Csr.of(rest, dtype), dense_row, dense)
+
+
+def add_csr(left: csr_array, right: csr_array) -> csr_array:
+    """Add two sparse matrices whose rows are sorted and without duplicates.
+
+    Several times faster than SciPy's addition, which takes most of a pass with a large sparse sum otherwise.
+    Entries that cancel are kept as zeros.
+
+    Parameters
+    ----------
+    left, right : csr_array of shape (n, m)
+
+    Returns
+    -------
+    csr_array of shape (n, m)
+        Sorted, in the wider of the two types.
+    """
+    if left.shape != right.shape:
+        raise ValueError(f"sums of shapes {left.shape} and {right.shape} do not add")
+    dtype = np.result_type(left.dtype, right.dtype)
+    parts = []
+    for matrix in (left, right):
+        if not matrix.has_canonical_format:
+            matrix = matrix.copy()
+            matrix.sum_duplicates()
+        parts += [matrix.indptr.astype(np.int64), matrix.indices, matrix.data.astype(dtype, copy=False)]
+    indptr = np.zeros(left.shape[0] + 1, np.int64)
+    _count_union(parts[0], parts[1], parts[3], parts[4], indptr)
+    np.cumsum(indptr, out=indptr)
+    indices = np.empty(indptr[-1], np.int32)
+    data = np.empty(indptr[-1], dtype)
+    _fill_union(*parts, indptr, indices, data)
+    total = csr_array((data, indices, indptr), shape=left.shape)
+    total.has_canonical_format = True
+    return total
+
+
+@compiled
+def _count_union(
+    a_indptr: np.ndarray, a_indices: np.ndarray, b_indptr: np.ndarray, b_indices: np.ndarray, out: np.ndarray
+) -> None:
+    """Count the columns of every row that either matrix holds."""
+    for i in range(out.shape[0] - 1):
+        p, q = a_indptr[i], b_indptr[i]
+        p_end, q_end = a_indptr[i + 1], b_indptr[i + 1]
+        count = (p_end - p) + (q_end - q)
+        while p < p_end and q < q_end:
+            left, right = a_indices[p], b_indices[q]
+            if left == right:
+                count -= 1
+            p += left <= right
+            q += right <= left
+        out[i + 1] = count
+
+
+@compiled
+def _fill_union(
+    a_indptr: np.ndarray,
+    a_indices: np.ndarray,
+    a_data: np.ndarray,
+    b_indptr: np.ndarray,
+    b_indices: np.ndarray,
+    b_data: np.ndarray,
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+) -> None:
+    """Merge the sorted rows of two matrices, adding where both hold a column."""
+    for i in range(indptr.shape[0] - 1):
+        p, q = a_indptr[i], b_indptr[i]
+        p_end, q_end = a_indptr[i + 1], b_indptr[i + 1]
+        at = indptr[i]
+        while p < p_end and q < q_end:
+            left, right = a_indices[p], b_indices[q]
+            if left < right:
+                indices[at] = left
+                data[at] = a_data[p]
+                p += 1
+            elif right < left:
+                indices[at] = right
+                data[at] = b_data[q]
+                q += 1
+            else:
+                indices[at] = left
+                data[at] = a_data[p] + b_data[q]
+                p += 1
+                q += 1
+            at += 1
+        while p < p_end:
+            indices[at] = a_indices[p]
+            data[at] = a_data[p]
+            p += 1
+            at += 1
+        while q < q_end:
+            indices[at] = b_indices[q]
+            data[at] = b_data[q]
+            q += 1
+            at += 1

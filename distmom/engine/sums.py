@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy.sparse import csr_array
 
+from distmom.engine.csr import add_csr
+
 #: an ndarray or a csr_array; SciPy's matrices have no types
 Sum: TypeAlias = Any
 
@@ -67,7 +69,7 @@ class Sums(dict[str, Sum]):
         if isinstance(value, np.ndarray):
             self[name] += value
         else:
-            self[name] = csr_array(self[name] + value)
+            self[name] = add_csr(self[name], value)
 
 
 def merge(parts: Iterable[Mapping[str, Sum]]) -> Sums:

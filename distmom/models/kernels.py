@@ -151,7 +151,11 @@ def nearest_rows(
     n, n_rows = indptr.shape[0] - 1, rows_indptr.shape[0] - 1
     found = np.full((n, k), -1, np.int32)
     products = np.zeros((n, k), np.float32)
-    partial = np.zeros(n_rows, np.float32)
+    # Rows met get slots in the order of meeting, so that only one array is read at random; -2 never votes.
+    slot = np.empty(n_rows, np.int32)
+    for r in range(n_rows):
+        slot[r] = -1 if alive[r] else -2
+    partial = np.empty(n_rows, np.float32)
     touched = np.empty(n_rows, np.int32)
     query = np.zeros(lists_indptr.shape[0] - 1, np.float32)
     heap_ids = np.empty(k, np.int32)
@@ -178,12 +182,12 @@ def nearest_rows(
             p = start + order[step]
             v, x = indices[p], data[p]
             gain = min(rest_sum, np.sqrt(max(rest_square, 0.0))) + margin
-            # A selection costs as much as reading a list of the rows met.
-            if n_touched >= k and cost[order[step]] > n_touched:
+            # A selection costs less than reading half as many entries of a list.
+            if n_touched >= k and 2 * cost[order[step]] > n_touched:
                 heap[:] = 0.0
                 heap_ids[:] = 0
                 for t in range(n_touched):
-                    s = partial[touched[t]]
+                    s = partial[t]
                     if s > heap[0]:
                         heap[0] = s
                         _sift_down(heap, heap_ids, k)
@@ -193,32 +197,42 @@ def nearest_rows(
                     break
             for q in range(lists_indptr[v], lists_indptr[v + 1]):
                 r = lists_rows[q]
-                if alive[r]:
-                    if partial[r] == 0.0:
-                        touched[n_touched] = r
-                        n_touched += 1
-                    partial[r] += x * lists_data[q]
+                t = slot[r]
+                if t >= 0:
+                    partial[t] += x * lists_data[q]
+                elif t == -1:
+                    slot[r] = n_touched
+                    touched[n_touched] = r
+                    partial[n_touched] = x * lists_data[q]
+                    n_touched += 1
             rest_sum -= x * largest[v]
             rest_square -= x * x
             read_square += x * x
         rest_length = np.sqrt(max(rest_square, 0.0))
         heap[:] = 0.0
         heap_ids[:] = np.int32(2147483647)
-        for t in range(n_touched):
-            r = touched[t]
-            s = partial[r]
-            partial[r] = 0.0
-            if not complete:
-                share = min(1.0, s * s / read_square)
-                if s + min(rest_sum, rest_length * np.sqrt(1.0 - share)) + margin < max(cut, heap[0]):
+        # The rows of largest partial product first: they raise the bar for the many others.
+        for half in range(2):
+            for t in range(n_touched):
+                s = partial[t]
+                if s == 0.0 or (half == 0 and s < cut):
                     continue
-                s = np.float32(0.0)
-                for q in range(rows_indptr[r], rows_indptr[r + 1]):
-                    s += query[rows_indices[q]] * rows_data[q]
-            if s > heap[0] or (s == heap[0] and s > 0.0 and r < heap_ids[0]):
-                heap[0] = s
-                heap_ids[0] = r
-                _sift_down(heap, heap_ids, k)
+                r = touched[t]
+                partial[t] = 0.0
+                if not complete:
+                    if half == 1:
+                        share = min(1.0, s * s / read_square)
+                        if s + min(rest_sum, rest_length * np.sqrt(1.0 - share)) + margin < max(cut, heap[0]):
+                            continue
+                    s = np.float32(0.0)
+                    for q in range(rows_indptr[r], rows_indptr[r + 1]):
+                        s += query[rows_indices[q]] * rows_data[q]
+                if s > heap[0] or (s == heap[0] and s > 0.0 and r < heap_ids[0]):
+                    heap[0] = s
+                    heap_ids[0] = r
+                    _sift_down(heap, heap_ids, k)
+        for t in range(n_touched):
+            slot[touched[t]] = -1
         _sort_heap(heap, heap_ids)
         for j in range(k):
             if heap[j] > 0.0:

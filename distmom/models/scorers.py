@@ -11,6 +11,7 @@ from scipy.sparse.linalg import LinearOperator, svds
 from threadpoolctl import threadpool_limits
 
 from distmom.engine import Csr, Engine, MixedRows, Selection, StoredArray, Sums, merge
+from distmom.engine.csr import add_csr
 from distmom.engine.passes import transform_fields
 from distmom.models.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
 from distmom.models.states import orthonormal_basis
@@ -223,7 +224,7 @@ def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
     for _ in range(n_passes):
         weights = MixedRows.of(_scaled_rows(total, inverse))
         stages.append(transform_fields(weights, lambda leaf: engine.put(leaf) if np.ndim(leaf) else leaf))
-        total = csr_array(total + _residual(engine, features, stages[-1], inverse, 1.0, 4 * total.nnz))
+        total = add_csr(total, _residual(engine, features, stages[-1], inverse, 1.0, 4 * total.nnz))
     return LinearFit(tuple(stages), total, inverse)
 
 
@@ -239,10 +240,10 @@ def extend_linear(engine: Engine, fit: LinearFit, features: Features, added: Fea
     added : Features
         Of the documents that the fit has not seen.
     """
-    total = csr_array(fit.total + _scipy(added.cross["cross"]))
+    total = add_csr(fit.total, _scipy(added.cross["cross"]))
     for stage in fit.stages:
         # The stage has not seen these documents: nothing of them is to be left out of its scores.
-        total = csr_array(total + _residual(engine, added, stage, fit.inverse, 0.0, fit.total.nnz))
+        total = add_csr(total, _residual(engine, added, stage, fit.inverse, 0.0, fit.total.nnz))
     return LinearFit(fit.stages, total, 1.0 / (np.asarray(features.cross["squares"]) + DIAGONAL_PENALTY))
 
 
@@ -277,8 +278,9 @@ def _scaled_rows(matrix: csr_array, scale: np.ndarray) -> csr_array:
 
 def sparse_head(*parts: tuple[csr_array, float]) -> SparseHead:
     """Return a head whose weights are a weighted sum of sparse matrices, without its negligible entries."""
-    total = sum((matrix * factor for matrix, factor in parts[1:]), parts[0][0] * parts[0][1])
-    total = csr_array(total)
+    total = csr_array(parts[0][0] * parts[0][1])
+    for matrix, factor in parts[1:]:
+        total = add_csr(total, csr_array(matrix * factor))
     if total.nnz:
         size = np.abs(total.data)
         total.data[size < PRUNE * np.quantile(size, 0.99)] = 0.0

@@ -25,6 +25,8 @@ ALL_LABELS = 1000
 PER_HEAD = 30
 #: weights tried for each head, relative to its mean best score
 GRID = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
+#: documents on which AUC is measured for every trial
+AUC_DOCUMENTS = 1000
 #: gain in the objective below which a head is not worth its weight
 MIN_GAIN = 2e-4
 
@@ -96,36 +98,29 @@ class CandidatesPass(Pass):
 
 @compiled
 def _objective(
-    scores: np.ndarray,
-    weights: np.ndarray,
-    labels: np.ndarray,
-    truth: np.ndarray,
-    n_true: np.ndarray,
-    auc: bool,
+    totals: np.ndarray, labels: np.ndarray, truth: np.ndarray, n_true: np.ndarray, n_auc: int
 ) -> np.ndarray:
-    """Return the sums of hits at 1, 3, 5 (over 1, 3, 5), nDCG at 5 and AUC of weighted scores."""
+    """Return means of hits at 1, 3, 5 (over 1, 3, 5), nDCG at 5 and, over the first documents, AUC.
+
+    Ties go to the earlier candidate. ``n_auc`` is 0 where candidates are not all labels.
+    """
     out = np.zeros(5)
-    n, n_heads, width = scores.shape
-    total = np.empty(width)
+    n, width = totals.shape
     top = np.empty(5, np.int64)
+    n_areas = 0
     for i in range(n):
-        for c in range(width):
-            s = 0.0
-            for h in range(n_heads):
-                s += weights[h] * scores[i, h, c]
-            total[c] = s if labels[i, c] >= 0 else -np.inf
+        total = totals[i]
         size = 0
         for c in range(width):
-            if labels[i, c] < 0:
+            if labels[i, c] < 0 or (size == 5 and total[c] <= total[top[4]]):
                 continue
-            j = min(size, 5)
+            j = min(size, 4)
+            if size < 5:
+                size += 1
             while j > 0 and total[top[j - 1]] < total[c]:
+                top[j] = top[j - 1]
                 j -= 1
-            if j < 5:
-                for t in range(min(size, 4), j, -1):
-                    top[t] = top[t - 1]
-                top[j] = c
-                size = min(size + 1, 5)
+            top[j] = c
         gain, ideal = 0.0, 0.0
         for j in range(5):
             if j < size and truth[i, top[j]]:
@@ -139,7 +134,7 @@ def _objective(
                 ideal += 1.0 / np.log2(j + 2.0)
         if ideal > 0.0:
             out[3] += gain / ideal
-        if auc and 0 < n_true[i] < width:
+        if i < n_auc and 0 < n_true[i] < width:
             above = 0.0
             for c in range(width):
                 if truth[i, c]:
@@ -150,6 +145,9 @@ def _objective(
                             elif total[c] == total[e]:
                                 above += 0.5
             out[4] += above / (n_true[i] * (width - n_true[i]))
+            n_areas += 1
+    out[:4] /= max(n, 1)
+    out[4] /= max(n_areas, 1)
     return out
 
 
@@ -217,42 +215,45 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
     groups : dict of str to str
         Group of each head.
     """
-    scores, labels, truth, n_true = rows["scores"], rows["labels"], rows["truth"], rows["n_true"]
+    labels, truth, n_true = rows["labels"], rows["truth"], rows["n_true"]
     n = len(n_true)
     auc = bool((labels >= 0).all()) and labels.shape[1] > 0
     scale = np.maximum(rows["best"].astype(np.float64).mean(axis=0), 1e-30) if n else np.ones(len(names))
+    scores = np.ascontiguousarray((rows["scores"] / scale[:, None]).swapaxes(0, 1), dtype=np.float32)
 
-    def measure(weights: np.ndarray) -> np.ndarray:
-        return np.asarray(_objective(scores, weights / scale, labels, truth, n_true, auc) / max(n, 1))
+    def measure(totals: np.ndarray) -> np.ndarray:
+        return np.asarray(_objective(totals, labels, truth, n_true, min(n, AUC_DOCUMENTS) if auc else 0))
 
-    def value(weights: np.ndarray) -> float:
-        parts = measure(weights)
+    def value(totals: np.ndarray) -> float:
+        parts = measure(totals)
         return float(parts.mean() if auc else parts[:4].mean())
 
     def named(parts: np.ndarray) -> dict[str, float]:
         keys = ["P@1", "P@3", "P@5", "nDCG@5"] + (["AUC"] if auc else [])
         return {key: float(x) for key, x in zip(keys, parts, strict=False)}
 
-    identity = np.eye(len(names))
-    alone = [value(row) for row in identity]
+    report = {name: named(measure(scores[h])) for h, name in enumerate(names)}
+    alone = [value(scores[h]) for h in range(len(names))]
     first = int(np.argmax(alone))
-    weights, best = identity[first].copy(), alone[first]
+    weights = np.zeros(len(names))
+    weights[first] = 1.0
+    totals, best = scores[first].copy(), alone[first]
     improved = True
     while improved:
         improved = False
         for h in np.argsort(-np.asarray(alone), kind="stable"):
-            if h == first:
-                continue
             twins = [j for j, name in enumerate(names) if groups[name] == groups[names[h]] and j != h]
-            if first in twins:
+            if h == first or first in twins:
                 continue
+            others = totals - weights[h].astype(np.float32) * scores[h]
+            for j in twins:
+                others -= weights[j].astype(np.float32) * scores[j]
             for grid in GRID:
-                trial = weights.copy()
-                trial[twins] = 0.0
-                trial[h] = grid
+                trial = others + np.float32(grid) * scores[h]
                 if (got := value(trial)) > best + MIN_GAIN:
-                    weights, best, improved = trial, got, True
-    report = {name: named(measure(identity[j])) for j, name in enumerate(names)}
-    report["auto"] = named(measure(weights))
+                    weights[twins] = 0.0
+                    weights[h] = grid
+                    totals, best, improved = trial, got, True
+    report["auto"] = named(measure(totals))
     chosen = {name: float(w / s) for name, w, s in zip(names, weights, scale, strict=True) if w > 0}
     return Choice(chosen, best, report, n)

@@ -84,6 +84,9 @@ class CrossMomentPass(Pass):
     idf: Any = None
     projected_nnz: int = 0
 
+    # A large sparse sum is added to once a shard, not once a block.
+    block_rows = 1 << 15
+
     @property
     def name(self) -> str:
         return "cross"

@@ -55,6 +55,9 @@ class ResidualPass(Pass):
     leave_out: float = 1.0
     projected_nnz: int = 0
 
+    # A large sparse sum is added to once a shard, not once a block.
+    block_rows = 1 << 15
+
     def specs(self) -> dict[str, SumSpec]:
         return {
             "cross": SumSpec(

@@ -24,6 +24,7 @@ from distmom.engine import (
     plan_pass,
     split_sums,
 )
+from distmom.engine.csr import add_csr
 from distmom.engine.executors import tree_levels
 from distmom.errors import StoreError, UsageError
 
@@ -212,3 +213,18 @@ def test_states_are_stored_once_by_digest(tmp_path):
     assert isinstance(loaded, np.memmap)
     np.testing.assert_array_equal(loaded, array)
     json.dumps(one.digest)
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 5), (40, 30)])
+def test_sparse_sums_add_like_dense_ones(n, m):
+    rng = np.random.default_rng(n)
+    for density in (0.0, 0.1, 0.7):
+        a, b = (csr_array(np.where(rng.random((n, m)) < density, rng.integers(-2, 3, (n, m)), 0.0)) for _ in "ab")
+        total = add_csr(a, b.astype(np.float32))
+        np.testing.assert_array_equal(total.toarray(), a.toarray() + b.toarray())
+        assert total.dtype == np.float64
+        assert total.has_sorted_indices
+    unsorted = csr_array((np.ones(3), [2, 0, 2], [0, 3]), shape=(1, 3))
+    np.testing.assert_array_equal(add_csr(unsorted, unsorted).toarray(), [[2, 0, 4]])
+    with pytest.raises(ValueError, match="do not add"):
+        add_csr(csr_array((1, 2)), csr_array((2, 1)))
