@@ -97,21 +97,24 @@ def add_csr(left: csr_array, right: csr_array) -> csr_array:
     if left.shape != right.shape:
         raise ValueError(f"sums of shapes {left.shape} and {right.shape} do not add")
     dtype = np.result_type(left.dtype, right.dtype)
-    parts = []
-    for matrix in (left, right):
-        if not matrix.has_canonical_format:
-            matrix = matrix.copy()
-            matrix.sum_duplicates()
-        parts += [matrix.indptr.astype(np.int64), matrix.indices, matrix.data.astype(dtype, copy=False)]
+    a, b = _canonical(left), _canonical(right)
     indptr = np.zeros(left.shape[0] + 1, np.int64)
-    _count_union(parts[0], parts[1], parts[3], parts[4], indptr)
+    _count_union(a.indptr, a.indices, b.indptr, b.indices, indptr)
     np.cumsum(indptr, out=indptr)
     indices = np.empty(indptr[-1], np.int32)
     data = np.empty(indptr[-1], dtype)
-    _fill_union(*parts, indptr, indices, data)
+    _fill_union(a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, indptr, indices, data)
     total = csr_array((data, indices, indptr), shape=left.shape)
     total.has_canonical_format = True
     return total
+
+
+def _canonical(matrix: csr_array) -> csr_array:
+    if matrix.has_canonical_format:
+        return matrix
+    matrix = matrix.copy()
+    matrix.sum_duplicates()
+    return matrix
 
 
 @compiled
