@@ -43,23 +43,31 @@ class StoredArray:
     path : str
         An ``.npy`` file that all workers can read.
     digest : str
-        sha256 of the file.
+        sha256 of shape, type and bytes.
     """
 
     path: str
     digest: str
 
     def load(self) -> np.ndarray:
-        """Map the array into memory; StoreError if it is gone or cannot be read."""
+        """Map the array into memory; StoreError if it is gone or has changed, checked once a process."""
         return _mapped(self.path, self.digest)
 
 
 @lru_cache(maxsize=64)
 def _mapped(path: str, digest: str) -> np.ndarray:
+    array = _map(path)
+    if (got := array_digest(array)) != digest:
+        raise StoreError(f"{path}: state differs: expected sha256 {digest[:12]}, got {got[:12]}")
+    return array
+
+
+def _map(path: str) -> np.ndarray:
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: state {digest[:12]} cannot be read: {error}") from error
+        raise StoreError(f"{path}: cannot be read: {error}") from error
+    return array
 
 
 @dataclass(frozen=True)
@@ -156,10 +164,11 @@ class RunDirectory:
     def put(self, array: np.ndarray) -> StoredArray:
         """Write an array once and return its handle; equal arrays share one file."""
         array = np.ascontiguousarray(array)
-        path = self.path / "states" / f"{array_digest(array)[:32]}.npy"
+        digest = array_digest(array)
+        path = self.path / "states" / f"{digest[:32]}.npy"
         if not path.exists():
             write_atomic(path, partial(np.save, arr=array, allow_pickle=False))
-        return StoredArray(str(path), path.stem)
+        return StoredArray(str(path), digest)
 
     def rows_directory(self, name: str, key: str, output: str) -> str:
         """Where a row output of a pass is stored."""
@@ -235,7 +244,7 @@ def load_sums(directory: str) -> tuple[Sums, dict[str, Any]]:
             raise StoreError(f"{path}: expected sha256 {entry['sha256'][:12]}, got {got[:12]}")
 
     def array(file_name: str) -> np.ndarray:
-        return StoredArray(str(place / file_name), files[file_name]["sha256"]).load()
+        return _map(str(place / file_name))
 
     sums = Sums()
     for file_name in files:

@@ -185,31 +185,53 @@ def centroid_weights(features: Features) -> csr_array:
 
 
 @dataclass(frozen=True)
-class LinearFit:
-    """The sums of a sparse linear scorer, and the weights that each residual pass started from.
+class Stage:
+    """One residual pass of a linear scorer.
 
     Attributes
     ----------
-    stages : tuple of MixedRows
-        Weights before each residual pass, as stored arrays.
+    weights : MixedRows
+        What it started from, as stored arrays.
+    scale : float
+        Factor on those weights.
+    step : float
+        Factor on the residual.
+    """
+
+    weights: MixedRows
+    scale: float
+    step: float
+
+
+@dataclass(frozen=True)
+class LinearFit:
+    """The sums of a sparse linear scorer, and the residual passes that led to them.
+
+    Attributes
+    ----------
+    stages : tuple of Stage
     total : csr_array of shape (d, L)
-        ``A'(Y + R_1 + R_2 + ...)``.
+        ``D W``.
     inverse : ndarray of shape (d,)
         1 / D.
     """
 
-    stages: tuple[MixedRows, ...]
+    stages: tuple[Stage, ...]
     total: csr_array
     inverse: np.ndarray
 
     @property
     def weights(self) -> csr_array:
-        """W = D^-1 total."""
+        """W."""
         return _scaled_rows(self.total, self.inverse)
 
 
 def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
     """Fit diagonal ridge ``D^-1 A'Y``, then residual passes on hard wrong labels.
+
+    Where documents are long and their words correlated, diagonal ridge counts the same evidence many times.
+    The scale of least squares, at most one, shrinks it, and is the step of all passes: what is counted r times
+    would overshoot r times.
 
     Parameters
     ----------
@@ -219,17 +241,23 @@ def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
         Residual passes.
     """
     inverse = 1.0 / (np.asarray(features.cross["squares"]) + DIAGONAL_PENALTY)
-    total = _scipy(features.cross["cross"])
-    stages = []
+    total = cross = _scipy(features.cross["cross"])
+    stages: list[Stage] = []
     for _ in range(n_passes):
         weights = MixedRows.of(_scaled_rows(total, inverse))
-        stages.append(transform_fields(weights, lambda leaf: engine.put(leaf) if np.ndim(leaf) else leaf))
-        total = add_csr(total, _residual(engine, features, stages[-1], inverse, 1.0, 4 * total.nnz))
+        stored = transform_fields(weights, lambda leaf: engine.put(leaf) if np.ndim(leaf) else leaf)
+        leave_out = stages[0].step if stages else 1.0
+        sums = _restricted(engine, features, stored, inverse, leave_out, 4 * total.nnz)
+        hits, squares = (float(x) for x in sums["fit"])
+        scale = min(1.0, hits / squares) if hits > 0 else 1.0
+        stage = Stage(stored, scale, stages[0].step if stages else scale)
+        total = _next_total(total, cross, _scipy(sums["cross"]), stage)
+        stages.append(stage)
     return LinearFit(tuple(stages), total, inverse)
 
 
 def extend_linear(engine: Engine, fit: LinearFit, features: Features, added: Features) -> LinearFit:
-    """Add documents to a linear fit: their cross moment, and their residuals against each stage.
+    """Add documents to a linear fit: what they bring to its sums at every stage.
 
     Parameters
     ----------
@@ -240,23 +268,31 @@ def extend_linear(engine: Engine, fit: LinearFit, features: Features, added: Fea
     added : Features
         Of the documents that the fit has not seen.
     """
-    total = add_csr(fit.total, _scipy(added.cross["cross"]))
+    own = cross = _scipy(added.cross["cross"])
     for stage in fit.stages:
         # The stage has not seen these documents: nothing of them is to be left out of its scores.
-        total = add_csr(total, _residual(engine, added, stage, fit.inverse, 0.0, fit.total.nnz))
-    return LinearFit(fit.stages, total, 1.0 / (np.asarray(features.cross["squares"]) + DIAGONAL_PENALTY))
+        sums = _restricted(engine, added, stage.weights, fit.inverse, 0.0, fit.total.nnz)
+        own = _next_total(own, cross, _scipy(sums["cross"]), stage)
+    inverse = 1.0 / (np.asarray(features.cross["squares"]) + DIAGONAL_PENALTY)
+    return LinearFit(fit.stages, add_csr(fit.total, own), inverse)
 
 
-def _residual(
+def _next_total(total: csr_array, cross: csr_array, scores: csr_array, stage: Stage) -> csr_array:
+    """Return ``s D W + step (A'Y - s A'F)``."""
+    kept = add_csr(csr_array(total * stage.scale), csr_array(cross * stage.step))
+    return add_csr(kept, csr_array(scores * np.float32(-stage.step * stage.scale)))
+
+
+def _restricted(
     engine: Engine,
     features: Features,
     weights: MixedRows,
     inverse: np.ndarray,
     leave_out: float,
     projected_nnz: int,
-) -> csr_array:
+) -> Sums:
     corpus = engine.corpus
-    result = engine.run(
+    return engine.run(
         ResidualPass(
             corpus.n_words,
             features.selection,
@@ -267,8 +303,7 @@ def _residual(
             leave_out=leave_out,
             projected_nnz=projected_nnz,
         )
-    )
-    return _scipy(result.sums["cross"])
+    ).sums
 
 
 def _scaled_rows(matrix: csr_array, scale: np.ndarray) -> csr_array:

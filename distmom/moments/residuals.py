@@ -1,9 +1,11 @@
-"""Residual passes: what a sparse linear scorer still gets wrong, on the true labels and its hardest wrong ones.
+"""Residual passes: what a sparse linear scorer still gets wrong, on true labels and on its hardest wrong ones.
 
-With A the tf-idf rows and weights W (d x L), a pass accumulates ``A'R`` for the residual ``R = Y - A W``
-restricted, in every row, to the true labels and the few wrong labels of largest score. Adding
-``D^-1 A'R`` to W, D = diag(A'A) + mu, is one Jacobi step of ridge regression on those entries: additive over
-shards, sparse, and without a loop over labels.
+With A the tf-idf rows and weights W (d x L), let F be the scores ``A W`` restricted, in every row, to the true
+labels and the few wrong labels of largest score. A pass accumulates ``A'F``, and as all true labels are kept,
+``A'Y - s A'F`` is the cross moment of the features with the residual ``Y - s F`` for any scale s. Adding a
+multiple of ``D^-1`` times it to ``s W``, D = diag(A'A) + mu, is one Jacobi step of ridge regression on those
+entries: additive over shards, sparse, and without a loop over labels. The scale of least squares follows from
+two numbers of the same pass.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from distmom.moments.features import tfidf_rows
 
 @dataclass(frozen=True)
 class ResidualPass(Pass):
-    """Accumulate the cross moment of features and residuals.
+    """Accumulate the cross moment of features and restricted scores.
 
     Attributes
     ----------
@@ -37,14 +39,14 @@ class ResidualPass(Pass):
     n_negatives : int
         Wrong labels a row.
     leave_out : float
-        1 where the weights were fitted to these rows, 0 where they were not.
+        Share of ``a_v^2 / D_v`` that a row has itself brought to the weights of its labels: 1 for
+        ``D^-1 A'Y``, 0 where the weights were not fitted to these rows.
     projected_nnz : int
         Bound of the number of entries, for the plan.
 
     Notes
     -----
-    Sums: ``cross`` = A'R (n_words, n_labels) sparse, ``missing`` (2,): the sum of the residuals of true
-    labels, and their number.
+    Sums: ``cross`` = A'F (n_words, n_labels) sparse, ``fit`` (2,): the sums of ``Y F`` and of ``F^2``.
     """
 
     n_labels: int = 0
@@ -67,7 +69,7 @@ class ResidualPass(Pass):
                 sparse=True,
                 n_bytes=8 * self.projected_nnz + 8 * self.n_words,
             ),
-            "missing": SumSpec((2,)),
+            "fit": SumSpec((2,)),
         }
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
@@ -78,26 +80,26 @@ class ResidualPass(Pass):
         indptr = np.concatenate([[0], np.cumsum(n_true + self.n_negatives)]).astype(np.int64)
         indices = np.zeros(indptr[-1], np.int32)
         data = np.zeros(indptr[-1], np.float32)
-        hard_residuals(
+        hard_scores(
             a.indptr, a.indices, a.data, y.indptr, y.indices,
             w.sparse.indptr, w.sparse.indices, w.sparse.data, w.dense_row, w.dense, self.inverse_diagonal,
             self.n_labels, self.n_negatives, self.leave_out, indptr, indices, data,
         )  # fmt: skip
-        residual = csr_array((data, indices, indptr), shape=(block.n_documents, self.n_labels))
-        residual.sum_duplicates()
-        residual.eliminate_zeros()
+        scores = csr_array((data, indices, indptr), shape=(block.n_documents, self.n_labels))
+        scores.sum_duplicates()
+        scores.eliminate_zeros()
         if self.features is not None:
             a = csr_array(a[:, self.features])
-        sums.add("cross", csr_array(a.T @ residual))
+        sums.add("cross", csr_array(a.T @ scores))
         truth = np.zeros(len(data), bool)
         starts = np.repeat(indptr[:-1], n_true)
         truth[starts + np.arange(len(starts)) - np.repeat(y.indptr[:-1], n_true)] = True
-        sums["missing"] += (data[truth].sum(), truth.sum())
+        sums["fit"] += (data[truth].sum(dtype=np.float64), (data.astype(np.float64) ** 2).sum())
         return None
 
 
 @compiled
-def hard_residuals(
+def hard_scores(
     indptr: np.ndarray,
     indices: np.ndarray,
     data: np.ndarray,
@@ -116,7 +118,7 @@ def hard_residuals(
     out_indices: np.ndarray,
     out_data: np.ndarray,
 ) -> None:
-    """Fill the residual ``y - score`` of every row on its true labels and its best wrong ones.
+    """Fill the scores of every row on its true labels and its best wrong ones.
 
     A true label is scored without the row's own share, ``leave_out * sum_v a_v^2 / D_v``: the row must not
     explain itself.
@@ -162,7 +164,7 @@ def hard_residuals(
         for p in range(y_indptr[i], y_indptr[i + 1]):
             label = y_indices[p]
             out_indices[position] = label
-            out_data[position] = 1.0 - (scores[label] - leave_out * own)
+            out_data[position] = scores[label] - leave_out * own
             scores[label] = 0.0
             position += 1
         best[:] = 0.0
@@ -182,5 +184,5 @@ def hard_residuals(
                 worst = best[n_negatives - 1]
         for j in range(n_negatives):
             out_indices[position] = best_ids[j]
-            out_data[position] = -best[j]
+            out_data[position] = best[j]
             position += 1

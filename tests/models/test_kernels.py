@@ -6,7 +6,7 @@ from scipy.sparse import csr_array, random_array
 from distmom.engine import MixedRows
 from distmom.models.heads import NeighborsHead
 from distmom.models.kernels import add_sparse_scores, add_votes, top_labels
-from distmom.moments.residuals import hard_residuals
+from distmom.moments.residuals import hard_scores
 
 
 def sparse(n, d, density, seed):
@@ -81,7 +81,7 @@ def test_sparse_scores_and_votes():
     assert_array_equal(out[2], 0)
 
 
-def test_residuals_of_true_labels_and_hardest_wrong_ones():
+def test_scores_of_true_labels_and_hardest_wrong_ones():
     a, weights = sparse(12, 20, 0.3, 0), sparse(20, 9, 0.3, 1)
     w = MixedRows.of(weights)
     labels = csr_array((np.random.default_rng(2).random((12, 9)) < 0.2).astype(np.uint8))
@@ -89,16 +89,16 @@ def test_residuals_of_true_labels_and_hardest_wrong_ones():
     n_true = np.diff(labels.indptr)
     indptr = np.concatenate([[0], np.cumsum(n_true + 3)]).astype(np.int64)
     indices, data = np.zeros(indptr[-1], np.int32), np.zeros(indptr[-1])
-    hard_residuals(
+    hard_scores(
         a.indptr, a.indices, a.data, labels.indptr, labels.indices, w.sparse.indptr, w.sparse.indices,
         w.sparse.data, w.dense_row, w.dense, inverse, 9, 3, 1.0, indptr, indices, data,
     )  # fmt: skip
-    residual = csr_array((data, indices, indptr), shape=(12, 9)).toarray()
+    found = csr_array((data, indices, indptr), shape=(12, 9)).toarray()
     scores, truth = (a @ weights).toarray(), labels.toarray().astype(bool)
     own = (a.toarray() ** 2) @ inverse
-    expected = np.where(truth, 1 - (scores - own[:, None]), 0)
+    expected = np.where(truth, scores - own[:, None], 0)
     for i in range(12):
         wrong = np.flatnonzero(~truth[i] & (scores[i] > 0))
         hardest = wrong[np.argsort(-scores[i, wrong])][:3]
-        expected[i, hardest] = -scores[i, hardest]
-    assert_allclose(residual, expected, atol=1e-5)
+        expected[i, hardest] = scores[i, hardest]
+    assert_allclose(found, expected, atol=1e-5)
