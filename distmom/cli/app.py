@@ -6,14 +6,16 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from importlib import resources
+from multiprocessing import resource_tracker
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -24,12 +26,14 @@ import distmom
 from distmom.cli import run as runs
 from distmom.cli.progress import PassProgress
 from distmom.corpus import FORMATS, Corpus, ingest, open_corpus
+from distmom.corpus.ingest import detect_format
 from distmom.engine import Executor, open_executor
-from distmom.errors import ClusterError, DistmomError, StoreError, UsageError
+from distmom.errors import ClusterError, DistmomError, InputError, StoreError, UsageError
 from distmom.evaluate.evaluation import evaluate_corpus
 from distmom.evaluate.report import write_report
+from distmom.linalg import METHODS
 from distmom.models import HEADS, MultiLabelMoM
-from distmom.models.artifact import load_record
+from distmom.models.artifact import check_target, load_record
 from distmom.models.planning import plan_fit, plan_to_json
 from distmom.predict import predict_corpus
 
@@ -60,6 +64,17 @@ class DataFlowGroup(click.Group):
         return list(self.commands)
 
 
+class Address(click.ParamType[str]):
+    """The address of a scheduler, ``HOST:PORT`` or ``tcp://HOST:PORT``."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if re.fullmatch(r"(\w+://)?(\[[0-9a-fA-F:.]+\]|[^:/\s]+):\d{1,5}", str(value)) is None:
+            self.fail(f"expected an address such as tcp://HOST:8786, got {value!r}", param, ctx)
+        return str(value)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
 quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
 workers_option = click.option(
@@ -70,7 +85,7 @@ memory_option = click.option(
     "--memory-limit", type=Bytes(), default=None, help="What one worker may use, e.g. 2GiB."
 )
 scheduler_option = click.option(
-    "--scheduler", default=None, help="Address of a running Dask scheduler, tcp://HOST:PORT."
+    "--scheduler", type=Address(), default=None, help="Address of a running Dask scheduler, tcp://HOST:PORT."
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is at the destination.")
 
@@ -92,7 +107,11 @@ def input_options(command: F) -> F:
             help="Told by the file's name if it can be.",
         ),
         click.option("--labels", type=click.Path(), help="File of label names, one a line."),
-        click.option("--vocab", type=click.Path(), help="File of words, one a line; learned when absent."),
+        click.option(
+            "--vocab",
+            type=click.Path(),
+            help="File of words, one a line: of a text's words those to keep, else the names of the columns.",
+        ),
         click.option(
             "--label-source", type=click.Path(), help="The file of labels that goes with a file of features."
         ),
@@ -130,9 +149,28 @@ def cli() -> None:
 @contextmanager
 def _executor(workers: int | None, memory_limit: int | None, scheduler: str | None) -> Iterator[Executor]:
     if workers is None:
-        workers = 0 if scheduler is not None else (os.cpu_count() or 1)
-    with open_executor(scheduler=scheduler, workers=workers, memory_limit=memory_limit) as executor:
+        workers = 0 if scheduler is not None else len(os.sched_getaffinity(0))
+    with ExitStack() as stack:
+        with _children_without_interrupt():
+            opened = open_executor(scheduler=scheduler, workers=workers, memory_limit=memory_limit)
+            executor = stack.enter_context(opened)
         yield executor
+
+
+@contextmanager
+def _children_without_interrupt() -> Iterator[None]:
+    """Hold SIGINT back while processes are started, so that they never receive it.
+
+    Ctrl-C in a terminal reaches every process of the group, and each worker would print a traceback. Threads
+    and processes inherit the mask; one that arrives meanwhile is delivered here at the end.
+    """
+    # Started by itself later, it would lift the mask.
+    resource_tracker.ensure_running()
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
 def _print(result: dict[str, Any], as_json: bool) -> None:
@@ -141,8 +179,20 @@ def _print(result: dict[str, Any], as_json: bool) -> None:
         return
     width = max((len(key) for key in result), default=0)
     for key, value in result.items():
-        shown = f"{value:.4f}" if isinstance(value, float) else value
-        click.echo(f"{key:<{width}}  {shown}")
+        click.echo(f"{key:<{width}}  {_shown(value, key)}")
+
+
+def _shown(value: Any, key: str = "") -> str:
+    """Return a value as a person reads it."""
+    if isinstance(value, float):
+        if key.endswith("_seconds"):
+            return f"{value:.1f}"
+        return f"{value:.4f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shown(entry)}" for name, entry in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "default" if value is None else str(value)
 
 
 @cli.command()
@@ -176,7 +226,7 @@ def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
         resources.as_file(data / "titles-test.tsv.xz") as test,
         resources.as_file(data / "titles-labels.txt.xz") as labels,
         PassProgress(quiet=quiet) as progress,
-        open_executor(workers=workers) as executor,
+        _executor(workers, None, None) as executor,
     ):
         corpus = ingest(
             train, out / "corpus", format="tsv", labels=labels, stop_words="english", overwrite=True,
@@ -250,6 +300,7 @@ def ingest_command(
     Examples: distmom ingest titles.tsv.xz corpus --labels subjects.txt
               distmom ingest train.txt corpus --format xmc
     """
+    _check_source(src, format_, zero_based)
     with PassProgress(quiet=quiet) as progress, _executor(workers, memory_limit, scheduler) as executor:
         corpus = ingest(
             src, dst, format=format_, labels=labels, vocabulary=vocab, label_source=label_source,
@@ -259,6 +310,16 @@ def ingest_command(
             like=_like(MultiLabelMoM.load(like)) if like else None, map=executor.map, progress=progress.stage,
         )  # fmt: skip
     _print(_describe_corpus(corpus), as_json)
+
+
+def _check_source(src: str, format_: str | None, zero_based: bool | None) -> None:
+    """Refuse, before a cluster is opened, a file that cannot be read as it is."""
+    if not Path(src).is_file():
+        raise UsageError(f"{src}: {'is not a file' if Path(src).exists() else 'there is no such file'}")
+    if (format_ or detect_format(src)) == "svmlight" and zero_based is None:
+        raise UsageError(
+            f"{src}: svmlight files number words from 0 or from 1; give --zero-based or --one-based"
+        )
 
 
 def _count_or_share(text: str, flag: str) -> int | float:
@@ -287,6 +348,12 @@ def _describe_corpus(corpus: Corpus) -> dict[str, Any]:
     }
 
 
+def _existing(path: str) -> Path:
+    if not Path(path).exists():
+        raise UsageError(f"{path}: there is no such directory")
+    return Path(path)
+
+
 @cli.command()
 @click.argument("path", type=click.Path())
 @json_option
@@ -296,7 +363,7 @@ def info(path: str, as_json: bool) -> None:
     \b
     Example: distmom info corpus
     """
-    place = Path(path)
+    place = _existing(path)
     if (place / "model.json").exists():
         record = load_record(place)
         model = MultiLabelMoM.load(place)
@@ -326,7 +393,7 @@ def verify(path: str, as_json: bool) -> None:
     \b
     Example: distmom verify corpus
     """
-    place = Path(path)
+    place = _existing(path)
     problems: list[str] = []
     try:
         if (place / "model.json").exists():
@@ -363,6 +430,7 @@ def model_options(command: F) -> F:
             type=click.Choice(["multilabel"]),
             default="multilabel",
             show_default=True,
+            help="Which model is fitted.",
         ),
         click.option(
             "--head",
@@ -372,22 +440,59 @@ def model_options(command: F) -> F:
             help="How labels are scored.",
         ),
         click.option(
-            "--moments", type=click.Choice(["paper", "distinct"]), default="paper", show_default=True
+            "--moments",
+            type=click.Choice(["paper", "distinct"]),
+            default="paper",
+            show_default=True,
+            help="Pairs of word positions with or without a position paired with itself.",
         ),
         click.option(
             "--weighting",
             type=click.Choice(["pooled", "document", "length"]),
             default="pooled",
             show_default=True,
+            help="How much each document counts.",
+        ),
+        click.option(
+            "--length-scale",
+            type=float,
+            default=100.0,
+            show_default=True,
+            help="Length with a quarter of the largest weight, for --weighting length.",
         ),
         click.option(
             "--decomposition",
+            type=click.Choice(list(METHODS)),
             default="joint",
             show_default=True,
-            help="joint, power, power-stop, flatten, jennrich.",
+            help="Method for the third moment.",
         ),
-        click.option("--n-power-iter", type=int, default=None, help="Power passes of the word sketch."),
-        click.option("--n-residual-passes", type=int, default=3, show_default=True),
+        click.option(
+            "--n-oversamples",
+            type=click.IntRange(min=0),
+            default=None,
+            help="Columns of a sketch beyond its rank. [default: 10; k with distinct positions]",
+        ),
+        click.option(
+            "--n-power-iter",
+            type=click.IntRange(min=0),
+            default=None,
+            help="Power passes of the word sketch. [default: 2; 6 with distinct positions]",
+        ),
+        click.option(
+            "--n-residual-passes",
+            type=click.IntRange(min=0),
+            default=3,
+            show_default=True,
+            help="Residual passes of the linear head.",
+        ),
+        click.option(
+            "--smoothing",
+            type=float,
+            default=0.1,
+            show_default=True,
+            help="Share of all documents' words mixed into the states when scoring.",
+        ),
         click.option(
             "--propensity",
             type=float,
@@ -395,7 +500,21 @@ def model_options(command: F) -> F:
             show_default=True,
             help="Power of the inverse propensity on scores.",
         ),
-        click.option("--seed", type=int, default=0, show_default=True),
+        click.option(
+            "--precision",
+            type=click.Choice(["single", "double"]),
+            default="single",
+            show_default=True,
+            help="Type in which blocks are multiplied; sums are double.",
+        ),
+        click.option(
+            "--decompose-on",
+            type=click.Choice(["scheduler", "client"]),
+            default="scheduler",
+            show_default=True,
+            help="Where the tensor is decomposed when there is a cluster.",
+        ),
+        click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers."),
         click.option("--force", is_flag=True, help="Fit more states than the corpus can carry."),
     ]
     for option in reversed(options):
@@ -404,8 +523,9 @@ def model_options(command: F) -> F:
 
 
 def _parameters(options: dict[str, Any]) -> dict[str, Any]:
-    names = ("n_components", "head", "moments", "weighting", "decomposition", "n_power_iter", "n_residual_passes",
-             "propensity", "force")  # fmt: skip
+    names = ("n_components", "head", "moments", "weighting", "length_scale", "decomposition", "n_oversamples",
+             "n_power_iter", "n_residual_passes", "smoothing", "propensity", "precision", "decompose_on",
+             "force")  # fmt: skip
     return {**{name: options[name] for name in names}, "random_state": options["seed"]}
 
 
@@ -488,23 +608,26 @@ def _run_fit(
     quiet: bool,
     as_json: bool,
 ) -> None:
+    model = MultiLabelMoM(**run.parameters)
     try:
-        with (
-            run.lock(),
-            PassProgress(quiet=quiet) as progress,
-            _executor(workers, memory_limit, scheduler) as executor,
-        ):
-            progress.line(f"fitting {executor.description}")
-            model = MultiLabelMoM(**run.parameters)
-            model.fit_corpus(
-                run.open_corpus(), client=executor, run=run.path, memory_limit=memory_limit, observer=progress
-            )
-            model.save(run.model, overwrite=run.overwrite)
-    except (KeyboardInterrupt, ClusterError) as error:
-        error.add_note(f"distmom resume {run.path}")
+        with run.lock(), PassProgress(quiet=quiet) as progress:
+            corpus = run.open_corpus()
+            model._check_parameters(corpus)
+            check_target(run.model, run.overwrite)
+            with _executor(workers, memory_limit, scheduler) as executor:
+                progress.line(f"fitting {executor.description}")
+                model.fit_corpus(
+                    corpus, client=executor, run=run.path, memory_limit=memory_limit, observer=progress
+                )
+                model.save(run.model, overwrite=run.overwrite)
+    except (KeyboardInterrupt, ClusterError, StoreError, OSError) as error:
+        where = [f"--workers {workers}"] if workers is not None else []
+        where += [f"--scheduler {scheduler}"] if scheduler is not None else []
+        error.add_note(" ".join(["distmom resume", shlex.quote(str(run.path)), *where]))
         raise
-    except DistmomError:
-        if not run.has_passes():
+    except (UsageError, InputError):
+        # The same would happen again: there is nothing to resume.
+        if run.temporary or not run.has_passes():
             shutil.rmtree(run.path, ignore_errors=True)
         raise
     if run.temporary:
@@ -542,13 +665,14 @@ def _run_fit(
 @contextmanager
 def _source(src: str, model: MultiLabelMoM, executor: Executor, options: dict[str, Any]) -> Iterator[Corpus]:
     """Open a corpus, or read a file with the model's vocabulary into a temporary one."""
-    if (Path(src) / "manifest.json").exists() or Path(src).is_dir():
+    if Path(src).is_dir():
         yield open_corpus(src)
         return
+    _check_source(src, options["format_"], options["zero_based"])
     with tempfile.TemporaryDirectory(prefix="distmom-") as temporary:
         yield ingest(
             src, Path(temporary) / "corpus", format=options["format_"], labels=options["labels"],
-            label_source=options["label_source"], zero_based=options["zero_based"],
+            vocabulary=options["vocab"], label_source=options["label_source"], zero_based=options["zero_based"],
             text_field=options["text_field"], labels_field=options["labels_field"], strict=options["strict"],
             like=_like(model), map=executor.map,
         )  # fmt: skip
@@ -595,8 +719,10 @@ def predict(
     default=None,
     help="Measure AUC on about this many documents. [default: all]",
 )
-@click.option("--propensity-a", type=float, default=0.55, show_default=True)
-@click.option("--propensity-b", type=float, default=1.5, show_default=True)
+@click.option(
+    "--propensity-a", type=float, default=0.55, show_default=True, help="A of the propensity model."
+)
+@click.option("--propensity-b", type=float, default=1.5, show_default=True, help="B of the propensity model.")
 @input_options
 @cluster_options
 @json_option
@@ -688,20 +814,26 @@ def report(model: str, out: Path, metrics: Path | None, overwrite: bool) -> None
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("distmom").setLevel(logging.INFO)
-    logging.getLogger("distributed").setLevel(logging.ERROR)
-    signal.signal(signal.SIGTERM, partial(_terminate))
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Sentence())
+    logger = logging.getLogger("distmom")
+    logger.addHandler(handler)
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    try:
+        with _interruptible():
+            return _exit_code(arguments)
+    finally:
+        logger.removeHandler(handler)
+
+
+def _exit_code(arguments: list[str] | None) -> int:
     try:
         cli.main(args=arguments, prog_name="distmom", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return 2
     except (KeyboardInterrupt, click.Abort) as error:
-        cause = error if getattr(error, "__notes__", None) else error.__context__
-        _say("interrupted", cause)
+        _say("interrupted", error)
         return 130
     except DistmomError as error:
         _say(f"error: {error}", error)
@@ -712,17 +844,61 @@ def main(arguments: list[str] | None = None) -> int:
         # The reader of our output is gone; nothing can be told to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename is not None else ""
+        _say(f"error: {place}{error.strerror or error}", error)
+        return 2 if isinstance(error, _WRONG_PATH) else 1
     return 0
 
 
-def _terminate(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
+#: errors of the system that another path would not meet
+_WRONG_PATH = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
+class _Sentence(logging.Formatter):
+    """Log records as plain sentences."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
+        return prefix + record.getMessage()
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let the first SIGINT or SIGTERM raise KeyboardInterrupt, and let no second one disturb the cleaning up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupted = False
+
+    def interrupt(number: int, frame: Any) -> None:
+        nonlocal interrupted
+        if interrupted:
+            return
+        interrupted = True
+        raise KeyboardInterrupt
+
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, old in kept.items():
+        if old is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, old in kept.items():
+            signal.signal(number, old)
 
 
 def _say(text: str, error: BaseException | None) -> None:
     click.echo(text, err=True)
-    for note in getattr(error, "__notes__", []):
-        click.echo(f"to go on: {note}", err=True)
+    seen: set[int] = set()
+    # An error may be named as its own cause.
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        for note in getattr(error, "__notes__", []):
+            click.echo(f"to go on: {note}", err=True)
+            return
+        error = error.__context__ if error.__cause__ in (None, error) else error.__cause__
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ class PassProgress:
         self._console = Console(stderr=True, markup=False, highlight=False)
         self._bars: Progress | None = None
         self._task: TaskID | None = None
-        self._started = self._printed = 0.0
+        self._started = self._printed = time.monotonic()
         self._total = self._done = 0
 
     def __enter__(self) -> PassProgress:

@@ -78,7 +78,11 @@ class Run:
 
     def has_passes(self) -> bool:
         """Whether any pass is committed."""
-        return any((self.path / "passes").glob("*/DONE.json"))
+        return _has_passes(self.path)
+
+
+def _has_passes(path: Path) -> bool:
+    return any((path / "passes").glob("*/DONE.json"))
 
 
 def create(corpus: str, model: str, run: str | None, parameters: dict[str, Any], overwrite: bool) -> Run:
@@ -94,7 +98,7 @@ def create(corpus: str, model: str, run: str | None, parameters: dict[str, Any],
     opened = open_corpus(corpus)
     path = Path(run).absolute() if run is not None else target.with_name(target.name + ".run")
     begun = Run(path, str(Path(corpus).absolute()), opened.digest, target, parameters, overwrite, run is None)
-    if (path / "run.json").exists():
+    if (path / "run.json").exists() and _has_passes(path):
         old = reopen(path)
         same = (old.corpus_digest, old.parameters) == (begun.corpus_digest, begun.parameters)
         if not same:
@@ -103,7 +107,7 @@ def create(corpus: str, model: str, run: str | None, parameters: dict[str, Any],
                 f"{path}: holds another run, which differs in {', '.join(changed)}; resume it with "
                 f"'distmom resume {path}', remove it, or give another --run"
             )
-    elif path.exists() and any(path.iterdir()):
+    elif path.exists() and any(path.iterdir()) and not (path / "run.json").exists():
         raise UsageError(f"{path}: exists and is not a run")
     path.mkdir(parents=True, exist_ok=True)
     record = {
@@ -116,7 +120,8 @@ def create(corpus: str, model: str, run: str | None, parameters: dict[str, Any],
         "temporary": begun.temporary,
         "versions": versions(),
     }
-    write_atomic(path / "run.json", json.dumps(record, indent=1).encode())
+    with begun.lock():
+        write_atomic(path / "run.json", json.dumps(record, indent=1).encode())
     return begun
 
 

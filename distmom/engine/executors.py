@@ -372,7 +372,7 @@ def open_executor(
                 threads_per_worker=1,
                 memory_limit=memory_limit or "auto",
                 dashboard_address="127.0.0.1:0",
-                silence_logs=logging.ERROR,
+                silence_logs=logging.CRITICAL,
             ) as cluster,
             Client(cluster, set_as_default=False) as local,
         ):

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_array, check_is_fitted, check_non_negative
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Csr, Engine, MixedRows, Observer, Selection, open_engine, open_executor
-from distmom.errors import UsageError
+from distmom.errors import InputError, StoreError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.artifact import check_target, load_arrays, load_names, load_record, save_model
 from distmom.models.heads import (
@@ -187,6 +187,13 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         self.force = force
         self.random_state = random_state
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.positive_only = True
+        tags.target_tags.required = tags.target_tags.multi_output = True
+        tags.target_tags.single_output = False
+        return tags
+
     def fit(self, X: Any, y: Any = None) -> MultiLabelMoM:
         """Fit arrays in memory.
 
@@ -202,7 +209,14 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         self
         """
         if y is None:
-            raise UsageError("MultiLabelMoM needs labels: y is None")
+            raise UsageError("requires y to be passed, but the target y is None: MultiLabelMoM needs labels")
+        X = _checked(X, 2)
+        if not issparse(y):
+            y = np.asarray(y)
+            if y.dtype.kind not in "biuf":
+                raise InputError(f"Unknown label type: y: expected numbers, got {y.dtype}")
+            if y.ndim != 2:
+                raise UsageError(f"y: expected a matrix of shape (n_documents, n_labels), got shape {y.shape}")
         return self.fit_corpus(MemoryCorpus(X, y))
 
     def fit_corpus(
@@ -586,10 +600,12 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         ]
 
     def _block(self, X: Any) -> Block:
+        X = _checked(X, 0)
         corpus = MemoryCorpus(X, shard_documents=max(1, X.shape[0]))
         if corpus.n_words != self.n_features_in_:
             raise UsageError(
-                f"X has {corpus.n_words} features, but MultiLabelMoM is expecting {self.n_features_in_} features"
+                f"X has {corpus.n_words} features, but MultiLabelMoM is expecting {self.n_features_in_} features "
+                "as input"
             )
         if corpus.n_documents == 0:
             return Block(csr_array((0, corpus.n_words), dtype=np.int32), csr_array((0, 0), dtype=np.uint8), 0)
@@ -641,6 +657,15 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
     def load(cls, path: str | os.PathLike[str]) -> MultiLabelMoM:
         """Read a model; UsageError if there is none, StoreError if it is damaged."""
         record = load_record(path)
+        try:
+            return cls._from_record(path, record)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise StoreError(f"{Path(path) / 'model.json'}: not a whole model description: {error!r}") from error
+
+    @classmethod
+    def _from_record(cls, path: str | os.PathLike[str], record: dict[str, Any]) -> MultiLabelMoM:
         arrays = load_arrays(path, record)
         model = cls(**record["parameters"])
         model.vocabulary_, model.label_names_ = load_names(path, record)
@@ -665,6 +690,16 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
             model._label_factor(),
         )  # fmt: skip
         return model
+
+
+def _checked(X: Any, min_samples: int) -> Any:
+    """Return an array or CSR matrix that holds what scikit-learn allows, and nothing negative."""
+    try:
+        X = check_array(X, accept_sparse="csr", ensure_min_samples=min_samples, input_name="X")
+        check_non_negative(X, "MultiLabelMoM")
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return X
 
 
 def _votes(index: NeighborsHead, weights: dict[str, float]) -> NeighborsHead:

@@ -1,0 +1,361 @@
+import json
+import os
+import random
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import planted_corpus
+from scipy.sparse import vstack
+
+from distmom.cli.app import cli, main
+from distmom.corpus import from_arrays, open_corpus
+from distmom.models import MultiLabelMoM
+
+WORDS = {
+    "animals": ["cat", "dog", "bird", "fish", "horse"],
+    "finance": ["stock", "bank", "money", "price", "trade"],
+    "transport": ["train", "bus", "car", "road", "ship"],
+}
+COMMAND = [sys.executable, "-m", "distmom.cli.app"]
+
+
+def rows(n, seed):
+    draw = random.Random(seed)
+    for _ in range(n):
+        label = draw.choice(list(WORDS))
+        yield f"{label}\t{' '.join(draw.choices(WORDS[label], k=8))}\n"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with texts, the corpus of the first and a model of it."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "train.tsv").write_text("".join(rows(400, 0)))
+    (folder / "test.tsv").write_text("".join(rows(60, 1)))
+    assert (
+        main(["ingest", str(folder / "train.tsv"), str(folder / "corpus"), "--workers", "0", "--quiet"]) == 0
+    )
+    assert main(["fit", *paths(folder, "corpus", "model"), "-k", "3", "--workers", "0", "--quiet"]) == 0
+    return folder
+
+
+def paths(folder, *names):
+    return [str(folder / name) for name in names]
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command in this process: exit code, stdout, stderr."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        code = main([str(a) for a in arguments])
+        done = capsys.readouterr()
+        assert "Traceback" not in done.err
+        return code, done.out, done.err
+
+    return call
+
+
+def test_from_text_to_report(tmp_path, run, place):
+    local = ("--workers", "0")
+    source = place / "train.tsv"
+    code, out, err = run("ingest", source, tmp_path / "c", *local, "--json")
+    assert (code, err) == (0, "")
+    ingested = json.loads(out)
+    assert (ingested["n_documents"], ingested["n_words"], ingested["n_labels"]) == (400, 15, 3)
+    code, out, _ = run("plan", tmp_path / "c", "-k", 3, "--json")
+    assert code == 0
+    assert json.loads(out)["n_scans"] > 5
+    code, out, err = run("fit", tmp_path / "c", tmp_path / "m", "-k", 3, *local, "--json")
+    assert code == 0
+    assert json.loads(out)["n_states"] == 3
+    assert "moments: 400 rows in" in err
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["c", "m"]
+    for name, kind in (("c", "corpus"), ("m", "model")):
+        code, out, _ = run("info", tmp_path / name, "--json")
+        assert code == 0
+        assert json.loads(out)["kind"] == kind
+        assert run("verify", tmp_path / name) == (0, f"{tmp_path / name}: all bytes are as written\n", "")
+    code, out, _ = run("evaluate", tmp_path / "m", place / "test.tsv", *local, "--json")
+    metrics = json.loads(out)
+    assert code == 0
+    assert metrics["P@1"] == 1.0
+    (tmp_path / "metrics.json").write_text(out)
+    code, out, _ = run(
+        "predict", tmp_path / "m", place / "test.tsv", tmp_path / "p", "--top", 2, *local, "--json"
+    )
+    assert code == 0
+    assert json.loads(out) == {
+        "n_documents": 60,
+        "n_empty": 0,
+        "n_unknown_words": 0,
+        "out": str(tmp_path / "p"),
+    }
+    first = [line.split("\t")[0] for line in (tmp_path / "p" / "predictions.tsv").read_text().splitlines()]
+    assert first == [line.split("\t")[0] for line in (place / "test.tsv").read_text().splitlines()]
+    code, out, _ = run("topics", tmp_path / "m", "--top", 5, "--json")
+    assert code == 0
+    found = {frozenset(word for word, _ in topic["words"]) for topic in json.loads(out)["topics"]}
+    assert found == {frozenset(words) for words in WORDS.values()}
+    code, out, _ = run("report", tmp_path / "m", tmp_path / "r.html", "--metrics", tmp_path / "metrics.json")
+    assert (code, out) == (0, f"{tmp_path / 'r.html'}\n")
+    assert "horse" in (tmp_path / "r.html").read_text()
+
+
+@pytest.mark.parametrize("name", list(cli.commands))
+def test_help_has_an_example_and_says_what_each_option_is(name, run):
+    code, out, _ = run(name, "--help")
+    assert code == 0
+    assert (
+        f"distmom {name} " in out.split("Example", 1)[1] or f"distmom {name}\n" in out.split("Example", 1)[1]
+    )
+    options = [p for p in cli.commands[name].params if p.param_type_name == "option"]
+    assert all(option.help for option in options)
+
+
+def test_text_for_people_has_every_key(place, run):
+    _, out, _ = run("info", place / "corpus")
+    assert "n_documents  400" in out
+    assert "warnings     none" in out
+    _, out, _ = run("topics", place / "model", "--top", 2)
+    assert len(out.splitlines()) == 3
+    _, out, _ = run("plan", place / "corpus", "-k", 3)
+    assert out.splitlines()[-1].startswith("in all: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("ingest nothing.tsv new", "there is no such file"),
+        ("ingest {train.tsv} {corpus}", "exists already"),
+        ("ingest {train.tsv} new --format docx", "'docx' is not one of"),
+        ("ingest {train.tsv} new --max-df x", "--max-df: expected a number of documents or a share, got 'x'"),
+        ("ingest {train.tsv} new --labels nothing", "nothing: cannot be opened"),
+        ("ingest {train.tsv} new --like {corpus}", "not a model"),
+        ("ingest {train.tsv} new --format svmlight", "give --zero-based or --one-based"),
+        ("ingest {train.tsv} /proc/new", "No such file or directory"),
+        ("ingest {corpus} new", "is not a file"),
+        ("info nothing", "nothing: there is no such directory"),
+        ("verify nothing", "nothing: there is no such directory"),
+        ("plan {corpus} -k 16", "n_components=16 is more than the 15 words"),
+        ("fit {corpus} new -k 16", "n_components=16 is more than the 15 words"),
+        ("fit {corpus} new -k 0", "n_components: expected at least 1, got 0"),
+        ("fit {corpus} {model} -k 3", "the model exists"),
+        ("fit {corpus} {train.tsv} -k 3", "exists and is not a model"),
+        ("fit nothing new -k 3", "is not a corpus"),
+        ("fit {corpus} new -k 3 --decomposition svd", "'svd' is not one of"),
+        ("fit {corpus} new -k 3 --memory-limit 3x", "expected a size such as 2GiB or 500MB, got '3x'"),
+        ("fit {corpus} new -k 3 --memory-limit 1MB --workers 0", "raise the memory limit"),
+        ("fit {corpus} new -k 3 --scheduler here", "expected an address such as tcp://HOST:8786, got 'here'"),
+        ("fit {corpus} new -k 3 --scheduler tcp://127.0.0.1:1 --workers 2", "either a scheduler or"),
+        ("resume {corpus}", "not a run"),
+        ("predict {model} nothing out", "there is no such file"),
+        ("predict nothing {test.tsv} out", "not a model"),
+        ("predict {model} {test.tsv} {corpus} --workers 0", "exists; choose another path"),
+        ("evaluate {model} {test.tsv} --head best", "--head: expected one of"),
+        ("topics {corpus}", "not a model"),
+        ("report {model} {model}", "exists; choose another path"),
+        ("report {model} new.html --metrics {train.tsv}", "not the JSON of 'evaluate --json'"),
+        ("nothing", "No such command 'nothing'"),
+    ],
+)
+def test_wrong_use_is_one_clear_sentence_and_exit_2(arguments, message, place, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {name: place / name for name in ("train.tsv", "test.tsv", "corpus", "model")}
+    for name, path in names.items():
+        arguments = arguments.replace("{" + name + "}", str(path))
+    code, out, err = run(*arguments.split())
+    assert (code, out) == (2, "")
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_input_names_file_and_line_and_exits_3(run, tmp_path):
+    (tmp_path / "bad.txt").write_text("2 5 2\n0 1:1 2:1\n1 9:1\n")
+    code, _, err = run("ingest", tmp_path / "bad.txt", tmp_path / "c", "--format", "xmc", "--workers", 0)
+    assert code == 3
+    assert err == f"error: {tmp_path / 'bad.txt'}:3: column of a word: expected 0 to 4, got 9\n"
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.cluster
+def test_bad_input_met_by_a_worker_is_told_in_one_line(tmp_path):
+    (tmp_path / "bad.txt").write_text("2 5 2\n0 1:1 2:1\n1 9:1\n")
+    done = subprocess.run(
+        [*COMMAND, "ingest", "bad.txt", "c", "--format", "xmc", "--workers", "1"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert done.stderr == "error: bad.txt:3: column of a word: expected 0 to 4, got 9\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["bad.txt"]
+
+
+def test_damage_exits_4_and_is_named(run, tmp_path, place):
+    main(["ingest", str(place / "train.tsv"), str(tmp_path / "c"), "--workers", "0", "--quiet"])
+    chunk = next(f for f in (tmp_path / "c" / "shards" / "s00000" / "words").rglob("c/*") if f.is_file())
+    content = bytearray(chunk.read_bytes())
+    content[len(content) // 2] ^= 1
+    chunk.write_bytes(content)
+    code, out, _ = run("verify", tmp_path / "c", "--json")
+    assert code == 4
+    assert "s00000" in json.loads(out)["problems"][0]
+    code, _, err = run("fit", tmp_path / "c", tmp_path / "m", "-k", 3, "--workers", 0, "--quiet")
+    assert code == 4
+    assert "s00000" in err
+
+
+def test_no_scheduler_exits_5_and_says_how_to_go_on(run, tmp_path, place, monkeypatch):
+    import dask
+
+    from distmom.engine import executors
+
+    monkeypatch.setattr(executors.open_executor.__wrapped__, "__kwdefaults__", {
+        **executors.open_executor.__wrapped__.__kwdefaults__, "connect_timeout_s": 1.0,
+    })  # fmt: skip
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        code, _, err = run(
+            "fit", place / "corpus", tmp_path / "m", "-k", 3, "--scheduler", "tcp://127.0.0.1:1"
+        )
+    assert code == 5
+    assert "no scheduler answers at tcp://127.0.0.1:1" in err
+    command = [line for line in err.splitlines() if line.startswith("to go on: ")]
+    assert command == [f"to go on: distmom resume {tmp_path / 'm.run'} --scheduler tcp://127.0.0.1:1"]
+    assert run("resume", tmp_path / "m.run", "--workers", 0, "--quiet")[0] == 0
+    assert scores(tmp_path / "m", place / "corpus") == scores(place / "model", place / "corpus")
+
+
+def test_a_run_that_has_begun_is_not_mixed_with_another(run, tmp_path, place):
+    fit = ("fit", place / "corpus", tmp_path / "m", "--workers", 0, "--quiet", "--run", tmp_path / "r")
+    assert run(*fit, "-k", 3)[0] == 0
+    code, out, _ = run("info", tmp_path / "r", "--json")
+    assert code == 0
+    assert json.loads(out)["kind"] == "run"
+    code, _, err = run(*fit, "-k", 2, "--overwrite")
+    assert code == 2
+    assert "holds another run, which differs in n_components" in err
+    code, _, err = run(*fit, "-k", 3, "--overwrite")
+    assert code == 0
+
+
+# Processes
+
+
+def scores(model, corpus):
+    block = open_corpus(corpus).read_shard(0)
+    return MultiLabelMoM.load(model).decision_function(block.words[:300]).tobytes()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A corpus whose fit takes seconds, and the scores of an uninterrupted fit."""
+    folder = tmp_path_factory.mktemp("large")
+    memory = planted_corpus(60_000, d=1000, n_labels=100, k=10, shard_documents=5000)[2]
+    blocks = [memory.read_shard(i) for i in range(len(memory.shards))]
+    X, Y = vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
+    from_arrays(folder / "corpus", X, Y, shard_documents=5000)
+    fit = ["fit", *paths(folder, "corpus", "model"), "-k", "10", "--head", "linear"]
+    assert main([*fit, "--workers", "0", "--quiet"]) == 0
+    return folder / "corpus", scores(folder / "model", folder / "corpus")
+
+
+def group(number):
+    """Processes of a group that still run."""
+    alive = []
+    for entry in Path("/proc").iterdir():
+        try:
+            state, _, of = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if int(of) == number and state != "Z":
+            alive.append(entry.name)
+    return alive
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_an_interrupted_fit_says_how_to_go_on_and_that_gives_the_same_bits(workers, large, tmp_path):
+    corpus, expected = large
+    command = ["fit", str(corpus), str(tmp_path / "m"), "-k", "10", "--head", "linear", "--workers", workers]
+    process = subprocess.Popen(
+        [*COMMAND, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A process started in the background may have been told to ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    seen = ""
+    while " rows in " not in seen:
+        line = process.stderr.readline()
+        assert line, seen
+        seen += line
+    # As Ctrl-C in a terminal does, to all processes of the group, and by an impatient person twice.
+    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(0.1)
+    if workers == "2":
+        os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert "Traceback" not in err
+    assert "semaphore" not in err
+    # The tracker of shared resources ends when it sees that its process has.
+    for _ in range(100):
+        if not group(process.pid):
+            break
+        time.sleep(0.1)
+    assert group(process.pid) == []
+    assert "interrupted" in err
+    [told] = [line.removeprefix("to go on: ") for line in err.splitlines() if line.startswith("to go on: ")]
+    assert not (tmp_path / "m").exists()
+    program, *rest = shlex.split(told)
+    assert program == "distmom"
+    assert rest[:2] == ["resume", str(tmp_path / "m.run")]
+    done = subprocess.run([*COMMAND, *rest], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "found committed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert scores(tmp_path / "m", corpus) == expected
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m"]
+
+
+@pytest.mark.cluster
+def test_a_scheduler_and_workers_started_elsewhere_give_the_same_bits(place, tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
+    started = []
+    try:
+        dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+        options = ["--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
+        started.append(subprocess.Popen([*dask, *options], **quiet))
+        for _ in range(2):
+            worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1"]
+            started.append(subprocess.Popen([*worker, "--no-dashboard", "--no-nanny"], **quiet))
+        done = subprocess.run(
+            [*COMMAND, "fit", *paths(place, "corpus"), str(tmp_path / "m"), "-k", "3", "--scheduler", address],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert address in done.stderr
+        assert "Traceback" not in done.stderr
+        assert all(process.poll() is None for process in started)
+    finally:
+        for process in reversed(started):
+            process.kill()
+        for process in started:
+            process.wait(20)
+    assert scores(tmp_path / "m", place / "corpus") == scores(place / "model", place / "corpus")
+    corpus = np.frombuffer(scores(tmp_path / "m", place / "corpus"), np.float32)
+    assert np.isfinite(corpus).all()

@@ -1,0 +1,112 @@
+import numpy as np
+import pytest
+from helpers import planted_corpus
+from scipy.sparse import csr_array, hstack, vstack
+
+from distmom.corpus import MemoryCorpus
+from distmom.errors import UsageError
+from distmom.evaluate.evaluation import evaluate_corpus
+from distmom.evaluate.metrics import RankingSums, inverse_propensity
+from distmom.models import MultiLabelMoM
+
+
+@pytest.fixture(scope="module")
+def planted():
+    corpus = planted_corpus(1500, d=120, n_labels=12, k=4, shard_documents=300)[2]
+    blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
+    return vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
+
+
+@pytest.fixture(scope="module")
+def model(planted):
+    X, Y = planted
+    return MultiLabelMoM(4).fit(X[:1000], Y[:1000])
+
+
+def corpus_of(model, X, Y, shard_documents=90, label_names=None):
+    names = model.label_names_ if label_names is None else label_names
+    return MemoryCorpus(
+        X, Y, vocabulary=model.vocabulary_, label_names=names, shard_documents=shard_documents
+    )
+
+
+def by_hand(model, X, Y, **options):
+    inverse = inverse_propensity(model.label_frequency_, model.n_documents_, n_labels=Y.shape[1], **options)
+    scores = model.decision_function(X)
+    labels, values = model.predict_top(X, 5)
+    total = RankingSums.zero((1, 3, 5), inverse_propensity=inverse)
+    return total.add_lists(labels, Y, scores=values).add_scores(scores, Y).finish()
+
+
+@pytest.mark.parametrize("options", [{}, {"A": 0.5, "B": 0.4}])
+def test_metrics_are_those_of_the_dense_scores(model, planted, options):
+    X, Y = planted[0][1000:], planted[1][1000:]
+    given = {f"propensity_{name.lower()}": value for name, value in options.items()}
+    metrics = evaluate_corpus(model, corpus_of(model, X, Y), **given)
+    expected = by_hand(model, X, Y, **options)
+    assert {**expected, "n_unknown_words": 0, "n_unknown_labels": 0} == pytest.approx(metrics)
+    assert metrics["n_documents"] == metrics["n_scored"] == 500
+
+
+def test_a_label_that_the_model_does_not_know_counts_against_it(model, planted):
+    X, Y = planted[0][1000:], planted[1][1000:]
+    more = csr_array(hstack([Y, csr_array(np.ones((500, 1), np.uint8))]))
+    metrics = evaluate_corpus(model, corpus_of(model, X, more, label_names=[*model.label_names_, "new"]))
+    known = evaluate_corpus(model, corpus_of(model, X, Y))
+    assert metrics["n_unknown_labels"] == 1
+    assert metrics["P@1"] == pytest.approx(known["P@1"])
+    for name in ("recall@5", "nDCG@5", "AUC", "PSP@5"):
+        assert metrics[name] < known[name]
+    assert metrics == pytest.approx({**by_hand(model, X, more), "n_unknown_words": 0, "n_unknown_labels": 1})
+
+
+def test_auc_of_a_sample_is_near_that_of_all_and_repeats(model, planted):
+    X, Y = planted
+    corpus = corpus_of(model, X, Y)
+    exact = evaluate_corpus(model, corpus)
+    sampled = evaluate_corpus(model, corpus, auc_documents=300)
+    assert 200 < sampled["n_auc"] < 400
+    assert sampled["AUC"] == pytest.approx(exact["AUC"], abs=0.03)
+    assert sampled["P@1"] == exact["P@1"]
+    assert sampled["n_documents"] == 1500
+    again = evaluate_corpus(model, corpus_of(model, X, Y, shard_documents=400), auc_documents=300)
+    assert again == pytest.approx(sampled)
+    assert evaluate_corpus(model, corpus, auc_documents=1500) == exact
+
+
+def test_each_head_can_be_measured_alone(model, planted):
+    corpus = corpus_of(model, planted[0][1000:], planted[1][1000:])
+    for name, _ in model.scorer_.heads:
+        assert 0.5 < evaluate_corpus(model, corpus, head=name)["AUC"] <= 1
+
+
+def test_documents_without_labels_or_words_are_counted(model, planted):
+    X, Y = planted[0][1000:1100].tolil(), planted[1][1000:1100].tolil()
+    X[3] = 0
+    Y[5] = 0
+    metrics = evaluate_corpus(model, corpus_of(model, csr_array(X), csr_array(Y)))
+    assert metrics["n_documents"] == 100
+    assert metrics["n_unlabelled"] == 1
+    assert metrics["n_auc"] == 99
+    assert np.isfinite(list(metrics.values())).all()
+
+
+def test_depths_beyond_the_labels_of_the_model_are_misses():
+    X = np.array([[3, 0, 1], [0, 3, 1]] * 40)
+    Y = np.array([[1, 0], [0, 1]] * 40)
+    model = MultiLabelMoM(2, head="posterior").fit(X, Y)
+    metrics = evaluate_corpus(model, MemoryCorpus(X, Y))
+    assert metrics["P@1"] == metrics["AUC"] == metrics["recall@5"] == 1
+    assert metrics["P@5"] == pytest.approx(0.2)
+
+
+def test_no_labels_is_one_clear_error(model, planted):
+    corpus = MemoryCorpus(planted[0][:10], vocabulary=model.vocabulary_)
+    with pytest.raises(UsageError, match="no labels: there is nothing to evaluate against"):
+        evaluate_corpus(model, corpus)
+
+
+@pytest.mark.cluster
+def test_the_cluster_measures_the_same_bits(model, planted, cluster):
+    corpus = corpus_of(model, planted[0][1000:], planted[1][1000:])
+    assert evaluate_corpus(model, corpus, client=cluster) == evaluate_corpus(model, corpus)

@@ -1,0 +1,404 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+from helpers import planted_corpus, random_corpus
+from scipy.sparse import csr_array, vstack
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from distmom.corpus import MemoryCorpus, ingest
+from distmom.engine import PassDone
+from distmom.errors import NumericalError, StoreError, UsageError
+from distmom.evaluate.evaluation import evaluate_corpus
+from distmom.models import HEADS, MultiLabelMoM
+
+
+def matrices(corpus):
+    blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
+    return vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """Words and labels of documents to fit, and of others with the same states."""
+    X, Y = matrices(planted_corpus(3000)[2])
+    return X[:2500], Y[:2500], X[2500:], Y[2500:]
+
+
+@pytest.fixture(scope="module")
+def fitted(planted):
+    """One fitted model of each head."""
+    X, Y, _, _ = planted
+    return {head: MultiLabelMoM(6, head=head).fit(X, Y) for head in HEADS}
+
+
+def one_of_top(model, X, Y, k=1):
+    labels, _ = model.predict_top(X, k)
+    return np.take_along_axis(Y.toarray(), labels, axis=1).mean()
+
+
+def bits(model, X):
+    return model.decision_function(X).tobytes()
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_ranks_far_better_than_label_frequency(head, planted, fitted):
+    _, Y, X_new, Y_new = planted
+    n_labels = Y.shape[1]
+    scores = fitted[head].decision_function(X_new)
+    frequency = np.broadcast_to(np.asarray(Y.sum(axis=0)).ravel(), scores.shape)
+    truth = Y_new.toarray() > 0
+
+    def area(values):
+        found = []
+        for row, true in zip(values, truth, strict=True):
+            if 0 < true.sum() < n_labels:
+                found.append(
+                    ((row[true][:, None] > row[~true]) + 0.5 * (row[true][:, None] == row[~true])).mean()
+                )
+        return np.mean(found)
+
+    assert area(scores) > area(frequency) + 0.15
+    by_frequency = truth[:, frequency[0].argmax()].mean()
+    assert one_of_top(fitted[head], X_new, Y_new) > by_frequency + 0.15
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_loaded_model_scores_with_the_same_bits(head, planted, fitted, tmp_path):
+    model, X_new = fitted[head], planted[2]
+    model.save(tmp_path / "m")
+    loaded = MultiLabelMoM.load(tmp_path / "m")
+    assert bits(loaded, X_new) == bits(model, X_new)
+    assert loaded.get_params() == model.get_params()
+    assert loaded.vocabulary_ == model.vocabulary_
+    assert loaded.label_names_ == model.label_names_
+    assert loaded.selection_ == model.selection_
+    loaded.save(tmp_path / "again")
+    assert bits(MultiLabelMoM.load(tmp_path / "again"), X_new) == bits(model, X_new)
+
+
+def test_top_labels_are_the_best_scores_in_order(planted, fitted):
+    X_new = planted[2]
+    labels, scores = fitted["auto"].predict_top(X_new, 4)
+    dense = fitted["auto"].decision_function(X_new)
+    np.testing.assert_array_equal(scores, -np.sort(-dense, axis=1)[:, :4])
+    np.testing.assert_array_equal(np.take_along_axis(dense, labels, axis=1), scores)
+    assert fitted["auto"].predict_top(X_new, 1000)[0].shape == dense.shape
+    assert fitted["auto"].predict_top(X_new[:0], 3)[0].shape == (0, 3)
+
+
+def test_state_probabilities_sum_to_one(planted, fitted):
+    p = fitted["posterior"].predict_proba(planted[2])
+    assert p.shape == (planted[2].shape[0], 6)
+    np.testing.assert_allclose(p.sum(axis=1), 1.0, rtol=1e-6)
+    assert (p >= 0).all()
+
+
+def test_topics_are_sorted_and_named(fitted):
+    model = fitted["auto"]
+    topics = model.topics(4)
+    weights = [topic["weight"] for topic in topics]
+    assert weights == sorted(weights, reverse=True)
+    assert sorted(topic["state"] for topic in topics) == list(range(6))
+    for topic in topics:
+        assert [name for name, _ in topic["words"]] == [
+            model.vocabulary_[i] for i in np.argsort(-model.components_[topic["state"]], kind="stable")[:4]
+        ]
+        assert len(topic["labels"]) == 4
+    np.testing.assert_allclose(model.components_.sum(axis=1), 1.0)
+
+
+def test_propensity_raises_rare_labels(planted):
+    X, Y, X_new, _ = planted
+    plain = MultiLabelMoM(6, head="ridge").fit(X, Y)
+    raised = MultiLabelMoM(6, head="ridge", propensity=1.0).fit(X, Y)
+    frequency = np.asarray(Y.sum(axis=0)).ravel()
+
+    def mean_frequency(model):
+        return frequency[model.predict_top(X_new, 3)[0]].mean()
+
+    assert mean_frequency(raised) < mean_frequency(plain)
+
+
+def test_auto_says_what_it_chose(fitted):
+    chosen = fitted["auto"].selection_
+    assert set(chosen) == {"weights", "objective", "held_out", "n_held_out"}
+    assert chosen["weights"]
+    assert set(chosen["weights"]) <= set(chosen["held_out"])
+    assert all(weight > 0 for weight in chosen["weights"].values())
+    for scores in chosen["held_out"].values():
+        assert set(scores) == {"P@1", "P@3", "P@5", "nDCG@5", "AUC"}
+    blend = np.mean(list(chosen["held_out"]["auto"].values()))
+    assert blend == pytest.approx(chosen["objective"], abs=1e-6)
+    assert all(np.mean(list(s.values())) <= blend + 1e-6 for s in chosen["held_out"].values())
+    assert 300 < chosen["n_held_out"] < 700
+    assert fitted["ridge"].selection_ is None
+    json.dumps(chosen)
+
+
+def test_distinct_moments_find_the_states():
+    population, _, corpus = planted_corpus(20_000, d=100, k=4)
+    model = MultiLabelMoM(4, head="posterior", moments="distinct").fit_corpus(corpus)
+    true = population.O.T
+    distance = np.abs(model.components_[:, None] - true[None]).sum(axis=2)
+    assert sorted(distance.argmin(axis=0)) == [0, 1, 2, 3]
+    assert (distance.min(axis=0) < 0.5).all()
+    np.testing.assert_allclose(model.components_.sum(axis=1), 1.0)
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"head": "best"}, "head: expected one of auto, moment, .* got 'best'"),
+        ({"moments": "third"}, "moments: expected one of"),
+        ({"weighting": "none"}, "weighting: expected one of"),
+        ({"decomposition": "svd"}, "decomposition: expected one of joint"),
+        ({"precision": "half"}, "precision: expected one of single, double"),
+        ({"decompose_on": "moon"}, "decompose_on: expected one of"),
+        ({"smoothing": 1.0}, "smoothing: expected 0 <= smoothing < 1, got 1.0"),
+        ({"n_components": 0}, "n_components: expected at least 1, got 0"),
+        ({"n_residual_passes": -1}, "n_residual_passes: expected at least 0, got -1"),
+        ({"n_components": 41}, "n_components=41 is more than the 40 words"),
+        ({"n_components": 20, "head": "posterior"}, r"at least n_components\^2 = 400 documents, .* has 300"),
+    ],
+)
+def test_parameters_that_cannot_be_used_are_named(parameters, message):
+    with pytest.raises(UsageError, match=message):
+        MultiLabelMoM(**{"n_components": 3, **parameters}).fit_corpus(random_corpus())
+
+
+def test_labels_are_needed():
+    X = np.ones((30, 5))
+    for y in (None, np.zeros((30, 4)), np.zeros((30, 0))):
+        with pytest.raises(UsageError, match="labels"):
+            MultiLabelMoM(2).fit(X, y)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_handful_of_documents_fits_or_says_why_not(n, head):
+    corpus = random_corpus(n, d=8, n_labels=3, density=0.6, seed=n)
+    model, refused = MultiLabelMoM(1, head=head), None
+    try:
+        model.fit_corpus(corpus)
+    except (UsageError, NumericalError) as error:
+        refused = str(error)
+    if refused is None:
+        assert np.isfinite(model.decision_function(matrices(corpus)[0])).all()
+    else:
+        assert "\n" not in refused
+
+
+def test_held_out_documents_without_labels_are_one_clear_error():
+    X, Y = matrices(random_corpus(200))
+    held_out = MultiLabelMoM()._held_out(MemoryCorpus(X, Y)).mask(0, 200)
+    Y = Y.toarray()
+    Y[held_out] = 0
+    with pytest.raises(UsageError, match="no held-out document has a label: the corpus is too small"):
+        MultiLabelMoM(3).fit(X, Y)
+
+
+def test_other_features_and_an_unfitted_model_are_refused(planted, fitted):
+    with pytest.raises(UsageError, match="X has 5 features, but MultiLabelMoM is expecting 300 features"):
+        fitted["ridge"].predict_top(np.ones((2, 5)))
+    for method in ("decision_function", "predict_proba", "predict_top"):
+        with pytest.raises(NotFittedError):
+            getattr(MultiLabelMoM(), method)(planted[2])
+
+
+# On disk
+
+
+@pytest.fixture(scope="module")
+def saved(fitted, tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "m"
+    fitted["auto"].save(path)
+    return path
+
+
+@pytest.fixture
+def copy(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "m")
+
+
+def test_a_damaged_array_is_named(copy):
+    folder = copy / "arrays.zarr" / "states" / "components" / "c"
+    chunk = next(f for f in folder.rglob("*") if f.is_file())
+    content = bytearray(chunk.read_bytes())
+    content[len(content) // 2] ^= 1
+    chunk.write_bytes(content)
+    with pytest.raises(StoreError, match="states/components"):
+        MultiLabelMoM.load(copy)
+
+
+def test_a_truncated_array_is_named(copy):
+    chunk = next(f for f in (copy / "arrays.zarr" / "idf").rglob("c/*") if f.is_file())
+    chunk.write_bytes(chunk.read_bytes()[:-7])
+    with pytest.raises(StoreError, match="idf"):
+        MultiLabelMoM.load(copy)
+
+
+def test_a_missing_array_or_chunk_is_named(copy, tmp_path):
+    other = shutil.copytree(copy, tmp_path / "other")
+    shutil.rmtree(copy / "arrays.zarr" / "idf")
+    with pytest.raises(StoreError, match="idf"):
+        MultiLabelMoM.load(copy)
+    next(f for f in (other / "arrays.zarr" / "idf").rglob("c/*") if f.is_file()).unlink()
+    with pytest.raises(StoreError, match="idf"):
+        MultiLabelMoM.load(other)
+
+
+def test_an_array_replaced_by_a_pickle_is_refused(copy):
+    place = copy / "arrays.zarr" / "idf"
+    shutil.rmtree(place)
+    with place.open("wb") as stream:
+        np.save(stream, np.array([{"a": 1}], object), allow_pickle=True)
+    with pytest.raises(StoreError, match="idf"):
+        MultiLabelMoM.load(copy)
+
+
+@pytest.mark.parametrize("name", ["vocabulary.txt", "labels.txt"])
+def test_changed_names_are_named(copy, name):
+    (copy / name).write_text((copy / name).read_text() + "more\n")
+    with pytest.raises(StoreError, match=rf"{name}: expected sha256 \w+, got \w+"):
+        MultiLabelMoM.load(copy)
+    (copy / name).unlink()
+    with pytest.raises(StoreError, match=rf"{name}: expected sha256 \w+, got no file"):
+        MultiLabelMoM.load(copy)
+
+
+@pytest.mark.parametrize("content", ["", "[1, 2]", "{}", '{"format": "distmom-model"}', "\x00\xff"])
+def test_an_unreadable_description_is_named(copy, content):
+    (copy / "model.json").write_text(content, encoding="latin-1")
+    with pytest.raises(StoreError, match=r"model\.json"):
+        MultiLabelMoM.load(copy)
+
+
+@pytest.mark.parametrize("key", ["parameters", "heads", "files", "settings", "n_documents", "selection"])
+def test_a_description_with_a_part_missing_or_of_another_type_is_named(copy, key):
+    file = copy / "model.json"
+    record = json.loads(file.read_text())
+    for changed in ({k: v for k, v in record.items() if k != key}, {**record, key: 17.5}):
+        if changed.get(key) == 17.5 and key in ("settings", "n_documents", "selection"):
+            continue
+        file.write_text(json.dumps(changed))
+        with pytest.raises(StoreError, match=r"model\.json"):
+            MultiLabelMoM.load(copy)
+
+
+def test_a_model_of_a_newer_version_is_refused(copy):
+    record = json.loads((copy / "model.json").read_text())
+    (copy / "model.json").write_text(json.dumps({**record, "format_version": 99}))
+    with pytest.raises(StoreError, match="newer distmom: expected format 1, got 99"):
+        MultiLabelMoM.load(copy)
+
+
+def test_no_model_and_an_existing_one_are_usage_errors(saved, fitted, tmp_path):
+    with pytest.raises(UsageError, match="not a model"):
+        MultiLabelMoM.load(tmp_path)
+    with pytest.raises(UsageError, match="exists"):
+        fitted["ridge"].save(saved)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match="is not a model"):
+        fitted["ridge"].save(tmp_path / "file", overwrite=True)
+    fitted["ridge"].save(tmp_path / "new")
+    fitted["moment"].save(tmp_path / "new", overwrite=True)
+    assert MultiLabelMoM.load(tmp_path / "new").head == "moment"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "new"]
+
+
+# Runs
+
+
+def test_a_resumed_fit_takes_committed_passes_and_gives_the_same_bits(planted, tmp_path):
+    X, Y, X_new, _ = planted
+    corpus = MemoryCorpus(X, Y, shard_documents=500)
+    expected = MultiLabelMoM(6).fit_corpus(corpus)
+    seen = []
+
+    def stop(event):
+        seen.append(event)
+        if sum(isinstance(e, PassDone) for e in seen) == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        MultiLabelMoM(6).fit_corpus(corpus, run=tmp_path, observer=stop)
+    events = []
+    resumed = MultiLabelMoM(6).fit_corpus(corpus, run=tmp_path, observer=events.append)
+    done = [event.resumed for event in events if isinstance(event, PassDone)]
+    assert done[:5] == [True] * 5
+    assert not any(done[5:])
+    assert len(done) == len(expected.timings_)
+    assert bits(resumed, X_new) == bits(expected, X_new)
+
+
+# scikit-learn
+
+
+def test_clone_and_parameters_round_trip():
+    model = MultiLabelMoM(7, head="ridge", propensity=0.5)
+    again = clone(model)
+    assert again.get_params() == model.get_params()
+    assert again is not model
+    assert clone(again).set_params(n_components=3).get_params()["n_components"] == 3
+    assert set(model.get_params()) == set(vars(model))
+
+
+def expected_failures(estimator):
+    by_proba = "the check takes an estimator with predict_proba for a classifier; here it is over states"
+    return {
+        "check_estimator_sparse_array": by_proba,
+        "check_estimator_sparse_matrix": by_proba,
+    }
+
+
+@parametrize_with_checks([MultiLabelMoM(2, head="ridge")], expected_failed_checks=expected_failures)
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+# Real data
+
+
+@pytest.fixture(scope="module")
+def bibtex(real_data, tmp_path_factory):
+    folder, out = real_data("bibtex"), tmp_path_factory.mktemp("bibtex")
+    options = {
+        "format": "xmc",
+        "vocabulary": folder / "bibtex.features.txt.xz",
+        "labels": folder / "bibtex.labels.txt.xz",
+        "shard_documents": 1000,
+    }
+    train = ingest(folder / "bibtex-train.xmc.txt.xz", out / "train", **options)
+    return train, ingest(folder / "bibtex-test.xmc.txt.xz", out / "test", like=train, **options)
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    ("parameters", "bounds"),
+    [
+        ({"n_components": 50, "head": "moment"}, {"P@1": (0.36, 0.41), "AUC": (0.82, 0.86)}),
+        ({"n_components": 50, "head": "posterior"}, {"AUC": (0.875, 1)}),
+        ({"n_components": 200, "head": "ridge"}, {"P@1": (0.63, 1)}),
+        ({"n_components": 200, "head": "auto"}, {"P@1": (0.66, 1), "P@5": (0.30, 1), "AUC": (0.95, 1)}),
+    ],
+    ids=["moment", "posterior", "ridge", "auto"],
+)
+def test_bibtex_reaches_the_measured_metrics(bibtex, parameters, bounds):
+    train, test = bibtex
+    metrics = evaluate_corpus(MultiLabelMoM(**parameters).fit_corpus(train), test)
+    for name, (low, high) in bounds.items():
+        assert low <= metrics[name] <= high, (name, metrics[name])
+
+
+def test_weights_and_counts_in_any_container_give_the_same_model(planted):
+    X, Y, X_new, _ = planted
+    sparse = MultiLabelMoM(6, head="ridge").fit(X, Y)
+    dense = MultiLabelMoM(6, head="ridge").fit(X.toarray(), csr_array(Y).toarray() > 0)
+    assert bits(sparse, X_new) == bits(dense, X_new.toarray())

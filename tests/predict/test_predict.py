@@ -1,0 +1,177 @@
+import anndata
+import numpy as np
+import pytest
+import zarr
+from helpers import planted_corpus
+from scipy.sparse import csr_array, vstack
+
+from distmom.corpus import MemoryCorpus, from_arrays
+from distmom.errors import StoreError, UsageError
+from distmom.models import MultiLabelMoM
+from distmom.predict import AlignedCorpus, align, predict_corpus
+
+
+@pytest.fixture(scope="module")
+def planted():
+    corpus = planted_corpus(1500, d=120, n_labels=12, k=4, shard_documents=300)[2]
+    blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
+    return vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
+
+
+@pytest.fixture(scope="module")
+def model(planted):
+    return MultiLabelMoM(4).fit(*planted)
+
+
+@pytest.fixture(scope="module")
+def on_disk(planted, tmp_path_factory):
+    """The first documents as a corpus on disk; one of them has no word."""
+    X, Y = planted[0][:500].tolil(), planted[1][:500]
+    X[17] = 0
+    return from_arrays(tmp_path_factory.mktemp("predict") / "c", csr_array(X), Y, shard_documents=120)
+
+
+def lines(out):
+    found = []
+    for line in (out / "predictions.tsv").read_text(encoding="utf-8").splitlines():
+        cells = line.split("\t")
+        found.append(list(zip(cells[::2], map(float, cells[1::2]), strict=True)))
+    return found
+
+
+def test_written_lists_are_those_of_predict_top(model, on_disk, tmp_path):
+    result = predict_corpus(model, on_disk, tmp_path / "out", top=3)
+    assert result == {
+        "n_documents": 500,
+        "n_empty": 1,
+        "n_unknown_words": 0,
+        "out": str(tmp_path / "out"),
+    }
+    X = vstack([on_disk.read_shard(i).words for i in range(len(on_disk.shards))])
+    labels, scores = model.predict_top(X, 3)
+    written = lines(tmp_path / "out")
+    assert [[name for name, _ in row] for row in written] == [
+        [model.label_names_[i] for i in row] for row in labels
+    ]
+    np.testing.assert_allclose([[s for _, s in row] for row in written], scores, rtol=1e-5, atol=1e-6)
+    matrix = anndata.io.read_elem(zarr.open_group(tmp_path / "out" / "predictions.zarr", mode="r"))
+    assert matrix.shape == (500, 12)
+    assert (np.diff(matrix.indptr) == 3).all()
+    assert all((np.diff(matrix.indices[a : a + 3]) > 0).all() for a in matrix.indptr[:-1])
+    dense = np.zeros(matrix.shape, np.float32)
+    np.put_along_axis(dense, labels, scores, axis=1)
+    np.testing.assert_allclose(matrix.toarray(), dense, rtol=1e-5, atol=1e-6)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_more_labels_than_there_are_means_all(model, on_disk, tmp_path):
+    predict_corpus(model, on_disk, tmp_path / "out", top=100)
+    assert {len(row) for row in lines(tmp_path / "out")} == {12}
+
+
+def test_no_document_gives_empty_predictions(model, tmp_path):
+    predict_corpus(model, MemoryCorpus(csr_array((0, 120))), tmp_path / "out")
+    assert lines(tmp_path / "out") == []
+    assert zarr.open_group(tmp_path / "out" / "predictions.zarr", mode="r").attrs["shape"] == [0, 12]
+
+
+def test_only_earlier_predictions_are_overwritten(model, on_disk, tmp_path):
+    predict_corpus(model, on_disk, tmp_path / "out", top=2)
+    with pytest.raises(UsageError, match="exists; choose another path"):
+        predict_corpus(model, on_disk, tmp_path / "out")
+    predict_corpus(model, on_disk, tmp_path / "out", top=4, overwrite=True)
+    assert {len(row) for row in lines(tmp_path / "out")} == {4}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").write_text("keep")
+    with pytest.raises(UsageError, match="exists"):
+        predict_corpus(model, on_disk, tmp_path / "mine", overwrite=True)
+    with pytest.raises(UsageError, match="top: expected at least 1, got 0"):
+        predict_corpus(model, on_disk, tmp_path / "other", top=0)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["mine", "out"]
+
+
+def test_a_failure_leaves_nothing_behind_and_keeps_what_was_there(model, planted, tmp_path):
+    corpus = from_arrays(tmp_path / "c", *planted, shard_documents=300)
+    predict_corpus(model, corpus, tmp_path / "out", top=2)
+    before = (tmp_path / "out" / "predictions.tsv").read_bytes()
+    chunk = next(f for f in (tmp_path / "c" / "shards" / "s00003" / "words").rglob("c/*") if f.is_file())
+    content = bytearray(chunk.read_bytes())
+    content[len(content) // 2] ^= 1
+    chunk.write_bytes(content)
+    with pytest.raises(StoreError, match="s00003"):
+        predict_corpus(model, corpus, tmp_path / "out", top=4, overwrite=True)
+    with pytest.raises(StoreError, match="s00003"):
+        predict_corpus(model, corpus, tmp_path / "new")
+    assert (tmp_path / "out" / "predictions.tsv").read_bytes() == before
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["c", "out"]
+
+
+@pytest.mark.cluster
+def test_the_cluster_writes_the_same_bytes(model, on_disk, cluster, tmp_path):
+    predict_corpus(model, on_disk, tmp_path / "here")
+    predict_corpus(model, on_disk, tmp_path / "there", client=cluster)
+    here = {f.relative_to(tmp_path / "here"): f for f in (tmp_path / "here").rglob("*") if f.is_file()}
+    assert here
+    for name, file in here.items():
+        assert (tmp_path / "there" / name).read_bytes() == file.read_bytes(), name
+
+
+# Names
+
+
+def other_numbering():
+    """Three documents over other words, in another order."""
+    X = np.array([[1, 2, 0, 4], [0, 0, 3, 0], [5, 0, 0, 1]])
+    Y = np.array([[1, 0, 1], [0, 1, 0], [0, 0, 1]])
+    return MemoryCorpus(X, Y, vocabulary=["d", "x", "a", "b"], label_names=["L2", "new", "L1"])
+
+
+def test_words_and_labels_are_numbered_by_name():
+    corpus = other_numbering()
+    aligned = align(corpus, ["a", "b", "c", "d"], ["L1", "L2"])
+    assert isinstance(aligned, AlignedCorpus)
+    block = aligned.read_shard(0)
+    np.testing.assert_array_equal(block.words.toarray(), [[0, 4, 0, 1], [3, 0, 0, 0], [0, 1, 0, 5]])
+    np.testing.assert_array_equal(block.labels.toarray(), [[1, 1, 0], [0, 0, 1], [1, 0, 0]])
+    assert block.words.has_sorted_indices
+    assert aligned.label_names == ["L1", "L2", "new"]
+    assert (aligned.n_words, aligned.n_labels) == (4, 3)
+    assert (aligned.n_unknown_words, aligned.n_unknown_labels) == (1, 1)
+
+
+def test_a_corpus_in_the_numbering_of_the_model_is_taken_as_it_is():
+    corpus = other_numbering()
+    assert align(corpus, list(corpus.vocabulary), list(corpus.label_names)) is corpus
+    assert align(corpus, list(corpus.vocabulary), ["L2", "new"]) is corpus
+    assert align(corpus, list(corpus.vocabulary), ["L1"]) is not corpus
+
+
+def test_digest_tells_one_numbering_from_another():
+    corpus = other_numbering()
+    digests = {
+        AlignedCorpus(corpus, words, labels).digest
+        for words, labels in [
+            (["a", "b"], ["L1"]),
+            (["b", "a"], ["L1"]),
+            (["a", "b"], ["L2"]),
+            (["a"], ["b", "L1"]),
+        ]
+    }
+    assert len(digests) == 4
+    assert corpus.digest not in digests
+
+
+def test_predictions_do_not_depend_on_the_numbering_of_the_corpus(model, planted, tmp_path):
+    X, Y = planted[0][:200].toarray(), planted[1][:200]
+    order = np.random.default_rng(0).permutation(120)
+    shuffled = MemoryCorpus(
+        np.hstack([X[:, order], np.ones((200, 1), int)]),
+        Y,
+        vocabulary=[*(model.vocabulary_[i] for i in order), "unknown"],
+        label_names=model.label_names_,
+    )
+    straight = MemoryCorpus(X, Y, vocabulary=model.vocabulary_, label_names=model.label_names_)
+    result = predict_corpus(model, shuffled, tmp_path / "shuffled")
+    predict_corpus(model, straight, tmp_path / "straight")
+    assert result["n_unknown_words"] == 1
+    assert lines(tmp_path / "shuffled") == lines(tmp_path / "straight")
