@@ -216,7 +216,9 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
             if y.dtype.kind not in "biuf":
                 raise InputError(f"Unknown label type: y: expected numbers, got {y.dtype}")
             if y.ndim != 2:
-                raise UsageError(f"y: expected a matrix of shape (n_documents, n_labels), got shape {y.shape}")
+                raise UsageError(
+                    f"y: expected a matrix of shape (n_documents, n_labels), got shape {y.shape}"
+                )
         return self.fit_corpus(MemoryCorpus(X, y))
 
     def fit_corpus(
@@ -662,7 +664,9 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             if isinstance(error, UsageError):
                 raise
-            raise StoreError(f"{Path(path) / 'model.json'}: not a whole model description: {error!r}") from error
+            raise StoreError(
+                f"{Path(path) / 'model.json'}: not a whole model description: {error!r}"
+            ) from error
 
     @classmethod
     def _from_record(cls, path: str | os.PathLike[str], record: dict[str, Any]) -> MultiLabelMoM:

@@ -219,7 +219,9 @@ def test_states_are_stored_once_by_digest(tmp_path):
 def test_sparse_sums_add_like_dense_ones(n, m):
     rng = np.random.default_rng(n)
     for density in (0.0, 0.1, 0.7):
-        a, b = (csr_array(np.where(rng.random((n, m)) < density, rng.integers(-2, 3, (n, m)), 0.0)) for _ in "ab")
+        a, b = (
+            csr_array(np.where(rng.random((n, m)) < density, rng.integers(-2, 3, (n, m)), 0.0)) for _ in "ab"
+        )
         total = add_csr(a, b.astype(np.float32))
         np.testing.assert_array_equal(total.toarray(), a.toarray() + b.toarray())
         assert total.dtype == np.float64
