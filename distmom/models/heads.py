@@ -33,7 +33,7 @@ from distmom.moments.kernels import gather
 from distmom.moments.labels import posteriors
 
 #: bytes of dense scores that are held at a time
-SCORES_BYTES = 32 << 20
+SCORES_BYTES = 16 << 20
 
 
 class Query:
@@ -154,6 +154,14 @@ class NeighborsHead:
         Labels of the indexed rows (N, L).
     alive : ndarray of shape (N,), uint8
         Rows that may vote.
+    bits : ndarray of shape (d,), int8
+        Bit of each of the 64 most frequent words in the masks, -1 of the others.
+    masks : ndarray of shape (N,), uint64
+        Which of those words the indexed rows hold.
+    scale : ndarray of shape (d,), float32
+        Inverse document frequencies.
+    caps : ndarray of shape (N,), float32
+        Largest ratio of a value to the scale of its word, over those words of a row.
     n_neighbors : int
     power : float
         A neighbour votes with its cosine to this power; votes sum to one.
@@ -166,25 +174,37 @@ class NeighborsHead:
     largest: Any
     labels: Csr
     alive: Any
+    bits: Any
+    masks: Any
+    scale: Any
+    caps: Any
     n_neighbors: int = 75
     power: float = 3.0
     factor: float = 1.0
     best: float = 0.0
 
     @classmethod
-    def build(cls, features: csr_array, labels: csr_array, alive: np.ndarray | None = None) -> NeighborsHead:
-        """Index feature rows (N, d) with their labels (N, L)."""
+    def build(
+        cls, features: csr_array, labels: csr_array, idf: np.ndarray, alive: np.ndarray | None = None
+    ) -> NeighborsHead:
+        """Index feature rows (N, d), tf-idf with the given weights of words, with their labels (N, L)."""
+        n, d = features.shape
         lists = csr_array(features.T.tocsr())
-        largest = np.zeros(features.shape[1], np.float32)
-        np.maximum.at(largest, features.indices, features.data.astype(np.float32))
-        everyone = np.ones(features.shape[0], np.uint8)
+        scale = idf.astype(np.float32)
+        largest = np.zeros(d, np.float32)
+        np.maximum.at(largest, features.indices, features.data)
+        bits = np.full(d, -1, np.int8)
+        masks, caps = np.zeros(n, np.uint64), np.zeros(n, np.float32)
+        for bit, word in enumerate(np.argsort(-np.diff(lists.indptr), kind="stable")[:64]):
+            window = slice(lists.indptr[word], lists.indptr[word + 1])
+            rows = lists.indices[window]
+            bits[word] = bit
+            masks[rows] |= np.uint64(1 << bit)
+            caps[rows] = np.maximum(caps[rows], lists.data[window] / max(scale[word], np.float32(1e-30)))
         return cls(
-            Csr.of(features),
-            Csr.of(lists),
-            largest,
-            Csr.of(labels, np.uint8),
-            everyone if alive is None else alive.astype(np.uint8),
-        )
+            Csr.of(features), Csr.of(lists), largest, Csr.of(labels, np.uint8),
+            np.ones(n, np.uint8) if alive is None else alive.astype(np.uint8), bits, masks, scale, caps,
+        )  # fmt: skip
 
     def search(self, features: csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and cosines of the k nearest indexed rows (see `nearest_rows`)."""
@@ -192,7 +212,8 @@ class NeighborsHead:
         return nearest_rows(
             features.indptr, features.indices, features.data,
             self.lists.indptr, self.lists.indices, self.lists.data, self.largest,
-            self.rows.indptr, self.rows.indices, self.rows.data, self.alive, k,
+            self.rows.indptr, self.rows.indices, self.rows.data, self.alive,
+            self.bits, self.masks, self.scale, self.caps, k,
         )  # fmt: skip
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:

@@ -6,6 +6,9 @@ import numpy as np
 
 from distmom.compiled import compiled
 
+#: labels that are looked at together for one that enters a list of the best
+WINDOW = 128
+
 
 @compiled
 def add_sparse_scores(
@@ -25,6 +28,8 @@ def add_sparse_scores(
     W (d x L) is in CSR but for the words with ``dense_row[v] >= 0``, whose row is ``dense[dense_row[v]]``:
     nearly full rows of common words are several times faster to add without their column numbers.
     """
+    # Unsigned: a signed subscript may count from the end, which is looked at every time.
+    w_columns = w_indices.view(np.uint32)
     for i in range(indptr.shape[0] - 1):
         row = out[i]
         for p in range(indptr[i], indptr[i + 1]):
@@ -36,7 +41,7 @@ def add_sparse_scores(
                     row[label] += x * weights[label]
             else:
                 for q in range(w_indptr[v], w_indptr[v + 1]):
-                    row[w_indices[q]] += x * w_data[q]
+                    row[w_columns[q]] += x * w_data[q]
 
 
 @compiled
@@ -72,12 +77,21 @@ def _sort_heap(values: np.ndarray, ids: np.ndarray) -> None:
 
 
 @compiled
+def _largest(keys: np.ndarray) -> int:
+    """Return the largest of some integers, or the smallest integer; the loop runs on vectors."""
+    found = np.int32(-2147483648)
+    for j in range(keys.shape[0]):
+        found = max(found, keys[j])
+    return found
+
+
+@compiled
 def top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the k best labels of every row, by falling score, ties by smaller label.
 
     Parameters
     ----------
-    scores : ndarray of shape (n, L), float32
+    scores : ndarray of shape (n, L), float32, C-contiguous
     k : int
         At most L.
 
@@ -93,13 +107,19 @@ def top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         ids, best = labels[i], values[i]
         best[:] = -np.inf
         ids[:] = np.int32(2147483647)
-        for label in range(n_labels):
-            s = scores[i, label]
-            # Labels come in rising order, so an equal score never replaces an earlier label.
-            if s > best[0] or (s == best[0] and label < ids[0]):
-                best[0] = s
-                ids[0] = label
-                _sift_down(best, ids, k)
+        # The bits of floats from zero on are ordered like integers, and those of negative floats are below.
+        keys, best_keys = scores[i].view(np.int32), best.view(np.int32)
+        for start in range(0, n_labels, WINDOW):
+            stop = min(start + WINDOW, n_labels)
+            if best[0] >= 0.0 and _largest(keys[start:stop]) <= best_keys[0]:
+                continue
+            for label in range(start, stop):
+                s = scores[i, label]
+                # Labels come in rising order, so an equal score never replaces an earlier label.
+                if s > best[0] or (s == best[0] and label < ids[0]):
+                    best[0] = s
+                    ids[0] = label
+                    _sift_down(best, ids, k)
         _sort_heap(best, ids)
     return labels, values
 
@@ -117,6 +137,10 @@ def nearest_rows(
     rows_indices: np.ndarray,
     rows_data: np.ndarray,
     alive: np.ndarray,
+    bits: np.ndarray,
+    masks: np.ndarray,
+    scale: np.ndarray,
+    caps: np.ndarray,
     k: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k indexed rows of largest inner product with every query row, exactly.
@@ -125,8 +149,9 @@ def nearest_rows(
     part of the query has length a, can gain at most ``b sqrt(1 - (p / a)^2)`` from the unread words, b the
     length of their part of the query, as indexed rows have length at most one; and at most the sum of the
     largest entries of those words. Once that is below the k-th best partial product for a row not met yet
-    (p = 0), the unread lists, the long ones of common words, are skipped, and the rows met that can still
-    enter are multiplied in full.
+    (p = 0), the unread lists, the long ones of common words, are skipped. Of a row met, a mask tells which
+    common words it holds at all: b counts those alone, and no value exceeds the row's cap times the scale of
+    the word. The few rows that can still enter are multiplied in full.
 
     Parameters
     ----------
@@ -140,6 +165,13 @@ def nearest_rows(
         The indexed rows in CSR, of Euclidean length at most one.
     alive : ndarray of shape (N,), uint8
         Rows that may be returned.
+    bits : ndarray of shape (d,), int8
+        Bit of each common word in the masks, -1 of the others.
+    masks : ndarray of shape (N,), uint64
+        Common words of the indexed rows.
+    scale : ndarray of shape (d,), float32
+    caps : ndarray of shape (N,), float32
+        Largest ratio of a value to the scale of its word, over the common words of a row.
     k : int
 
     Returns
@@ -160,6 +192,9 @@ def nearest_rows(
     query = np.zeros(lists_indptr.shape[0] - 1, np.float32)
     heap_ids = np.empty(k, np.int32)
     heap = np.empty(k, np.float32)
+    unread_bits = np.empty(64, np.uint64)
+    unread_squares = np.empty(64)
+    unread_scaled = np.empty(64)
     # Products in float32 and bounds round differently; the margin keeps bounds bounds.
     margin = 1e-5
     for i in range(n):
@@ -209,20 +244,48 @@ def nearest_rows(
             rest_square -= x * x
             read_square += x * x
         rest_length = np.sqrt(max(rest_square, 0.0))
+        n_unread = 0
+        other_square = 0.0
+        if not complete:
+            for j in range(step, n_words):
+                p = start + order[j]
+                b = bits[indices[p]]
+                if b >= 0:
+                    unread_bits[n_unread] = np.uint64(b)
+                    unread_squares[n_unread] = data[p] * data[p]
+                    unread_scaled[n_unread] = data[p] * scale[indices[p]]
+                    n_unread += 1
+                else:
+                    other_square += data[p] * data[p]
+        other_length = np.sqrt(other_square)
         heap[:] = 0.0
         heap_ids[:] = np.int32(2147483647)
+        low = 0.0
         # The rows of largest partial product first: they raise the bar for the many others.
         for half in range(2):
+            if half == 1 and not complete:
+                # The smallest p with p + b sqrt(1 - (p / a)^2) at the bar.
+                bar = max(cut, heap[0]) - margin
+                ratio = 1.0 + rest_length * rest_length / read_square
+                root = bar * bar - ratio * (bar * bar - rest_length * rest_length)
+                low = max((bar - np.sqrt(max(root, 0.0))) / ratio - margin, bar - rest_sum)
             for t in range(n_touched):
                 s = partial[t]
-                if s == 0.0 or (half == 0 and s < cut):
+                if s == 0.0 or s < low or (half == 0 and s < cut):
                     continue
                 r = touched[t]
                 partial[t] = 0.0
                 if not complete:
                     if half == 1:
-                        share = min(1.0, s * s / read_square)
-                        if s + min(rest_sum, rest_length * np.sqrt(1.0 - share)) + margin < max(cut, heap[0]):
+                        mask = masks[r]
+                        square, scaled = other_square, 0.0
+                        for u in range(n_unread):
+                            has = np.float64((mask >> unread_bits[u]) & np.uint64(1))
+                            square += unread_squares[u] * has
+                            scaled += unread_scaled[u] * has
+                        free = np.sqrt(1.0 - min(1.0, s * s / read_square))
+                        most = min(np.sqrt(square) * free, scaled * caps[r] + other_length * free)
+                        if s + most + margin < max(cut, heap[0]):
                             continue
                     s = np.float32(0.0)
                     for q in range(rows_indptr[r], rows_indptr[r + 1]):

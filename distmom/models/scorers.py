@@ -23,8 +23,8 @@ from distmom.moments.residuals import ResidualPass
 DIAGONAL_PENALTY = 3.0
 #: added to the squared length of a centroid
 CENTROID_PENALTY = 10.0
-#: entries of sparse weights below this share of the 99th percentile are left out of a model
-PRUNE = 5e-3
+#: sparse weights below this share of their 99th percentile are left out
+PRUNE = 0.01
 #: rows of a sketch that are compared by brute force; above, neighbours are searched in the sparse rows only
 SKETCH_NEIGHBORS_ROWS = 100_000
 
@@ -231,7 +231,8 @@ def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
 
     Where documents are long and their words correlated, diagonal ridge counts the same evidence many times.
     The scale of least squares, at most one, shrinks it, and is the step of all passes: what is counted r times
-    would overshoot r times.
+    would overshoot r times. Negligible weights are dropped after every pass: most of the entries, and of the
+    time, would be those of common words with nearly all labels.
 
     Parameters
     ----------
@@ -241,7 +242,8 @@ def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
         Residual passes.
     """
     inverse = 1.0 / (np.asarray(features.cross["squares"]) + DIAGONAL_PENALTY)
-    total = cross = _scipy(features.cross["cross"])
+    cross = _scipy(features.cross["cross"])
+    total = _pruned(cross, inverse)
     stages: list[Stage] = []
     for _ in range(n_passes):
         weights = MixedRows.of(_scaled_rows(total, inverse))
@@ -251,7 +253,7 @@ def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
         hits, squares = (float(x) for x in sums["fit"])
         scale = min(1.0, hits / squares) if hits > 0 else 1.0
         stage = Stage(stored, scale, stages[0].step if stages else scale)
-        total = _next_total(total, cross, _scipy(sums["cross"]), stage)
+        total = _pruned(_next_total(total, cross, _scipy(sums["cross"]), stage), inverse)
         stages.append(stage)
     return LinearFit(tuple(stages), total, inverse)
 
@@ -311,17 +313,25 @@ def _scaled_rows(matrix: csr_array, scale: np.ndarray) -> csr_array:
     return csr_array((matrix.data * factor, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
+def _pruned(matrix: csr_array, scale: np.ndarray) -> csr_array:
+    """Return a matrix without the entries that are negligible once its rows are scaled."""
+    if not matrix.nnz:
+        return matrix
+    size = np.abs(matrix.data) * np.repeat(scale, np.diff(matrix.indptr)).astype(matrix.data.dtype)
+    kept = size >= PRUNE * np.quantile(size, 0.99)
+    indptr = np.concatenate([[0], np.cumsum(kept)])[matrix.indptr]
+    result = csr_array((matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape)
+    result.has_canonical_format = matrix.has_canonical_format
+    return result
+
+
 def sparse_head(*parts: tuple[csr_array, float]) -> SparseHead:
     """Return a head whose weights are a weighted sum of sparse matrices, without its negligible entries."""
     total = csr_array(parts[0][0] * parts[0][1])
     for matrix, factor in parts[1:]:
         total = add_csr(total, csr_array(matrix * factor))
-    if total.nnz:
-        size = np.abs(total.data)
-        total.data[size < PRUNE * np.quantile(size, 0.99)] = 0.0
-        total.eliminate_zeros()
     total.sort_indices()
-    return SparseHead(MixedRows.of(total))
+    return SparseHead(MixedRows.of(_pruned(total, np.ones(total.shape[0]))))
 
 
 def fit_neighbors(engine: Engine, features: Features) -> NeighborsHead:
@@ -339,7 +349,7 @@ def fit_neighbors(engine: Engine, features: Features) -> NeighborsHead:
             else chosen.mask(block.first, block.n_documents)
         )
     return NeighborsHead.build(
-        vstack(rows, format="csr"), vstack(labels, format="csr"), np.concatenate(alive)
+        vstack(rows, format="csr"), vstack(labels, format="csr"), features.idf, np.concatenate(alive)
     )
 
 

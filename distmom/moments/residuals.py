@@ -23,6 +23,9 @@ from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
 from distmom.moments.features import tfidf_rows
 
+#: labels that are looked at together for one that enters the hardest wrong ones
+WINDOW = 128
+
 
 @dataclass(frozen=True)
 class ResidualPass(Pass):
@@ -146,6 +149,9 @@ def hard_scores(
     scores = np.zeros(n_labels, np.float32)
     best = np.empty(n_negatives, np.float32)
     best_ids = np.empty(n_negatives, np.int32)
+    keys, best_keys = scores.view(np.int32), best.view(np.int32)
+    # Unsigned: a signed subscript may count from the end, which is looked at every time.
+    w_columns = w_indices.view(np.uint32)
     for i in range(indptr.shape[0] - 1):
         scores[:] = 0.0
         own = 0.0
@@ -159,7 +165,7 @@ def hard_scores(
                     scores[label] += x * weights[label]
             else:
                 for q in range(w_indptr[v], w_indptr[v + 1]):
-                    scores[w_indices[q]] += x * w_data[q]
+                    scores[w_columns[q]] += x * w_data[q]
         position = out_indptr[i]
         for p in range(y_indptr[i], y_indptr[i + 1]):
             label = y_indices[p]
@@ -169,19 +175,26 @@ def hard_scores(
             position += 1
         best[:] = 0.0
         best_ids[:] = 0
-        worst = np.float32(0.0)
-        for label in range(n_labels):
-            s = scores[label]
-            if s > worst:
-                # Insertion into a short list sorted by falling score.
-                j = n_negatives - 1
-                while j > 0 and best[j - 1] < s:
-                    best[j] = best[j - 1]
-                    best_ids[j] = best_ids[j - 1]
-                    j -= 1
-                best[j] = s
-                best_ids[j] = label
-                worst = best[n_negatives - 1]
+        for start in range(0, n_labels, WINDOW):
+            # Most windows hold no candidate; the bits of positive floats are ordered like integers, whose
+            # maximum is found on vectors.
+            window = keys[start : start + WINDOW]
+            top = np.int32(0)
+            for j in range(window.shape[0]):
+                top = max(top, window[j])
+            if top <= best_keys[n_negatives - 1]:
+                continue
+            for label in range(start, start + window.shape[0]):
+                s = scores[label]
+                if s > best[n_negatives - 1]:
+                    # Insertion into a short list sorted by falling score.
+                    j = n_negatives - 1
+                    while j > 0 and best[j - 1] < s:
+                        best[j] = best[j - 1]
+                        best_ids[j] = best_ids[j - 1]
+                        j -= 1
+                    best[j] = s
+                    best_ids[j] = label
         for j in range(n_negatives):
             out_indices[position] = best_ids[j]
             out_data[position] = best[j]

@@ -29,12 +29,22 @@ def test_top_labels_order_by_score_then_label(k):
     assert_array_equal(values, np.take_along_axis(scores, expected, axis=1))
 
 
+@pytest.mark.parametrize("shift", [0, -3, 3])
+def test_top_labels_of_many_labels_and_any_sign(shift):
+    scores = np.random.default_rng(1).normal(shift, 1, (20, 1000)).astype(np.float32)
+    scores[:10, ::3] = 0
+    labels, values = top_labels(scores, 7)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :7]
+    assert_array_equal(labels, expected)
+    assert_array_equal(values, np.take_along_axis(scores, expected, axis=1))
+
+
 @pytest.mark.parametrize("density", [0.02, 0.2, 0.6])
 @pytest.mark.parametrize("k", [1, 10, 75])
 def test_neighbors_are_exact(k, density):
     rows, queries = unit(sparse(400, 60, density, 1)), unit(sparse(30, 60, density, 2))
     alive = np.random.default_rng(3).random(400) < 0.9
-    head = NeighborsHead.build(rows, csr_array((400, 5), dtype=np.uint8), alive)
+    head = NeighborsHead.build(rows, csr_array((400, 5), dtype=np.uint8), np.linspace(1, 9, 60), alive)
     found, cosines = head.search(queries, k)
     exact = (queries @ rows.T).toarray()
     exact[:, ~alive] = 0
@@ -54,7 +64,7 @@ def test_neighbors_skip_long_lists_without_losing_rows():
     common = 0.05 + 0.01 * rng.random((5000, 3))
     rows = unit(csr_array(np.hstack([rare, common]).astype(np.float32)))
     queries = csr_array(rows[:40])
-    head = NeighborsHead.build(rows, csr_array((5000, 1), dtype=np.uint8))
+    head = NeighborsHead.build(rows, csr_array((5000, 1), dtype=np.uint8), rng.random(203))
     _, cosines = head.search(queries, 20)
     assert_allclose(cosines, -np.sort(-(queries @ rows.T).toarray(), axis=1)[:, :20], atol=1e-6)
 
