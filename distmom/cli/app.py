@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import shlex
@@ -11,124 +10,40 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import resources
 from multiprocessing import resource_tracker
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 import distmom
 from distmom.cli import run as runs
+from distmom.cli.options import (
+    DataFlowGroup,
+    cluster_options,
+    input_options,
+    json_option,
+    memory_option,
+    model_options,
+    overwrite_option,
+    parameters,
+    quiet_option,
+)
 from distmom.cli.progress import PassProgress
-from distmom.corpus import FORMATS, Corpus, ingest, open_corpus
+from distmom.corpus import Corpus, ingest, open_corpus
 from distmom.corpus.ingest import detect_format
 from distmom.engine import Executor, open_executor
-from distmom.errors import ClusterError, DistmomError, InputError, StoreError, UsageError
+from distmom.errors import ClusterError, InputError, StoreError, UsageError
 from distmom.evaluate.evaluation import evaluate_corpus
 from distmom.evaluate.report import write_report
-from distmom.linalg import METHODS
-from distmom.models import HEADS, MultiLabelMoM
+from distmom.models import MultiLabelMoM
 from distmom.models.artifact import check_target, load_record
 from distmom.models.planning import plan_fit, plan_to_json
 from distmom.predict import predict_corpus
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-_UNITS = {"": 1, "b": 1, "k": 1000, "kb": 1000, "kib": 1 << 10, "m": 10**6, "mb": 10**6, "mib": 1 << 20,
-          "g": 10**9, "gb": 10**9, "gib": 1 << 30, "t": 10**12, "tb": 10**12, "tib": 1 << 40}  # fmt: skip
-
-
-class Bytes(click.ParamType[int]):
-    """A size such as ``2GiB`` or ``500MB``."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(value))
-        if match is None or match[2].lower() not in _UNITS:
-            self.fail(f"expected a size such as 2GiB or 500MB, got {value!r}", param, ctx)
-        return int(float(match[1]) * _UNITS[match[2].lower()])
-
-
-class DataFlowGroup(click.Group):
-    """Lists commands in the order in which data flows through them."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-class Address(click.ParamType[str]):
-    """The address of a scheduler, ``HOST:PORT`` or ``tcp://HOST:PORT``."""
-
-    name = "address"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if re.fullmatch(r"(\w+://)?(\[[0-9a-fA-F:.]+\]|[^:/\s]+):\d{1,5}", str(value)) is None:
-            self.fail(f"expected an address such as tcp://HOST:8786, got {value!r}", param, ctx)
-        return str(value)
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
-workers_option = click.option(
-    "--workers", type=click.IntRange(min=0), default=None,
-    help="Processes of a local cluster; 0 runs in this process. [default: one a core]",
-)  # fmt: skip
-memory_option = click.option(
-    "--memory-limit", type=Bytes(), default=None, help="What one worker may use, e.g. 2GiB."
-)
-scheduler_option = click.option(
-    "--scheduler", type=Address(), default=None, help="Address of a running Dask scheduler, tcp://HOST:PORT."
-)
-overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is at the destination.")
-
-
-def cluster_options(command: F) -> F:
-    """Add the options that say where tasks run."""
-    for option in (quiet_option, scheduler_option, memory_option, workers_option):
-        command = option(command)
-    return command
-
-
-def input_options(command: F) -> F:
-    """Add the options that say how a file is read."""
-    options = [
-        click.option(
-            "--format",
-            "format_",
-            type=click.Choice(list(FORMATS)),
-            help="Told by the file's name if it can be.",
-        ),
-        click.option("--labels", type=click.Path(), help="File of label names, one a line."),
-        click.option(
-            "--vocab",
-            type=click.Path(),
-            help="File of words, one a line: of a text's words those to keep, else the names of the columns.",
-        ),
-        click.option(
-            "--label-source", type=click.Path(), help="The file of labels that goes with a file of features."
-        ),
-        click.option(
-            "--zero-based/--one-based", default=None, help="First number of svmlight features and labels."
-        ),
-        click.option(
-            "--text-field", default="text", show_default=True, help="Field of the text (jsonl, csv)."
-        ),
-        click.option(
-            "--labels-field", default="labels", show_default=True, help="Field of the labels (jsonl, csv)."
-        ),
-        click.option("--strict", is_flag=True, help="Refuse also what can safely be repaired."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
 @click.group(
@@ -413,122 +328,6 @@ def verify(path: str, as_json: bool) -> None:
         sys.exit(StoreError.exit_code)
 
 
-def model_options(command: F) -> F:
-    """Add the parameters of the model."""
-    options = [
-        click.option(
-            "-k",
-            "--n-components",
-            type=int,
-            default=100,
-            show_default=True,
-            help="Latent states; rank of the sketch.",
-        ),
-        click.option(
-            "--model",
-            "model_name",
-            type=click.Choice(["multilabel"]),
-            default="multilabel",
-            show_default=True,
-            help="Which model is fitted.",
-        ),
-        click.option(
-            "--head",
-            type=click.Choice(HEADS),
-            default="auto",
-            show_default=True,
-            help="How labels are scored.",
-        ),
-        click.option(
-            "--moments",
-            type=click.Choice(["paper", "distinct"]),
-            default="paper",
-            show_default=True,
-            help="Pairs of word positions with or without a position paired with itself.",
-        ),
-        click.option(
-            "--weighting",
-            type=click.Choice(["pooled", "document", "length"]),
-            default="pooled",
-            show_default=True,
-            help="How much each document counts.",
-        ),
-        click.option(
-            "--length-scale",
-            type=float,
-            default=100.0,
-            show_default=True,
-            help="Length with a quarter of the largest weight, for --weighting length.",
-        ),
-        click.option(
-            "--decomposition",
-            type=click.Choice(list(METHODS)),
-            default="joint",
-            show_default=True,
-            help="Method for the third moment.",
-        ),
-        click.option(
-            "--n-oversamples",
-            type=click.IntRange(min=0),
-            default=None,
-            help="Columns of a sketch beyond its rank. [default: 10; k with distinct positions]",
-        ),
-        click.option(
-            "--n-power-iter",
-            type=click.IntRange(min=0),
-            default=None,
-            help="Power passes of the word sketch. [default: 2; 6 with distinct positions]",
-        ),
-        click.option(
-            "--n-residual-passes",
-            type=click.IntRange(min=0),
-            default=3,
-            show_default=True,
-            help="Residual passes of the linear head.",
-        ),
-        click.option(
-            "--smoothing",
-            type=float,
-            default=0.1,
-            show_default=True,
-            help="Share of all documents' words mixed into the states when scoring.",
-        ),
-        click.option(
-            "--propensity",
-            type=float,
-            default=0.0,
-            show_default=True,
-            help="Power of the inverse propensity on scores.",
-        ),
-        click.option(
-            "--precision",
-            type=click.Choice(["single", "double"]),
-            default="single",
-            show_default=True,
-            help="Type in which blocks are multiplied; sums are double.",
-        ),
-        click.option(
-            "--decompose-on",
-            type=click.Choice(["scheduler", "client"]),
-            default="scheduler",
-            show_default=True,
-            help="Where the tensor is decomposed when there is a cluster.",
-        ),
-        click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers."),
-        click.option("--force", is_flag=True, help="Fit more states than the corpus can carry."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def _parameters(options: dict[str, Any]) -> dict[str, Any]:
-    names = ("n_components", "head", "moments", "weighting", "length_scale", "decomposition", "n_oversamples",
-             "n_power_iter", "n_residual_passes", "smoothing", "propensity", "precision", "decompose_on",
-             "force")  # fmt: skip
-    return {**{name: options[name] for name in names}, "random_state": options["seed"]}
-
-
 @cli.command()
 @click.argument("corpus", type=click.Path())
 @model_options
@@ -540,7 +339,7 @@ def plan(corpus: str, memory_limit: int | None, as_json: bool, **options: Any) -
     \b
     Example: distmom plan corpus -k 100 --memory-limit 2GiB
     """
-    planned = plan_fit(MultiLabelMoM(**_parameters(options)), open_corpus(corpus), memory_limit)
+    planned = plan_fit(MultiLabelMoM(**parameters(options)), open_corpus(corpus), memory_limit)
     result = plan_to_json(planned)
     if as_json:
         click.echo(json.dumps(result))
@@ -581,7 +380,7 @@ def fit(
     Examples: distmom fit corpus model -k 100
               distmom fit corpus model -k 50 --head posterior --scheduler tcp://host:8786
     """
-    run = runs.create(corpus, model, run_path, _parameters(options), overwrite)
+    run = runs.create(corpus, model, run_path, parameters(options), overwrite)
     _run_fit(run, workers, memory_limit, scheduler, quiet, as_json)
 
 
@@ -645,8 +444,13 @@ def _run_fit(
     if "clipped_words" in model.diagnostics_:
         clipped = model.diagnostics_["clipped_words"]
         result["clipped_words"] = sum(clipped) / max(1, len(clipped))
-    for name, value in model.diagnostics_.get("bounds", {}).items():
-        result[f"bound_{name}"] = value
+    bounds = dict(model.diagnostics_.get("bounds", {}))
+    if bounds:
+        chance = 1 - bounds.pop("delta")
+        result[f"theorem_1_bounds_{chance:.0%}"] = {
+            name: value if as_json or value <= 1 else f"{value:.1e} (says nothing: above 1)"
+            for name, value in bounds.items()
+        }
     if model.selection_ is not None:
         result["chosen"] = {name: round(w, 4) for name, w in model.selection_["weights"].items()}
         result["held_out"] = {
@@ -810,96 +614,3 @@ def report(model: str, out: Path, metrics: Path | None, overwrite: bool) -> None
             raise UsageError(f"{metrics}: not the JSON of 'evaluate --json': {error}") from error
     write_report(MultiLabelMoM.load(model), out, metrics=shown)
     click.echo(str(out))
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Sentence())
-    logger = logging.getLogger("distmom")
-    logger.addHandler(handler)
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    try:
-        with _interruptible():
-            return _exit_code(arguments)
-    finally:
-        logger.removeHandler(handler)
-
-
-def _exit_code(arguments: list[str] | None) -> int:
-    try:
-        cli.main(args=arguments, prog_name="distmom", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        return 2
-    except (KeyboardInterrupt, click.Abort) as error:
-        _say("interrupted", error)
-        return 130
-    except DistmomError as error:
-        _say(f"error: {error}", error)
-        return error.exit_code
-    except SystemExit as error:
-        return int(error.code or 0)
-    except BrokenPipeError:
-        # The reader of our output is gone; nothing can be told to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename is not None else ""
-        _say(f"error: {place}{error.strerror or error}", error)
-        return 2 if isinstance(error, _WRONG_PATH) else 1
-    return 0
-
-
-#: errors of the system that another path would not meet
-_WRONG_PATH = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
-
-
-class _Sentence(logging.Formatter):
-    """Log records as plain sentences."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
-        return prefix + record.getMessage()
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let the first SIGINT or SIGTERM raise KeyboardInterrupt, and let no second one disturb the cleaning up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    interrupted = False
-
-    def interrupt(number: int, frame: Any) -> None:
-        nonlocal interrupted
-        if interrupted:
-            return
-        interrupted = True
-        raise KeyboardInterrupt
-
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number, old in kept.items():
-        if old is not signal.SIG_IGN:
-            signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, old in kept.items():
-            signal.signal(number, old)
-
-
-def _say(text: str, error: BaseException | None) -> None:
-    click.echo(text, err=True)
-    seen: set[int] = set()
-    # An error may be named as its own cause.
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        for note in getattr(error, "__notes__", []):
-            click.echo(f"to go on: {note}", err=True)
-            return
-        error = error.__context__ if error.__cause__ in (None, error) else error.__cause__
-
-
-if __name__ == "__main__":
-    sys.exit(main())

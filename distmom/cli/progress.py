@@ -23,6 +23,7 @@ class PassProgress:
         self._console = Console(stderr=True, markup=False, highlight=False)
         self._bars: Progress | None = None
         self._task: TaskID | None = None
+        self._stage = ""
         self._started = self._printed = time.monotonic()
         self._total = self._done = 0
 
@@ -82,12 +83,23 @@ class PassProgress:
 
     def line(self, text: str) -> None:
         """Write one line to standard error."""
-        if not self._quiet:
+        if self._quiet:
+            return
+        if self._bars is not None:
+            self._bars.console.print(text)
+        else:
             print(text, file=sys.stderr, flush=True)
 
     def stage(self, name: str, done: int, total: int | None) -> None:
         """Receive the progress of an ingest."""
+        if self._quiet:
+            return
         now = time.monotonic()
-        if now - self._printed > PLAIN_INTERVAL_S:
+        if self._bars is not None:
+            if name != self._stage:
+                self._stage, self._task = name, self._bars.add_task(name, total=total, rate="")
+            assert self._task is not None
+            self._bars.update(self._task, completed=done, total=total)
+        elif now - self._printed > PLAIN_INTERVAL_S:
             self._printed = now
             self.line(f"{name}: {done:,}" + (f" of {total:,}" if total else ""))

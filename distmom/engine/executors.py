@@ -190,7 +190,8 @@ class OnCluster:
             return ready[-1][0].result()
         except BaseException as error:
             self.client.cancel(list(flying), force=True)
-            raise _translated(error, name) from error
+            _raise_if_lost(error, name)
+            raise
 
     def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
         iterator = iter(items)
@@ -221,7 +222,8 @@ class OnCluster:
                 yield result
         except BaseException as error:
             self.client.cancel([f for f, _ in window], force=True)
-            raise _translated(error, "map") from error
+            _raise_if_lost(error, "map")
+            raise
 
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
         future = self.client.submit(load, pure=False, key=f"for-scheduler-{uuid.uuid4().hex[:8]}")
@@ -233,8 +235,9 @@ class OnCluster:
             return self.client.run_on_scheduler(  # type: ignore[no-any-return]
                 _on_scheduler, work=function, key=future.key, arguments=arguments
             )
-        except BaseException as error:
-            raise _translated(error, "decomposition") from error
+        except Exception as error:
+            _raise_if_lost(error, "decomposition")
+            raise
 
 
 async def _on_scheduler(
@@ -315,15 +318,14 @@ def _raise_unless_worker_lost(future: distributed.Future, name: str, attempt: in
         raise ClusterError(f"{name}: task {future.key} was lost {attempt + 1} times ({future.status})")
 
 
-def _translated(error: BaseException, name: str) -> BaseException:
+def _raise_if_lost(error: BaseException, name: str) -> None:
     lost = (CommClosedError, distributed.client.FuturesCancelledError, OSError)
     if (
         isinstance(error, lost)
         and not isinstance(error, DistmomError)
         and not isinstance(error, FileNotFoundError)
     ):
-        return ClusterError(f"{name}: the cluster was lost: {error}")
-    return error
+        raise ClusterError(f"{name}: the cluster was lost: {error}") from error
 
 
 @contextmanager

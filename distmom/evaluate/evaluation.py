@@ -16,7 +16,7 @@ from distmom.models.heads import Scorer
 from distmom.models.kernels import top_labels
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.selection import stored_scorer
-from distmom.predict.aligned import align
+from distmom.predict.aligned import align, unknown_words
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,8 @@ def evaluate_corpus(
     Returns
     -------
     dict of str to float
-        See `RankingSums.finish`; also ``n_unknown_words`` and ``n_unknown_labels``.
+        See `RankingSums.finish`; also ``n_unknown_words`` (occurrences) and ``n_unknown_labels``
+        (different ones).
 
     Raises
     ------
@@ -148,6 +149,6 @@ def evaluate_corpus(
         {name: np.asarray(value) for name, value in sums.items()},
     )  # fmt: skip
     result = total.finish()
-    result["n_unknown_words"] = getattr(aligned, "n_unknown_words", 0)
+    result["n_unknown_words"] = unknown_words(corpus, model.vocabulary_)
     result["n_unknown_labels"] = max(0, aligned.n_labels - len(model.label_names_))
     return result

@@ -217,7 +217,7 @@ def _metric_counts(metrics: Mapping[str, Any]) -> list[Row]:
         "n_documents": "documents measured",
         "n_unlabelled": "of them without any label",
         "n_auc": "documents on which AUC was measured",
-        "n_unknown_words": "words of these documents that the model does not know",
+        "n_unknown_words": "occurrences of words that the model does not know",
         "n_unknown_labels": "labels of these documents that the model does not know",
     }
     return [

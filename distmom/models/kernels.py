@@ -77,7 +77,7 @@ def _sort_heap(values: np.ndarray, ids: np.ndarray) -> None:
 
 
 @compiled
-def _largest(keys: np.ndarray) -> int:
+def _largest(keys: np.ndarray) -> np.int32:
     """Return the largest of some integers, or the smallest integer; the loop runs on vectors."""
     found = np.int32(-2147483648)
     for j in range(keys.shape[0]):

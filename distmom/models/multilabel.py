@@ -62,6 +62,8 @@ logger = logging.getLogger(__name__)
 HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors")
 #: states that `auto` decomposes at most: they serve the reading, not the ranking
 AUTO_STATES = 100
+#: corpora up to this size are looked at for held-out documents before anything runs
+FEW_DOCUMENTS = 1000
 #: held-out documents at most, and the largest share of the corpus
 HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 10_000, 0.2
 RIDGE_PENALTIES = (0.01, 0.03, 0.1)
@@ -293,6 +295,13 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
             )
         if self.head in ("moment", "posterior"):
             check_size(corpus.n_documents, self.n_components, self.force)
+        if self.head == "auto" and corpus.n_documents <= FEW_DOCUMENTS:
+            n_held_out = int(self._held_out(corpus).mask(0, corpus.n_documents).sum())
+            if n_held_out in (0, corpus.n_documents):
+                raise UsageError(
+                    f"{corpus.n_documents} documents are too few for head='auto', which chooses on held-out ones; "
+                    "name a head"
+                )
 
     def _fit(self, engine: Engine) -> None:
         corpus = engine.corpus

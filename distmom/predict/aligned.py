@@ -25,8 +25,6 @@ class AlignedCorpus:
 
     Attributes
     ----------
-    n_unknown_words : int
-        Words of the corpus's vocabulary that the model does not know.
     n_unknown_labels : int
         Labels of the corpus that the model does not know.
     """
@@ -41,7 +39,6 @@ class AlignedCorpus:
         for name in unknown:
             labels[name] = len(labels)
         self._labels = np.array([labels[name] for name in own_labels], np.int64)
-        self.n_unknown_words = int((self._words < 0).sum())
         self.n_unknown_labels = len(unknown)
         self.n_words, self.n_labels = len(vocabulary), len(labels)
         self.vocabulary, self.label_names = vocabulary, [*label_names, *unknown]
@@ -67,6 +64,14 @@ def align(corpus: Corpus | MemoryCorpus, vocabulary: list[str], label_names: lis
     if same_words and list(corpus.label_names)[: len(label_names)] == label_names:
         return corpus
     return AlignedCorpus(corpus, vocabulary, label_names)
+
+
+def unknown_words(corpus: Corpus | MemoryCorpus, vocabulary: list[str]) -> int:
+    """Return how often words occur that a vocabulary does not hold, those left out at ingest included."""
+    known = set(vocabulary)
+    unknown = np.fromiter((word not in known for word in corpus.vocabulary), bool, corpus.n_words)
+    kept = round(float(np.asarray(corpus.word_frequency)[unknown].sum()))
+    return kept + int(corpus.warnings.get("unknown_words", 0))
 
 
 def _renumbered(matrix: csr_array, numbers: np.ndarray, n_columns: int) -> csr_array:

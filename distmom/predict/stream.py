@@ -21,7 +21,7 @@ from distmom.models.heads import Scorer
 from distmom.models.kernels import top_labels
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.selection import stored_scorer
-from distmom.predict.aligned import align
+from distmom.predict.aligned import align, unknown_words
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,8 @@ def predict_corpus(
     Returns
     -------
     dict
-        ``n_documents``, ``n_empty``, ``n_unknown_words`` and ``out``.
+        ``n_documents``, ``n_empty`` (documents without any known word), ``n_unknown_words`` (occurrences of
+        words that the model does not know) and ``out``.
 
     Raises
     ------
@@ -132,7 +133,7 @@ def predict_corpus(
     return {
         "n_documents": int(result.sums["n_documents"]),
         "n_empty": int(result.sums["n_empty"]),
-        "n_unknown_words": int(getattr(aligned, "n_unknown_words", 0)),
+        "n_unknown_words": unknown_words(corpus, model.vocabulary_),
         "out": str(out),
     }
 

@@ -14,7 +14,8 @@ import pytest
 from helpers import planted_corpus
 from scipy.sparse import vstack
 
-from distmom.cli.app import cli, main
+from distmom.cli.app import cli
+from distmom.cli.main import main
 from distmom.corpus import from_arrays, open_corpus
 from distmom.models import MultiLabelMoM
 
@@ -23,7 +24,7 @@ WORDS = {
     "finance": ["stock", "bank", "money", "price", "trade"],
     "transport": ["train", "bus", "car", "road", "ship"],
 }
-COMMAND = [sys.executable, "-m", "distmom.cli.app"]
+COMMAND = [sys.executable, "-m", "distmom.cli.main"]
 
 
 def rows(n, seed):
@@ -326,6 +327,25 @@ def test_an_interrupted_fit_says_how_to_go_on_and_that_gives_the_same_bits(worke
     assert "Traceback" not in done.stderr
     assert scores(tmp_path / "m", corpus) == expected
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m"]
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
+def test_an_interrupt_in_the_first_moment_is_one_word():
+    process = subprocess.Popen(
+        [*COMMAND, "info", "nothing"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    # Python itself does not catch SIGTERM: it is caught when the entry point has begun, before the long imports.
+    caught = 0
+    while not caught >> (signal.SIGTERM - 1) & 1:
+        assert process.poll() is None
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == "interrupted\n"
+    assert process.returncode == 130
 
 
 @pytest.mark.cluster

@@ -204,6 +204,30 @@ def test_held_out_documents_without_labels_are_one_clear_error():
         MultiLabelMoM(3).fit(X, Y)
 
 
+def test_three_documents_are_refused_before_any_pass():
+    X, Y = matrices(random_corpus(3))
+    events = []
+    with pytest.raises(UsageError, match="3 documents are too few for head='auto'"):
+        MultiLabelMoM(2).fit_corpus(MemoryCorpus(X, Y), observer=events.append)
+    assert events == []
+
+
+@pytest.mark.parametrize("n_residual_passes", [0, 1, 3, 6])
+def test_residual_passes_do_not_overshoot_where_words_come_together(n_residual_passes):
+    """Five words a label, all of them in most documents: every word alone explains its label."""
+    rng = np.random.default_rng(0)
+    owner = rng.integers(0, 3, 400)
+    words = 5 * owner[:, None] + rng.integers(0, 5, (400, 8))
+    X, Y = np.zeros((400, 15), int), np.zeros((400, 3), int)
+    np.add.at(X, (np.arange(400)[:, None], words), 1)
+    Y[np.arange(400), owner] = 1
+    model = MultiLabelMoM(3, head="linear", n_residual_passes=n_residual_passes).fit(X[:300], Y[:300])
+    scores = model.decision_function(X[300:])
+    assert (scores.argmax(axis=1) == owner[300:]).all()
+    if n_residual_passes:
+        assert 0.3 < scores[np.arange(100), owner[300:]].mean() < 1.0
+
+
 def test_other_features_and_an_unfitted_model_are_refused(planted, fitted):
     with pytest.raises(UsageError, match="X has 5 features, but MultiLabelMoM is expecting 300 features"):
         fitted["ridge"].predict_top(np.ones((2, 5)))

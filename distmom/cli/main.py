@@ -1,0 +1,110 @@
+"""The entry point: signals, errors and exit codes around the command line."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from distmom.errors import DistmomError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Sentence())
+    logger = logging.getLogger("distmom")
+    logger.addHandler(handler)
+    try:
+        with _interruptible():
+            return _exit_code(arguments)
+    finally:
+        logger.removeHandler(handler)
+
+
+def _exit_code(arguments: list[str] | None) -> int:
+    try:
+        # Imported here: it takes a second, and an interrupt must be caught meanwhile too.
+        from distmom.cli.app import cli
+
+        # After the import, which sets levels of its own.
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        cli.main(args=arguments, prog_name="distmom", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort) as error:
+        _say("interrupted", error)
+        return 130
+    except DistmomError as error:
+        _say(f"error: {error}", error)
+        return error.exit_code
+    except SystemExit as error:
+        return int(error.code or 0)
+    except BrokenPipeError:
+        # The reader of our output is gone; nothing can be told to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename is not None else ""
+        _say(f"error: {place}{error.strerror or error}", error)
+        return 2 if isinstance(error, _WRONG_PATH) else 1
+    return 0
+
+
+#: errors of the system that another path would not meet
+_WRONG_PATH = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
+class _Sentence(logging.Formatter):
+    """Log records as plain sentences."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
+        return prefix + record.getMessage()
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let the first SIGINT or SIGTERM raise KeyboardInterrupt, and let no second one disturb the cleaning up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupted = False
+
+    def interrupt(number: int, frame: Any) -> None:
+        nonlocal interrupted
+        if interrupted:
+            return
+        interrupted = True
+        raise KeyboardInterrupt
+
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, old in kept.items():
+        if old is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, old in kept.items():
+            signal.signal(number, old)
+
+
+def _say(text: str, error: BaseException | None) -> None:
+    click.echo(text, err=True)
+    while error is not None:
+        for note in getattr(error, "__notes__", []):
+            click.echo(f"to go on: {note}", err=True)
+            return
+        error = error.__cause__ or error.__context__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

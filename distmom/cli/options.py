@@ -1,0 +1,223 @@
+"""Options that several commands share, and their types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from distmom.corpus import FORMATS
+from distmom.linalg import METHODS
+from distmom.models import HEADS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"": 1, "b": 1, "k": 1000, "kb": 1000, "kib": 1 << 10, "m": 10**6, "mb": 10**6, "mib": 1 << 20,
+          "g": 10**9, "gb": 10**9, "gib": 1 << 30, "t": 10**12, "tb": 10**12, "tib": 1 << 40}  # fmt: skip
+
+
+class Bytes(click.ParamType[int]):
+    """A size such as ``2GiB`` or ``500MB``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(value))
+        if match is None or match[2].lower() not in _UNITS:
+            self.fail(f"expected a size such as 2GiB or 500MB, got {value!r}", param, ctx)
+        return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+class DataFlowGroup(click.Group):
+    """Lists commands in the order in which data flows through them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+class Address(click.ParamType[str]):
+    """The address of a scheduler, ``HOST:PORT`` or ``tcp://HOST:PORT``."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if re.fullmatch(r"(\w+://)?(\[[0-9a-fA-F:.]+\]|[^:/\s]+):\d{1,5}", str(value)) is None:
+            self.fail(f"expected an address such as tcp://HOST:8786, got {value!r}", param, ctx)
+        return str(value)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
+workers_option = click.option(
+    "--workers", type=click.IntRange(min=0), default=None,
+    help="Processes of a local cluster; 0 runs in this process. [default: one a core]",
+)  # fmt: skip
+memory_option = click.option(
+    "--memory-limit", type=Bytes(), default=None, help="What one worker may use, e.g. 2GiB."
+)
+scheduler_option = click.option(
+    "--scheduler", type=Address(), default=None, help="Address of a running Dask scheduler, tcp://HOST:PORT."
+)
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is at the destination.")
+
+
+def cluster_options(command: F) -> F:
+    """Add the options that say where tasks run."""
+    for option in (quiet_option, scheduler_option, memory_option, workers_option):
+        command = option(command)
+    return command
+
+
+def input_options(command: F) -> F:
+    """Add the options that say how a file is read."""
+    options = [
+        click.option(
+            "--format",
+            "format_",
+            type=click.Choice(list(FORMATS)),
+            help="Told by the file's name if it can be.",
+        ),
+        click.option("--labels", type=click.Path(), help="File of label names, one a line."),
+        click.option(
+            "--vocab",
+            type=click.Path(),
+            help="File of words, one a line: of a text's words those to keep, else the names of the columns.",
+        ),
+        click.option(
+            "--label-source", type=click.Path(), help="The file of labels that goes with a file of features."
+        ),
+        click.option(
+            "--zero-based/--one-based", default=None, help="First number of svmlight features and labels."
+        ),
+        click.option(
+            "--text-field", default="text", show_default=True, help="Field of the text (jsonl, csv)."
+        ),
+        click.option(
+            "--labels-field", default="labels", show_default=True, help="Field of the labels (jsonl, csv)."
+        ),
+        click.option("--strict", is_flag=True, help="Refuse also what can safely be repaired."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def model_options(command: F) -> F:
+    """Add the parameters of the model."""
+    options = [
+        click.option(
+            "-k",
+            "--n-components",
+            type=int,
+            default=100,
+            show_default=True,
+            help="Latent states; rank of the sketch.",
+        ),
+        click.option(
+            "--model",
+            "model_name",
+            type=click.Choice(["multilabel"]),
+            default="multilabel",
+            show_default=True,
+            help="Which model is fitted.",
+        ),
+        click.option(
+            "--head",
+            type=click.Choice(HEADS),
+            default="auto",
+            show_default=True,
+            help="How labels are scored.",
+        ),
+        click.option(
+            "--moments",
+            type=click.Choice(["paper", "distinct"]),
+            default="paper",
+            show_default=True,
+            help="Pairs of word positions with or without a position paired with itself.",
+        ),
+        click.option(
+            "--weighting",
+            type=click.Choice(["pooled", "document", "length"]),
+            default="pooled",
+            show_default=True,
+            help="How much each document counts.",
+        ),
+        click.option(
+            "--length-scale",
+            type=float,
+            default=100.0,
+            show_default=True,
+            help="Length with a quarter of the largest weight, for --weighting length.",
+        ),
+        click.option(
+            "--decomposition",
+            type=click.Choice(list(METHODS)),
+            default="joint",
+            show_default=True,
+            help="Method for the third moment.",
+        ),
+        click.option(
+            "--n-oversamples",
+            type=click.IntRange(min=0),
+            default=None,
+            help="Columns of a sketch beyond its rank. [default: 10; k with distinct positions]",
+        ),
+        click.option(
+            "--n-power-iter",
+            type=click.IntRange(min=0),
+            default=None,
+            help="Power passes of the word sketch. [default: 2; 6 with distinct positions]",
+        ),
+        click.option(
+            "--n-residual-passes",
+            type=click.IntRange(min=0),
+            default=3,
+            show_default=True,
+            help="Residual passes of the linear head.",
+        ),
+        click.option(
+            "--smoothing",
+            type=float,
+            default=0.1,
+            show_default=True,
+            help="Share of all documents' words mixed into the states when scoring.",
+        ),
+        click.option(
+            "--propensity",
+            type=float,
+            default=0.0,
+            show_default=True,
+            help="Power of the inverse propensity on scores.",
+        ),
+        click.option(
+            "--precision",
+            type=click.Choice(["single", "double"]),
+            default="single",
+            show_default=True,
+            help="Type in which blocks are multiplied; sums are double.",
+        ),
+        click.option(
+            "--decompose-on",
+            type=click.Choice(["scheduler", "client"]),
+            default="scheduler",
+            show_default=True,
+            help="Where the tensor is decomposed when there is a cluster.",
+        ),
+        click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers."),
+        click.option("--force", is_flag=True, help="Fit more states than the corpus can carry."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def parameters(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the estimator that options of `model_options` stand for."""
+    names = ("n_components", "head", "moments", "weighting", "length_scale", "decomposition", "n_oversamples",
+             "n_power_iter", "n_residual_passes", "smoothing", "propensity", "precision", "decompose_on",
+             "force")  # fmt: skip
+    return {**{name: options[name] for name in names}, "random_state": options["seed"]}
