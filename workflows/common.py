@@ -120,7 +120,7 @@ def ingest_yso(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpu
     train_text, test_text = split_rows(data / "docs.tsv.xz", out)
     options: dict[str, Any] = {"format": "tsv", "overwrite": True, "map": executor.map}
     options["labels"] = data / "labels.tsv.xz"
-    train = ingest(train_text, out / "train", **options)
+    train = ingest(train_text, out / "train", min_df=2, **options)
     return train, ingest(test_text, out / "test", like=train, **options)
 
 

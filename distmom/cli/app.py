@@ -303,7 +303,7 @@ def info(path: str, as_json: bool) -> None:
 @click.argument("path", type=click.Path())
 @json_option
 def verify(path: str, as_json: bool) -> None:
-    """Read every byte of a corpus or model and check it. Exit code 4 when something is wrong.
+    """Read every byte of a corpus, run or model and check it. Exit code 4 when something is wrong.
 
     \b
     Example: distmom verify corpus
@@ -313,6 +313,8 @@ def verify(path: str, as_json: bool) -> None:
     try:
         if (place / "model.json").exists():
             MultiLabelMoM.load(place)
+        elif (place / "run.json").exists():
+            problems = runs.reopen(place).verify()
         else:
             problems = open_corpus(place).verify()
     except StoreError as error:
@@ -411,7 +413,7 @@ def _run_fit(
     try:
         with run.lock(), PassProgress(quiet=quiet) as progress:
             corpus = run.open_corpus()
-            model._check_parameters(corpus)
+            model.check(corpus)
             check_target(run.model, run.overwrite)
             with _executor(workers, memory_limit, scheduler) as executor:
                 progress.line(f"fitting {executor.description}")

@@ -175,7 +175,7 @@ def model_options(command: F) -> F:
         click.option(
             "--n-residual-passes",
             type=click.IntRange(min=0),
-            default=3,
+            default=2,
             show_default=True,
             help="Residual passes of the linear head.",
         ),

@@ -17,6 +17,7 @@ import zarr
 import distmom
 from distmom.corpus import Corpus, open_corpus
 from distmom.corpus.commit import Lock, write_atomic
+from distmom.engine import RunDirectory
 from distmom.errors import StoreError, UsageError
 from distmom.models.artifact import check_target
 
@@ -75,6 +76,10 @@ class Run:
                 f"got {corpus.digest[:12]}"
             )
         return corpus
+
+    def verify(self) -> list[str]:
+        """Read all that is stored, and return what is wrong with it."""
+        return RunDirectory(self.path).verify()
 
     def has_passes(self) -> bool:
         """Whether any pass is committed."""

@@ -16,6 +16,7 @@ from zarr.buffer import default_buffer_prototype
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
+from distmom.corpus.block import csr_from_parts
 from distmom.errors import StoreError
 
 #: most elements in one chunk
@@ -107,7 +108,7 @@ def decode_matrix(
         for part, kind in zip(_CSR_PARTS, types, strict=True)
     )
     _check_structure(f"{place}/{name}", data, indices, indptr, shape)
-    return csr_array((data, indices, indptr), shape=shape)
+    return csr_from_parts(data, indices, indptr, shape)
 
 
 def _open(place: str, files: Mapping[str, bytes]) -> zarr.Group:

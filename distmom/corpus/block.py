@@ -99,6 +99,19 @@ def label_matrix(Y: Any, n_documents: int, name: str = "Y") -> csr_array:
     return matrix
 
 
+def csr_from_parts(
+    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
+) -> csr_array:
+    """Return a CSR matrix over given arrays, with 32-bit subscripts where they suffice.
+
+    SciPy alone would widen the column numbers to the type of the row pointers, twice the memory to move.
+    """
+    if len(data) < 2**31 and max(shape) < 2**31:
+        indices = indices.astype(np.int32, copy=False)
+        indptr = indptr.astype(np.int32, copy=False)
+    return csr_array((data, indices, indptr), shape=shape)
+
+
 def _canonical(X: Any, name: str) -> csr_array:
     matrix = csr_array(X if sparse.issparse(X) else np.atleast_2d(np.asarray(X)), copy=True)
     if matrix.dtype.kind not in "iubf":

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
-from distmom.corpus.block import MAX_VALUE
+from distmom.corpus.block import MAX_VALUE, csr_from_parts
 from distmom.corpus.columns import Columns, Named, Survey, label_columns, word_columns
 from distmom.corpus.readers.part import Part, renumber
 from distmom.corpus.readers.source import Chunk
@@ -177,7 +176,7 @@ def finish_part(task: _Finishing) -> tuple[ShardResult, int]:
         part.label_ptr, part.label_ids, np.ones(len(part.label_ids)), task.new_labels, task.n_labels
     )
     dropped = round(float(part.values.sum() - words.data.sum()))
-    ones = csr_array((np.ones(labels.nnz, np.uint8), labels.indices, labels.indptr), shape=labels.shape)
+    ones = csr_from_parts(np.ones(labels.nnz, np.uint8), labels.indices, labels.indptr, labels.shape)
     words = words.astype(task.dtype)
     # A weight may be too small for its type.
     words.eliminate_zeros()

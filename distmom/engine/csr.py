@@ -9,6 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.compiled import compiled
+from distmom.corpus.block import csr_from_parts
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Csr:
 
     def to_scipy(self) -> csr_array:
         """Return the scipy matrix over the same arrays."""
-        return csr_array((self.data, self.indices, self.indptr), shape=(len(self.indptr) - 1, self.n_columns))
+        return csr_from_parts(self.data, self.indices, self.indptr, (len(self.indptr) - 1, self.n_columns))
 
 
 #: share of its columns from which a row is kept dense
@@ -75,12 +76,14 @@ class MixedRows:
             return cls(Csr.of(matrix, dtype), dense_row, np.zeros((0, n_columns), dtype))
         entries = np.repeat(~full, np.diff(matrix.indptr))
         indptr = np.concatenate([[0], np.cumsum(np.where(full, 0, np.diff(matrix.indptr)))])
-        rest = csr_array((matrix.data[entries], matrix.indices[entries], indptr), shape=matrix.shape)
+        rest = csr_from_parts(matrix.data[entries], matrix.indices[entries], indptr, matrix.shape)
         return cls(Csr.of(rest, dtype), dense_row, dense)
 
 
-def add_csr(left: csr_array, right: csr_array) -> csr_array:
-    """Add two sparse matrices whose rows are sorted and without duplicates.
+def add_csr(
+    left: csr_array, right: csr_array, left_factor: float = 1.0, right_factor: float = 1.0
+) -> csr_array:
+    """Return ``left_factor left + right_factor right``; rows are sorted and without duplicates.
 
     Several times faster than SciPy's addition, which takes most of a pass with a large sparse sum otherwise.
     Entries that cancel are kept as zeros.
@@ -88,6 +91,8 @@ def add_csr(left: csr_array, right: csr_array) -> csr_array:
     Parameters
     ----------
     left, right : csr_array of shape (n, m)
+    left_factor, right_factor : float
+        Taken in the type of the result.
 
     Returns
     -------
@@ -103,8 +108,11 @@ def add_csr(left: csr_array, right: csr_array) -> csr_array:
     np.cumsum(indptr, out=indptr)
     indices = np.empty(indptr[-1], np.int32)
     data = np.empty(indptr[-1], dtype)
-    _fill_union(a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, indptr, indices, data)
-    total = csr_array((data, indices, indptr), shape=left.shape)
+    _fill_union(
+        a.indptr, a.indices, a.data, b.indptr, b.indices, b.data,
+        dtype.type(left_factor), dtype.type(right_factor), indptr, indices, data,
+    )  # fmt: skip
+    total = csr_from_parts(data, indices, indptr, left.shape)
     total.has_canonical_format = True
     return total
 
@@ -115,6 +123,43 @@ def _canonical(matrix: csr_array) -> csr_array:
     matrix = matrix.copy()
     matrix.sum_duplicates()
     return matrix
+
+
+def drop_small(matrix: csr_array, levels: np.ndarray) -> csr_array:
+    """Return a matrix without the entries whose magnitude is below the level of their row."""
+    indptr = np.zeros_like(matrix.indptr)
+    _count_large(matrix.indptr, matrix.data, levels, indptr)
+    np.cumsum(indptr, out=indptr)
+    indices, data = np.empty(indptr[-1], matrix.indices.dtype), np.empty(indptr[-1], matrix.dtype)
+    _fill_large(matrix.indptr, matrix.indices, matrix.data, levels, indices, data)
+    kept = csr_from_parts(data, indices, indptr, matrix.shape)
+    kept.has_canonical_format = matrix.has_canonical_format
+    return kept
+
+
+@compiled
+def _count_large(indptr: np.ndarray, data: np.ndarray, levels: np.ndarray, out: np.ndarray) -> None:
+    for i in range(levels.shape[0]):
+        for p in range(indptr[i], indptr[i + 1]):
+            out[i + 1] += abs(data[p]) >= levels[i]
+
+
+@compiled
+def _fill_large(
+    indptr: np.ndarray,
+    columns: np.ndarray,
+    values: np.ndarray,
+    levels: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+) -> None:
+    at = 0
+    for i in range(levels.shape[0]):
+        for p in range(indptr[i], indptr[i + 1]):
+            if abs(values[p]) >= levels[i]:
+                indices[at] = columns[p]
+                data[at] = values[p]
+                at += 1
 
 
 @compiled
@@ -143,6 +188,8 @@ def _fill_union(
     b_indptr: np.ndarray,
     b_indices: np.ndarray,
     b_data: np.ndarray,
+    a_factor: float,
+    b_factor: float,
     indptr: np.ndarray,
     indices: np.ndarray,
     data: np.ndarray,
@@ -156,25 +203,25 @@ def _fill_union(
             left, right = a_indices[p], b_indices[q]
             if left < right:
                 indices[at] = left
-                data[at] = a_data[p]
+                data[at] = a_factor * a_data[p]
                 p += 1
             elif right < left:
                 indices[at] = right
-                data[at] = b_data[q]
+                data[at] = b_factor * b_data[q]
                 q += 1
             else:
                 indices[at] = left
-                data[at] = a_data[p] + b_data[q]
+                data[at] = a_factor * a_data[p] + b_factor * b_data[q]
                 p += 1
                 q += 1
             at += 1
         while p < p_end:
             indices[at] = a_indices[p]
-            data[at] = a_data[p]
+            data[at] = a_factor * a_data[p]
             p += 1
             at += 1
         while q < q_end:
             indices[at] = b_indices[q]
-            data[at] = b_data[q]
+            data[at] = b_factor * b_data[q]
             q += 1
             at += 1

@@ -15,8 +15,8 @@ from distmom.engine.passes import Pass
 from distmom.errors import UsageError
 
 #: what all partial sums of one pass together may take before there are fewer groups
-PARTIALS_BYTES = 4 << 30
-MIN_GROUPS, MAX_GROUPS = 8, 128
+PARTIALS_BYTES = 1 << 30
+MIN_GROUPS, MAX_GROUPS = 12, 128
 #: what a worker needs before it holds any sum: the interpreter and the libraries
 RESERVED_BYTES = 250 << 20
 #: partial sums that one task may hold at once: its own, an operand and the result of a merge

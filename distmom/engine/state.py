@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -224,6 +224,37 @@ class RunDirectory:
         if not (directory / "DONE.json").exists():
             return None
         return load_sums(str(directory))
+
+    def verify(self) -> list[str]:
+        """Read every state, committed sum and stored row, and return what is wrong with them."""
+        problems: list[str] = []
+
+        def check(read: Callable[[], object]) -> None:
+            try:
+                read()
+            except StoreError as error:
+                problems.append(str(error))
+
+        for path in sorted((self.path / "states").glob("*.npy")):
+            check(partial(_check_state, path))
+        for done in sorted((self.path / "passes").glob("*/DONE.json")):
+            directory = done.parent
+            try:
+                record = load_sums(str(directory))[1]
+            except StoreError as error:
+                problems.append(str(error))
+                continue
+            for output, digests in record["rows"].items():
+                stored = StoredRows(str(self.path / "rows" / directory.name / output), digests)
+                for shard in digests:
+                    check(partial(stored.read, int(shard)))
+        return problems
+
+
+def _check_state(path: Path) -> None:
+    got = array_digest(_map(str(path)))
+    if got[:32] != path.stem:
+        raise StoreError(f"{path}: state differs: expected sha256 {path.stem[:12]}, got {got[:12]}")
 
 
 _CSR_PARTS = ("data", "indices", "indptr")

@@ -90,7 +90,10 @@ def merge(parts: Iterable[Mapping[str, Sum]]) -> Sums:
         first = next(iterator)
     except StopIteration:
         raise ValueError("merge() needs at least one part") from None
-    total = Sums({name: value.copy() for name, value in first.items()})
+    # Sparse sums are never added to in place.
+    total = Sums(
+        {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in first.items()}
+    )
     for part in iterator:
         _same_names(total, part)
         for name, value in part.items():

@@ -17,6 +17,7 @@ from distmom.models.kernels import top_labels
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.selection import stored_scorer
 from distmom.predict.aligned import align, unknown_words
+from distmom.predict.pieces import in_pieces
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def evaluate_corpus(
     UsageError
         If the corpus has no labels.
     """
-    aligned = align(corpus, model.vocabulary_, model.label_names_)
+    aligned = in_pieces(align(corpus, model.vocabulary_, model.label_names_))
     if not sum(shard.nnz_labels for shard in corpus.shards):
         raise UsageError("the corpus has no labels: there is nothing to evaluate against")
     scorer = model.scorer_ if head is None else model.scorer_.only(head)

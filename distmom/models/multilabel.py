@@ -67,6 +67,8 @@ FEW_DOCUMENTS = 1000
 #: held-out documents at most, and the largest share of the corpus
 HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 10_000, 0.2
 RIDGE_PENALTIES = (0.01, 0.03, 0.1)
+#: labels for each column of the sketch up to which `auto` tries ridge; r columns cannot tell many more apart
+LABELS_PER_COLUMN = 50
 NEIGHBOR_VARIANTS = ((40, 3.0), (75, 3.0), (75, 4.0))
 _RECORDS: dict[str, type[Any]] = {"Csr": Csr, "MixedRows": MixedRows}
 _KINDS: dict[str, type[Head]] = {
@@ -165,7 +167,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         decomposition: str = "joint",
         n_oversamples: int | None = None,
         n_power_iter: int | None = None,
-        n_residual_passes: int = 3,
+        n_residual_passes: int = 2,
         smoothing: float = 0.1,
         propensity: float = 0.0,
         precision: str = "single",
@@ -259,7 +261,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
             If the moments do not carry the number of states asked for.
         """
         started = time.monotonic()
-        self._check_parameters(corpus)
+        self.check(corpus)
         with (
             open_executor(client) as executor,
             open_engine(corpus, run, executor, memory_limit, observer) as engine,
@@ -269,7 +271,8 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
             self.fit_seconds_ = time.monotonic() - started
         return self
 
-    def _check_parameters(self, corpus: Corpus | MemoryCorpus) -> None:
+    def check(self, corpus: Corpus | MemoryCorpus) -> None:
+        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
         choices = {
             "head": HEADS,
             "moments": MOMENTS,
@@ -356,12 +359,14 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
 
     # States
 
-    def _n_states(self, n_documents: int) -> int:
+    def n_states_for(self, n_documents: int) -> int:
+        """Return how many latent states are fitted to so many documents."""
         if self.head in ("moment", "posterior"):
             return self.n_components
         return max(1, min(self.n_components, AUTO_STATES, math.isqrt(n_documents)))
 
-    def _state_settings(self, k: int) -> StateSettings:
+    def state_settings(self, k: int) -> StateSettings:
+        """Return how k latent states are fitted."""
         kind = MomentKind(self.moments, self.weighting, binary=True, length_scale=self.length_scale)
         needed = self.head in ("moment", "posterior")
         return StateSettings(
@@ -380,7 +385,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
     def _fit_states(self, engine: Engine, selection: Selection | None) -> States | None:
         """Fit the latent states; with heads that do not rest on them, a failure is only reported."""
         needed = self.head in ("moment", "posterior")
-        settings = self._state_settings(self._n_states(engine.corpus.n_documents))
+        settings = self.state_settings(self.n_states_for(engine.corpus.n_documents))
         try:
             return fit_states(engine, settings, selection)
         except ArithmeticError:
@@ -434,7 +439,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
             features = fit_features(engine, selection)
         fitted = _Fitted(features, states=self._fit_states(engine, selection))
         if features is not None:
-            if wanted("ridge", "sketch"):
+            if wanted("ridge", "sketch") and (weights is not None or self.tries_ridge(engine.corpus)):
                 fitted.ridge = self._ridge(engine, features)
             if wanted("linear"):
                 fitted.linear = fit_linear(engine, features, self.n_residual_passes)
@@ -448,7 +453,6 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         rest = replace(self._held_out(corpus), heldout=False)
         fitted = self._fit_parts(engine, rest, None)
         assert fitted.features is not None
-        assert fitted.ridge is not None
         assert fitted.linear is not None
         assert fitted.index is not None
         heads: dict[str, Head] = {}
@@ -457,16 +461,18 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         def offer(name: str, group: str, head: Head) -> None:
             heads[name], groups[name] = head, group
 
-        basis, ridge = fitted.ridge
-        for penalty in RIDGE_PENALTIES:
-            offer(f"ridge-{penalty:g}", "ridge", ridge.head(penalty))
+        basis = None
+        if fitted.ridge is not None:
+            basis, ridge = fitted.ridge
+            for penalty in RIDGE_PENALTIES:
+                offer(f"ridge-{penalty:g}", "ridge", ridge.head(penalty))
+            if ridge.rows is not None:
+                offer("sketch-neighbors", "sketch", self._sketch_neighbors(ridge, fitted.index, rest))
         offer("centroid", "centroid", sparse_head((centroid_weights(fitted.features), 1.0)))
         offer("linear", "linear", sparse_head((fitted.linear.weights, 1.0)))
         for n, power in sorted(NEIGHBOR_VARIANTS, reverse=True):
             offer(f"neighbors-{n}-{power:g}", "neighbors", replace(fitted.index, n_neighbors=n, power=power))
         offer("best-cosine", "best", replace(fitted.index, n_neighbors=75, power=3.0, factor=0.0, best=1.0))
-        if ridge.rows is not None:
-            offer("sketch-neighbors", "sketch", self._sketch_neighbors(ridge, fitted.index, rest))
         if fitted.states is not None:
             for name, head in self._all_state_heads(fitted.states).items():
                 offer(name, name, head)
@@ -501,9 +507,13 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         if any(name.startswith(("ridge", "sketch")) for name in weights):
             fitted.ridge = self._ridge(engine, features)
         if known.states is not None:
-            settings = self._state_settings(self._n_states(engine.corpus.n_documents))
+            settings = self.state_settings(self.n_states_for(engine.corpus.n_documents))
             fitted.states = extend_states(engine, settings, known.states, held_out)
         return fitted
+
+    def tries_ridge(self, corpus: Corpus | MemoryCorpus) -> bool:
+        """Return whether `auto` fits the ridge head: not where there are far more labels than columns."""
+        return corpus.n_labels <= LABELS_PER_COLUMN * self.n_components
 
     def _ridge(self, engine: Engine, features: Features) -> tuple[np.ndarray, RidgeFit]:
         """Fit the sketch and its ridge sums; small corpora keep the rows of the sketch for neighbours."""

@@ -51,12 +51,12 @@ def plan_fit(
     UsageError
         If the parameters do not fit the corpus, or a task cannot fit into the memory limit.
     """
-    model._check_parameters(corpus)
+    model.check(corpus)
     d, n_labels = corpus.n_words, corpus.n_labels
     auto = model.head == "auto"
     times = 2 if auto else 1
-    k = model._n_states(corpus.n_documents)
-    settings = model._state_settings(k)
+    k = model.n_states_for(corpus.n_documents)
+    settings = model.state_settings(k)
     r = min(k + settings.n_oversamples, d)
     half = min(model.n_components - model.n_components // 2 + 10, d)
     products = int(
@@ -66,7 +66,7 @@ def plan_fit(
     passes: list[tuple[int, Pass]] = []
     if auto or model.head in ("ridge", "linear", "neighbors"):
         passes.append((times, CrossMomentPass(d, n_labels=n_labels, projected_nnz=products)))
-    if auto or model.head == "ridge":
+    if model.head == "ridge" or (auto and model.tries_ridge(corpus)):
         passes.append((2 * times, FeatureSketchPass(d, n_columns=half)))
         passes.append((times, RidgePass(d, n_labels=n_labels, rank=model.n_components)))
     if (auto or model.head == "linear") and model.n_residual_passes:

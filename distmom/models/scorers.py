@@ -10,8 +10,9 @@ from scipy.sparse import csr_array, vstack
 from scipy.sparse.linalg import LinearOperator, svds
 from threadpoolctl import threadpool_limits
 
+from distmom.corpus.block import csr_from_parts
 from distmom.engine import Csr, Engine, MixedRows, Selection, StoredArray, Sums, merge
-from distmom.engine.csr import add_csr
+from distmom.engine.csr import add_csr, drop_small
 from distmom.engine.passes import transform_fields
 from distmom.models.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
 from distmom.models.states import orthonormal_basis
@@ -25,6 +26,8 @@ DIAGONAL_PENALTY = 3.0
 CENTROID_PENALTY = 10.0
 #: sparse weights below this share of their 99th percentile are left out
 PRUNE = 0.01
+#: weights that the percentile is taken from
+PRUNE_SAMPLE = 1_000_000
 #: rows of a sketch that are compared by brute force; above, neighbours are searched in the sparse rows only
 SKETCH_NEIGHBORS_ROWS = 100_000
 
@@ -181,7 +184,7 @@ def centroid_weights(features: Features) -> csr_array:
     cross = _scipy(features.cross["cross"])
     lengths = np.bincount(cross.indices, cross.data**2, minlength=cross.shape[1])
     scale = 1.0 / np.sqrt(lengths + CENTROID_PENALTY)
-    return csr_array((cross.data * scale[cross.indices], cross.indices, cross.indptr), shape=cross.shape)
+    return csr_from_parts(cross.data * scale[cross.indices], cross.indices, cross.indptr, cross.shape)
 
 
 @dataclass(frozen=True)
@@ -281,8 +284,8 @@ def extend_linear(engine: Engine, fit: LinearFit, features: Features, added: Fea
 
 def _next_total(total: csr_array, cross: csr_array, scores: csr_array, stage: Stage) -> csr_array:
     """Return ``s D W + step (A'Y - s A'F)``."""
-    kept = add_csr(csr_array(total * stage.scale), csr_array(cross * stage.step))
-    return add_csr(kept, csr_array(scores * np.float32(-stage.step * stage.scale)))
+    kept = add_csr(total, cross, stage.scale, stage.step)
+    return add_csr(kept, scores, 1.0, -stage.step * stage.scale)
 
 
 def _restricted(
@@ -309,27 +312,26 @@ def _restricted(
 
 
 def _scaled_rows(matrix: csr_array, scale: np.ndarray) -> csr_array:
-    factor = np.repeat(scale, np.diff(matrix.indptr))
-    return csr_array((matrix.data * factor, matrix.indices, matrix.indptr), shape=matrix.shape)
+    factor = np.repeat(scale.astype(matrix.dtype), np.diff(matrix.indptr))
+    return csr_from_parts(matrix.data * factor, matrix.indices, matrix.indptr, matrix.shape)
 
 
 def _pruned(matrix: csr_array, scale: np.ndarray) -> csr_array:
     """Return a matrix without the entries that are negligible once its rows are scaled."""
     if not matrix.nnz:
         return matrix
-    size = np.abs(matrix.data) * np.repeat(scale, np.diff(matrix.indptr)).astype(matrix.data.dtype)
-    kept = size >= PRUNE * np.quantile(size, 0.99)
-    indptr = np.concatenate([[0], np.cumsum(kept)])[matrix.indptr]
-    result = csr_array((matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape)
-    result.has_canonical_format = matrix.has_canonical_format
-    return result
+    factor = scale.astype(matrix.dtype)
+    sample = np.arange(0, matrix.nnz, max(1, matrix.nnz // PRUNE_SAMPLE))
+    rows = np.searchsorted(matrix.indptr, sample, side="right") - 1
+    level = PRUNE * np.quantile(np.abs(matrix.data[sample] * factor[rows]), 0.99)
+    return drop_small(matrix, (level / np.maximum(factor, 1e-30)).astype(matrix.dtype))
 
 
 def sparse_head(*parts: tuple[csr_array, float]) -> SparseHead:
     """Return a head whose weights are a weighted sum of sparse matrices, without its negligible entries."""
     total = csr_array(parts[0][0] * parts[0][1])
     for matrix, factor in parts[1:]:
-        total = add_csr(total, csr_array(matrix * factor))
+        total = add_csr(total, matrix, 1.0, factor)
     total.sort_indices()
     return SparseHead(MixedRows.of(_pruned(total, np.ones(total.shape[0]))))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_array
 
+from distmom.corpus.block import csr_from_parts
+
 
 def inverse_document_frequency(document_frequency: np.ndarray, n_documents: int) -> np.ndarray:
     """Return ``ln((1 + N) / (1 + df)) + 1`` for every word.
@@ -44,4 +46,4 @@ def tfidf_rows(words: csr_array, idf: np.ndarray, dtype: np.typing.DTypeLike = n
     counts = np.diff(words.indptr)
     squares = np.where(counts > 0, squares, 1.0)
     scale = np.repeat(1.0 / np.sqrt(np.where(squares > 0, squares, 1.0)), counts)
-    return csr_array(((values * scale).astype(dtype), words.indices, words.indptr), shape=words.shape)
+    return csr_from_parts((values * scale).astype(dtype), words.indices, words.indptr, words.shape)

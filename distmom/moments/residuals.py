@@ -18,6 +18,7 @@ from scipy.sparse import csr_array
 
 from distmom.compiled import compiled
 from distmom.corpus import Block
+from distmom.corpus.block import csr_from_parts
 from distmom.engine.csr import MixedRows
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
@@ -56,7 +57,7 @@ class ResidualPass(Pass):
     idf: Any = None
     weights: MixedRows | None = None
     inverse_diagonal: Any = None
-    n_negatives: int = 8
+    n_negatives: int = 5
     leave_out: float = 1.0
     projected_nnz: int = 0
 
@@ -88,7 +89,7 @@ class ResidualPass(Pass):
             w.sparse.indptr, w.sparse.indices, w.sparse.data, w.dense_row, w.dense, self.inverse_diagonal,
             self.n_labels, self.n_negatives, self.leave_out, indptr, indices, data,
         )  # fmt: skip
-        scores = csr_array((data, indices, indptr), shape=(block.n_documents, self.n_labels))
+        scores = csr_from_parts(data, indices, indptr, (block.n_documents, self.n_labels))
         scores.sum_duplicates()
         scores.eliminate_zeros()
         if self.features is not None:

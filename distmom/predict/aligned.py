@@ -9,6 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.corpus.block import csr_from_parts
 
 
 class AlignedCorpus:
@@ -78,8 +79,6 @@ def _renumbered(matrix: csr_array, numbers: np.ndarray, n_columns: int) -> csr_a
     new = numbers[matrix.indices]
     kept = new >= 0
     indptr = np.concatenate([[0], np.cumsum(kept)])[matrix.indptr]
-    out = csr_array(
-        (matrix.data[kept], new[kept].astype(np.int32), indptr), shape=(matrix.shape[0], n_columns)
-    )
+    out = csr_from_parts(matrix.data[kept], new[kept], indptr, (matrix.shape[0], n_columns))
     out.sort_indices()
     return out

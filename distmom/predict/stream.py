@@ -22,6 +22,7 @@ from distmom.models.kernels import top_labels
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.selection import stored_scorer
 from distmom.predict.aligned import align, unknown_words
+from distmom.predict.pieces import in_pieces
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def predict_corpus(
         raise UsageError(f"{target}: exists; choose another path, or overwrite earlier predictions")
     target.parent.mkdir(parents=True, exist_ok=True)
     top = min(top, model.scorer_.n_labels)
-    aligned = align(corpus, model.vocabulary_, model.label_names_)
+    aligned = in_pieces(align(corpus, model.vocabulary_, model.label_names_))
     temporary = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
     temporary.mkdir()
     try:

@@ -24,6 +24,7 @@ WORDS = {
     "finance": ["stock", "bank", "money", "price", "trade"],
     "transport": ["train", "bus", "car", "road", "ship"],
 }
+DEPLOY = Path(__file__).parents[2] / "deploy"
 COMMAND = [sys.executable, "-m", "distmom.cli.main"]
 
 
@@ -318,6 +319,7 @@ def test_an_interrupted_fit_says_how_to_go_on_and_that_gives_the_same_bits(worke
     assert "interrupted" in err
     [told] = [line.removeprefix("to go on: ") for line in err.splitlines() if line.startswith("to go on: ")]
     assert not (tmp_path / "m").exists()
+    assert main(["verify", str(tmp_path / "m.run")]) == 0
     program, *rest = shlex.split(told)
     assert program == "distmom"
     assert rest[:2] == ["resume", str(tmp_path / "m.run")]
@@ -348,11 +350,15 @@ def test_an_interrupt_in_the_first_moment_is_one_word():
     assert process.returncode == 130
 
 
-@pytest.mark.cluster
-def test_a_scheduler_and_workers_started_elsewhere_give_the_same_bits(place, tmp_path):
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return free.getsockname()[1]
+
+
+@pytest.mark.cluster
+def test_a_scheduler_and_workers_started_elsewhere_give_the_same_bits(place, tmp_path):
+    port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
     started = []
@@ -379,3 +385,49 @@ def test_a_scheduler_and_workers_started_elsewhere_give_the_same_bits(place, tmp
     assert scores(tmp_path / "m", place / "corpus") == scores(place / "model", place / "corpus")
     corpus = np.frombuffer(scores(tmp_path / "m", place / "corpus"), np.float32)
     assert np.isfinite(corpus).all()
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(not DEPLOY.is_dir(), reason="needs the files of deploy/")
+def test_the_slurm_script_fits_and_leaves_nothing_running(place, tmp_path):
+    """With two tasks on this machine in place of SLURM's."""
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\nshift\n"$@" &\nexec "$@"\n')
+    srun.chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
+    process = subprocess.Popen(
+        [str(DEPLOY / "slurm.sh"), *paths(place, "corpus"), str(tmp_path / "m"), "-k", "3"],
+        env={**os.environ, "PATH": path, "HOST": "127.0.0.1", "PORT": str(free_port())},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, out
+        assert scores(tmp_path / "m", place / "corpus") == scores(place / "model", place / "corpus")
+        for _ in range(200):
+            if not group(process.pid):
+                break
+            time.sleep(0.1)
+        assert group(process.pid) == []
+    finally:
+        for left in group(process.pid):
+            os.kill(int(left), signal.SIGKILL)
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(not DEPLOY.is_dir(), reason="needs the files of deploy/")
+def test_workers_take_the_settings_of_deploy():
+    code = (
+        "import os\n"
+        "from distributed import Client, LocalCluster\n"
+        "if __name__ == '__main__':\n"
+        "    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as c, Client(c) as d:\n"
+        "        [found] = d.run(lambda: dict(os.environ)).values()\n"
+        "        print(found['MALLOC_TRIM_THRESHOLD_'], found['OMP_NUM_THREADS'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "DASK_CONFIG": str(DEPLOY / "dask.yaml")},
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["134217728", "1"]

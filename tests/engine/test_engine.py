@@ -7,6 +7,7 @@ from helpers import random_corpus
 from scipy.sparse import csr_array
 
 from distmom.corpus import MemoryCorpus
+from distmom.corpus.block import csr_from_parts
 from distmom.engine import (
     Engine,
     GroupDone,
@@ -24,7 +25,7 @@ from distmom.engine import (
     plan_pass,
     split_sums,
 )
-from distmom.engine.csr import add_csr
+from distmom.engine.csr import add_csr, drop_small
 from distmom.engine.executors import tree_levels
 from distmom.errors import StoreError, UsageError
 
@@ -130,6 +131,27 @@ def test_damage_to_a_committed_pass_is_an_error(tmp_path):
         result.rows["length"].read(99)
 
 
+def test_verify_tells_every_damage_of_a_run(tmp_path):
+    corpus, directory = random_corpus(), RunDirectory(tmp_path)
+    directory.put(np.arange(5.0))
+    Engine(corpus, directory).run(count(corpus))
+    assert directory.verify() == []
+    [state] = tmp_path.glob("states/*.npy")
+    [total] = tmp_path.glob("passes/*/words.npy")
+    for file in (state, total):
+        content = file.read_bytes()
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        [problem] = directory.verify()
+        assert problem.startswith(f"{file}: ")
+        file.write_bytes(content)
+    [rows] = tmp_path.glob("rows/*/length/s00003/c")
+    for chunk in rows.iterdir():
+        chunk.unlink()
+    state.unlink()
+    [problem] = directory.verify()
+    assert "s00003: stored rows differ" in problem
+
+
 def test_selection_splits_the_documents_once_and_for_all():
     corpus = random_corpus()
     rest, held_out = Selection(0.3, heldout=False, seed=5), Selection(0.3, heldout=True, seed=5)
@@ -172,7 +194,7 @@ def test_plan_follows_corpus_and_pass_not_workers():
     assert [i for group in plan.groups for i in group] == list(range(400))
     assert len(plan.groups) == 128
     heavy = plan_pass(corpus, count(corpus, wide=(1 << 30) // 8))
-    assert len(heavy.groups) == 8
+    assert len(heavy.groups) == 12
     assert heavy.fan_in == 2
     with pytest.raises(
         UsageError, match=r"pass count: a task needs \d+ MiB .* the limit of a worker is 1024 MiB"
@@ -226,7 +248,24 @@ def test_sparse_sums_add_like_dense_ones(n, m):
         np.testing.assert_array_equal(total.toarray(), a.toarray() + b.toarray())
         assert total.dtype == np.float64
         assert total.has_sorted_indices
+        np.testing.assert_allclose(
+            add_csr(a, b, 0.5, -3.0).toarray(), 0.5 * a.toarray() - 3.0 * b.toarray(), rtol=1e-15
+        )
+        levels = rng.random(n) * 2
+        dense = a.toarray()
+        np.testing.assert_array_equal(
+            drop_small(a, levels).toarray(), np.where(np.abs(dense) >= levels[:, None], dense, 0)
+        )
     unsorted = csr_array((np.ones(3), [2, 0, 2], [0, 3]), shape=(1, 3))
     np.testing.assert_array_equal(add_csr(unsorted, unsorted).toarray(), [[2, 0, 4]])
     with pytest.raises(ValueError, match="do not add"):
         add_csr(csr_array((1, 2)), csr_array((2, 1)))
+
+
+def test_subscripts_stay_narrow():
+    matrix = csr_from_parts(np.ones(2), np.array([0, 3], np.int32), np.array([0, 1, 2], np.int64), (2, 4))
+    assert (matrix.indices.dtype, matrix.indptr.dtype) == (np.int32, np.int32)
+    assert add_csr(matrix, matrix).indices.dtype == np.int32
+    wide = csr_from_parts(np.ones(1), np.array([2**31 + 5]), np.array([0, 1]), (1, 2**32))
+    assert wide.indices.dtype == np.int64
+    assert wide.indices[0] == 2**31 + 5

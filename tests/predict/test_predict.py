@@ -10,6 +10,7 @@ from distmom.errors import StoreError, UsageError
 from distmom.models import MultiLabelMoM
 from distmom.predict import AlignedCorpus, align, predict_corpus
 from distmom.predict.aligned import unknown_words
+from distmom.predict.pieces import Pieces, in_pieces
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +179,24 @@ def test_predictions_do_not_depend_on_the_numbering_of_the_corpus(model, planted
     predict_corpus(model, straight, tmp_path / "straight")
     assert result["n_unknown_words"] == 200
     assert lines(tmp_path / "shuffled") == lines(tmp_path / "straight")
+
+
+def test_pieces_are_the_documents_in_order_and_do_not_change_predictions(
+    model, on_disk, tmp_path, monkeypatch
+):
+    pieces = Pieces(on_disk, 50)
+    assert [shard.n_documents for shard in pieces.shards] == [50, 50, 20] * 4 + [20]
+    assert [shard.first for shard in pieces.shards] == [
+        120 * i + j for i in range(4) for j in (0, 50, 100)
+    ] + [480]
+    for i, shard in enumerate(pieces.shards):
+        block = pieces.read_shard(i)
+        whole = on_disk.read_shard(shard.first // 120)
+        window = slice(shard.first % 120, shard.first % 120 + shard.n_documents)
+        assert (block.first, block.n_documents) == (shard.first, shard.n_documents)
+        np.testing.assert_array_equal(block.words.toarray(), whole.words.toarray()[window])
+    assert in_pieces(on_disk) is on_disk
+    predict_corpus(model, on_disk, tmp_path / "whole")
+    monkeypatch.setattr("distmom.predict.pieces.PIECE_DOCUMENTS", 50)
+    predict_corpus(model, on_disk, tmp_path / "pieces")
+    assert lines(tmp_path / "pieces") == lines(tmp_path / "whole")

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse import csr_array
 
+from distmom.corpus.block import csr_from_parts
 from distmom.corpus.commit import write_atomic
 from distmom.errors import StoreError
 
@@ -176,7 +177,7 @@ def renumber(
         before = np.concatenate([[0], np.cumsum(kept)])
         rows = gather(np.diff(before[ptr]), ids[kept], values[kept])
         ptr, ids, values = rows.ptr, rows.ids, rows.values
-    return csr_array((values, ids.astype(np.int32), ptr), shape=(len(ptr) - 1, width))
+    return csr_from_parts(values, ids, ptr, (len(ptr) - 1, width))
 
 
 def lookup(names: Sequence[str], numbers: Mapping[str, int]) -> np.ndarray:
