@@ -217,6 +217,7 @@ def _polar_steps(T: Array, V: Array, max_steps: int) -> tuple[Array, list[float]
     That sum is ``||T||^2`` minus the squared residual, and ``T(I, V, V) diag(lambda)`` is its gradient up to
     a factor, so a step replaces V by the polar factor of the gradient. Without ``diag(lambda)`` each pair of
     components would share its noise equally rather than by precision. A step that lowers the sum is undone.
+    The climb ends when a step gains less than a hundred-thousandth of what is left unexplained.
     """
     V = polar(V)
     gradient = contract_two(T, V)
@@ -236,7 +237,7 @@ def _polar_steps(T: Array, V: Array, max_steps: int) -> tuple[Array, list[float]
         gain = total - best
         V, best = candidate, total
         residuals.append(float(np.sqrt(max(0.0, 1.0 - best))))
-        if gain <= 1e-12 * best:
+        if gain <= max(1e-12 * best, 1e-5 * (1.0 - best)):
             return V, residuals, True
     return V, residuals, max_steps == 0
 

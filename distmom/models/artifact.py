@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import uuid
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,15 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus.commit import sha256_file, write_atomic
+from distmom.engine import Csr, MixedRows
 from distmom.engine.state import array_digest
 from distmom.errors import StoreError, UsageError
 
 FORMAT_VERSION = 1
 _CHUNK_BYTES = 4 << 20
 _MAX_JSON_BYTES = 64 << 20
+#: records that a head may hold
+_RECORDS: dict[str, type[Any]] = {"Csr": Csr, "MixedRows": MixedRows}
 
 
 def save_model(
@@ -175,3 +179,31 @@ def load_names(path: str | os.PathLike[str], record: dict[str, Any]) -> tuple[li
             raise StoreError(f"{file}: expected sha256 {record['files'][name][:12]}, got {got[:12]}")
         lists.append(file.read_text(encoding="utf-8").split("\n")[:-1])
     return lists[0], lists[1]
+
+
+def pack(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Move the arrays of a dataclass into ``arrays`` and return its other fields."""
+    rest: dict[str, Any] = {}
+    for f in fields(value):
+        item = getattr(value, f.name)
+        if is_dataclass(item) and not isinstance(item, type):
+            rest[f.name] = {"record": type(item).__name__, **pack(item, f"{prefix}/{f.name}", arrays)}
+        elif isinstance(item, np.ndarray):
+            arrays[f"{prefix}/{f.name}"] = item
+        else:
+            rest[f.name] = item
+    return rest
+
+
+def unpack(kind: type[Any], rest: dict[str, Any], prefix: str, arrays: dict[str, np.ndarray]) -> Any:
+    """Rebuild a dataclass from `pack`."""
+    values: dict[str, Any] = {}
+    for f in fields(kind):
+        name = f"{prefix}/{f.name}"
+        if name in arrays:
+            values[f.name] = arrays[name]
+        elif isinstance(rest[f.name], dict):
+            values[f.name] = unpack(_RECORDS[rest[f.name]["record"]], rest[f.name], name, arrays)
+        else:
+            values[f.name] = rest[f.name]
+    return kind(**values)

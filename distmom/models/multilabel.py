@@ -6,12 +6,10 @@ heads ``moment`` and ``posterior``; the other heads come from sums of the same k
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,19 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_array, check_is_fitted, check_non_negative
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.engine import Csr, Engine, MixedRows, Observer, Selection, open_engine, open_executor
+from distmom.engine import Engine, Observer, open_engine, open_executor
 from distmom.errors import InputError, StoreError, UsageError
 from distmom.linalg import METHODS
-from distmom.models.artifact import check_target, load_arrays, load_names, load_record, save_model
+from distmom.models.artifact import (
+    check_target,
+    load_arrays,
+    load_names,
+    load_record,
+    pack,
+    save_model,
+    unpack,
+)
+from distmom.models.fitting import HEADS, HeadFitter, held_out
 from distmom.models.heads import (
     Head,
     NeighborsHead,
@@ -35,56 +42,18 @@ from distmom.models.heads import (
     StateHead,
 )
 from distmom.models.kernels import top_labels
-from distmom.models.scorers import (
-    SKETCH_NEIGHBORS_ROWS,
-    Features,
-    LinearFit,
-    RidgeFit,
-    centroid_weights,
-    extend_features,
-    extend_linear,
-    fit_features,
-    fit_linear,
-    fit_neighbors,
-    fit_ridge,
-    sketch_basis,
-    sketch_neighbors,
-    sparse_head,
-)
-from distmom.models.selection import Choice, choose_blend, score_held_out
-from distmom.models.states import States, StateSettings, check_size, extend_states, fit_states, smoothed
+from distmom.models.states import States, StateSettings, check_size, smoothed
 from distmom.moments.features import inverse_document_frequency
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 
-logger = logging.getLogger(__name__)
-
-HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors")
 #: states that `auto` decomposes at most: they serve the reading, not the ranking
 AUTO_STATES = 100
 #: corpora up to this size are looked at for held-out documents before anything runs
 FEW_DOCUMENTS = 1000
-#: held-out documents at most, and the largest share of the corpus
-HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 10_000, 0.2
-RIDGE_PENALTIES = (0.01, 0.03, 0.1)
-#: labels for each column of the sketch up to which `auto` tries ridge; r columns cannot tell many more apart
-LABELS_PER_COLUMN = 50
-NEIGHBOR_VARIANTS = ((40, 3.0), (75, 3.0), (75, 4.0))
-_RECORDS: dict[str, type[Any]] = {"Csr": Csr, "MixedRows": MixedRows}
 _KINDS: dict[str, type[Head]] = {
     kind.__name__: kind for kind in (StateHead, RidgeHead, SparseHead, NeighborsHead, SketchNeighbors)
 }
-
-
-@dataclass
-class _Fitted:
-    """What the heads of one model are made from."""
-
-    features: Features | None
-    states: States | None = None
-    ridge: tuple[np.ndarray, RidgeFit] | None = None
-    linear: LinearFit | None = None
-    index: NeighborsHead | None = None
 
 
 class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
@@ -299,7 +268,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         if self.head in ("moment", "posterior"):
             check_size(corpus.n_documents, self.n_components, self.force)
         if self.head == "auto" and corpus.n_documents <= FEW_DOCUMENTS:
-            n_held_out = int(self._held_out(corpus).mask(0, corpus.n_documents).sum())
+            n_held_out = int(held_out(corpus, self.random_state).mask(0, corpus.n_documents).sum())
             if n_held_out in (0, corpus.n_documents):
                 raise UsageError(
                     f"{corpus.n_documents} documents are too few for head='auto', which chooses on held-out ones; "
@@ -318,36 +287,30 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         self.document_frequency_ = np.asarray(corpus.document_frequency)
         self.selection_: dict[str, Any] | None = None
         self.diagnostics_: dict[str, Any] = {}
-        self.basis_: np.ndarray | None = None
-        if self.head == "auto":
-            choice, known = self._select(engine)
-            self.selection_ = choice.to_json()
-            weights = choice.weights
-            fitted = self._extend(engine, known, weights)
-        else:
-            weights = {self._default_variant(): 1.0}
-            fitted = self._fit_parts(engine, None, weights)
-        heads = self._final_heads(engine, fitted, weights)
-        if fitted.states is not None:
-            self._keep_states(fitted.states)
-            heads.update(self._state_heads(fitted.states, weights))
+        fitter = HeadFitter(
+            engine, self.head, self.n_components, self.n_residual_passes,
+            self.state_settings(self.n_states_for(corpus.n_documents)), self.random_state,
+        )  # fmt: skip
+        fitted, weights, choice = fitter.fit()
+        heads = fitter.heads(fitted, weights)
         if not heads:
             raise UsageError("no head could be fitted: the corpus is too small")
-        names = tuple(heads)
+        if choice is not None:
+            self.selection_ = choice.to_json()
+        if fitted.states is not None:
+            self._keep_states(fitted.states)
+        if fitted.states_error is not None:
+            self.diagnostics_["states_error"] = fitted.states_error
+        needs_basis = any(isinstance(head, RidgeHead | SketchNeighbors) for head in heads.values())
+        self.basis_ = fitted.ridge[0] if fitted.ridge is not None and needs_basis else None
         self.scorer_ = Scorer(
             n_labels=corpus.n_labels,
             idf=self.idf_,
             heads=tuple(heads.items()),
-            weights=tuple(1.0 for _ in names),
-            basis=self.basis_
-            if any(isinstance(h, RidgeHead | SketchNeighbors) for h in heads.values())
-            else None,
+            weights=(1.0,) * len(heads),
+            basis=self.basis_,
             label_factor=self._label_factor(),
         )
-
-    def _default_variant(self) -> str:
-        variants = {"ridge": "ridge-0.03", "neighbors": "neighbors-75-3"}
-        return variants.get(self.head, self.head)
 
     def _label_factor(self) -> np.ndarray | None:
         if self.propensity == 0.0:
@@ -382,21 +345,6 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
             decompose_on=self.decompose_on,
         )
 
-    def _fit_states(self, engine: Engine, selection: Selection | None) -> States | None:
-        """Fit the latent states; with heads that do not rest on them, a failure is only reported."""
-        needed = self.head in ("moment", "posterior")
-        settings = self.state_settings(self.n_states_for(engine.corpus.n_documents))
-        try:
-            return fit_states(engine, settings, selection)
-        except ArithmeticError:
-            raise
-        except ValueError as error:
-            if needed:
-                raise
-            logger.warning("the latent states could not be fitted: %s", error)
-            self.diagnostics_["states_error"] = str(error)
-            return None
-
     def _keep_states(self, states: States) -> None:
         self.components_ = states.components
         self.weights_ = states.weights
@@ -404,156 +352,6 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         self.label_moments_ = states.label_states
         self.spectrum_ = states.spectrum
         self.diagnostics_.update(states.diagnostics)
-
-    def _state_heads(self, states: States, weights: dict[str, float] | None) -> dict[str, Head]:
-        """Return the heads on states that the model scores with, scaled by their weights."""
-        wanted = {self.head: 1.0} if self.head in ("moment", "posterior") else (weights or {})
-        built = self._all_state_heads(states)
-        return {
-            name: replace(built[name], label_states=np.float32(w) * built[name].label_states)
-            for name, w in wanted.items()
-            if name in built
-        }
-
-    def _all_state_heads(self, states: States) -> dict[str, StateHead]:
-        smooth = smoothed(states.components.T, self.document_frequency_.astype(np.float64), self.smoothing)
-        log_topics = np.log(smooth).astype(np.float32)
-        log_weights = np.log(states.weights)
-        return {
-            "moment": StateHead(log_topics, log_weights, states.label_states.T.astype(np.float32)),
-            "posterior": StateHead(log_topics, log_weights, states.label_posteriors.T.astype(np.float32)),
-        }
-
-    # Heads on features
-
-    def _fit_parts(
-        self, engine: Engine, selection: Selection | None, weights: dict[str, float] | None
-    ) -> _Fitted:
-        """Fit what the named heads need (all heads when None) to the selected documents."""
-
-        def wanted(*prefixes: str) -> bool:
-            return weights is None or any(name.startswith(prefixes) for name in weights)
-
-        features = None
-        if wanted("ridge", "linear", "centroid", "neighbors", "best", "sketch"):
-            features = fit_features(engine, selection)
-        fitted = _Fitted(features, states=self._fit_states(engine, selection))
-        if features is not None:
-            if wanted("ridge", "sketch") and (weights is not None or self.tries_ridge(engine.corpus)):
-                fitted.ridge = self._ridge(engine, features)
-            if wanted("linear"):
-                fitted.linear = fit_linear(engine, features, self.n_residual_passes)
-            if wanted("neighbors", "best", "sketch"):
-                fitted.index = fit_neighbors(engine, features)
-        return fitted
-
-    def _select(self, engine: Engine) -> tuple[Choice, _Fitted]:
-        """Fit all heads on part of the corpus and choose a blend on the rest."""
-        corpus = engine.corpus
-        rest = replace(self._held_out(corpus), heldout=False)
-        fitted = self._fit_parts(engine, rest, None)
-        assert fitted.features is not None
-        assert fitted.linear is not None
-        assert fitted.index is not None
-        heads: dict[str, Head] = {}
-        groups: dict[str, str] = {}
-
-        def offer(name: str, group: str, head: Head) -> None:
-            heads[name], groups[name] = head, group
-
-        basis = None
-        if fitted.ridge is not None:
-            basis, ridge = fitted.ridge
-            for penalty in RIDGE_PENALTIES:
-                offer(f"ridge-{penalty:g}", "ridge", ridge.head(penalty))
-            if ridge.rows is not None:
-                offer("sketch-neighbors", "sketch", self._sketch_neighbors(ridge, fitted.index, rest))
-        offer("centroid", "centroid", sparse_head((centroid_weights(fitted.features), 1.0)))
-        offer("linear", "linear", sparse_head((fitted.linear.weights, 1.0)))
-        for n, power in sorted(NEIGHBOR_VARIANTS, reverse=True):
-            offer(f"neighbors-{n}-{power:g}", "neighbors", replace(fitted.index, n_neighbors=n, power=power))
-        offer("best-cosine", "best", replace(fitted.index, n_neighbors=75, power=3.0, factor=0.0, best=1.0))
-        if fitted.states is not None:
-            for name, head in self._all_state_heads(fitted.states).items():
-                offer(name, name, head)
-        scorer = Scorer(
-            corpus.n_labels, fitted.features.idf, tuple(heads.items()), (1.0,) * len(heads), basis=basis
-        )
-        rows = score_held_out(engine, scorer, self._held_out(corpus))
-        if not rows["n_true"].any():
-            raise UsageError("no held-out document has a label: the corpus is too small for head='auto'")
-        choice = choose_blend(list(heads), rows, groups)
-        logger.info("chosen on %d held-out documents: %s", choice.n_documents, choice.weights)
-        return choice, fitted
-
-    def _held_out(self, corpus: Corpus | MemoryCorpus) -> Selection:
-        share = min(HELD_OUT_SHARE, HELD_OUT_DOCUMENTS / max(1, corpus.n_documents))
-        return Selection(share, heldout=True, seed=self.random_state)
-
-    def _extend(self, engine: Engine, known: _Fitted, weights: dict[str, float]) -> _Fitted:
-        """Add the held-out documents to what was fitted without them, by addition of their sums.
-
-        Only the ridge head is fitted anew where it was chosen: the label half of its basis follows from the
-        labels of all documents.
-        """
-        assert known.features is not None
-        held_out = self._held_out(engine.corpus)
-        features, added = extend_features(engine, known.features, held_out)
-        fitted = _Fitted(features)
-        if "linear" in weights and known.linear is not None:
-            fitted.linear = extend_linear(engine, known.linear, features, added)
-        if known.index is not None:
-            fitted.index = replace(known.index, alive=np.ones_like(known.index.alive))
-        if any(name.startswith(("ridge", "sketch")) for name in weights):
-            fitted.ridge = self._ridge(engine, features)
-        if known.states is not None:
-            settings = self.state_settings(self.n_states_for(engine.corpus.n_documents))
-            fitted.states = extend_states(engine, settings, known.states, held_out)
-        return fitted
-
-    def tries_ridge(self, corpus: Corpus | MemoryCorpus) -> bool:
-        """Return whether `auto` fits the ridge head: not where there are far more labels than columns."""
-        return corpus.n_labels <= LABELS_PER_COLUMN * self.n_components
-
-    def _ridge(self, engine: Engine, features: Features) -> tuple[np.ndarray, RidgeFit]:
-        """Fit the sketch and its ridge sums; small corpora keep the rows of the sketch for neighbours."""
-        basis = sketch_basis(engine, features, self.n_components, 1, 10, self.random_state)
-        store = self.head == "auto" and engine.corpus.n_documents <= SKETCH_NEIGHBORS_ROWS
-        return np.asarray(basis.load()), fit_ridge(engine, features, basis, store=store)
-
-    @staticmethod
-    def _sketch_neighbors(
-        ridge: RidgeFit, index: NeighborsHead, selection: Selection | None
-    ) -> SketchNeighbors:
-        labels = index.labels
-        if selection is not None:
-            rows = np.flatnonzero(selection.mask(0, len(index.alive)))
-            labels = Csr.of(csr_array(index.labels.to_scipy()[rows]), np.uint8)
-        return sketch_neighbors(ridge, labels)
-
-    def _final_heads(self, engine: Engine, fitted: _Fitted, weights: dict[str, float]) -> dict[str, Head]:
-        """Return the heads on features that have a weight, with the weights folded in."""
-        heads: dict[str, Head] = {}
-        sparse: list[tuple[csr_array, float]] = []
-        if "centroid" in weights and fitted.features is not None:
-            sparse.append((centroid_weights(fitted.features), weights["centroid"]))
-        if "linear" in weights and fitted.linear is not None:
-            sparse.append((fitted.linear.weights, weights["linear"]))
-        if sparse:
-            heads["sparse"] = sparse_head(*sparse)
-        if fitted.ridge is not None:
-            self.basis_, ridge = fitted.ridge
-            for name in weights:
-                if name.startswith("ridge"):
-                    head, w = ridge.head(float(name.split("-", 1)[1])), np.float32(weights[name])
-                    heads["ridge"] = RidgeHead(head.coefficients * w, head.intercept * w)
-            if "sketch-neighbors" in weights and fitted.index is not None:
-                near = self._sketch_neighbors(ridge, fitted.index, None)
-                heads["sketch-neighbors"] = replace(near, factor=weights["sketch-neighbors"])
-        votes = {name: w for name, w in weights.items() if name.startswith(("neighbors", "best"))}
-        if votes and fitted.index is not None:
-            heads["neighbors"] = _votes(fitted.index, votes)
-        return heads
 
     # Using a fitted model
 
@@ -658,7 +456,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         heads = []
         for name, head in self.scorer_.heads:
             heads.append(
-                {"name": name, "kind": type(head).__name__, "fields": _pack(head, f"heads/{name}", arrays)}
+                {"name": name, "kind": type(head).__name__, "fields": pack(head, f"heads/{name}", arrays)}
             )
         record = {
             "model": "MultiLabelMoM",
@@ -705,7 +503,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
                 setattr(model, name.removeprefix("states/") + "_", np.asarray(value, np.float64))
         model.basis_ = arrays.get("basis")
         heads = tuple(
-            (entry["name"], _unpack(_KINDS[entry["kind"]], entry["fields"], f"heads/{entry['name']}", arrays))
+            (entry["name"], unpack(_KINDS[entry["kind"]], entry["fields"], f"heads/{entry['name']}", arrays))
             for entry in record["heads"]
         )
         model.scorer_ = Scorer(
@@ -723,41 +521,3 @@ def _checked(X: Any, min_samples: int) -> Any:
     except ValueError as error:
         raise InputError(str(error)) from error
     return X
-
-
-def _votes(index: NeighborsHead, weights: dict[str, float]) -> NeighborsHead:
-    """Return one head for weighted votes and best cosines of one index."""
-    votes = next((name for name in weights if name.startswith("neighbors")), None)
-    best = weights.get("best-cosine", 0.0)
-    if votes is None:
-        return replace(index, n_neighbors=75, power=3.0, factor=0.0, best=best)
-    _, n, power = votes.split("-")
-    return replace(index, n_neighbors=int(n), power=float(power), factor=weights[votes], best=best)
-
-
-def _pack(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Move the arrays of a dataclass into ``arrays`` and return its other fields."""
-    rest: dict[str, Any] = {}
-    for f in fields(value):
-        item = getattr(value, f.name)
-        if is_dataclass(item) and not isinstance(item, type):
-            rest[f.name] = {"record": type(item).__name__, **_pack(item, f"{prefix}/{f.name}", arrays)}
-        elif isinstance(item, np.ndarray):
-            arrays[f"{prefix}/{f.name}"] = item
-        else:
-            rest[f.name] = item
-    return rest
-
-
-def _unpack(kind: type[Any], rest: dict[str, Any], prefix: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Rebuild a dataclass from `_pack`."""
-    values: dict[str, Any] = {}
-    for f in fields(kind):
-        name = f"{prefix}/{f.name}"
-        if name in arrays:
-            values[f.name] = arrays[name]
-        elif isinstance(rest[f.name], dict):
-            values[f.name] = _unpack(_RECORDS[rest[f.name]["record"]], rest[f.name], name, arrays)
-        else:
-            values[f.name] = rest[f.name]
-    return kind(**values)

@@ -7,7 +7,9 @@ from typing import Any
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Pass, plan_pass
+from distmom.models.fitting import tries_ridge
 from distmom.models.multilabel import MultiLabelMoM
+from distmom.models.states import N_PROBES
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass
 from distmom.moments.residuals import ResidualPass
@@ -58,6 +60,7 @@ def plan_fit(
     k = model.n_states_for(corpus.n_documents)
     settings = model.state_settings(k)
     r = min(k + settings.n_oversamples, d)
+    probes = N_PROBES if settings.kind.distinct else 0
     half = min(model.n_components - model.n_components // 2 + 10, d)
     products = int(
         min(sum(s.nnz_words * s.nnz_labels / max(1, s.n_documents) for s in corpus.shards), d * n_labels)
@@ -66,7 +69,7 @@ def plan_fit(
     passes: list[tuple[int, Pass]] = []
     if auto or model.head in ("ridge", "linear", "neighbors"):
         passes.append((times, CrossMomentPass(d, n_labels=n_labels, projected_nnz=products)))
-    if model.head == "ridge" or (auto and model.tries_ridge(corpus)):
+    if model.head == "ridge" or (auto and tries_ridge(corpus, model.n_components)):
         passes.append((2 * times, FeatureSketchPass(d, n_columns=half)))
         passes.append((times, RidgePass(d, n_labels=n_labels, rank=model.n_components)))
     if (auto or model.head == "linear") and model.n_residual_passes:
@@ -74,8 +77,8 @@ def plan_fit(
             (times * model.n_residual_passes, ResidualPass(d, n_labels=n_labels, projected_nnz=products))
         )
     passes += [
-        (times, WordSketchPass(d, kind=kind, n_columns=r)),
-        (times * settings.n_power_iter, WordSketchPass(d, kind=kind, n_columns=r, basis=0)),
+        (times, WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes)),
+        (times * settings.n_power_iter, WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, basis=0)),
         (times, WordMomentsPass(d, kind=kind, rank=r)),
         (times, LabelMomentsPass(d, n_labels=n_labels, n_states=k, kind=kind)),
     ]

@@ -28,6 +28,12 @@ from distmom.moments.words import WordMoments, WordMomentsPass, WordSketchPass, 
 SLAB_ROWS = 1 << 16
 
 
+#: columns that measure what sampling does to a second moment of distinct positions
+N_PROBES = 8
+#: a few passes take the probes to two thirds of the extreme at least
+PROBE_MARGIN = 1.5
+
+
 @dataclass(frozen=True)
 class StateSettings:
     """How latent states are fitted.
@@ -82,6 +88,8 @@ class States:
         Basis Q of the moments.
     directories : tuple of str
         Committed passes whose sums the moments are.
+    noise : float
+        Level below which an eigenvalue of M2 is noise, as a share of the largest (see `_next_probes`).
     diagnostics : dict
         Everything that says how far to trust the fit; JSON values.
     """
@@ -93,6 +101,7 @@ class States:
     spectrum: np.ndarray
     basis: StoredArray
     directories: tuple[str, ...]
+    noise: float
     diagnostics: dict[str, Any]
 
 
@@ -124,13 +133,25 @@ def fit_states(engine: Engine, settings: StateSettings, selection: Selection | N
     r = min(settings.n_states + settings.n_oversamples, d)
     common: dict[str, Any] = {"n_words": d, "selection": selection, "kind": settings.kind}
     basis: StoredArray | None = None
+    probes: StoredArray | None = None
+    # With pairs of a position and itself every eigenvalue is positive, and none of them vanishes as noise.
+    n_probes = min(N_PROBES, d - r) if settings.kind.distinct else 0
+    noise = 0.0
     for _ in range(settings.n_power_iter + 1):
-        sketch = engine.run(WordSketchPass(**common, n_columns=r, seed=settings.seed, basis=basis)).sums
-        stored = engine.put(_next_basis(np.asarray(sketch["sketch"]), basis).astype(dtype))
-        basis, r = stored, stored.load().shape[1]
+        sums = engine.run(
+            WordSketchPass(
+                **common, n_columns=r, seed=settings.seed, basis=basis, n_probes=n_probes, probes=probes
+            )
+        ).sums
+        largest, directions = _next_basis(np.asarray(sums["sketch"]), basis)
+        if n_probes:
+            level, outside = _next_probes(np.asarray(sums["noise"]), probes, directions)
+            noise = level / largest if largest > 0.0 else 0.0
+            n_probes, probes = outside.shape[1], engine.put(outside.astype(dtype)) if outside.size else None
+        basis, r = engine.put(directions.astype(dtype)), directions.shape[1]
     assert basis is not None
     result = engine.run(WordMomentsPass(**common, basis=basis, rank=r))
-    return _finish(engine, settings, selection, basis, (result.directory,))
+    return _finish(engine, settings, selection, basis, (result.directory,), noise)
 
 
 def extend_states(engine: Engine, settings: StateSettings, states: States, added: Selection) -> States:
@@ -150,7 +171,7 @@ def extend_states(engine: Engine, settings: StateSettings, states: States, added
     result = engine.run(
         WordMomentsPass(engine.corpus.n_words, added, kind=settings.kind, basis=basis, rank=rank)
     )
-    return _finish(engine, settings, None, basis, (*states.directories, result.directory))
+    return _finish(engine, settings, None, basis, (*states.directories, result.directory), states.noise)
 
 
 def _finish(
@@ -159,15 +180,16 @@ def _finish(
     selection: Selection | None,
     basis: StoredArray,
     directories: tuple[str, ...],
+    noise: float,
 ) -> States:
     """Decompose the moments of some committed passes and fit the labels of the states."""
     corpus = engine.corpus
     dtype = np.float32 if settings.single_precision else np.float64
     load = partial(load_moments, directories, settings.kind, basis)
     if settings.decompose_on == "scheduler":
-        core = engine.on_scheduler(decompose_moments, load, settings)
+        core = engine.on_scheduler(decompose_moments, load, settings, noise)
     else:
-        core = decompose_moments(load(), settings)
+        core = decompose_moments(load(), settings, noise)
     k = len(core.eigenvalues)
     with threadpool_limits(limits=1):
         Q = np.asarray(basis.load(), np.float64)
@@ -201,6 +223,7 @@ def _finish(
         spectrum=core.spectrum,
         basis=basis,
         directories=directories,
+        noise=noise,
         diagnostics={
             **core.diagnostics,
             **core.lengths,
@@ -225,19 +248,42 @@ def smoothed(topics: np.ndarray, document_frequency: np.ndarray, smoothing: floa
     return np.maximum((1.0 - smoothing) * topics + smoothing * unigram[:, None], floor)
 
 
-def _next_basis(sketch: np.ndarray, basis: StoredArray | None) -> np.ndarray:
+def _next_basis(sketch: np.ndarray, basis: StoredArray | None) -> tuple[float, np.ndarray]:
     """Orthonormalise ``M2 Q``, or ``(M2 + c I) Q`` where M2 has a negative Ritz value -c.
 
     Sampled moments of distinct positions have negative eigenvalues, and a power pass would be drawn to those
-    of large magnitude; the shift makes the algebraically largest the dominant ones.
+    of large magnitude; the shift makes the algebraically largest the dominant ones. Also return the largest
+    Ritz value, 0 where there is no basis yet.
     """
-    if basis is not None:
-        Q = np.asarray(basis.load(), np.float64)
-        with threadpool_limits(limits=1):
-            ritz = np.linalg.eigvalsh((Q.T @ sketch + sketch.T @ Q) / 2)
-        if ritz[0] < -1e-9 * abs(ritz[-1]):
-            return orthonormal_basis(sketch - ritz[0] * Q)
-    return orthonormal_basis(sketch)
+    if basis is None:
+        return 0.0, orthonormal_basis(sketch)
+    Q = np.asarray(basis.load(), np.float64)
+    with threadpool_limits(limits=1):
+        ritz = np.linalg.eigvalsh((Q.T @ sketch + sketch.T @ Q) / 2)
+    if ritz[0] < -1e-9 * abs(ritz[-1]):
+        sketch = sketch - ritz[0] * Q
+    return float(ritz[-1]), orthonormal_basis(sketch)
+
+
+def _next_probes(
+    product: np.ndarray, probes: StoredArray | None, basis: np.ndarray
+) -> tuple[float, np.ndarray]:
+    """Return `PROBE_MARGIN` times the largest magnitude of noise met by the probes, and the next probes.
+
+    They stay outside of the basis: what sampling does to the directions of large eigenvalues is large too,
+    but says nothing of the small ones.
+    """
+    level = 0.0
+    with threadpool_limits(limits=1):
+        if probes is not None:
+            P = np.asarray(probes.load(), np.float64)
+            level = PROBE_MARGIN * float(
+                np.abs(np.linalg.eigvalsh((P.T @ product + product.T @ P) / 2)).max()
+            )
+        outside = product - basis @ (basis.T @ product)
+    if not np.linalg.norm(outside) > 1e-9 * np.linalg.norm(product):
+        return level, np.zeros((len(basis), 0))
+    return level, orthonormal_basis(outside)
 
 
 def orthonormal_basis(sketch: np.ndarray) -> np.ndarray:
@@ -254,9 +300,11 @@ def load_moments(directories: tuple[str, ...], kind: MomentKind, basis: StoredAr
         return word_moments(sums, kind, basis.load() if kind.distinct else None)
 
 
-def decompose_moments(moments: WordMoments, settings: StateSettings) -> _Core:
-    """Whiten the second moment and decompose the third; runs on the scheduler node."""
+def decompose_moments(moments: WordMoments, settings: StateSettings, noise: float) -> _Core:
+    """Whiten the second moment above a noise level and decompose the third; runs on the scheduler node."""
     with threadpool_limits(limits=1):
+        values = np.linalg.eigvalsh(moments.m2)[::-1]
+        level = noise * max(float(values[0]), 0.0)
         k = min(settings.n_states, len(moments.m2))
         if k < settings.n_states and not settings.lower:
             raise NumericalError(
@@ -264,14 +312,12 @@ def decompose_moments(moments: WordMoments, settings: StateSettings) -> _Core:
                 f"use n_components={k} or fewer, or more data"
             )
         try:
-            white = whiten(moments.m2, k, noise=0.0)
+            white = whiten(moments.m2, k, noise=level)
         except NumericalError:
-            values = np.linalg.eigvalsh(moments.m2)[::-1]
-            level = max(-values[-1], 1e-12 * values[0])
-            k = int(np.sum(values[:k] > level))
+            k = int(np.sum(values[:k] > max(level, 1e-12 * values[0])))
             if not settings.lower or k == 0:
                 raise
-            white = whiten(moments.m2, k)
+            white = whiten(moments.m2, k, noise=level)
         tensor = multilinear(moments.m3, white.W, white.W, white.W)
         found = decompose(tensor, settings.decomposition, random_state=settings.seed)
     diagnostics = {

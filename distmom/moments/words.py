@@ -46,47 +46,69 @@ class WordSketchPass(Pass):
         Seed of the test matrix, whose row for a word depends on seed and word alone.
     basis : ndarray of shape (n_words, n_columns), optional
         Multiplied in place of the test matrix (a power pass).
+    n_probes : int
+        Columns of the probes.
+    probes : ndarray of shape (n_words, n_probes), optional
+        Multiplied in place of further columns of the test matrix.
 
     Notes
     -----
-    Sums: ``sketch`` (n_words, n_columns), ``mass`` ().
+    Sums: ``sketch`` (n_words, n_columns), ``mass`` (); with probes also ``noise`` (n_words, n_probes), the
+    product of the probes with the second moment in which every document has a random sign. Its mean is zero,
+    and it is as large as the error of the moment by sampling (symmetrisation). Documents with weights of
+    their own are an enumerated population, and without such an error.
     """
 
     kind: MomentKind = field(default_factory=MomentKind)
     n_columns: int = 0
     seed: int = 0
     basis: Any = None
+    n_probes: int = 0
+    probes: Any = None
 
     @property
     def name(self) -> str:
         return "sketch" if self.basis is None else "power"
 
     def working_bytes(self, n_rows: int) -> int:
-        return 8 * self.n_columns * n_rows * 4
+        return 8 * (self.n_columns + self.n_probes) * n_rows * 4
 
     def specs(self) -> dict[str, SumSpec]:
-        return {"sketch": SumSpec((self.n_words, self.n_columns), by_feature=True), "mass": SumSpec(())}
+        specs = {"sketch": SumSpec((self.n_words, self.n_columns), by_feature=True), "mass": SumSpec(())}
+        if self.n_probes:
+            specs["noise"] = SumSpec((self.n_words, self.n_probes), by_feature=True)
+        return specs
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         words = block.words
         weights = block_weights(block, self.kind)
-        values = word_values(words, self.kind)
-        if self.basis is None:
+        local, matrix, probes = words.indices, self.basis, self.probes
+        if matrix is None:
             present, local = np.unique(words.indices, return_inverse=True)
-            matrix = normal_omega(present, self.n_columns, seed=self.seed)
-        else:
-            local, matrix = words.indices, self.basis
+            omega = normal_omega(present, self.n_columns + self.n_probes, seed=self.seed)
+            matrix = np.ascontiguousarray(omega[:, : self.n_columns])
+            probes = np.ascontiguousarray(omega[:, self.n_columns :])
+        self._multiply(block, local, matrix, weights.rho2, sums["sketch"])
+        if self.n_probes and block.weights is None:
+            signs = np.random.default_rng((self.seed, block.first)).choice((-1.0, 1.0), block.n_documents)
+            self._multiply(block, local, probes, weights.rho2 * signs, sums["noise"])
+        sums["mass"] += weights.mass2
+        return None
+
+    def _multiply(
+        self, block: Block, local: np.ndarray, matrix: np.ndarray, weights: np.ndarray, out: np.ndarray
+    ) -> None:
+        """Add the weighted moment of a block times a matrix, whose rows ``local`` tells for every entry."""
+        words = block.words
+        values = word_values(words, self.kind)
         products = gather(words.indptr, local, values, matrix).astype(np.float64)
         if self.kind.distinct:
             scatter_distinct(
-                words.indptr, words.indices, local, values, weights.rho2, products, matrix,
-                sums["sketch"], self.slab.start,
-            )  # fmt: skip
+                words.indptr, words.indices, local, values, weights, products, matrix, out, self.slab.start
+            )
         else:
-            products *= weights.rho2[:, None]
-            scatter(words.indptr, words.indices, values, products, sums["sketch"], self.slab.start)
-        sums["mass"] += weights.mass2
-        return None
+            products *= weights[:, None]
+            scatter(words.indptr, words.indices, values, products, out, self.slab.start)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from distmom.engine import PassDone
 from distmom.errors import NumericalError, StoreError, UsageError
 from distmom.evaluate.evaluation import evaluate_corpus
 from distmom.models import HEADS, MultiLabelMoM
+from distmom.models.fitting import held_out
 
 
 def matrices(corpus):
@@ -197,9 +198,9 @@ def test_a_handful_of_documents_fits_or_says_why_not(n, head):
 
 def test_held_out_documents_without_labels_are_one_clear_error():
     X, Y = matrices(random_corpus(200))
-    held_out = MultiLabelMoM()._held_out(MemoryCorpus(X, Y)).mask(0, 200)
+    chosen = held_out(MemoryCorpus(X, Y), 0).mask(0, 200)
     Y = Y.toarray()
-    Y[held_out] = 0
+    Y[chosen] = 0
     with pytest.raises(UsageError, match="no held-out document has a label: the corpus is too small"):
         MultiLabelMoM(3).fit(X, Y)
 

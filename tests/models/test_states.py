@@ -89,3 +89,15 @@ def test_too_few_documents_are_refused():
         check_size(120, 11, force=False)
     check_size(120, 11, force=True)
     check_size(121, 11, force=False)
+
+
+@pytest.mark.parametrize(("n", "length"), [(300, (5, 8)), (2000, (5, 8)), (2000, (15, 30)), (20_000, (5, 8))])
+def test_states_that_are_noise_are_refused_with_the_number_that_is_there(n, length):
+    corpus = planted_corpus(n, d=200, n_labels=20, k=4, length=length)[2]
+    kind = MomentKind("distinct", binary=False)
+    with open_engine(corpus) as engine:
+        assert len(fit_states(engine, StateSettings(4, kind, n_power_iter=6, n_oversamples=4)).weights) == 4
+        with pytest.raises(NumericalError, match="only 4 eigenvalues stand above the noise level"):
+            fit_states(engine, StateSettings(8, kind, n_power_iter=6, n_oversamples=8))
+        lowered = StateSettings(8, kind, n_power_iter=6, n_oversamples=8, lower=True)
+        assert fit_states(engine, lowered).diagnostics["n_states"] == 4

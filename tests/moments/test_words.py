@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -104,3 +105,24 @@ def test_unknown_kinds_are_refused():
         MomentKind("all")
     with pytest.raises(UsageError, match="weighting: expected one of"):
         MomentKind(weighting="mine")
+
+
+@pytest.mark.parametrize("moments", ["paper", "distinct"])
+def test_noise_is_the_moment_with_a_random_sign_on_every_document(moments):
+    corpus = random_corpus(60, d=25, shard_documents=60)
+    block, kind = corpus.read_shard(0), MomentKind(moments)
+    probes = np.random.default_rng(0).standard_normal((25, 3))
+    sketch = WordSketchPass(25, kind=kind, n_columns=3, basis=probes, n_probes=3, probes=probes, seed=5)
+    sums = sketch.zero()
+    sketch.add(sums, block, {})
+    signs = np.random.default_rng((5, 0)).choice((-1.0, 1.0), 60)
+    assert 0 < (signs > 0).sum() < 60
+    expected = np.zeros((25, 3))
+    for i, sign in enumerate(signs):
+        own = sketch.zero()
+        sketch.add(own, block.take(slice(i, i + 1)), {})
+        expected += sign * own["sketch"]
+    assert_allclose(sums["noise"], expected, atol=1e-12)
+    sums = sketch.zero()
+    sketch.add(sums, replace(block, weights=np.ones(60)), {})
+    assert not sums["noise"].any()
