@@ -15,7 +15,7 @@ rank only some.
 
 Example::
 
-    python workflows/benchmark_peers.py ../shared/data/bibtex -k 200 --pecos-python pecos/bin/python
+    python workflows/benchmark_peers.py bibtex -k 200 --pecos-python pecos/bin/python
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Example::
 
-    python workflows/bibtex.py ../shared/data/bibtex --workers 2 --json bibtex.json
+    python workflows/bibtex.py bibtex --workers 2 --json bibtex.json
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ split into two files.
 
 Example::
 
-    python workflows/yso.py ../shared/data/yso-finna-en --workers 2 --json yso.json
+    python workflows/yso.py yso-finna-en --workers 2 --json yso.json
 """
 
 from __future__ import annotations
