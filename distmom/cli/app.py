@@ -413,10 +413,13 @@ def _run_fit(
     try:
         with run.lock(), PassProgress(quiet=quiet) as progress:
             corpus = run.open_corpus()
-            model.check(corpus)
+            planned = plan_to_json(plan_fit(model, corpus, memory_limit))
             check_target(run.model, run.overwrite)
             with _executor(workers, memory_limit, scheduler) as executor:
-                progress.line(f"fitting {executor.description}")
+                progress.line(
+                    f"fitting {executor.description}: {planned['n_scans']} scans, {planned['n_tasks']} tasks, "
+                    f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB a worker"
+                )
                 model.fit_corpus(
                     corpus, client=executor, run=run.path, memory_limit=memory_limit, observer=progress
                 )

@@ -331,18 +331,28 @@ def test_an_interrupted_fit_says_how_to_go_on_and_that_gives_the_same_bits(worke
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m"]
 
 
+def test_a_fit_that_cannot_fit_into_memory_is_refused_before_it_begins(run, tmp_path, place):
+    fit = ["fit", place / "corpus", tmp_path / "m", "-k", "3", "--workers", "0"]
+    code, out, err = run(*fit, "--memory-limit", "100MiB")
+    assert (code, out) == (2, "")
+    assert "a task needs" in err
+    assert "the limit of a worker is 100 MiB" in err
+    assert "rows in" not in err
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_terminal_shows_a_bar_for_every_pass(run, tmp_path, place, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "120")
     fit = ["fit", place / "corpus", tmp_path / "m", "-k", "3", "--head", "posterior", "--workers", "0"]
-    code, out, err = run(*fit)
+    code, _, err = run(*fit)
     assert code == 0
     for name in ("sketch", "power", "moments", "labels"):
         assert name in err
     assert "rows/s" in err
     assert "rows in" not in err
     assert "in this process" in err
-    code, out, err = run("ingest", place / "train.tsv", tmp_path / "c", "--workers", "0")
+    code, _, err = run("ingest", place / "train.tsv", tmp_path / "c", "--workers", "0")
     assert code == 0
     assert "read" in err
     assert "write" in err
