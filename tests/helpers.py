@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from scipy.sparse import csr_array, random_array
+from scipy.sparse import csr_array, random_array, vstack
 
 from distmom.corpus import MemoryCorpus
 
@@ -40,3 +40,10 @@ def planted_corpus(n=3000, d=300, n_labels=30, k=6, seed=0, shard_documents=500,
     )
     X, Y = csr_array(documents.words).astype(int), csr_array(documents.labels)
     return population, documents, MemoryCorpus(X, (Y > 0).astype(int), shard_documents=shard_documents)
+
+
+def planted_matrices():
+    """Words and labels of a small planted corpus."""
+    corpus = planted_corpus(1500, d=120, n_labels=12, k=4, shard_documents=300)[2]
+    blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
+    return vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])

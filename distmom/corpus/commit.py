@@ -115,6 +115,11 @@ def replace_directory(
     shutil.rmtree(old)
 
 
+def put_directory(temporary: str | os.PathLike[str], final: str | os.PathLike[str]) -> None:
+    """Give a finished directory its final name, in the place of one that is there."""
+    (replace_directory if os.path.lexists(final) else commit_directory)(temporary, final)
+
+
 def restore_replaced(final: str | os.PathLike[str]) -> None:
     """Bring back a directory that an interrupted `replace_directory` left under its other name."""
     old = Path(f"{final}.replaced")

@@ -28,8 +28,7 @@ Merge = Callable[[Iterable[Any]], Any]
 OnDone = Callable[[int], None]
 
 #: What glibc keeps of freed memory in the workers of our own LocalCluster. Dask's setting gives all back at
-#: once, and the kernel then clears every page of every large temporary array anew: passes take 1.3-1.8 times as
-#: long.
+#: once, and the kernel then clears every page of every large temporary array anew.
 WORKER_ENVIRONMENT = {"MALLOC_TRIM_THRESHOLD_": 128 << 20, "MALLOC_MMAP_THRESHOLD_": 32 << 20}
 #: times that a task may be submitted again after its worker died
 MAX_ATTEMPTS = 3

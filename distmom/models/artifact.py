@@ -24,7 +24,7 @@ import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from distmom.corpus.commit import sha256_file, write_atomic
+from distmom.corpus.commit import put_directory, restore_replaced, sha256_file, write_atomic
 from distmom.engine import Csr, MixedRows
 from distmom.engine.state import array_digest
 from distmom.errors import StoreError, UsageError
@@ -64,6 +64,7 @@ def save_model(
         If the path exists and is not a model, or is one and ``overwrite`` is not given.
     """
     target = Path(path).absolute()
+    restore_replaced(target)
     check_target(target, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
@@ -94,13 +95,7 @@ def save_model(
             **record,
         }
         write_atomic(temporary / "model.json", json.dumps(whole, indent=1).encode())
-        if target.exists():
-            aside = target.parent / f".tmp-old-{target.name}-{uuid.uuid4().hex[:8]}"
-            os.rename(target, aside)
-            os.rename(temporary, target)
-            shutil.rmtree(aside)
-        else:
-            os.rename(temporary, target)
+        put_directory(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

@@ -30,7 +30,7 @@ SLAB_ROWS = 1 << 16
 
 #: columns that measure what sampling does to a second moment of distinct positions
 N_PROBES = 8
-#: a few passes take the probes to two thirds of the extreme at least
+#: the basis has sought out the largest noise, which a few passes of independent probes do not quite reach
 PROBE_MARGIN = 1.5
 
 

@@ -37,13 +37,14 @@ class Pieces:
             for start in range(0, max(1, shard.n_documents), n_documents)
         ]
         self._pieces = pieces
+        # The numbers of entries stay those of the whole shard, which is read for every piece: memory is planned
+        # from them.
         self.shards = tuple(
             replace(
                 (shard := corpus.shards[i]),
                 id=f"{shard.id}-{start}",
                 first=shard.first + start,
                 n_documents=stop - start,
-                # Memory is planned for the whole shard, which is read for every piece.
                 digest=f"{shard.digest}:{start}:{stop}",
             )
             for i, start, stop in pieces

@@ -15,6 +15,7 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.corpus.commit import put_directory, restore_replaced
 from distmom.engine import Engine, Observer, Pass, PassResult, Rows, Sums, SumSpec, open_engine, open_executor
 from distmom.errors import UsageError
 from distmom.models.heads import Scorer
@@ -111,6 +112,7 @@ def predict_corpus(
     target = Path(out).absolute()
     if top < 1:
         raise UsageError(f"top: expected at least 1, got {top}")
+    restore_replaced(target)
     if target.exists() and not (overwrite and (target / "predictions.tsv").exists()):
         raise UsageError(f"{target}: exists; choose another path, or overwrite earlier predictions")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -125,10 +127,7 @@ def predict_corpus(
         ):
             result = run_predictions(engine, model.scorer_, top)
             _write(temporary / "out", result, len(aligned.shards), top, model.label_names_)
-        if target.exists():
-            aside = temporary / "old"
-            os.rename(target, aside)
-        os.rename(temporary / "out", target)
+        put_directory(temporary / "out", target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return {

@@ -452,9 +452,11 @@ def test_workers_take_the_settings_of_deploy():
         "        [found] = d.run(lambda: dict(os.environ)).values()\n"
         "        print(found['MALLOC_TRIM_THRESHOLD_'], found['OMP_NUM_THREADS'])\n"
     )
+    # Dask leaves the settings of earlier workers in the environment, where they would take precedence.
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "OMP_"))}
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, "DASK_CONFIG": str(DEPLOY / "dask.yaml")},
+        env={**kept, "DASK_CONFIG": str(DEPLOY / "dask.yaml")},
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     assert done.stdout.split() == ["134217728", "1"]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from helpers import planted_corpus
-from scipy.sparse import csr_array, hstack, vstack
+from helpers import planted_matrices
+from scipy.sparse import csr_array, hstack
 
 from distmom.corpus import MemoryCorpus
 from distmom.errors import UsageError
@@ -12,9 +12,7 @@ from distmom.models import MultiLabelMoM
 
 @pytest.fixture(scope="module")
 def planted():
-    corpus = planted_corpus(1500, d=120, n_labels=12, k=4, shard_documents=300)[2]
-    blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
-    return vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
+    return planted_matrices()
 
 
 @pytest.fixture(scope="module")

@@ -101,3 +101,14 @@ def test_states_that_are_noise_are_refused_with_the_number_that_is_there(n, leng
             fit_states(engine, StateSettings(8, kind, n_power_iter=6, n_oversamples=8))
         lowered = StateSettings(8, kind, n_power_iter=6, n_oversamples=8, lower=True)
         assert fit_states(engine, lowered).diagnostics["n_states"] == 4
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("k", [3, 6])
+def test_no_state_is_taken_for_noise_and_little_noise_for_a_state(k, seed):
+    corpus = planted_corpus(1000, d=150, n_labels=20, k=k, seed=seed, length=(6, 10))[2]
+    settings = StateSettings(
+        2 * k, MomentKind("distinct", binary=False), n_power_iter=6, n_oversamples=2 * k, lower=True
+    )
+    with open_engine(corpus) as engine:
+        assert k <= fit_states(engine, settings).diagnostics["n_states"] <= k + 1

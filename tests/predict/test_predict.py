@@ -1,8 +1,11 @@
+import os
+from pathlib import Path
+
 import anndata
 import numpy as np
 import pytest
 import zarr
-from helpers import planted_corpus
+from helpers import planted_matrices
 from scipy.sparse import csr_array, vstack
 
 from distmom.corpus import MemoryCorpus, from_arrays
@@ -15,9 +18,7 @@ from distmom.predict.pieces import Pieces, in_pieces
 
 @pytest.fixture(scope="module")
 def planted():
-    corpus = planted_corpus(1500, d=120, n_labels=12, k=4, shard_documents=300)[2]
-    blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
-    return vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
+    return planted_matrices()
 
 
 @pytest.fixture(scope="module")
@@ -200,3 +201,22 @@ def test_pieces_are_the_documents_in_order_and_do_not_change_predictions(
     monkeypatch.setattr("distmom.predict.pieces.PIECE_DOCUMENTS", 50)
     predict_corpus(model, on_disk, tmp_path / "pieces")
     assert lines(tmp_path / "pieces") == lines(tmp_path / "whole")
+
+
+def test_earlier_predictions_survive_when_new_ones_cannot_take_their_place(
+    model, on_disk, tmp_path, monkeypatch
+):
+    predict_corpus(model, on_disk, tmp_path / "out", top=2)
+    before = lines(tmp_path / "out")
+    rename = os.rename
+
+    def fails(source, target):
+        if Path(source).name == "out" and Path(source).parent.name.startswith(".tmp-"):
+            raise OSError("no")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(OSError, match="no"):
+        predict_corpus(model, on_disk, tmp_path / "out", top=3, overwrite=True)
+    assert lines(tmp_path / "out") == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
