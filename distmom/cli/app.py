@@ -39,11 +39,13 @@ from distmom.corpus.ingest import detect_format
 from distmom.engine import Executor, open_executor
 from distmom.errors import ClusterError, InputError, StoreError, UsageError
 from distmom.evaluate.evaluation import evaluate_corpus
+from distmom.evaluate.recovery import score_recovery
 from distmom.evaluate.report import write_report
 from distmom.models import MultiLabelMoM
 from distmom.models.artifact import check_target, load_record
 from distmom.models.planning import plan_fit, plan_to_json
 from distmom.predict import predict_corpus
+from distmom.simulate import PRESETS, load_truth, preset, synthesise
 
 
 @click.group(
@@ -223,6 +225,50 @@ def ingest_command(
             min_df=min_df, max_df=_count_or_share(max_df, "--max-df"),
             stop_words=stop_words, ngram_max=ngrams, shard_documents=shard_docs, overwrite=overwrite,
             like=_like(MultiLabelMoM.load(like)) if like else None, map=executor.map, progress=progress.stage,
+        )  # fmt: skip
+    _print(_describe_corpus(corpus), as_json)
+
+
+@cli.command()
+@click.argument("preset_name", metavar="PRESET", type=click.Choice(list(PRESETS)))
+@click.argument("dst", type=click.Path())
+@click.option("--docs", type=click.IntRange(min=1), default=None, help="Documents. [default: the preset's]")
+@click.option("--words", type=click.IntRange(min=2), default=None, help="Words. [default: the preset's]")
+@click.option("--states", type=click.IntRange(1, 65536), default=None, help="States. [default: the preset's]")
+@click.option(
+    "--first",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Number of the first document; for test documents, the number of training documents.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything.")
+@click.option(
+    "--shard-docs", type=click.IntRange(min=1), default=20000, show_default=True, help="Documents a shard."
+)
+@overwrite_option
+@cluster_options
+@json_option
+def synth(
+    preset_name: str, dst: str, docs: int | None, words: int | None, states: int | None, first: int, seed: int,
+    shard_docs: int, overwrite: bool, workers: int | None, memory_limit: int | None, scheduler: str | None,
+    quiet: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Draw a planted corpus of the size of a known one, with its truth in DST.truth.
+
+    The same documents come out whatever the number of workers and the size of shards.
+
+    
+    Examples: distmom synth wikilshtc train --docs 200000
+              distmom synth wikilshtc test --first 200000 --docs 10000
+              distmom fit train model --head posterior
+              distmom evaluate model test --truth test.truth
+    """
+    model = preset(preset_name, n_documents=docs, n_words=words, n_states=states, seed=seed)
+    with PassProgress(quiet=quiet) as progress, _executor(workers, memory_limit, scheduler) as executor:
+        corpus = synthesise(
+            model, dst, first=first, shard_documents=shard_docs, overwrite=overwrite, map=executor.map,
+            progress=progress.stage,
         )  # fmt: skip
     _print(_describe_corpus(corpus), as_json)
 
@@ -532,12 +578,18 @@ def predict(
     "--propensity-a", type=float, default=0.55, show_default=True, help="A of the propensity model."
 )
 @click.option("--propensity-b", type=float, default=1.5, show_default=True, help="B of the propensity model.")
+@click.option(
+    "--truth",
+    type=click.Path(),
+    default=None,
+    help="Truth of a planted corpus: also score the recovery of its states.",
+)
 @input_options
 @cluster_options
 @json_option
 def evaluate(
     model: str, src: str, head: str | None, auc_documents: int | None, propensity_a: float, propensity_b: float,
-    workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+    truth: str | None, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Measure a model on labelled documents.
 
@@ -548,6 +600,7 @@ def evaluate(
     names = [name for name, _ in fitted.scorer_.heads]
     if head is not None and head not in names:
         raise UsageError(f"--head: expected one of {', '.join(names)}, got {head!r}")
+    recovery = score_recovery(fitted, load_truth(truth)) if truth is not None else {}
     with (
         PassProgress(quiet=quiet) as progress,
         _executor(workers, memory_limit, scheduler) as executor,
@@ -557,7 +610,7 @@ def evaluate(
             fitted, corpus, head=head, auc_documents=auc_documents, propensity_a=propensity_a,
             propensity_b=propensity_b, client=executor, memory_limit=memory_limit, observer=progress,
         )  # fmt: skip
-    _print(metrics, as_json)
+    _print({**metrics, **recovery}, as_json)
 
 
 def _main_metrics(metrics: dict[str, float]) -> dict[str, float]:
