@@ -12,12 +12,16 @@ from distmom.engine.run import (
     PassDone,
     PassResult,
     PassStarted,
+    Tallies,
+    TallResult,
     open_engine,
 )
-from distmom.engine.state import RunDirectory, StoredArray, StoredRows
+from distmom.engine.state import Columns, RunDirectory, StoredArray, StoredColumns, StoredRows
 from distmom.engine.sums import Sums, SumSpec, merge
+from distmom.engine.tall import Partials, TallSum
 
 __all__ = [
+    "Columns",
     "Csr",
     "Engine",
     "Event",
@@ -27,6 +31,7 @@ __all__ = [
     "MixedRows",
     "Observer",
     "OnCluster",
+    "Partials",
     "Pass",
     "PassDone",
     "PassPlan",
@@ -36,9 +41,13 @@ __all__ = [
     "RunDirectory",
     "Selection",
     "StoredArray",
+    "StoredColumns",
     "StoredRows",
     "SumSpec",
     "Sums",
+    "TallResult",
+    "TallSum",
+    "Tallies",
     "Together",
     "fingerprint",
     "merge",

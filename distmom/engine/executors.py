@@ -43,6 +43,11 @@ class Executor(Protocol):
 
     description: str
 
+    @property
+    def n_threads(self) -> int:
+        """Number of tasks that run at a time."""
+        ...
+
     def reduce(
         self,
         function: Callable[..., Any],
@@ -81,6 +86,7 @@ class InProcess:
     """Run every task here, one after the other, holding no more partial sums than the tree is deep."""
 
     description = "in this process"
+    n_threads = 1
 
     def reduce(
         self,
@@ -124,6 +130,11 @@ class OnCluster:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.description = f"on {_n_threads(client)} threads of {client.scheduler.address}"
+
+    @property
+    def n_threads(self) -> int:
+        """Number of threads of all workers."""
+        return max(1, _n_threads(self.client))
 
     def reduce(
         self,

@@ -74,11 +74,14 @@ class Pass:
         Which documents the pass sees; None means all.
     features : slice or None
         The slab of the vocabulary whose sums are held; set by the engine, None means all.
+    columns : slice or None
+        The slab of columns of separable tall sums that is held; set by the engine, None means all.
     """
 
     n_words: int
     selection: Selection | None = None
     features: slice | None = None
+    columns: slice | None = None
 
     #: rows of a block that are added at a time
     block_rows = 2048
@@ -95,6 +98,15 @@ class Pass:
         """The slab of the vocabulary as a slice with both ends."""
         return self.features if self.features is not None else slice(0, self.n_words)
 
+    def for_columns(self, index: int, columns: tuple[slice, ...]) -> Pass:
+        """Return the pass over one of the slabs of columns."""
+        return replace(self, columns=columns[index])
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of the stored matrices that a task reads, all columns together."""
+        return 0
+
     def specs(self) -> dict[str, SumSpec]:
         """Return name and shape of every sum."""
         raise TypeError(f"{type(self).__name__} does not define its sums")
@@ -105,7 +117,7 @@ class Pass:
 
     def zero(self) -> Sums:
         """Return the sums over no document."""
-        return Sums({name: spec.zero(self.slab) for name, spec in self.specs().items()})
+        return Sums({name: spec.zero(self.slab) for name, spec in self.specs().items() if spec.tall is None})
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         """Add one block to ``sums`` in place and return the rows to be stored, if any.

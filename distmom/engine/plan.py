@@ -12,11 +12,21 @@ from itertools import pairwise
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine.passes import Pass
+from distmom.engine.sums import SumSpec
+from distmom.engine.tall import FREQUENT
 from distmom.errors import UsageError
 
 #: what all partial sums of one pass together may take before there are fewer groups
 PARTIALS_BYTES = 1 << 30
 MIN_GROUPS, MAX_GROUPS = 12, 128
+#: slabs that a vocabulary, or a stored matrix, is cut into at most
+MAX_SLABS = 64
+#: tall sums up to this size are added in float64 throughout
+SMALL_TALL_BYTES = 64 << 20
+#: entries for each row of a tall sum below which a group costs more in sums than in entries
+ENTRIES_PER_ROW = 16
+#: share of a worker's limit that a task may fill: above, Dask spills and pauses
+LIMIT_SHARE = 0.7
 #: what a worker needs before it holds any sum: the interpreter and the libraries
 RESERVED_BYTES = 250 << 20
 #: partial sums that one task may hold at once: its own, an operand and the result of a merge
@@ -39,6 +49,12 @@ class PassPlan:
         Size of one partial sum (of the widest slab).
     task_bytes : int
         Projected peak of one task, the process included.
+    columns : tuple of slice
+        Slabs of the columns of separable tall sums; one scan is made for each.
+    n_mapped : int
+        Slabs of columns that stored matrices must be cut into to be read one after the other.
+    single : bool
+        Tall sums are in float32 but for the frequent rows.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -46,6 +62,9 @@ class PassPlan:
     fan_in: int
     partial_bytes: int
     task_bytes: int
+    columns: tuple[slice, ...] = ()
+    n_mapped: int = 1
+    single: bool = False
 
     @property
     def n_tasks(self) -> int:
@@ -54,10 +73,12 @@ class PassPlan:
         while level > 1:
             level = -(-level // self.fan_in)
             merges += level
-        return len(self.slabs) * (len(self.groups) + merges)
+        return max(1, len(self.columns)) * len(self.slabs) * (len(self.groups) + merges)
 
 
-def plan_pass(corpus: Corpus | MemoryCorpus, pass_: Pass, memory_limit: int | None = None) -> PassPlan:
+def plan_pass(
+    corpus: Corpus | MemoryCorpus, pass_: Pass, memory_limit: int | None = None, n_workers: int = 1
+) -> PassPlan:
     """Cut a pass into tasks that fit a worker's memory.
 
     Parameters
@@ -66,43 +87,122 @@ def plan_pass(corpus: Corpus | MemoryCorpus, pass_: Pass, memory_limit: int | No
     pass_ : Pass
     memory_limit : int or None
         Bytes that one worker may use.
+    n_workers : int
+        Workers that are there; more slabs of columns are made where there would be fewer tasks.
 
     Raises
     ------
     UsageError
-        If even a slab of one 64th of the vocabulary does not fit, with the numbers.
+        If even the narrowest slab does not fit, with the numbers.
     """
+    if any(spec.tall for spec in pass_.specs().values()):
+        return _plan_tall(corpus, pass_, memory_limit, n_workers)
     specs = pass_.specs().values()
     fixed = sum(s.projected_bytes for s in specs if not s.by_feature)
     by_feature = sum(s.projected_bytes for s in specs if s.by_feature)
-    block = _block_bytes(corpus, pass_)
+    base = RESERVED_BYTES + _block_bytes(corpus, pass_)
+    mapped = pass_.mapped_bytes
+    usable = None if memory_limit is None else int(LIMIT_SHARE * memory_limit)
 
-    def task_bytes(n_slabs: int) -> int:
-        return RESERVED_BYTES + block + LIVE_PARTIALS * (fixed + -(-by_feature // n_slabs))
+    def task_bytes(n_slabs: int, n_mapped: int) -> int:
+        return base + -(-mapped // n_mapped) + LIVE_PARTIALS * (fixed + -(-by_feature // n_slabs))
 
-    n_slabs = 1
-    while memory_limit is not None and task_bytes(n_slabs) > memory_limit:
-        n_slabs *= 2
-        if n_slabs > 64 or by_feature == 0:
-            needed = task_bytes(64 if by_feature else 1)
-            raise UsageError(
-                f"pass {pass_.name}: a task needs {_mib(needed)} MiB ({_mib(RESERVED_BYTES)} for the process, "
-                f"{_mib(block)} for a block of rows, {LIVE_PARTIALS} x {_mib(fixed)} for sums), the limit of a "
-                f"worker is {_mib(memory_limit)} MiB; raise the memory limit or lower n_components"
-            )
+    n_slabs = n_mapped = 1
+    while usable is not None and task_bytes(n_slabs, n_mapped) > usable:
+        # Reading a matrix slab by slab costs little, another scan for every slab of the vocabulary much.
+        if n_mapped < MAX_SLABS and mapped // n_mapped > RESERVED_BYTES // 4:
+            n_mapped *= 2
+        elif n_slabs < MAX_SLABS and by_feature:
+            n_slabs *= 2
+        else:
+            raise _too_large(pass_, task_bytes(n_slabs, n_mapped), base, memory_limit or 0)
     partial = fixed + -(-by_feature // n_slabs)
     bound = max(MIN_GROUPS, min(MAX_GROUPS, PARTIALS_BYTES // max(1, fixed + by_feature)))
-    n_groups = min(len(corpus.shards), bound)
-    edges = [len(corpus.shards) * g // n_groups for g in range(n_groups + 1)] if n_groups else [0]
     width = -(-pass_.n_words // n_slabs)
     return PassPlan(
-        groups=tuple(tuple(range(a, b)) for a, b in pairwise(edges)),
+        groups=_groups(corpus, bound),
         slabs=tuple(
             slice(a, min(a + width, pass_.n_words)) for a in range(0, max(1, pass_.n_words), max(1, width))
         ),
         fan_in=8 if fixed + by_feature < 32 << 20 else 2,
         partial_bytes=partial,
-        task_bytes=task_bytes(n_slabs),
+        task_bytes=task_bytes(n_slabs, n_mapped),
+        n_mapped=n_mapped,
+    )
+
+
+def _plan_tall(
+    corpus: Corpus | MemoryCorpus, pass_: Pass, memory_limit: int | None, n_workers: int
+) -> PassPlan:
+    """Plan a pass with tall sums.
+
+    A group adds its entries, then its partial sum is written and read again: there are so few groups that the
+    second costs little beside the first, and more slabs of columns where that leaves workers idle.
+    """
+    specs = pass_.specs().values()
+    tall = [spec for spec in specs if spec.tall]
+    small = sum(s.projected_bytes for s in specs if not s.tall)
+    single = sum(s.projected_bytes for s in tall) > SMALL_TALL_BYTES and all(
+        s.dtype == "float32" for s in tall
+    )
+    nnz = {
+        "words": sum(s.nnz_words for s in corpus.shards),
+        "labels": sum(s.nnz_labels for s in corpus.shards),
+    }
+
+    def tall_bytes(spec: SumSpec, width: int) -> int:
+        n_rows = spec.shape[0]
+        n_wide = min(n_rows, nnz[str(spec.tall)] // FREQUENT) if single else n_rows
+        return 4 * n_rows + width * (4 * n_rows * single + 8 * n_wide)
+
+    width = max((s.shape[1] for s in tall if s.separable), default=0)
+    apart = sum(tall_bytes(s, s.shape[1]) for s in tall if not s.separable)
+    base = RESERVED_BYTES + _block_bytes(corpus, pass_) + LIVE_PARTIALS * small + apart
+
+    def task_bytes(n_columns: int) -> int:
+        held = sum(tall_bytes(s, -(-width // n_columns)) for s in tall if s.separable)
+        return base + held + -(-pass_.mapped_bytes // n_columns)
+
+    if sum(s.projected_bytes for s in tall) <= SMALL_TALL_BYTES:
+        bound = MIN_GROUPS
+    else:
+        bound = min(nnz[str(s.tall)] // (ENTRIES_PER_ROW * max(1, s.shape[0])) for s in tall)
+        bound = max(2, min(MAX_GROUPS, bound))
+    groups = _groups(corpus, bound)
+    usable = None if memory_limit is None else int(LIMIT_SHARE * memory_limit)
+    most = width if width else MAX_SLABS
+    n_columns = 1
+    if width and groups:
+        n_columns = min(width, max(1, -(-n_workers // len(groups))))
+    while usable is not None and task_bytes(n_columns) > usable:
+        if n_columns >= most:
+            raise _too_large(pass_, task_bytes(n_columns), base, memory_limit or 0)
+        n_columns += 1
+    step = -(-width // n_columns) if width else 0
+    columns = tuple(slice(a, min(a + step, width)) for a in range(0, width, step)) if width else ()
+    return PassPlan(
+        groups=groups,
+        slabs=(slice(0, pass_.n_words),),
+        fan_in=8,
+        partial_bytes=task_bytes(n_columns) - base + apart,
+        task_bytes=task_bytes(n_columns),
+        columns=columns,
+        n_mapped=max(n_columns, len(columns)),
+        single=single,
+    )
+
+
+def _groups(corpus: Corpus | MemoryCorpus, bound: int) -> tuple[tuple[int, ...], ...]:
+    n_groups = min(len(corpus.shards), bound)
+    edges = [len(corpus.shards) * g // n_groups for g in range(n_groups + 1)] if n_groups else [0]
+    return tuple(tuple(range(a, b)) for a, b in pairwise(edges))
+
+
+def _too_large(pass_: Pass, needed: int, base: int, memory_limit: int) -> UsageError:
+    return UsageError(
+        f"pass {pass_.name}: a task needs {_mib(needed)} MiB ({_mib(base)} for the process and a block of rows, "
+        f"the rest for sums and matrices), a worker of {_mib(memory_limit)} MiB can give "
+        f"{_mib(int(LIMIT_SHARE * memory_limit))} without spilling; raise the memory limit or lower n_components"
     )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,13 +21,31 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine.executors import Executor, InProcess
 from distmom.engine.passes import Pass, fingerprint, resolve
 from distmom.engine.plan import PassPlan, plan_pass
-from distmom.engine.state import RunDirectory, StoredArray, StoredRows, write_rows
+from distmom.engine.state import (
+    SLAB_ROWS,
+    RunDirectory,
+    StoredArray,
+    StoredColumns,
+    StoredRows,
+    write_rows,
+)
 from distmom.engine.sums import Sums, merge
+from distmom.engine.tall import (
+    Partials,
+    RowFunction,
+    RowOutput,
+    Tall,
+    TallSum,
+    finish_output,
+    frequent_rows,
+    map_task,
+    write_partial,
+)
 
 _R = TypeVar("_R")
 
 #: changes when the way of adding changes, so that no total of an older way is taken
-KERNEL_VERSION = 1
+KERNEL_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -86,6 +107,54 @@ class Timing:
     seconds: float
     n_documents: int
     resumed: bool
+
+
+@dataclass
+class Tallies:
+    """The sums of a pass with tall sums.
+
+    Attributes
+    ----------
+    sums : Sums
+        The others.
+    tall : dict of str to Partials
+    """
+
+    sums: Sums
+    tall: dict[str, Partials]
+
+
+@dataclass
+class TallResult:
+    """What a pass with tall sums leaves behind.
+
+    Attributes
+    ----------
+    states : dict of str to StoredColumns
+    values : dict
+        JSON values.
+    """
+
+    states: dict[str, StoredColumns]
+    values: dict[str, Any]
+
+    def stored_arrays(self) -> list[StoredArray]:
+        """Return all states, slab by slab."""
+        return [part for stored in self.states.values() for part in stored.parts]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON values."""
+        states = {name: [vars(part) for part in stored.parts] for name, stored in self.states.items()}
+        return {"states": states, "values": self.values}
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> TallResult:
+        """Read what `to_json` has returned."""
+        states = {
+            name: StoredColumns(tuple(StoredArray(**part) for part in parts))
+            for name, parts in record["states"].items()
+        }
+        return cls(states, record["values"])
 
 
 @dataclass
@@ -159,8 +228,137 @@ class Engine:
         }
         return PassResult(total, stored, str(self.directory.path / "passes" / f"{pass_.name}-{key[:16]}"))
 
+    def run_tall(
+        self,
+        pass_: Pass,
+        finish: Callable[[Tallies], TallResult],
+        parameters: tuple[Any, ...] = (),
+    ) -> TallResult:
+        """Run a pass with tall sums, or take what was committed of it.
+
+        Parameters
+        ----------
+        pass_ : Pass
+        finish : callable
+            Called with the sums; makes states and numbers of them, which are committed. The tall sums
+            themselves are removed.
+        parameters : tuple
+            All that ``finish`` depends on beside the pass.
+
+        Raises
+        ------
+        UsageError, StoreError, ClusterError
+            As `run`.
+        """
+        started = time.monotonic()
+        key = fingerprint((KERNEL_VERSION, self.corpus.digest, pass_, parameters))
+        n_documents = self.corpus.n_documents
+        committed = self.directory.load_pass(pass_.name, key)
+        if committed is None:
+            result = finish(self._fold(pass_, key))
+            shutil.rmtree(self.directory.path / "partial", ignore_errors=True)
+            self.directory.commit_pass(
+                pass_.name, key, {}, {"rows": {}, **result.to_json()}, result.stored_arrays()
+            )
+        else:
+            result = TallResult.from_json(committed[1])
+        seconds = time.monotonic() - started
+        self.timings.append(Timing(pass_.name, seconds, n_documents, committed is not None))
+        self.observer(PassDone(pass_.name, n_documents, seconds, committed is not None))
+        return result
+
+    def _fold(self, pass_: Pass, key: str) -> Tallies:
+        """Add all documents into files of partial tall sums."""
+        plan = self.plan(pass_)
+        shutil.rmtree(self.directory.path / "partial", ignore_errors=True)
+        n_slabs = max(1, len(plan.columns))
+        self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), n_slabs))
+        prefix = self.directory.path / "partial" / f"{pass_.name}-{key[:16]}"
+        frequency = {"words": self.corpus.document_frequency, "labels": self.corpus.label_frequency}
+        frequent: dict[str, StoredArray] = {}
+        tall = {name: spec for name, spec in pass_.specs().items() if spec.tall}
+        if plan.single:
+            kinds = {str(spec.tall) for spec in tall.values()}
+            frequent = {kind: self.put(frequent_rows(np.asarray(frequency[kind]))) for kind in kinds}
+        sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
+        arguments = [
+            (self.corpus, group, pass_.for_columns(j, plan.columns) if plan.columns else pass_, frequent,
+             plan.single, str(prefix), i, j)
+            for i, group in enumerate(plan.groups)
+            for j in range(n_slabs)
+        ]  # fmt: skip
+
+        def on_done(index: int) -> None:
+            self.observer(GroupDone(pass_.name, sizes[index // n_slabs] // n_slabs))
+
+        sums = Sums(pass_.zero())
+        if arguments:
+            sums = self.executor.reduce(fold_tall, arguments, merge, plan.fan_in, on_done, pass_.name)
+        partials = {}
+        for name, spec in tall.items():
+            n_rows, width = spec.shape
+            columns = plan.columns if spec.separable else (slice(0, width),)
+            partials[name] = Partials(
+                str(prefix / name), n_rows, width, len(plan.groups), columns or (slice(0, width),),
+                "float32" if plan.single else "float64", frequent.get(str(spec.tall)),
+            )  # fmt: skip
+        return Tallies(sums, partials)
+
+    def plan(self, pass_: Pass) -> PassPlan:
+        """Return how a pass is cut here."""
+        return plan_pass(self.corpus, pass_, self.memory_limit, self.executor.n_threads)
+
+    def map_rows(
+        self,
+        function: RowFunction,
+        inputs: Sequence[Tall],
+        n_rows: int,
+        outputs: Mapping[str, tuple[int, str]],
+        *arguments: Any,
+    ) -> tuple[dict[str, StoredArray], Sums]:
+        """Call a function on slabs of rows of tall matrices, wherever there is a worker.
+
+        Parameters
+        ----------
+        function : callable
+            Called with the rows as a slice, a slab of every input and ``arguments``; returns slabs of rows of
+            the outputs, and sums that are added up in the order of the slabs.
+        inputs : sequence of Partials, StoredArray, StoredColumns or ndarray
+        n_rows : int
+        outputs : mapping of str to (int, str)
+            Width and type of every output.
+        *arguments
+            Small.
+
+        Returns
+        -------
+        outputs : dict of str to StoredArray
+        sums : Sums
+        """
+        files = {
+            name: RowOutput.create(self.directory.new_state(), n_rows, width, dtype)
+            for name, (width, dtype) in outputs.items()
+        }
+        digests: dict[str, list[str]] = {name: [] for name in files}
+        total: Sums | None = None
+        work = partial(map_task, function, tuple(inputs), files, n_rows, arguments)
+        try:
+            for written, sums in self.executor.map(work, range(-(-n_rows // SLAB_ROWS))):
+                for name, digest in written.items():
+                    digests[name].append(digest)
+                total = Sums(sums) if total is None else total + sums
+            stored = {
+                name: finish_output(file, (n_rows, file.width), digests[name], self.directory.path / "states")
+                for name, file in files.items()
+            }
+        except BaseException:
+            for file in files.values():
+                Path(file.path).unlink(missing_ok=True)
+            raise
+        return stored, total if total is not None else Sums()
+
     def _compute(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, dict[str, Any]]:
-        plan = plan_pass(self.corpus, pass_, self.memory_limit)
+        plan = self.plan(pass_)
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), len(plan.slabs)))
         by_slab: list[Sums] = []
         digests: dict[str, Any] = {}
@@ -204,10 +402,18 @@ def open_engine(
     if observer is not None:
         options["observer"] = observer
     if directory is not None:
-        yield Engine(corpus, RunDirectory(directory), **options)
+        engine = Engine(corpus, RunDirectory(directory), **options)
+        try:
+            yield engine
+        finally:
+            engine.directory.flush()
         return
     with tempfile.TemporaryDirectory(prefix="distmom-") as temporary:
-        yield Engine(corpus, RunDirectory(temporary), **options)
+        engine = Engine(corpus, RunDirectory(temporary), **options)
+        try:
+            yield engine
+        finally:
+            engine.directory.close()
 
 
 @dataclass
@@ -232,25 +438,68 @@ def fold_group(
     with threadpool_limits(limits=1):
         opened = resolve(pass_)
         sums = opened.zero()
-        digests: dict[str, dict[str, str]] = {}
-        for index in shards:
-            shard = corpus.read_shard(index)
-            stored = {name: handle.read(index) for name, handle in rows.items()}
-            written: dict[str, list[np.ndarray]] = {}
-            for start in range(0, shard.n_documents, opened.block_rows):
-                window = slice(start, min(start + opened.block_rows, shard.n_documents))
-                block = shard.take(window)
-                block_rows = {name: value[window] for name, value in stored.items()}
-                if opened.selection is not None:
-                    mask = opened.selection.mask(shard.first + window.start, window.stop - window.start)
-                    block = block.take(mask)
-                    block_rows = {name: value[mask] for name, value in block_rows.items()}
-                for name, value in (opened.add(sums, block, block_rows) or {}).items():
-                    written.setdefault(name, []).append(value)
-            for name, values in written.items():
-                digest = write_rows(f"{outputs}/{name}", index, np.concatenate(values))
-                digests.setdefault(name, {})[str(index)] = digest
-        return _Partial(sums, digests)
+        return _Partial(sums, _accumulate(corpus, shards, opened, sums, rows, outputs))
+
+
+def fold_tall(
+    corpus: Corpus | MemoryCorpus,
+    shards: tuple[int, ...],
+    pass_: Pass,
+    frequent: Mapping[str, StoredArray],
+    single: bool,
+    prefix: str,
+    group: int,
+    slab: int,
+) -> Sums:
+    """Stream the shards of one group into tall accumulators, leave them in files, and return the other sums."""
+    with threadpool_limits(limits=1):
+        opened = resolve(pass_)
+        sums = opened.zero()
+        small = list(sums)
+        columns = opened.columns
+        for name, spec in opened.specs().items():
+            if spec.tall is None or (slab > 0 and not spec.separable):
+                continue
+            n_rows, width = spec.shape
+            if columns is not None and spec.separable:
+                width = columns.stop - columns.start
+            rows = frequent[spec.tall].load() if single else None
+            sums[name] = TallSum.zero(n_rows, width, rows)
+        _accumulate(corpus, shards, opened, sums, {}, "")
+        for name in sums.keys() - set(small):
+            write_partial(f"{prefix}/{name}-{group}-{slab}", sums[name])
+        # Every slab of columns meets all documents: one of them counts.
+        return Sums({name: sums[name] if slab == 0 else np.zeros_like(sums[name]) for name in small})
+
+
+def _accumulate(
+    corpus: Corpus | MemoryCorpus,
+    shards: tuple[int, ...],
+    opened: Pass,
+    sums: Sums,
+    rows: Mapping[str, StoredRows],
+    outputs: str,
+) -> dict[str, dict[str, str]]:
+    """Add shards to sums block by block; return the digests of the rows stored."""
+    digests: dict[str, dict[str, str]] = {}
+    for index in shards:
+        shard = corpus.read_shard(index)
+        stored = {name: handle.read(index) for name, handle in rows.items()}
+        written: dict[str, list[np.ndarray]] = {}
+        for start in range(0, shard.n_documents, opened.block_rows):
+            window = slice(start, min(start + opened.block_rows, shard.n_documents))
+            block = shard.take(window)
+            block_rows = {name: value[window] for name, value in stored.items()}
+            if opened.selection is not None:
+                mask = opened.selection.mask(shard.first + window.start, window.stop - window.start)
+                block = block.take(mask)
+                block_rows = {name: value[mask] for name, value in block_rows.items()}
+            for name, value in (opened.add(sums, block, block_rows) or {}).items():
+                written.setdefault(name, []).append(value)
+        for name, values in written.items():
+            digest = write_rows(f"{outputs}/{name}", index, np.concatenate(values))
+            digests.setdefault(name, {})[str(index)] = digest
+    return digests
 
 
 def merge_partials(parts: Iterable[_Partial]) -> _Partial:

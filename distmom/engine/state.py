@@ -6,8 +6,10 @@ Layout of a run directory::
     states/<digest>.npy             arrays that passes read (bases, whitening matrices)
     passes/<name>-<fingerprint>/    one committed pass: an .npy a sum, and DONE.json written last
     rows/<name>-<fingerprint>/      one Zarr array a shard and row output
+    partial/<name>-<fingerprint>/   partial tall sums while a pass runs
 
-A pass is committed by the rename of its directory. A rerun asks for a pass by its fingerprint, which holds
+A pass is committed by the rename of its directory, once all it holds and refers to is on the disk; the next pass
+does not wait for the disk. A rerun asks for a pass by its fingerprint, which holds
 its parameters, the digests of its inputs and the digest of the corpus, so a stale result is never taken.
 """
 
@@ -15,10 +17,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
+import queue
 import shutil
+import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -29,9 +34,12 @@ import zarr
 from scipy.sparse import csr_array
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from distmom.corpus.commit import sha256_file, write_atomic
+from distmom.corpus.commit import sha256_file, sync_path, write_atomic
 from distmom.engine.sums import Sum, Sums
 from distmom.errors import StoreError
+
+#: rows of a tall array that are read, worked on and digested together
+SLAB_ROWS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class StoredArray:
     path : str
         An ``.npy`` file that all workers can read.
     digest : str
-        sha256 of shape, type and bytes.
+        As told by `state_digest`.
     """
 
     path: str
@@ -57,7 +65,7 @@ class StoredArray:
 @lru_cache(maxsize=64)
 def _mapped(path: str, digest: str) -> np.ndarray:
     array = _map(path)
-    if (got := array_digest(array)) != digest:
+    if (got := state_digest(array)) != digest:
         raise StoreError(f"{path}: state differs: expected sha256 {digest[:12]}, got {got[:12]}")
     return array
 
@@ -68,6 +76,55 @@ def _map(path: str) -> np.ndarray:
     except (OSError, ValueError) as error:
         raise StoreError(f"{path}: cannot be read: {error}") from error
     return array
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A matrix in slabs of columns.
+
+    Attributes
+    ----------
+    parts : tuple of ndarray of shape (n_rows, width_i)
+    """
+
+    parts: tuple[np.ndarray, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows, and columns of all slabs."""
+        return len(self.parts[0]), sum(part.shape[1] for part in self.parts)
+
+    def each(self) -> Iterator[np.ndarray]:
+        """Yield the slabs; those that are mapped files are given back to the system, where there are several.
+
+        Mapped pages count as memory of the process, and a limit that called for slabs has no room for all.
+        """
+        for part in self.parts:
+            yield part
+            mapped = getattr(part, "_mmap", None)
+            if mapped is not None and len(self.parts) > 1:
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+
+@dataclass(frozen=True)
+class StoredColumns:
+    """A matrix on disk in slabs of columns.
+
+    Attributes
+    ----------
+    parts : tuple of StoredArray
+    """
+
+    parts: tuple[StoredArray, ...]
+
+    @property
+    def digest(self) -> str:
+        """Digest of all slabs."""
+        return hashlib.sha256(json.dumps([part.digest for part in self.parts]).encode()).hexdigest()
+
+    def load(self) -> Columns:
+        """Map the slabs into memory; StoreError if one is gone or has changed."""
+        return Columns(tuple(part.load() for part in self.parts))
 
 
 @dataclass(frozen=True)
@@ -111,6 +168,21 @@ def array_digest(array: np.ndarray) -> str:
     digest = hashlib.sha256(f"{array.shape}{array.dtype.str}".encode())
     digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
+
+
+def state_digest(array: np.ndarray) -> str:
+    """Digest of shape, type and slabs of rows of an array, so that slabs can be digested where they are made."""
+    rows = array.reshape(-1) if array.ndim == 0 else array
+    slabs = [
+        hashlib.sha256(np.ascontiguousarray(rows[start : start + SLAB_ROWS]).data).hexdigest()
+        for start in range(0, len(rows), SLAB_ROWS)
+    ]
+    return slab_digest(array.shape, array.dtype, slabs)
+
+
+def slab_digest(shape: tuple[int, ...], dtype: np.dtype[Any], slabs: Sequence[str]) -> str:
+    """Digest of an array, given the sha256 of its slabs of rows."""
+    return hashlib.sha256(f"{shape}{dtype.str}{','.join(slabs)}".encode()).hexdigest()
 
 
 def write_rows(directory: str, shard: int, rows: np.ndarray) -> str:
@@ -160,21 +232,43 @@ class RunDirectory:
         self.path = Path(path).absolute()
         for name in ("states", "passes", "rows"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
+        self._committer = _Committer()
 
     def put(self, array: np.ndarray) -> StoredArray:
         """Write an array once and return its handle; equal arrays share one file."""
         array = np.ascontiguousarray(array)
-        digest = array_digest(array)
+        digest = state_digest(array)
         path = self.path / "states" / f"{digest[:32]}.npy"
         if not path.exists():
-            write_atomic(path, partial(np.save, arr=array, allow_pickle=False))
+            temporary = self.new_state()
+            np.save(temporary, array, allow_pickle=False)
+            os.replace(temporary, path)
         return StoredArray(str(path), digest)
+
+    def new_state(self) -> Path:
+        """Return a name for a state whose digest is not known yet."""
+        return self.path / "states" / f".tmp-{uuid.uuid4().hex}.npy"
+
+    def flush(self) -> None:
+        """Wait until all passes are committed; raises what a commit has raised."""
+        self._committer.flush()
+
+    def close(self) -> None:
+        """Give up the commits that wait: the run is no longer needed."""
+        self._committer.close()
 
     def rows_directory(self, name: str, key: str, output: str) -> str:
         """Where a row output of a pass is stored."""
         return str(self.path / "rows" / f"{name}-{key[:16]}" / output)
 
-    def commit_pass(self, name: str, key: str, sums: Mapping[str, Sum], record: dict[str, Any]) -> None:
+    def commit_pass(
+        self,
+        name: str,
+        key: str,
+        sums: Mapping[str, Sum],
+        record: dict[str, Any],
+        states: Sequence[StoredArray] = (),
+    ) -> None:
         """Write the total of a pass and commit it.
 
         Parameters
@@ -184,7 +278,24 @@ class RunDirectory:
         sums : mapping of str to ndarray or csr_array
         record : dict
             What else the pass returned, JSON values only.
+        states : sequence of StoredArray
+            States that the record names. With them the commit goes on in the background, and `flush` waits
+            for it.
         """
+        if states:
+            paths = [state.path for state in states]
+            small = {sum_name: np.array(value) for sum_name, value in sums.items()}
+            self._committer.add(partial(self._sync_and_commit, paths, name, key, small, record))
+        else:
+            self._commit(name, key, sums, record)
+
+    def _sync_and_commit(self, paths: list[str], *commit: Any) -> None:
+        for path in paths:
+            sync_path(path)
+        sync_path(self.path / "states")
+        self._commit(*commit)
+
+    def _commit(self, name: str, key: str, sums: Mapping[str, Sum], record: dict[str, Any]) -> None:
         target = self.path / "passes" / f"{name}-{key[:16]}"
         if target.exists():
             # Only a pass that failed its check on loading is computed again.
@@ -251,8 +362,48 @@ class RunDirectory:
         return problems
 
 
+class _Committer:
+    """Does one thing after the other in a thread that does not keep the process alive."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._error: BaseException | None = None
+
+    def add(self, work: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="distmom-commit", daemon=True)
+            self._thread.start()
+        self._waiting.put(work)
+
+    def _run(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            if self._closed or self._error is not None:
+                continue
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 (raised by flush, in the thread that waits)
+                self._error = error
+
+    def flush(self) -> None:
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+            self._thread = None
+        if self._error is not None and not self._closed:
+            error, self._error = self._error, None
+            raise error
+
+    def close(self) -> None:
+        self._closed = True
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread = None
+
+
 def _check_state(path: Path) -> None:
-    got = array_digest(_map(str(path)))
+    got = state_digest(_map(str(path)))
     if got[:32] != path.stem:
         raise StoreError(f"{path}: state differs: expected sha256 {path.stem[:12]}, got {got[:12]}")
 

@@ -31,6 +31,10 @@ class SumSpec:
         The sum is a CSR matrix (two-dimensional, by feature).
     n_bytes : int or None
         Projected size of a sparse sum, whose shape does not tell it.
+    tall : {"words", "labels"} or None
+        The sum has one row a word (label) and stays in files (see `distmom.engine.tall`).
+    separable : bool
+        Columns of a tall sum may be added in scans of their own.
     """
 
     shape: tuple[int, ...]
@@ -38,6 +42,8 @@ class SumSpec:
     by_feature: bool = False
     sparse: bool = False
     n_bytes: int | None = None
+    tall: str | None = None
+    separable: bool = False
 
     @property
     def projected_bytes(self) -> int:

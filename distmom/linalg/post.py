@@ -84,15 +84,27 @@ def mixture_parameters(
             f"of shape {unwhiten.shape} do not belong together"
         )
     large = lam > min_eigenvalue
-    raw_weights = np.zeros(k)
-    raw_weights[large] = lam[large] ** -2.0
     components, column_sums, clipped = clip_columns(unwhiten @ (V * lam))
     usable = large & (components.sum(axis=0) > 0.0)
-    if not usable.any():
-        raise NumericalError(f"none of the {k} components has an eigenvalue and a mass above zero")
+    weights, _ = mixing_weights(lam, usable)
+    raw_weights = mixing_weights(lam, large)[1]
     components[:, ~usable] = 0.0
-    weights = np.where(usable, raw_weights, 0.0)
-    return Mixture(weights / weights.sum(), components, raw_weights, column_sums, clipped, usable)
+    return Mixture(weights, components, raw_weights, column_sums, clipped, usable)
+
+
+def mixing_weights(eigenvalues: Array, usable: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Return the weights ``lambda_i ** -2`` of the usable components, normalised and raw (theorem 4.3).
+
+    Raises
+    ------
+    NumericalError
+        If no component is usable.
+    """
+    if not usable.any():
+        raise NumericalError(f"none of the {len(usable)} components has an eigenvalue and a mass above zero")
+    raw = np.zeros(len(usable))
+    raw[usable] = eigenvalues[usable] ** -2.0
+    return raw / raw.sum(), raw
 
 
 def clip_columns(M: ArrayLike) -> tuple[Array, Array, Array]:

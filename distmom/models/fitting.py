@@ -29,7 +29,7 @@ from distmom.models.scorers import (
     sparse_head,
 )
 from distmom.models.selection import Choice, choose_blend, score_held_out
-from distmom.models.states import States, StateSettings, extend_states, fit_states, smoothed
+from distmom.models.states import States, StateSettings, extend_states, fit_states
 
 logger = logging.getLogger(__name__)
 
@@ -142,8 +142,7 @@ class HeadFitter:
         if fitted.states is not None:
             for name, state_head in self._state_heads(fitted.states).items():
                 if name in weights:
-                    scaled = np.float32(weights[name]) * state_head.label_states
-                    heads[name] = replace(state_head, label_states=scaled)
+                    heads[name] = replace(state_head, factor=weights[name])
         return heads
 
     def _fit_parts(self, selection: Selection | None, weights: dict[str, float] | None) -> Fitted:
@@ -257,14 +256,13 @@ class HeadFitter:
         return sketch_neighbors(ridge, labels)
 
     def _state_heads(self, states: States) -> dict[str, StateHead]:
-        frequency = np.asarray(self.engine.corpus.document_frequency, np.float64)
-        smooth = smoothed(states.components.T, frequency, self.states.smoothing)
-        log_topics = np.log(smooth).astype(np.float32)
+        columns = states.log_topics.load()
+        log_topics = columns.parts[0] if len(columns.parts) == 1 else columns
         log_weights = np.log(states.weights)
-        return {
-            "moment": StateHead(log_topics, log_weights, states.label_states.T.astype(np.float32)),
-            "posterior": StateHead(log_topics, log_weights, states.label_posteriors.T.astype(np.float32)),
-        }
+        heads = {"posterior": StateHead(log_topics, log_weights, states.label_posteriors.T)}
+        if states.label_states is not None:
+            heads["moment"] = StateHead(log_topics, log_weights, states.label_states.T)
+        return heads
 
 
 def _votes(index: NeighborsHead, weights: dict[str, float]) -> NeighborsHead:

@@ -82,20 +82,25 @@ class StateHead:
 
     Attributes
     ----------
-    log_topics : ndarray of shape (d, k)
+    log_topics : matrix of shape (d, k)
+        An array, or slabs of columns.
     log_weights : ndarray of shape (k,)
     label_states : ndarray of shape (L, k)
         Columns sum to one.
+    factor : float
     """
 
     log_topics: Any
     log_weights: Any
     label_states: Any
+    factor: float = 1.0
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
-        """Add ``factor * P(h | x) Q'``."""
+        """Add ``factor * self.factor * P(h | x) Q'``."""
         posterior, _ = posteriors(query.block, self.log_topics, self.log_weights)
-        out += (factor * posterior).astype(np.float32) @ np.asarray(self.label_states, np.float32).T
+        out += (factor * self.factor * posterior).astype(np.float32) @ np.asarray(
+            self.label_states, np.float32
+        ).T
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, check_non_neg
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Engine, Observer, open_engine, open_executor
+from distmom.engine.state import SLAB_ROWS
 from distmom.errors import InputError, StoreError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.artifact import (
@@ -42,7 +44,8 @@ from distmom.models.heads import (
     StateHead,
 )
 from distmom.models.kernels import top_labels
-from distmom.models.states import States, StateSettings, check_size, smoothed
+from distmom.models.states import States, StateSettings, check_size
+from distmom.models.tall import smoothed_logs
 from distmom.moments.features import inverse_document_frequency
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
@@ -51,6 +54,7 @@ from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 AUTO_STATES = 100
 #: corpora up to this size are looked at for held-out documents before anything runs
 FEW_DOCUMENTS = 1000
+_STATES = ("components_", "weights_", "label_components_", "label_moments_", "spectrum_")
 _KINDS: dict[str, type[Head]] = {
     kind.__name__: kind for kind in (StateHead, RidgeHead, SparseHead, NeighborsHead, SketchNeighbors)
 }
@@ -343,13 +347,15 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
             single_precision=self.precision == "single",
             lower=not needed or self.force,
             decompose_on=self.decompose_on,
+            cross_moment=self.head != "posterior",
         )
 
     def _keep_states(self, states: States) -> None:
         self.components_ = states.components
         self.weights_ = states.weights
         self.label_components_ = states.label_posteriors
-        self.label_moments_ = states.label_states
+        if states.label_states is not None:
+            self.label_moments_ = states.label_states
         self.spectrum_ = states.spectrum
         self.diagnostics_.update(states.diagnostics)
 
@@ -391,8 +397,18 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         Multi-label paper, equation 14.
         """
         check_is_fitted(self, "components_")
-        smooth = smoothed(self.components_.T, self.document_frequency_.astype(np.float64), self.smoothing)
-        return posteriors(self._block(X), np.log(smooth), np.log(self.weights_))[0]
+        return posteriors(self._block(X), self._log_topics(), np.log(self.weights_))[0]
+
+    def _log_topics(self) -> np.ndarray:
+        """Return the logarithms that documents are scored with, (d, k)."""
+        frequency = self.document_frequency_.astype(np.float64)
+        total = float(np.sum(frequency + 0.5))
+        topics = self.components_.T
+        logs = np.empty(topics.shape, topics.dtype)
+        for start in range(0, len(topics), SLAB_ROWS):
+            rows = slice(start, start + SLAB_ROWS)
+            logs[rows] = smoothed_logs(topics[rows], frequency[rows], total, self.smoothing)
+        return logs
 
     def topics(self, n_top: int = 10) -> list[dict[str, Any]]:
         """Return the most probable words and labels of every state, states by falling weight.
@@ -447,14 +463,17 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
             "label_frequency": self.label_frequency_,
             "document_frequency": self.document_frequency_,
         }
-        for name in ("components_", "weights_", "label_components_", "label_moments_", "spectrum_"):
+        for name in _STATES:
             if hasattr(self, name):
-                value = getattr(self, name)
-                arrays[f"states/{name.rstrip('_')}"] = value if value.ndim < 2 else value.astype(np.float32)
+                # States are columns on disk, as they are computed: a row a word or label.
+                arrays[f"states/{name.rstrip('_')}"] = getattr(self, name).T
         if self.scorer_.basis is not None:
             arrays["basis"] = self.scorer_.basis
         heads = []
         for name, head in self.scorer_.heads:
+            if isinstance(head, StateHead):
+                # Its arrays follow from the states.
+                head = replace(head, log_topics=None, log_weights=None, label_states=None)
             heads.append(
                 {"name": name, "kind": type(head).__name__, "fields": pack(head, f"heads/{name}", arrays)}
             )
@@ -500,17 +519,24 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         model.timings_, model.fit_seconds_ = record["timings"], record["fit_seconds"]
         for name, value in arrays.items():
             if name.startswith("states/"):
-                setattr(model, name.removeprefix("states/") + "_", np.asarray(value, np.float64))
+                setattr(model, name.removeprefix("states/") + "_", value.T)
         model.basis_ = arrays.get("basis")
-        heads = tuple(
-            (entry["name"], unpack(_KINDS[entry["kind"]], entry["fields"], f"heads/{entry['name']}", arrays))
-            for entry in record["heads"]
-        )
+        heads = tuple((entry["name"], model._unpacked(entry, arrays)) for entry in record["heads"])
         model.scorer_ = Scorer(
             len(model.label_names_), model.idf_, heads, tuple(record["head_weights"]), model.basis_,
             model._label_factor(),
         )  # fmt: skip
         return model
+
+    def _unpacked(self, entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> Head:
+        """Rebuild a head from its record."""
+        head: Head = unpack(_KINDS[entry["kind"]], entry["fields"], f"heads/{entry['name']}", arrays)
+        if isinstance(head, StateHead):
+            labels = self.label_moments_ if entry["name"] == "moment" else self.label_components_
+            return replace(
+                head, log_topics=self._log_topics(), log_weights=np.log(self.weights_), label_states=labels.T
+            )
+        return head
 
 
 def _checked(X: Any, min_samples: int) -> Any:

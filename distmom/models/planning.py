@@ -65,7 +65,7 @@ def plan_fit(
     products = int(
         min(sum(s.nnz_words * s.nnz_labels / max(1, s.n_documents) for s in corpus.shards), d * n_labels)
     )
-    kind = settings.kind
+    kind, single = settings.kind, settings.single_precision
     passes: list[tuple[int, Pass]] = []
     if auto or model.head in ("ridge", "linear", "neighbors"):
         passes.append((times, CrossMomentPass(d, n_labels=n_labels, projected_nnz=products)))
@@ -77,10 +77,23 @@ def plan_fit(
             (times * model.n_residual_passes, ResidualPass(d, n_labels=n_labels, projected_nnz=products))
         )
     passes += [
-        (times, WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes)),
-        (times * settings.n_power_iter, WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, basis=0)),
-        (times, WordMomentsPass(d, kind=kind, rank=r)),
-        (times, LabelMomentsPass(d, n_labels=n_labels, n_states=k, kind=kind)),
+        (times, WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, single=single)),
+        (
+            times * settings.n_power_iter,
+            WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, basis=0, single=single),
+        ),
+        (times, WordMomentsPass(d, kind=kind, rank=r, single=single)),
+        (
+            times,
+            LabelMomentsPass(
+                d,
+                n_labels=n_labels,
+                n_states=k,
+                kind=kind,
+                single=single,
+                directions=0 if settings.cross_moment else None,
+            ),
+        ),
     ]
     planned = []
     for n_scans, pass_ in passes:
@@ -89,7 +102,8 @@ def plan_fit(
         plan = plan_pass(corpus, pass_, memory_limit)
         planned.append(
             PlannedPass(
-                pass_.name, n_scans, n_scans * plan.n_tasks, len(plan.slabs), plan.task_bytes,
+                pass_.name, n_scans, n_scans * plan.n_tasks, max(len(plan.slabs), len(plan.columns)),
+                plan.task_bytes,
                 sum(spec.projected_bytes for spec in pass_.specs().values()),
             )
         )  # fmt: skip

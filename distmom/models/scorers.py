@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,22 @@ from scipy.sparse.linalg import LinearOperator, svds
 from threadpoolctl import threadpool_limits
 
 from distmom.corpus.block import csr_from_parts
-from distmom.engine import Csr, Engine, MixedRows, Selection, StoredArray, Sums, merge
+from distmom.engine import (
+    Csr,
+    Engine,
+    MixedRows,
+    Selection,
+    StoredArray,
+    StoredColumns,
+    Sums,
+    Tallies,
+    TallResult,
+    merge,
+)
 from distmom.engine.csr import add_csr, drop_small
 from distmom.engine.passes import transform_fields
 from distmom.models.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
-from distmom.models.states import orthonormal_basis
+from distmom.models.tall import orthonormal_basis
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients
 from distmom.moments.residuals import ResidualPass
@@ -94,15 +106,13 @@ def sketch_basis(
     width = min(half + n_oversamples, d)
     basis: StoredArray | None = None
     for _ in range(n_power_iter + 1):
-        sketch = engine.run(
-            FeatureSketchPass(
-                d, features.selection, idf=features.idf, n_columns=width, seed=seed, basis=basis
-            )
-        ).sums["sketch"]
-        vectors = orthonormal_basis(np.asarray(sketch))
-        basis, width = engine.put(vectors), vectors.shape[1]
+        pass_ = FeatureSketchPass(
+            d, features.selection, idf=features.idf, n_columns=width, seed=seed, basis=basis
+        )
+        found = engine.run_tall(pass_, partial(_orthonormalised, engine, half), (half,))
+        basis, width = found.states["basis"].parts[0], found.values["rank"]
     with threadpool_limits(limits=1):
-        left = _leading(vectors, np.asarray(sketch), half)
+        left = found.states["left"].parts[0].load()
         frequency = np.maximum(np.asarray(features.cross["labels"], np.float64), 1.0)
         cross = _scipy(features.cross["cross"])
         weighted = csr_array(
@@ -127,11 +137,16 @@ def sketch_basis(
     return engine.put(left.astype(np.float32))
 
 
-def _leading(basis: np.ndarray, sketch: np.ndarray, k: int) -> np.ndarray:
-    """Return the k leading left directions of a sketch in the order of its singular values."""
-    small = basis.T @ sketch
-    u, _, _ = np.linalg.svd(small)
-    return np.asarray(basis @ u[:, :k])
+def _orthonormalised(engine: Engine, k: int, tallies: Tallies) -> TallResult:
+    """Return a basis of a sketch, and its k leading left directions in the order of its singular values."""
+    tall = tallies.tall["sketch"]
+    sketch = tall.read_rows(slice(0, tall.n_rows))
+    basis = orthonormal_basis(sketch)
+    with threadpool_limits(limits=1):
+        u, _, _ = np.linalg.svd(basis.T @ sketch)
+        left = basis @ u[:, :k]
+    states = {name: StoredColumns((engine.put(x),)) for name, x in (("basis", basis), ("left", left))}
+    return TallResult(states, {"rank": basis.shape[1]})
 
 
 def _rest(left: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -16,20 +16,34 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from distmom.engine import Engine, Selection, StoredArray, merge
+from distmom.engine import (
+    Engine,
+    Selection,
+    StoredColumns,
+    Tallies,
+    TallResult,
+    merge,
+)
 from distmom.engine.state import load_sums
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg import clip_columns, decompose, mixture_parameters, multilinear, orthonormalise, whiten
+from distmom.linalg import decompose, mixing_weights, multilinear, whiten
+from distmom.models.tall import (
+    WHOLE_BYTES,
+    clipped_columns,
+    column_masses,
+    next_directions,
+    state_rows,
+    store_columns,
+    to_columns,
+)
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.weighting import MomentKind
 from distmom.moments.words import WordMoments, WordMomentsPass, WordSketchPass, word_moments
 
-#: rows of a tall matrix that are orthonormalised at a time
-SLAB_ROWS = 1 << 16
-
-
 #: columns that measure what sampling does to a second moment of distinct positions
 N_PROBES = 8
+#: a state with a smaller eigenvalue has no meaningful weight
+MIN_EIGENVALUE = 1e-8
 #: the basis has sought out the largest noise, which a few passes of independent probes do not quite reach
 PROBE_MARGIN = 1.5
 
@@ -54,6 +68,8 @@ class StateSettings:
     lower : bool
         Take fewer states when the second moment does not carry as many, instead of refusing.
     decompose_on : {"scheduler", "client"}
+    cross_moment : bool
+        Also accumulate the cross moment of labels and pairs of words (equation 21).
     """
 
     n_states: int
@@ -66,6 +82,12 @@ class StateSettings:
     single_precision: bool = True
     lower: bool = False
     decompose_on: str = "scheduler"
+    cross_moment: bool = True
+
+    @property
+    def dtype(self) -> str:
+        """Type in which blocks are multiplied and tall results are held."""
+        return "float32" if self.single_precision else "float64"
 
 
 @dataclass(frozen=True)
@@ -78,28 +100,31 @@ class States:
         Probabilities of the states.
     components : ndarray of shape (k, d)
         Word probabilities, rows sum to one.
-    label_states : ndarray of shape (k, L)
+    label_states : ndarray of shape (k, L) or None
         Label probabilities from the cross moment (equation 21), rows sum to one.
     label_posteriors : ndarray of shape (k, L)
         The same from the posteriors of the training documents.
+    log_topics : StoredColumns
+        Logarithms of the smoothed word probabilities (d, k).
     spectrum : ndarray of shape (r,)
         Ritz values of the second moment.
-    basis : StoredArray
+    basis : StoredColumns
         Basis Q of the moments.
     directories : tuple of str
         Committed passes whose sums the moments are.
     noise : float
-        Level below which an eigenvalue of M2 is noise, as a share of the largest (see `_next_probes`).
+        Level below which an eigenvalue of M2 is noise, as a share of the largest (see `_next_basis`).
     diagnostics : dict
         Everything that says how far to trust the fit; JSON values.
     """
 
     weights: np.ndarray
     components: np.ndarray
-    label_states: np.ndarray
+    label_states: np.ndarray | None
     label_posteriors: np.ndarray
+    log_topics: StoredColumns
     spectrum: np.ndarray
-    basis: StoredArray
+    basis: StoredColumns
     directories: tuple[str, ...]
     noise: float
     diagnostics: dict[str, Any]
@@ -127,31 +152,56 @@ def fit_states(engine: Engine, settings: StateSettings, selection: Selection | N
     NumericalError
         If the second moment carries fewer states than asked for, with its eigenvalues.
     """
-    corpus = engine.corpus
-    d = corpus.n_words
-    dtype = np.float32 if settings.single_precision else np.float64
+    d = engine.corpus.n_words
     r = min(settings.n_states + settings.n_oversamples, d)
-    common: dict[str, Any] = {"n_words": d, "selection": selection, "kind": settings.kind}
-    basis: StoredArray | None = None
-    probes: StoredArray | None = None
+    common: dict[str, Any] = {
+        "n_words": d, "selection": selection, "kind": settings.kind, "single": settings.single_precision
+    }  # fmt: skip
+    basis: StoredColumns | None = None
+    probes: StoredColumns | None = None
     # With pairs of a position and itself every eigenvalue is positive, and none of them vanishes as noise.
     n_probes = min(N_PROBES, d - r) if settings.kind.distinct else 0
     noise = 0.0
+    n_slabs = _n_slabs(engine, WordSketchPass(**common, n_columns=r, n_probes=n_probes, basis=0), r, common)
     for _ in range(settings.n_power_iter + 1):
-        sums = engine.run(
-            WordSketchPass(
-                **common, n_columns=r, seed=settings.seed, basis=basis, n_probes=n_probes, probes=probes
-            )
-        ).sums
-        largest, directions = _next_basis(np.asarray(sums["sketch"]), basis)
-        if n_probes:
-            level, outside = _next_probes(np.asarray(sums["noise"]), probes, directions)
-            noise = level / largest if largest > 0.0 else 0.0
-            n_probes, probes = outside.shape[1], engine.put(outside.astype(dtype)) if outside.size else None
-        basis, r = engine.put(directions.astype(dtype)), directions.shape[1]
+        pass_ = WordSketchPass(
+            **common, n_columns=r, seed=settings.seed, basis=basis, n_probes=n_probes, probes=probes
+        )
+        finish = partial(_next_basis, engine, basis, probes, n_slabs, settings.dtype)
+        found = engine.run_tall(pass_, finish, (n_slabs, settings.dtype))
+        basis, r = found.states["basis"], found.values["rank"]
+        probes, n_probes = found.states.get("probes"), found.values["n_probes"]
+        noise = found.values["noise"]
     assert basis is not None
     result = engine.run(WordMomentsPass(**common, basis=basis, rank=r))
     return _finish(engine, settings, selection, basis, (result.directory,), noise)
+
+
+def _n_slabs(engine: Engine, power: WordSketchPass, r: int, common: dict[str, Any]) -> int:
+    """Return how many slabs of columns the passes over a basis want it in."""
+    return max(engine.plan(p).n_mapped for p in (power, WordMomentsPass(**common, rank=r)))
+
+
+def _next_basis(
+    engine: Engine,
+    basis: StoredColumns | None,
+    probes: StoredColumns | None,
+    n_slabs: int,
+    dtype: str,
+    tallies: Tallies,
+) -> TallResult:
+    """Orthonormalise ``M2 Q`` and the product of the probes, and measure the noise.
+
+    The level of noise is `PROBE_MARGIN` times the largest magnitude met by the probes, as a share of the
+    largest Ritz value.
+    """
+    found = next_directions(engine, tallies.tall["sketch"], basis, tallies.tall.get("noise"), probes)
+    states = {"basis": store_columns(engine, found.basis, dtype, n_slabs)}
+    n_probes = found.probes.width if found.probes is not None else 0
+    if found.probes is not None and n_probes:
+        states["probes"] = store_columns(engine, found.probes, dtype, 1)
+    noise = PROBE_MARGIN * found.noise / found.largest if found.largest > 0.0 else 0.0
+    return TallResult(states, {"rank": found.basis.width, "n_probes": n_probes, "noise": noise})
 
 
 def extend_states(engine: Engine, settings: StateSettings, states: States, added: Selection) -> States:
@@ -169,8 +219,11 @@ def extend_states(engine: Engine, settings: StateSettings, states: States, added
     basis = states.basis
     rank = basis.load().shape[1]
     result = engine.run(
-        WordMomentsPass(engine.corpus.n_words, added, kind=settings.kind, basis=basis, rank=rank)
-    )
+        WordMomentsPass(
+            engine.corpus.n_words, added, kind=settings.kind, basis=basis, rank=rank,
+            single=settings.single_precision,
+        )
+    )  # fmt: skip
     return _finish(engine, settings, None, basis, (*states.directories, result.directory), states.noise)
 
 
@@ -178,48 +231,52 @@ def _finish(
     engine: Engine,
     settings: StateSettings,
     selection: Selection | None,
-    basis: StoredArray,
+    basis: StoredColumns,
     directories: tuple[str, ...],
     noise: float,
 ) -> States:
     """Decompose the moments of some committed passes and fit the labels of the states."""
     corpus = engine.corpus
-    dtype = np.float32 if settings.single_precision else np.float64
     load = partial(load_moments, directories, settings.kind, basis)
     if settings.decompose_on == "scheduler":
         core = engine.on_scheduler(decompose_moments, load, settings, noise)
     else:
         core = decompose_moments(load(), settings, noise)
-    k = len(core.eigenvalues)
-    with threadpool_limits(limits=1):
-        Q = np.asarray(basis.load(), np.float64)
-        mixture = mixture_parameters(core.eigenvalues, core.V, Q @ core.B)
-        keep = mixture.usable
-        directions = (Q @ (core.W @ core.V))[:, keep]
-    topics = mixture.components[:, keep]
-    weights = mixture.weights[keep] / mixture.weights[keep].sum()
-    smooth = smoothed(topics, np.asarray(corpus.document_frequency, np.float64), settings.smoothing)
-    labels = engine.run(
+    k, d = len(core.eigenvalues), corpus.n_words
+    # mu_h = lambda_h B v_h (tensor paper, theorem 4.3)
+    unwhiten = core.B @ (core.V * core.eigenvalues)
+    mass = column_masses(engine, basis, d, unwhiten)
+    usable = (core.eigenvalues > MIN_EIGENVALUE) & (mass["positive"] > 0.0)
+    weights, raw_weights = mixing_weights(core.eigenvalues, usable)
+    weights, n_states = weights[usable], int(usable.sum())
+    planned = LabelMomentsPass(
+        d, selection, n_labels=corpus.n_labels, n_states=n_states, single=settings.single_precision,
+        directions=0 if settings.cross_moment else None,
+    )  # fmt: skip
+    n_slabs = engine.plan(planned).n_mapped
+    frequency = engine.put(np.asarray(corpus.document_frequency, np.float64)[:, None])
+    topics, log_topics, directions = state_rows(
+        engine, basis, d, unwhiten[:, usable] / mass["positive"][usable],
+        (core.W @ core.V)[:, usable] if settings.cross_moment else None,
+        frequency, settings.smoothing, settings.dtype, n_slabs,
+    )  # fmt: skip
+    labels = engine.run_tall(
         LabelMomentsPass(
-            corpus.n_words,
-            selection,
-            kind=settings.kind,
-            n_labels=corpus.n_labels,
-            n_states=int(keep.sum()),
-            directions=engine.put(directions.astype(dtype)),
-            log_topics=engine.put(np.log(smooth).astype(dtype)),
-            log_weights=np.log(weights),
-        )
-    ).sums
-    by_cross, _, cross_clipped = clip_columns(
-        np.asarray(labels["cross"]) / max(float(labels["mass"]), 1e-300)
-    )
-    by_posterior, _, _ = clip_columns(np.asarray(labels["posterior"]))
+            d, selection, kind=settings.kind, n_labels=corpus.n_labels, n_states=n_states,
+            directions=directions, log_topics=log_topics, log_weights=np.log(weights),
+            single=settings.single_precision,
+        ),
+        partial(_label_states, engine, settings.dtype),
+        (settings.dtype,),
+    )  # fmt: skip
+    cross = labels.states.get("cross")
+    total, negative = mass["positive"] - mass["negative"], mass["negative"]
     return States(
         weights=weights,
-        components=np.ascontiguousarray(topics.T),
-        label_states=np.ascontiguousarray(by_cross.T),
-        label_posteriors=np.ascontiguousarray(by_posterior.T),
+        components=_loaded(topics).T,
+        label_states=None if cross is None else _loaded(cross).T,
+        label_posteriors=_loaded(labels.states["posterior"]).T,
+        log_topics=log_topics,
         spectrum=core.spectrum,
         basis=basis,
         directories=directories,
@@ -227,77 +284,41 @@ def _finish(
         diagnostics={
             **core.diagnostics,
             **core.lengths,
-            "n_states": int(keep.sum()),
+            "n_states": n_states,
             "n_states_asked": settings.n_states,
-            "n_dropped": int(k - keep.sum()),
-            "sum_pi": float(mixture.raw_weights.sum()),
-            "column_sums": [float(x) for x in mixture.column_sums],
-            "clipped_words": [float(x) for x in mixture.clipped],
-            "clipped_labels": [float(x) for x in cross_clipped],
-            "mean_log_likelihood": float(labels["log_likelihood"]) / max(core.lengths["n_documents"], 1.0),
-            "bounds": error_bounds(core, settings.kind, k, mixture.raw_weights),
+            "n_dropped": k - n_states,
+            "sum_pi": float(raw_weights.sum()),
+            "column_sums": [float(x) for x in total],
+            "clipped_words": [float(x) for x in negative / np.maximum(mass["positive"] + negative, 1e-300)],
+            "clipped_labels": labels.values["clipped"],
+            "mean_log_likelihood": labels.values["log_likelihood"] / max(core.lengths["n_documents"], 1.0),
+            "bounds": error_bounds(core, settings.kind, k, raw_weights),
         },
     )
 
 
-def smoothed(topics: np.ndarray, document_frequency: np.ndarray, smoothing: float) -> np.ndarray:
-    """Mix the unigram distribution, itself without zeros, into topic columns (d, k)."""
-    unigram = document_frequency + 0.5
-    unigram /= unigram.sum()
-    floor = np.finfo(np.float64).tiny if smoothing == 0.0 else 0.0
-    return np.maximum((1.0 - smoothing) * topics + smoothing * unigram[:, None], floor)
+def _loaded(stored: StoredColumns) -> np.ndarray:
+    """Return a stored matrix: a large one as a memory map, whose file may be unlinked but not shortened."""
+    matrix = to_columns(stored)
+    return matrix if matrix.nbytes > WHOLE_BYTES else np.array(matrix)
 
 
-def _next_basis(sketch: np.ndarray, basis: StoredArray | None) -> tuple[float, np.ndarray]:
-    """Orthonormalise ``M2 Q``, or ``(M2 + c I) Q`` where M2 has a negative Ritz value -c.
-
-    Sampled moments of distinct positions have negative eigenvalues, and a power pass would be drawn to those
-    of large magnitude; the shift makes the algebraically largest the dominant ones. Also return the largest
-    Ritz value, 0 where there is no basis yet.
-    """
-    if basis is None:
-        return 0.0, orthonormal_basis(sketch)
-    Q = np.asarray(basis.load(), np.float64)
-    with threadpool_limits(limits=1):
-        ritz = np.linalg.eigvalsh((Q.T @ sketch + sketch.T @ Q) / 2)
-    if ritz[0] < -1e-9 * abs(ritz[-1]):
-        sketch = sketch - ritz[0] * Q
-    return float(ritz[-1]), orthonormal_basis(sketch)
+def _label_states(engine: Engine, dtype: str, tallies: Tallies) -> TallResult:
+    """Turn the label moments into label probabilities of the states."""
+    states, clipped = {}, [0.0]
+    for name, partials in tallies.tall.items():
+        states[name], share = clipped_columns(engine, partials, dtype)
+        if name == "cross":
+            clipped = [float(x) for x in share]
+    values = {"clipped": clipped, "log_likelihood": float(tallies.sums["log_likelihood"])}
+    return TallResult(states, values)
 
 
-def _next_probes(
-    product: np.ndarray, probes: StoredArray | None, basis: np.ndarray
-) -> tuple[float, np.ndarray]:
-    """Return `PROBE_MARGIN` times the largest magnitude of noise met by the probes, and the next probes.
-
-    They stay outside of the basis: what sampling does to the directions of large eigenvalues is large too,
-    but says nothing of the small ones.
-    """
-    level = 0.0
-    with threadpool_limits(limits=1):
-        if probes is not None:
-            P = np.asarray(probes.load(), np.float64)
-            level = PROBE_MARGIN * float(
-                np.abs(np.linalg.eigvalsh((P.T @ product + product.T @ P) / 2)).max()
-            )
-        outside = product - basis @ (basis.T @ product)
-    if not np.linalg.norm(outside) > 1e-9 * np.linalg.norm(product):
-        return level, np.zeros((len(basis), 0))
-    return level, orthonormal_basis(outside)
-
-
-def orthonormal_basis(sketch: np.ndarray) -> np.ndarray:
-    """Orthonormalise a sketch slab by slab and return the (d, rank) basis, float64."""
-    with threadpool_limits(limits=1):
-        slabs = [sketch[start : start + SLAB_ROWS] for start in range(0, len(sketch), SLAB_ROWS)]
-        return np.concatenate(orthonormalise(slabs).slabs)
-
-
-def load_moments(directories: tuple[str, ...], kind: MomentKind, basis: StoredArray) -> WordMoments:
+def load_moments(directories: tuple[str, ...], kind: MomentKind, basis: StoredColumns) -> WordMoments:
     """Add the committed sums of moments passes and finish them; runs on a worker."""
     with threadpool_limits(limits=1):
         sums = merge(load_sums(directory)[0] for directory in directories)
-        return word_moments(sums, kind, basis.load() if kind.distinct else None)
+        return word_moments(sums, kind, to_columns(basis) if kind.distinct else None)
 
 
 def decompose_moments(moments: WordMoments, settings: StateSettings, noise: float) -> _Core:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from distmom.compiled import compiled
+from distmom.engine.state import Columns
 
 
 @compiled
@@ -34,6 +35,16 @@ def gather(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, matrix: np
             for c in range(r):
                 out[i, c] += x * matrix[v, c]
     return out
+
+
+def gather_columns(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, matrix: np.ndarray | Columns
+) -> np.ndarray:
+    """Multiply sparse rows by a dense matrix that may be held in slabs of columns (see `gather`)."""
+    if isinstance(matrix, Columns):
+        parts = [gather(indptr, indices, data, part) for part in matrix.each()]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    return np.asarray(gather(indptr, indices, data, matrix))
 
 
 @compiled
@@ -69,33 +80,6 @@ def scatter(
 
 
 @compiled
-def scatter_distinct(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    local: np.ndarray,
-    data: np.ndarray,
-    weight: np.ndarray,
-    rows: np.ndarray,
-    matrix: np.ndarray,
-    out: np.ndarray,
-    first: int,
-) -> None:
-    """Add ``sum_i weight_i (x_i x_i' - diag(x_i)) matrix``, given ``rows = X matrix``.
-
-    ``local`` holds, for every stored entry, the row of ``matrix`` that belongs to its word.
-    """
-    r = rows.shape[1]
-    last = first + out.shape[0]
-    for i in range(indptr.shape[0] - 1):
-        for p in range(indptr[i], indptr[i + 1]):
-            v = indices[p]
-            if first <= v < last:
-                x = weight[i] * data[p]
-                for c in range(r):
-                    out[v - first, c] += x * (rows[i, c] - matrix[local[p], c])
-
-
-@compiled
 def column_sums(
     indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, weight: np.ndarray, out: np.ndarray, first: int
 ) -> None:
@@ -109,7 +93,7 @@ def column_sums(
 
 
 #: columns that the blocked third moment takes at a time
-TENSOR_BLOCK = 20
+TENSOR_BLOCK = 10
 
 
 def add_third_moment(
@@ -132,14 +116,16 @@ def add_third_moment(
     weighted = right if weight is None else right * weight[:, None].astype(right.dtype)
     for start in range(0, n, 4096):
         rows = slice(start, min(start + 4096, n))
-        part, third = np.ascontiguousarray(left[rows]), np.ascontiguousarray(weighted[rows])
+        m = rows.stop - rows.start
+        # Columns of the pairs are formed from whole columns: the loop runs on vectors.
+        part, third = np.ascontiguousarray(left[rows].T), np.ascontiguousarray(weighted[rows])
         for a in range(0, r, TENSOR_BLOCK):
             a_end = min(a + TENSOR_BLOCK, r)
             for b in range(a, r, TENSOR_BLOCK):
                 b_end = min(b + TENSOR_BLOCK, r)
                 c = b if symmetric else 0
-                pairs = (part[:, a:a_end, None] * part[:, None, b:b_end]).reshape(len(part), -1)
-                product = pairs.T @ third[:, c:]
+                pairs = (part[a:a_end, None, :] * part[None, b:b_end, :]).reshape(-1, m)
+                product = pairs @ third[:, c:]
                 tensor[a:a_end, b:b_end, c:] += product.reshape(a_end - a, b_end - b, r - c)
 
 

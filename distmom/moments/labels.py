@@ -15,8 +15,11 @@ import numpy as np
 
 from distmom.corpus import Block
 from distmom.engine.passes import Pass, Rows
+from distmom.engine.state import Columns
 from distmom.engine.sums import Sums, SumSpec
-from distmom.moments.kernels import gather, scatter
+from distmom.engine.tall import TallSum
+from distmom.moments.kernels import gather, gather_columns
+from distmom.moments.sketching import scatter_rows
 from distmom.moments.weighting import MomentKind, word_values
 from distmom.moments.words import block_weights, row_weights
 
@@ -29,17 +32,19 @@ class LabelMomentsPass(Pass):
     ----------
     n_labels, n_states : int
     kind : MomentKind
-    directions : ndarray of shape (n_words, n_states)
-        ``W U``.
-    log_topics : ndarray of shape (n_words, n_states)
-        Logarithms of the word probabilities of each state.
+    directions : matrix of shape (n_words, n_states), optional
+        ``W U``; without it the cross moment is left out.
+    log_topics : matrix of shape (n_words, n_states)
+        Logarithms of the word probabilities of each state; an array, or slabs of columns.
+    single : bool
+        Add all but the frequent labels in float32 where the sums are large.
     log_weights : ndarray of shape (n_states,)
         Logarithms of the probabilities of the states.
 
     Notes
     -----
-    Sums: ``cross`` and ``posterior`` (n_labels, n_states), ``mass`` () of the cross moment, ``states``
-    (n_states,) the posterior mass over all documents, ``log_likelihood`` ().
+    Sums: ``posterior`` (n_labels, n_states) tall, ``states`` (n_states,) the posterior mass over all documents,
+    ``log_likelihood`` (); with directions ``cross`` (n_labels, n_states) tall, and its ``mass`` ().
     """
 
     n_labels: int = 0
@@ -48,42 +53,56 @@ class LabelMomentsPass(Pass):
     directions: Any = None
     log_topics: Any = None
     log_weights: Any = None
+    single: bool = False
 
     @property
     def name(self) -> str:
         return "labels"
 
+    @property
+    def mapped_bytes(self) -> int:
+        n_matrices = 1 if self.directions is None else 2
+        return n_matrices * (4 if self.single else 8) * self.n_words * self.n_states
+
     def working_bytes(self, n_rows: int) -> int:
         return 8 * 5 * n_rows * self.n_states
 
     def specs(self) -> dict[str, SumSpec]:
-        return {
-            "cross": SumSpec((self.n_labels, self.n_states)),
-            "posterior": SumSpec((self.n_labels, self.n_states)),
-            "mass": SumSpec(()),
-            "states": SumSpec((self.n_states,)),
-            "log_likelihood": SumSpec(()),
-        }
+        tall = SumSpec((self.n_labels, self.n_states), "float32" if self.single else "float64", tall="labels")
+        specs = {"posterior": tall, "states": SumSpec((self.n_states,)), "log_likelihood": SumSpec(())}
+        if self.directions is not None:
+            specs |= {"cross": tall, "mass": SumSpec(())}
+        return specs
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
-        words, labels = block.words, block.labels
-        weights = block_weights(block, self.kind)
-        values = word_values(words, self.kind)
-        ones = np.ones(labels.nnz)
-        squares = gather(words.indptr, words.indices, values, self.directions).astype(np.float64) ** 2
-        if self.kind.distinct:
-            present, local = np.unique(words.indices, return_inverse=True)
-            own = np.asarray(self.directions[present], np.float64) ** 2
-            squares -= gather(words.indptr, local, values, own)
-        squares *= weights.rho_label[:, None]
-        scatter(labels.indptr, labels.indices, ones, squares, sums["cross"], 0)
-        sums["mass"] += weights.mass_label
+        if self.directions is not None:
+            self._add_cross(sums, block)
         posterior, evidence = posteriors(block, self.log_topics, self.log_weights)
         posterior *= row_weights(block)[:, None]
-        scatter(labels.indptr, labels.indices, ones, posterior, sums["posterior"], 0)
+        _scatter(block, posterior, sums["posterior"])
         sums["states"] += posterior.sum(axis=0)
         sums["log_likelihood"] += evidence @ row_weights(block)
         return None
+
+    def _add_cross(self, sums: Sums, block: Block) -> None:
+        words = block.words
+        weights = block_weights(block, self.kind)
+        values = word_values(words, self.kind)
+        squares = gather_columns(words.indptr, words.indices, values, self.directions).astype(np.float64) ** 2
+        if self.kind.distinct:
+            present, local = np.unique(words.indices, return_inverse=True)
+            directions = self.directions
+            parts = directions.parts if isinstance(directions, Columns) else (directions,)
+            own = np.concatenate([np.asarray(part[present], np.float64) for part in parts], axis=1) ** 2
+            squares -= gather(words.indptr, local, values, own)
+        squares *= weights.rho_label[:, None]
+        _scatter(block, squares, sums["cross"])
+        sums["mass"] += weights.mass_label
+
+
+def _scatter(block: Block, rows: np.ndarray, out: TallSum) -> None:
+    labels = block.labels
+    scatter_rows(labels.indptr, labels.indices, rows, out.slot, out.single, out.double)
 
 
 def posteriors(
@@ -94,7 +113,7 @@ def posteriors(
     Parameters
     ----------
     block : Block
-    log_topics : ndarray of shape (n_words, k)
+    log_topics : ndarray or Columns of shape (n_words, k)
     log_weights : ndarray of shape (k,)
 
     Returns
@@ -104,7 +123,9 @@ def posteriors(
     evidence : ndarray of shape (n,), float64
     """
     words = block.words
-    scores = gather(words.indptr, words.indices, np.ones(words.nnz), log_topics).astype(np.float64)
+    scores = gather_columns(words.indptr, words.indices, np.ones(words.nnz, np.float32), log_topics).astype(
+        np.float64
+    )
     scores += log_weights
     top = scores.max(axis=1, keepdims=True)
     np.exp(scores - top, out=scores)

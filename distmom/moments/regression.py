@@ -14,9 +14,9 @@ from scipy.sparse import csr_array
 from distmom.corpus import Block
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
-from distmom.moments.counter import normal_omega
 from distmom.moments.features import tfidf_rows
 from distmom.moments.kernels import gather, scatter
+from distmom.moments.sketching import add_product, omega_key
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FeatureSketchPass(Pass):
 
     Notes
     -----
-    Sums: ``sketch`` (n_words, n_columns).
+    Sums: ``sketch`` (n_words, n_columns) tall.
     """
 
     idf: Any = None
@@ -45,21 +45,23 @@ class FeatureSketchPass(Pass):
     def name(self) -> str:
         return "features"
 
-    def working_bytes(self, n_rows: int) -> int:
-        return 8 * n_rows * self.n_columns * 2
+    @property
+    def mapped_bytes(self) -> int:
+        return 0 if self.basis is None else 8 * self.n_words * self.n_columns
 
     def specs(self) -> dict[str, SumSpec]:
-        return {"sketch": SumSpec((self.n_words, self.n_columns), by_feature=True)}
+        return {"sketch": SumSpec((self.n_words, self.n_columns), tall="words", separable=True)}
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         a = tfidf_rows(block.words, self.idf)
-        if self.basis is None:
-            present, local = np.unique(a.indices, return_inverse=True)
-            matrix = normal_omega(present, self.n_columns, seed=self.seed)
-        else:
-            local, matrix = a.indices, self.basis
-        products = gather(a.indptr, local, a.data, matrix)
-        scatter(a.indptr, a.indices, a.data, products, sums["sketch"], self.slab.start)
+        out, columns = sums["sketch"], self.columns or slice(0, self.n_columns)
+        basis = np.zeros((0, 0), np.float32)
+        if self.basis is not None:
+            basis = np.ascontiguousarray(self.basis[:, columns])
+        add_product(
+            a.indptr, a.indices, a.data, np.ones(a.shape[0]), basis, omega_key(self.seed), columns.start, False,
+            out.slot, out.single, out.double,
+        )  # fmt: skip
         return None
 
 

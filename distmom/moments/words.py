@@ -12,24 +12,26 @@ basis R (d x r), `WordMomentsPass` the three moments in a basis Q (d x r): ``Q'M
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from distmom.corpus import Block
 from distmom.engine.passes import Pass, Rows
+from distmom.engine.state import Columns, StoredColumns
 from distmom.engine.sums import Sums, SumSpec
-from distmom.moments.counter import normal_omega
+from distmom.engine.tall import TallSum
 from distmom.moments.kernels import (
+    TENSOR_BLOCK,
     add_third_moment,
     column_sums,
     fill_pairs,
     fill_symmetric,
-    gather,
+    gather_columns,
     scatter,
-    scatter_distinct,
 )
+from distmom.moments.sketching import add_product, omega_key
 from distmom.moments.weighting import DocumentWeights, MomentKind, document_weights, word_values
 
 
@@ -44,18 +46,22 @@ class WordSketchPass(Pass):
         Columns of the test matrix.
     seed : int
         Seed of the test matrix, whose row for a word depends on seed and word alone.
-    basis : ndarray of shape (n_words, n_columns), optional
-        Multiplied in place of the test matrix (a power pass).
+    basis : matrix of shape (n_words, n_columns), optional
+        Multiplied in place of the test matrix (a power pass); an array, or slabs of columns.
     n_probes : int
         Columns of the probes.
-    probes : ndarray of shape (n_words, n_probes), optional
+    probes : matrix of shape (n_words, n_probes), optional
         Multiplied in place of further columns of the test matrix.
+    single : bool
+        Multiply in float32, and add all but the frequent words in it where the sum is large.
+    first_column : int
+        Column of the test matrix that the first column of ``basis`` stands for.
 
     Notes
     -----
-    Sums: ``sketch`` (n_words, n_columns), ``mass`` (); with probes also ``noise`` (n_words, n_probes), the
-    product of the probes with the second moment in which every document has a random sign. Its mean is zero,
-    and it is as large as the error of the moment by sampling (symmetrisation). Documents with weights of
+    Sums: ``sketch`` (n_words, n_columns) tall, ``mass`` (); with probes also ``noise`` (n_words, n_probes),
+    the product of the probes with the second moment in which every document has a random sign. Its mean is
+    zero, and it is as large as the error of the moment by sampling (symmetrisation). Documents with weights of
     their own are an enumerated population, and without such an error.
     """
 
@@ -65,50 +71,63 @@ class WordSketchPass(Pass):
     basis: Any = None
     n_probes: int = 0
     probes: Any = None
+    single: bool = False
+    first_column: int = 0
 
     @property
     def name(self) -> str:
         return "sketch" if self.basis is None else "power"
 
-    def working_bytes(self, n_rows: int) -> int:
-        return 8 * (self.n_columns + self.n_probes) * n_rows * 4
+    @property
+    def mapped_bytes(self) -> int:
+        return 0 if self.basis is None else (4 if self.single else 8) * self.n_words * self.n_columns
+
+    def for_columns(self, index: int, columns: tuple[slice, ...]) -> Pass:
+        basis = self.basis
+        if isinstance(basis, StoredColumns) and len(basis.parts) == len(columns):
+            # The other slabs of the basis are not needed, and not mapped into memory.
+            part = StoredColumns((basis.parts[index],))
+            return replace(self, columns=columns[index], basis=part, first_column=columns[index].start)
+        return replace(self, columns=columns[index])
 
     def specs(self) -> dict[str, SumSpec]:
-        specs = {"sketch": SumSpec((self.n_words, self.n_columns), by_feature=True), "mass": SumSpec(())}
+        dtype = "float32" if self.single else "float64"
+        specs = {
+            "sketch": SumSpec((self.n_words, self.n_columns), dtype, tall="words", separable=True),
+            "mass": SumSpec(()),
+        }
         if self.n_probes:
-            specs["noise"] = SumSpec((self.n_words, self.n_probes), by_feature=True)
+            specs["noise"] = SumSpec((self.n_words, self.n_probes), dtype, tall="words")
         return specs
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
-        words = block.words
         weights = block_weights(block, self.kind)
-        local, matrix, probes = words.indices, self.basis, self.probes
-        if matrix is None:
-            present, local = np.unique(words.indices, return_inverse=True)
-            omega = normal_omega(present, self.n_columns + self.n_probes, seed=self.seed)
-            matrix = np.ascontiguousarray(omega[:, : self.n_columns])
-            probes = np.ascontiguousarray(omega[:, self.n_columns :])
-        self._multiply(block, local, matrix, weights.rho2, sums["sketch"])
-        if self.n_probes and block.weights is None:
+        columns = self.columns or slice(0, self.n_columns)
+        basis = self._part(self.basis, columns.start - self.first_column, columns.stop - self.first_column)
+        self._add(sums["sketch"], block, weights.rho2, basis, columns.start)
+        if "noise" in sums and block.weights is None:
             signs = np.random.default_rng((self.seed, block.first)).choice((-1.0, 1.0), block.n_documents)
-            self._multiply(block, local, probes, weights.rho2 * signs, sums["noise"])
+            probes = self._part(self.probes, 0, self.n_probes)
+            self._add(sums["noise"], block, weights.rho2 * signs, probes, self.n_columns)
         sums["mass"] += weights.mass2
         return None
 
-    def _multiply(
-        self, block: Block, local: np.ndarray, matrix: np.ndarray, weights: np.ndarray, out: np.ndarray
-    ) -> None:
-        """Add the weighted moment of a block times a matrix, whose rows ``local`` tells for every entry."""
+    def _part(self, matrix: Any, start: int, stop: int) -> np.ndarray:
+        """Return some columns of a basis, and a matrix without rows where the test matrix is meant."""
+        if matrix is None:
+            return np.zeros((0, stop - start), np.float32)
+        parts = matrix.parts if isinstance(matrix, Columns) else (matrix,)
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        return np.asarray(whole if (start, stop) == (0, whole.shape[1]) else whole[:, start:stop].copy())
+
+    def _add(self, out: TallSum, block: Block, weights: np.ndarray, basis: np.ndarray, first: int) -> None:
         words = block.words
-        values = word_values(words, self.kind)
-        products = gather(words.indptr, local, values, matrix).astype(np.float64)
-        if self.kind.distinct:
-            scatter_distinct(
-                words.indptr, words.indices, local, values, weights, products, matrix, out, self.slab.start
-            )
-        else:
-            products *= weights[:, None]
-            scatter(words.indptr, words.indices, values, products, out, self.slab.start)
+        values = np.zeros(0, words.data.dtype) if self.kind.binary else words.data
+        key = omega_key(self.seed)
+        add_product(
+            words.indptr, words.indices, values, weights, basis, key, first, self.kind.distinct,
+            out.slot, out.single, out.double,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,8 +137,10 @@ class WordMomentsPass(Pass):
     Attributes
     ----------
     kind : MomentKind
-    basis : ndarray of shape (n_words, r)
-        Its type is the type in which blocks are multiplied.
+    basis : matrix of shape (n_words, r)
+        An array, or slabs of columns. Its type is the type in which blocks are multiplied.
+    single : bool
+        That type is float32.
 
     Notes
     -----
@@ -132,13 +153,21 @@ class WordMomentsPass(Pass):
     kind: MomentKind = field(default_factory=MomentKind)
     basis: Any = None
     rank: int = 0
+    single: bool = False
+
+    # A sum of r^3 numbers is read and written once a block.
+    block_rows = 8192
 
     @property
     def name(self) -> str:
         return "moments"
 
+    @property
+    def mapped_bytes(self) -> int:
+        return (4 if self.single else 8) * self.n_words * self.rank
+
     def working_bytes(self, n_rows: int) -> int:
-        return 8 * n_rows * self.rank * 3 + 8 * 4096 * 400 + 8 * 400 * self.rank
+        return (8 * 2 + 4 * 3) * n_rows * self.rank + 8 * 4096 * TENSOR_BLOCK**2 + 8 * self.rank**2
 
     def specs(self) -> dict[str, SumSpec]:
         r = self.rank
@@ -159,7 +188,7 @@ class WordMomentsPass(Pass):
         words = block.words
         weights = block_weights(block, self.kind)
         values = word_values(words, self.kind)
-        projected = gather(words.indptr, words.indices, values, self.basis)
+        projected = gather_columns(words.indptr, words.indices, values, self.basis)
         wide = projected.astype(np.float64)
         sums["m1"] += weights.rho1 @ wide
         sums["m2"] += wide.T @ (wide * weights.rho2[:, None])

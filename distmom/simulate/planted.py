@@ -57,7 +57,7 @@ class Zipf:
     def probabilities(self) -> np.ndarray:
         """Return the probability of every rank, of shape (size,)."""
         edges = np.log1p(np.arange(self.size + 1) / self.offset)
-        return np.diff(edges) / edges[-1]
+        return np.asarray(np.diff(edges) / edges[-1])
 
 
 @dataclass(frozen=True)
@@ -482,7 +482,7 @@ class Truth:
         ranks = (
             np.arange(self.model.n_states)[:, None] + np.arange(self.model.head.size) * self.model.n_states
         )
-        return self.word_order[ranks]
+        return np.asarray(self.word_order[ranks])
 
 
 def _mixture(

@@ -1,0 +1,209 @@
+"""Tall sums: one row a word or a label, too large to be sent about.
+
+A task adds its documents to one tall accumulator and leaves it in a file. Whoever needs the total reads slabs of
+rows of all partial files and adds them, in the order of the groups, so that no process ever holds the whole;
+what is made of a slab (its part of a Gram matrix, its rows of a basis) is small or goes to a file again.
+Groups follow from the corpus. Columns are added independently of each other, so they may be shared out in
+slabs as memory and workers suggest without a bit of the sum depending on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from distmom.engine.state import SLAB_ROWS, Columns, StoredArray, StoredColumns, slab_digest
+from distmom.errors import StoreError
+
+#: rows that more documents than this add to are summed in float64 throughout: in float32 a sum of n terms is
+#: off by about sqrt(n) 6e-8
+FREQUENT = 256
+
+
+@dataclass(frozen=True)
+class TallSum:
+    """An accumulator of a tall sum.
+
+    Attributes
+    ----------
+    single : ndarray of shape (n_rows, width), float32 or float64
+    double : ndarray of shape (n_frequent, width), float64
+        Sums of the frequent rows.
+    slot : ndarray of shape (n_rows,), int32
+        Row of ``double`` that holds the sum of a row, -1 where ``single`` does.
+    """
+
+    single: np.ndarray
+    double: np.ndarray
+    slot: np.ndarray
+
+    @classmethod
+    def zero(cls, n_rows: int, width: int, frequent: np.ndarray | None = None) -> TallSum:
+        """Return the neutral element: float64, or float32 but for the ``frequent`` rows."""
+        slot = np.full(n_rows, -1, np.int32)
+        if frequent is None:
+            return cls(np.zeros((n_rows, width)), np.zeros((0, width)), slot)
+        slot[frequent] = np.arange(len(frequent), dtype=np.int32)
+        return cls(np.zeros((n_rows, width), np.float32), np.zeros((len(frequent), width)), slot)
+
+    def dense(self) -> np.ndarray:
+        """Return the sum as one float64 matrix."""
+        total = self.single.astype(np.float64)
+        frequent = np.flatnonzero(self.slot >= 0)
+        total[frequent] += self.double[self.slot[frequent]]
+        return total
+
+
+def frequent_rows(frequency: np.ndarray) -> np.ndarray:
+    """Return the rows that are summed in float64 when the others are in float32."""
+    return np.flatnonzero(np.asarray(frequency) > FREQUENT)
+
+
+def write_partial(prefix: str, value: TallSum) -> None:
+    """Leave an accumulator in the files ``<prefix>.single`` and ``<prefix>.double``."""
+    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
+    for name, array in (("single", value.single), ("double", value.double)):
+        # A twin of this task may write the same bytes at the same time.
+        temporary = f"{prefix}.{name}.{uuid.uuid4().hex}"
+        array.tofile(temporary)
+        os.replace(temporary, f"{prefix}.{name}")
+
+
+@dataclass(frozen=True)
+class Partials:
+    """The partial files of one tall sum, read as their total.
+
+    Attributes
+    ----------
+    prefix : str
+        Directory and name; ``-<group>-<slab>`` follows.
+    n_rows, width : int
+    n_groups : int
+    columns : tuple of slice
+        The slabs of columns.
+    dtype : str
+        Type of the single rows.
+    frequent : StoredArray or None
+        Numbers of the rows that are held in float64 apart.
+    """
+
+    prefix: str
+    n_rows: int
+    width: int
+    n_groups: int
+    columns: tuple[slice, ...]
+    dtype: str
+    frequent: StoredArray | None
+
+    def read_rows(self, rows: slice) -> np.ndarray:
+        """Return some rows of the total, float64."""
+        out = np.zeros((rows.stop - rows.start, self.width))
+        frequent = np.zeros(0, np.int64) if self.frequent is None else self.frequent.load()
+        low, high = np.searchsorted(frequent, (rows.start, rows.stop))
+        wide = np.zeros((high - low, self.width))
+        for group in range(self.n_groups):
+            for slab, columns in enumerate(self.columns):
+                prefix, width = f"{self.prefix}-{group}-{slab}", columns.stop - columns.start
+                out[:, columns] += _read(f"{prefix}.single", self.dtype, rows.start, rows.stop, width)
+                if high > low:
+                    wide[:, columns] += _read(f"{prefix}.double", "float64", int(low), int(high), width)
+        out[frequent[low:high] - rows.start] += wide
+        return out
+
+
+def _read(path: str, dtype: str, start: int, stop: int, width: int) -> np.ndarray:
+    size = np.dtype(dtype).itemsize * width
+    try:
+        values = np.fromfile(path, dtype, (stop - start) * width, offset=start * size)
+    except OSError as error:
+        raise StoreError(f"{path}: a partial sum cannot be read: {error}") from error
+    if len(values) != (stop - start) * width:
+        raise StoreError(f"{path}: expected {(stop - start) * width} numbers, got {len(values)}")
+    return values.reshape(stop - start, width)
+
+
+#: what `map_rows` reads
+Tall = Partials | StoredArray | StoredColumns | np.ndarray
+#: called with the slabs of the inputs; returns output slabs and small sums by name
+RowFunction = Callable[..., tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]]
+
+
+@dataclass(frozen=True)
+class RowOutput:
+    """A file that tasks fill with rows of fixed width.
+
+    Attributes
+    ----------
+    path : str
+    dtype : str
+    width : int
+    """
+
+    path: str
+    dtype: str
+    width: int
+
+    @classmethod
+    def create(cls, path: Path, n_rows: int, width: int, dtype: str) -> RowOutput:
+        """Make the file, with the header of an ``.npy`` file and room for all rows."""
+        with open(path, "wb") as stream:
+            header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (n_rows, width)}
+            np.lib.format.write_array_header_1_0(stream, header)
+            stream.truncate(stream.tell() + n_rows * width * np.dtype(dtype).itemsize)
+        return cls(str(path), dtype, width)
+
+    def write(self, start: int, rows: np.ndarray) -> str:
+        """Write rows from ``start`` on and return their digest."""
+        content = np.ascontiguousarray(rows, self.dtype)
+        with open(self.path, "r+b") as stream:
+            np.lib.format.read_magic(stream)
+            np.lib.format.read_array_header_1_0(stream)
+            stream.seek(start * self.width * content.itemsize, os.SEEK_CUR)
+            stream.write(content.data)
+        return hashlib.sha256(content.data).hexdigest()
+
+
+def map_task(
+    function: RowFunction,
+    inputs: Sequence[Tall],
+    outputs: Mapping[str, RowOutput],
+    n_rows: int,
+    arguments: tuple[Any, ...],
+    index: int,
+) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """Work on slab ``index`` of rows; return the digests of what was written, and the sums."""
+    with threadpool_limits(limits=1):
+        rows = slice(index * SLAB_ROWS, min((index + 1) * SLAB_ROWS, n_rows))
+        written, sums = function(rows, *(read_rows(item, rows) for item in inputs), *arguments)
+        digests = {name: outputs[name].write(rows.start, value) for name, value in written.items()}
+        return digests, dict(sums)
+
+
+def read_rows(item: Tall, rows: slice) -> np.ndarray:
+    """Return some rows of a matrix that is in memory or in files."""
+    if isinstance(item, Partials):
+        return item.read_rows(rows)
+    if isinstance(item, StoredArray | StoredColumns):
+        opened = item.load()
+        if isinstance(opened, Columns):
+            return np.concatenate([np.asarray(part[rows]) for part in opened.parts], axis=1)
+        item = opened
+    return np.asarray(item[rows])
+
+
+def finish_output(
+    output: RowOutput, shape: tuple[int, int], digests: Sequence[str], directory: Path
+) -> StoredArray:
+    """Give a filled file the name of its digest and return its handle."""
+    digest = slab_digest(shape, np.dtype(output.dtype), digests)
+    path = directory / f"{digest[:32]}.npy"
+    os.replace(output.path, path)
+    return StoredArray(str(path), digest)
