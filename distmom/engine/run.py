@@ -409,11 +409,7 @@ def open_engine(
             engine.directory.flush()
         return
     with tempfile.TemporaryDirectory(prefix="distmom-") as temporary:
-        engine = Engine(corpus, RunDirectory(temporary), **options)
-        try:
-            yield engine
-        finally:
-            engine.directory.close()
+        yield Engine(corpus, RunDirectory(temporary, durable=False), **options)
 
 
 @dataclass

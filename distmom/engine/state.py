@@ -226,10 +226,13 @@ class RunDirectory:
     ----------
     path : path-like
         Created when absent. Workers must see it under the same path.
+    durable : bool
+        False where the directory is removed with the process: nothing waits for the disk.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
         self.path = Path(path).absolute()
+        self.durable = durable
         for name in ("states", "passes", "rows"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
         self._committer = _Committer()
@@ -252,10 +255,6 @@ class RunDirectory:
     def flush(self) -> None:
         """Wait until all passes are committed; raises what a commit has raised."""
         self._committer.flush()
-
-    def close(self) -> None:
-        """Give up the commits that wait: the run is no longer needed."""
-        self._committer.close()
 
     def rows_directory(self, name: str, key: str, output: str) -> str:
         """Where a row output of a pass is stored."""
@@ -282,6 +281,8 @@ class RunDirectory:
             States that the record names. With them the commit goes on in the background, and `flush` waits
             for it.
         """
+        if states and not self.durable:
+            return
         if states:
             paths = [state.path for state in states]
             small = {sum_name: np.array(value) for sum_name, value in sums.items()}
@@ -368,7 +369,6 @@ class _Committer:
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._closed = False
         self._error: BaseException | None = None
 
     def add(self, work: Callable[[], None]) -> None:
@@ -379,7 +379,7 @@ class _Committer:
 
     def _run(self) -> None:
         while (work := self._waiting.get()) is not None:
-            if self._closed or self._error is not None:
+            if self._error is not None:
                 continue
             try:
                 work()
@@ -391,15 +391,9 @@ class _Committer:
             self._waiting.put(None)
             self._thread.join()
             self._thread = None
-        if self._error is not None and not self._closed:
+        if self._error is not None:
             error, self._error = self._error, None
             raise error
-
-    def close(self) -> None:
-        self._closed = True
-        if self._thread is not None:
-            self._waiting.put(None)
-            self._thread = None
 
 
 def _check_state(path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from distmom.compiled import compiled
 from distmom.engine.state import SLAB_ROWS, Columns, StoredArray, StoredColumns, slab_digest
 from distmom.errors import StoreError
 
@@ -30,41 +31,52 @@ FREQUENT = 256
 
 @dataclass(frozen=True)
 class TallSum:
-    """An accumulator of a tall sum.
+    """An accumulator of a tall sum: float64, or float32 within a block and for the rows that few documents have.
 
     Attributes
     ----------
     single : ndarray of shape (n_rows, width), float32 or float64
+        What blocks are added to.
     double : ndarray of shape (n_frequent, width), float64
-        Sums of the frequent rows.
-    slot : ndarray of shape (n_rows,), int32
-        Row of ``double`` that holds the sum of a row, -1 where ``single`` does.
+        Sums of the frequent rows over the blocks before, see `settle`.
+    frequent : ndarray of shape (n_frequent,), int64
+        Numbers of the frequent rows, rising.
     """
 
     single: np.ndarray
     double: np.ndarray
-    slot: np.ndarray
+    frequent: np.ndarray
 
     @classmethod
     def zero(cls, n_rows: int, width: int, frequent: np.ndarray | None = None) -> TallSum:
-        """Return the neutral element: float64, or float32 but for the ``frequent`` rows."""
-        slot = np.full(n_rows, -1, np.int32)
+        """Return the neutral element: float64, or float32 where the frequent rows are told."""
         if frequent is None:
-            return cls(np.zeros((n_rows, width)), np.zeros((0, width)), slot)
-        slot[frequent] = np.arange(len(frequent), dtype=np.int32)
-        return cls(np.zeros((n_rows, width), np.float32), np.zeros((len(frequent), width)), slot)
+            return cls(np.zeros((n_rows, width)), np.zeros((0, width)), np.zeros(0, np.int64))
+        return cls(np.zeros((n_rows, width), np.float32), np.zeros((len(frequent), width)), frequent)
+
+    def settle(self) -> None:
+        """Move the sums of the frequent rows to float64; to be called after every block."""
+        _move_rows(self.frequent, self.single, self.double)
 
     def dense(self) -> np.ndarray:
         """Return the sum as one float64 matrix."""
         total = self.single.astype(np.float64)
-        frequent = np.flatnonzero(self.slot >= 0)
-        total[frequent] += self.double[self.slot[frequent]]
+        total[self.frequent] += self.double
         return total
+
+
+@compiled
+def _move_rows(rows: Any, source: Any, target: Any) -> None:
+    for i in range(len(rows)):
+        v = rows[i]
+        for c in range(source.shape[1]):
+            target[i, c] += source[v, c]
+            source[v, c] = 0.0
 
 
 def frequent_rows(frequency: np.ndarray) -> np.ndarray:
     """Return the rows that are summed in float64 when the others are in float32."""
-    return np.flatnonzero(np.asarray(frequency) > FREQUENT)
+    return np.flatnonzero(np.asarray(frequency) > FREQUENT).astype(np.int64)
 
 
 def write_partial(prefix: str, value: TallSum) -> None:

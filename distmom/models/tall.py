@@ -183,7 +183,7 @@ def _products(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
     names = arguments[-1]
     slabs = dict(zip(names, arguments[:-1], strict=True))
     wide = {name: np.asarray(slab, np.float64) for name, slab in slabs.items()}
-    pairs = ("SS", "QS", "QQ", "SN", "QN", "PN", "NN")
+    pairs = (("S", "S"), ("Q", "S"), ("Q", "Q"), ("S", "N"), ("Q", "N"), ("P", "N"), ("N", "N"))
     return {}, {a + b: wide[a].T @ wide[b] for a, b in pairs if a in wide and b in wide}
 
 

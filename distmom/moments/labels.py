@@ -102,7 +102,8 @@ class LabelMomentsPass(Pass):
 
 def _scatter(block: Block, rows: np.ndarray, out: TallSum) -> None:
     labels = block.labels
-    scatter_rows(labels.indptr, labels.indices, rows, out.slot, out.single, out.double)
+    scatter_rows(labels.indptr, labels.indices, rows, out.single)
+    out.settle()
 
 
 def posteriors(

@@ -60,8 +60,9 @@ class FeatureSketchPass(Pass):
             basis = np.ascontiguousarray(self.basis[:, columns])
         add_product(
             a.indptr, a.indices, a.data, np.ones(a.shape[0]), basis, omega_key(self.seed), columns.start, False,
-            out.slot, out.single, out.double,
+            out.single,
         )  # fmt: skip
+        out.settle()
         return None
 
 

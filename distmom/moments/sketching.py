@@ -87,11 +87,9 @@ def add_product(
     key: Any,
     first: Any,
     distinct: Any,
-    slot: Any,
-    single: Any,
-    double: Any,
+    out: Any,
 ) -> None:
-    """Add the weighted second moment of sparse rows, times some columns of B, to a tall sum.
+    """Add the weighted second moment of sparse rows, times some columns of B, to ``out``.
 
     Parameters
     ----------
@@ -106,81 +104,65 @@ def add_product(
     first : int
     distinct : bool
         Leave out the pairs of a position with itself.
-    slot : ndarray of shape (d,), int32
-        Row of ``double`` that holds the sum of a word, -1 for the words whose sum is in ``single``.
-    single : ndarray of shape (d, r)
+    out : ndarray of shape (d, r)
         Changed in place; products are formed in its type.
-    double : ndarray of shape (m, r), float64
-        Changed in place.
     """
-    r = single.shape[1]
+    r = out.shape[1]
     drawn = basis.shape[0] == 0
+    one = out.dtype.type(1.0)
     row = np.empty(r, np.float32)
-    products = np.empty(r, single.dtype)
-    own = np.empty(r, single.dtype)
+    products = np.empty(r, out.dtype)
     for i in range(indptr.shape[0] - 1):
         products[:] = 0.0
-        for p in range(indptr[i], indptr[i + 1]):
-            # Unsigned: a signed subscript may count from the end, which is looked at every time.
-            v = np.uint64(indices[p])
-            x = single.dtype.type(data[p]) if len(data) else single.dtype.type(1.0)
-            if drawn:
-                _fill_row(key, v, first, row)
+        start, stop = indptr[i], indptr[i + 1]
+        if drawn:
+            for p in range(start, stop):
+                x = out.dtype.type(data[p]) if len(data) else one
+                _fill_row(key, indices[p], first, row)
                 for c in range(r):
                     products[c] += x * row[c]
-            else:
-                source = basis[v]
+        else:
+            for p in range(start, stop):
+                x = out.dtype.type(data[p]) if len(data) else one
+                # Unsigned: a signed subscript may count from the end, which is looked at every time.
+                source = basis[np.uint64(indices[p])]
                 for c in range(r):
                     products[c] += x * source[c]
-        w = single.dtype.type(weights[i])
+        w = out.dtype.type(weights[i])
         for c in range(r):
             products[c] *= w
-        for p in range(indptr[i], indptr[i + 1]):
-            v = np.uint64(indices[p])
-            x = single.dtype.type(data[p]) if len(data) else single.dtype.type(1.0)
-            if distinct:
+        for p in range(start, stop):
+            x = out.dtype.type(data[p]) if len(data) else one
+            target = out[np.uint64(indices[p])]
+            for c in range(r):
+                target[c] += x * products[c]
+        if distinct:
+            for p in range(start, stop):
+                x = w * (out.dtype.type(data[p]) if len(data) else one)
+                target = out[np.uint64(indices[p])]
                 if drawn:
-                    _fill_row(key, v, first, row)
+                    _fill_row(key, indices[p], first, row)
                     for c in range(r):
-                        own[c] = x * (products[c] - w * row[c])
+                        target[c] -= x * row[c]
                 else:
-                    source = basis[v]
+                    source = basis[np.uint64(indices[p])]
                     for c in range(r):
-                        own[c] = x * (products[c] - w * source[c])
-            elif len(data):
-                for c in range(r):
-                    own[c] = x * products[c]
-            if distinct or len(data):
-                _add_row(own, slot[v], v, single, double)
-            else:
-                _add_row(products, slot[v], v, single, double)
+                        target[c] -= x * source[c]
 
 
 @compiled
-def _add_row(row: Any, slot: Any, v: Any, single: Any, double: Any) -> None:
-    """Add a row where the sum of its word is held."""
-    if slot >= 0:
-        wide = double[slot]
-        for c in range(row.shape[0]):
-            wide[c] += row[c]
-    else:
-        narrow = single[v]
-        for c in range(row.shape[0]):
-            narrow[c] += row[c]
-
-
-@compiled
-def scatter_rows(indptr: Any, indices: Any, rows: Any, slot: Any, single: Any, double: Any) -> None:
-    """Add ``Y' rows`` to a tall sum, Y the 0/1 rows of a CSR matrix (n, L).
+def scatter_rows(indptr: Any, indices: Any, rows: Any, out: Any) -> None:
+    """Add ``Y' rows`` to ``out``, Y the 0/1 rows of a CSR matrix (n, L).
 
     Parameters
     ----------
     indptr, indices : ndarray
     rows : ndarray of shape (n, r)
-    slot, single, double : ndarray
-        As in `add_product`.
+    out : ndarray of shape (L, r)
+        Changed in place.
     """
     for i in range(indptr.shape[0] - 1):
         for p in range(indptr[i], indptr[i + 1]):
-            v = np.uint64(indices[p])
-            _add_row(rows[i], slot[v], v, single, double)
+            target = out[np.uint64(indices[p])]
+            for c in range(rows.shape[1]):
+                target[c] += out.dtype.type(rows[i, c])

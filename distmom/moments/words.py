@@ -74,6 +74,9 @@ class WordSketchPass(Pass):
     single: bool = False
     first_column: int = 0
 
+    # Nothing is held for every row of a block.
+    block_rows = 1 << 15
+
     @property
     def name(self) -> str:
         return "sketch" if self.basis is None else "power"
@@ -125,9 +128,9 @@ class WordSketchPass(Pass):
         values = np.zeros(0, words.data.dtype) if self.kind.binary else words.data
         key = omega_key(self.seed)
         add_product(
-            words.indptr, words.indices, values, weights, basis, key, first, self.kind.distinct,
-            out.slot, out.single, out.double,
-        )  # fmt: skip
+            words.indptr, words.indices, values, weights, basis, key, first, self.kind.distinct, out.single
+        )
+        out.settle()
 
 
 @dataclass(frozen=True)

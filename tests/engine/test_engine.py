@@ -197,7 +197,7 @@ def test_plan_follows_corpus_and_pass_not_workers():
     assert len(heavy.groups) == 12
     assert heavy.fan_in == 2
     with pytest.raises(
-        UsageError, match=r"pass count: a task needs \d+ MiB .* the limit of a worker is 1024 MiB"
+        UsageError, match=r"pass count: a task needs \d+ MiB .* a worker of 1024 MiB can give 717"
     ):
         plan_pass(corpus, count(corpus, wide=(1 << 30) // 8), 1 << 30)
 

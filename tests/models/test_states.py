@@ -51,6 +51,31 @@ def test_exact_population_gives_back_the_parameters(weighting, decomposition):
     assert states.diagnostics["mean_length2_labels"] == pytest.approx((9 + 16) / 2)
 
 
+@pytest.mark.parametrize("moments", ["paper", "distinct"])
+@pytest.mark.parametrize("slabs", [1, 3])
+def test_states_of_tall_matrices_in_slabs_are_those_of_whole_ones(moments, slabs, monkeypatch):
+    corpus = planted_corpus(4000, d=400, n_labels=50, k=5)[2]
+    settings = StateSettings(5, MomentKind(moments), n_oversamples=6, single_precision=False)
+    found = []
+    for cut in (False, True):
+        if cut:
+            # A basis that is orthonormalised slab by slab, stored in slabs of columns.
+            monkeypatch.setattr("distmom.models.tall.WHOLE_BYTES", 0)
+            monkeypatch.setattr("distmom.models.states._n_slabs", lambda *_: slabs)
+            for module in ("state", "tall", "run"):
+                monkeypatch.setattr(f"distmom.engine.{module}.SLAB_ROWS", 64)
+        with open_engine(corpus) as engine:
+            found.append(fit_states(engine, settings))
+            assert len(found[-1].basis.parts) == (slabs if cut else 1)
+            found[-1].basis.load()
+    whole, parts = found
+    order = matched(parts.components, whole.components)
+    assert_allclose(parts.components[order], whole.components, atol=1e-9)
+    assert_allclose(parts.label_states[order], whole.label_states, atol=1e-9)
+    assert_allclose(parts.label_posteriors[order], whole.label_posteriors, atol=1e-9)
+    assert parts.noise == pytest.approx(whole.noise, rel=1e-6)
+
+
 def test_error_falls_with_the_root_of_the_number_of_documents():
     errors = []
     for n in (2000, 32000):

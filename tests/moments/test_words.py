@@ -6,7 +6,8 @@ import pytest
 from helpers import WeightedCorpus, random_corpus
 from numpy.testing import assert_allclose
 
-from distmom.engine import open_engine
+from distmom.engine import TallResult, TallSum, open_engine, plan_pass
+from distmom.engine.tall import frequent_rows
 from distmom.errors import UsageError
 from distmom.moments.kernels import add_third_moment, fill_pairs, fill_symmetric
 from distmom.moments.weighting import MomentKind
@@ -55,7 +56,7 @@ def test_moments_are_those_of_all_tuples_of_positions(moments, weighting, binary
     m1, m2, m3 = brute_moments(X, kind, own)
     with open_engine(corpus) as engine:
         sums = engine.run(WordMomentsPass(6, kind=kind, basis=basis, rank=4)).sums
-        sketch = engine.run(WordSketchPass(6, kind=kind, n_columns=4, basis=basis)).sums
+        sketch = total(engine, WordSketchPass(6, kind=kind, n_columns=4, basis=basis))
     found = word_moments(sums, kind, basis)
     assert_allclose(found.m1, basis.T @ m1, atol=1e-13)
     assert_allclose(found.m2, basis.T @ m2 @ basis, atol=1e-13)
@@ -68,9 +69,7 @@ def test_sketch_of_a_test_matrix_is_the_same_for_any_cut():
     for shard_documents in (1000, 50, 7):
         corpus = random_corpus(shard_documents=shard_documents)
         with open_engine(corpus) as engine:
-            totals.append(
-                engine.run(WordSketchPass(corpus.n_words, n_columns=5, seed=4)).sums["sketch"].copy()
-            )
+            totals.append(total(engine, WordSketchPass(corpus.n_words, n_columns=5, seed=4))["sketch"])
     assert_allclose(totals[1], totals[0], rtol=1e-12)
     assert_allclose(totals[2], totals[0], rtol=1e-12)
 
@@ -113,16 +112,71 @@ def test_noise_is_the_moment_with_a_random_sign_on_every_document(moments):
     block, kind = corpus.read_shard(0), MomentKind(moments)
     probes = np.random.default_rng(0).standard_normal((25, 3))
     sketch = WordSketchPass(25, kind=kind, n_columns=3, basis=probes, n_probes=3, probes=probes, seed=5)
-    sums = sketch.zero()
-    sketch.add(sums, block, {})
+    noise = added(sketch, block)["noise"]
     signs = np.random.default_rng((5, 0)).choice((-1.0, 1.0), 60)
     assert 0 < (signs > 0).sum() < 60
-    expected = np.zeros((25, 3))
-    for i, sign in enumerate(signs):
-        own = sketch.zero()
-        sketch.add(own, block.take(slice(i, i + 1)), {})
-        expected += sign * own["sketch"]
-    assert_allclose(sums["noise"], expected, atol=1e-12)
-    sums = sketch.zero()
-    sketch.add(sums, replace(block, weights=np.ones(60)), {})
-    assert not sums["noise"].any()
+    rows = [added(sketch, block.take(slice(i, i + 1)))["sketch"] for i in range(60)]
+    expected = sum(sign * row for sign, row in zip(signs, rows, strict=True))
+    assert_allclose(noise, expected, atol=1e-12)
+    assert not added(sketch, replace(block, weights=np.ones(60)))["noise"].any()
+
+
+@pytest.mark.parametrize("moments", ["paper", "distinct"])
+def test_a_large_sketch_in_single_precision_is_that_in_double(moments, monkeypatch):
+    monkeypatch.setattr("distmom.engine.plan.SMALL_TALL_BYTES", 0)
+    monkeypatch.setattr("distmom.engine.tall.FREQUENT", 150)
+    corpus = random_corpus(n=3000, d=300, density=0.05, shard_documents=200)
+    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((300, 20)))[0]
+    found = []
+    for single in (True, False):
+        with open_engine(corpus) as engine:
+            basis_ = basis.astype(np.float32) if single else basis.astype(np.float32).astype(float)
+            pass_ = WordSketchPass(300, kind=MomentKind(moments), n_columns=20, basis=basis_, single=single)
+            assert engine.plan(pass_).single == single
+            assert 0 < len(frequent_rows(corpus.document_frequency)) < 300
+            found.append(total(engine, pass_)["sketch"])
+    # The promise for float32 within a block and float64 across blocks.
+    assert 0 < np.abs(found[0] - found[1]).max() < 1e-6 * np.abs(found[1]).max()
+
+
+def test_slabs_of_columns_and_workers_do_not_change_a_bit_of_a_sketch():
+    corpus = random_corpus(n=600, d=5000, density=0.01, shard_documents=50)
+    limits = {}
+    for basis in (None, np.random.default_rng(1).standard_normal((5000, 300)).astype(np.float32)):
+        pass_ = WordSketchPass(5000, n_columns=300, seed=2, basis=basis)
+        whole = plan_pass(corpus, pass_)
+        limit = int((whole.task_bytes - 0.6 * whole.partial_bytes) / 0.7)
+        cut = plan_pass(corpus, pass_, limit)
+        assert len(whole.columns) == 1
+        assert len(cut.columns) > 1
+        assert cut.groups == whole.groups
+        limits[basis is None] = limit
+        bits = set()
+        for memory_limit in (None, limit):
+            with open_engine(corpus, memory_limit=memory_limit) as engine:
+                bits.add(total(engine, pass_)["sketch"].tobytes())
+        assert len(bits) == 1
+
+
+def total(engine, pass_):
+    """Run a pass with tall sums and return all sums as arrays in memory."""
+    found = {}
+
+    def finish(tallies):
+        found.update(tallies.sums)
+        for name, tall in tallies.tall.items():
+            found[name] = tall.read_rows(slice(0, tall.n_rows))
+        return TallResult({}, {})
+
+    engine.run_tall(pass_, finish)
+    return found
+
+
+def added(pass_, block):
+    """Return the tall sums of one block."""
+    sums = pass_.zero()
+    for name, spec in pass_.specs().items():
+        if spec.tall:
+            sums[name] = TallSum.zero(*spec.shape)
+    pass_.add(sums, block, {})
+    return {name: value.dense() for name, value in sums.items() if isinstance(value, TallSum)}

@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from distmom.corpus import open_corpus
+from distmom.engine import open_executor
+from distmom.errors import StoreError, UsageError
+from distmom.evaluate.recovery import score_recovery
+from distmom.models import MultiLabelMoM
+from distmom.simulate import Planted, load_truth, preset, synthesise
+from distmom.simulate.corpora import PRESETS, Zipf, draw_documents
+
+SMALL = Planted(3000, 900, 60, 6, 20, 28, 2, 3.0, seed=3)
+
+
+def rows(corpus):
+    blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
+    return [(b.words.toarray(), b.labels.toarray()) for b in blocks]
+
+
+def test_bits_do_not_depend_on_workers_or_shards(tmp_path):
+    one = synthesise(SMALL, tmp_path / "one", shard_documents=700)
+    with open_executor(workers=2) as executor:
+        two = synthesise(SMALL, tmp_path / "two", shard_documents=700, map=executor.map)
+    assert one.digest == two.digest
+    other = synthesise(SMALL, tmp_path / "other", shard_documents=3000)
+    words, labels = rows(other)[0]
+    assert np.array_equal(np.vstack([w for w, _ in rows(one)]), words)
+    assert np.array_equal(np.vstack([y for _, y in rows(one)]), labels)
+    later = synthesise(preset_of(SMALL, 500), tmp_path / "later", first=2500)
+    assert np.array_equal(rows(later)[0][0], words[2500:])
+    assert open_corpus(tmp_path / "one").verify() == []
+
+
+def preset_of(model, n_documents):
+    return Planted(**{**vars(model), "n_documents": n_documents})
+
+
+def test_documents_follow_the_model():
+    n = 60_000
+    words, labels, states = draw_documents(SMALL, 0, n)
+    assert np.diff(words.indptr).mean() == pytest.approx(28, rel=0.02)
+    assert np.median(np.diff(words.indptr)) == 20
+    assert_allclose(np.bincount(states) / n, SMALL.weights(), atol=0.01)
+    # The first word drawn for a document is one of its state: so are, but for repeats, its rarest words.
+    truth = truth_of(SMALL)
+    lengths = np.diff(words.indptr)
+    short = np.flatnonzero(lengths <= 3)
+    assert len(short) > 100
+    for state in range(3):
+        mine = np.flatnonzero(states == state)
+        frequency = np.asarray(labels[mine].sum(axis=0)).ravel() / labels[mine].sum()
+        # Labels of a document are distinct: the common ones come up a little less often than drawn.
+        assert np.abs(frequency - truth.labels(state)).sum() < 0.25
+        first = np.asarray(words[mine].sum(axis=0)).ravel()
+        assert np.abs(first / first.sum() - truth.words(state)).sum() < 0.25
+        others = [np.abs(first / first.sum() - truth.words(h)).sum() for h in range(6) if h != state]
+        assert min(others) > 0.5
+
+
+def truth_of(model):
+    from distmom.simulate import Truth
+
+    return Truth(model, 0, model.weights(), model.word_order(), model.label_order(), np.zeros(0, np.uint16))
+
+
+def test_laws_are_distributions_and_topics_of_documents_mix():
+    law = Zipf(1000, 5.0).probabilities()
+    assert law.sum() == pytest.approx(1.0)
+    assert (np.diff(law) < 0).all()
+    assert law[0] / law[99] == pytest.approx(np.log(6 / 5) / np.log(105 / 104))
+    model = Planted(2000, 500, 0, 5, 80, 100, alpha0=0.5)
+    words, labels, states = draw_documents(model, 0, 2000)
+    assert labels.shape == (2000, 0)
+    assert len(states) == 0
+    assert np.asarray(words.sum(axis=1)).mean() == pytest.approx(100, rel=0.03)
+    truth = truth_of(model)
+    mean = np.asarray(words.sum(axis=0)).ravel() / words.sum()
+    assert np.abs(mean - np.mean([truth.words(h) for h in range(5)], axis=0)).sum() < 0.12
+
+
+def test_a_fit_recovers_the_planted_states(tmp_path):
+    model = Planted(20_000, 2000, 100, 5, 30, 42, 2, 3.0)
+    train = synthesise(model, tmp_path / "train")
+    fitted = MultiLabelMoM(5, head="posterior", moments="distinct").fit_corpus(train)
+    score = score_recovery(fitted, load_truth(tmp_path / "train.truth"))
+    assert score["n_recovered"] == score["n_planted"] == 5
+    assert score["words_l1"] < 0.4
+    assert score["labels_l1"] < 0.25
+    assert score["weights_l1"] < 0.2
+
+
+def test_presets_have_the_sizes_of_the_paper():
+    sizes = {name: (p.n_words, p.n_labels, p.n_documents) for name, p in PRESETS.items()}
+    assert sizes["wikilshtc"] == (1_617_899, 325_056, 1_778_351)
+    assert sizes["bibtex"] == (1836, 159, 4880)
+    for name in ("wikilshtc", "amazoncat", "bibtex", "wiki31k"):
+        words, labels, _ = draw_documents(PRESETS[name], 0, 3000)
+        for matrix, mean, median in (
+            (words, PRESETS[name].mean_words, PRESETS[name].median_words),
+            (labels, PRESETS[name].mean_labels, PRESETS[name].median_labels),
+        ):
+            assert np.diff(matrix.indptr).mean() == pytest.approx(mean, rel=0.05), name
+            assert np.median(np.diff(matrix.indptr)) == pytest.approx(median, rel=0.05), name
+    assert preset("bibtex", n_documents=7, n_words=None, seed=2).n_documents == 7
+
+
+def test_wrong_sizes_and_damaged_truths_are_named(tmp_path):
+    with pytest.raises(UsageError, match="every state needs words and labels of its own"):
+        Planted(10, 5, 3, 4, 2, 3, 1, 2)
+    with pytest.raises(UsageError, match="n_documents: expected at least 1, got 0"):
+        preset("bibtex", n_documents=0)
+    with pytest.raises(UsageError, match="is not the truth of a planted corpus"):
+        load_truth(tmp_path)
+    synthesise(preset_of(SMALL, 50), tmp_path / "corpus")
+    with pytest.raises(UsageError, match="exists already"):
+        synthesise(SMALL, tmp_path / "corpus")
+    (tmp_path / "corpus.truth" / "weights.npy").write_bytes(b"none")
+    with pytest.raises(StoreError, match="cannot be read"):
+        load_truth(tmp_path / "corpus.truth")
