@@ -34,7 +34,7 @@ COLUMNS = (
     ("model_mb", 1),
     ("peak_rss_mb", 0),
 )
-SAMPLE_INTERVAL_S = 0.05
+SAMPLE_INTERVAL_S = 0.1
 
 
 class Stopwatch:
@@ -50,18 +50,19 @@ class Stopwatch:
 
 
 class PeakMemory:
-    """Samples the resident memory of a process and all below it; a context manager.
-
-    Pages that processes share count in each of them, so the peak is an upper bound.
+    """Samples the memory of a process and all below it; a context manager.
 
     Attributes
     ----------
     mb : float
-        Largest sum so far, in units of 10^6 bytes.
+        Largest sum so far of the proportional set sizes, in units of 10^6 bytes: a page that n processes share
+        counts one n-th in each.
+    process_mb : float
+        Largest resident memory of one process below, shared pages and all: what a memory limit looks at.
     """
 
     def __init__(self, pid: int | None = None) -> None:
-        self.mb = 0.0
+        self.mb = self.process_mb = 0.0
         self._root = psutil.Process(pid)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -90,9 +91,12 @@ class PeakMemory:
             return 0
         for process in processes:
             try:
-                total += process.memory_info().rss
+                memory = process.memory_full_info()
             except psutil.Error:
                 continue
+            total += memory.pss
+            if process.pid != self._root.pid:
+                self.process_mb = max(self.process_mb, memory.rss / 1e6)
         return total
 
 

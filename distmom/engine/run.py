@@ -27,6 +27,7 @@ from distmom.engine.state import (
     StoredArray,
     StoredColumns,
     StoredRows,
+    release_maps,
     write_rows,
 )
 from distmom.engine.sums import Sums, merge
@@ -434,7 +435,9 @@ def fold_group(
     with threadpool_limits(limits=1):
         opened = resolve(pass_)
         sums = opened.zero()
-        return _Partial(sums, _accumulate(corpus, shards, opened, sums, rows, outputs))
+        digests = _accumulate(corpus, shards, opened, sums, rows, outputs)
+        release_maps()
+        return _Partial(sums, digests)
 
 
 def fold_tall(
@@ -464,6 +467,7 @@ def fold_tall(
         _accumulate(corpus, shards, opened, sums, {}, "")
         for name in sums.keys() - set(small):
             write_partial(f"{prefix}/{name}-{group}-{slab}", sums[name])
+        release_maps()
         # Every slab of columns meets all documents: one of them counts.
         return Sums({name: sums[name] if slab == 0 else np.zeros_like(sums[name]) for name in small})
 

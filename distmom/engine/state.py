@@ -23,9 +23,10 @@ import queue
 import shutil
 import threading
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,37 @@ class StoredArray:
         return _mapped(self.path, self.digest)
 
 
-@lru_cache(maxsize=64)
+#: maps of states that this process has opened and checked, the latest last
+_maps: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
+_MAX_MAPS = 64
+
+
 def _mapped(path: str, digest: str) -> np.ndarray:
-    array = _map(path)
-    if (got := state_digest(array)) != digest:
-        raise StoreError(f"{path}: state differs: expected sha256 {digest[:12]}, got {got[:12]}")
+    array = _maps.get((path, digest))
+    if array is None:
+        array = _map(path)
+        if (got := state_digest(array)) != digest:
+            raise StoreError(f"{path}: state differs: expected sha256 {digest[:12]}, got {got[:12]}")
+        _maps[path, digest] = array
+        if len(_maps) > _MAX_MAPS:
+            _maps.popitem(last=False)
     return array
+
+
+def release_maps() -> None:
+    """Give the pages of all mapped states back to the system, which keeps them in its cache.
+
+    They count as memory of the process, and one that has mapped the states of several passes would be paused
+    or ended for what it no longer needs. Maps stay valid: a page that is read again is there again.
+    """
+    for array in list(_maps.values()):
+        _release(array)
+
+
+def _release(array: np.ndarray) -> None:
+    mapped = getattr(array, "_mmap", None)
+    if mapped is not None:
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _map(path: str) -> np.ndarray:
@@ -101,9 +127,8 @@ class Columns:
         """
         for part in self.parts:
             yield part
-            mapped = getattr(part, "_mmap", None)
-            if mapped is not None and len(self.parts) > 1:
-                mapped.madvise(mmap.MADV_DONTNEED)
+            if len(self.parts) > 1:
+                _release(part)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from distmom.compiled import compiled
-from distmom.engine.state import SLAB_ROWS, Columns, StoredArray, StoredColumns, slab_digest
+from distmom.engine.state import SLAB_ROWS, Columns, StoredArray, StoredColumns, release_maps, slab_digest
 from distmom.errors import StoreError
 
 #: rows that more documents than this add to are summed in float64 throughout: in float32 a sum of n terms is
@@ -196,6 +196,7 @@ def map_task(
         rows = slice(index * SLAB_ROWS, min((index + 1) * SLAB_ROWS, n_rows))
         written, sums = function(rows, *(read_rows(item, rows) for item in inputs), *arguments)
         digests = {name: outputs[name].write(rows.start, value) for name, value in written.items()}
+        release_maps()
         return digests, dict(sums)
 
 
