@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -209,13 +210,33 @@ def test_values_of_fifteen_digits_are_read(mantissa, exponent):
 def test_shortened_floats_are_read(value):
     for text in (f"{value:.6g}", f"{value:.7f}", f"{value:.12g}"):
         check_value(text, must_be_read=float(text) > 0)
-    check_value(repr(value))
+
+
+@given(st.floats(1e-4, 1e8))
+def test_floats_in_full_are_read(value):
+    check_value(repr(value), must_be_read=True)
+    check_value(f"{value:.17g}", must_be_read=True)
+
+
+@given(st.floats(1e-3, 1e8), st.integers(-2, 2))
+def test_values_between_two_floats(value, step):
+    """The decimals of 18 digits about halfway between two floats have the right bits, or are not read."""
+    middle = (Decimal(value) + Decimal(float(np.nextafter(value, np.inf)))) / 2
+    digits, exponent = f"{middle:.17e}".split("e")
+    check_value(f"{int(digits.replace('.', '')) + step}e{int(exponent) - 17}")
+
+
+@given(st.integers(10**15, 10**18 - 1), st.integers(9, 22))
+def test_long_mantissas(mantissa, exponent):
+    check_value(f"{mantissa}e-{exponent}")
 
 
 def test_values_at_the_bounds():
-    for text in ("2147483647", "9007199254740992e-7", "1e-22", "0.1", "123456789012345678e-10"):
+    check_value("123456789012345678e-10", must_be_read=True)
+    check_value("0.000000000000000000123456789012345678e18", must_be_read=False)
+    for text in ("2147483647", "9007199254740992e-7", "1e-22", "0.1", "9007199254740993e-7"):
         check_value(text)
-    for text in ("9007199254740993e-7", "1e-23", "0", "2147483647.5", "1234567890123456789e-10"):
+    for text in ("1e-23", "0", "2147483647.5", "1234567890123456789e-10", "1234567890123456789.5e-10"):
         assert scan(f"0 1:{text}\n".encode(), 1, LABELLED, 12).lines == [f"0 1:{text}".encode()]
 
 

@@ -24,13 +24,17 @@ _LARGE_E, _SMALL_E = b"Ee"
 #: of an index, as in the plain parser
 _INDEX_DIGITS = 10
 #: digits that an int64 holds, whatever they are
-_MANTISSA_DIGITS = 18
+_SIGNIFICANT_DIGITS = 18
 #: digits of an exponent, as in the plain parser
 _EXPONENT_DIGITS = 4
 # These powers are exact in float64, as are whole numbers up to 2**53, so that one multiplication or division
 # of the two is rounded once: it gives the float64 nearest to the decimal number.
 _POWERS = 10.0 ** np.arange(23)
 _LARGEST_EXACT = 2**53
+#: cuts a float64 in two halves, the products of which are exact
+_HALVES = 2.0**27 + 1
+#: relative, many times what the correction of a quotient may be off by
+_DOUBT = 2.0**-45
 
 
 @dataclass(frozen=True)
@@ -178,24 +182,33 @@ def _index(text: np.ndarray, at: int) -> tuple[int, int]:
 @compiled
 def _value(text: np.ndarray, at: int) -> tuple[float, int]:
     """Return the decimal number that starts at a place, -1 if there is none that is read here, and its end."""
-    mantissa, end, n_digits, exponent = 0, at, 0, 0
+    mantissa, end, exponent = 0, at, 0
+    while text[end] == _ZERO:
+        end += 1
+    start = end
     digit = text[end] ^ _ZERO
     while digit <= 9:
         mantissa = 10 * mantissa + digit
         end += 1
         digit = text[end] ^ _ZERO
-    n_digits = end - at
+    n_significant = end - start
+    has_digits = end > at
     if text[end] == _DOT:
         end += 1
+        point = end
+        if mantissa == 0:
+            while text[end] == _ZERO:
+                end += 1
         start = end
         digit = text[end] ^ _ZERO
         while digit <= 9:
             mantissa = 10 * mantissa + digit
             end += 1
             digit = text[end] ^ _ZERO
-        exponent = start - end
-        n_digits += end - start
-    if not 0 < n_digits <= _MANTISSA_DIGITS or mantissa > _LARGEST_EXACT:
+        n_significant += end - start
+        exponent = point - end
+        has_digits = has_digits or end > point
+    if not has_digits or n_significant > _SIGNIFICANT_DIGITS:
         return -1.0, end
     if text[end] == _SMALL_E or text[end] == _LARGE_E:
         end += 1
@@ -207,13 +220,36 @@ def _value(text: np.ndarray, at: int) -> tuple[float, int]:
         if power < 0 or end - start > _EXPONENT_DIGITS:
             return -1.0, end
         exponent += -power if is_negative else power
-    if exponent == 0:
-        return float(mantissa), end
-    if 0 < exponent < len(_POWERS):
-        return float(mantissa) * _POWERS[exponent], end
-    if 0 < -exponent < len(_POWERS):
-        return float(mantissa) / _POWERS[-exponent], end
+    if mantissa <= _LARGEST_EXACT:
+        if exponent == 0:
+            return float(mantissa), end
+        if 0 < exponent < len(_POWERS):
+            return float(mantissa) * _POWERS[exponent], end
+        if 0 < -exponent < len(_POWERS):
+            return float(mantissa) / _POWERS[-exponent], end
+    elif 0 < -exponent < len(_POWERS):
+        return _quotient(mantissa, _POWERS[-exponent]), end
     return -1.0, end
+
+
+@compiled
+def _quotient(dividend: int, divisor: float) -> float:
+    """Return the float64 nearest to a quotient whose dividend is no float64; -1 if two are about as near."""
+    rounded = float(dividend)
+    quotient = rounded / divisor
+    # What the product of quotient and divisor is short of, exactly (Dekker 1971): both are cut in halves.
+    product = quotient * divisor
+    part = _HALVES * quotient
+    high = part - (part - quotient)
+    part = _HALVES * divisor
+    high_divisor = part - (part - divisor)
+    low, low_divisor = quotient - high, divisor - high_divisor
+    short = ((high * high_divisor - product) + high * low_divisor + low * high_divisor) + low * low_divisor
+    rest = (rounded - product) - short + float(dividend - np.int64(rounded))
+    # The correction is off by a few units in the last place; where that matters, rounding is left to others.
+    correction = rest / divisor
+    lower, upper = quotient + correction * (1 - _DOUBT), quotient + correction * (1 + _DOUBT)
+    return lower if lower == upper else -1.0
 
 
 @compiled
