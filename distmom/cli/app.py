@@ -16,7 +16,7 @@ from importlib import resources
 from multiprocessing import resource_tracker
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -38,14 +38,12 @@ from distmom.corpus import Corpus, ingest, open_corpus
 from distmom.corpus.ingest import detect_format
 from distmom.engine import Executor, open_executor
 from distmom.errors import ClusterError, InputError, StoreError, UsageError
-from distmom.evaluate.evaluation import evaluate_corpus
-from distmom.evaluate.recovery import score_recovery
-from distmom.evaluate.report import write_report
-from distmom.models import MultiLabelMoM
 from distmom.models.artifact import check_target, load_record
-from distmom.models.planning import plan_fit, plan_to_json
-from distmom.predict import predict_corpus
 from distmom.simulate import PRESETS, load_truth, preset, synthesise
+
+# The estimators and what needs them are imported by the commands that do: it takes longer than all the rest.
+if TYPE_CHECKING:
+    from distmom.models import MultiLabelMoM
 
 
 @click.group(
@@ -135,6 +133,10 @@ def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
     \b
     Example: distmom demo
     """
+    from distmom.evaluate.evaluation import evaluate_corpus
+    from distmom.evaluate.report import write_report
+    from distmom.models import MultiLabelMoM
+
     if out.exists() and not (out / "report.html").exists() and any(out.iterdir()):
         raise UsageError(f"{out}: exists and is not the result of an earlier demo")
     data = resources.files("distmom") / "data"
@@ -224,7 +226,7 @@ def ingest_command(
             zero_based=zero_based, text_field=text_field, labels_field=labels_field, strict=strict,
             min_df=min_df, max_df=_count_or_share(max_df, "--max-df"),
             stop_words=stop_words, ngram_max=ngrams, shard_documents=shard_docs, overwrite=overwrite,
-            like=_like(MultiLabelMoM.load(like)) if like else None, map=executor.map, progress=progress.stage,
+            like=_like_model(like), map=executor.map, progress=progress.stage,
         )  # fmt: skip
     _print(_describe_corpus(corpus), as_json)
 
@@ -290,6 +292,15 @@ def _count_or_share(text: str, flag: str) -> int | float:
         raise UsageError(f"{flag}: expected a number of documents or a share, got {text!r}") from None
 
 
+def _like_model(path: str | None) -> SimpleNamespace | None:
+    """Return the columns of a model that is stored at a path, if one is given."""
+    if path is None:
+        return None
+    from distmom.models import MultiLabelMoM
+
+    return _like(MultiLabelMoM.load(path))
+
+
 def _like(model: MultiLabelMoM) -> SimpleNamespace:
     return SimpleNamespace(
         vocabulary=model.vocabulary_, label_names=model.label_names_, settings=model.settings_
@@ -326,6 +337,8 @@ def info(path: str, as_json: bool) -> None:
     """
     place = _existing(path)
     if (place / "model.json").exists():
+        from distmom.models import MultiLabelMoM
+
         record = load_record(place)
         model = MultiLabelMoM.load(place)
         result = {
@@ -358,6 +371,8 @@ def verify(path: str, as_json: bool) -> None:
     problems: list[str] = []
     try:
         if (place / "model.json").exists():
+            from distmom.models import MultiLabelMoM
+
             MultiLabelMoM.load(place)
         elif (place / "run.json").exists():
             problems = runs.reopen(place).verify()
@@ -387,6 +402,9 @@ def plan(corpus: str, memory_limit: int | None, as_json: bool, **options: Any) -
     \b
     Example: distmom plan corpus -k 100 --memory-limit 2GiB
     """
+    from distmom.models import MultiLabelMoM
+    from distmom.models.planning import plan_fit, plan_to_json
+
     planned = plan_fit(MultiLabelMoM(**parameters(options)), open_corpus(corpus), memory_limit)
     result = plan_to_json(planned)
     if as_json:
@@ -455,6 +473,9 @@ def _run_fit(
     quiet: bool,
     as_json: bool,
 ) -> None:
+    from distmom.models import MultiLabelMoM
+    from distmom.models.planning import plan_fit, plan_to_json
+
     model = MultiLabelMoM(**run.parameters)
     try:
         with run.lock(), PassProgress(quiet=quiet) as progress:
@@ -551,6 +572,9 @@ def predict(
     \b
     Example: distmom predict model new-titles.tsv out --top 5
     """
+    from distmom.models import MultiLabelMoM
+    from distmom.predict import predict_corpus
+
     fitted = MultiLabelMoM.load(model)
     with (
         PassProgress(quiet=quiet) as progress,
@@ -596,6 +620,10 @@ def evaluate(
     \b
     Example: distmom evaluate model test.tsv --labels subjects.txt
     """
+    from distmom.evaluate.evaluation import evaluate_corpus
+    from distmom.evaluate.recovery import score_recovery
+    from distmom.models import MultiLabelMoM
+
     fitted = MultiLabelMoM.load(model)
     names = [name for name, _ in fitted.scorer_.heads]
     if head is not None and head not in names:
@@ -636,6 +664,8 @@ def topics(model: str, top: int, as_json: bool) -> None:
     \b
     Example: distmom topics model --top 10
     """
+    from distmom.models import MultiLabelMoM
+
     fitted = MultiLabelMoM.load(model)
     if not hasattr(fitted, "components_"):
         raise UsageError(
@@ -662,6 +692,9 @@ def report(model: str, out: Path, metrics: Path | None, overwrite: bool) -> None
     \b
     Example: distmom report model report.html
     """
+    from distmom.evaluate.report import write_report
+    from distmom.models import MultiLabelMoM
+
     if out.exists() and not overwrite:
         raise UsageError(f"{out}: exists; choose another path, or --overwrite")
     shown = None

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from distmom.corpus.readers.part import Part, lookup
+from distmom.corpus.readers.part import Summary, lookup
 from distmom.corpus.readers.spec import Spec
 from distmom.corpus.tokenize import choose_words
 from distmom.errors import InputError
@@ -43,8 +43,8 @@ class Survey:
         Documents that hold each named word.
     label_lines : dict of str to int
         Line on which each named label occurs first.
-    label_columns : set of int
-        Unnamed labels that occur.
+    label_columns : list of ndarray of int
+        Unnamed labels that occur, part by part.
     warnings : Counter
         Repairs.
     """
@@ -54,23 +54,20 @@ class Survey:
     integral: bool = True
     document_frequency: Counter[str] = field(default_factory=Counter)
     label_lines: dict[str, int] = field(default_factory=dict)
-    label_columns: set[int] = field(default_factory=set)
+    label_columns: list[np.ndarray] = field(default_factory=list)
     warnings: Counter[str] = field(default_factory=Counter)
 
-    def add(self, part: Part, count_words: bool) -> None:
+    def add(self, part: Summary, count_words: bool) -> None:
         """Add a part; ``count_words`` if the vocabulary is to be learned."""
         self.n_documents += part.n_documents
-        self.integral = self.integral and bool(np.all(part.values == np.trunc(part.values)))
+        self.integral = self.integral and part.integral
         if part.words is None:
-            largest = int(part.word_ids.max()) if len(part.word_ids) else -1
-            self.n_word_columns = max(self.n_word_columns, largest + 1)
+            self.n_word_columns = max(self.n_word_columns, part.n_word_columns)
         elif count_words:
-            counts = np.bincount(part.word_ids, minlength=len(part.words))
-            for word, count in zip(part.words, counts.tolist(), strict=True):
+            for word, count in zip(part.words, part.document_frequency.tolist(), strict=True):
                 self.document_frequency[word] += count
-        if part.labels is None:
-            self.label_columns.update(np.unique(part.label_ids).tolist())
-        else:
+        self.label_columns.append(part.label_columns)
+        if part.labels is not None:
             for name, line in zip(part.labels, part.label_lines.tolist(), strict=True):
                 self.label_lines.setdefault(name, line)
         self.warnings += part.warnings
@@ -82,15 +79,18 @@ class Columns:
 
     Attributes
     ----------
-    names : list of str
-        Names in column order.
+    n : int
+        Their number.
+    names : list of str or None
+        Names in column order; None if they are their numbers.
     numbers : dict of str to int
         Column of each name that a part may use, or of its alias.
     new : ndarray or None
         Column of each number of a source that does not name them, -1 for none; None if they stay as they are.
     """
 
-    names: list[str]
+    n: int
+    names: list[str] | None
     numbers: dict[str, int]
     new: np.ndarray | None = None
 
@@ -137,21 +137,20 @@ def word_columns(
                     f"{len(survey.document_frequency)} words in {survey.n_documents} documents, "
                     "none within the bounds",
                 )
-        return Columns(list(fixed), {word: i for i, word in enumerate(fixed)})
+        return Columns(len(fixed), list(fixed), {word: i for i, word in enumerate(fixed)})
     n_words = spec.n_words if spec.n_words is not None else survey.n_word_columns
     if like is None:
-        names = [str(i) for i in range(n_words)] if vocabulary is None else list(vocabulary)
-        return Columns(names, {})
+        return Columns(n_words, None if vocabulary is None else list(vocabulary), {})
     names = list(like.vocabulary)
     if vocabulary is not None:
-        return Columns(names, {}, lookup(vocabulary, {word: i for i, word in enumerate(names)}))
+        return Columns(len(names), names, {}, lookup(vocabulary, {word: i for i, word in enumerate(names)}))
     if spec.n_words is not None and spec.n_words != len(names):
         raise InputError.at(
             spec.path, 1, "number of words", f"{len(names)} as in the model", str(spec.n_words)
         )
     new = np.arange(max(n_words, 1))
     new[len(names) :] = -1
-    return Columns(names, {}, new)
+    return Columns(len(names), names, {}, new)
 
 
 def label_columns(
@@ -184,11 +183,14 @@ def label_columns(
             raise InputError.at(
                 spec.path, None, "number of labels", f"{len(label_names)} as in the label file", str(n_labels)
             )
+        if label_names is None and like is None:
+            return Columns(n_labels, None, {})
         own = label_names or (like.label_names if like is not None else ())
         column_names = [*own[:n_labels], *(str(i) for i in range(len(own), n_labels))]
         if like is None:
-            return Columns(column_names, {})
-        alias = {column_names[i]: column_names[i] for i in sorted(survey.label_columns)}
+            return Columns(n_labels, column_names, {})
+        occurring = np.unique(np.concatenate([*survey.label_columns, np.zeros(0, np.int64)]))
+        alias = {column_names[i]: column_names[i] for i in occurring.tolist()}
     base = list(like.label_names if like is not None else label_names or ())
     known = set(base)
     rest = sorted(set(alias.values()) - known, key=_natural)
@@ -201,8 +203,8 @@ def label_columns(
     names = base + rest
     columns = {name: i for i, name in enumerate(names)}
     if named:
-        return Columns(names, {raw: columns[name] for raw, name in alias.items()})
-    return Columns(names, {}, lookup(column_names, columns))
+        return Columns(len(names), names, {raw: columns[name] for raw, name in alias.items()})
+    return Columns(len(names), names, {}, lookup(column_names, columns))
 
 
 def _natural(name: str) -> tuple[int, str]:

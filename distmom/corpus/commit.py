@@ -21,7 +21,12 @@ from distmom.errors import StoreError, UsageError
 _log = logging.getLogger(__name__)
 
 
-def write_atomic(path: str | os.PathLike[str], content: bytes | Callable[[BinaryIO], Any]) -> None:
+def write_atomic(
+    path: str | os.PathLike[str],
+    content: bytes | Callable[[BinaryIO], Any],
+    *,
+    survives_power_failure: bool = True,
+) -> None:
     """Write a file so that readers see the old content or all of the new one, also after a crash.
 
     Parameters
@@ -30,6 +35,9 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | Callable[[Binary
         Its directory must exist.
     content : bytes or callable
         The content, or a function that writes it to a binary stream.
+    survives_power_failure : bool
+        Whether the same holds after a power failure. It takes the time until the disk has everything; a file
+        that carries a checksum and can be made again does without.
     """
     target = Path(path)
     temporary = target.parent / f".tmp-{uuid.uuid4().hex}"
@@ -39,13 +47,15 @@ def write_atomic(path: str | os.PathLike[str], content: bytes | Callable[[Binary
                 stream.write(content)
             else:
                 content(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if survives_power_failure:
+                stream.flush()
+                os.fsync(stream.fileno())
         os.replace(temporary, target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_path(target.parent)
+    if survives_power_failure:
+        sync_path(target.parent)
 
 
 def sync_path(path: str | os.PathLike[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from distmom.errors import InputError
 
 
@@ -20,6 +22,8 @@ def check_names(what: str, names: Sequence[str] | None, expected: int) -> list[s
         return [str(column) for column in range(expected)]
     if len(names) != expected:
         raise InputError.at(what, None, "number of entries", str(expected), str(len(names)))
+    if _are_good(names):
+        return list(names)
     seen: dict[str, int] = {}
     for position, name in enumerate(names):
         if not isinstance(name, str) or not name or not is_plain(name):
@@ -32,6 +36,29 @@ def check_names(what: str, names: Sequence[str] | None, expected: int) -> list[s
             )
         seen[name] = position
     return list(names)
+
+
+def number_lines(n: int) -> bytes:
+    """Return the numbers from 0 to ``n - 1`` in decimal digits, each with a line feed."""
+    texts = []
+    first, power = 0, 10
+    while first < n:
+        numbers = np.arange(first, min(n, power))
+        lines = np.full((len(numbers), len(str(first)) + 1), ord("\n"), np.uint8)
+        for column in range(lines.shape[1] - 2, -1, -1):
+            numbers, digits = np.divmod(numbers, 10)
+            lines[:, column] = ord("0") + digits
+        texts.append(lines.tobytes())
+        first, power = power, 10 * power
+    return b"".join(texts)
+
+
+def _are_good(names: Sequence[str]) -> bool:
+    """Whether names are good without looking at each: a large vocabulary is checked many times as fast."""
+    try:
+        return "".join(names).isprintable() and all(names) and len(set(names)) == len(names)
+    except TypeError:
+        return False
 
 
 def is_plain(name: str) -> bool:

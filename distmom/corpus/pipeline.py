@@ -81,7 +81,7 @@ class Job:
             survey = Survey(warnings=self.source.tally.counts.copy())
             learns = self.names_words and self.vocabulary is None and self.like is None
             for path in parts:
-                survey.add(Part.load(path), learns)
+                survey.add(Part.load_summary(path), learns)
             spec = self.source.spec
             if not survey.n_documents:
                 raise InputError.at(spec.path, None, "content", "at least one document", "none")
@@ -124,9 +124,9 @@ class Job:
                 index,
                 path,
                 words.of(part[0]),
-                len(words.names),
+                words.n,
                 labels.of(part[1]),
-                len(labels.names),
+                labels.n,
                 "int32" if integral else "float32",
             )
 
@@ -186,6 +186,7 @@ def finish_part(task: _Finishing) -> tuple[ShardResult, int]:
 def _is_part(path: Path) -> bool:
     try:
         Part.load(path)
+        Part.load_summary(path)
     except StoreError:
         return False
     return True

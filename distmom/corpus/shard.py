@@ -18,6 +18,9 @@ from distmom.corpus.commit import commit_directory
 from distmom.corpus.store import MAX_RECORD_BYTES, ShardInfo, Storage, dump_record, parse_record, read_block
 from distmom.errors import StoreError
 
+#: columns for each entry beyond which entries are sorted, where they are counted column by column otherwise
+_WIDE = 16
+
 
 @dataclass(frozen=True)
 class ShardResult:
@@ -96,8 +99,7 @@ def write_shard(directory: str, index: int, words: csr_array, labels: csr_array)
         digest = hashlib.sha256(content).hexdigest()
     entry = {"id": name, "digest": digest}
     entry |= {key: record[key] for key in ("n_documents", "nnz_words", "nnz_labels")}
-    columns, positions = np.unique(words.indices, return_inverse=True)
-    sums = np.bincount(positions, words.data, minlength=len(columns))
+    columns, counts, sums = column_sums(words)
     if values == "counts":
         # Sums of one shard's counts are exact in float64.
         sums = sums.astype(np.int64)
@@ -108,11 +110,23 @@ def write_shard(directory: str, index: int, words: csr_array, labels: csr_array)
         entry=entry,
         totals=count_totals(words, labels),
         statistics=(
-            (columns, np.bincount(positions, minlength=len(columns))),
+            (columns, counts),
             (columns, sums),
             np.unique(labels.indices, return_counts=True),
         ),
     )
+
+
+def column_sums(matrix: csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the columns that occur, how many entries each has, and their sums."""
+    if matrix.shape[1] > _WIDE * matrix.nnz:
+        columns, places = np.unique(matrix.indices, return_inverse=True)
+        n_entries = np.bincount(places, minlength=len(columns))
+        return columns, n_entries.astype(np.int32), np.bincount(places, matrix.data, minlength=len(columns))
+    n_entries = np.bincount(matrix.indices)
+    columns = np.flatnonzero(n_entries)
+    sums = np.bincount(matrix.indices, matrix.data)[columns]
+    return columns.astype(np.int32), n_entries[columns].astype(np.int32), sums
 
 
 def count_totals(words: csr_array | None = None, labels: csr_array | None = None) -> dict[str, int]:

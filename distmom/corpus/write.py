@@ -28,7 +28,7 @@ from distmom.corpus.commit import (
     sync_tree,
     write_atomic,
 )
-from distmom.corpus.names import check_names
+from distmom.corpus.names import check_names, number_lines
 from distmom.corpus.shard import ShardResult, count_totals, describe, write_files, write_shard
 from distmom.corpus.store import (
     FORMAT,
@@ -278,4 +278,6 @@ def from_arrays(
 
 
 def _name_lines(what: str, names: Sequence[str] | None, expected: int) -> bytes:
-    return "".join(f"{name}\n" for name in check_names(what, names, expected)).encode()
+    if names is None:
+        return number_lines(expected)
+    return "\n".join([*check_names(what, names, expected), ""]).encode()

@@ -19,7 +19,8 @@ from scipy import sparse
 from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays, open_corpus
 from distmom.corpus.arrays import encode_matrices
 from distmom.corpus.commit import Lock, commit_directory, restore_replaced, write_atomic
-from distmom.corpus.shard import describe
+from distmom.corpus.names import number_lines
+from distmom.corpus.shard import column_sums, describe
 from distmom.corpus.store import Storage, dump_record, parse_manifest, read_block
 from distmom.errors import InputError, StoreError, UsageError
 
@@ -150,6 +151,31 @@ def test_names_are_validated(tmp_path, names):
     with pytest.raises(InputError):
         from_arrays(tmp_path / "x", np.ones((3, 2)), vocabulary=names)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_as_names(tmp_path):
+    for n in (0, 1, 9, 10, 11, 100, 12_345):
+        assert number_lines(n) == "".join(f"{i}\n" for i in range(n)).encode()
+    corpus = from_arrays(tmp_path / "c", np.eye(11), np.eye(11))
+    assert corpus.vocabulary == corpus.label_names == [str(i) for i in range(11)]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_columns_are_summed_alike_however_many_there_are(dtype):
+    rng = np.random.default_rng(0)
+    matrix = sparse.csr_array(rng.integers(0, 4, (30, 50)) * 0.3 if dtype == np.float32 else np.eye(50) * 3)
+    matrix = matrix.astype(dtype)
+    matrix.eliminate_zeros()
+    wide = sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], 10**6))
+    narrow = column_sums(matrix)
+    for few, many in zip(narrow, column_sums(wide), strict=True):
+        assert few.tobytes() == many.tobytes()
+    columns, counts, sums = narrow
+    assert np.array_equal(columns, np.unique(matrix.nonzero()[1]))
+    assert np.array_equal(counts, np.bincount(matrix.indices)[columns])
+    assert np.allclose(sums, matrix.sum(axis=0)[columns])
+    empty = column_sums(sparse.csr_array((3, 4), dtype=dtype))
+    assert [len(each) for each in empty] == [0, 0, 0]
 
 
 def test_every_deleted_or_truncated_file_is_found(corpus):

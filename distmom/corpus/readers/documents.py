@@ -24,7 +24,7 @@ def open_documents(spec: Spec, documents: Iterable[Any]) -> Source:
     def chunks(size: int) -> Iterator[Chunk]:
         iterator, first = iter(documents), 0
         while taken := list(islice(iterator, size)):
-            yield Chunk(first, [], first, len(taken), taken)
+            yield Chunk(first, b"", first, len(taken), taken)
             first += len(taken)
 
     return Source(spec, chunks, encode_documents, Tally(spec.path, spec.strict), lambda: 0)

@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 
 from distmom.corpus.block import MAX_VALUE, label_matrix, word_matrix
 from distmom.corpus.readers.part import Part, gather
-from distmom.corpus.readers.source import Chunk, LineReader, Tally
+from distmom.corpus.readers.source import Chunk, LineReader, Tally, join_lines
 from distmom.corpus.readers.spec import Source, Spec
 from distmom.errors import InputError, UsageError
 
@@ -49,7 +49,7 @@ def open_uci(spec: Spec) -> Source:
             start = reader.next_line - len(pending)
             taken, pending = _until(spec.path, reader, start, pending, last, last == n_documents)
             total += sum(1 for line in taken if line.strip())
-            yield Chunk(start, taken, first, last - first)
+            yield Chunk(start, join_lines(taken), first, last - first)
             first = last
         if total != n_triples:
             raise InputError.at(spec.path, 3, "header", f"{total} triples, as follow", str(n_triples))
@@ -83,7 +83,8 @@ def encode_uci(chunk: Chunk, spec: Spec) -> Part:
     """Encode triples of a run of documents."""
     tally = Tally(spec.path, spec.strict)
     triples = []
-    for number, line in enumerate(chunk.lines, chunk.first_line):
+    lines = chunk.lines
+    for number, line in enumerate(lines, chunk.first_line):
         if not _TRIPLE.fullmatch(line):
             fields = line.split()
             if not fields:
@@ -107,7 +108,7 @@ def encode_uci(chunk: Chunk, spec: Spec) -> Part:
     def refuse(bad: np.ndarray, what: str, expected: str, column: int) -> None:
         if bad.any():
             at = int(np.argmax(bad))
-            filled = [i for i, line in enumerate(chunk.lines) if line.strip()]
+            filled = [i for i, line in enumerate(lines) if line.strip()]
             raise InputError.at(
                 spec.path, chunk.first_line + filled[at], what, expected, str(int(flat[at, column]))
             )
@@ -147,7 +148,7 @@ def open_npz(spec: Spec) -> Source:
             rows = slice(first, first + size)
             labels = None if Y is None else Y[rows]
             done[0] = first
-            yield Chunk(first, [], first, min(size, X.shape[0] - first), (X[rows], labels))
+            yield Chunk(first, b"", first, min(size, X.shape[0] - first), (X[rows], labels))
 
     spec = replace(spec, n_words=X.shape[1], n_labels=0 if Y is None else Y.shape[1])
     return Source(spec, chunks, encode_npz, tally, lambda: done[0])

@@ -19,6 +19,44 @@ from distmom.errors import StoreError
 _ARRAYS = ("word_ptr", "word_ids", "values", "label_ptr", "label_ids", "label_lines")
 
 
+_NAMES = ("words", "labels")
+_HEAD = ("n_documents", "n_word_columns", "integral", "warnings")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the choice of columns depends on, of one part.
+
+    Attributes
+    ----------
+    n_documents : int
+    n_word_columns : int
+        One more than the largest number of a word.
+    integral : bool
+        Whether every value is a whole number.
+    warnings : Counter
+        Repairs.
+    words, labels : list of str or None
+        As in a `Part`.
+    document_frequency : ndarray of shape (n_words,)
+        Documents that hold each named word; empty if words are columns.
+    label_lines : ndarray of shape (n_labels,)
+        As in a `Part`.
+    label_columns : ndarray of int
+        Labels that occur; empty if they are named.
+    """
+
+    n_documents: int
+    n_word_columns: int
+    integral: bool
+    warnings: Counter[str]
+    words: list[str] | None
+    document_frequency: np.ndarray
+    labels: list[str] | None
+    label_lines: np.ndarray
+    label_columns: np.ndarray
+
+
 class Numbering(dict[str, int]):
     """Numbers names in the order in which they are first asked for."""
 
@@ -59,43 +97,89 @@ class Part:
     def n_documents(self) -> int:
         return len(self.word_ptr) - 1
 
+    def summary(self) -> Summary:
+        """Return what the choice of columns depends on."""
+        nothing = np.zeros(0, np.int64)
+        return Summary(
+            n_documents=self.n_documents,
+            n_word_columns=int(self.word_ids.max()) + 1 if len(self.word_ids) else 0,
+            integral=bool(np.all(self.values == np.trunc(self.values))),
+            warnings=self.warnings,
+            words=self.words,
+            document_frequency=(
+                nothing if self.words is None else np.bincount(self.word_ids, minlength=len(self.words))
+            ),
+            labels=self.labels,
+            label_lines=self.label_lines,
+            label_columns=np.unique(self.label_ids) if self.labels is None else nothing,
+        )
+
     def save(self, path: Path) -> None:
-        """Write the part so that it is there whole or not at all."""
+        """Write the part and its summary so that both are there whole or not at all."""
+        summary = self.summary()
         arrays = {name: getattr(self, name) for name in _ARRAYS}
-        for name in ("words", "labels"):
+        if summary.integral and len(self.values):
+            # Most values are small counts.
+            arrays["values"] = self.values.astype(np.min_scalar_type(int(self.values.max())))
+        for name in _NAMES:
             if (names := getattr(self, name)) is not None:
                 # Names hold no line breaks.
                 arrays[name] = np.frombuffer("\n".join(names).encode("utf-8", "surrogatepass"), np.uint8)
-        arrays["warnings"] = np.frombuffer(json.dumps(self.warnings).encode(), np.uint8)
-        write_atomic(path, lambda stream: np.savez(stream, **arrays))
+        for name in ("document_frequency", "label_columns"):
+            arrays[name] = getattr(summary, name)
+        head = {name: getattr(summary, name) for name in _HEAD}
+        arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
+        # What a power failure leaves of it is found by its checksums, and made again.
+        write_atomic(path, lambda stream: np.savez(stream, **arrays), survives_power_failure=False)
 
     @classmethod
     def load(cls, path: Path) -> Part:
         """Read a part; StoreError if it is damaged."""
-        arrays = _read(path, (*_ARRAYS, "warnings"))
-        words, labels = cls.load_names(path)
-        warnings = Counter(json.loads(arrays.pop("warnings").tobytes()))
-        return cls(**arrays, words=words, labels=labels, warnings=warnings)
+        arrays = _read(path, (*_ARRAYS, "head"), _NAMES)
+        words, labels = _names(arrays)
+        warnings = Counter(json.loads(arrays["head"].tobytes())["warnings"])
+        fields = {name: arrays[name] for name in _ARRAYS}
+        fields["values"] = fields["values"].astype(np.float64, copy=False)
+        return cls(**fields, words=words, labels=labels, warnings=warnings)
 
     @staticmethod
     def load_names(path: Path) -> tuple[list[str] | None, list[str] | None]:
         """Read only the names of words and labels."""
-        arrays = _read(path, ("words", "labels"), optional=True)
-        texts = [arrays[name].tobytes() if name in arrays else None for name in ("words", "labels")]
-        words, labels = (
-            text if text is None else text.decode("utf-8", "surrogatepass").split("\n") if text else []
-            for text in texts
+        return _names(_read(path, (), _NAMES))
+
+    @staticmethod
+    def load_summary(path: Path) -> Summary:
+        """Read only the summary; StoreError if it is damaged."""
+        required = ("head", "document_frequency", "label_lines", "label_columns")
+        arrays = _read(path, required, _NAMES)
+        head = json.loads(arrays["head"].tobytes())
+        words, labels = _names(arrays)
+        return Summary(
+            **{**head, "warnings": Counter(head["warnings"])},
+            words=words,
+            document_frequency=arrays["document_frequency"],
+            labels=labels,
+            label_lines=arrays["label_lines"],
+            label_columns=arrays["label_columns"],
         )
-        return words, labels
 
 
-def _read(path: Path, names: Sequence[str], *, optional: bool = False) -> dict[str, np.ndarray]:
+def _read(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
     try:
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as stored:
             # A member carries a CRC, which is checked as it is read.
-            return {name: stored[name] for name in names if not optional or name in stored.files}
+            return {name: stored[name] for name in (*names, *(n for n in optional if n in stored.files))}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise StoreError(f"{path}: cannot be read: {error}") from error
+
+
+def _names(arrays: Mapping[str, np.ndarray]) -> tuple[list[str] | None, list[str] | None]:
+    texts = [arrays[name].tobytes() if name in arrays else None for name in _NAMES]
+    words, labels = (
+        text if text is None else text.decode("utf-8", "surrogatepass").split("\n") if text else []
+        for text in texts
+    )
+    return words, labels
 
 
 @dataclass(frozen=True)
@@ -139,8 +223,7 @@ def gather(lengths: Sequence[int] | np.ndarray, ids: np.ndarray, values: np.ndar
     key = rows * width + ids
     steps = np.diff(key)
     if not (steps <= 0).any():
-        ptr = np.concatenate([[0], np.cumsum(lengths)])
-        return Rows(ptr, ids.astype(np.int32), values, nothing, nothing)
+        return Rows(offsets(lengths), ids.astype(np.int32), values, nothing, nothing)
     unsorted = np.unique(rows[1:][steps < 0])
     order = np.argsort(key, kind="stable")
     key = key[order]
@@ -149,12 +232,36 @@ def gather(lengths: Sequence[int] | np.ndarray, ids: np.ndarray, values: np.ndar
     kept = key[starts]
     counts = np.bincount(kept // width, minlength=n)
     return Rows(
-        ptr=np.concatenate([[0], np.cumsum(counts)]),
+        ptr=offsets(counts),
         ids=(kept % width).astype(np.int32),
         values=np.add.reduceat(values[order], starts),
         unsorted=unsorted,
         repeated=key[~new] // width,
     )
+
+
+def offsets(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return where each of some rows starts in the entries of all, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+
+def interleave(
+    order: np.ndarray, first: Sequence[np.ndarray], second: Sequence[np.ndarray]
+) -> tuple[np.ndarray, ...]:
+    """Return the rows of two CSR structures as one, in a given order.
+
+    Parameters
+    ----------
+    order : ndarray of int
+        For each row of the result, its position among the rows of the first and then the second.
+    first, second : sequence of ndarray
+        Row pointers, and then as many arrays of entries.
+    """
+    lengths = np.concatenate([np.diff(first[0]), np.diff(second[0])])[order]
+    starts = np.concatenate([first[0][:-1], first[0][-1] + second[0][:-1]])[order]
+    ptr = offsets(lengths)
+    entries = np.repeat(starts - ptr[:-1], lengths) + np.arange(ptr[-1])
+    return ptr, *(np.concatenate(pair)[entries] for pair in zip(first[1:], second[1:], strict=True))
 
 
 def renumber(
@@ -174,8 +281,7 @@ def renumber(
     if new is not None:
         ids = new[ids] if len(ids) else ids
         kept = ids >= 0
-        before = np.concatenate([[0], np.cumsum(kept)])
-        rows = gather(np.diff(before[ptr]), ids[kept], values[kept])
+        rows = gather(np.diff(offsets(kept)[ptr]), ids[kept], values[kept])
         ptr, ids, values = rows.ptr, rows.ids, rows.values
     return csr_from_parts(values, ids, ptr, (len(ptr) - 1, width))
 

@@ -9,10 +9,11 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import zstandard
 
 from distmom.errors import InputError, UsageError
@@ -21,6 +22,8 @@ from distmom.errors import InputError, UsageError
 MAX_LINE_BYTES = 16 << 20
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _BLOCK_BYTES = 1 << 20
+#: fewer lines than these are looked for one by one
+_FEW_LINES = 64
 _MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
 #: what is repaired and counted, or refused if strict
@@ -70,10 +73,11 @@ class Chunk:
     ----------
     first_line : int
         Line of the file on which the first document starts, from 1.
-    lines : list of bytes
-        The lines, without line ends.
+    text : bytes
+        The lines, each with a line feed at its end. They stay together, as most of them are never looked at
+        one by one.
     first_document : int
-        Position of the first document in the source.
+        Position in the source of the first document.
     n_documents : int
         Number of documents where the lines do not tell, else -1.
     other : object
@@ -81,10 +85,25 @@ class Chunk:
     """
 
     first_line: int
-    lines: list[bytes]
+    text: bytes
     first_document: int = 0
     n_documents: int = -1
     other: Any = None
+
+    @property
+    def lines(self) -> list[bytes]:
+        """The lines without line feeds."""
+        return split_lines(self.text)
+
+
+def split_lines(text: bytes) -> list[bytes]:
+    """Cut lines that each end with a line feed."""
+    return text.split(b"\n")[:-1]
+
+
+def join_lines(lines: list[bytes]) -> bytes:
+    """Put lines together, each with a line feed."""
+    return b"\n".join([*lines, b""])
 
 
 @dataclass
@@ -105,65 +124,89 @@ class LineReader:
     tally: Tally
     next_line: int = 1
     bytes_done: int = 0
-    _pending: list[bytes] = field(default_factory=list)
-    _batches: Iterator[list[bytes]] | None = None
+    _texts: Iterator[bytes] | None = None
+    _text: bytes = b""
+    _at: int = 0
 
-    def batches(self) -> Iterator[list[bytes]]:
-        """Yield lists of lines without line ends; InputError at broken compression or an endless line."""
+    def texts(self) -> Iterator[bytes]:
+        """Yield whole lines, each with a line feed; InputError at broken compression or an endless line."""
         rest = b""
         line = 1
         for block in self._blocks():
-            lines = (rest + block).split(b"\n")
-            rest = lines.pop()
-            if len(rest) > MAX_LINE_BYTES:
-                self._refuse_length(line + len(lines))
-            if lines:
-                line = self._check(lines, line)
-                yield lines
+            end = block.rfind(b"\n") + 1
+            if not end:
+                rest += block
+                self._check_length(rest, line)
+                continue
+            text, rest = rest + block[:end], block[end:]
+            n_lines = text.count(b"\n")
+            self._check_length(rest, line + n_lines)
+            yield self._checked(text, line)
+            line += n_lines
         if rest:
-            self._check([rest], line)
+            text = self._checked(rest + b"\n", line)
             self.tally.repair("no_final_newline", line, repr(rest[-20:]))
-            yield [rest]
+            yield text
+
+    def take_text(self, n: int) -> tuple[bytes, int]:
+        """Return the next ``n`` lines, each with a line feed, and their number, less only at the file's end."""
+        if self._texts is None:
+            self._texts = self.texts()
+        taken: list[bytes] = []
+        missing = n
+        while missing:
+            if self._at == len(self._text):
+                text = next(self._texts, None)
+                if text is None:
+                    break
+                self._text, self._at = text, 0
+            end, found = _after_lines(self._text, self._at, missing)
+            taken.append(self._text[self._at : end])
+            self._at = end
+            missing -= found
+        self.next_line += n - missing
+        return b"".join(taken), n - missing
 
     def take(self, n: int) -> list[bytes]:
-        """Return the next ``n`` lines, fewer only at the end of the file."""
-        if self._batches is None:
-            self._batches = self.batches()
-        while len(self._pending) < n:
-            batch = next(self._batches, None)
-            if batch is None:
-                break
-            self._pending.extend(batch)
-        taken, self._pending = self._pending[:n], self._pending[n:]
-        self.next_line += len(taken)
-        return taken
+        """Return the next ``n`` lines without line feeds, fewer only at the end of the file."""
+        return split_lines(self.take_text(n)[0])
 
-    def give_back(self, lines: list[bytes]) -> None:
-        """Return lines that were taken, to be taken again."""
-        self._pending = lines + self._pending
-        self.next_line -= len(lines)
-
-    def _check(self, lines: list[bytes], line: int) -> int:
-        """Remove marks and carriage returns from lines in place and return the number of the line after."""
+    def _checked(self, text: bytes, line: int) -> bytes:
+        """Return whole lines without marks and carriage returns; ``line`` is the number of the first."""
         if line == 1:
             for mark, name in _MARKS.items():
-                if lines[0].startswith(mark):
+                if text.startswith(mark):
                     raise InputError.at(self.path, 1, "encoding", "UTF-8", name)
-            if lines[0].startswith(b"\xef\xbb\xbf"):
-                lines[0] = lines[0][3:]
+            if text.startswith(b"\xef\xbb\xbf"):
+                text = text[3:]
                 self.tally.repair("byte_order_mark", 1, "one")
-        for i, text in enumerate(lines):
-            if text.endswith(b"\r"):
-                lines[i] = text[:-1]
-                self.tally.repair("carriage_returns", line + i, "a carriage return before it")
-            if len(text) > MAX_LINE_BYTES:
-                self._refuse_length(line + i)
-        return line + len(lines)
+        if len(text) > MAX_LINE_BYTES:
+            lines = split_lines(text)
+            endless = next((i for i, each in enumerate(lines) if len(each) > MAX_LINE_BYTES), None)
+            if endless is not None:
+                # If strict, a carriage return before it comes first.
+                self._without_returns(join_lines(lines[: endless + 1]), line)
+                self._check_length(lines[endless], line + endless)
+        return self._without_returns(text, line)
 
-    def _refuse_length(self, line: int) -> None:
-        raise InputError.at(
-            self.path, line, "length of the line", f"at most {MAX_LINE_BYTES >> 20} MiB", "more"
+    def _without_returns(self, text: bytes, line: int) -> bytes:
+        # To look for one byte is much faster than for two, and most files have neither.
+        first = text.find(b"\r\n") if b"\r" in text else -1
+        if first < 0:
+            return text
+        self.tally.repair(
+            "carriage_returns",
+            line + text.count(b"\n", 0, first),
+            "a carriage return before it",
+            text.count(b"\r\n"),
         )
+        return text.replace(b"\r\n", b"\n")
+
+    def _check_length(self, text: bytes, line: int) -> None:
+        if len(text) > MAX_LINE_BYTES:
+            raise InputError.at(
+                self.path, line, "length of the line", f"at most {MAX_LINE_BYTES >> 20} MiB", "more"
+            )
 
     def _blocks(self) -> Iterator[bytes]:
         with open_source(self.path) as raw:
@@ -234,11 +277,26 @@ def line_chunks(reader: LineReader, size: int) -> Iterator[Chunk]:
     first = 0
     while True:
         start = reader.next_line
-        lines = reader.take(size)
-        if not lines:
+        text, n_lines = reader.take_text(size)
+        if not n_lines:
             return
-        yield Chunk(start, lines, first)
-        first += len(lines)
+        yield Chunk(start, text, first)
+        first += n_lines
+
+
+def _after_lines(text: bytes, at: int, n: int) -> tuple[int, int]:
+    """Return where ``n`` lines from ``at`` on end, or the text if it has fewer, and how many they are."""
+    if n < _FEW_LINES:
+        for found in range(n):
+            end = text.find(b"\n", at) + 1
+            if not end:
+                return at, found
+            at = end
+        return at, n
+    ends = np.flatnonzero(np.frombuffer(text, np.uint8, offset=at) == ord("\n"))
+    if len(ends) <= n:
+        return len(text), len(ends)
+    return at + int(ends[n - 1]) + 1, n
 
 
 def decoded(tally: Tally, first_line: int, lines: list[bytes]) -> list[str]:
@@ -277,8 +335,8 @@ def read_names(path: str, *, with_ids: bool = False) -> list[str]:
     """
     tally = Tally(path)
     lines: list[str] = []
-    for batch in LineReader(path, tally).batches():
-        lines += decoded(tally, len(lines) + 1, batch)
+    for text in LineReader(path, tally).texts():
+        lines += decoded(tally, len(lines) + 1, split_lines(text))
     while lines and not lines[-1].strip():
         lines.pop()
     pairs = [line.partition("\t") if with_ids and "\t" in line else ("", "", line) for line in lines]

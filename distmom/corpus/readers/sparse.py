@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from distmom.corpus.block import MAX_VALUE
-from distmom.corpus.readers.part import Part, Rows, gather
+from distmom.corpus.readers.part import Part, Rows, gather, offsets
+from distmom.corpus.readers.scan import COUNTED, LABELLED, LABELLED_NOT_BLANK, PAIRS, Lines, scan
 from distmom.corpus.readers.source import Chunk, LineReader, Tally, line_chunks
 from distmom.corpus.readers.spec import Source, Spec
 from distmom.errors import InputError, UsageError
@@ -56,7 +57,7 @@ def _open_pair(spec: Spec, label_path: str) -> Source:
         for of_words, of_labels in zip(
             _counted(words, n_documents, size), _counted(labels, n_documents, size), strict=True
         ):
-            yield replace(of_words, other=of_labels.lines)
+            yield replace(of_words, other=of_labels.text)
 
     return Source(spec, chunks, encode_pair, tally, lambda: words.bytes_done)
 
@@ -85,71 +86,77 @@ def open_ldac(spec: Spec) -> Source:
 def encode_xmc(chunk: Chunk, spec: Spec) -> Part:
     """Encode XMC lines."""
     tally = Tally(spec.path, spec.strict)
-    numbers = _line_numbers(chunk)
-    heads, tails = _split(tally, numbers, chunk.lines)
-    words = _features(tally, numbers, tails, spec.n_words, 0)
-    lengths, ids = _numbers(heads)
-    return _part(words, _labels(tally, numbers, lengths, ids, spec.n_labels), tally)
+    found = scan(chunk.text, chunk.first_line, LABELLED, spec.n_words)
+    heads, tails = _split(tally, found.numbers, found.lines)
+    words = _features(tally, found.numbers, tails, spec.n_words, 0)
+    lines = found.completed(found.numbers, words, *_numbers(heads))
+    return _part(lines.words, _labels(tally, lines, spec.n_labels), tally)
 
 
 def encode_pair(chunk: Chunk, spec: Spec) -> Part:
     """Encode the lines of a pair of files."""
     tally = Tally(spec.path, spec.strict)
-    numbers = _line_numbers(chunk)
-    words = _features(tally, numbers, _tails(tally, numbers, chunk.lines), spec.n_words, 0)
+    found = scan(chunk.text, chunk.first_line, PAIRS, spec.n_words)
+    tails = _tails(tally, found.numbers, found.lines)
+    words = _features(tally, found.numbers, tails, spec.n_words, 0)
+    lines = found.completed(found.numbers, words, *_no_labels(len(tails)))
     label_tally = Tally(str(spec.label_path), spec.strict)
     label_tally.counts = tally.counts
-    tails = _tails(label_tally, numbers, chunk.other)
+    # Values of labels are of no account, but for zeros.
+    of_labels = scan(chunk.other, chunk.first_line, PAIRS, None)
+    tails = _tails(label_tally, of_labels.numbers, of_labels.lines)
     flat = _flat(tails)
-    lengths, ids, _ = _without_zeros(
-        label_tally,
-        numbers,
-        np.array([tail.count(b":") for tail in tails], np.int64),
-        flat[::2].astype(np.int64),
-        flat[1::2],
+    lengths, ids, values = _without_zeros(
+        label_tally, of_labels.numbers, _n_pairs(tails), flat[::2].astype(np.int64), flat[1::2]
     )
-    return _part(words, _labels(label_tally, numbers, lengths, ids, spec.n_labels), tally)
+    nothing = np.zeros(0, np.int64)
+    entries = Rows(offsets(lengths), ids, values, nothing, nothing)
+    labels = of_labels.completed(of_labels.numbers, entries, *_no_labels(len(tails))).words
+    labels_of_lines = replace(lines, label_lengths=np.diff(labels.ptr), labels=labels.ids)
+    return _part(lines.words, _labels(label_tally, labels_of_lines, spec.n_labels), tally)
 
 
 def encode_svmlight(chunk: Chunk, spec: Spec) -> Part:
     """Encode svmlight lines; the numbers of labels are taken for their names, comments are left out."""
     tally = Tally(spec.path, spec.strict)
-    numbers, lines = [], []
-    for number, line in enumerate(chunk.lines, chunk.first_line):
+    base = 0 if spec.zero_based else 1
+    found = scan(chunk.text, chunk.first_line, LABELLED_NOT_BLANK, spec.n_words, base)
+    numbers, contents = [], []
+    for number, line in zip(found.numbers, found.lines, strict=True):
         content = line.partition(b"#")[0].rstrip() if b"#" in line else line
         if content.strip() or content == b" ":
             numbers.append(number)
-            lines.append(content)
+            contents.append(content)
         elif not line.strip():
             tally.repair("blank_lines", number, "one")
-    heads, tails = _split(tally, numbers, lines)
-    words = _features(tally, numbers, tails, spec.n_words, 0 if spec.zero_based else 1)
-    lengths, ids = _numbers(heads)
-    distinct, first, positions = np.unique(ids, return_index=True, return_inverse=True)
-    part = _part(words, _labels(tally, numbers, lengths, positions, None), tally)
+    heads, tails = _split(tally, numbers, contents)
+    words = _features(tally, numbers, tails, spec.n_words, base)
+    lines = found.completed(numbers, words, *_numbers(heads))
+    distinct, first, positions = np.unique(lines.labels, return_index=True, return_inverse=True)
+    part = _part(lines.words, _labels(tally, replace(lines, labels=positions), None), tally)
     part.labels = [str(label) for label in distinct]
-    part.label_lines = np.repeat(np.asarray(numbers, np.int64), lengths)[first]
+    part.label_lines = np.repeat(lines.numbers, lines.label_lengths)[first]
     return part
 
 
 def encode_ldac(chunk: Chunk, spec: Spec) -> Part:
     """Encode LDA-C lines."""
     tally = Tally(spec.path, spec.strict)
-    numbers = _line_numbers(chunk)
-    heads, tails = _split(tally, numbers, chunk.lines)
-    for number, head, tail in zip(numbers, heads, tails, strict=True):
+    found = scan(chunk.text, chunk.first_line, COUNTED, spec.n_words)
+    heads, tails = _split(tally, found.numbers, found.lines)
+    for number, head, tail in zip(found.numbers, heads, tails, strict=True):
         pairs = tail.count(b":")
         if head != b"%d" % pairs:
             raise InputError.at(
                 spec.path, number, "number of pairs", f"{pairs}, as follow", head.decode() or "none"
             )
-    words = _features(tally, numbers, tails, spec.n_words, 0)
-    nothing = gather(np.zeros(len(heads), np.int64), np.zeros(0, np.int64))
-    return _part(words, nothing, tally)
+    words = _features(tally, found.numbers, tails, spec.n_words, 0)
+    lines = found.completed(found.numbers, words, *_no_labels(len(tails)))
+    return _part(lines.words, _labels(tally, lines, None), tally)
 
 
-def _line_numbers(chunk: Chunk) -> range:
-    return range(chunk.first_line, chunk.first_line + len(chunk.lines))
+def _no_labels(n_lines: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(n_lines, np.int64), np.zeros(0, np.int64)
 
 
 def _part(words: Rows, labels: Rows, tally: Tally) -> Part:
@@ -176,12 +183,12 @@ def _counted(reader: LineReader, n_documents: int, size: int) -> Iterator[Chunk]
     while first < n_documents:
         start = reader.next_line
         wanted = min(size, n_documents - first)
-        lines = reader.take(wanted)
-        if len(lines) < wanted:
+        text, n_lines = reader.take_text(wanted)
+        if n_lines < wanted:
             raise InputError.at(
-                reader.path, 1, "header", f"{first + len(lines)} documents, as follow", str(n_documents)
+                reader.path, 1, "header", f"{first + n_lines} documents, as follow", str(n_documents)
             )
-        yield Chunk(start, lines, first)
+        yield Chunk(start, text, first)
         first += size
     while lines := reader.take(1):
         if lines[0].strip():
@@ -258,6 +265,10 @@ def _shown(content: bytes) -> str:
     return repr(content[:60].decode(errors="backslashreplace"))
 
 
+def _n_pairs(tails: list[bytes]) -> np.ndarray:
+    return np.array([tail.count(b":") for tail in tails], np.int64)
+
+
 def _flat(tails: list[bytes]) -> np.ndarray:
     return np.fromstring(b"".join(tails).translate(_COLONS).decode(), np.float64, sep=" ")
 
@@ -273,7 +284,7 @@ def _features(
     tally: Tally, numbers: Sequence[int], tails: list[bytes], n_words: int | None, base: int
 ) -> Rows:
     flat = _flat(tails)
-    lengths = np.array([tail.count(b":") for tail in tails], np.int64)
+    lengths = _n_pairs(tails)
     ids, values = flat[::2].astype(np.int64), flat[1::2]
 
     def line_of(entry: int) -> int:
@@ -310,18 +321,14 @@ def _without_zeros(
     return np.bincount(documents[~zero], minlength=len(lengths)), ids[~zero], values[~zero]
 
 
-def _labels(
-    tally: Tally,
-    numbers: Sequence[int],
-    lengths: Sequence[int] | np.ndarray,
-    ids: np.ndarray,
-    n_labels: int | None,
-) -> Rows:
+def _labels(tally: Tally, lines: Lines, n_labels: int | None) -> Rows:
+    ids = lines.labels
     if n_labels is not None and len(ids) and ids.max() >= n_labels:
         at = int(np.argmax(ids >= n_labels))
-        line = numbers[int(np.searchsorted(np.cumsum(lengths), at, side="right"))]
+        line = int(lines.numbers[np.searchsorted(np.cumsum(lines.label_lengths), at, side="right")])
         raise InputError.at(tally.path, line, "label", f"0 to {n_labels - 1}", str(int(ids[at])))
-    rows = gather(lengths, ids)
+    rows = gather(lines.label_lengths, ids)
     if len(rows.repeated):
-        tally.repair("duplicate_labels", numbers[int(rows.repeated[0])], "one twice", len(rows.repeated))
+        line = int(lines.numbers[rows.repeated[0]])
+        tally.repair("duplicate_labels", line, "one twice", len(rows.repeated))
     return rows

@@ -18,6 +18,7 @@ from distmom.corpus.readers.source import (
     LineReader,
     Tally,
     decoded,
+    join_lines,
     line_chunks,
 )
 from distmom.corpus.readers.spec import Source, Spec
@@ -61,7 +62,7 @@ def open_csv(spec: Spec) -> Source:
             lines = _take_records(reader, size)
             if not lines:
                 return
-            yield Chunk(start, lines, first)
+            yield Chunk(start, join_lines(lines), first)
             first += size
 
     return Source(spec, chunks, encode_csv, tally, lambda: reader.bytes_done)
