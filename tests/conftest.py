@@ -35,3 +35,21 @@ def cluster():
         Client(local, set_as_default=False) as client,
     ):
         yield client
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    """An S3 service in a process of its own."""
+    from stores import s3_service
+
+    with s3_service() as service:
+        yield service
+
+
+@pytest.fixture
+def s3(s3_server, monkeypatch):
+    """The S3 service, to which the environment of the test leads."""
+    from stores import use
+
+    use(monkeypatch, s3_server.endpoint)
+    return s3_server

@@ -24,6 +24,7 @@ import distmom
 from distmom.cli import run as runs
 from distmom.cli.options import (
     DataFlowGroup,
+    LocalPath,
     cluster_options,
     input_options,
     json_option,
@@ -34,8 +35,9 @@ from distmom.cli.options import (
     quiet_option,
 )
 from distmom.cli.progress import PassProgress
-from distmom.corpus import Corpus, ingest, open_corpus
+from distmom.corpus import Corpus, copy_corpus, ingest, open_corpus
 from distmom.corpus.ingest import detect_format
+from distmom.corpus.storage import is_url
 from distmom.engine import Executor, open_executor
 from distmom.errors import ClusterError, InputError, StoreError, UsageError
 from distmom.models.artifact import check_target, load_record
@@ -113,7 +115,7 @@ def _shown(value: Any, key: str = "") -> str:
 @cli.command()
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=LocalPath(path_type=Path),
     default=Path("distmom-demo"),
     show_default=True,
     help="Directory of corpus, model and report.",
@@ -175,7 +177,7 @@ def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
 
 @cli.command("ingest")
 @click.argument("src", type=click.Path())
-@click.argument("dst", type=click.Path())
+@click.argument("dst", type=LocalPath())
 @input_options
 @click.option(
     "--min-df",
@@ -320,10 +322,34 @@ def _describe_corpus(corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def _existing(path: str) -> Path:
+def _kind(path: str) -> str:
+    """Tell whether a place is a model, a run, or otherwise a corpus."""
+    if is_url(path):
+        return "corpus"
     if not Path(path).exists():
         raise UsageError(f"{path}: there is no such directory")
-    return Path(path)
+    return next((kind for kind in ("model", "run") if (Path(path) / f"{kind}.json").exists()), "corpus")
+
+
+@cli.command()
+@click.argument("src", type=click.Path())
+@click.argument("dst", type=click.Path())
+@overwrite_option
+@quiet_option
+@json_option
+def copy(src: str, dst: str, overwrite: bool, quiet: bool, as_json: bool) -> None:
+    """Copy a corpus to or from an object store; SRC and DST are each a path or a URL.
+
+    Keys and endpoint of a store come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
+    AWS_ENDPOINT_URL). Interrupted, the same command goes on where it stopped.
+
+    \b
+    Examples: distmom copy corpus s3://bucket/corpus
+              distmom copy s3://bucket/corpus corpus
+    """
+    with PassProgress(quiet=quiet) as progress:
+        corpus = copy_corpus(src, dst, overwrite=overwrite, progress=progress.stage)
+    _print(_describe_corpus(corpus), as_json)
 
 
 @cli.command()
@@ -335,10 +361,11 @@ def info(path: str, as_json: bool) -> None:
     \b
     Example: distmom info corpus
     """
-    place = _existing(path)
-    if (place / "model.json").exists():
+    kind = _kind(path)
+    if kind == "model":
         from distmom.models import MultiLabelMoM
 
+        place = Path(path)
         record = load_record(place)
         model = MultiLabelMoM.load(place)
         result = {
@@ -351,10 +378,10 @@ def info(path: str, as_json: bool) -> None:
             "fit_seconds": round(model.fit_seconds_, 2),
             "bytes": sum(f.stat().st_size for f in place.rglob("*") if f.is_file()),
         }
-    elif (place / "run.json").exists():
-        result = {"kind": "run", **runs.describe(place)}
+    elif kind == "run":
+        result = {"kind": "run", **runs.describe(path)}
     else:
-        result = {"kind": "corpus", **_describe_corpus(open_corpus(place))}
+        result = {"kind": "corpus", **_describe_corpus(open_corpus(path))}
     _print(result, as_json)
 
 
@@ -367,17 +394,17 @@ def verify(path: str, as_json: bool) -> None:
     \b
     Example: distmom verify corpus
     """
-    place = _existing(path)
+    kind = _kind(path)
     problems: list[str] = []
     try:
-        if (place / "model.json").exists():
+        if kind == "model":
             from distmom.models import MultiLabelMoM
 
-            MultiLabelMoM.load(place)
-        elif (place / "run.json").exists():
-            problems = runs.reopen(place).verify()
+            MultiLabelMoM.load(path)
+        elif kind == "run":
+            problems = runs.reopen(path).verify()
         else:
-            problems = open_corpus(place).verify()
+            problems = open_corpus(path).verify()
     except StoreError as error:
         problems = [str(error)]
     if as_json:
@@ -424,12 +451,12 @@ def plan(corpus: str, memory_limit: int | None, as_json: bool, **options: Any) -
 
 @cli.command()
 @click.argument("corpus", type=click.Path())
-@click.argument("model", type=click.Path())
+@click.argument("model", type=LocalPath())
 @model_options
 @click.option(
     "--run",
     "run_path",
-    type=click.Path(),
+    type=LocalPath(),
     default=None,
     help="Directory of the run. [default: MODEL.run, removed at the end]",
 )
@@ -541,7 +568,7 @@ def _run_fit(
 @contextmanager
 def _source(src: str, model: MultiLabelMoM, executor: Executor, options: dict[str, Any]) -> Iterator[Corpus]:
     """Open a corpus, or read a file with the model's vocabulary into a temporary one."""
-    if Path(src).is_dir():
+    if is_url(src) or Path(src).is_dir():
         yield open_corpus(src)
         return
     _check_source(src, options["format_"], options["zero_based"])
@@ -557,7 +584,7 @@ def _source(src: str, model: MultiLabelMoM, executor: Executor, options: dict[st
 @cli.command()
 @click.argument("model", type=click.Path())
 @click.argument("src", type=click.Path())
-@click.argument("out", type=click.Path())
+@click.argument("out", type=LocalPath())
 @click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Labels a document.")
 @input_options
 @overwrite_option
@@ -681,7 +708,7 @@ def topics(model: str, top: int, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("model", type=click.Path())
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=LocalPath(path_type=Path))
 @click.option(
     "--metrics", type=click.Path(path_type=Path), default=None, help="JSON of 'evaluate --json', to be shown."
 )

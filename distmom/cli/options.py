@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from distmom.corpus import FORMATS
+from distmom.corpus.storage import is_url
 from distmom.linalg import METHODS
 from distmom.models import HEADS
 
@@ -48,6 +49,15 @@ class Address(click.ParamType[str]):
         if re.fullmatch(r"(\w+://)?(\[[0-9a-fA-F:.]+\]|[^:/\s]+):\d{1,5}", str(value)) is None:
             self.fail(f"expected an address such as tcp://HOST:8786, got {value!r}", param, ctx)
         return str(value)
+
+
+class LocalPath(click.Path):
+    """A path that is written to, and so no URL."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if is_url(value):
+            self.fail(f"expected a local path, got {value!r}; only 'distmom copy' takes URLs", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")

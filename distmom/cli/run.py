@@ -68,8 +68,20 @@ class Run:
             yield
 
     def open_corpus(self) -> Corpus:
-        """Open the corpus; UsageError if it is not the one the run was begun with."""
-        corpus = open_corpus(self.corpus)
+        """Open the corpus.
+
+        Raises
+        ------
+        UsageError
+            If it is not the one the run was begun with.
+        StoreError
+            If it cannot be read now.
+        """
+        try:
+            corpus = open_corpus(self.corpus)
+        except UsageError as error:
+            # A place that is not mounted, or keys that have expired: no reason to give up what is computed.
+            raise StoreError(str(error)) from error
         if corpus.digest != self.corpus_digest:
             raise UsageError(
                 f"{self.corpus}: changed since the run began: expected digest {self.corpus_digest[:12]}, "
@@ -102,7 +114,7 @@ def create(corpus: str, model: str, run: str | None, parameters: dict[str, Any],
     check_target(target, overwrite)
     opened = open_corpus(corpus)
     path = Path(run).absolute() if run is not None else target.with_name(target.name + ".run")
-    begun = Run(path, str(Path(corpus).absolute()), opened.digest, target, parameters, overwrite, run is None)
+    begun = Run(path, opened.path, opened.digest, target, parameters, overwrite, run is None)
     if (path / "run.json").exists() and _has_passes(path):
         old = reopen(path)
         same = (old.corpus_digest, old.parameters) == (begun.corpus_digest, begun.parameters)

@@ -15,7 +15,8 @@ from scipy.sparse import csr_array
 
 from distmom.corpus.arrays import encode_matrices
 from distmom.corpus.commit import commit_directory
-from distmom.corpus.store import MAX_RECORD_BYTES, ShardInfo, Storage, dump_record, parse_record, read_block
+from distmom.corpus.storage import LocalStorage
+from distmom.corpus.store import MAX_RECORD_BYTES, ShardInfo, dump_record, parse_record, read_block
 from distmom.errors import StoreError
 
 #: columns for each entry beyond which entries are sorted, where they are counted column by column otherwise
@@ -187,7 +188,7 @@ def _digest_of_equal(
     target = root / "shards" / name
     if not target.exists():
         return None
-    storage = Storage(str(root))
+    storage = LocalStorage(str(root))
     try:
         content = storage.read_bytes(f"shards/{name}/shard.json", MAX_RECORD_BYTES)
         found = parse_record(f"{target}/shard.json", content)

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -25,10 +27,13 @@ import numpy as np
 
 from distmom.corpus.arrays import decode_group, decode_matrix
 from distmom.corpus.block import Block
+from distmom.corpus.storage import AccessError, Storage, check_digest, open_storage, place_of
 from distmom.errors import StoreError, UsageError
 
 FORMAT = "distmom-corpus"
 FORMAT_VERSION = 1
+#: how the fingerprint of an unfinished copy begins
+COPY_OF = "copy of "
 #: a larger manifest or shard.json is not read
 MAX_RECORD_BYTES = 256 << 20
 VALUE_TYPES = {"counts": "int32", "weights": "float32"}
@@ -46,42 +51,6 @@ TOTALS = (
     "sum_n2m",
 )
 STATISTICS = ("document_frequency", "word_frequency", "label_frequency")
-
-
-class Storage:
-    """The files below one directory, by relative path.
-
-    Parameters
-    ----------
-    root : str
-        A local directory.
-    """
-
-    def __init__(self, root: str) -> None:
-        self.root = Path(root)
-
-    def exists(self, key: str) -> bool:
-        """Whether there is such a file."""
-        return (self.root / key).is_file()
-
-    def read_bytes(self, key: str, limit: int | None = None) -> bytes:
-        """Read a file once; StoreError if it cannot be read or has more than ``limit`` bytes."""
-        try:
-            with open(self.root / key, "rb") as stream:
-                content = stream.read() if limit is None else stream.read(limit + 1)
-        except OSError as error:
-            raise StoreError(f"{self.root / key}: cannot be read: {error.strerror or error}") from error
-        if limit is not None and len(content) > limit:
-            raise StoreError(f"{self.root / key}: size: expected at most {limit} bytes, got more")
-        return content
-
-    def read_checked(self, key: str, size: int, sha256: str) -> bytes:
-        """Read a file of known size and digest; StoreError if it is missing or differs."""
-        content = self.read_bytes(key, limit=max(size, 1))
-        if len(content) != size:
-            raise StoreError(f"{self.root / key}: size: expected {size} bytes, got {len(content)}")
-        check_digest(f"{self.root / key}", content, sha256)
-        return content
 
 
 @dataclass(frozen=True)
@@ -109,15 +78,15 @@ class ShardInfo:
 
 
 class Corpus:
-    """A corpus on disk.
+    """A corpus on disk or in an object store.
 
-    Opened with `open_corpus`. It pickles as path and digest, so that a worker which finds another corpus
-    under the same path is told so.
+    Opened with `open_corpus`. It pickles as place and digest, and what it is sent to reads the manifest when
+    it first needs it, so that a worker which finds another corpus at the same place is told so.
 
     Attributes
     ----------
     path : str
-        Absolute path of the corpus.
+        Absolute path, or URL, of the corpus.
     digest : str
         Checksum of the manifest, and through that of every byte of the corpus.
     shards : tuple of ShardInfo
@@ -135,32 +104,82 @@ class Corpus:
         How often something in the source was repaired, by kind.
     """
 
-    def __init__(self, path: str, manifest: Mapping[str, Any], digest: str) -> None:
+    def __init__(self, path: str, digest: str, manifest: dict[str, Any] | None = None) -> None:
         self.path = path
         self.digest = digest
-        self.totals: dict[str, int] = dict(manifest["totals"])
-        self.n_documents = self.totals["n_documents"]
-        self.n_words = self.totals["n_words"]
-        self.n_labels = self.totals["n_labels"]
-        self.values: str = manifest["values"]
-        self.settings: dict[str, Any] = manifest["settings"]
-        self.warnings: dict[str, int] = manifest["warnings"]
-        self._files: dict[str, dict[str, Any]] = manifest["files"]
-        self._storage = Storage(path)
-        shards, first = [], 0
-        for entry in manifest["shards"]:
-            shards.append(ShardInfo(first=first, **entry))
-            first += entry["n_documents"]
-        self.shards = tuple(shards)
+        if manifest is not None:
+            self._manifest = manifest
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path, self.digest)
 
     def __repr__(self) -> str:
+        if "_manifest" not in vars(self):
+            # Logs of a worker show it, and must not read anything for that.
+            return f"Corpus({self.path!r})"
         return (
             f"Corpus({self.path!r}, n_documents={self.n_documents}, n_words={self.n_words}, "
             f"n_labels={self.n_labels}, shards={len(self.shards)})"
         )
+
+    @cached_property
+    def _storage(self) -> Storage:
+        with _where_it_was_sent():
+            return open_storage(self.path)
+
+    @cached_property
+    def _manifest(self) -> dict[str, Any]:
+        with _where_it_was_sent():
+            manifest, digest = _read_manifest(self._storage)
+        if digest != self.digest:
+            raise StoreError(
+                f"{self.path}: digest: expected {self.digest[:12]}, got {digest[:12]}: another corpus is there"
+            )
+        return manifest
+
+    @cached_property
+    def shards(self) -> tuple[ShardInfo, ...]:
+        """All shards, in order."""
+        shards, first = [], 0
+        for entry in self._manifest["shards"]:
+            shards.append(ShardInfo(first=first, **entry))
+            first += entry["n_documents"]
+        return tuple(shards)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Sums over all documents."""
+        return dict(self._manifest["totals"])
+
+    @property
+    def n_documents(self) -> int:
+        """Number of documents."""
+        return int(self._manifest["totals"]["n_documents"])
+
+    @property
+    def n_words(self) -> int:
+        """Number of columns of the words matrix."""
+        return int(self._manifest["totals"]["n_words"])
+
+    @property
+    def n_labels(self) -> int:
+        """Number of columns of the labels matrix."""
+        return int(self._manifest["totals"]["n_labels"])
+
+    @property
+    def values(self) -> str:
+        """What the words matrix holds, ``counts`` or ``weights``."""
+        return str(self._manifest["values"])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How the corpus was ingested."""
+        return dict(self._manifest["settings"])
+
+    @property
+    def warnings(self) -> dict[str, int]:
+        """How often something in the source was repaired, by kind."""
+        return dict(self._manifest["warnings"])
 
     @cached_property
     def vocabulary(self) -> list[str]:
@@ -206,6 +225,29 @@ class Corpus:
         """
         return read_block(self._storage, self.shards[index], (self.n_words, self.n_labels), self.values)
 
+    def manifest_bytes(self) -> bytes:
+        """Return the content of ``manifest.json``."""
+        return dump_manifest(self._manifest)
+
+    def read_files(self, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+        """Read some of the files that `inventory` names and check them; StoreError if one differs."""
+        return self._storage.read_all(entries)
+
+    def inventory(self) -> Iterator[dict[str, dict[str, Any]]]:
+        """Yield size and sha256 of every file but the manifest: those of the whole, then of each shard.
+
+        Raises
+        ------
+        StoreError
+            If the record of a shard is missing or differs.
+        """
+        yield dict(self._files)
+        for shard in self.shards:
+            prefix = f"shards/{shard.id}"
+            record, entries = _read_record(self._storage, shard)
+            entries = {"shard.json": {"size": len(record), "sha256": shard.digest}, **entries}
+            yield {f"{prefix}/{key}": entry for key, entry in entries.items()}
+
     def verify(self) -> list[str]:
         """Read everything and return what is wrong, one sentence a damaged file or shard."""
         problems = []
@@ -247,11 +289,9 @@ class Corpus:
 
     def _read_statistics(self) -> dict[str, np.ndarray]:
         place = f"{self.path}/statistics"
-        files = {
-            key.removeprefix("statistics/"): self._storage.read_checked(key, entry["size"], entry["sha256"])
-            for key, entry in self._files.items()
-            if key.startswith("statistics/")
-        }
+        prefix = "statistics/"
+        entries = {key: entry for key, entry in self._files.items() if key.startswith(prefix)}
+        files = {key.removeprefix(prefix): value for key, value in self._storage.read_all(entries).items()}
         names = {name: "int64|float64" if name == "word_frequency" else "int64" for name in STATISTICS}
         arrays = decode_group(place, files, names)
         for name, array in arrays.items():
@@ -260,6 +300,11 @@ class Corpus:
                 raise StoreError(f"{place}/{name}: length: expected {expected}, got {len(array)}")
             array.flags.writeable = False
         return arrays
+
+    @property
+    def _files(self) -> dict[str, dict[str, Any]]:
+        files: dict[str, dict[str, Any]] = self._manifest["files"]
+        return files
 
     def _lines(self, key: str, expected: int) -> list[str]:
         entry = self._files[key]
@@ -279,37 +324,48 @@ def open_corpus(path: Any) -> Corpus:
     Parameters
     ----------
     path : path-like
-        A directory that `ingest` or a `CorpusWriter` has written.
+        A directory that `ingest` or a `CorpusWriter` has written, or the URL (``s3://BUCKET/PREFIX``) of a copy
+        of one. Keys, region and endpoint of a store come from the environment.
 
     Raises
     ------
     UsageError
-        If there is no corpus.
+        If there is no corpus, or access to it is refused.
     StoreError
-        If its manifest is damaged or of a newer version.
+        If its manifest is damaged or of a newer version, or the store does not answer.
     """
-    root = Path(path).absolute()
-    storage = Storage(str(root))
-    if not storage.exists("manifest.json"):
-        if Path(f"{root}.partial").is_dir():
+    place = place_of(path)
+    manifest, digest = _read_manifest(open_storage(place, first=True))
+    return Corpus(place, digest, manifest)
+
+
+@contextmanager
+def _where_it_was_sent() -> Iterator[None]:
+    """Name the host that cannot open a corpus. Its sender could: the place is right, and a run can go on."""
+    try:
+        yield
+    except UsageError as error:
+        raise StoreError(f"{error} (on host {socket.gethostname()})") from error
+
+
+def _read_manifest(storage: Storage) -> tuple[dict[str, Any], str]:
+    try:
+        content = storage.read_bytes("manifest.json", MAX_RECORD_BYTES)
+    except AccessError as error:
+        partial = Path(f"{storage.root}.partial")
+        if partial.is_dir():
+            note = partial / "fingerprint"
+            what = "copy" if note.is_file() and note.read_text().startswith(COPY_OF) else "ingest"
             raise UsageError(
-                f"{root}: is not a corpus yet: its ingest has not finished; run the same ingest again"
-            )
-        reason = "there is no such directory" if not root.exists() else "there is no manifest.json in it"
-        raise UsageError(f"{root}: is not a corpus: {reason}")
-    place = f"{root}/manifest.json"
-    manifest, digest = parse_manifest(place, storage.read_bytes("manifest.json", MAX_RECORD_BYTES))
-    return Corpus(str(root), manifest, digest)
+                f"{storage.root}: is not a corpus yet: its {what} has not finished; run the same {what} again"
+            ) from error
+        raise UsageError(f"{storage.root}: is not a corpus: {error.reason}") from error
+    return parse_manifest(f"{storage.root}/manifest.json", content)
 
 
 @lru_cache(maxsize=8)
 def _reopen(path: str, digest: str) -> Corpus:
-    corpus = open_corpus(path)
-    if corpus.digest != digest:
-        raise StoreError(
-            f"{path}: digest: expected {digest[:12]}, got {corpus.digest[:12]}: another corpus is there"
-        )
-    return corpus
+    return Corpus(path, digest)
 
 
 def read_block(storage: Storage, shard: ShardInfo, widths: tuple[int, int], values: str) -> Block:
@@ -325,17 +381,9 @@ def read_block(storage: Storage, shard: ShardInfo, widths: tuple[int, int], valu
     """
     prefix = f"shards/{shard.id}"
     place = f"{storage.root}/{prefix}"
-    record = storage.read_bytes(f"{prefix}/shard.json", MAX_RECORD_BYTES)
-    check_digest(f"{place}/shard.json", record, shard.digest)
-    content = parse_record(f"{place}/shard.json", record)
-    entries: Any = content.get("files")
-    counts = {name: content.get(name) for name in ("n_documents", "nnz_words", "nnz_labels")}
-    if not _are_files(entries) or any(counts[name] != getattr(shard, name) for name in counts):
-        raise StoreError(f"{place}/shard.json: expected the counts of {shard}, got {counts}")
-    files = {
-        key: storage.read_checked(f"{prefix}/{key}", entry["size"], entry["sha256"])
-        for key, entry in entries.items()
-    }
+    _, entries = _read_record(storage, shard)
+    content = storage.read_all({f"{prefix}/{key}": entry for key, entry in entries.items()})
+    files = {key: content[f"{prefix}/{key}"] for key in entries}
     words = decode_matrix(place, files, "words", (shard.n_documents, widths[0]), VALUE_TYPES[values])
     labels = decode_matrix(place, files, "labels", (shard.n_documents, widths[1]), "uint8")
     if (words.nnz, labels.nnz) != (shard.nnz_words, shard.nnz_labels):
@@ -346,11 +394,18 @@ def read_block(storage: Storage, shard: ShardInfo, widths: tuple[int, int], valu
     return Block(words, labels, shard.first)
 
 
-def check_digest(place: str, content: bytes, expected: str) -> None:
-    """Raise StoreError unless the sha256 of ``content`` is the one expected."""
-    got = hashlib.sha256(content).hexdigest()
-    if got != expected:
-        raise StoreError(f"{place}: sha256: expected {expected[:12]}, got {got[:12]}")
+def _read_record(storage: Storage, shard: ShardInfo) -> tuple[bytes, dict[str, dict[str, Any]]]:
+    """Read and check ``shard.json``, and return it with the entries of the shard's files."""
+    key = f"shards/{shard.id}/shard.json"
+    place = f"{storage.root}/{key}"
+    record = storage.read_bytes(key, MAX_RECORD_BYTES)
+    check_digest(place, record, shard.digest)
+    content = parse_record(place, record)
+    entries: Any = content.get("files")
+    counts = {name: content.get(name) for name in ("n_documents", "nnz_words", "nnz_labels")}
+    if not _are_files(entries) or any(counts[name] != getattr(shard, name) for name in counts):
+        raise StoreError(f"{place}: expected the counts of {shard}, got {counts}")
+    return record, entries
 
 
 def dump_record(content: Mapping[str, Any]) -> bytes:

@@ -30,6 +30,7 @@ from distmom.corpus.commit import (
 )
 from distmom.corpus.names import check_names, number_lines
 from distmom.corpus.shard import ShardResult, count_totals, describe, write_files, write_shard
+from distmom.corpus.storage import is_url
 from distmom.corpus.store import (
     FORMAT,
     FORMAT_VERSION,
@@ -69,6 +70,8 @@ class CorpusWriter:
     """
 
     def __init__(self, path: Any, *, overwrite: bool = False, fingerprint: str = "") -> None:
+        if is_url(path):
+            raise UsageError(f"{path}: corpora are written to a path; 'distmom copy' takes one to a store")
         self.path = Path(path).absolute()
         self.partial = Path(f"{self.path}.partial")
         self.directory = str(self.partial / "corpus")
@@ -182,8 +185,23 @@ class CorpusWriter:
             "warnings": {key: int(count) for key, count in sorted((warnings or {}).items()) if count},
             "written_with": {"zarr": zarr.__version__},
         }
-        write_atomic(root / "manifest.json", dump_manifest(manifest))
+        return self.commit(dump_manifest(manifest), is_synced=True)
+
+    def commit(self, manifest: bytes, *, is_synced: bool = False) -> Corpus:
+        """Commit a corpus of which all other files have been written below ``directory``.
+
+        Parameters
+        ----------
+        manifest : bytes
+            Content of ``manifest.json``.
+        is_synced : bool
+            Whether the other files have been synced; they are now, otherwise.
+        """
+        root = Path(self.directory)
         shutil.rmtree(root / "wip", ignore_errors=True)
+        if not is_synced:
+            sync_tree(root)
+        write_atomic(root / "manifest.json", manifest)
         if self.path.exists():
             replace_directory(root, self.path, is_synced=True)
         else:

@@ -21,7 +21,8 @@ from distmom.corpus.arrays import encode_matrices
 from distmom.corpus.commit import Lock, commit_directory, restore_replaced, write_atomic
 from distmom.corpus.names import number_lines
 from distmom.corpus.shard import column_sums, describe
-from distmom.corpus.store import Storage, dump_record, parse_manifest, read_block
+from distmom.corpus.storage import LocalStorage
+from distmom.corpus.store import dump_record, parse_manifest, read_block
 from distmom.errors import InputError, StoreError, UsageError
 
 
@@ -125,7 +126,7 @@ def test_pickle_reopens_the_same_corpus(corpus):
 
     store._reopen.cache_clear()
     with pytest.raises(StoreError, match="another corpus is there"):
-        pickle.loads(packed)
+        read_all(pickle.loads(packed))
 
 
 def test_anndata_reads_the_words(corpus):
@@ -297,7 +298,7 @@ def test_structure_of_a_shard_is_checked(tmp_path, words, message):
 
     info = ShardInfo("s00000", 0, 2, 2, 0, describe({"x": content})["x"]["sha256"])
     with pytest.raises(StoreError, match=message):
-        read_block(Storage(str(tmp_path)), info, (3, 1), "counts")
+        read_block(LocalStorage(str(tmp_path)), info, (3, 1), "counts")
 
 
 def test_nan_weights_are_refused_on_reading(tmp_path):

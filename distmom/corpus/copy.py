@@ -1,0 +1,141 @@
+"""Copying a corpus between the file system and object stores: every byte checked, the manifest last."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from distmom.corpus.pipeline import Progress
+from distmom.corpus.storage import (
+    AccessError,
+    LocalStorage,
+    MissingError,
+    Storage,
+    is_url,
+    open_storage,
+    place_of,
+)
+from distmom.corpus.store import COPY_OF, MAX_RECORD_BYTES, Corpus, open_corpus, parse_manifest
+from distmom.corpus.write import CorpusWriter
+from distmom.errors import StoreError, UsageError
+
+_log = logging.getLogger(__name__)
+
+
+def copy_corpus(
+    source: Any, target: Any, *, overwrite: bool = False, progress: Progress | None = None
+) -> Corpus:
+    """Copy a corpus byte for byte.
+
+    What is read is checked against its digest before it is written. The copy is no corpus until its manifest
+    is there, which comes last. After an interruption the same copy goes on: shards that are at the target
+    whole are not written again.
+
+    Parameters
+    ----------
+    source, target : path-like
+        A local path or a URL each; see `open_corpus`.
+    overwrite : bool
+        Replace a corpus that is at the target. On the file system it is replaced when the copy is complete; in
+        an object store, from the beginning of the copy to its end, no corpus is there.
+    progress : callable, optional
+        Receives stage, documents done, and all documents.
+
+    Returns
+    -------
+    Corpus
+        The copy.
+
+    Raises
+    ------
+    UsageError
+        If there is no corpus at the source, or something that may not be replaced at the target.
+    StoreError
+        If the source is damaged, or either side cannot be read or written.
+    """
+    corpus = open_corpus(source)
+    manifest = corpus.manifest_bytes()
+    place = place_of(target)
+    if os.path.realpath(place) == os.path.realpath(corpus.path):
+        raise UsageError(f"{place}: source and destination are the same place")
+
+    def write_to(storage: Storage) -> set[str]:
+        return _write_files(corpus, storage, progress or _silent)
+
+    if is_url(place):
+        _to_store(place, manifest, overwrite, write_to)
+    else:
+        with CorpusWriter(place, overwrite=overwrite, fingerprint=f"{COPY_OF}{corpus.digest}") as writer:
+            write_to(LocalStorage(writer.directory))
+            writer.commit(manifest)
+    return open_corpus(place)
+
+
+def _to_store(place: str, manifest: bytes, overwrite: bool, write_to: Callable[[Storage], set[str]]) -> None:
+    """Write a corpus below a URL, where nothing can be renamed: what is replaced stops being a corpus first."""
+    # The first question is a hasty one, so that a wrong address is told within seconds.
+    found = _manifest_at(open_storage(place, first=True))
+    storage = open_storage(place)
+    old: set[str] = set()
+    if found is not None:
+        if not overwrite:
+            raise UsageError(f"{place}: exists already; choose another place or overwrite it")
+        old = _keys_of(place, found)
+        storage.delete("manifest.json")
+    written = write_to(storage)
+    storage.write_bytes("manifest.json", manifest)
+    for key in sorted(old - written):
+        storage.delete(key)
+
+
+def _manifest_at(storage: Storage) -> bytes | None:
+    try:
+        return storage.read_bytes("manifest.json", MAX_RECORD_BYTES)
+    except MissingError:
+        return None
+    except AccessError as error:
+        raise UsageError(f"{storage.root}: cannot be a destination: {error.reason}") from error
+
+
+def _keys_of(place: str, manifest: bytes) -> set[str]:
+    """Return the files that a corpus names, as far as its records can be read."""
+    keys: set[str] = set()
+    try:
+        content, digest = parse_manifest(f"{place}/manifest.json", manifest)
+        for entries in Corpus(place, digest, content).inventory():
+            keys.update(entries)
+    except StoreError as error:
+        _log.warning("%s; files of the corpus that is replaced may be left below %s", error, place)
+    return keys
+
+
+def _write_files(corpus: Corpus, storage: Storage, progress: Progress) -> set[str]:
+    """Write everything but the manifest, and return the names of all files."""
+    keys: set[str] = set()
+    done = 0
+    for number, entries in enumerate(corpus.inventory()):
+        if not _is_there(storage, entries):
+            storage.write_all(corpus.read_files(entries))
+        keys.update(entries)
+        if number:
+            # The files of the whole corpus come before the first shard.
+            done += corpus.shards[number - 1].n_documents
+        progress("copy", done, corpus.n_documents)
+    return keys
+
+
+def _is_there(storage: Storage, entries: dict[str, dict[str, Any]]) -> bool:
+    first = next(iter(entries))
+    try:
+        # Where nothing is, one question tells.
+        storage.read_all({first: entries[first]})
+        storage.read_all(entries)
+    except StoreError:
+        return False
+    return True
+
+
+def _silent(stage: str, done: int, total: int | None) -> None:
+    pass

@@ -1,0 +1,312 @@
+"""Where the bytes of a corpus live: in a local directory, or below a URL in an object store.
+
+Nothing here lists what a store holds: the manifest of a corpus names its files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from distmom.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+_R = TypeVar("_R")
+_T = TypeVar("_T")
+
+SCHEMES = ("s3", "http", "https")
+#: requests to a store at a time: most of what a small file takes is waiting
+N_REQUESTS = 8
+#: seconds for one object
+TIMEOUT_S = 300.0
+#: names of the environment under which the client finds the address of a store
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+#: where a machine is asked for its role when the environment holds no keys
+_ROLE_PATH = "/latest/api/token"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a store is waited for.
+
+    Attributes
+    ----------
+    connect_s, read_s : float
+        Seconds until a connection stands, and until the next byte of an answer.
+    n_retries : int
+        How often a request is repeated at most, after growing pauses.
+    retry_s : float
+        Seconds after which no request is repeated any more.
+    """
+
+    connect_s: float
+    read_s: float
+    n_retries: int
+    retry_s: float
+
+
+#: a store that is asked for the first time may be the wrong address, which should be told within seconds
+FIRST = Patience(connect_s=3, read_s=5, n_retries=3, retry_s=8)
+#: one that has answered before may be busy
+PATIENT = Patience(connect_s=5, read_s=20, n_retries=10, retry_s=60)
+
+
+class AccessError(StoreError):
+    """A file that cannot be had where it was looked for.
+
+    Attributes
+    ----------
+    reason : str
+        Why, in a few words.
+    """
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class MissingError(AccessError):
+    """A place that can be read and does not hold the file."""
+
+
+class Storage(ABC):
+    """Files below one place, by relative path.
+
+    Attributes
+    ----------
+    root : str
+        The place, as errors name it.
+    """
+
+    root: str
+
+    @abstractmethod
+    def read_bytes(self, key: str, limit: int | None = None) -> bytes:
+        """Read a file once; StoreError if it cannot be read or has more than ``limit`` bytes."""
+
+    @abstractmethod
+    def write_bytes(self, key: str, content: bytes) -> None:
+        """Write a file, in the place of one that is there."""
+
+    @abstractmethod
+    def delete(self, key: str) -> None:
+        """Remove a file; none need be there."""
+
+    def read_checked(self, key: str, size: int, sha256: str) -> bytes:
+        """Read a file of known size and digest; StoreError if it is missing or differs."""
+        content = self.read_bytes(key, limit=max(size, 1))
+        if len(content) != size:
+            raise StoreError(f"{self.root}/{key}: size: expected {size} bytes, got {len(content)}")
+        check_digest(f"{self.root}/{key}", content, sha256)
+        return content
+
+    def read_all(self, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+        """Read files of known ``size`` and ``sha256``; the first in order that differs raises StoreError."""
+
+        def read(item: tuple[str, Mapping[str, Any]]) -> tuple[str, bytes]:
+            key, entry = item
+            return key, self.read_checked(key, entry["size"], entry["sha256"])
+
+        return dict(self._map(read, entries.items()))
+
+    def write_all(self, files: Mapping[str, bytes]) -> None:
+        """Write files in any order."""
+        self._map(lambda item: self.write_bytes(*item), files.items())
+
+    def _map(self, function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+        return [function(item) for item in items]
+
+
+class LocalStorage(Storage):
+    """The files below one directory.
+
+    Parameters
+    ----------
+    root : str
+        A local directory.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._path = Path(root)
+
+    def read_bytes(self, key: str, limit: int | None = None) -> bytes:
+        place = self._path / key
+        try:
+            with open(place, "rb") as stream:
+                content = stream.read() if limit is None else stream.read(limit + 1)
+        except OSError as error:
+            said = f"{place}: cannot be read: {error.strerror or error}"
+            if isinstance(error, FileNotFoundError | NotADirectoryError):
+                there = self._path.exists()
+                reason = f"there is no {key} in it" if there else "there is no such directory"
+                raise MissingError(said, reason) from error
+            raise StoreError(said) from error
+        if limit is not None and len(content) > limit:
+            raise StoreError(f"{place}: size: expected at most {limit} bytes, got more")
+        return content
+
+    def write_bytes(self, key: str, content: bytes) -> None:
+        """Write a file; it is durable once its directory is committed."""
+        place = self._path / key
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+
+    def delete(self, key: str) -> None:
+        (self._path / key).unlink(missing_ok=True)
+
+
+class ObjectStorage(Storage):
+    """The objects below a URL. Keys, region and endpoint come from the environment of the process.
+
+    Parameters
+    ----------
+    url : str
+        As `place_of` returns it.
+    patience : Patience
+        How long the store is waited for.
+
+    Raises
+    ------
+    UsageError
+        If the client for object stores is not installed, or the environment does not suit it.
+    """
+
+    def __init__(self, url: str, patience: Patience) -> None:
+        try:
+            import obstore.store
+        except ImportError as error:
+            raise UsageError(
+                f"{url}: reading from an object store needs the package obstore: pip install 'distmom[s3]'"
+            ) from error
+        self.root = url
+        self._errors = (obstore.exceptions.BaseError, OSError, ValueError)
+        client: ClientConfig = {
+            "connect_timeout": timedelta(seconds=patience.connect_s),
+            "read_timeout": timedelta(seconds=patience.read_s),
+            "timeout": timedelta(seconds=TIMEOUT_S),
+        }
+        if _is_plain(url):
+            client["allow_http"] = True
+        retry: RetryConfig = {
+            "max_retries": patience.n_retries,
+            "retry_timeout": timedelta(seconds=patience.retry_s),
+        }
+        try:
+            self._store = obstore.store.from_url(url, client_options=client, retry_config=retry)
+        except self._errors as error:
+            raise UsageError(f"{url}: cannot be used: {_said(error)}") from error
+
+    def read_bytes(self, key: str, limit: int | None = None) -> bytes:
+        try:
+            found = self._store.get(key)
+            if limit is not None and found.meta["size"] > limit:
+                raise StoreError(
+                    f"{self.root}/{key}: size: expected at most {limit} bytes, got {found.meta['size']}"
+                )
+            return bytes(found.bytes())
+        except self._errors as error:
+            raise self._failure(key, "read", error) from error
+
+    def write_bytes(self, key: str, content: bytes) -> None:
+        try:
+            self._store.put(key, content)
+        except self._errors as error:
+            raise self._failure(key, "written", error) from error
+
+    def delete(self, key: str) -> None:
+        try:
+            self._store.delete(key)
+        except FileNotFoundError:
+            return
+        except self._errors as error:
+            raise self._failure(key, "removed", error) from error
+
+    def _map(self, function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+        with ThreadPoolExecutor(N_REQUESTS) as threads:
+            return list(threads.map(function, items))
+
+    def _failure(self, key: str, what: str, error: Exception) -> StoreError:
+        """Tell what the client of the store has said in one line, and what can be known from it."""
+        text = str(error)
+        said = f"{self.root}/{key}: cannot be {what}: {_said(error)}"
+        kind = type(error).__name__
+        if "<Code>NoSuchBucket</Code>" in text:
+            return AccessError(said, "there is no such bucket")
+        if isinstance(error, FileNotFoundError):
+            return MissingError(said, f"there is no {key} below it")
+        if _ROLE_PATH in text:
+            reason = "the environment holds no keys (AWS_ACCESS_KEY_ID, ...), and this machine no role"
+            return AccessError(f"{said}: {reason}", reason)
+        if kind in ("PermissionDeniedError", "UnauthenticatedError"):
+            return AccessError(said, f"access is refused: {_said(error)}")
+        return StoreError(said)
+
+
+def _said(error: Exception) -> str:
+    """Return the first line of an error, and the code of the store's answer if it has one."""
+    text = str(error)
+    line = re.sub(r"\s+", " ", text.partition("\n")[0].partition("<?xml")[0]).strip()
+    code = re.search(r"<Code>(\w+)</Code>", text)
+    return line + (f" {code[1]}" if code is not None and code[1] not in line else "")
+
+
+def _is_plain(url: str) -> bool:
+    """Whether URL or endpoint say themselves that connections are not encrypted; UsageError if one is no URL."""
+    for name in _ENDPOINTS if url.startswith("s3://") else ():
+        endpoint = os.environ.get(name)
+        if endpoint is not None and re.fullmatch(r"https?://[!-~]+", endpoint) is None:
+            raise UsageError(f"{name}: expected a URL such as https://HOST:PORT, got {endpoint!r}")
+        if endpoint is not None and endpoint.startswith("http://"):
+            return True
+    return url.startswith("http://")
+
+
+def is_url(place: Any) -> bool:
+    """Whether a place is a URL and not a local path."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", os.fspath(place)) is not None
+
+
+def place_of(place: Any) -> str:
+    """Return a place in the one form that is stored and compared: an absolute path, or a URL.
+
+    Raises
+    ------
+    UsageError
+        If it is a URL of another scheme than `SCHEMES`, without a host or bucket, or with more than a path.
+    """
+    if not is_url(place):
+        return str(Path(place).absolute())
+    url = os.fspath(place)
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        raise UsageError(f"{url}: expected a local path or one of {known}, got {parts.scheme}://")
+    if re.fullmatch(r"[\w.:\[\]-]+", parts.netloc, re.ASCII) is None or parts.query or parts.fragment:
+        # Not repeated here: it may hold a secret, which would also get into records of runs.
+        kind = "SCHEME://BUCKET/PREFIX without user, query or fragment"
+        raise UsageError(f"{parts.scheme}://...: expected {kind}; keys belong in the environment")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+
+
+def open_storage(place: str, *, first: bool = False) -> Storage:
+    """Return the storage for a place as `place_of` returns it; ``first`` if it may be the wrong one."""
+    return ObjectStorage(place, FIRST if first else PATIENT) if is_url(place) else LocalStorage(place)
+
+
+def check_digest(place: str, content: bytes, expected: str) -> None:
+    """Raise StoreError unless the sha256 of ``content`` is the one expected."""
+    got = hashlib.sha256(content).hexdigest()
+    if got != expected:
+        raise StoreError(f"{place}: sha256: expected {expected[:12]}, got {got[:12]}")

@@ -1,0 +1,344 @@
+"""Corpora in an object store: the same bytes as on disk, or one clear error."""
+
+import pickle
+import shutil
+import socket
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stores import KEYS, file_server, free_port, use
+
+from distmom.corpus import copy_corpus, from_arrays, open_corpus, storage, store
+from distmom.corpus.storage import MissingError, ObjectStorage, Patience
+from distmom.errors import StoreError, UsageError
+
+
+def matrices(n=50, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.poisson(0.3, (n, 30)), (rng.random((n, 7)) < 0.2).astype(int)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return from_arrays(tmp_path / "corpus", *matrices(), shard_documents=25)
+
+
+@pytest.fixture
+def bucket(s3):
+    """A fresh bucket."""
+    name = f"b{uuid.uuid4().hex}"
+    s3.make_bucket(name)
+    return name
+
+
+@pytest.fixture
+def files(corpus, tmp_path, monkeypatch):
+    """A server of which ``s3://bucket/c`` is the corpus, and that can misbehave."""
+    shutil.copytree(corpus.path, tmp_path / "bucket" / "c")
+    with file_server(tmp_path) as files:
+        use(monkeypatch, files.endpoint)
+        yield files
+
+
+def files_of(root):
+    return {str(p.relative_to(root)): p.read_bytes() for p in Path(root).rglob("*") if p.is_file()}
+
+
+def read_all(corpus):
+    blocks = [corpus.read_shard(index) for index in range(len(corpus.shards))]
+    return blocks, corpus.vocabulary, corpus.label_names, corpus.document_frequency
+
+
+def forget_opened():
+    store._reopen.cache_clear()
+
+
+def test_a_copy_there_and_back_holds_the_same_bytes(corpus, s3, bucket, tmp_path):
+    stages = []
+    url = f"s3://{bucket}/some/prefix"
+    there = copy_corpus(corpus.path, f"{url}/", progress=lambda *event: stages.append(event))
+    assert stages == [("copy", 0, 50), ("copy", 25, 50), ("copy", 50, 50)]
+    assert (there.path, there.digest, there.n_documents) == (url, corpus.digest, 50)
+    local = files_of(corpus.path)
+    assert s3.keys(bucket) == {f"some/prefix/{name}" for name in local}
+    assert all(s3.get(bucket, f"some/prefix/{name}") == content for name, content in local.items())
+    assert there.verify() == []
+    for index in range(2):
+        a, b = corpus.read_shard(index), there.read_shard(index)
+        assert (a.words != b.words).nnz == 0
+        assert (a.labels != b.labels).nnz == 0
+    assert np.array_equal(there.word_frequency, corpus.word_frequency)
+    back = copy_corpus(url, tmp_path / "back")
+    assert files_of(back.path) == local
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["back", "corpus"]
+    second = copy_corpus(url, f"s3://{bucket}/second")
+    assert s3.keys(bucket) == {f"{place}/{name}" for place in ("some/prefix", "second") for name in local}
+    assert second.digest == corpus.digest
+
+
+def test_a_corpus_pickles_as_url_and_digest(corpus, s3, bucket):
+    there = copy_corpus(corpus.path, f"s3://{bucket}/c")
+    there.read_shard(0)
+    packed = pickle.dumps(there)
+    assert len(packed) < 300
+    assert not any(value.encode() in packed for value in (*KEYS.values(), s3.endpoint))
+    forget_opened()
+    sent = pickle.loads(packed)
+    assert repr(sent) == f"Corpus('s3://{bucket}/c')"
+    assert np.array_equal(sent.read_shard(1).words.toarray(), matrices()[0][25:])
+    assert "n_documents=50" in repr(sent)
+
+
+def test_nothing_is_read_where_a_corpus_is_only_passed_on(corpus, s3, bucket, monkeypatch):
+    """As on the scheduler of a cluster, which opens what it hands to workers."""
+    packed = pickle.dumps(copy_corpus(corpus.path, f"s3://{bucket}/c"))
+    forget_opened()
+    use(monkeypatch, "http://127.0.0.1:1")
+    assert pickle.dumps(pickle.loads(packed)) == packed
+    sent = pickle.loads(packed)
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(StoreError, match=rf"distmom\[s3\].* \(on host {socket.gethostname()}\)"):
+        sent.read_shard(0)
+    monkeypatch.undo()
+    use(monkeypatch, s3.endpoint)
+    # What has failed is tried again.
+    assert sent.read_shard(0).n_documents == 25
+
+
+def test_another_corpus_at_the_place_is_found(corpus, s3, bucket, tmp_path):
+    packed = pickle.dumps(copy_corpus(corpus.path, f"s3://{bucket}/c"))
+    other = from_arrays(tmp_path / "other", *matrices(seed=1))
+    copy_corpus(other.path, f"s3://{bucket}/c", overwrite=True)
+    forget_opened()
+    with pytest.raises(StoreError, match="another corpus is there"):
+        read_all(pickle.loads(packed))
+
+
+def test_overwriting_replaces_all_files(corpus, s3, bucket, tmp_path):
+    url = f"s3://{bucket}/c"
+    copy_corpus(corpus.path, url)
+    other = from_arrays(tmp_path / "other", *matrices(seed=1), shard_documents=50)
+    with pytest.raises(UsageError, match="exists already"):
+        copy_corpus(other.path, url)
+    assert open_corpus(url).verify() == []
+    s3.put(bucket, "c/letter.txt", b"dear")
+    there = copy_corpus(other.path, url, overwrite=True)
+    assert there.digest == other.digest
+    assert there.verify() == []
+    expected = {f"c/{name}" for name in files_of(other.path)} | {"c/letter.txt"}
+    assert s3.keys(bucket) == expected
+    with pytest.raises(UsageError, match="exists already"):
+        copy_corpus(url, corpus.path)
+    assert copy_corpus(url, corpus.path, overwrite=True).digest == other.digest
+    assert files_of(corpus.path) == files_of(other.path)
+    for place in (url, other.path):
+        with pytest.raises(UsageError, match="same place"):
+            copy_corpus(place, f"{place}/", overwrite=True)
+
+
+def test_overwriting_repairs_a_damaged_corpus(corpus, s3, bucket, caplog):
+    url = f"s3://{bucket}/c"
+    copy_corpus(corpus.path, url)
+    s3.put(bucket, "c/shards/s00001/words/data/c/0", b"damage")
+    s3.put(bucket, "c/shards/s00000/shard.json", b"damage")
+    assert len(open_corpus(url).verify()) == 2
+    assert copy_corpus(corpus.path, url, overwrite=True).verify() == []
+    assert "s00000/shard.json" in caplog.text
+    assert "may be left" in caplog.text
+    s3.put(bucket, "c/manifest.json", b"damage")
+    assert copy_corpus(corpus.path, url, overwrite=True).verify() == []
+
+
+@pytest.mark.parametrize("to_store", [True, False])
+def test_an_interrupted_copy_is_no_corpus_and_goes_on(to_store, corpus, s3, bucket, tmp_path, monkeypatch):
+    url, path = f"s3://{bucket}/c", str(tmp_path / "copy")
+    source, target = corpus.path, url
+    if not to_store:
+        copy_corpus(corpus.path, url)
+        source, target = url, path
+    kind = storage.ObjectStorage if to_store else storage.LocalStorage
+    written = []
+
+    def write(self, key, content):
+        if stops and key.startswith("shards/s00001/words/i"):
+            raise KeyboardInterrupt
+        written.append(key)
+        return original(self, key, content)
+
+    original, stops = kind.write_bytes, True
+    monkeypatch.setattr(kind, "write_bytes", write)
+    with pytest.raises(KeyboardInterrupt):
+        copy_corpus(source, target)
+    assert "shards/s00000/shard.json" in written
+    with pytest.raises(
+        UsageError, match=r"there is no manifest\.json below" if to_store else "run the same copy"
+    ):
+        open_corpus(target)
+    written.clear()
+    stops = False
+    assert copy_corpus(source, target).verify() == []
+    assert {key.split("/")[1] for key in written if key.startswith("shards/")} == {"s00001"}
+    assert not (tmp_path / "copy.partial").exists()
+
+
+def test_a_damaged_source_makes_no_copy(corpus, s3, bucket, tmp_path):
+    chunk = Path(corpus.path) / "shards/s00001/labels/data/c/0"
+    content = chunk.read_bytes()
+    chunk.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(StoreError, match=r"s00001/labels/data/c/0: sha256"):
+        copy_corpus(corpus.path, f"s3://{bucket}/c")
+    assert "c/manifest.json" not in s3.keys(bucket)
+    with pytest.raises(StoreError, match=r"s00001/labels/data/c/0: sha256"):
+        copy_corpus(corpus.path, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_every_deleted_truncated_or_altered_object_is_found(s3, bucket, tmp_path):
+    corpus = from_arrays(tmp_path / "corpus", *matrices(20))
+    url = f"s3://{bucket}/c"
+    copy_corpus(corpus.path, url)
+    local = files_of(corpus.path)
+    assert len(local) > 25
+    for number, (name, content) in enumerate(sorted(local.items())):
+        key = f"c/{name}"
+        if number % 3 == 0:
+            s3.delete(bucket, key)
+        elif number % 3 == 1:
+            s3.put(bucket, key, content[:-1])
+        else:
+            s3.put(bucket, key, content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises((StoreError, UsageError), match=f"^s3://{bucket}/c"):
+            read_all(open_corpus(url))
+        if name != "manifest.json":
+            (problem,) = open_corpus(url).verify()
+            assert problem.startswith((f"{url}/{name}: ", f"{url}/{name}".rsplit("/", 1)[0]))
+        s3.put(bucket, key, content)
+    assert open_corpus(url).verify() == []
+
+
+def test_a_larger_object_is_not_fetched(corpus, s3, bucket):
+    url = f"s3://{bucket}/c"
+    copy_corpus(corpus.path, url)
+    s3.put(bucket, "c/vocabulary.txt", bytes(1000))
+    with pytest.raises(StoreError, match=r"vocabulary\.txt: size: expected at most \d+ bytes, got 1000"):
+        _ = open_corpus(url).vocabulary
+    with pytest.raises(MissingError, match="cannot be read"):
+        ObjectStorage(url, storage.FIRST).read_bytes("nothing")
+
+
+def test_wrong_places_are_told_as_such(s3, bucket, corpus, monkeypatch):
+    for url, message in {
+        f"s3://{bucket}/c": r"is not a corpus: there is no manifest\.json below it",
+        "s3://no-such-bucket/c": "is not a corpus: there is no such bucket",
+        "ftp://host/c": "expected a local path or one of s3://, http://, https://, got ftp://",
+        "s3://": "without user, query or fragment",
+        "s3://bu cket/c": "without user, query or fragment",
+        "s3://bucket/c?versionId=1": "without user, query or fragment",
+    }.items():
+        with pytest.raises(UsageError, match=message):
+            open_corpus(url)
+    with pytest.raises(UsageError, match=r"^https://\.\.\.: .* without user") as caught:
+        open_corpus("https://me:secret@host/c")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(UsageError, match="cannot be a destination: there is no such bucket"):
+        copy_corpus(corpus.path, "s3://no-such-bucket/c")
+    with pytest.raises(UsageError, match="corpora are written to a path"):
+        from_arrays(f"s3://{bucket}/c", *matrices())
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
+    with pytest.raises(
+        UsageError, match=r"AWS_ENDPOINT_URL: expected a URL such as .*, got 'localhost:9000'"
+    ):
+        open_corpus(f"s3://{bucket}/c")
+
+
+def test_wrong_keys_are_refused(s3, bucket, corpus):
+    url = f"s3://{bucket}/c"
+    opened = copy_corpus(corpus.path, url)
+    try:
+        assert s3.request("POST", "/moto-api/reset-auth", b"0")[0] == 200
+        with pytest.raises(UsageError, match=r"access is refused: .*InvalidAccessKeyId"):
+            open_corpus(url)
+        with pytest.raises(StoreError, match=r"s00000/shard\.json: cannot be read: .*InvalidAccessKeyId"):
+            opened.read_shard(0)
+        with pytest.raises(UsageError, match="cannot be a destination: access is refused"):
+            copy_corpus(corpus.path, f"s3://{bucket}/d")
+    finally:
+        assert s3.request("POST", "/moto-api/reset-auth", b"inf")[0] == 200
+
+
+def test_no_keys_at_all_is_told(files, monkeypatch):
+    """The client then asks the machine for a role, and this one has none."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", files.endpoint)
+    with pytest.raises(UsageError, match="the environment holds no keys"):
+        open_corpus("s3://bucket/c")
+    assert not files.requests
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    assert open_corpus("s3://bucket/c").n_documents == 50
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(UsageError, match=r"needs the package obstore: pip install 'distmom\[s3\]'"):
+        open_corpus("s3://bucket/c")
+
+
+def test_an_endpoint_that_does_not_answer_is_told_within_seconds(monkeypatch):
+    use(monkeypatch, f"http://127.0.0.1:{free_port()}")
+    started = time.monotonic()
+    with pytest.raises(StoreError, match=r"s3://bucket/c/manifest\.json: cannot be read: .*sending request"):
+        open_corpus("s3://bucket/c")
+    assert time.monotonic() - started < 10
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        use(monkeypatch, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setattr(storage, "FIRST", Patience(connect_s=0.5, read_s=0.5, n_retries=3, retry_s=0.8))
+        started = time.monotonic()
+        with pytest.raises(StoreError, match="cannot be read"):
+            open_corpus("s3://bucket/c")
+        assert 0.4 < time.monotonic() - started < 5
+
+
+def test_a_busy_store_is_asked_again_until_it_answers(files):
+    files.busy = 2
+    assert np.array_equal(open_corpus("s3://bucket/c").read_shard(0).words.toarray(), matrices()[0][:25])
+    assert len(files.requests) > 15
+    assert set(files.requests.values()) == {3}
+
+
+def test_an_answer_that_breaks_off_is_completed(files):
+    files.cut = 1
+    assert np.array_equal(open_corpus("s3://bucket/c").read_shard(0).words.toarray(), matrices()[0][:25])
+    assert files.requests["bucket/c/shards/s00000/words/data/c/0"] == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("busy", "503 Service Unavailable: .*SlowDown"), ("cut", "body error"), ("refuse", "AccessDenied")],
+)
+def test_a_store_that_goes_on_failing_is_one_error(fault, said, files, monkeypatch):
+    monkeypatch.setattr(storage, "PATIENT", Patience(connect_s=1, read_s=1, n_retries=2, retry_s=2))
+    opened = open_corpus("s3://bucket/c")
+    setattr(files, fault, 1000)
+    place = r"s3://bucket/c/shards/s00000/shard\.json"
+    with pytest.raises(StoreError, match=rf"^{place}: cannot be read: .*{said}") as caught:
+        opened.read_shard(0)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError if fault == "refuse" else StoreError, match=said):
+        open_corpus("s3://bucket/c")
+
+
+def test_a_web_server_is_read_as_well(files, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(storage, "PATIENT", Patience(connect_s=1, read_s=1, n_retries=1, retry_s=1))
+    url = f"{files.endpoint}/bucket/c"
+    assert open_corpus(url).verify() == []
+    copy_corpus(url, tmp_path / "copy")
+    assert files_of(tmp_path / "copy") == files_of(corpus.path)
+    with pytest.raises(StoreError, match="cannot be written"):
+        copy_corpus(corpus.path, f"{files.endpoint}/bucket/d")
+    with pytest.raises(UsageError, match=r"there is no manifest\.json below it"):
+        open_corpus(f"{files.endpoint}/bucket/nothing")
