@@ -449,6 +449,43 @@ def plan(corpus: str, memory_limit: int | None, as_json: bool, **options: Any) -
     )
 
 
+@cli.group()
+def bench() -> None:
+    """Measure what a fit costs at least."""
+
+
+@bench.command()
+@click.argument("corpus", type=click.Path())
+@click.option(
+    "-k", "--n-components", type=click.IntRange(min=1), default=100, show_default=True, help="Latent states."
+)
+@click.option(
+    "--n-oversamples", type=click.IntRange(min=0), default=10, show_default=True, help="Further columns."
+)
+@click.option(
+    "--n-power-iter", type=click.IntRange(min=0), default=1, show_default=True, help="Power passes."
+)
+@cluster_options
+@json_option
+def floor(
+    corpus: str, n_components: int, n_oversamples: int, n_power_iter: int, workers: int | None,
+    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Time the bare kernels of 'fit --head posterior' over documents that are in memory already.
+
+    \b
+    Example: distmom bench floor corpus -k 100
+    """
+    from distmom.models.floor import measure_floor
+
+    opened = open_corpus(corpus)
+    with _executor(workers, memory_limit, scheduler) as executor:
+        seconds = measure_floor(
+            opened, n_components, n_oversamples=n_oversamples, n_power_iter=n_power_iter, executor=executor
+        )
+    _print({name: round(value, 3) for name, value in seconds.items()}, as_json)
+
+
 @cli.command()
 @click.argument("corpus", type=click.Path())
 @click.argument("model", type=LocalPath())

@@ -277,6 +277,12 @@ class RunDirectory:
         """Return a name for a state whose digest is not known yet."""
         return self.path / "states" / f".tmp-{uuid.uuid4().hex}.npy"
 
+    def sync(self, states: StoredColumns) -> None:
+        """Bring states to the disk in the background, before somebody has to wait for it."""
+        if self.durable:
+            for part in states.parts:
+                self._committer.add(partial(sync_path, part.path))
+
     def flush(self) -> None:
         """Wait until all passes are committed; raises what a commit has raised."""
         self._committer.flush()

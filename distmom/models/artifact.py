@@ -3,7 +3,8 @@
 Layout::
 
     model.json        parameters, diagnostics, digests of all other files; written last
-    arrays.zarr/      every array of the model, zstd and crc32c on every chunk
+    arrays.zarr/      arrays of the model, zstd and crc32c on every chunk
+    arrays/           those beyond 64 MB as .npy files, which are mapped into memory, not read
     vocabulary.txt    one word a line
     labels.txt        one label name a line
 
@@ -26,11 +27,13 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus.commit import put_directory, restore_replaced, sha256_file, write_atomic
 from distmom.engine import Csr, MixedRows
-from distmom.engine.state import array_digest
+from distmom.engine.state import array_digest, state_digest
 from distmom.errors import StoreError, UsageError
 
 FORMAT_VERSION = 1
 _CHUNK_BYTES = 4 << 20
+#: arrays beyond this size are files of their own
+LARGE_BYTES = 64 << 20
 _MAX_JSON_BYTES = 64 << 20
 #: records that a head may hold
 _RECORDS: dict[str, type[Any]] = {"Csr": Csr, "MixedRows": MixedRows}
@@ -71,8 +74,11 @@ def save_model(
     temporary.mkdir()
     try:
         group = zarr.create_group(store=str(temporary / "arrays.zarr"))
-        entries = {}
+        entries: dict[str, dict[str, Any]] = {}
         for name, value in arrays.items():
+            if value.nbytes > LARGE_BYTES:
+                entries[name] = _save_large(temporary, name, value)
+                continue
             array = np.ascontiguousarray(value)
             row_bytes = max(1, array[:1].nbytes)
             stored = group.create_array(
@@ -99,6 +105,32 @@ def save_model(
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _save_large(directory: Path, name: str, value: np.ndarray) -> dict[str, Any]:
+    """Store one large array as a file, without a copy where a run has written that very file."""
+    digest = state_digest(value)
+    path = directory / _large_file(name)
+    path.parent.mkdir(exist_ok=True)
+    source = Path(getattr(value, "filename", None) or "")
+    # A state is named by its digest.
+    if source.stem != digest[:32] or not _linked(source, path):
+        with open(path, "xb") as stream:
+            np.save(stream, value, allow_pickle=False)
+    return {"shape": value.shape, "dtype": value.dtype.str, "digest": digest, "file": _large_file(name)}
+
+
+def _large_file(name: str) -> str:
+    return f"arrays/{name.replace('/', '-')}.npy"
+
+
+def _linked(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target)
+    except OSError:
+        # Another file system, or one without links.
+        return False
+    return True
 
 
 def check_target(target: Path, overwrite: bool) -> None:
@@ -146,6 +178,9 @@ def load_arrays(path: str | os.PathLike[str], record: dict[str, Any]) -> dict[st
     place = Path(path) / "arrays.zarr"
     arrays = {}
     for name, entry in record["arrays"].items():
+        if "file" in entry:
+            arrays[name] = _load_large(Path(path), name, entry)
+            continue
         try:
             node = zarr.open_array(str(place / name), mode="r")
             if list(node.shape) != list(entry["shape"]) or node.dtype.str != entry["dtype"]:
@@ -162,6 +197,23 @@ def load_arrays(path: str | os.PathLike[str], record: dict[str, Any]) -> dict[st
             raise StoreError(f"{place / name}: expected sha256 {entry['digest'][:12]}, got {got[:12]}")
         arrays[name] = value
     return arrays
+
+
+def _load_large(directory: Path, name: str, entry: dict[str, Any]) -> np.ndarray:
+    """Map one large array and check it."""
+    place = directory / _large_file(name)
+    try:
+        value = np.load(place, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{place}: cannot be read: {error}") from error
+    if list(value.shape) != list(entry["shape"]) or value.dtype.str != entry["dtype"]:
+        raise StoreError(
+            f"{place}: expected {entry['dtype']} of shape {entry['shape']}, "
+            f"got {value.dtype.str} of shape {list(value.shape)}"
+        )
+    if (got := state_digest(value)) != entry["digest"]:
+        raise StoreError(f"{place}: expected sha256 {entry['digest'][:12]}, got {got[:12]}")
+    return np.asarray(value)
 
 
 def load_names(path: str | os.PathLike[str], record: dict[str, Any]) -> tuple[list[str], list[str]]:

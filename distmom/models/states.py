@@ -167,7 +167,7 @@ def fit_states(engine: Engine, settings: StateSettings, selection: Selection | N
         pass_ = WordSketchPass(
             **common, n_columns=r, seed=settings.seed, basis=basis, n_probes=n_probes, probes=probes
         )
-        finish = partial(_next_basis, engine, basis, probes, n_slabs, settings.dtype)
+        finish = partial(_next_basis, engine, basis, probes, n_slabs, settings)
         found = engine.run_tall(pass_, finish, (n_slabs, settings.dtype))
         basis, r = found.states["basis"], found.values["rank"]
         probes, n_probes = found.states.get("probes"), found.values["n_probes"]
@@ -187,7 +187,7 @@ def _next_basis(
     basis: StoredColumns | None,
     probes: StoredColumns | None,
     n_slabs: int,
-    dtype: str,
+    settings: StateSettings,
     tallies: Tallies,
 ) -> TallResult:
     """Orthonormalise ``M2 Q`` and the product of the probes, and measure the noise.
@@ -195,7 +195,11 @@ def _next_basis(
     The level of noise is `PROBE_MARGIN` times the largest magnitude met by the probes, as a share of the
     largest Ritz value.
     """
-    found = next_directions(engine, tallies.tall["sketch"], basis, tallies.tall.get("noise"), probes)
+    dtype = settings.dtype
+    found = next_directions(
+        engine, tallies.tall["sketch"], basis, tallies.tall.get("noise"), probes,
+        indefinite=settings.kind.distinct,
+    )  # fmt: skip
     states = {"basis": store_columns(engine, found.basis, dtype, n_slabs)}
     n_probes = found.probes.width if found.probes is not None else 0
     if found.probes is not None and n_probes:
@@ -260,6 +264,7 @@ def _finish(
         (core.W @ core.V)[:, usable] if settings.cross_moment else None,
         frequency, settings.smoothing, settings.dtype, n_slabs,
     )  # fmt: skip
+    engine.directory.sync(topics)
     labels = engine.run_tall(
         LabelMomentsPass(
             d, selection, kind=settings.kind, n_labels=corpus.n_labels, n_states=n_states,

@@ -73,6 +73,8 @@ def next_directions(
     basis: StoredColumns | None,
     noise: Partials | None,
     probes: StoredColumns | None,
+    *,
+    indefinite: bool,
 ) -> Directions:
     """Orthonormalise ``M2 Q``, or ``(M2 + c I) Q`` where M2 has a negative Ritz value -c, and the noise outside.
 
@@ -92,8 +94,12 @@ def next_directions(
         The product of the probes P with the moment of random signs.
     probes : StoredColumns or None
         P.
+    indefinite : bool
+        M2 may have negative eigenvalues. Otherwise a large Q need not be read.
     """
     n = sketch.n_rows
+    if not indefinite:
+        basis = None
     tall: dict[str, Tall | None] = {"S": sketch, "Q": basis, "N": noise, "P": probes}
     there = {name: item for name, item in tall.items() if item is not None}
     if n * sketch.width * 8 <= WHOLE_BYTES:
@@ -104,7 +110,7 @@ def next_directions(
     shift = float(ritz[0]) if ritz[0] < -1e-9 * abs(ritz[-1]) else 0.0
     gram = grams["SS"]
     if shift:
-        gram = gram - shift * (grams["QS"] + grams["QS"].T) + shift**2 * grams["QQ"]
+        gram = gram - shift * (grams["QS"] + grams["QS"].T) + shift**2 * np.eye(len(gram))
     T = _cholesky_factor(gram)
     if T is None:
         # Dependent columns show only in the whole matrix.
@@ -183,7 +189,7 @@ def _products(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
     names = arguments[-1]
     slabs = dict(zip(names, arguments[:-1], strict=True))
     wide = {name: np.asarray(slab, np.float64) for name, slab in slabs.items()}
-    pairs = (("S", "S"), ("Q", "S"), ("Q", "Q"), ("S", "N"), ("Q", "N"), ("P", "N"), ("N", "N"))
+    pairs = (("S", "S"), ("Q", "S"), ("S", "N"), ("Q", "N"), ("P", "N"), ("N", "N"))
     return {}, {a + b: wide[a].T @ wide[b] for a, b in pairs if a in wide and b in wide}
 
 

@@ -279,6 +279,40 @@ def test_a_missing_array_or_chunk_is_named(copy, tmp_path):
         MultiLabelMoM.load(other)
 
 
+def test_large_arrays_are_mapped_and_checked(fitted, planted, tmp_path, monkeypatch):
+    monkeypatch.setattr("distmom.models.artifact.LARGE_BYTES", 500)
+    model, X_new = fitted["posterior"], planted[2]
+    model.save(tmp_path / "m")
+    [words] = (tmp_path / "m").rglob("*states-components.npy")
+    loaded = MultiLabelMoM.load(tmp_path / "m")
+    assert bits(loaded, X_new) == bits(model, X_new)
+    assert not loaded.components_.flags.owndata
+    content = words.read_bytes()
+    words.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(StoreError, match=r"components\.npy: expected sha256 \w{12}, got \w{12}"):
+        MultiLabelMoM.load(tmp_path / "m")
+    words.write_bytes(content[:-40])
+    with pytest.raises(StoreError, match=r"components\.npy: cannot be read"):
+        MultiLabelMoM.load(tmp_path / "m")
+    words.unlink()
+    with pytest.raises(StoreError, match=r"components\.npy: cannot be read"):
+        MultiLabelMoM.load(tmp_path / "m")
+
+
+def test_a_large_array_of_a_run_becomes_that_of_the_model_without_a_copy(planted, tmp_path, monkeypatch):
+    for name in ("models.artifact.LARGE_BYTES", "models.states.WHOLE_BYTES"):
+        monkeypatch.setattr(f"distmom.{name}", 500)
+    X, Y, X_new = planted[:3]
+    corpus = MemoryCorpus(X, Y)
+    model = MultiLabelMoM(4, head="posterior").fit_corpus(corpus, run=tmp_path / "run")
+    model.save(tmp_path / "m")
+    [words] = (tmp_path / "m").rglob("*states-components.npy")
+    assert words.stat().st_nlink == 2
+    expected = bits(model, X_new)
+    shutil.rmtree(tmp_path / "run")
+    assert bits(MultiLabelMoM.load(tmp_path / "m"), X_new) == expected
+
+
 def test_an_array_replaced_by_a_pickle_is_refused(copy):
     place = copy / "arrays.zarr" / "idf"
     shutil.rmtree(place)
