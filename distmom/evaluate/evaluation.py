@@ -17,7 +17,7 @@ from distmom.models.kernels import top_labels
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.selection import stored_scorer
 from distmom.predict.aligned import align, unknown_words
-from distmom.predict.pieces import in_pieces
+from distmom.predict.pieces import in_pieces, stored_corpus
 
 
 @dataclass(frozen=True)
@@ -58,24 +58,32 @@ class EvaluatePass(Pass):
         assert scorer is not None
         top = min(max(self.depths), scorer.n_labels)
         total = self.zero_sums()
+        truth = csr_array(block.labels)
+        truth.resize((block.n_documents, self.n_truth))
+        sample = np.ones(block.n_documents, bool)
+        if self.auc_sample is not None:
+            sample = self.auc_sample.mask(block.first, block.n_documents)
+        if scorer.ranks_alone:
+            total = self._with_lists(total, *scorer.top(block, top), truth)
+            block, truth, sample = block.take(sample), truth[sample], sample[sample]
         for window, part in scorer.blocks(block):
-            truth = csr_array(part.labels)
-            truth.resize((part.n_documents, self.n_truth))
             scores = scorer.scores(scorer.query(part))
-            labels, values = top_labels(scores, top)
-            if top < max(self.depths):
-                fill = ((0, 0), (0, max(self.depths) - top))
-                labels = np.pad(labels, fill, constant_values=-1)
-                values = np.pad(values, fill, constant_values=-np.inf)
-            total = total.add_lists(labels, truth, scores=values)
-            if self.auc_sample is None:
-                total = total.add_scores(scores, truth)
-            else:
-                mask = self.auc_sample.mask(block.first + window.start, part.n_documents)
-                total = total.add_scores(scores[mask], truth[mask])
+            if not scorer.ranks_alone:
+                total = self._with_lists(total, *top_labels(scores, top), truth[window])
+            total = total.add_scores(scores[sample[window]], truth[window][sample[window]])
         for name, value in total.sums.items():
             sums[name] += value
         return None
+
+    def _with_lists(
+        self, total: RankingSums, labels: np.ndarray, values: np.ndarray, truth: csr_array
+    ) -> RankingSums:
+        """Add ranked lists, made as long as the largest depth."""
+        missing = max(self.depths) - labels.shape[1]
+        if missing > 0:
+            labels = np.pad(labels, ((0, 0), (0, missing)), constant_values=-1)
+            values = np.pad(values, ((0, 0), (0, missing)), constant_values=-np.inf)
+        return total.add_lists(labels, truth, scores=values)
 
 
 def evaluate_corpus(
@@ -136,6 +144,7 @@ def evaluate_corpus(
         open_executor(client) as executor,
         open_engine(aligned, None, executor, memory_limit, observer) as engine,
     ):
+        stored_corpus(engine)
         pass_ = EvaluatePass(
             aligned.n_words,
             scorer=stored_scorer(engine, scorer),

@@ -11,7 +11,15 @@ from scipy.sparse import csr_array
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Csr, Engine, Selection
 from distmom.errors import UsageError
-from distmom.models.heads import Head, NeighborsHead, RidgeHead, Scorer, SketchNeighbors, StateHead
+from distmom.models.heads import (
+    Head,
+    NeighborsHead,
+    RidgeHead,
+    Scorer,
+    SketchNeighbors,
+    StateHead,
+    rank_labels,
+)
 from distmom.models.scorers import (
     SKETCH_NEIGHBORS_ROWS,
     Features,
@@ -259,10 +267,13 @@ class HeadFitter:
         columns = states.log_topics.load()
         log_topics = columns.parts[0] if len(columns.parts) == 1 else columns
         log_weights = np.log(states.weights)
-        heads = {"posterior": StateHead(log_topics, log_weights, states.label_posteriors.T)}
+        by_name = {"posterior": states.label_posteriors.T}
         if states.label_states is not None:
-            heads["moment"] = StateHead(log_topics, log_weights, states.label_states.T)
-        return heads
+            by_name["moment"] = states.label_states.T
+        return {
+            name: StateHead(log_topics, log_weights, labels, ranked=rank_labels(labels))
+            for name, labels in by_name.items()
+        }
 
 
 def _votes(index: NeighborsHead, weights: dict[str, float]) -> NeighborsHead:

@@ -27,13 +27,17 @@ from scipy.sparse import csr_array
 
 from distmom.corpus import Block
 from distmom.engine import Csr, MixedRows
-from distmom.models.kernels import add_sparse_scores, add_votes, nearest_rows
+from distmom.models.kernels import add_sparse_scores, add_votes, nearest_rows, top_by_states, top_labels
 from distmom.moments.features import tfidf_rows
 from distmom.moments.kernels import gather
 from distmom.moments.labels import posteriors
 
 #: bytes of dense scores that are held at a time
 SCORES_BYTES = 16 << 20
+#: documents at least that are scored together: a product of few rows with a large matrix waits for memory
+MIN_ROWS = 64
+#: labels of every state that are kept in order
+RANKED_LABELS = 1024
 
 
 class Query:
@@ -88,12 +92,15 @@ class StateHead:
     label_states : ndarray of shape (L, k)
         Columns sum to one.
     factor : float
+    ranked : ndarray of shape (k, m), int32
+        The labels of largest probability of every state, falling (see `rank_labels`).
     """
 
     log_topics: Any
     log_weights: Any
     label_states: Any
     factor: float = 1.0
+    ranked: Any = None
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
         """Add ``factor * self.factor * P(h | x) Q'``."""
@@ -101,6 +108,19 @@ class StateHead:
         out += (factor * self.factor * posterior).astype(np.float32) @ np.asarray(
             self.label_states, np.float32
         ).T
+
+    def top(self, query: Query, factor: float, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k best labels and their scores; few labels are scored, and the result is exact.
+
+        Documents whose posterior is so flat that the lists of the states do not tell are scored in full.
+        """
+        posterior, _ = posteriors(query.block, self.log_topics, self.log_weights)
+        scaled = (factor * self.factor * posterior).astype(np.float32)
+        states = np.asarray(self.label_states, np.float32)
+        labels, values, found = top_by_states(scaled, states, self.ranked, k)
+        for row in np.flatnonzero(found == 0):
+            labels[row : row + 1], values[row : row + 1] = top_labels(scaled[row : row + 1] @ states.T, k)
+        return labels, values
 
 
 @dataclass(frozen=True)
@@ -315,9 +335,26 @@ class Scorer:
             out *= np.asarray(self.label_factor, np.float32)
         return out
 
+    @property
+    def ranks_alone(self) -> bool:
+        """Whether `top` finds the best labels without the scores of all."""
+        heads = [head for _, head in self.heads]
+        return len(heads) == 1 and isinstance(heads[0], StateHead) and self.label_factor is None
+
+    def top(self, block: Block, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k best labels of documents and their scores, (n, k) each; ties by smaller label."""
+        if self.ranks_alone:
+            labels, values = self.heads[0][1].top(self.query(block), self.weights[0], k)
+            return labels, values
+        labels = np.zeros((block.n_documents, k), np.int32)
+        values = np.zeros((block.n_documents, k), np.float32)
+        for window, part in self.blocks(block):
+            labels[window], values[window] = top_labels(self.scores(self.query(part)), k)
+        return labels, values
+
     def blocks(self, block: Block) -> Iterator[tuple[slice, Block]]:
         """Cut a block so that its dense scores stay small."""
-        step = max(1, SCORES_BYTES // (4 * max(1, self.n_labels)))
+        step = max(MIN_ROWS, SCORES_BYTES // (4 * max(1, self.n_labels)))
         for start in range(0, block.n_documents, step):
             window = slice(start, min(start + step, block.n_documents))
             yield window, block.take(window)
@@ -325,6 +362,18 @@ class Scorer:
     def only(self, name: str) -> Scorer:
         """Return the scorer of one head alone."""
         return replace(self, heads=tuple(h for h in self.heads if h[0] == name), weights=(1.0,))
+
+
+def rank_labels(label_states: np.ndarray) -> np.ndarray:
+    """Return the labels of largest probability of every state, (k, m) int32, ties by smaller label."""
+    n_labels = len(label_states)
+    depth = min(n_labels, RANKED_LABELS)
+    ranked = np.empty((label_states.shape[1], depth), np.int32)
+    for state, column in enumerate(np.ascontiguousarray(label_states.T)):
+        top = np.argpartition(-column, depth - 1)[:depth] if depth < n_labels else np.arange(n_labels)
+        top.sort()
+        ranked[state] = top[np.argsort(-column[top], kind="stable")]
+    return ranked
 
 
 def unit_rows(z: np.ndarray) -> np.ndarray:

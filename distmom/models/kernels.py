@@ -125,6 +125,81 @@ def top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @compiled
+def top_by_states(
+    posterior: np.ndarray, label_states: np.ndarray, ranked: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the k labels of largest ``sum_h p_h Q_lh`` without scoring all labels.
+
+    Labels are met in the order of the states' own lists, all lists of the states with some mass at a time, and
+    scored in full when first met. A label not met by depth j scores at most ``sum_h p_h Q_(j)h`` over those
+    states, plus the largest entries of the others times their mass: once the k-th best is above, no other label
+    can enter (Fagin, Lotem and Naor, "Optimal aggregation algorithms for middleware", 2003).
+
+    Parameters
+    ----------
+    posterior : ndarray of shape (n, h), float32
+    label_states : ndarray of shape (L, h), float32
+    ranked : ndarray of shape (h, m), int32
+        The labels of largest ``Q_lh`` of every state, falling.
+    k : int
+
+    Returns
+    -------
+    labels : ndarray of shape (n, k), int32
+        By falling score, ties by smaller label.
+    values : ndarray of shape (n, k), float32
+    found : ndarray of shape (n,), uint8
+        0 where the lists were too short to tell.
+    """
+    n, n_states = posterior.shape
+    n_labels, depth = label_states.shape[0], ranked.shape[1]
+    labels, values = np.empty((n, k), np.int32), np.empty((n, k), np.float32)
+    found = np.zeros(n, np.uint8)
+    met = np.full(n_labels, -1, np.int32)
+    for i in range(n):
+        p = posterior[i]
+        order = np.argsort(-p)
+        ids, best = labels[i], values[i]
+        best[:] = -1.0
+        ids[:] = np.int32(2147483647)
+        # States that together have all but a small mass take part with their lists.
+        n_active, rest = 0, 0.0
+        mass = np.float64(0.0)
+        for j in range(n_states):
+            h = order[j]
+            if mass > 1.0 - 1e-4:
+                rest += p[h] * np.float64(label_states[ranked[h, 0], h])
+            else:
+                mass += p[h]
+                n_active += 1
+        for j in range(depth):
+            bound = rest
+            for a in range(n_active):
+                h = order[a]
+                label = ranked[h, j]
+                row = label_states[label]
+                bound += p[h] * np.float64(row[h])
+                if met[label] == i:
+                    continue
+                met[label] = i
+                score = np.float32(0.0)
+                for b in range(n_states):
+                    score += p[b] * row[b]
+                if score > best[0] or (score == best[0] and label < ids[0]):
+                    best[0] = score
+                    ids[0] = label
+                    _sift_down(best, ids, k)
+            # The margin keeps rounding from deciding; at zero there may be ties among labels not met.
+            if best[0] > bound * (1.0 + 1e-5) and best[0] > 0.0:
+                found[i] = 1
+                break
+        if depth == n_labels:
+            found[i] = 1
+        _sort_heap(best, ids)
+    return labels, values, found
+
+
+@compiled
 def nearest_rows(
     indptr: np.ndarray,
     indices: np.ndarray,

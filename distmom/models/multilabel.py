@@ -42,8 +42,8 @@ from distmom.models.heads import (
     SketchNeighbors,
     SparseHead,
     StateHead,
+    rank_labels,
 )
-from distmom.models.kernels import top_labels
 from distmom.models.states import States, StateSettings, check_size
 from distmom.models.tall import smoothed_logs
 from distmom.moments.features import inverse_document_frequency
@@ -376,13 +376,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "scorer_")
         k = min(k, self.scorer_.n_labels)
-        parts = [
-            top_labels(self.scorer_.scores(self.scorer_.query(part)), k)
-            for _, part in self.scorer_.blocks(self._block(X))
-        ]
-        if not parts:
-            return np.zeros((0, k), np.int32), np.zeros((0, k), np.float32)
-        return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+        return self.scorer_.top(self._block(X), k)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the scores of all labels, (n_documents, n_labels) float32; for small inputs."""
@@ -473,7 +467,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         for name, head in self.scorer_.heads:
             if isinstance(head, StateHead):
                 # Its arrays follow from the states.
-                head = replace(head, log_topics=None, log_weights=None, label_states=None)
+                head = replace(head, log_topics=None, log_weights=None, label_states=None, ranked=None)
             heads.append(
                 {"name": name, "kind": type(head).__name__, "fields": pack(head, f"heads/{name}", arrays)}
             )
@@ -532,10 +526,11 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         """Rebuild a head from its record."""
         head: Head = unpack(_KINDS[entry["kind"]], entry["fields"], f"heads/{entry['name']}", arrays)
         if isinstance(head, StateHead):
-            labels = self.label_moments_ if entry["name"] == "moment" else self.label_components_
+            labels = (self.label_moments_ if entry["name"] == "moment" else self.label_components_).T
             return replace(
-                head, log_topics=self._log_topics(), log_weights=np.log(self.weights_), label_states=labels.T
-            )
+                head, log_topics=self._log_topics(), log_weights=np.log(self.weights_), label_states=labels,
+                ranked=rank_labels(labels),
+            )  # fmt: skip
         return head
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from scipy.sparse import csr_array
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.corpus.block import csr_from_parts
+from distmom.engine import StoredArray
 
 
 class AlignedCorpus:
@@ -35,11 +38,13 @@ class AlignedCorpus:
         words = {word: i for i, word in enumerate(vocabulary)}
         labels = {name: i for i, name in enumerate(label_names)}
         own_words, own_labels = list(corpus.vocabulary), list(corpus.label_names)
-        self._words = np.array([words.get(word, -1) for word in own_words], np.int64)
+        self._words: np.ndarray | StoredArray = np.array(
+            [words.get(word, -1) for word in own_words], np.int32
+        )
         unknown = [name for name in own_labels if name not in labels]
         for name in unknown:
             labels[name] = len(labels)
-        self._labels = np.array([labels[name] for name in own_labels], np.int64)
+        self._labels: np.ndarray | StoredArray = np.array([labels[name] for name in own_labels], np.int32)
         self.n_unknown_labels = len(unknown)
         self.n_words, self.n_labels = len(vocabulary), len(labels)
         self.vocabulary, self.label_names = vocabulary, [*label_names, *unknown]
@@ -49,12 +54,21 @@ class AlignedCorpus:
             key.update("\n".join(names).encode() + b"\0")
         self.digest = key.hexdigest()
 
+    def with_stored(self, put: Callable[[np.ndarray], StoredArray]) -> AlignedCorpus:
+        """Return the same with its numberings stored for workers to map, and without names."""
+        other = copy(self)
+        other.vocabulary, other.label_names = [], []
+        if isinstance(self._words, np.ndarray) and isinstance(self._labels, np.ndarray):
+            other._words, other._labels = put(self._words), put(self._labels)
+        return other
+
     def read_shard(self, i: int) -> Block:
         """Read a shard in the model's numbering."""
         block = self._corpus.read_shard(i)
+        words, labels = (x.load() if isinstance(x, StoredArray) else x for x in (self._words, self._labels))
         return Block(
-            words=_renumbered(block.words, self._words, self.n_words),
-            labels=_renumbered(block.labels, self._labels, self.n_labels),
+            words=_renumbered(block.words, words, self.n_words),
+            labels=_renumbered(block.labels, labels, self.n_labels),
             first=block.first,
         )
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.engine import Engine, StoredArray
+from distmom.predict.aligned import AlignedCorpus
 
 #: documents of a piece: some seconds of scoring
 PIECE_DOCUMENTS = 4096
@@ -26,10 +32,9 @@ class Pieces:
         In the order of the documents.
     """
 
-    def __init__(self, corpus: Corpus | MemoryCorpus, n_documents: int) -> None:
+    def __init__(self, corpus: Corpus | MemoryCorpus | AlignedCorpus, n_documents: int) -> None:
         self._corpus = corpus
         self.n_documents, self.n_words, self.n_labels = corpus.n_documents, corpus.n_words, corpus.n_labels
-        self.vocabulary, self.label_names = corpus.vocabulary, corpus.label_names
         self.digest = f"{corpus.digest}:{n_documents}"
         pieces = [
             (i, start, min(start + n_documents, shard.n_documents))
@@ -50,10 +55,34 @@ class Pieces:
             for i, start, stop in pieces
         )
 
+    @property
+    def vocabulary(self) -> list[str]:
+        """Words in column order; not held here, as tasks carry a copy of this object."""
+        return self._corpus.vocabulary
+
+    @property
+    def label_names(self) -> list[str]:
+        """Labels in column order."""
+        return self._corpus.label_names
+
+    def with_stored(self, put: Callable[[np.ndarray], StoredArray]) -> Pieces:
+        """Return the same with large arrays stored for workers to map."""
+        if not isinstance(self._corpus, AlignedCorpus):
+            return self
+        other = copy(self)
+        other._corpus = self._corpus.with_stored(put)
+        return other
+
     def read_shard(self, index: int) -> Block:
         """Read one piece."""
         i, start, stop = self._pieces[index]
         return self._corpus.read_shard(i).take(slice(start, stop))
+
+
+def stored_corpus(engine: Engine) -> None:
+    """Store what the tasks of an engine would carry of its corpus."""
+    if isinstance(engine.corpus, AlignedCorpus | Pieces):
+        engine.corpus = engine.corpus.with_stored(engine.put)  # type: ignore[assignment]
 
 
 def in_pieces(corpus: Any) -> Any:

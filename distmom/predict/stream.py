@@ -19,11 +19,10 @@ from distmom.corpus.commit import put_directory, restore_replaced
 from distmom.engine import Engine, Observer, Pass, PassResult, Rows, Sums, SumSpec, open_engine, open_executor
 from distmom.errors import UsageError
 from distmom.models.heads import Scorer
-from distmom.models.kernels import top_labels
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.selection import stored_scorer
 from distmom.predict.aligned import align, unknown_words
-from distmom.predict.pieces import in_pieces
+from distmom.predict.pieces import in_pieces, stored_corpus
 
 
 @dataclass(frozen=True)
@@ -54,19 +53,10 @@ class PredictPass(Pass):
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         assert self.scorer is not None
-        labels, scores = ranked(self.scorer, block, self.top)
+        labels, scores = self.scorer.top(block, self.top)
         sums["n_documents"] += block.n_documents
         sums["n_empty"] += float((np.diff(block.words.indptr) == 0).sum())
         return {"labels": labels, "scores": scores}
-
-
-def ranked(scorer: Scorer, block: Block, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return labels and scores of the best labels, (n, top) each."""
-    labels = np.zeros((block.n_documents, top), np.int32)
-    scores = np.zeros((block.n_documents, top), np.float32)
-    for window, part in scorer.blocks(block):
-        labels[window], scores[window] = top_labels(scorer.scores(scorer.query(part)), top)
-    return labels, scores
 
 
 def predict_corpus(
@@ -125,6 +115,7 @@ def predict_corpus(
             open_executor(client) as executor,
             open_engine(aligned, temporary / "run", executor, memory_limit, observer) as engine,
         ):
+            stored_corpus(engine)
             result = run_predictions(engine, model.scorer_, top)
             _write(temporary / "out", result, len(aligned.shards), top, model.label_names_)
         put_directory(temporary / "out", target)

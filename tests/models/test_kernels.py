@@ -4,8 +4,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array, random_array
 
 from distmom.engine import MixedRows
-from distmom.models.heads import NeighborsHead
-from distmom.models.kernels import add_sparse_scores, add_votes, top_labels
+from distmom.models.heads import NeighborsHead, StateHead, rank_labels
+from distmom.models.kernels import add_sparse_scores, add_votes, top_by_states, top_labels
 from distmom.moments.residuals import hard_scores
 
 
@@ -112,3 +112,26 @@ def test_scores_of_true_labels_and_hardest_wrong_ones():
         hardest = wrong[np.argsort(-scores[i, wrong])][:3]
         expected[i, hardest] = scores[i, hardest]
     assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("concentration", [0.01, 0.3, 100.0])
+def test_top_by_states_is_that_of_all_labels(concentration):
+    rng = np.random.default_rng(4)
+    # Few different values: ties are common, and zeros too.
+    states = (rng.integers(0, 6, (500, 8)) * (rng.random((500, 8)) < 0.3) / 64).astype(np.float32)
+    posterior = rng.dirichlet(np.full(8, concentration), 300).astype(np.float32)
+    posterior = np.round(posterior * 64).astype(np.float32) / 64
+    head = StateHead(None, None, states, ranked=rank_labels(states))
+    scores = posterior @ states.T
+    for depth in (12, 100, 500):
+        labels, values, found = top_by_states(posterior, states, head.ranked[:, :depth].copy(), 7)
+        sure = found == 1
+        expected, expected_values = top_labels(scores, 7)
+        # All products and sums are exact in float32, so that the order is too.
+        assert_array_equal(labels[sure], expected[sure])
+        assert_array_equal(values[sure], expected_values[sure])
+        if depth == 500:
+            assert sure.all()
+        elif depth == 100 and concentration < 1:
+            assert sure.any()
+    assert not top_by_states(posterior, states, head.ranked[:, :1].copy(), 7)[2].any()
