@@ -49,7 +49,8 @@ def measure(
     """Fit, and return what it took."""
     limits = ["--memory-limit", limit] if limit else []
     plan = json.loads(run("plan", str(corpus), "--json", *options, *limits)[0])
-    shutil.rmtree(model, ignore_errors=True)
+    for path in (model, model.with_name(f"{model.name}.run")):
+        shutil.rmtree(path, ignore_errors=True)
     command = [*DISTMOM, "fit", str(corpus), str(model), "--json", f"--workers={workers}", *options, *limits]
     started = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -27,8 +27,8 @@ SMALL_TALL_BYTES = 64 << 20
 ENTRIES_PER_ROW = 16
 #: share of a worker's limit that a task may fill: above, Dask spills and pauses
 LIMIT_SHARE = 0.7
-#: what a worker needs before it holds any sum: the interpreter and the libraries
-RESERVED_BYTES = 250 << 20
+#: what a worker needs beside sums and blocks: interpreter, libraries, compiled kernels, freed memory that is kept
+RESERVED_BYTES = 320 << 20
 #: partial sums that one task may hold at once: its own, an operand and the result of a merge
 LIVE_PARTIALS = 3
 

@@ -198,10 +198,12 @@ def array_digest(array: np.ndarray) -> str:
 def state_digest(array: np.ndarray) -> str:
     """Digest of shape, type and slabs of rows of an array, so that slabs can be digested where they are made."""
     rows = array.reshape(-1) if array.ndim == 0 else array
-    slabs = [
-        hashlib.sha256(np.ascontiguousarray(rows[start : start + SLAB_ROWS]).data).hexdigest()
-        for start in range(0, len(rows), SLAB_ROWS)
-    ]
+    slabs = []
+    for start in range(0, len(rows), SLAB_ROWS):
+        slab = np.ascontiguousarray(rows[start : start + SLAB_ROWS])
+        slabs.append(hashlib.sha256(slab.data).hexdigest())
+        # A worker may not have the memory to hold all of a mapped array at once.
+        _release(array)
     return slab_digest(array.shape, array.dtype, slabs)
 
 
@@ -267,7 +269,8 @@ class RunDirectory:
         array = np.ascontiguousarray(array)
         digest = state_digest(array)
         path = self.path / "states" / f"{digest[:32]}.npy"
-        if not path.exists():
+        # A file that was there before may be what a power failure has left of one.
+        if not (path.exists() and _is_intact(path, digest)):
             temporary = self.new_state()
             np.save(temporary, array, allow_pickle=False)
             os.replace(temporary, path)
@@ -425,6 +428,13 @@ class _Committer:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+
+
+def _is_intact(path: Path, digest: str) -> bool:
+    try:
+        return state_digest(_map(str(path))) == digest
+    except StoreError:
+        return False
 
 
 def _check_state(path: Path) -> None:

@@ -1,5 +1,6 @@
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +17,11 @@ from distmom.engine import (
     PassDone,
     RunDirectory,
     Selection,
+    StoredArray,
+    StoredColumns,
     Sums,
     SumSpec,
+    TallResult,
     Together,
     fingerprint,
     merge,
@@ -27,7 +31,10 @@ from distmom.engine import (
 )
 from distmom.engine.csr import add_csr, drop_small
 from distmom.engine.executors import tree_levels
+from distmom.engine.plan import LIMIT_SHARE, RESERVED_BYTES
+from distmom.engine.state import release_maps
 from distmom.errors import StoreError, UsageError
+from distmom.moments.words import WordSketchPass
 
 
 @dataclass(frozen=True)
@@ -269,3 +276,95 @@ def test_subscripts_stay_narrow():
     wide = csr_from_parts(np.ones(1), np.array([2**31 + 5]), np.array([0, 1]), (1, 2**32))
     assert wide.indices.dtype == np.int64
     assert wide.indices[0] == 2**31 + 5
+
+
+def broken(rows, matrix):
+    raise ValueError("no")
+
+
+def test_rows_are_mapped_in_slabs_and_a_failure_leaves_nothing(tmp_path, monkeypatch):
+    for module in ("state", "tall", "run"):
+        monkeypatch.setattr(f"distmom.engine.{module}.SLAB_ROWS", 7)
+    engine = Engine(random_corpus(), RunDirectory(tmp_path))
+    matrix = np.random.default_rng(0).standard_normal((40, 3))
+    stored, sums = engine.map_rows(
+        doubled, [engine.put(matrix), matrix], 40, {"twice": (3, "float32"), "row": (1, "int64")}, 2.0
+    )
+    np.testing.assert_array_equal(stored["twice"].load(), (3.0 * matrix).astype(np.float32))
+    np.testing.assert_array_equal(stored["row"].load().ravel(), np.arange(40))
+    np.testing.assert_allclose(sums["total"], matrix.sum(axis=0))
+    assert engine.directory.verify() == []
+    before = sorted(tmp_path.glob("states/*"))
+    with pytest.raises(ValueError, match="no"):
+        engine.map_rows(broken, [matrix], 40, {"x": (3, "float64")})
+    assert sorted(tmp_path.glob("states/*")) == before
+    content = bytearray((path := Path(stored["twice"].path)).read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    [problem] = engine.directory.verify()
+    assert "state differs" in problem
+
+
+def doubled(rows, left, right, factor):
+    return {"twice": left + factor * right, "row": np.arange(rows.start, rows.stop)[:, None]}, {
+        "total": left.sum(axis=0)
+    }
+
+
+def test_a_pass_with_tall_sums_is_committed_once_and_found(tmp_path):
+    corpus, calls, events = random_corpus(), [], []
+
+    def finish(tallies):
+        calls.append(1)
+        state = engine.put(tallies.tall["sketch"].read_rows(slice(0, corpus.n_words)))
+        return TallResult({"total": StoredColumns((state,))}, {"mass": float(tallies.sums["mass"])})
+
+    pass_ = WordSketchPass(corpus.n_words, n_columns=4)
+    found = []
+    for _ in range(2):
+        engine = Engine(corpus, RunDirectory(tmp_path), observer=events.append)
+        result = engine.run_tall(pass_, finish)
+        found.append((result.values["mass"], result.states["total"].load().parts[0].tobytes()))
+        engine.directory.flush()
+    assert found[0] == found[1]
+    assert len(calls) == 1
+    assert [e.resumed for e in events if isinstance(e, PassDone)] == [False, True]
+    assert not (tmp_path / "partial").exists()
+    engine.run_tall(pass_, finish, ("another",))
+    assert len(calls) == 2
+    # The state that a committed pass names is checked when it is mapped.
+    release_maps()
+    state = Path(result.states["total"].parts[0].path)
+    state.write_bytes(state.read_bytes()[:-8])
+    with pytest.raises(StoreError, match="cannot be read"):
+        StoredArray(str(state), "0" * 64).load()
+
+
+def test_a_failing_background_commit_is_raised_by_flush(tmp_path):
+    directory = RunDirectory(tmp_path)
+    state = directory.put(np.arange(4.0))
+    Path(state.path).unlink()
+    directory.commit_pass("p", "0" * 32, {}, {"rows": {}}, [state])
+    with pytest.raises(FileNotFoundError):
+        directory.flush()
+    assert directory.load_pass("p", "0" * 32) is None
+    directory.flush()
+
+
+def test_tall_sums_have_few_groups_and_as_many_slabs_as_memory_asks_for():
+    corpus = random_corpus(n=3000, d=30_000, density=0.004, shard_documents=20)
+    pass_ = WordSketchPass(30_000, n_columns=700, single=True)
+    plan = plan_pass(corpus, pass_)
+    assert plan.single
+    assert len(plan.groups) == 2
+    assert len(plan.columns) == 1
+    many = plan_pass(corpus, pass_, None, 6)
+    assert many.groups == plan.groups
+    assert len(many.columns) == 3
+    limit = int((RESERVED_BYTES + 60e6) / LIMIT_SHARE)
+    small = plan_pass(corpus, pass_, limit)
+    assert small.groups == plan.groups
+    assert small.task_bytes <= LIMIT_SHARE * limit
+    assert len(small.columns) > 1
+    with pytest.raises(UsageError, match="raise the memory limit"):
+        plan_pass(corpus, pass_, RESERVED_BYTES)

@@ -1,0 +1,66 @@
+"""Commands for planted corpora and for what a fit costs."""
+
+import json
+
+import pytest
+
+from distmom.cli.main import main
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command in this process: exit code, stdout, stderr."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        code = main([str(a) for a in arguments])
+        done = capsys.readouterr()
+        return code, done.out, done.err
+
+    return call
+
+
+LOCAL = ("--workers", "0", "--quiet")
+
+
+def test_a_planted_corpus_is_fitted_and_scored_against_its_truth(run, tmp_path):
+    train, test = tmp_path / "train", tmp_path / "test"
+    sizes = ("bibtex", train, "--docs", 6000, "--states", 5, "--seed", 1, *LOCAL)
+    code, out, err = run("synth", *sizes, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["n_documents"] == 6000
+    code, out, err = run("synth", *sizes)
+    assert (code, out) == (2, "")
+    assert "exists already" in err
+    code, _, _ = run(
+        "synth", "bibtex", test, "--first", 6000, "--docs", 500, "--states", 5, "--seed", 1, *LOCAL
+    )
+    assert code == 0
+    fit = ("fit", train, tmp_path / "m", "-k", 5, "--head", "posterior", "--moments", "distinct", *LOCAL)
+    assert run(*fit)[0] == 0
+    code, out, _ = run(
+        "evaluate", tmp_path / "m", test, "--truth", f"{test}.truth", "--auc-documents", 100, *LOCAL, "--json"
+    )
+    score = json.loads(out)
+    assert code == 0
+    assert score["n_recovered"] == score["n_planted"] == 5
+    assert score["words_l1"] < 0.4
+    assert score["AUC"] > 0.85
+    assert score["n_documents"] == 500 > score["n_auc"] > 50
+    code, _, err = run("evaluate", tmp_path / "m", test, "--truth", tmp_path, *LOCAL)
+    assert code == 2
+    assert "is not the truth of a planted corpus" in err
+
+
+def test_the_floor_is_the_sum_of_its_kernels(run, tmp_path):
+    assert run("synth", "bibtex", tmp_path / "c", "--docs", 2000, "--shard-docs", 500, *LOCAL)[0] == 0
+    code, out, _ = run("bench", "floor", tmp_path / "c", "-k", 10, *LOCAL, "--json")
+    assert code == 0
+    seconds = json.loads(out)
+    names = ("sketch", "power", "projection", "third_moment", "labels", "decomposition")
+    assert seconds["floor_s"] == pytest.approx(sum(seconds[f"{name}_s"] for name in names), abs=0.01)
+    assert all(seconds[f"{name}_s"] >= 0 for name in names)
+    none = json.loads(
+        run("bench", "floor", tmp_path / "c", "-k", 10, "--n-power-iter", 0, *LOCAL, "--json")[1]
+    )
+    assert none["power_s"] == 0

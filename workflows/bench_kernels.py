@@ -1,0 +1,119 @@
+"""Timings of the kernels one by one, with pytest-benchmark.
+
+    pip install 'distmom[bench]'
+    python -m pytest workflows/bench_kernels.py
+
+Blocks are those of a planted corpus of WikiLSHTC's shape; --benchmark-json FILE keeps the figures.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from distmom.corpus import Block
+from distmom.engine import TallSum
+from distmom.engine.tall import frequent_rows
+from distmom.linalg import compose, decompose
+from distmom.models.heads import rank_labels
+from distmom.models.kernels import top_by_states, top_labels
+from distmom.moments.kernels import add_third_moment, gather
+from distmom.moments.labels import posteriors
+from distmom.moments.sketching import add_product, omega, omega_key, scatter_rows
+from distmom.simulate import preset
+from distmom.simulate.corpora import draw_documents
+
+N_DOCUMENTS, N_STATES, WIDTH = 20_000, 100, 110
+
+
+@pytest.fixture(scope="module")
+def block() -> Block:
+    words, labels, _ = draw_documents(preset("wikilshtc"), 0, N_DOCUMENTS)
+    return Block(words, labels, 0)
+
+
+@pytest.fixture(scope="module")
+def basis(block: Block) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((block.words.shape[1], WIDTH), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    with threadpool_limits(limits=1):
+        yield
+
+
+def test_draw_documents(benchmark: Any) -> None:
+    benchmark(draw_documents, preset("wikilshtc"), 0, N_DOCUMENTS)
+
+
+def test_omega(benchmark: Any) -> None:
+    benchmark(omega, np.arange(100_000), WIDTH, omega_key(0))
+
+
+@pytest.mark.parametrize("step", ["sketch", "power"])
+@pytest.mark.parametrize("moments", ["paper", "distinct"])
+def test_add_product(benchmark: Any, block: Block, basis: np.ndarray, step: str, moments: str) -> None:
+    words = block.words
+    frequency = np.bincount(words.indices, minlength=words.shape[1])
+    total = TallSum.zero(words.shape[1], WIDTH, frequent_rows(frequency))
+    matrix = basis if step == "power" else np.zeros((0, WIDTH), np.float32)
+    weights, presence = np.ones(N_DOCUMENTS), np.zeros(0, np.int32)
+    benchmark(
+        add_product, words.indptr, words.indices, presence, weights, matrix, omega_key(0), 0,
+        moments == "distinct", total.single,
+    )  # fmt: skip
+
+
+def test_settle(benchmark: Any, block: Block) -> None:
+    frequency = np.bincount(block.words.indices, minlength=block.words.shape[1])
+    benchmark(TallSum.zero(len(frequency), WIDTH, np.argsort(-frequency)[:36_000].astype(np.int64)).settle)
+
+
+def test_projection(benchmark: Any, block: Block, basis: np.ndarray) -> None:
+    words = block.words
+    benchmark(gather, words.indptr, words.indices, np.ones(words.nnz), basis)
+
+
+@pytest.mark.parametrize("width", [60, 110, 310])
+def test_third_moment(benchmark: Any, width: int) -> None:
+    rows = np.random.default_rng(0).standard_normal((8192, width), np.float32)
+    benchmark(add_third_moment, np.zeros((width,) * 3), rows, rows, np.ones(len(rows)))
+
+
+def test_posteriors(benchmark: Any, block: Block, basis: np.ndarray) -> None:
+    benchmark(posteriors, block, np.ascontiguousarray(basis[:, :N_STATES]), np.zeros(N_STATES))
+
+
+def test_scatter_labels(benchmark: Any, block: Block) -> None:
+    labels = block.labels
+    total = TallSum.zero(labels.shape[1], N_STATES, np.zeros(0, np.int64))
+    rows = np.random.default_rng(0).dirichlet(np.ones(N_STATES), N_DOCUMENTS)
+    benchmark(scatter_rows, labels.indptr, labels.indices, rows, total.single)
+
+
+@pytest.mark.parametrize("method", ["lists", "all-labels"])
+def test_top_labels_of_states(benchmark: Any, method: str) -> None:
+    rng = np.random.default_rng(0)
+    states = rng.gamma(0.1, size=(325_056, N_STATES)).astype(np.float32)
+    states /= states.sum(axis=0)
+    posterior = rng.dirichlet(np.full(N_STATES, 0.01), 64).astype(np.float32)
+    ranked = rank_labels(states)
+    if method == "lists":
+        benchmark(top_by_states, posterior, states, ranked, 5)
+    else:
+        benchmark(lambda: top_labels(posterior @ states.T, 5))
+
+
+@pytest.mark.parametrize("k", [50, 100, 200])
+def test_decomposition(benchmark: Any, k: int) -> None:
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((k, k, k)) * 1e-3
+    symmetric = sum(
+        noise.transpose(p) for p in ((0, 1, 2), (1, 2, 0), (2, 0, 1), (0, 2, 1), (2, 1, 0), (1, 0, 2))
+    )
+    tensor = compose(rng.uniform(1.0, 3.0, k), np.linalg.qr(rng.standard_normal((k, k)))[0]) + symmetric
+    benchmark(decompose, tensor, "joint", random_state=0)
