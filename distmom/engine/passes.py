@@ -103,6 +103,11 @@ class Pass:
         return replace(self, columns=columns[index])
 
     @property
+    def n_stored_slabs(self) -> int:
+        """Slabs of columns of the stored matrix that goes with the columns of a separable sum."""
+        return 1
+
+    @property
     def mapped_bytes(self) -> int:
         """Bytes of the stored matrices that a task reads, all columns together."""
         return 0

@@ -173,7 +173,8 @@ def _plan_tall(
     most = width if width else MAX_SLABS
     n_columns = 1
     if width and groups:
-        n_columns = min(width, max(1, -(-n_workers // len(groups))))
+        # A task that holds other columns than a stored slab has would have to map several.
+        n_columns = min(width, max(pass_.n_stored_slabs, -(-n_workers // len(groups))))
     while usable is not None and task_bytes(n_columns) > usable:
         if n_columns >= most:
             raise _too_large(pass_, task_bytes(n_columns), base, memory_limit or 0)

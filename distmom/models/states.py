@@ -168,7 +168,7 @@ def fit_states(engine: Engine, settings: StateSettings, selection: Selection | N
             **common, n_columns=r, seed=settings.seed, basis=basis, n_probes=n_probes, probes=probes
         )
         finish = partial(_next_basis, engine, basis, probes, n_slabs, settings)
-        found = engine.run_tall(pass_, finish, (n_slabs, settings.dtype))
+        found = engine.run_tall(pass_, finish, (settings.dtype,))
         basis, r = found.states["basis"], found.values["rank"]
         probes, n_probes = found.states.get("probes"), found.values["n_probes"]
         noise = found.values["noise"]

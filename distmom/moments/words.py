@@ -82,6 +82,10 @@ class WordSketchPass(Pass):
         return "sketch" if self.basis is None else "power"
 
     @property
+    def n_stored_slabs(self) -> int:
+        return len(self.basis.parts) if isinstance(self.basis, StoredColumns) else 1
+
+    @property
     def mapped_bytes(self) -> int:
         return 0 if self.basis is None else (4 if self.single else 8) * self.n_words * self.n_columns
 

@@ -9,6 +9,7 @@ from distmom.engine import open_engine
 from distmom.errors import NumericalError, UsageError
 from distmom.models.states import StateSettings, check_size, fit_states
 from distmom.moments.weighting import MomentKind
+from distmom.moments.words import WordSketchPass
 from distmom.simulate.multilabel import planted
 
 
@@ -67,7 +68,12 @@ def test_states_of_tall_matrices_in_slabs_are_those_of_whole_ones(moments, slabs
         with open_engine(corpus) as engine:
             found.append(fit_states(engine, settings))
             assert len(found[-1].basis.parts) == (slabs if cut else 1)
-            found[-1].basis.load()
+            power = WordSketchPass(400, n_columns=11, basis=found[-1].basis)
+            columns = engine.plan(power).columns
+            assert len(columns) == len(found[-1].basis.parts)
+            for i, part in enumerate(found[-1].basis.parts):
+                # A task maps the columns that it works on, and no others.
+                assert power.for_columns(i, columns).basis.parts == (part,)
     whole, parts = found
     order = matched(parts.components, whole.components)
     assert_allclose(parts.components[order], whole.components, atol=1e-9)
