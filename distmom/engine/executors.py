@@ -17,7 +17,7 @@ import dask
 import distributed
 from distributed import Client, LocalCluster
 from distributed.comm.core import CommClosedError
-from distributed.protocol.serialize import Serialized, deserialize
+from distributed.protocol.serialize import Serialized, merge_and_deserialize
 
 from distmom.errors import ClusterError, DistmomError, UsageError
 
@@ -261,7 +261,8 @@ async def _on_scheduler(
 
     def opened_and_done() -> Any:
         # The scheduler does not open what it passes on, so what it fetched is still in its wire form.
-        opened = deserialize(value.header, value.frames) if isinstance(value, Serialized) else value
+        wired = isinstance(value, Serialized)
+        opened = merge_and_deserialize(value.header, value.frames) if wired else value
         return work(opened, *arguments)
 
     return await asyncio.to_thread(opened_and_done)

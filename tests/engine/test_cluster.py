@@ -129,6 +129,19 @@ def test_scheduler_node_works_off_its_event_loop(cluster):
     assert still_working, f"the answer took {answered:.1f} s, until the work was done"
 
 
+def _large():
+    # Beyond 64 MB an array travels in several frames.
+    return np.arange(10_000_000.0)
+
+
+def _ends(value):
+    return float(value[0]), float(value[-1]), value.shape
+
+
+def test_a_large_result_reaches_the_scheduler_whole(cluster):
+    assert OnCluster(cluster).on_scheduler(_ends, _large) == (0.0, 9_999_999.0, (10_000_000,))
+
+
 def test_opened_cluster_is_closed_and_given_one_is_not(corpus):
     with open_executor(workers=1) as executor:
         client = executor.client
