@@ -451,7 +451,11 @@ def plan(corpus: str, memory_limit: int | None, as_json: bool, **options: Any) -
 
 @cli.group()
 def bench() -> None:
-    """Measure what a fit costs at least."""
+    """Measure what a fit costs at least.
+
+    \b
+    Example: distmom bench floor corpus -k 100
+    """
 
 
 @bench.command()
