@@ -16,6 +16,7 @@ from distmom.engine.run import (
     TallResult,
     open_engine,
 )
+from distmom.engine.sparse import Pruning, Runs, Term
 from distmom.engine.state import Columns, RunDirectory, StoredArray, StoredColumns, StoredRows
 from distmom.engine.sums import Sums, SumSpec, merge
 from distmom.engine.tall import Partials, TallSum
@@ -37,8 +38,10 @@ __all__ = [
     "PassPlan",
     "PassResult",
     "PassStarted",
+    "Pruning",
     "Rows",
     "RunDirectory",
+    "Runs",
     "Selection",
     "StoredArray",
     "StoredColumns",
@@ -48,6 +51,7 @@ __all__ = [
     "TallResult",
     "TallSum",
     "Tallies",
+    "Term",
     "Together",
     "fingerprint",
     "merge",

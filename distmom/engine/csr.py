@@ -1,7 +1,12 @@
-"""Sparse matrices as plain records, so that each of their arrays may be stored and memory-mapped on its own."""
+"""Sparse matrices as plain records, their sums, and products ``A'B`` of blocks of rows.
+
+Sums and products are formed row by row in a dense accumulator of float64, with a bit for every column that was
+met and a bit for every 64 of those: columns come out in rising order without sorting.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +19,7 @@ from distmom.corpus.block import csr_from_parts
 
 @dataclass(frozen=True)
 class Csr:
-    """The arrays of a CSR matrix.
+    """The arrays of a CSR matrix, so that each of them may be stored and memory-mapped on its own.
 
     Attributes
     ----------
@@ -39,9 +44,17 @@ class Csr:
             matrix.shape[1],
         )
 
+    def opened(self) -> Csr:
+        """Return the record with stored arrays mapped into memory."""
+        indptr, indices, data = (
+            x.load() if hasattr(x, "load") else x for x in (self.indptr, self.indices, self.data)
+        )
+        return Csr(indptr, indices, data, self.n_columns)
+
     def to_scipy(self) -> csr_array:
         """Return the scipy matrix over the same arrays."""
-        return csr_from_parts(self.data, self.indices, self.indptr, (len(self.indptr) - 1, self.n_columns))
+        own = self.opened()
+        return csr_from_parts(own.data, own.indices, own.indptr, (len(own.indptr) - 1, own.n_columns))
 
 
 #: share of its columns from which a row is kept dense
@@ -66,68 +79,100 @@ class MixedRows:
     dense: Any
 
     @classmethod
-    def of(cls, matrix: csr_array, dtype: np.typing.DTypeLike = np.float32) -> MixedRows:
-        """Split the rows of a scipy matrix."""
-        n_columns = matrix.shape[1]
-        full = np.diff(matrix.indptr) > max(DENSE_SHARE * n_columns, 1)
+    def of(cls, matrix: Csr, dtype: np.typing.DTypeLike = np.float32) -> MixedRows:
+        """Split the rows of a matrix, which is kept as it is where none is nearly full."""
+        n_columns = matrix.n_columns
+        lengths = np.diff(matrix.indptr.load() if hasattr(matrix.indptr, "load") else matrix.indptr)
+        full = lengths > max(DENSE_SHARE * n_columns, 1)
         dense_row = np.where(full, np.cumsum(full) - 1, -1).astype(np.int32)
-        dense = np.ascontiguousarray(matrix[full].toarray().astype(dtype))
         if not full.any():
-            return cls(Csr.of(matrix, dtype), dense_row, np.zeros((0, n_columns), dtype))
-        entries = np.repeat(~full, np.diff(matrix.indptr))
-        indptr = np.concatenate([[0], np.cumsum(np.where(full, 0, np.diff(matrix.indptr)))])
-        rest = csr_from_parts(matrix.data[entries], matrix.indices[entries], indptr, matrix.shape)
+            return cls(matrix, dense_row, np.zeros((0, n_columns), dtype))
+        whole = matrix.to_scipy()
+        dense = np.ascontiguousarray(whole[full].toarray().astype(dtype))
+        entries = np.repeat(~full, lengths)
+        indptr = np.concatenate([[0], np.cumsum(np.where(full, 0, lengths))])
+        rest = csr_from_parts(whole.data[entries], whole.indices[entries], indptr, whole.shape)
         return cls(Csr.of(rest, dtype), dense_row, dense)
 
 
-def add_csr(
-    left: csr_array, right: csr_array, left_factor: float = 1.0, right_factor: float = 1.0
+def combine(
+    parts: Sequence[csr_array],
+    factors: Sequence[float | np.ndarray] | None = None,
+    dtype: np.typing.DTypeLike = np.float32,
 ) -> csr_array:
-    """Return ``left_factor left + right_factor right``; rows are sorted and without duplicates.
-
-    Several times faster than SciPy's addition, which takes most of a pass with a large sparse sum otherwise.
-    Entries that cancel are kept as zeros.
+    """Return the sum of sparse matrices, each times a factor; rows are sorted and without duplicates.
 
     Parameters
     ----------
-    left, right : csr_array of shape (n, m)
-    left_factor, right_factor : float
-        Taken in the type of the result.
+    parts : sequence of csr_array of shape (n, m)
+        At least one; rows may be unsorted and hold duplicates.
+    factors : sequence of float or ndarray of shape (n,), optional
+        Multiplies a part, or its rows.
+    dtype : dtype
+        Type of the result. Sums are formed in float64; entries that cancel are kept as zeros.
 
-    Returns
-    -------
-    csr_array of shape (n, m)
-        Sorted, in the wider of the two types.
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
     """
-    if left.shape != right.shape:
-        raise ValueError(f"sums of shapes {left.shape} and {right.shape} do not add")
-    dtype = np.result_type(left.dtype, right.dtype)
-    a, b = _canonical(left), _canonical(right)
-    indptr = np.zeros(left.shape[0] + 1, np.int64)
-    _count_union(a.indptr, a.indices, b.indptr, b.indices, indptr)
-    np.cumsum(indptr, out=indptr)
-    indices = np.empty(indptr[-1], np.int32)
-    data = np.empty(indptr[-1], dtype)
-    _fill_union(
-        a.indptr, a.indices, a.data, b.indptr, b.indices, b.data,
-        dtype.type(left_factor), dtype.type(right_factor), indptr, indices, data,
+    shape = parts[0].shape
+    if any(part.shape != shape for part in parts):
+        raise ValueError(f"sums of shapes {sorted({part.shape for part in parts})} do not add")
+    n, n_columns = shape
+    scales = np.ones((len(parts), n))
+    for scale, factor in zip(scales, factors or (), strict=factors is not None):
+        scale[:] = factor
+    offsets = np.cumsum([0, *(part.nnz for part in parts)])
+    starts = np.stack([part.indptr.astype(np.int64) + at for part, at in zip(parts, offsets, strict=False)])
+    indices = np.concatenate([part.indices for part in parts]).astype(np.int32, copy=False)
+    values = np.concatenate([part.data for part in parts])
+    columns, data = np.empty(len(indices), np.int32), np.empty(len(indices), dtype)
+    indptr = np.zeros(n + 1, np.int64)
+    end = _add_rows(starts, indices, values, scales, n_columns, indptr, columns, data)
+    return _canonical(data[:end], columns[:end], indptr, shape)
+
+
+def transposed_product(a: csr_array, b: csr_array, dtype: np.typing.DTypeLike = np.float32) -> csr_array:
+    """Return ``A'B`` of sparse matrices with the same rows; rows are sorted and without duplicates.
+
+    Parameters
+    ----------
+    a : csr_array of shape (n, d)
+    b : csr_array of shape (n, m)
+    dtype : dtype
+        Type of the result; sums are formed in float64.
+    """
+    d, m = a.shape[1], b.shape[1]
+    n_products = int(np.diff(a.indptr).astype(np.int64) @ np.diff(b.indptr))
+    columns, data = np.empty(n_products, np.int32), np.empty(n_products, dtype)
+    indptr = np.zeros(d + 1, np.int64)
+    end = _multiply_rows(
+        a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, m, indptr, columns, data
     )  # fmt: skip
-    total = csr_from_parts(data, indices, indptr, left.shape)
-    total.has_canonical_format = True
-    return total
+    return _canonical(data[:end].copy(), columns[:end].copy(), indptr, (d, m))
 
 
-def _canonical(matrix: csr_array) -> csr_array:
-    if matrix.has_canonical_format:
-        return matrix
-    matrix = matrix.copy()
-    matrix.sum_duplicates()
+def _canonical(
+    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
+) -> csr_array:
+    matrix = csr_from_parts(data, indices, indptr, shape)
+    matrix.has_canonical_format = True
     return matrix
+
+
+def largest_of_rows(matrix: csr_array, n_entries: int) -> csr_array:
+    """Return a matrix with so many entries of every row at most: those of largest magnitude."""
+    levels = np.zeros(matrix.shape[0])
+    for row in np.flatnonzero(np.diff(matrix.indptr) > n_entries):
+        sizes = np.abs(matrix.data[matrix.indptr[row] : matrix.indptr[row + 1]])
+        levels[row] = np.partition(sizes, len(sizes) - n_entries)[len(sizes) - n_entries]
+    return drop_small(matrix, levels) if levels.any() else matrix
 
 
 def drop_small(matrix: csr_array, levels: np.ndarray) -> csr_array:
     """Return a matrix without the entries whose magnitude is below the level of their row."""
-    indptr = np.zeros_like(matrix.indptr)
+    indptr = np.zeros(matrix.shape[0] + 1, np.int64)
     _count_large(matrix.indptr, matrix.data, levels, indptr)
     np.cumsum(indptr, out=indptr)
     indices, data = np.empty(indptr[-1], matrix.indices.dtype), np.empty(indptr[-1], matrix.dtype)
@@ -162,66 +207,119 @@ def _fill_large(
                 at += 1
 
 
-@compiled
-def _count_union(
-    a_indptr: np.ndarray, a_indices: np.ndarray, b_indptr: np.ndarray, b_indices: np.ndarray, out: np.ndarray
-) -> None:
-    """Count the columns of every row that either matrix holds."""
-    for i in range(out.shape[0] - 1):
-        p, q = a_indptr[i], b_indptr[i]
-        p_end, q_end = a_indptr[i + 1], b_indptr[i + 1]
-        count = (p_end - p) + (q_end - q)
-        while p < p_end and q < q_end:
-            left, right = a_indices[p], b_indices[q]
-            if left == right:
-                count -= 1
-            p += left <= right
-            q += right <= left
-        out[i + 1] = count
+#: position of the only set bit of a word, by the top six bits of its product with a de Bruijn sequence
+_SEQUENCE = np.uint64(0x03F79D71B4CB0A89)
+_POSITIONS = np.zeros(64, np.int64)
+_POSITIONS[[int(_SEQUENCE) * (1 << bit) % (1 << 64) >> 58 for bit in range(64)]] = np.arange(64)
+_ONE, _TOP_SIX = np.uint64(1), np.uint64(58)
 
 
 @compiled
-def _fill_union(
+def _emit(
+    sums: np.ndarray,
+    bits: np.ndarray,
+    summary: np.ndarray,
+    columns: np.ndarray,
+    values: np.ndarray,
+    at: int,
+) -> int:
+    """Move the columns that were met to the result from ``at`` on, in rising order; return where it ends."""
+    for s in range(summary.shape[0]):
+        words = summary[s]
+        while words != 0:
+            lowest = words & (~words + _ONE)
+            words ^= lowest
+            w = s * 64 + _POSITIONS[(lowest * _SEQUENCE) >> _TOP_SIX]
+            rest = bits[w]
+            bits[w] = 0
+            while rest != 0:
+                lowest = rest & (~rest + _ONE)
+                rest ^= lowest
+                c = w * 64 + _POSITIONS[(lowest * _SEQUENCE) >> _TOP_SIX]
+                columns[at] = c
+                values[at] = sums[c]
+                sums[c] = 0.0
+                at += 1
+        summary[s] = 0
+    return at
+
+
+@compiled
+def _add_rows(
+    starts: np.ndarray,
+    indices: np.ndarray,
+    values: np.ndarray,
+    scales: np.ndarray,
+    n_columns: int,
+    indptr: np.ndarray,
+    columns: np.ndarray,
+    data: np.ndarray,
+) -> int:
+    """Add the rows of several matrices, whose entries lie one matrix behind the other."""
+    sums = np.zeros(n_columns)
+    bits = np.zeros(n_columns // 64 + 1, np.uint64)
+    summary = np.zeros(n_columns // 4096 + 1, np.uint64)
+    at = 0
+    for i in range(indptr.shape[0] - 1):
+        met = False
+        for part in range(starts.shape[0]):
+            scale = scales[part, i]
+            for p in range(starts[part, i], starts[part, i + 1]):
+                c = indices[p]
+                sums[c] += scale * values[p]
+                bits[c >> 6] |= _ONE << np.uint64(c & 63)
+                summary[c >> 12] |= _ONE << np.uint64((c >> 6) & 63)
+                met = True
+        if met:
+            at = _emit(sums, bits, summary, columns, data, at)
+        indptr[i + 1] = at
+    return at
+
+
+@compiled
+def _multiply_rows(
     a_indptr: np.ndarray,
     a_indices: np.ndarray,
     a_data: np.ndarray,
     b_indptr: np.ndarray,
     b_indices: np.ndarray,
     b_data: np.ndarray,
-    a_factor: float,
-    b_factor: float,
+    n_columns: int,
     indptr: np.ndarray,
-    indices: np.ndarray,
+    columns: np.ndarray,
     data: np.ndarray,
-) -> None:
-    """Merge the sorted rows of two matrices, adding where both hold a column."""
-    for i in range(indptr.shape[0] - 1):
-        p, q = a_indptr[i], b_indptr[i]
-        p_end, q_end = a_indptr[i + 1], b_indptr[i + 1]
-        at = indptr[i]
-        while p < p_end and q < q_end:
-            left, right = a_indices[p], b_indices[q]
-            if left < right:
-                indices[at] = left
-                data[at] = a_factor * a_data[p]
-                p += 1
-            elif right < left:
-                indices[at] = right
-                data[at] = b_factor * b_data[q]
-                q += 1
-            else:
-                indices[at] = left
-                data[at] = a_factor * a_data[p] + b_factor * b_data[q]
-                p += 1
-                q += 1
-            at += 1
-        while p < p_end:
-            indices[at] = a_indices[p]
-            data[at] = a_factor * a_data[p]
-            p += 1
-            at += 1
-        while q < q_end:
-            indices[at] = b_indices[q]
-            data[at] = b_factor * b_data[q]
-            q += 1
-            at += 1
+) -> int:
+    """Fill the rows of ``A'B``: the entries of A are ordered by their columns first."""
+    d = indptr.shape[0] - 1
+    ends = np.zeros(d + 1, np.int64)
+    for p in range(a_indices.shape[0]):
+        ends[a_indices[p] + 1] += 1
+    for v in range(d):
+        ends[v + 1] += ends[v]
+    rows = np.empty(a_indices.shape[0], np.int32)
+    weights = np.empty(a_indices.shape[0], a_data.dtype)
+    for i in range(a_indptr.shape[0] - 1):
+        for p in range(a_indptr[i], a_indptr[i + 1]):
+            at = ends[a_indices[p]]
+            rows[at] = i
+            weights[at] = a_data[p]
+            ends[a_indices[p]] = at + 1
+    sums = np.zeros(n_columns)
+    bits = np.zeros(n_columns // 64 + 1, np.uint64)
+    summary = np.zeros(n_columns // 4096 + 1, np.uint64)
+    end, first = 0, 0
+    for v in range(d):
+        # Filling has moved every start to the end of its word.
+        for e in range(first, ends[v]):
+            i = rows[e]
+            weight = np.float64(weights[e])
+            for p in range(b_indptr[i], b_indptr[i + 1]):
+                c = b_indices[p]
+                sums[c] += weight * b_data[p]
+                bits[c >> 6] |= _ONE << np.uint64(c & 63)
+                summary[c >> 12] |= _ONE << np.uint64((c >> 6) & 63)
+        if ends[v] > first:
+            end = _emit(sums, bits, summary, columns, data, end)
+        first = ends[v]
+        indptr[v + 1] = end
+    return end

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine.passes import Pass
+from distmom.engine.sparse import RUN_ENTRIES
 from distmom.engine.sums import SumSpec
 from distmom.engine.tall import FREQUENT
 from distmom.errors import UsageError
@@ -23,6 +24,8 @@ MIN_GROUPS, MAX_GROUPS = 12, 128
 MAX_SLABS = 64
 #: tall sums up to this size are added in float64 throughout
 SMALL_TALL_BYTES = 64 << 20
+#: products of a sparse sum that are kept before they go to a file, with their column numbers
+SPARSE_BYTES = 8 * RUN_ENTRIES
 #: entries for each row of a tall sum below which a group costs more in sums than in entries
 ENTRIES_PER_ROW = 16
 #: share of a worker's limit that a task may fill: above, Dask spills and pauses
@@ -140,7 +143,8 @@ def _plan_tall(
     second costs little beside the first, and more slabs of columns where that leaves workers idle.
     """
     specs = pass_.specs().values()
-    tall = [spec for spec in specs if spec.tall]
+    tall = [spec for spec in specs if spec.tall and not spec.sparse]
+    sparse = [spec for spec in specs if spec.sparse]
     small = sum(s.projected_bytes for s in specs if not s.tall)
     single = sum(s.projected_bytes for s in tall) > SMALL_TALL_BYTES and all(
         s.dtype == "float32" for s in tall
@@ -157,6 +161,8 @@ def _plan_tall(
 
     width = max((s.shape[1] for s in tall if s.separable), default=0)
     apart = sum(tall_bytes(s, s.shape[1]) for s in tall if not s.separable)
+    # The products that are kept, and their sum.
+    apart += sum(2 * min(s.projected_bytes, SPARSE_BYTES) for s in sparse)
     base = RESERVED_BYTES + _block_bytes(corpus, pass_) + LIVE_PARTIALS * small + apart
 
     def task_bytes(n_columns: int) -> int:
@@ -168,6 +174,8 @@ def _plan_tall(
     else:
         bound = min(nnz[str(s.tall)] // (ENTRIES_PER_ROW * max(1, s.shape[0])) for s in tall)
         bound = max(2, min(MAX_GROUPS, bound))
+    if sparse:
+        bound = max(bound, min(MAX_GROUPS, -(-max(s.projected_bytes for s in sparse) // SPARSE_BYTES)))
     groups = _groups(corpus, bound)
     usable = None if memory_limit is None else int(LIMIT_SHARE * memory_limit)
     most = width if width else MAX_SLABS

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,13 +15,24 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy.sparse import vstack
 from threadpoolctl import threadpool_limits
 
 from distmom.corpus import Corpus, MemoryCorpus
+from distmom.engine.csr import Csr
 from distmom.engine.executors import Executor, InProcess
 from distmom.engine.passes import Pass, fingerprint, resolve
 from distmom.engine.plan import PassPlan, plan_pass
+from distmom.engine.sparse import (
+    SAMPLE_ENTRIES,
+    Pruning,
+    Runs,
+    SparseSum,
+    Term,
+    add_slab,
+    join_pieces,
+    row_slabs,
+    stored_terms,
+)
 from distmom.engine.state import (
     SLAB_ROWS,
     RunDirectory,
@@ -119,10 +131,13 @@ class Tallies:
     sums : Sums
         The others.
     tall : dict of str to Partials
+    runs : dict of str to Runs
+        The sparse ones.
     """
 
     sums: Sums
     tall: dict[str, Partials]
+    runs: dict[str, Runs] = field(default_factory=dict)
 
 
 @dataclass
@@ -274,12 +289,12 @@ class Engine:
         shutil.rmtree(self.directory.path / "partial", ignore_errors=True)
         n_slabs = max(1, len(plan.columns))
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), n_slabs))
-        prefix = self.directory.path / "partial" / f"{pass_.name}-{key[:16]}"
+        prefix = self.partial(f"{pass_.name}-{key[:16]}")
         frequency = {"words": self.corpus.document_frequency, "labels": self.corpus.label_frequency}
         frequent: dict[str, StoredArray] = {}
         tall = {name: spec for name, spec in pass_.specs().items() if spec.tall}
         if plan.single:
-            kinds = {str(spec.tall) for spec in tall.values()}
+            kinds = {str(spec.tall) for spec in tall.values() if not spec.sparse}
             frequent = {kind: self.put(frequent_rows(np.asarray(frequency[kind]))) for kind in kinds}
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
         arguments = [
@@ -295,15 +310,23 @@ class Engine:
         sums = Sums(pass_.zero())
         if arguments:
             sums = self.executor.reduce(fold_tall, arguments, merge, plan.fan_in, on_done, pass_.name)
-        partials = {}
+        partials: dict[str, Partials] = {}
+        runs: dict[str, Runs] = {}
         for name, spec in tall.items():
             n_rows, width = spec.shape
+            if spec.sparse:
+                runs[name] = Runs.find(str(prefix / name), n_rows, width)
+                continue
             columns = plan.columns if spec.separable else (slice(0, width),)
             partials[name] = Partials(
                 str(prefix / name), n_rows, width, len(plan.groups), columns or (slice(0, width),),
                 "float32" if plan.single else "float64", frequent.get(str(spec.tall)),
             )  # fmt: skip
-        return Tallies(sums, partials)
+        return Tallies(sums, partials, runs)
+
+    def partial(self, name: str) -> Path:
+        """Return where partial sums are kept; what is there is removed at the end of a pass with tall sums."""
+        return self.directory.path / "partial" / name
 
     def plan(self, pass_: Pass) -> PassPlan:
         """Return how a pass is cut here."""
@@ -357,6 +380,29 @@ class Engine:
                 Path(file.path).unlink(missing_ok=True)
             raise
         return stored, total if total is not None else Sums()
+
+    def combine(self, terms: Sequence[Term], pruning: Pruning | None = None) -> Csr:
+        """Add sparse matrices slab by slab of rows, wherever there is a worker, and store the sum.
+
+        Parameters
+        ----------
+        terms : sequence of Term
+            At least one; all of the same shape.
+        pruning : Pruning, optional
+            Which entries to leave out.
+
+        Returns
+        -------
+        Csr
+            Of stored arrays: sorted rows, float32.
+        """
+        terms = stored_terms(self.directory, terms)
+        slabs, n_entries = row_slabs(terms)
+        prefix = str(self.partial("pieces") / uuid.uuid4().hex)
+        stride = max(1, n_entries // SAMPLE_ENTRIES)
+        work = partial(add_slab, terms, slabs, prefix, pruning, stride)
+        pieces = list(self.executor.map(work, range(len(slabs))))
+        return join_pieces(self.directory, pieces, terms[0].shape[1], pruning)
 
     def _compute(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, dict[str, Any]]:
         plan = self.plan(pass_)
@@ -460,13 +506,19 @@ def fold_tall(
             if spec.tall is None or (slab > 0 and not spec.separable):
                 continue
             n_rows, width = spec.shape
+            if spec.sparse:
+                sums[name] = SparseSum(f"{prefix}/{name}-{group:05d}")
+                continue
             if columns is not None and spec.separable:
                 width = columns.stop - columns.start
             rows = frequent[spec.tall].load() if single else None
             sums[name] = TallSum.zero(n_rows, width, rows)
         _accumulate(corpus, shards, opened, sums, {}, "")
         for name in sums.keys() - set(small):
-            write_partial(f"{prefix}/{name}-{group}-{slab}", sums[name])
+            if isinstance(sums[name], SparseSum):
+                sums[name].finish()
+            else:
+                write_partial(f"{prefix}/{name}-{group}-{slab}", sums[name])
         release_maps()
         # Every slab of columns meets all documents: one of them counts.
         return Sums({name: sums[name] if slab == 0 else np.zeros_like(sums[name]) for name in small})
@@ -525,5 +577,5 @@ def _join_slabs(by_slab: list[Sums], pass_: Pass) -> Sums:
             # Every scan counts these anew; one count is the sum.
             total[name] = values[0]
         else:
-            total[name] = vstack(values, format="csr") if spec.sparse else np.concatenate(values)
+            total[name] = np.concatenate(values)
     return total

@@ -16,6 +16,7 @@ its parameters, the digests of its inputs and the digest of the corpus, so a sta
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import mmap
 import os
@@ -28,11 +29,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import zarr
-from scipy.sparse import csr_array
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus.commit import sha256_file, sync_path, write_atomic
@@ -280,6 +281,10 @@ class RunDirectory:
         """Return a name for a state whose digest is not known yet."""
         return self.path / "states" / f".tmp-{uuid.uuid4().hex}.npy"
 
+    def writer(self, dtype: str) -> ArrayWriter:
+        """Return a writer of a one-dimensional state; a context manager."""
+        return ArrayWriter(self.path / "states", dtype)
+
     def sync(self, states: StoredColumns) -> None:
         """Bring states to the disk in the background, before somebody has to wait for it."""
         if self.durable:
@@ -308,7 +313,7 @@ class RunDirectory:
         ----------
         name, key : str
             Name and fingerprint of the pass.
-        sums : mapping of str to ndarray or csr_array
+        sums : mapping of str to ndarray
         record : dict
             What else the pass returned, JSON values only.
         states : sequence of StoredArray
@@ -339,19 +344,11 @@ class RunDirectory:
         temporary.mkdir()
         try:
             files: dict[str, dict[str, Any]] = {}
-            kinds: dict[str, Any] = {}
             for sum_name, value in sums.items():
-                arrays: dict[str, np.ndarray]
-                if isinstance(value, np.ndarray):
-                    arrays = {sum_name: value}
-                else:
-                    kinds[sum_name] = list(value.shape)
-                    arrays = {f"{sum_name}@{part}": getattr(value, part) for part in _CSR_PARTS}
-                for file_name, array in arrays.items():
-                    path = temporary / f"{file_name}.npy"
-                    write_atomic(path, partial(np.save, arr=array, allow_pickle=False))
-                    files[path.name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
-            done = {"pass": name, "fingerprint": key, "files": files, "sparse": kinds, "record": record}
+                path = temporary / f"{sum_name}.npy"
+                write_atomic(path, partial(np.save, arr=value, allow_pickle=False))
+                files[path.name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
+            done = {"pass": name, "fingerprint": key, "files": files, "record": record}
             write_atomic(temporary / "DONE.json", json.dumps(done, indent=1).encode())
             os.rename(temporary, target)
         except BaseException:
@@ -395,6 +392,76 @@ class RunDirectory:
                 for shard in digests:
                     check(partial(stored.read, int(shard)))
         return problems
+
+
+class ArrayWriter:
+    """Writes a one-dimensional state chunk by chunk; a context manager.
+
+    Parameters
+    ----------
+    directory : Path
+    dtype : str
+
+    Attributes
+    ----------
+    stored : StoredArray
+        Once the block is left without an error.
+    """
+
+    stored: StoredArray
+
+    def __init__(self, directory: Path, dtype: str) -> None:
+        self._path = directory / f".tmp-{uuid.uuid4().hex}.npy"
+        self._directory, self._dtype = directory, np.dtype(dtype)
+        self._size = 0
+        self._digests: list[str] = []
+        self._open = hashlib.sha256()
+
+    def __enter__(self) -> ArrayWriter:
+        self._stream = open(self._path, "wb")
+        self._stream.write(self._header())
+        return self
+
+    def append(self, values: np.ndarray) -> None:
+        """Write further elements."""
+        content = np.ascontiguousarray(values, self._dtype)
+        self._stream.write(content.data)
+        start = 0
+        while start < len(content):
+            stop = min(len(content), start + SLAB_ROWS - self._size % SLAB_ROWS)
+            self._open.update(content[start:stop].data)
+            self._size += stop - start
+            start = stop
+            if self._size % SLAB_ROWS == 0:
+                self._close_slab()
+
+    def _close_slab(self) -> None:
+        self._digests.append(self._open.hexdigest())
+        self._open = hashlib.sha256()
+
+    def _header(self) -> bytes:
+        """Return the header of the file, whose length does not depend on the size."""
+        header = io.BytesIO()
+        record = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._size,)}
+        np.lib.format.write_array_header_1_0(header, record)
+        return header.getvalue()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._stream.seek(0)
+            self._stream.write(self._header())
+        self._stream.close()
+        if error is not None:
+            self._path.unlink(missing_ok=True)
+            return
+        if self._size % SLAB_ROWS:
+            self._close_slab()
+        digest = slab_digest((self._size,), self._dtype, self._digests)
+        path = self._directory / f"{digest[:32]}.npy"
+        os.replace(self._path, path)
+        self.stored = StoredArray(str(path), digest)
 
 
 class _Committer:
@@ -443,15 +510,12 @@ def _check_state(path: Path) -> None:
         raise StoreError(f"{path}: state differs: expected sha256 {path.stem[:12]}, got {got[:12]}")
 
 
-_CSR_PARTS = ("data", "indices", "indptr")
-
-
 def load_sums(directory: str) -> tuple[Sums, dict[str, Any]]:
     """Open the committed sums in a directory written by `RunDirectory.commit_pass`."""
     place = Path(directory)
     try:
         done = json.loads((place / "DONE.json").read_text())
-        files, sparse = done["files"], done["sparse"]
+        files = done["files"]
     except (OSError, ValueError, KeyError) as error:
         raise StoreError(f"{place}/DONE.json: cannot be read: {error}") from error
     for file_name, entry in files.items():
@@ -460,15 +524,5 @@ def load_sums(directory: str) -> tuple[Sums, dict[str, Any]]:
         if got != entry["sha256"]:
             raise StoreError(f"{path}: expected sha256 {entry['sha256'][:12]}, got {got[:12]}")
 
-    def array(file_name: str) -> np.ndarray:
-        return _map(str(place / file_name))
-
-    sums = Sums()
-    for file_name in files:
-        name, _, part = file_name.removesuffix(".npy").partition("@")
-        if not part:
-            sums[name] = array(file_name)
-        elif name not in sums:
-            parts = tuple(array(f"{name}@{each}.npy") for each in _CSR_PARTS)
-            sums[name] = csr_array(parts, shape=tuple(sparse[name]))
+    sums = Sums({name.removesuffix(".npy"): _map(str(place / name)) for name in files})
     return sums, done["record"]

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy.sparse import csr_array
 
-from distmom.engine.csr import add_csr
-
-#: an ndarray or a csr_array; SciPy's matrices have no types
+#: an ndarray, or the accumulator of a tall sum
 Sum: TypeAlias = Any
 
 
@@ -28,7 +25,7 @@ class SumSpec:
     by_feature : bool
         The sum has one row a word and may be held in slabs of the vocabulary.
     sparse : bool
-        The sum is a CSR matrix (two-dimensional, by feature).
+        The tall sum is a sparse matrix (see `distmom.engine.sparse`).
     n_bytes : int or None
         Projected size of a sparse sum, whose shape does not tell it.
     tall : {"words", "labels"} or None
@@ -57,7 +54,7 @@ class SumSpec:
         shape = self.shape
         if self.by_feature:
             shape = (features.stop - features.start, *shape[1:])
-        return csr_array(shape, dtype=self.dtype) if self.sparse else np.zeros(shape, self.dtype)
+        return np.zeros(shape, self.dtype)
 
 
 class Sums(dict[str, Sum]):
@@ -69,13 +66,6 @@ class Sums(dict[str, Sum]):
     def __sub__(self, other: Mapping[str, Sum]) -> Sums:
         _same_names(self, other)
         return Sums({name: value - other[name] for name, value in self.items()})
-
-    def add(self, name: str, value: Sum) -> None:
-        """Add ``value`` to the sum ``name`` in place."""
-        if isinstance(value, np.ndarray):
-            self[name] += value
-        else:
-            self[name] = add_csr(self[name], value)
 
 
 def merge(parts: Iterable[Mapping[str, Sum]]) -> Sums:
@@ -96,14 +86,11 @@ def merge(parts: Iterable[Mapping[str, Sum]]) -> Sums:
         first = next(iterator)
     except StopIteration:
         raise ValueError("merge() needs at least one part") from None
-    # Sparse sums are never added to in place.
-    total = Sums(
-        {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in first.items()}
-    )
+    total = Sums({name: value.copy() for name, value in first.items()})
     for part in iterator:
         _same_names(total, part)
         for name, value in part.items():
-            total.add(name, value)
+            total[name] += value
     return total
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Csr, Engine, Selection
+from distmom.engine import Csr, Engine, Selection, StoredArray, Term
+from distmom.engine.passes import transform_fields
 from distmom.errors import UsageError
 from distmom.models.heads import (
     Head,
@@ -25,7 +28,7 @@ from distmom.models.scorers import (
     Features,
     LinearFit,
     RidgeFit,
-    centroid_weights,
+    centroid_terms,
     extend_features,
     extend_linear,
     fit_features,
@@ -38,6 +41,7 @@ from distmom.models.scorers import (
 )
 from distmom.models.selection import Choice, choose_blend, score_held_out
 from distmom.models.states import States, StateSettings, extend_states, fit_states
+from distmom.models.tall import WHOLE_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -128,13 +132,13 @@ class HeadFitter:
     def heads(self, fitted: Fitted, weights: dict[str, float]) -> dict[str, Head]:
         """Return the heads that have a weight, with the weights folded in."""
         heads: dict[str, Head] = {}
-        sparse: list[tuple[csr_array, float]] = []
+        sparse: list[tuple[Sequence[Term], float]] = []
         if "centroid" in weights and fitted.features is not None:
-            sparse.append((centroid_weights(fitted.features), weights["centroid"]))
+            sparse.append((centroid_terms(self.engine, fitted.features), weights["centroid"]))
         if "linear" in weights and fitted.linear is not None:
-            sparse.append((fitted.linear.weights, weights["linear"]))
+            sparse.append((fitted.linear.terms, weights["linear"]))
         if sparse:
-            heads["sparse"] = sparse_head(*sparse)
+            heads["sparse"] = sparse_head(self.engine, *sparse)
         if fitted.ridge is not None:
             _, ridge = fitted.ridge
             for name in weights:
@@ -151,7 +155,8 @@ class HeadFitter:
             for name, state_head in self._state_heads(fitted.states).items():
                 if name in weights:
                     heads[name] = replace(state_head, factor=weights[name])
-        return heads
+        opened: dict[str, Head] = transform_fields(heads, _opened)
+        return opened
 
     def _fit_parts(self, selection: Selection | None, weights: dict[str, float] | None) -> Fitted:
         """Fit what the named heads need (all heads when None) to the selected documents."""
@@ -208,8 +213,12 @@ class HeadFitter:
                 offer(f"ridge-{penalty:g}", "ridge", ridge.head(penalty))
             if ridge.rows is not None:
                 offer("sketch-neighbors", "sketch", self._sketch_neighbors(ridge, fitted.index, rest))
-        offer("centroid", "centroid", sparse_head((centroid_weights(fitted.features), 1.0)))
-        offer("linear", "linear", sparse_head((fitted.linear.weights, 1.0)))
+        offer(
+            "centroid",
+            "centroid",
+            sparse_head(self.engine, (centroid_terms(self.engine, fitted.features), 1.0)),
+        )
+        offer("linear", "linear", sparse_head(self.engine, (fitted.linear.terms, 1.0)))
         for n, power in sorted(NEIGHBOR_VARIANTS, reverse=True):
             offer(f"neighbors-{n}-{power:g}", "neighbors", replace(fitted.index, n_neighbors=n, power=power))
         offer("best-cosine", "best", replace(fitted.index, n_neighbors=75, power=3.0, factor=0.0, best=1.0))
@@ -239,7 +248,8 @@ class HeadFitter:
         if "linear" in weights and known.linear is not None:
             fitted.linear = extend_linear(engine, known.linear, features, added)
         if known.index is not None:
-            fitted.index = replace(known.index, alive=np.ones_like(known.index.alive))
+            alive = np.ones(engine.corpus.n_documents, np.uint8)
+            fitted.index = replace(known.index, alive=engine.put(alive))
         if any(name.startswith(("ridge", "sketch")) for name in weights):
             fitted.ridge = self._ridge(features)
         if known.states is not None:
@@ -259,8 +269,9 @@ class HeadFitter:
     ) -> SketchNeighbors:
         labels = index.labels
         if selection is not None:
-            rows = np.flatnonzero(selection.mask(0, len(index.alive)))
-            labels = Csr.of(csr_array(index.labels.to_scipy()[rows]), np.uint8)
+            whole = index.labels.to_scipy()
+            rows = np.flatnonzero(selection.mask(0, whole.shape[0]))
+            labels = Csr.of(csr_array(whole[rows]), np.uint8)
         return sketch_neighbors(ridge, labels)
 
     def _state_heads(self, states: States) -> dict[str, StateHead]:
@@ -274,6 +285,14 @@ class HeadFitter:
             name: StateHead(log_topics, log_weights, labels, ranked=rank_labels(labels))
             for name, labels in by_name.items()
         }
+
+
+def _opened(leaf: Any) -> Any:
+    """Return a stored array: a large one as a memory map, whose file may be unlinked but not shortened."""
+    if not isinstance(leaf, StoredArray):
+        return leaf
+    array = leaf.load()
+    return array if array.nbytes > WHOLE_BYTES else np.array(array)
 
 
 def _votes(index: NeighborsHead, weights: dict[str, float]) -> NeighborsHead:

@@ -17,7 +17,7 @@ head                score of label l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,15 @@ from scipy.sparse import csr_array
 
 from distmom.corpus import Block
 from distmom.engine import Csr, MixedRows
-from distmom.models.kernels import add_sparse_scores, add_votes, nearest_rows, top_by_states, top_labels
+from distmom.models.kernels import (
+    add_sparse_scores,
+    add_votes,
+    invert_rows,
+    mask_rows,
+    nearest_rows,
+    top_by_states,
+    top_labels,
+)
 from distmom.moments.features import tfidf_rows
 from distmom.moments.kernels import gather
 from distmom.moments.labels import posteriors
@@ -210,26 +218,29 @@ class NeighborsHead:
 
     @classmethod
     def build(
-        cls, features: csr_array, labels: csr_array, idf: np.ndarray, alive: np.ndarray | None = None
+        cls,
+        rows: Csr,
+        labels: Csr,
+        idf: np.ndarray,
+        alive: np.ndarray | None = None,
+        put: Callable[[np.ndarray], Any] = np.asarray,
     ) -> NeighborsHead:
-        """Index feature rows (N, d), tf-idf with the given weights of words, with their labels (N, L)."""
-        n, d = features.shape
-        lists = csr_array(features.T.tocsr())
+        """Index feature rows (N, d), tf-idf with the given weights of words, with their labels (N, L).
+
+        ``put`` is applied to every array that is made; rows and labels are kept as they are.
+        """
+        own = rows.opened()
+        n, d = len(own.indptr) - 1, rows.n_columns
         scale = idf.astype(np.float32)
-        largest = np.zeros(d, np.float32)
-        np.maximum.at(largest, features.indices, features.data)
+        indptr, holders, values, largest = invert_rows(own.indptr, own.indices, own.data, d)
         bits = np.full(d, -1, np.int8)
-        masks, caps = np.zeros(n, np.uint64), np.zeros(n, np.float32)
-        for bit, word in enumerate(np.argsort(-np.diff(lists.indptr), kind="stable")[:64]):
-            window = slice(lists.indptr[word], lists.indptr[word + 1])
-            rows = lists.indices[window]
-            bits[word] = bit
-            masks[rows] |= np.uint64(1 << bit)
-            caps[rows] = np.maximum(caps[rows], lists.data[window] / max(scale[word], np.float32(1e-30)))
+        bits[np.argsort(-np.diff(indptr), kind="stable")[:64]] = np.arange(min(d, 64))
+        masks, caps = mask_rows(own.indptr, own.indices, own.data, bits, scale)
+        lists = Csr(put(indptr), put(holders), put(values), n)
+        voters = np.ones(n, np.uint8) if alive is None else alive.astype(np.uint8)
         return cls(
-            Csr.of(features), Csr.of(lists), largest, Csr.of(labels, np.uint8),
-            np.ones(n, np.uint8) if alive is None else alive.astype(np.uint8), bits, masks, scale, caps,
-        )  # fmt: skip
+            rows, lists, put(largest), labels, put(voters), put(bits), put(masks), put(scale), put(caps)
+        )
 
     def search(self, features: csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and cosines of the k nearest indexed rows (see `nearest_rows`)."""

@@ -200,6 +200,69 @@ def top_by_states(
 
 
 @compiled
+def invert_rows(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, d: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the inverted lists of rows: for every word, the rows that hold it in rising order, and their values.
+
+    Returns
+    -------
+    indptr : ndarray of shape (d + 1,), int64
+    rows : ndarray of shape (nnz,), int32
+    values : ndarray of shape (nnz,), float32
+    largest : ndarray of shape (d,), float32
+        Largest value of every word.
+    """
+    starts = np.zeros(d + 1, np.int64)
+    for p in range(indices.shape[0]):
+        starts[indices[p] + 1] += 1
+    for v in range(d):
+        starts[v + 1] += starts[v]
+    free = starts[:d].copy()
+    rows, values = np.empty(indices.shape[0], np.int32), np.empty(indices.shape[0], np.float32)
+    largest = np.zeros(d, np.float32)
+    for i in range(indptr.shape[0] - 1):
+        for p in range(indptr[i], indptr[i + 1]):
+            v = indices[p]
+            at = free[v]
+            rows[at] = i
+            values[at] = data[p]
+            free[v] = at + 1
+            largest[v] = max(largest[v], data[p])
+    return starts, rows, values, largest
+
+
+@compiled
+def mask_rows(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, bits: np.ndarray, scale: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return which of 64 words every row holds, and the largest ratio of their values to the scale of the word.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarray
+        Rows in CSR.
+    bits : ndarray of shape (d,), int8
+        Bit of each of those words, -1 of the others.
+    scale : ndarray of shape (d,), float32
+
+    Returns
+    -------
+    masks : ndarray of shape (n,), uint64
+    caps : ndarray of shape (n,), float32
+    """
+    n = indptr.shape[0] - 1
+    masks, caps = np.zeros(n, np.uint64), np.zeros(n, np.float32)
+    for i in range(n):
+        for p in range(indptr[i], indptr[i + 1]):
+            v = indices[p]
+            if bits[v] >= 0:
+                masks[i] |= np.uint64(1) << np.uint64(bits[v])
+                caps[i] = max(caps[i], data[p] / max(scale[v], np.float32(1e-30)))
+    return masks, caps
+
+
+@compiled
 def nearest_rows(
     indptr: np.ndarray,
     indices: np.ndarray,

@@ -9,6 +9,7 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Pass, plan_pass
 from distmom.models.fitting import tries_ridge
 from distmom.models.multilabel import MultiLabelMoM
+from distmom.models.scorers import n_products
 from distmom.models.states import N_PROBES
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass
@@ -62,19 +63,17 @@ def plan_fit(
     r = min(k + settings.n_oversamples, d)
     probes = N_PROBES if settings.kind.distinct else 0
     half = min(model.n_components - model.n_components // 2 + 10, d)
-    products = int(
-        min(sum(s.nnz_words * s.nnz_labels / max(1, s.n_documents) for s in corpus.shards), d * n_labels)
-    )
+    products, scored = n_products(corpus), n_products(corpus, ResidualPass.n_negatives)
     kind, single = settings.kind, settings.single_precision
     passes: list[tuple[int, Pass]] = []
     if auto or model.head in ("ridge", "linear", "neighbors"):
-        passes.append((times, CrossMomentPass(d, n_labels=n_labels, projected_nnz=products)))
+        passes.append((times, CrossMomentPass(d, n_labels=n_labels, n_products=products)))
     if model.head == "ridge" or (auto and tries_ridge(corpus, model.n_components)):
         passes.append((2 * times, FeatureSketchPass(d, n_columns=half)))
         passes.append((times, RidgePass(d, n_labels=n_labels, rank=model.n_components)))
     if (auto or model.head == "linear") and model.n_residual_passes:
         passes.append(
-            (times * model.n_residual_passes, ResidualPass(d, n_labels=n_labels, projected_nnz=products))
+            (times * model.n_residual_passes, ResidualPass(d, n_labels=n_labels, n_products=scored))
         )
     passes += [
         (times, WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, single=single)),

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array, vstack
 from scipy.sparse.linalg import LinearOperator, svds
 from threadpoolctl import threadpool_limits
 
-from distmom.corpus.block import csr_from_parts
+from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import (
     Csr,
     Engine,
     MixedRows,
+    Pruning,
     Selection,
     StoredArray,
     StoredColumns,
     Sums,
     Tallies,
     TallResult,
-    merge,
+    Term,
 )
-from distmom.engine.csr import add_csr, drop_small
 from distmom.engine.passes import transform_fields
+from distmom.engine.state import release_maps
 from distmom.models.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
 from distmom.models.tall import orthonormal_basis
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
@@ -36,10 +36,11 @@ from distmom.moments.residuals import ResidualPass
 DIAGONAL_PENALTY = 3.0
 #: added to the squared length of a centroid
 CENTROID_PENALTY = 10.0
-#: sparse weights below this share of their 99th percentile are left out
-PRUNE = 0.01
-#: weights that the percentile is taken from
-PRUNE_SAMPLE = 1_000_000
+#: sparse weights that are kept: of every word those for 1000 labels, and none below 1 % of the 99th percentile
+PRUNING = Pruning(row_entries=1000, share=0.01)
+#: entries that lengths of centroids are taken from at a time
+LENGTHS_ENTRIES = 1 << 22
+CSR_PARTS = ("indptr", "indices", "data")
 #: rows of a sketch that are compared by brute force; above, neighbours are searched in the sparse rows only
 SKETCH_NEIGHBORS_ROWS = 100_000
 
@@ -53,18 +54,22 @@ class Features:
     idf : ndarray of shape (d,)
     selection : Selection or None
         Documents that are fitted on.
-    cross : Sums
-        Sums of `CrossMomentPass`.
+    cross : tuple of Csr
+        Stored matrices that add up to A'Y (d, L).
+    squares : ndarray of shape (d,)
+        diag(A'A).
+    label_counts : ndarray of shape (L,)
+        Y'1.
+    n_documents : int
+        Number of documents fitted on.
     """
 
     idf: np.ndarray
     selection: Selection | None
-    cross: Sums
-
-    @property
-    def n_documents(self) -> int:
-        """Number of documents fitted on."""
-        return int(self.cross["n_documents"])
+    cross: tuple[Csr, ...]
+    squares: np.ndarray
+    label_counts: np.ndarray
+    n_documents: int
 
 
 def fit_features(engine: Engine, selection: Selection | None) -> Features:
@@ -74,22 +79,50 @@ def fit_features(engine: Engine, selection: Selection | None) -> Features:
     return _cross(engine, idf, selection)
 
 
+def n_products(corpus: Corpus | MemoryCorpus, extra: float = 0.0) -> int:
+    """Return about how many pairs of a word and a label the documents have, with extra labels each."""
+    shards = corpus.shards
+    return int(sum(s.nnz_words * (s.nnz_labels / max(s.n_documents, 1) + extra) for s in shards))
+
+
 def _cross(engine: Engine, idf: np.ndarray, selection: Selection | None) -> Features:
     corpus = engine.corpus
-    pairs = sum(
-        s.nnz_words * s.nnz_labels / max(s.n_documents, 1) for s in corpus.shards
-    )  # words times labels of an average document, summed: the number of products
-    bound = int(min(pairs, corpus.n_words * corpus.n_labels))
-    cross = engine.run(
-        CrossMomentPass(corpus.n_words, selection, n_labels=corpus.n_labels, idf=idf, projected_nnz=bound)
-    ).sums
-    return Features(idf, selection, cross)
+    pass_ = CrossMomentPass(
+        corpus.n_words, selection, n_labels=corpus.n_labels, idf=idf, n_products=n_products(corpus)
+    )
+    found = engine.run_tall(pass_, partial(_cross_moment, engine))
+    small = {name: np.asarray(found.states[name].parts[0].load()) for name in ("squares", "labels")}
+    cross = _from_states(found.states, "cross", corpus.n_labels)
+    return Features(idf, selection, (cross,), small["squares"], small["labels"], found.values["n_documents"])
+
+
+def _cross_moment(engine: Engine, tallies: Tallies) -> TallResult:
+    states = _to_states("cross", engine.combine([Term(tallies.runs["cross"])]))
+    states |= {name: StoredColumns((engine.put(tallies.sums[name]),)) for name in ("squares", "labels")}
+    return TallResult(states, {"n_documents": int(tallies.sums["n_documents"])})
+
+
+def _to_states(name: str, matrix: Csr) -> dict[str, StoredColumns]:
+    return {f"{name}.{part}": StoredColumns((getattr(matrix, part),)) for part in CSR_PARTS}
+
+
+def _from_states(states: dict[str, StoredColumns], name: str, n_columns: int) -> Csr:
+    indptr, indices, data = (states[f"{name}.{part}"].parts[0] for part in CSR_PARTS)
+    return Csr(indptr, indices, data, n_columns)
 
 
 def extend_features(engine: Engine, features: Features, held_out: Selection) -> tuple[Features, Features]:
     """Add held-out documents by addition of their sums, and return the features of all and of the added."""
     added = _cross(engine, features.idf, held_out)
-    return Features(features.idf, None, merge((features.cross, added.cross))), added
+    whole = Features(
+        features.idf,
+        None,
+        features.cross + added.cross,
+        features.squares + added.squares,
+        features.label_counts + added.label_counts,
+        features.n_documents + added.n_documents,
+    )
+    return whole, added
 
 
 def sketch_basis(
@@ -113,11 +146,9 @@ def sketch_basis(
         basis, width = found.states["basis"].parts[0], found.values["rank"]
     with threadpool_limits(limits=1):
         left = found.states["left"].parts[0].load()
-        frequency = np.maximum(np.asarray(features.cross["labels"], np.float64), 1.0)
-        cross = _scipy(features.cross["cross"])
-        weighted = csr_array(
-            (cross.data / np.sqrt(frequency[cross.indices]), cross.indices, cross.indptr), cross.shape
-        )
+        scale = 1.0 / np.sqrt(np.maximum(features.label_counts.astype(np.float64), 1.0))
+        terms = [Term(cross, columns=scale) for cross in features.cross]
+        weighted = engine.combine(terms).to_scipy().astype(np.float64)
         n_label = min(rank // 2, min(weighted.shape) - 1, corpus.n_labels)
         if n_label > 0 and weighted.nnz:
             rng = np.random.default_rng(seed)
@@ -151,10 +182,6 @@ def _orthonormalised(engine: Engine, k: int, tallies: Tallies) -> TallResult:
 
 def _rest(left: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.asarray(x - left @ (left.T @ x))
-
-
-def _scipy(matrix: Any) -> csr_array:
-    return matrix if isinstance(matrix, csr_array) else csr_array(matrix)
 
 
 @dataclass(frozen=True)
@@ -194,12 +221,19 @@ def fit_ridge(engine: Engine, features: Features, basis: StoredArray, *, store: 
     return RidgeFit(result.sums, rows)
 
 
-def centroid_weights(features: Features) -> csr_array:
+def centroid_terms(engine: Engine, features: Features) -> list[Term]:
     """Return label centroids (Rocchio): columns of ``A'Y`` over ``sqrt(length^2 + CENTROID_PENALTY)``."""
-    cross = _scipy(features.cross["cross"])
-    lengths = np.bincount(cross.indices, cross.data**2, minlength=cross.shape[1])
-    scale = 1.0 / np.sqrt(lengths + CENTROID_PENALTY)
-    return csr_from_parts(cross.data * scale[cross.indices], cross.indices, cross.indptr, cross.shape)
+    cross = features.cross[0]
+    if len(features.cross) > 1:
+        cross = engine.combine([Term(part) for part in features.cross])
+    opened = cross.opened()
+    lengths = np.zeros(cross.n_columns)
+    for start in range(0, len(opened.data), LENGTHS_ENTRIES):
+        part = slice(start, start + LENGTHS_ENTRIES)
+        values = np.asarray(opened.data[part], np.float64)
+        lengths += np.bincount(opened.indices[part], values**2, minlength=cross.n_columns)
+    release_maps()
+    return [Term(cross, columns=1.0 / np.sqrt(lengths + CENTROID_PENALTY))]
 
 
 @dataclass(frozen=True)
@@ -228,20 +262,15 @@ class LinearFit:
     Attributes
     ----------
     stages : tuple of Stage
-    total : csr_array of shape (d, L)
-        ``D W``.
+    terms : tuple of Term
+        Stored matrices that add up to W (d, L).
     inverse : ndarray of shape (d,)
         1 / D.
     """
 
     stages: tuple[Stage, ...]
-    total: csr_array
+    terms: tuple[Term, ...]
     inverse: np.ndarray
-
-    @property
-    def weights(self) -> csr_array:
-        """W."""
-        return _scaled_rows(self.total, self.inverse)
 
 
 def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
@@ -259,21 +288,61 @@ def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
     n_passes : int
         Residual passes.
     """
-    inverse = 1.0 / (np.asarray(features.cross["squares"]) + DIAGONAL_PENALTY)
-    cross = _scipy(features.cross["cross"])
-    total = _pruned(cross, inverse)
+    inverse = 1.0 / (features.squares + DIAGONAL_PENALTY)
+    weights = engine.combine([Term(cross, rows=inverse) for cross in features.cross], PRUNING)
     stages: list[Stage] = []
     for _ in range(n_passes):
-        weights = MixedRows.of(_scaled_rows(total, inverse))
-        stored = transform_fields(weights, lambda leaf: engine.put(leaf) if np.ndim(leaf) else leaf)
-        leave_out = stages[0].step if stages else 1.0
-        sums = _restricted(engine, features, stored, inverse, leave_out, 4 * total.nnz)
-        hits, squares = (float(x) for x in sums["fit"])
-        scale = min(1.0, hits / squares) if hits > 0 else 1.0
-        stage = Stage(stored, scale, stages[0].step if stages else scale)
-        total = _pruned(_next_total(total, cross, _scipy(sums["cross"]), stage), inverse)
-        stages.append(stage)
-    return LinearFit(tuple(stages), total, inverse)
+        mixed = stored_rows(engine, MixedRows.of(weights))
+        step = stages[0].step if stages else None
+        finish = partial(_next_weights, engine, features, inverse, weights, step)
+        # Documents explain themselves by their share of the first weights, and in later ones of what was added.
+        leave_out = 1.0 if step is None else step
+        found = engine.run_tall(
+            _residual_pass(engine, features, mixed, inverse, leave_out), finish, (vars(PRUNING), step or 0.0)
+        )
+        weights = _from_states(found.states, "weights", engine.corpus.n_labels)
+        stages.append(Stage(mixed, found.values["scale"], found.values["step"]))
+    return LinearFit(tuple(stages), (Term(weights),), inverse)
+
+
+def _residual_pass(
+    engine: Engine, features: Features, weights: MixedRows, inverse: np.ndarray, leave_out: float
+) -> ResidualPass:
+    corpus = engine.corpus
+    pass_ = ResidualPass(
+        corpus.n_words,
+        features.selection,
+        n_labels=corpus.n_labels,
+        idf=features.idf,
+        weights=weights,
+        inverse_diagonal=inverse.astype(np.float32),
+        leave_out=leave_out,
+    )
+    return replace(pass_, n_products=n_products(corpus, pass_.n_negatives))
+
+
+def _next_weights(
+    engine: Engine,
+    features: Features,
+    inverse: np.ndarray,
+    weights: Csr,
+    step: float | None,
+    tallies: Tallies,
+) -> TallResult:
+    """Return ``s W + step D^-1 (A'Y - s A'F)``."""
+    hits, squares = (float(x) for x in tallies.sums["fit"])
+    scale = min(1.0, hits / squares) if hits > 0 else 1.0
+    if step is None:
+        step = scale
+    found = engine.combine(
+        [
+            Term(weights, scale),
+            *(Term(cross, step, rows=inverse) for cross in features.cross),
+            Term(tallies.runs["cross"], -step * scale, rows=inverse),
+        ],
+        PRUNING,
+    )
+    return TallResult(_to_states("weights", found), {"scale": scale, "step": step})
 
 
 def extend_linear(engine: Engine, fit: LinearFit, features: Features, added: Features) -> LinearFit:
@@ -288,86 +357,84 @@ def extend_linear(engine: Engine, fit: LinearFit, features: Features, added: Fea
     added : Features
         Of the documents that the fit has not seen.
     """
-    own = cross = _scipy(added.cross["cross"])
+    (own,) = added.cross
     for stage in fit.stages:
         # The stage has not seen these documents: nothing of them is to be left out of its scores.
-        sums = _restricted(engine, added, stage.weights, fit.inverse, 0.0, fit.total.nnz)
-        own = _next_total(own, cross, _scipy(sums["cross"]), stage)
-    inverse = 1.0 / (np.asarray(features.cross["squares"]) + DIAGONAL_PENALTY)
-    return LinearFit(fit.stages, add_csr(fit.total, own), inverse)
-
-
-def _next_total(total: csr_array, cross: csr_array, scores: csr_array, stage: Stage) -> csr_array:
-    """Return ``s D W + step (A'Y - s A'F)``."""
-    kept = add_csr(total, cross, stage.scale, stage.step)
-    return add_csr(kept, scores, 1.0, -stage.step * stage.scale)
-
-
-def _restricted(
-    engine: Engine,
-    features: Features,
-    weights: MixedRows,
-    inverse: np.ndarray,
-    leave_out: float,
-    projected_nnz: int,
-) -> Sums:
-    corpus = engine.corpus
-    return engine.run(
-        ResidualPass(
-            corpus.n_words,
-            features.selection,
-            n_labels=corpus.n_labels,
-            idf=features.idf,
-            weights=weights,
-            inverse_diagonal=inverse.astype(np.float32),
-            leave_out=leave_out,
-            projected_nnz=projected_nnz,
+        found = engine.run_tall(
+            _residual_pass(engine, added, stage.weights, fit.inverse, 0.0), partial(_as_they_are, engine)
         )
-    ).sums
+        scores = _from_states(found.states, "scores", engine.corpus.n_labels)
+        terms = [
+            Term(own, stage.scale),
+            *(Term(cross, stage.step) for cross in added.cross),
+            Term(scores, -stage.step * stage.scale),
+        ]
+        own = engine.combine(terms)
+    inverse = 1.0 / (features.squares + DIAGONAL_PENALTY)
+    (known,) = fit.terms
+    # D grows with the documents.
+    return LinearFit(
+        fit.stages, (replace(known, rows=inverse / fit.inverse), Term(own, rows=inverse)), inverse
+    )
 
 
-def _scaled_rows(matrix: csr_array, scale: np.ndarray) -> csr_array:
-    factor = np.repeat(scale.astype(matrix.dtype), np.diff(matrix.indptr))
-    return csr_from_parts(matrix.data * factor, matrix.indices, matrix.indptr, matrix.shape)
+def _as_they_are(engine: Engine, tallies: Tallies) -> TallResult:
+    return TallResult(_to_states("scores", engine.combine([Term(tallies.runs["cross"])])), {})
 
 
-def _pruned(matrix: csr_array, scale: np.ndarray) -> csr_array:
-    """Return a matrix without the entries that are negligible once its rows are scaled."""
-    if not matrix.nnz:
-        return matrix
-    factor = scale.astype(matrix.dtype)
-    sample = np.arange(0, matrix.nnz, max(1, matrix.nnz // PRUNE_SAMPLE))
-    rows = np.searchsorted(matrix.indptr, sample, side="right") - 1
-    level = PRUNE * np.quantile(np.abs(matrix.data[sample] * factor[rows]), 0.99)
-    return drop_small(matrix, (level / np.maximum(factor, 1e-30)).astype(matrix.dtype))
+def stored_rows(engine: Engine, rows: MixedRows) -> MixedRows:
+    """Return the record with its arrays stored."""
+    stored: MixedRows = transform_fields(
+        rows, lambda leaf: engine.put(leaf) if isinstance(leaf, np.ndarray) else leaf
+    )
+    return stored
 
 
-def sparse_head(*parts: tuple[csr_array, float]) -> SparseHead:
-    """Return a head whose weights are a weighted sum of sparse matrices, without its negligible entries."""
-    total = csr_array(parts[0][0] * parts[0][1])
-    for matrix, factor in parts[1:]:
-        total = add_csr(total, matrix, 1.0, factor)
-    total.sort_indices()
-    return SparseHead(MixedRows.of(_pruned(total, np.ones(total.shape[0]))))
+def sparse_head(engine: Engine, *parts: tuple[Sequence[Term], float]) -> SparseHead:
+    """Return a head whose weights are a weighted sum of sparse matrices, without its negligible entries.
+
+    Its arrays are stored ones.
+    """
+    terms = [replace(term, factor=term.factor * weight) for of_part, weight in parts for term in of_part]
+    return SparseHead(stored_rows(engine, MixedRows.of(engine.combine(terms, PRUNING))))
 
 
 def fit_neighbors(engine: Engine, features: Features) -> NeighborsHead:
-    """Index the tf-idf rows of the corpus; rows outside the selection are there but may not vote."""
-    corpus = engine.corpus
-    rows, labels, alive = [], [], []
-    for i in range(len(corpus.shards)):
-        block = corpus.read_shard(i)
-        rows.append(tfidf_rows(block.words, features.idf, np.float32))
-        labels.append(block.labels)
-        chosen = features.selection
-        alive.append(
-            np.ones(block.n_documents, bool)
-            if chosen is None
-            else chosen.mask(block.first, block.n_documents)
-        )
+    """Index the tf-idf rows of the corpus; rows outside the selection are there but may not vote.
+
+    The arrays of the head are stored ones.
+    """
+    corpus, directory, chosen = engine.corpus, engine.directory, features.selection
+    lengths: list[np.ndarray] = []
+    n_labels: list[np.ndarray] = []
+    alive: list[np.ndarray] = []
+    with (
+        directory.writer("int32") as indices,
+        directory.writer("float32") as data,
+        directory.writer("int32") as labels,
+    ):
+        for i in range(len(corpus.shards)):
+            block = corpus.read_shard(i)
+            rows = tfidf_rows(block.words, features.idf, np.float32)
+            indices.append(rows.indices)
+            data.append(rows.data)
+            labels.append(block.labels.indices)
+            lengths.append(np.diff(rows.indptr))
+            n_labels.append(np.diff(block.labels.indptr))
+            n = block.n_documents
+            alive.append(np.ones(n, bool) if chosen is None else chosen.mask(block.first, n))
+    ones = engine.put(np.ones(int(sum(map(np.sum, n_labels))), np.uint8))
     return NeighborsHead.build(
-        vstack(rows, format="csr"), vstack(labels, format="csr"), features.idf, np.concatenate(alive)
+        Csr(engine.put(_ends(lengths)), indices.stored, data.stored, corpus.n_words),
+        Csr(engine.put(_ends(n_labels)), labels.stored, ones, corpus.n_labels),
+        features.idf,
+        np.concatenate(alive),
+        engine.put,
     )
+
+
+def _ends(lengths: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
 
 
 def sketch_neighbors(fit: RidgeFit, labels: Csr) -> SketchNeighbors:

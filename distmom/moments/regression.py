@@ -12,7 +12,10 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.corpus import Block
+from distmom.corpus.block import csr_from_parts
+from distmom.engine.csr import transposed_product
 from distmom.engine.passes import Pass, Rows
+from distmom.engine.sparse import SparseSum
 from distmom.engine.sums import Sums, SumSpec
 from distmom.moments.features import tfidf_rows
 from distmom.moments.kernels import gather, scatter
@@ -66,6 +69,26 @@ class FeatureSketchPass(Pass):
         return None
 
 
+#: products that are formed at a time
+PRODUCTS = 1 << 22
+
+
+def sparse_spec(n_words: int, n_columns: int, n_products: int) -> SumSpec:
+    """Describe a sparse sum of so many products."""
+    return SumSpec((n_words, n_columns), "float32", tall="words", sparse=True, n_bytes=8 * n_products)
+
+
+def add_products(total: SparseSum, a: csr_array, b: csr_array) -> None:
+    """Add ``A'B`` to a sparse sum, so many rows at a time that the products stay few."""
+    ends = np.cumsum(np.diff(a.indptr).astype(np.int64) * np.diff(b.indptr))
+    first = 0
+    while first < a.shape[0]:
+        done = ends[first - 1] if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, done + PRODUCTS, side="right")))
+        total.add(transposed_product(a[first:last], b[first:last]))
+        first = last
+
+
 @dataclass(frozen=True)
 class CrossMomentPass(Pass):
     """Accumulate the sparse cross moment of features and labels.
@@ -74,8 +97,8 @@ class CrossMomentPass(Pass):
     ----------
     n_labels : int
     idf : ndarray of shape (n_words,)
-    projected_nnz : int
-        Bound of the number of entries, for the plan.
+    n_products : int
+        Products of an entry of A and one of Y, for the plan.
 
     Notes
     -----
@@ -85,9 +108,9 @@ class CrossMomentPass(Pass):
 
     n_labels: int = 0
     idf: Any = None
-    projected_nnz: int = 0
+    n_products: int = 0
 
-    # A large sparse sum is added to once a shard, not once a block.
+    # Words and labels that meet in one block are added up before they are kept.
     block_rows = 1 << 15
 
     @property
@@ -96,26 +119,21 @@ class CrossMomentPass(Pass):
 
     def specs(self) -> dict[str, SumSpec]:
         return {
-            "cross": SumSpec(
-                (self.n_words, self.n_labels),
-                by_feature=True,
-                sparse=True,
-                n_bytes=12 * self.projected_nnz + 8 * self.n_words,
-            ),
-            "squares": SumSpec((self.n_words,), by_feature=True),
+            "cross": sparse_spec(self.n_words, self.n_labels, self.n_products),
+            "squares": SumSpec((self.n_words,)),
             "labels": SumSpec((self.n_labels,)),
             "n_documents": SumSpec(()),
         }
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
-        a = tfidf_rows(block.words, self.idf)
-        if self.features is not None:
-            a = csr_array(a[:, self.features])
-        ones = csr_array(
-            (np.ones(block.labels.nnz), block.labels.indices, block.labels.indptr), shape=block.labels.shape
+        a = tfidf_rows(block.words, self.idf, np.float32)
+        ones = np.ones(block.labels.nnz, np.float32)
+        add_products(
+            sums["cross"],
+            a,
+            csr_from_parts(ones, block.labels.indices, block.labels.indptr, block.labels.shape),
         )
-        sums.add("cross", csr_array(a.T @ ones))
-        sums["squares"] += np.bincount(a.indices, a.data**2, minlength=a.shape[1])
+        sums["squares"] += np.bincount(a.indices, a.data.astype(np.float64) ** 2, minlength=self.n_words)
         sums["labels"] += np.bincount(block.labels.indices, minlength=self.n_labels)
         sums["n_documents"] += block.n_documents
         return None

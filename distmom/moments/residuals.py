@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from distmom.compiled import compiled
 from distmom.corpus import Block
@@ -23,9 +22,12 @@ from distmom.engine.csr import MixedRows
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
 from distmom.moments.features import tfidf_rows
+from distmom.moments.regression import add_products, sparse_spec
 
 #: labels that are looked at together for one that enters the hardest wrong ones
 WINDOW = 128
+#: a document whose words have fewer weights than this share of the labels, one over it, is scored label by label
+FEW = 8
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class ResidualPass(Pass):
     leave_out : float
         Share of ``a_v^2 / D_v`` that a row has itself brought to the weights of its labels: 1 for
         ``D^-1 A'Y``, 0 where the weights were not fitted to these rows.
-    projected_nnz : int
-        Bound of the number of entries, for the plan.
+    n_products : int
+        Products of an entry of A and one of F, for the plan.
 
     Notes
     -----
@@ -59,20 +61,14 @@ class ResidualPass(Pass):
     inverse_diagonal: Any = None
     n_negatives: int = 5
     leave_out: float = 1.0
-    projected_nnz: int = 0
+    n_products: int = 0
 
-    # A large sparse sum is added to once a shard, not once a block.
+    # Words and labels that meet in one block are added up before they are kept.
     block_rows = 1 << 15
 
     def specs(self) -> dict[str, SumSpec]:
         return {
-            "cross": SumSpec(
-                (self.n_words, self.n_labels),
-                dtype="float32",
-                by_feature=True,
-                sparse=True,
-                n_bytes=8 * self.projected_nnz + 8 * self.n_words,
-            ),
+            "cross": sparse_spec(self.n_words, self.n_labels, self.n_products),
             "fit": SumSpec((2,)),
         }
 
@@ -92,9 +88,7 @@ class ResidualPass(Pass):
         scores = csr_from_parts(data, indices, indptr, (block.n_documents, self.n_labels))
         scores.sum_duplicates()
         scores.eliminate_zeros()
-        if self.features is not None:
-            a = csr_array(a[:, self.features])
-        sums.add("cross", csr_array(a.T @ scores))
+        add_products(sums["cross"], a, scores)
         truth = np.zeros(len(data), bool)
         starts = np.repeat(indptr[:-1], n_true)
         truth[starts + np.arange(len(starts)) - np.repeat(y.indptr[:-1], n_true)] = True
@@ -153,17 +147,31 @@ def hard_scores(
     keys, best_keys = scores.view(np.int32), best.view(np.int32)
     # Unsigned: a signed subscript may count from the end, which is looked at every time.
     w_columns = w_indices.view(np.uint32)
+    few = n_labels // FEW
+    met = np.empty(few + 1, np.uint32)
     for i in range(indptr.shape[0] - 1):
-        scores[:] = 0.0
         own = 0.0
+        n_entries = 0
         for p in range(indptr[i], indptr[i + 1]):
             v = indices[p]
             x = np.float32(data[p])
             own += x * x * inverse_diagonal[v]
+            n_entries += n_labels if dense_row[v] >= 0 else w_indptr[v + 1] - w_indptr[v]
+        sparse = n_entries <= few
+        n_met = 0
+        for p in range(indptr[i], indptr[i + 1]):
+            v = indices[p]
+            x = np.float32(data[p])
             if dense_row[v] >= 0:
                 weights = dense[dense_row[v]]
                 for label in range(n_labels):
                     scores[label] += x * weights[label]
+            elif sparse:
+                for q in range(w_indptr[v], w_indptr[v + 1]):
+                    column = w_columns[q]
+                    met[n_met] = column
+                    n_met += scores[column] == 0.0
+                    scores[column] += x * w_data[q]
             else:
                 for q in range(w_indptr[v], w_indptr[v + 1]):
                     scores[w_columns[q]] += x * w_data[q]
@@ -176,27 +184,41 @@ def hard_scores(
             position += 1
         best[:] = 0.0
         best_ids[:] = 0
-        for start in range(0, n_labels, WINDOW):
-            # Most windows hold no candidate; the bits of positive floats are ordered like integers, whose
-            # maximum is found on vectors.
-            window = keys[start : start + WINDOW]
-            top = np.int32(0)
-            for j in range(window.shape[0]):
-                top = max(top, window[j])
-            if top <= best_keys[n_negatives - 1]:
-                continue
-            for label in range(start, start + window.shape[0]):
-                s = scores[label]
-                if s > best[n_negatives - 1]:
-                    # Insertion into a short list sorted by falling score.
-                    j = n_negatives - 1
-                    while j > 0 and best[j - 1] < s:
-                        best[j] = best[j - 1]
-                        best_ids[j] = best_ids[j - 1]
-                        j -= 1
-                    best[j] = s
-                    best_ids[j] = label
+        if sparse:
+            for m in range(n_met):
+                column = met[m]
+                s = scores[column]
+                scores[column] = 0.0
+                last = n_negatives - 1
+                if s > best[last] or (s == best[last] and s > 0.0 and np.int32(column) < best_ids[last]):
+                    _insert(best, best_ids, s, np.int32(column))
+        else:
+            for start in range(0, n_labels, WINDOW):
+                # Most windows hold no candidate; the bits of positive floats are ordered like integers, whose
+                # maximum is found on vectors.
+                window = keys[start : start + WINDOW]
+                top = np.int32(0)
+                for j in range(window.shape[0]):
+                    top = max(top, window[j])
+                if top <= best_keys[n_negatives - 1]:
+                    continue
+                for label in range(start, start + window.shape[0]):
+                    if scores[label] > best[n_negatives - 1]:
+                        _insert(best, best_ids, scores[label], np.int32(label))
+            scores[:] = 0.0
         for j in range(n_negatives):
             out_indices[position] = best_ids[j]
             out_data[position] = best[j]
             position += 1
+
+
+@compiled
+def _insert(best: np.ndarray, ids: np.ndarray, score: Any, label: Any) -> None:
+    """Insert into a short list sorted by falling score, ties by smaller label."""
+    j = best.shape[0] - 1
+    while j > 0 and (best[j - 1] < score or (best[j - 1] == score and ids[j - 1] > label)):
+        best[j] = best[j - 1]
+        ids[j] = ids[j - 1]
+        j -= 1
+    best[j] = score
+    ids[j] = label

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import random_corpus
-from scipy.sparse import csr_array
 
 from distmom.corpus import MemoryCorpus
 from distmom.corpus.block import csr_from_parts
@@ -29,7 +28,7 @@ from distmom.engine import (
     plan_pass,
     split_sums,
 )
-from distmom.engine.csr import add_csr, drop_small
+from distmom.engine.csr import combine
 from distmom.engine.executors import tree_levels
 from distmom.engine.plan import LIMIT_SHARE, RESERVED_BYTES
 from distmom.engine.state import release_maps
@@ -48,16 +47,13 @@ class CountPass(Pass):
         return {
             "words": SumSpec((self.n_words,), by_feature=True),
             "total": SumSpec(()),
-            "cross": SumSpec((self.n_words, 12), by_feature=True, sparse=True, n_bytes=1000),
             "wide": SumSpec((self.wide,)),
         }
 
     def add(self, sums, block, rows):
         lo, hi = self.slab.start, self.slab.stop
-        words = block.words[:, lo:hi].astype(float)
-        sums["words"] += np.asarray(words.sum(axis=0)).ravel() * self.factor
+        sums["words"] += np.asarray(block.words[:, lo:hi].sum(axis=0)).ravel() * self.factor
         sums["total"] += np.sqrt(block.words.sum() + 0.1) * self.factor
-        sums.add("cross", csr_array(words.T @ block.labels.astype(float)))
         stored = {"length": np.asarray(block.words.sum(axis=1)).ravel().astype(float)}
         if "length" in rows:
             stored["twice"] = rows["length"] * 2
@@ -69,13 +65,12 @@ def count(corpus, **options):
 
 
 def test_merge_adds_in_order_and_keeps_its_parts():
-    a = Sums(x=np.array([1.0]), y=csr_array(np.eye(2)))
-    b = Sums(x=np.array([2.0]), y=csr_array(np.ones((2, 2))))
+    a, b = Sums(x=np.array([1.0]), y=np.eye(2)), Sums(x=np.array([2.0]), y=np.ones((2, 2)))
     total = a + b
     assert total["x"] == [3.0]
     assert a["x"] == [1.0]
-    np.testing.assert_array_equal(total["y"].toarray(), [[2, 1], [1, 2]])
-    np.testing.assert_array_equal((total - b)["y"].toarray(), np.eye(2))
+    np.testing.assert_array_equal(total["y"], [[2, 1], [1, 2]])
+    np.testing.assert_array_equal((total - b)["y"], np.eye(2))
     with pytest.raises(ValueError, match="differ in their names"):
         merge([a, Sums(x=np.zeros(1))])
     with pytest.raises(ValueError, match="at least one part"):
@@ -112,7 +107,6 @@ def test_a_committed_pass_is_found_and_another_is_not(tmp_path):
     assert [e.resumed for e in events if isinstance(e, PassDone)] == [False, True, False, False]
     for name in ("words", "total"):
         assert first.sums[name].tobytes() == second.sums[name].tobytes()
-    assert (first.sums["cross"] != second.sums["cross"]).nnz == 0
 
 
 def test_damage_to_a_committed_pass_is_an_error(tmp_path):
@@ -244,35 +238,10 @@ def test_states_are_stored_once_by_digest(tmp_path):
     json.dumps(one.digest)
 
 
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 5), (40, 30)])
-def test_sparse_sums_add_like_dense_ones(n, m):
-    rng = np.random.default_rng(n)
-    for density in (0.0, 0.1, 0.7):
-        a, b = (
-            csr_array(np.where(rng.random((n, m)) < density, rng.integers(-2, 3, (n, m)), 0.0)) for _ in "ab"
-        )
-        total = add_csr(a, b.astype(np.float32))
-        np.testing.assert_array_equal(total.toarray(), a.toarray() + b.toarray())
-        assert total.dtype == np.float64
-        assert total.has_sorted_indices
-        np.testing.assert_allclose(
-            add_csr(a, b, 0.5, -3.0).toarray(), 0.5 * a.toarray() - 3.0 * b.toarray(), rtol=1e-15
-        )
-        levels = rng.random(n) * 2
-        dense = a.toarray()
-        np.testing.assert_array_equal(
-            drop_small(a, levels).toarray(), np.where(np.abs(dense) >= levels[:, None], dense, 0)
-        )
-    unsorted = csr_array((np.ones(3), [2, 0, 2], [0, 3]), shape=(1, 3))
-    np.testing.assert_array_equal(add_csr(unsorted, unsorted).toarray(), [[2, 0, 4]])
-    with pytest.raises(ValueError, match="do not add"):
-        add_csr(csr_array((1, 2)), csr_array((2, 1)))
-
-
 def test_subscripts_stay_narrow():
     matrix = csr_from_parts(np.ones(2), np.array([0, 3], np.int32), np.array([0, 1, 2], np.int64), (2, 4))
     assert (matrix.indices.dtype, matrix.indptr.dtype) == (np.int32, np.int32)
-    assert add_csr(matrix, matrix).indices.dtype == np.int32
+    assert combine([matrix, matrix]).indices.dtype == np.int32
     wide = csr_from_parts(np.ones(1), np.array([2**31 + 5]), np.array([0, 1]), (1, 2**32))
     assert wide.indices.dtype == np.int64
     assert wide.indices[0] == 2**31 + 5

@@ -3,7 +3,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array, random_array
 
-from distmom.engine import MixedRows
+from distmom.engine import Csr, MixedRows
 from distmom.models.heads import NeighborsHead, StateHead, rank_labels
 from distmom.models.kernels import add_sparse_scores, add_votes, top_by_states, top_labels
 from distmom.moments.residuals import hard_scores
@@ -44,7 +44,8 @@ def test_top_labels_of_many_labels_and_any_sign(shift):
 def test_neighbors_are_exact(k, density):
     rows, queries = unit(sparse(400, 60, density, 1)), unit(sparse(30, 60, density, 2))
     alive = np.random.default_rng(3).random(400) < 0.9
-    head = NeighborsHead.build(rows, csr_array((400, 5), dtype=np.uint8), np.linspace(1, 9, 60), alive)
+    labels = Csr.of(csr_array((400, 5)), np.uint8)
+    head = NeighborsHead.build(Csr.of(rows), labels, np.linspace(1, 9, 60), alive)
     found, cosines = head.search(queries, k)
     exact = (queries @ rows.T).toarray()
     exact[:, ~alive] = 0
@@ -64,7 +65,7 @@ def test_neighbors_skip_long_lists_without_losing_rows():
     common = 0.05 + 0.01 * rng.random((5000, 3))
     rows = unit(csr_array(np.hstack([rare, common]).astype(np.float32)))
     queries = csr_array(rows[:40])
-    head = NeighborsHead.build(rows, csr_array((5000, 1), dtype=np.uint8), rng.random(203))
+    head = NeighborsHead.build(Csr.of(rows), Csr.of(csr_array((5000, 1)), np.uint8), rng.random(203))
     _, cosines = head.search(queries, 20)
     assert_allclose(cosines, -np.sort(-(queries @ rows.T).toarray(), axis=1)[:, :20], atol=1e-6)
 
@@ -72,7 +73,7 @@ def test_neighbors_skip_long_lists_without_losing_rows():
 def test_sparse_scores_and_votes():
     a, w = sparse(7, 20, 0.3, 0), sparse(20, 9, 0.3, 1)
     out = np.zeros((7, 9), np.float32)
-    mixed = MixedRows.of(w)
+    mixed = MixedRows.of(Csr.of(w))
     add_sparse_scores(
         a.indptr, a.indices, a.data, mixed.sparse.indptr, mixed.sparse.indices, mixed.sparse.data,
         mixed.dense_row, mixed.dense, 0.5, out,
@@ -91,19 +92,22 @@ def test_sparse_scores_and_votes():
     assert_array_equal(out[2], 0)
 
 
-def test_scores_of_true_labels_and_hardest_wrong_ones():
-    a, weights = sparse(12, 20, 0.3, 0), sparse(20, 9, 0.3, 1)
-    w = MixedRows.of(weights)
-    labels = csr_array((np.random.default_rng(2).random((12, 9)) < 0.2).astype(np.uint8))
+@pytest.mark.parametrize("density", [0.3, 0.02])
+@pytest.mark.parametrize("n_labels", [9, 400])
+def test_scores_of_true_labels_and_hardest_wrong_ones(n_labels, density):
+    """Few weights and many labels are scored label by label, the others over all labels."""
+    a, weights = sparse(12, 20, 0.3, 0), sparse(20, n_labels, density, 1)
+    w = MixedRows.of(Csr.of(weights))
+    labels = csr_array((np.random.default_rng(2).random((12, n_labels)) < 2 / n_labels).astype(np.uint8))
     inverse = np.random.default_rng(3).random(20).astype(np.float32)
     n_true = np.diff(labels.indptr)
     indptr = np.concatenate([[0], np.cumsum(n_true + 3)]).astype(np.int64)
     indices, data = np.zeros(indptr[-1], np.int32), np.zeros(indptr[-1])
     hard_scores(
         a.indptr, a.indices, a.data, labels.indptr, labels.indices, w.sparse.indptr, w.sparse.indices,
-        w.sparse.data, w.dense_row, w.dense, inverse, 9, 3, 1.0, indptr, indices, data,
+        w.sparse.data, w.dense_row, w.dense, inverse, n_labels, 3, 1.0, indptr, indices, data,
     )  # fmt: skip
-    found = csr_array((data, indices, indptr), shape=(12, 9)).toarray()
+    found = csr_array((data, indices, indptr), shape=(12, n_labels)).toarray()
     scores, truth = (a @ weights).toarray(), labels.toarray().astype(bool)
     own = (a.toarray() ** 2) @ inverse
     expected = np.where(truth, scores - own[:, None], 0)

@@ -99,6 +99,23 @@ def test_single_precision_blocks_stay_close_to_double():
     assert np.abs(found[0].m2 - found[1].m2).max() < 1e-5 * np.abs(found[1].m2).max()
 
 
+def test_slabs_of_the_vocabulary_give_the_same_bits():
+    corpus = random_corpus(n=2000, d=4000, density=0.01, shard_documents=250)
+    basis = np.random.default_rng(0).standard_normal((4000, 40))
+    pass_ = WordMomentsPass(4000, kind=MomentKind("distinct"), basis=basis, rank=40)
+    whole, found = plan_pass(corpus, pass_), []
+    limit = int((whole.task_bytes - whole.partial_bytes) / 0.7)
+    cut = plan_pass(corpus, pass_, limit)
+    assert len(whole.slabs) == 1
+    assert len(cut.slabs) > 1
+    assert cut.groups == whole.groups
+    for memory_limit in (None, limit):
+        with open_engine(corpus, memory_limit=memory_limit) as engine:
+            found.append({k: v.copy() for k, v in engine.run(pass_).sums.items()})
+    for name, value in found[0].items():
+        assert value.tobytes() == found[1][name].tobytes(), name
+
+
 def test_unknown_kinds_are_refused():
     with pytest.raises(UsageError, match="moments: expected one of paper, distinct, got 'all'"):
         MomentKind("all")

@@ -1,0 +1,285 @@
+"""Sparse sums: one row a word, more entries than memory holds.
+
+A task keeps the products of its blocks until there are `RUN_ENTRIES` of them, adds those up and leaves them in a
+file, a run. Whoever needs the total reads slabs of rows of all runs and adds them in the order of the groups.
+Slabs have about the same number of entries, however few words hold most of them. What is made of the slabs, a
+matrix again, is written piece by piece and joined to one.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+from threadpoolctl import threadpool_limits
+
+from distmom.corpus.block import csr_from_parts
+from distmom.engine.csr import Csr, combine, drop_small, largest_of_rows
+from distmom.engine.state import RunDirectory, StoredArray, release_maps
+from distmom.errors import StoreError
+
+#: products that are kept before they are added up
+RUN_ENTRIES = 1 << 24
+#: entries of a slab of rows, all runs together
+SLAB_ENTRIES = 1 << 22
+#: entries whose sizes tell where small ones begin
+SAMPLE_ENTRIES = 1_000_000
+_PARTS = (("indptr", "int64"), ("indices", "int32"), ("data", "float32"))
+
+
+class SparseSum:
+    """An accumulator of a sparse sum that leaves runs in files.
+
+    Parameters
+    ----------
+    prefix : str
+        Of the files; the number of the run follows.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._parts: list[csr_array] = []
+        self._n_runs = 0
+
+    def add(self, value: csr_array) -> None:
+        """Add a matrix (n_words, n_columns)."""
+        self._parts.append(value)
+        if sum(part.nnz for part in self._parts) > RUN_ENTRIES:
+            self.finish()
+
+    def finish(self) -> None:
+        """Write what is still in memory."""
+        if self._parts:
+            _write(f"{self._prefix}-{self._n_runs:05d}", combine(self._parts))
+            self._n_runs += 1
+            self._parts = []
+
+
+def _write(prefix: str, value: csr_array) -> None:
+    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
+    for name, dtype in _PARTS:
+        # A twin of this task may write the same bytes at the same time.
+        temporary = f"{prefix}.{name}.{uuid.uuid4().hex}"
+        getattr(value, name).astype(dtype, copy=False).tofile(temporary)
+        os.replace(temporary, f"{prefix}.{name}")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of one sparse sum.
+
+    Attributes
+    ----------
+    prefixes : tuple of str
+        Of the files, in the order in which they are added.
+    n_rows, n_columns : int
+    """
+
+    prefixes: tuple[str, ...]
+    n_rows: int
+    n_columns: int
+
+    @classmethod
+    def find(cls, prefix: str, n_rows: int, n_columns: int) -> Runs:
+        """Find the runs that the groups of a pass have left."""
+        place = Path(prefix)
+        # The last file of a run is there when all of it is.
+        found = sorted(place.parent.glob(f"{place.name}-*.data"))
+        return cls(tuple(str(path).removesuffix(".data") for path in found), n_rows, n_columns)
+
+    def row_ends(self) -> list[np.ndarray]:
+        """Return ``indptr`` of every run."""
+        return [_numbers(prefix, 0, 0, self.n_rows + 1) for prefix in self.prefixes]
+
+    def read_rows(self, rows: slice) -> list[csr_array]:
+        """Return some rows of every run."""
+        slabs = []
+        for prefix in self.prefixes:
+            indptr = _numbers(prefix, 0, rows.start, rows.stop + 1)
+            start, stop = int(indptr[0]), int(indptr[-1])
+            indices, data = _numbers(prefix, 1, start, stop), _numbers(prefix, 2, start, stop)
+            shape = (rows.stop - rows.start, self.n_columns)
+            slabs.append(csr_from_parts(data, indices, indptr - start, shape))
+        return slabs
+
+
+def _numbers(prefix: str, part: int, start: int, stop: int) -> np.ndarray:
+    name, dtype = _PARTS[part]
+    path = f"{prefix}.{name}"
+    try:
+        values = np.fromfile(path, dtype, stop - start, offset=start * np.dtype(dtype).itemsize)
+    except OSError as error:
+        raise StoreError(f"{path}: a partial sum cannot be read: {error}") from error
+    if len(values) != stop - start:
+        raise StoreError(f"{path}: expected {stop - start} numbers, got {len(values)}")
+    return values
+
+
+@dataclass(frozen=True)
+class Term:
+    """A sparse matrix in a sum of several.
+
+    Attributes
+    ----------
+    matrix : Runs or Csr
+    factor : float
+    rows : array of shape (n_rows,), optional
+        Multiplies the rows; an array or a stored one.
+    columns : array of shape (n_columns,), optional
+        Multiplies the columns.
+    """
+
+    matrix: Runs | Csr
+    factor: float = 1.0
+    rows: Any = None
+    columns: Any = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        m = self.matrix
+        return (m.n_rows if isinstance(m, Runs) else len(_opened(m.indptr)) - 1), m.n_columns
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Which entries of a sum are negligible.
+
+    Attributes
+    ----------
+    row_entries : int
+        Entries of a row at most: those of largest magnitude.
+    share, quantile : float
+        Of what that leaves, magnitudes below this share of this quantile are dropped.
+    """
+
+    row_entries: int
+    share: float
+    quantile: float = 0.99
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A slab of rows of a result, in files."""
+
+    prefix: str
+    lengths: np.ndarray
+    sample: np.ndarray
+
+
+def row_slabs(terms: Sequence[Term]) -> tuple[list[slice], int]:
+    """Cut the rows of a sum into slabs of about `SLAB_ENTRIES` entries; also return the number of entries."""
+    n_rows = terms[0].shape[0]
+    ends = np.zeros(n_rows + 1, np.int64)
+    for term in terms:
+        for indptr in _row_ends(term.matrix):
+            ends += indptr
+    n_entries = int(ends[-1])
+    cuts = np.searchsorted(ends, np.arange(SLAB_ENTRIES, n_entries, SLAB_ENTRIES), side="left")
+    edges = np.unique(np.concatenate([[0], cuts, [n_rows]]))
+    return [slice(int(a), int(b)) for a, b in pairwise(edges)], n_entries
+
+
+def _row_ends(matrix: Runs | Csr) -> list[np.ndarray]:
+    return matrix.row_ends() if isinstance(matrix, Runs) else [np.asarray(_opened(matrix.indptr))]
+
+
+def add_slab(
+    terms: Sequence[Term],
+    slabs: Sequence[slice],
+    prefix: str,
+    pruning: Pruning | None,
+    stride: int,
+    index: int,
+) -> _Piece:
+    """Add one slab of rows of all terms and leave it in files."""
+    with threadpool_limits(limits=1):
+        rows = slabs[index]
+        parts: list[csr_array] = []
+        factors: list[np.ndarray | float] = []
+        for term in terms:
+            of_rows = 1.0 if term.rows is None else np.asarray(_opened(term.rows)[rows])
+            for part in _read_rows(term.matrix, rows):
+                if term.columns is not None:
+                    part.data = part.data * np.asarray(_opened(term.columns))[part.indices]
+                parts.append(part)
+                factors.append(term.factor * of_rows)
+        total = combine(parts, factors)
+        if pruning is not None:
+            total = largest_of_rows(total, pruning.row_entries)
+        _write(f"{prefix}-{index:05d}", total)
+        release_maps()
+        return _Piece(f"{prefix}-{index:05d}", np.diff(total.indptr), np.abs(total.data[::stride]))
+
+
+def _read_rows(matrix: Runs | Csr, rows: slice) -> list[csr_array]:
+    if isinstance(matrix, Runs):
+        return matrix.read_rows(rows)
+    own = matrix.opened()
+    indptr = np.array(own.indptr[rows.start : rows.stop + 1])
+    entries = slice(int(indptr[0]), int(indptr[-1]))
+    shape = (rows.stop - rows.start, own.n_columns)
+    return [
+        csr_from_parts(np.array(own.data[entries]), np.array(own.indices[entries]), indptr - indptr[0], shape)
+    ]
+
+
+def _opened(array: Any) -> Any:
+    return array.load() if isinstance(array, StoredArray) else array
+
+
+def join_pieces(
+    directory: RunDirectory, pieces: Sequence[_Piece], n_columns: int, pruning: Pruning | None
+) -> Csr:
+    """Join the slabs of a result to one stored matrix, without the small entries; the pieces are removed."""
+    level = 0.0
+    if pruning is not None:
+        sample = np.concatenate([piece.sample for piece in pieces])
+        level = pruning.share * float(np.quantile(sample, pruning.quantile)) if len(sample) else 0.0
+    lengths = []
+    with directory.writer("int32") as indices, directory.writer("float32") as data:
+        for piece in pieces:
+            indptr = np.concatenate([[0], np.cumsum(piece.lengths)]).astype(np.int64)
+            values = _numbers(piece.prefix, 2, 0, int(indptr[-1]))
+            columns = _numbers(piece.prefix, 1, 0, int(indptr[-1]))
+            slab = csr_from_parts(values, columns, indptr, (len(piece.lengths), n_columns))
+            if level > 0.0:
+                slab = drop_small(slab, np.full(len(piece.lengths), level, np.float32))
+            indices.append(slab.indices)
+            data.append(slab.data)
+            lengths.append(np.diff(slab.indptr))
+            for name, _ in _PARTS:
+                Path(f"{piece.prefix}.{name}").unlink(missing_ok=True)
+    indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
+    return Csr(directory.put(indptr), indices.stored, data.stored, n_columns)
+
+
+def stored_terms(directory: RunDirectory, terms: Sequence[Term]) -> list[Term]:
+    """Store what tasks would carry of the terms."""
+
+    def put(array: Any) -> Any:
+        return directory.put(array) if isinstance(array, np.ndarray) else array
+
+    return [
+        replace(
+            term,
+            rows=put(term.rows),
+            columns=put(term.columns),
+            matrix=term.matrix
+            if isinstance(term.matrix, Runs)
+            else replace(
+                term.matrix,
+                indptr=put(term.matrix.indptr),
+                indices=put(term.matrix.indices),
+                data=put(term.matrix.data),
+            ),
+        )
+        for term in terms
+    ]

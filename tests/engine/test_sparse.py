@@ -1,0 +1,151 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from helpers import random_corpus
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
+
+from distmom.engine import Csr, Pass, Pruning, SumSpec, TallResult, Term, open_engine, open_executor, sparse
+from distmom.engine.csr import combine, drop_small, largest_of_rows, transposed_product
+from distmom.errors import StoreError
+
+
+def random_matrix(seed, shape, density):
+    rng = np.random.default_rng(seed)
+    return csr_array(np.where(rng.random(shape) < density, rng.integers(-2, 3, shape), 0).astype(float))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (40, 5000)])
+@pytest.mark.parametrize("density", [0.0, 0.1, 0.7])
+def test_matrices_add_like_dense_ones(shape, density):
+    a, b = random_matrix(1, shape, density), random_matrix(2, shape, density)
+    rows = np.random.default_rng(3).random(shape[0])
+    found = combine([a, b.astype(np.float32), a], [0.5, -3.0, rows], np.float64)
+    expected = 0.5 * a.toarray() - 3.0 * b.toarray() + rows[:, None] * a.toarray()
+    assert_allclose(found.toarray(), expected, atol=1e-14)
+    assert found.has_sorted_indices
+    assert (found.data.dtype, found.indices.dtype) == (np.float64, np.int32)
+    # Entries that cancel stay, as zeros.
+    assert combine([a, a], [1.0, -1.0]).nnz == a.nnz
+
+
+def test_rows_that_are_not_in_order_and_matrices_that_do_not_fit():
+    unsorted = csr_array((np.ones(3), [2, 0, 2], [0, 3]), shape=(1, 3))
+    assert_array_equal(combine([unsorted, unsorted]).toarray(), [[2, 0, 4]])
+    with pytest.raises(ValueError, match="do not add"):
+        combine([csr_array((1, 2)), csr_array((2, 1))])
+
+
+@pytest.mark.parametrize("n_columns", [3, 64, 9000])
+def test_transposed_products_are_dense_ones(n_columns):
+    a, b = random_matrix(1, (50, 30), 0.2), random_matrix(2, (50, n_columns), 0.1)
+    found = transposed_product(a, b, np.float64)
+    assert_allclose(found.toarray(), a.toarray().T @ b.toarray(), atol=1e-13)
+    assert found.has_canonical_format
+    assert_array_equal(found.indices, (abs(a).T @ abs(b)).tocsr().sorted_indices().indices)
+
+
+def test_small_entries_and_all_but_the_largest_are_dropped():
+    a = csr_array(np.random.default_rng(0).standard_normal((9, 40)))
+    levels, dense = np.linspace(0, 2, 9), a.toarray()
+    assert_array_equal(drop_small(a, levels).toarray(), np.where(np.abs(dense) >= levels[:, None], dense, 0))
+    cut = largest_of_rows(a, 7).toarray()
+    assert_array_equal((cut != 0).sum(axis=1), np.full(9, 7))
+    smallest_kept = np.where(cut != 0, np.abs(cut), np.inf).min(axis=1)
+    assert (smallest_kept >= np.sort(np.abs(dense), axis=1)[:, -7]).all()
+
+
+@dataclass(frozen=True)
+class CrossPass(Pass):
+    """Adds up words times labels."""
+
+    block_rows = 16
+
+    def specs(self):
+        spec = SumSpec((self.n_words, 12), "float32", tall="words", sparse=True, n_bytes=1000)
+        return {"cross": spec, "total": SumSpec(())}
+
+    def add(self, sums, block, rows):
+        ones = csr_array(block.labels.astype(np.float32))
+        sums["cross"].add(transposed_product(block.words.astype(np.float32), ones))
+        sums["total"] += block.words.sum()
+
+
+def cross(engine, terms=None, pruning=None):
+    """Run the pass and return the matrix that `Engine.combine` makes of its runs."""
+    found = {}
+
+    def finish(tallies):
+        found["runs"] = tallies.runs["cross"]
+        stored = engine.combine([Term(tallies.runs["cross"]), *(terms or ())], pruning)
+        found["matrix"] = stored.to_scipy().copy()
+        found["total"] = float(tallies.sums["total"])
+        return TallResult({}, {})
+
+    engine.run_tall(CrossPass(engine.corpus.n_words), finish)
+    return found
+
+
+def expected_cross(corpus):
+    blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
+    return sum(b.words.toarray().T @ b.labels.toarray().astype(float) for b in blocks)
+
+
+@pytest.mark.parametrize(("run_entries", "slab_entries"), [(1 << 24, 1 << 22), (200, 150)])
+def test_runs_and_slabs_of_any_size_add_up_to_the_product(run_entries, slab_entries, monkeypatch):
+    corpus = random_corpus(n=400, d=90, density=0.1, shard_documents=50)
+    monkeypatch.setattr(sparse, "RUN_ENTRIES", run_entries)
+    monkeypatch.setattr(sparse, "SLAB_ENTRIES", slab_entries)
+    with open_engine(corpus) as engine:
+        found = cross(engine)
+        assert not list((engine.directory.path / "partial").glob("**/*.data"))
+    assert_array_equal(found["matrix"].toarray(), expected_cross(corpus))
+    assert len(found["runs"].prefixes) == 8 if run_entries > 1000 else len(found["runs"].prefixes) > 8
+
+
+def test_a_sum_of_scaled_matrices_without_its_small_entries(monkeypatch):
+    corpus = random_corpus(n=400, d=90, density=0.1, shard_documents=50)
+    monkeypatch.setattr(sparse, "SLAB_ENTRIES", 150)
+    rng = np.random.default_rng(0)
+    own = csr_array(np.where(rng.random((90, 12)) < 0.5, rng.standard_normal((90, 12)), 0))
+    rows, columns = rng.random(90), rng.random(12)
+    pruning = Pruning(row_entries=6, share=0.8, quantile=0.9)
+    results = []
+    for rule in (None, pruning):
+        with open_engine(corpus) as engine:
+            results.append(cross(engine, [Term(Csr.of(own), 3.0, rows, columns)], rule)["matrix"].toarray())
+    whole, found = results
+    expected = expected_cross(corpus) + 3.0 * rows[:, None] * own.toarray() * columns
+    assert_allclose(whole, expected, rtol=1e-5, atol=1e-6)
+    order = np.sort(np.abs(whole), axis=1)[:, ::-1]
+    kept = np.where(np.abs(whole) >= order[:, 5:6], whole, 0)
+    level = 0.8 * np.quantile(np.abs(kept[kept != 0]), 0.9)
+    assert_allclose(found, np.where(np.abs(kept) >= level, kept, 0), rtol=1e-6)
+    assert (found != 0).sum() < (kept != 0).sum()
+
+
+def test_a_run_that_is_cut_short_is_told(monkeypatch):
+    corpus = random_corpus(n=100, d=30, density=0.2, shard_documents=50)
+    with open_engine(corpus) as engine:
+
+        def finish(tallies):
+            path = f"{tallies.runs['cross'].prefixes[0]}.data"
+            with open(path, "r+b") as stream:
+                stream.truncate(8)
+            engine.combine([Term(tallies.runs["cross"])])
+
+        with pytest.raises(StoreError, match=r"\.data: expected \d+ numbers, got 2"):
+            engine.run_tall(CrossPass(corpus.n_words), finish)
+
+
+@pytest.mark.cluster
+def test_workers_change_no_bit(tmp_path):
+    corpus = random_corpus(n=400, d=90, density=0.1, shard_documents=50)
+    found = []
+    for n_workers in (0, 2):
+        with open_executor(workers=n_workers) as executor, open_engine(corpus, None, executor) as engine:
+            found.append(cross(engine, pruning=Pruning(5, 0.3)))
+    assert found[0]["total"] == found[1]["total"]
+    for name in ("data", "indices", "indptr"):
+        assert getattr(found[0]["matrix"], name).tobytes() == getattr(found[1]["matrix"], name).tobytes()
