@@ -17,7 +17,7 @@ head                score of label l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -30,8 +30,7 @@ from distmom.engine import Csr, MixedRows
 from distmom.models.kernels import (
     add_sparse_scores,
     add_votes,
-    invert_rows,
-    mask_rows,
+    fill_lists,
     nearest_rows,
     top_by_states,
     top_labels,
@@ -81,7 +80,7 @@ class Query:
 
     def nearest(self, index: NeighborsHead, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The k or more nearest indexed rows, found once for heads that share an index."""
-        key = id(index.rows.data)
+        key = id(index.lists.data)
         known = self._neighbors.get(key)
         if known is None or known[0].shape[1] < min(k, len(index.alive)):
             known = self._neighbors[key] = index.search(self.features, k)
@@ -122,13 +121,20 @@ class StateHead:
 
         Documents whose posterior is so flat that the lists of the states do not tell are scored in full.
         """
-        posterior, _ = posteriors(query.block, self.log_topics, self.log_weights)
-        scaled = (factor * self.factor * posterior).astype(np.float32)
-        states = np.asarray(self.label_states, np.float32)
+        scaled, states = self._scaled(query, factor), np.asarray(self.label_states, np.float32)
         labels, values, found = top_by_states(scaled, states, self.ranked, k)
         for row in np.flatnonzero(found == 0):
             labels[row : row + 1], values[row : row + 1] = top_labels(scaled[row : row + 1] @ states.T, k)
         return labels, values
+
+    def scores_at(self, query: Query, labels: np.ndarray) -> np.ndarray:
+        """Return the scores of some labels (n, c) of every document."""
+        scaled, states = self._scaled(query, 1.0), np.asarray(self.label_states, np.float32)
+        return np.asarray(np.einsum("nch,nh->nc", states[labels], scaled))
+
+    def _scaled(self, query: Query, factor: float) -> np.ndarray:
+        posterior, _ = posteriors(query.block, self.log_topics, self.log_weights)
+        return np.asarray((factor * self.factor * posterior).astype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -177,24 +183,12 @@ class NeighborsHead:
 
     Attributes
     ----------
-    rows : Csr
-        Indexed rows of A (N, d).
     lists : Csr
-        Their transpose (d, N).
-    largest : ndarray of shape (d,)
-        Largest value of each word.
+        For every word the indexed rows of A that hold it, and their values (d, N).
     labels : Csr
         Labels of the indexed rows (N, L).
     alive : ndarray of shape (N,), uint8
         Rows that may vote.
-    bits : ndarray of shape (d,), int8
-        Bit of each of the 64 most frequent words in the masks, -1 of the others.
-    masks : ndarray of shape (N,), uint64
-        Which of those words the indexed rows hold.
-    scale : ndarray of shape (d,), float32
-        Inverse document frequencies.
-    caps : ndarray of shape (N,), float32
-        Largest ratio of a value to the scale of its word, over those words of a row.
     n_neighbors : int
     power : float
         A neighbour votes with its cosine to this power; votes sum to one.
@@ -202,54 +196,29 @@ class NeighborsHead:
         Weights of the votes and of each label's largest cosine.
     """
 
-    rows: Csr
     lists: Csr
-    largest: Any
     labels: Csr
     alive: Any
-    bits: Any
-    masks: Any
-    scale: Any
-    caps: Any
     n_neighbors: int = 75
     power: float = 3.0
     factor: float = 1.0
     best: float = 0.0
 
     @classmethod
-    def build(
-        cls,
-        rows: Csr,
-        labels: Csr,
-        idf: np.ndarray,
-        alive: np.ndarray | None = None,
-        put: Callable[[np.ndarray], Any] = np.asarray,
-    ) -> NeighborsHead:
-        """Index feature rows (N, d), tf-idf with the given weights of words, with their labels (N, L).
-
-        ``put`` is applied to every array that is made; rows and labels are kept as they are.
-        """
-        own = rows.opened()
-        n, d = len(own.indptr) - 1, rows.n_columns
-        scale = idf.astype(np.float32)
-        indptr, holders, values, largest = invert_rows(own.indptr, own.indices, own.data, d)
-        bits = np.full(d, -1, np.int8)
-        bits[np.argsort(-np.diff(indptr), kind="stable")[:64]] = np.arange(min(d, 64))
-        masks, caps = mask_rows(own.indptr, own.indices, own.data, bits, scale)
-        lists = Csr(put(indptr), put(holders), put(values), n)
-        voters = np.ones(n, np.uint8) if alive is None else alive.astype(np.uint8)
-        return cls(
-            rows, lists, put(largest), labels, put(voters), put(bits), put(masks), put(scale), put(caps)
-        )
+    def build(cls, rows: Csr, labels: Csr) -> NeighborsHead:
+        """Index feature rows (N, d) with their labels (N, L); all may vote."""
+        n = len(rows.indptr) - 1
+        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows.indices, minlength=rows.n_columns))])
+        holders, values = np.empty(len(rows.indices), np.int32), np.empty(len(rows.indices), np.float32)
+        fill_lists(rows.indptr, rows.indices, rows.data, 0, indptr[:-1].copy(), holders, values)
+        return cls(Csr(indptr, holders, values, n), labels, np.ones(n, np.uint8))
 
     def search(self, features: csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and cosines of the k nearest indexed rows (see `nearest_rows`)."""
         k = min(k, len(self.alive))
         return nearest_rows(
             features.indptr, features.indices, features.data,
-            self.lists.indptr, self.lists.indices, self.lists.data, self.largest,
-            self.rows.indptr, self.rows.indices, self.rows.data, self.alive,
-            self.bits, self.masks, self.scale, self.caps, k,
+            self.lists.indptr, self.lists.indices, self.lists.data, self.alive, k,
         )  # fmt: skip
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
@@ -363,9 +332,9 @@ class Scorer:
             labels[window], values[window] = top_labels(self.scores(self.query(part)), k)
         return labels, values
 
-    def blocks(self, block: Block) -> Iterator[tuple[slice, Block]]:
+    def blocks(self, block: Block, min_rows: int = MIN_ROWS) -> Iterator[tuple[slice, Block]]:
         """Cut a block so that its dense scores stay small."""
-        step = max(MIN_ROWS, SCORES_BYTES // (4 * max(1, self.n_labels)))
+        step = max(min_rows, SCORES_BYTES // (4 * max(1, self.n_labels)))
         for start in range(0, block.n_documents, step):
             window = slice(start, min(start + step, block.n_documents))
             yield window, block.take(window)

@@ -8,6 +8,8 @@ from distmom.compiled import compiled
 
 #: labels that are looked at together for one that enters a list of the best
 WINDOW = 128
+#: indexed rows whose products are accumulated together
+ROW_WINDOW = 1 << 17
 
 
 @compiled
@@ -200,66 +202,35 @@ def top_by_states(
 
 
 @compiled
-def invert_rows(
-    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, d: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the inverted lists of rows: for every word, the rows that hold it in rising order, and their values.
-
-    Returns
-    -------
-    indptr : ndarray of shape (d + 1,), int64
-    rows : ndarray of shape (nnz,), int32
-    values : ndarray of shape (nnz,), float32
-    largest : ndarray of shape (d,), float32
-        Largest value of every word.
-    """
-    starts = np.zeros(d + 1, np.int64)
-    for p in range(indices.shape[0]):
-        starts[indices[p] + 1] += 1
-    for v in range(d):
-        starts[v + 1] += starts[v]
-    free = starts[:d].copy()
-    rows, values = np.empty(indices.shape[0], np.int32), np.empty(indices.shape[0], np.float32)
-    largest = np.zeros(d, np.float32)
-    for i in range(indptr.shape[0] - 1):
-        for p in range(indptr[i], indptr[i + 1]):
-            v = indices[p]
-            at = free[v]
-            rows[at] = i
-            values[at] = data[p]
-            free[v] = at + 1
-            largest[v] = max(largest[v], data[p])
-    return starts, rows, values, largest
-
-
-@compiled
-def mask_rows(
-    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, bits: np.ndarray, scale: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of 64 words every row holds, and the largest ratio of their values to the scale of the word.
+def fill_lists(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    first: int,
+    free: np.ndarray,
+    rows: np.ndarray,
+    values: np.ndarray,
+) -> None:
+    """Add rows to inverted lists: for every word, the rows that hold it in rising order, and their values.
 
     Parameters
     ----------
     indptr, indices, data : ndarray
         Rows in CSR.
-    bits : ndarray of shape (d,), int8
-        Bit of each of those words, -1 of the others.
-    scale : ndarray of shape (d,), float32
-
-    Returns
-    -------
-    masks : ndarray of shape (n,), uint64
-    caps : ndarray of shape (n,), float32
+    first : int
+        Number of the first row.
+    free : ndarray of shape (d,), int64
+        Where the next row of every word goes; moved on.
+    rows : ndarray of shape (nnz,), int32
+    values : ndarray of shape (nnz,), float32
+        Changed in place.
     """
-    n = indptr.shape[0] - 1
-    masks, caps = np.zeros(n, np.uint64), np.zeros(n, np.float32)
-    for i in range(n):
+    for i in range(indptr.shape[0] - 1):
         for p in range(indptr[i], indptr[i + 1]):
-            v = indices[p]
-            if bits[v] >= 0:
-                masks[i] |= np.uint64(1) << np.uint64(bits[v])
-                caps[i] = max(caps[i], data[p] / max(scale[v], np.float32(1e-30)))
-    return masks, caps
+            at = free[indices[p]]
+            rows[at] = first + i
+            values[at] = data[p]
+            free[indices[p]] = at + 1
 
 
 @compiled
@@ -270,47 +241,26 @@ def nearest_rows(
     lists_indptr: np.ndarray,
     lists_rows: np.ndarray,
     lists_data: np.ndarray,
-    largest: np.ndarray,
-    rows_indptr: np.ndarray,
-    rows_indices: np.ndarray,
-    rows_data: np.ndarray,
     alive: np.ndarray,
-    bits: np.ndarray,
-    masks: np.ndarray,
-    scale: np.ndarray,
-    caps: np.ndarray,
     k: int,
+    window: int = ROW_WINDOW,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k indexed rows of largest inner product with every query row, exactly.
 
-    Lists are read from the shortest on. A row met with partial product p over the words read so far, whose
-    part of the query has length a, can gain at most ``b sqrt(1 - (p / a)^2)`` from the unread words, b the
-    length of their part of the query, as indexed rows have length at most one; and at most the sum of the
-    largest entries of those words. Once that is below the k-th best partial product for a row not met yet
-    (p = 0), the unread lists, the long ones of common words, are skipped. Of a row met, a mask tells which
-    common words it holds at all: b counts those alone, and no value exceeds the row's cap times the scale of
-    the word. The few rows that can still enter are multiplied in full.
+    Products are accumulated over windows of indexed rows that stay in the processor's cache, for all queries
+    before the next window: a list is read once from memory for all queries that hold its word.
 
     Parameters
     ----------
     indptr, indices, data : ndarray
         Query rows in CSR, non-negative.
     lists_indptr, lists_rows, lists_data : ndarray
-        For every word the indexed rows that hold it.
-    largest : ndarray of shape (d,)
-        Largest value of every word over the indexed rows.
-    rows_indptr, rows_indices, rows_data : ndarray
-        The indexed rows in CSR, of Euclidean length at most one.
+        For every word the indexed rows that hold it, rising.
     alive : ndarray of shape (N,), uint8
         Rows that may be returned.
-    bits : ndarray of shape (d,), int8
-        Bit of each common word in the masks, -1 of the others.
-    masks : ndarray of shape (N,), uint64
-        Common words of the indexed rows.
-    scale : ndarray of shape (d,), float32
-    caps : ndarray of shape (N,), float32
-        Largest ratio of a value to the scale of its word, over the common words of a row.
     k : int
+    window : int
+        Indexed rows whose products are accumulated together.
 
     Returns
     -------
@@ -318,129 +268,46 @@ def nearest_rows(
         By falling product, ties by smaller row; -1 where fewer than k rows share a word.
     products : ndarray of shape (n, k), float32
     """
-    n, n_rows = indptr.shape[0] - 1, rows_indptr.shape[0] - 1
-    found = np.full((n, k), -1, np.int32)
+    n, n_rows = indptr.shape[0] - 1, alive.shape[0]
+    found = np.full((n, k), 2147483647, np.int32)
     products = np.zeros((n, k), np.float32)
-    # Rows met get slots in the order of meeting, so that only one array is read at random; -2 never votes.
-    slot = np.empty(n_rows, np.int32)
-    for r in range(n_rows):
-        slot[r] = -1 if alive[r] else -2
-    partial = np.empty(n_rows, np.float32)
-    touched = np.empty(n_rows, np.int32)
-    query = np.zeros(lists_indptr.shape[0] - 1, np.float32)
-    heap_ids = np.empty(k, np.int32)
-    heap = np.empty(k, np.float32)
-    unread_bits = np.empty(64, np.uint64)
-    unread_squares = np.empty(64)
-    unread_scaled = np.empty(64)
-    # Products in float32 and bounds round differently; the margin keeps bounds bounds.
-    margin = 1e-5
-    for i in range(n):
-        start, stop = indptr[i], indptr[i + 1]
-        n_words = stop - start
-        cost = np.empty(n_words, np.int64)
-        rest_sum, rest_square = 0.0, 0.0
-        for p in range(start, stop):
-            v = indices[p]
-            query[v] = data[p]
-            cost[p - start] = lists_indptr[v + 1] - lists_indptr[v]
-            rest_sum += data[p] * largest[v]
-            rest_square += data[p] * data[p]
-        order = np.argsort(cost)
-        read_square = 0.0
-        n_touched = 0
-        cut = 0.0
-        complete = True
-        for step in range(n_words):
-            p = start + order[step]
-            v, x = indices[p], data[p]
-            gain = min(rest_sum, np.sqrt(max(rest_square, 0.0))) + margin
-            # A selection costs less than reading half as many entries of a list.
-            if n_touched >= k and 2 * cost[order[step]] > n_touched:
-                heap[:] = 0.0
-                heap_ids[:] = 0
-                for t in range(n_touched):
-                    s = partial[t]
-                    if s > heap[0]:
-                        heap[0] = s
-                        _sift_down(heap, heap_ids, k)
-                if heap[0] > gain:
-                    complete = False
-                    cut = heap[0]
-                    break
-            for q in range(lists_indptr[v], lists_indptr[v + 1]):
-                r = lists_rows[q]
-                t = slot[r]
-                if t >= 0:
-                    partial[t] += x * lists_data[q]
-                elif t == -1:
-                    slot[r] = n_touched
-                    touched[n_touched] = r
-                    partial[n_touched] = x * lists_data[q]
-                    n_touched += 1
-            rest_sum -= x * largest[v]
-            rest_square -= x * x
-            read_square += x * x
-        rest_length = np.sqrt(max(rest_square, 0.0))
-        n_unread = 0
-        other_square = 0.0
-        if not complete:
-            for j in range(step, n_words):
-                p = start + order[j]
-                b = bits[indices[p]]
-                if b >= 0:
-                    unread_bits[n_unread] = np.uint64(b)
-                    unread_squares[n_unread] = data[p] * data[p]
-                    unread_scaled[n_unread] = data[p] * scale[indices[p]]
-                    n_unread += 1
-                else:
-                    other_square += data[p] * data[p]
-        other_length = np.sqrt(other_square)
-        heap[:] = 0.0
-        heap_ids[:] = np.int32(2147483647)
-        low = 0.0
-        # The rows of largest partial product first: they raise the bar for the many others.
-        for half in range(2):
-            if half == 1 and not complete:
-                # The smallest p with p + b sqrt(1 - (p / a)^2) at the bar.
-                bar = max(cut, heap[0]) - margin
-                ratio = 1.0 + rest_length * rest_length / read_square
-                root = bar * bar - ratio * (bar * bar - rest_length * rest_length)
-                low = max((bar - np.sqrt(max(root, 0.0))) / ratio - margin, bar - rest_sum)
-            for t in range(n_touched):
-                s = partial[t]
-                if s == 0.0 or s < low or (half == 0 and s < cut):
+    at = lists_indptr[indices]
+    sums = np.zeros(window, np.float32)
+    keys = sums.view(np.int32)
+    for first in range(0, n_rows, window):
+        last = min(first + window, n_rows)
+        for i in range(n):
+            met = False
+            for p in range(indptr[i], indptr[i + 1]):
+                x = np.float32(data[p])
+                start, stop = at[p], lists_indptr[indices[p] + 1]
+                if last < n_rows:
+                    stop = start + np.searchsorted(lists_rows[start:stop], last)
+                for q in range(start, stop):
+                    sums[np.uint32(lists_rows[q] - first)] += x * lists_data[q]
+                met |= stop > start
+                at[p] = stop
+            if not met:
+                continue
+            ids, best = found[i], products[i]
+            best_keys = best.view(np.int32)
+            for start in range(0, last - first, WINDOW):
+                stop = min(start + WINDOW, last - first)
+                # The bits of floats from zero on are ordered like integers.
+                if _largest(keys[start:stop]) <= best_keys[0]:
                     continue
-                r = touched[t]
-                partial[t] = 0.0
-                if not complete:
-                    if half == 1:
-                        mask = masks[r]
-                        square, scaled = other_square, 0.0
-                        for u in range(n_unread):
-                            has = np.float64((mask >> unread_bits[u]) & np.uint64(1))
-                            square += unread_squares[u] * has
-                            scaled += unread_scaled[u] * has
-                        free = np.sqrt(1.0 - min(1.0, s * s / read_square))
-                        most = min(np.sqrt(square) * free, scaled * caps[r] + other_length * free)
-                        if s + most + margin < max(cut, heap[0]):
-                            continue
-                    s = np.float32(0.0)
-                    for q in range(rows_indptr[r], rows_indptr[r + 1]):
-                        s += query[rows_indices[q]] * rows_data[q]
-                if s > heap[0] or (s == heap[0] and s > 0.0 and r < heap_ids[0]):
-                    heap[0] = s
-                    heap_ids[0] = r
-                    _sift_down(heap, heap_ids, k)
-        for t in range(n_touched):
-            slot[touched[t]] = -1
-        _sort_heap(heap, heap_ids)
+                for j in range(start, stop):
+                    # Rows come in rising order, so an equal product never replaces an earlier row.
+                    if sums[j] > best[0] and alive[first + j]:
+                        best[0] = sums[j]
+                        ids[0] = first + j
+                        _sift_down(best, ids, k)
+            sums[: last - first] = 0.0
+    for i in range(n):
+        _sort_heap(products[i], found[i])
         for j in range(k):
-            if heap[j] > 0.0:
-                found[i, j] = heap_ids[j]
-                products[i, j] = heap[j]
-        for p in range(start, stop):
-            query[indices[p]] = 0.0
+            if products[i, j] <= 0.0:
+                found[i, j] = -1
     return found, products
 
 

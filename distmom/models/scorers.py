@@ -27,6 +27,7 @@ from distmom.engine import (
 from distmom.engine.passes import transform_fields
 from distmom.engine.state import release_maps
 from distmom.models.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
+from distmom.models.kernels import fill_lists
 from distmom.models.tall import orthonormal_basis
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients
@@ -51,7 +52,7 @@ class Features:
 
     Attributes
     ----------
-    idf : ndarray of shape (d,)
+    idf : StoredArray of shape (d,)
     selection : Selection or None
         Documents that are fitted on.
     cross : tuple of Csr
@@ -64,7 +65,7 @@ class Features:
         Number of documents fitted on.
     """
 
-    idf: np.ndarray
+    idf: StoredArray
     selection: Selection | None
     cross: tuple[Csr, ...]
     squares: np.ndarray
@@ -76,7 +77,7 @@ def fit_features(engine: Engine, selection: Selection | None) -> Features:
     """Run the cross-moment pass."""
     corpus = engine.corpus
     idf = inverse_document_frequency(np.asarray(corpus.document_frequency), corpus.n_documents)
-    return _cross(engine, idf, selection)
+    return _cross(engine, engine.put(idf), selection)
 
 
 def n_products(corpus: Corpus | MemoryCorpus, extra: float = 0.0) -> int:
@@ -85,7 +86,7 @@ def n_products(corpus: Corpus | MemoryCorpus, extra: float = 0.0) -> int:
     return int(sum(s.nnz_words * (s.nnz_labels / max(s.n_documents, 1) + extra) for s in shards))
 
 
-def _cross(engine: Engine, idf: np.ndarray, selection: Selection | None) -> Features:
+def _cross(engine: Engine, idf: StoredArray, selection: Selection | None) -> Features:
     corpus = engine.corpus
     pass_ = CrossMomentPass(
         corpus.n_words, selection, n_labels=corpus.n_labels, idf=idf, n_products=n_products(corpus)
@@ -315,7 +316,7 @@ def _residual_pass(
         n_labels=corpus.n_labels,
         idf=features.idf,
         weights=weights,
-        inverse_diagonal=inverse.astype(np.float32),
+        inverse_diagonal=engine.put(inverse.astype(np.float32)),
         leave_out=leave_out,
     )
     return replace(pass_, n_products=n_products(corpus, pass_.n_negatives))
@@ -402,34 +403,29 @@ def sparse_head(engine: Engine, *parts: tuple[Sequence[Term], float]) -> SparseH
 def fit_neighbors(engine: Engine, features: Features) -> NeighborsHead:
     """Index the tf-idf rows of the corpus; rows outside the selection are there but may not vote.
 
-    The arrays of the head are stored ones.
+    The lists are filled in memory, shard by shard; the arrays of the head are stored ones.
     """
-    corpus, directory, chosen = engine.corpus, engine.directory, features.selection
-    lengths: list[np.ndarray] = []
+    corpus, chosen, idf = engine.corpus, features.selection, features.idf.load()
+    indptr = _ends([np.asarray(corpus.document_frequency)])
+    free = indptr[:-1].copy()
+    rows, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
+    labels: list[np.ndarray] = []
     n_labels: list[np.ndarray] = []
     alive: list[np.ndarray] = []
-    with (
-        directory.writer("int32") as indices,
-        directory.writer("float32") as data,
-        directory.writer("int32") as labels,
-    ):
-        for i in range(len(corpus.shards)):
-            block = corpus.read_shard(i)
-            rows = tfidf_rows(block.words, features.idf, np.float32)
-            indices.append(rows.indices)
-            data.append(rows.data)
-            labels.append(block.labels.indices)
-            lengths.append(np.diff(rows.indptr))
-            n_labels.append(np.diff(block.labels.indptr))
-            n = block.n_documents
-            alive.append(np.ones(n, bool) if chosen is None else chosen.mask(block.first, n))
-    ones = engine.put(np.ones(int(sum(map(np.sum, n_labels))), np.uint8))
-    return NeighborsHead.build(
-        Csr(engine.put(_ends(lengths)), indices.stored, data.stored, corpus.n_words),
-        Csr(engine.put(_ends(n_labels)), labels.stored, ones, corpus.n_labels),
-        features.idf,
-        np.concatenate(alive),
-        engine.put,
+    for i in range(len(corpus.shards)):
+        block = corpus.read_shard(i)
+        a = tfidf_rows(block.words, idf, np.float32)
+        fill_lists(a.indptr, a.indices, a.data, block.first, free, rows, values)
+        labels.append(block.labels.indices)
+        n_labels.append(np.diff(block.labels.indptr))
+        n = block.n_documents
+        alive.append(np.ones(n, bool) if chosen is None else chosen.mask(block.first, n))
+    of_rows = _ends(n_labels)
+    ones = np.ones(of_rows[-1], np.uint8)
+    return NeighborsHead(
+        Csr(engine.put(indptr), engine.put(rows), engine.put(values), corpus.n_documents),
+        Csr(engine.put(of_rows), engine.put(np.concatenate(labels)), engine.put(ones), corpus.n_labels),
+        engine.put(np.concatenate(alive).astype(np.uint8)),
     )
 
 

@@ -16,13 +16,15 @@ from distmom.compiled import compiled
 from distmom.corpus import Block
 from distmom.engine import Engine, Pass, Rows, Selection, Sums, SumSpec
 from distmom.engine.passes import transform_fields
-from distmom.models.heads import Scorer
+from distmom.models.heads import Scorer, StateHead
 from distmom.models.kernels import top_labels
 
 #: below this number of labels all of them are candidates
 ALL_LABELS = 1000
 #: labels that each head brings into the candidates of a document
 PER_HEAD = 30
+#: documents at least that are scored together, by all heads
+MIN_ROWS = 16
 #: weights tried for each head, relative to its mean best score
 GRID = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
 #: documents on which AUC is measured for every trial
@@ -57,7 +59,7 @@ class CandidatesPass(Pass):
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         assert self.scorer is not None
-        parts = [self._candidates(part) for _, part in self.scorer.blocks(block)]
+        parts = [self._candidates(part) for _, part in self.scorer.blocks(block, MIN_ROWS)]
         sums["n_documents"] += block.n_documents
         if not parts:
             parts = [self._candidates(block)]
@@ -69,28 +71,42 @@ class CandidatesPass(Pass):
         query = scorer.query(block)
         n, n_heads, n_labels = block.n_documents, len(scorer.heads), scorer.n_labels
         every = n_labels <= ALL_LABELS
-        width = n_labels if every else PER_HEAD * n_heads
-        by_head, tops = [], []
-        for _, head in scorer.heads:
-            out = np.zeros((n, n_labels), np.float32)
-            head.add_scores(query, 1.0, out)
-            by_head.append(out)
-            if not every:
-                tops.append(top_labels(out, min(PER_HEAD, n_labels))[0])
+        depth = min(PER_HEAD, n_labels)
+        width = n_labels if every else depth * n_heads
+        dense: dict[int, np.ndarray] = {}
+        tops, best = [], []
+        for h, (_, head) in enumerate(scorer.heads):
+            if isinstance(head, StateHead) and not every:
+                # Few of its many labels need to be looked at.
+                labels, values = head.top(query, 1.0, depth)
+                best.append(values[:, 0])
+            else:
+                dense[h] = np.zeros((n, n_labels), np.float32)
+                head.add_scores(query, 1.0, dense[h])
+                best.append(dense[h].max(axis=1))
+                labels = np.zeros((n, 0), np.int32) if every else top_labels(dense[h], depth)[0]
+            tops.append(labels)
         if every:
             labels = np.broadcast_to(np.arange(n_labels, dtype=np.int32), (n, n_labels)).copy()
         else:
             labels = np.sort(np.hstack(tops), axis=1) if n else np.zeros((0, width), np.int32)
             labels[:, 1:][labels[:, 1:] == labels[:, :-1]] = -1
-        scores = np.stack([np.take_along_axis(s, np.maximum(labels, 0), axis=1) for s in by_head], axis=1)
+        known = np.maximum(labels, 0)
+        scores = np.stack(
+            [
+                np.take_along_axis(dense[h], known, axis=1) if h in dense else head.scores_at(query, known)
+                for h, (_, head) in enumerate(scorer.heads)
+            ],
+            axis=1,
+        )
         truth = np.zeros((n, n_labels), np.uint8)
         owner = np.repeat(np.arange(n), np.diff(block.labels.indptr))
         truth[owner, block.labels.indices] = 1
-        found = np.take_along_axis(truth, np.maximum(labels, 0), axis=1) * (labels >= 0)
+        found = np.take_along_axis(truth, known, axis=1) * (labels >= 0)
         return {
             "labels": labels,
             "scores": scores,
-            "best": np.stack([s.max(axis=1) for s in by_head], axis=1),
+            "best": np.stack(best, axis=1),
             "truth": found.astype(np.uint8),
             "n_true": np.diff(block.labels.indptr).astype(np.int32),
         }

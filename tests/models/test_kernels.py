@@ -1,11 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.sparse import csr_array, random_array
+from scipy.sparse import csr_array, random_array, vstack
 
 from distmom.engine import Csr, MixedRows
 from distmom.models.heads import NeighborsHead, StateHead, rank_labels
-from distmom.models.kernels import add_sparse_scores, add_votes, top_by_states, top_labels
+from distmom.models.kernels import add_sparse_scores, add_votes, nearest_rows, top_by_states, top_labels
 from distmom.moments.residuals import hard_scores
 
 
@@ -45,7 +47,7 @@ def test_neighbors_are_exact(k, density):
     rows, queries = unit(sparse(400, 60, density, 1)), unit(sparse(30, 60, density, 2))
     alive = np.random.default_rng(3).random(400) < 0.9
     labels = Csr.of(csr_array((400, 5)), np.uint8)
-    head = NeighborsHead.build(Csr.of(rows), labels, np.linspace(1, 9, 60), alive)
+    head = replace(NeighborsHead.build(Csr.of(rows), labels), alive=alive.astype(np.uint8))
     found, cosines = head.search(queries, k)
     exact = (queries @ rows.T).toarray()
     exact[:, ~alive] = 0
@@ -58,16 +60,22 @@ def test_neighbors_are_exact(k, density):
         assert_allclose(exact[i, found[i][real]], cosines[i][real], atol=1e-6)
 
 
-def test_neighbors_skip_long_lists_without_losing_rows():
-    """A word in every row makes long lists; rare words decide."""
-    rng = np.random.default_rng(0)
-    rare = sparse(5000, 200, 0.01, 4).toarray() * 10
-    common = 0.05 + 0.01 * rng.random((5000, 3))
-    rows = unit(csr_array(np.hstack([rare, common]).astype(np.float32)))
-    queries = csr_array(rows[:40])
-    head = NeighborsHead.build(Csr.of(rows), Csr.of(csr_array((5000, 1)), np.uint8), rng.random(203))
-    _, cosines = head.search(queries, 20)
-    assert_allclose(cosines, -np.sort(-(queries @ rows.T).toarray(), axis=1)[:, :20], atol=1e-6)
+@pytest.mark.parametrize("window", [100, 128, 1000, 5000])
+def test_neighbors_do_not_depend_on_windows_of_rows(window):
+    """Of rows of equal product the first are taken, whichever windows they lie in."""
+    half = unit(sparse(2500, 30, 0.1, 4))
+    rows, queries = csr_array(vstack([half, half])), unit(sparse(40, 30, 0.1, 5))
+    alive = (np.random.default_rng(6).random(5000) < 0.9).astype(np.uint8)
+    lists = csr_array(rows.T.tocsr())
+    found, products = nearest_rows(
+        queries.indptr, queries.indices, queries.data, lists.indptr.astype(np.int64), lists.indices, lists.data,
+        alive, 20, window,
+    )  # fmt: skip
+    exact = (queries @ rows.T).toarray()
+    exact[:, alive == 0] = 0
+    assert_allclose(products, -np.sort(-exact, axis=1)[:, :20], atol=1e-6)
+    for i, j in np.argwhere(found[:, :-1] >= 0):
+        assert products[i, j] > products[i, j + 1] or found[i, j] < found[i, j + 1]
 
 
 def test_sparse_scores_and_votes():
