@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from distmom.clock import spend
 from distmom.corpus.arrays import decode_group, decode_matrix
 from distmom.corpus.block import Block
 from distmom.corpus.storage import AccessError, Storage, check_digest, open_storage, place_of
@@ -381,11 +382,13 @@ def read_block(storage: Storage, shard: ShardInfo, widths: tuple[int, int], valu
     """
     prefix = f"shards/{shard.id}"
     place = f"{storage.root}/{prefix}"
-    _, entries = _read_record(storage, shard)
-    content = storage.read_all({f"{prefix}/{key}": entry for key, entry in entries.items()})
-    files = {key: content[f"{prefix}/{key}"] for key in entries}
-    words = decode_matrix(place, files, "words", (shard.n_documents, widths[0]), VALUE_TYPES[values])
-    labels = decode_matrix(place, files, "labels", (shard.n_documents, widths[1]), "uint8")
+    with spend("read"):
+        _, entries = _read_record(storage, shard)
+        content = storage.read_all({f"{prefix}/{key}": entry for key, entry in entries.items()})
+    with spend("decompress"):
+        files = {key: content[f"{prefix}/{key}"] for key in entries}
+        words = decode_matrix(place, files, "words", (shard.n_documents, widths[0]), VALUE_TYPES[values])
+        labels = decode_matrix(place, files, "labels", (shard.n_documents, widths[1]), "uint8")
     if (words.nnz, labels.nnz) != (shard.nnz_words, shard.nnz_labels):
         raise StoreError(
             f"{place}: stored elements: expected {shard.nnz_words} and {shard.nnz_labels}, "

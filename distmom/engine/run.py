@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from distmom.clock import add_spent, spend, taken
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine.csr import Csr
 from distmom.engine.executors import Executor, InProcess
@@ -114,12 +115,24 @@ class PassResult:
 
 @dataclass
 class Timing:
-    """How long one pass took."""
+    """How long one pass took.
+
+    Attributes
+    ----------
+    name : str
+    seconds : float
+    n_documents : int
+    resumed : bool
+    spent : dict of str to float
+        Seconds of all tasks together, by kind of work: ``read``, ``decompress``, ``kernels``, ``merge`` (adding
+        up partial sums, and reading those in files), ``write``.
+    """
 
     name: str
     seconds: float
     n_documents: int
     resumed: bool
+    spent: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -190,6 +203,8 @@ class Engine:
         Receives `PassStarted`, `GroupDone` and `PassDone`.
     timings : list of Timing
         One entry a pass.
+    spent : dict of str to float
+        Seconds of all tasks so far, by kind of work, and of the tensor's ``decomposition``.
     """
 
     corpus: Corpus | MemoryCorpus
@@ -198,6 +213,7 @@ class Engine:
     memory_limit: int | None = None
     observer: Observer = lambda event: None
     timings: list[Timing] = field(default_factory=list)
+    spent: dict[str, float] = field(default_factory=dict)
 
     def put(self, array: np.ndarray) -> StoredArray:
         """Store an array that passes will read."""
@@ -221,10 +237,9 @@ class Engine:
         ClusterError
             If the cluster cannot finish.
         """
-        started = time.monotonic()
+        started, before = time.monotonic(), dict(self.spent)
         rows = dict(rows or {})
         key = fingerprint((KERNEL_VERSION, self.corpus.digest, pass_, rows))
-        n_documents = self.corpus.n_documents
         committed = self.directory.load_pass(pass_.name, key)
         if committed is None:
             sums, digests = self._compute(pass_, rows, key)
@@ -235,9 +250,7 @@ class Engine:
         else:
             loaded, resumed = committed, True
         total, record = loaded
-        seconds = time.monotonic() - started
-        self.timings.append(Timing(pass_.name, seconds, n_documents, resumed))
-        self.observer(PassDone(pass_.name, n_documents, seconds, resumed))
+        self._done(pass_, started, before, resumed)
         stored = {
             name: StoredRows(self.directory.rows_directory(pass_.name, key, name), digests)
             for name, digests in record["rows"].items()
@@ -266,9 +279,8 @@ class Engine:
         UsageError, StoreError, ClusterError
             As `run`.
         """
-        started = time.monotonic()
+        started, before = time.monotonic(), dict(self.spent)
         key = fingerprint((KERNEL_VERSION, self.corpus.digest, pass_, parameters))
-        n_documents = self.corpus.n_documents
         committed = self.directory.load_pass(pass_.name, key)
         if committed is None:
             result = finish(self._fold(pass_, key))
@@ -278,10 +290,14 @@ class Engine:
             )
         else:
             result = TallResult.from_json(committed[1])
-        seconds = time.monotonic() - started
-        self.timings.append(Timing(pass_.name, seconds, n_documents, committed is not None))
-        self.observer(PassDone(pass_.name, n_documents, seconds, committed is not None))
+        self._done(pass_, started, before, committed is not None)
         return result
+
+    def _done(self, pass_: Pass, started: float, before: Mapping[str, float], resumed: bool) -> None:
+        seconds, n_documents = time.monotonic() - started, self.corpus.n_documents
+        spent = {kind: total - before.get(kind, 0.0) for kind, total in self.spent.items()}
+        self.timings.append(Timing(pass_.name, seconds, n_documents, resumed, spent))
+        self.observer(PassDone(pass_.name, n_documents, seconds, resumed))
 
     def _fold(self, pass_: Pass, key: str) -> Tallies:
         """Add all documents into files of partial tall sums."""
@@ -309,7 +325,11 @@ class Engine:
 
         sums = Sums(pass_.zero())
         if arguments:
-            sums = self.executor.reduce(fold_tall, arguments, merge, plan.fan_in, on_done, pass_.name)
+            result = self.executor.reduce(
+                fold_tall, arguments, merge_partials, plan.fan_in, on_done, pass_.name
+            )
+            sums = result.sums
+            add_spent(self.spent, result.spent)
         partials: dict[str, Partials] = {}
         runs: dict[str, Runs] = {}
         for name, spec in tall.items():
@@ -367,7 +387,8 @@ class Engine:
         total: Sums | None = None
         work = partial(map_task, function, tuple(inputs), files, n_rows, arguments)
         try:
-            for written, sums in self.executor.map(work, range(-(-n_rows // SLAB_ROWS))):
+            for written, sums, spent in self.executor.map(work, range(-(-n_rows // SLAB_ROWS))):
+                add_spent(self.spent, spent)
                 for name, digest in written.items():
                     digests[name].append(digest)
                 total = Sums(sums) if total is None else total + sums
@@ -401,7 +422,10 @@ class Engine:
         prefix = str(self.partial("pieces") / uuid.uuid4().hex)
         stride = max(1, n_entries // SAMPLE_ENTRIES)
         work = partial(add_slab, terms, slabs, prefix, pruning, stride)
-        pieces = list(self.executor.map(work, range(len(slabs))))
+        pieces = []
+        for piece, spent in self.executor.map(work, range(len(slabs))):
+            add_spent(self.spent, spent)
+            pieces.append(piece)
         return join_pieces(self.directory, pieces, terms[0].shape[1], pruning)
 
     def _compute(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, dict[str, Any]]:
@@ -429,11 +453,16 @@ class Engine:
         result: _Partial = self.executor.reduce(
             fold_group, arguments, merge_partials, plan.fan_in, on_done, pass_.name
         )
+        add_spent(self.spent, result.spent)
         return result
 
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
         """Call ``function(load(), *arguments)`` on the scheduler node; ``load`` runs on a worker."""
-        return self.executor.on_scheduler(function, load, *arguments)
+        started = time.monotonic()
+        try:
+            return self.executor.on_scheduler(function, load, *arguments)
+        finally:
+            add_spent(self.spent, {"decomposition": time.monotonic() - started})
 
 
 @contextmanager
@@ -461,10 +490,11 @@ def open_engine(
 
 @dataclass
 class _Partial:
-    """Sums over some shards, and the digests of the rows stored for them."""
+    """Sums over some shards, the digests of the rows stored for them, and where the seconds went."""
 
     sums: Sums
     row_digests: dict[str, dict[str, str]]
+    spent: dict[str, float] = field(default_factory=dict)
 
 
 def fold_group(
@@ -479,11 +509,12 @@ def fold_group(
     BLAS runs on one thread: the number of threads would change the bits of the sums.
     """
     with threadpool_limits(limits=1):
+        taken()
         opened = resolve(pass_)
         sums = opened.zero()
         digests = _accumulate(corpus, shards, opened, sums, rows, outputs)
         release_maps()
-        return _Partial(sums, digests)
+        return _Partial(sums, digests, taken())
 
 
 def fold_tall(
@@ -495,9 +526,10 @@ def fold_tall(
     prefix: str,
     group: int,
     slab: int,
-) -> Sums:
+) -> _Partial:
     """Stream the shards of one group into tall accumulators, leave them in files, and return the other sums."""
     with threadpool_limits(limits=1):
+        taken()
         opened = resolve(pass_)
         sums = opened.zero()
         small = list(sums)
@@ -514,14 +546,16 @@ def fold_tall(
             rows = frequent[spec.tall].load() if single else None
             sums[name] = TallSum.zero(n_rows, width, rows)
         _accumulate(corpus, shards, opened, sums, {}, "")
-        for name in sums.keys() - set(small):
-            if isinstance(sums[name], SparseSum):
-                sums[name].finish()
-            else:
-                write_partial(f"{prefix}/{name}-{group}-{slab}", sums[name])
+        with spend("write"):
+            for name in sums.keys() - set(small):
+                if isinstance(sums[name], SparseSum):
+                    sums[name].finish()
+                else:
+                    write_partial(f"{prefix}/{name}-{group}-{slab}", sums[name])
         release_maps()
         # Every slab of columns meets all documents: one of them counts.
-        return Sums({name: sums[name] if slab == 0 else np.zeros_like(sums[name]) for name in small})
+        own = Sums({name: sums[name] if slab == 0 else np.zeros_like(sums[name]) for name in small})
+        return _Partial(own, {}, taken())
 
 
 def _accumulate(
@@ -546,10 +580,13 @@ def _accumulate(
                 mask = opened.selection.mask(shard.first + window.start, window.stop - window.start)
                 block = block.take(mask)
                 block_rows = {name: value[mask] for name, value in block_rows.items()}
-            for name, value in (opened.add(sums, block, block_rows) or {}).items():
+            with spend("kernels"):
+                added = opened.add(sums, block, block_rows) or {}
+            for name, value in added.items():
                 written.setdefault(name, []).append(value)
         for name, values in written.items():
-            digest = write_rows(f"{outputs}/{name}", index, np.concatenate(values))
+            with spend("write"):
+                digest = write_rows(f"{outputs}/{name}", index, np.concatenate(values))
             digests.setdefault(name, {})[str(index)] = digest
     return digests
 
@@ -557,14 +594,19 @@ def _accumulate(
 def merge_partials(parts: Iterable[_Partial]) -> _Partial:
     """Add partial sums in the order given."""
     digests: dict[str, dict[str, str]] = {}
+    spent: dict[str, float] = {}
+    started = time.perf_counter()
 
     def sums() -> Iterator[Sums]:
         for part in parts:
             for name, of_shard in part.row_digests.items():
                 digests.setdefault(name, {}).update(of_shard)
+            add_spent(spent, part.spent)
             yield part.sums
 
-    return _Partial(merge(sums()), digests)
+    total = merge(sums())
+    add_spent(spent, {"merge": time.perf_counter() - started})
+    return _Partial(total, digests, spent)
 
 
 def _join_slabs(by_slab: list[Sums], pass_: Pass) -> Sums:

@@ -20,6 +20,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
+from distmom.clock import spend, taken
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.csr import Csr, combine, drop_small, largest_of_rows
 from distmom.engine.state import RunDirectory, StoredArray, release_maps
@@ -198,25 +199,32 @@ def add_slab(
     pruning: Pruning | None,
     stride: int,
     index: int,
-) -> _Piece:
-    """Add one slab of rows of all terms and leave it in files."""
+) -> tuple[_Piece, dict[str, float]]:
+    """Add one slab of rows of all terms and leave it in files; also return the seconds spent."""
     with threadpool_limits(limits=1):
-        rows = slabs[index]
-        parts: list[csr_array] = []
-        factors: list[np.ndarray | float] = []
-        for term in terms:
-            of_rows = 1.0 if term.rows is None else np.asarray(_opened(term.rows)[rows])
-            for part in _read_rows(term.matrix, rows):
-                if term.columns is not None:
-                    part.data = part.data * np.asarray(_opened(term.columns))[part.indices]
-                parts.append(part)
-                factors.append(term.factor * of_rows)
-        total = combine(parts, factors)
-        if pruning is not None:
-            total = largest_of_rows(total, pruning.row_entries)
-        _write(f"{prefix}-{index:05d}", total)
+        taken()
+        with spend("merge"):
+            total = _added(terms, slabs[index])
+            if pruning is not None:
+                total = largest_of_rows(total, pruning.row_entries)
+        with spend("write"):
+            _write(f"{prefix}-{index:05d}", total)
         release_maps()
-        return _Piece(f"{prefix}-{index:05d}", np.diff(total.indptr), np.abs(total.data[::stride]))
+        piece = _Piece(f"{prefix}-{index:05d}", np.diff(total.indptr), np.abs(total.data[::stride]))
+        return piece, taken()
+
+
+def _added(terms: Sequence[Term], rows: slice) -> csr_array:
+    parts: list[csr_array] = []
+    factors: list[np.ndarray | float] = []
+    for term in terms:
+        of_rows = 1.0 if term.rows is None else np.asarray(_opened(term.rows)[rows])
+        for part in _read_rows(term.matrix, rows):
+            if term.columns is not None:
+                part.data = part.data * np.asarray(_opened(term.columns))[part.indices]
+            parts.append(part)
+            factors.append(term.factor * of_rows)
+    return combine(parts, factors)
 
 
 def _read_rows(matrix: Runs | Csr, rows: slice) -> list[csr_array]:

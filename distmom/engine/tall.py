@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from distmom.clock import spend, taken
 from distmom.compiled import compiled
 from distmom.engine.state import SLAB_ROWS, Columns, StoredArray, StoredColumns, release_maps, slab_digest
 from distmom.errors import StoreError
@@ -190,14 +191,19 @@ def map_task(
     n_rows: int,
     arguments: tuple[Any, ...],
     index: int,
-) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Work on slab ``index`` of rows; return the digests of what was written, and the sums."""
+) -> tuple[dict[str, str], dict[str, np.ndarray], dict[str, float]]:
+    """Work on slab ``index`` of rows; return the digests of what was written, the sums, and the seconds spent."""
     with threadpool_limits(limits=1):
+        taken()
         rows = slice(index * SLAB_ROWS, min((index + 1) * SLAB_ROWS, n_rows))
-        written, sums = function(rows, *(read_rows(item, rows) for item in inputs), *arguments)
-        digests = {name: outputs[name].write(rows.start, value) for name, value in written.items()}
+        with spend("merge"):
+            slabs = [read_rows(item, rows) for item in inputs]
+        with spend("kernels"):
+            written, sums = function(rows, *slabs, *arguments)
+        with spend("write"):
+            digests = {name: outputs[name].write(rows.start, value) for name, value in written.items()}
         release_maps()
-        return digests, dict(sums)
+        return digests, dict(sums), taken()
 
 
 def read_rows(item: Tall, rows: slice) -> np.ndarray:

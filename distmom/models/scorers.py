@@ -37,8 +37,8 @@ from distmom.moments.residuals import ResidualPass
 DIAGONAL_PENALTY = 3.0
 #: added to the squared length of a centroid
 CENTROID_PENALTY = 10.0
-#: sparse weights that are kept: of every word those for 1000 labels, and none below 1 % of the 99th percentile
-PRUNING = Pruning(row_entries=1000, share=0.01)
+#: sparse weights that are kept: of every word those for 500 labels, and none below 1 % of the 99th percentile
+PRUNING = Pruning(row_entries=500, share=0.01)
 #: entries that lengths of centroids are taken from at a time
 LENGTHS_ENTRIES = 1 << 22
 CSR_PARTS = ("indptr", "indices", "data")
