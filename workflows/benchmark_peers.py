@@ -261,7 +261,11 @@ def arguments_parser() -> argparse.ArgumentParser:
     add("--out", type=Path, help="keep corpora, features and models here")
     add("--json", type=Path, help="write the results to this file")
     add("--markdown", type=Path, help="write the table to this file")
-    add("--plots", type=Path, help="draw time-precision.svg, and with --sizes scale.svg, in this folder")
+    add(
+        "--plots",
+        type=Path,
+        help="draw time-precision.svg, and with --sizes scale.svg, in this folder (extra plots)",
+    )
     return parser
 
 
@@ -302,7 +306,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.markdown.write_text(markdown_table(rows), encoding="utf-8")
     if options.plots is not None:
         draw(rows, options.plots)
-    return 0
+    return 0 if rows else 1
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Draw what `benchmark_peers` has measured.
 
-``time-precision.svg`` holds a panel for every corpus and number of training rows: seconds of training against
-P@1, a point a system. ``scale.svg`` holds seconds of training and peak memory against the number of training
-rows, for systems that were run at two or more. Files of several runs may be drawn together.
+``time-precision.svg`` holds a panel for every corpus, at the largest number of training rows that was run:
+seconds against P@1, a point a system. ``scale.svg`` holds seconds and peak memory against the number of training
+rows, for systems that were run at two or more. Seconds are those of training and of ranking the test rows
+together: neighbours do all their work in the second. Files of several runs may be drawn together; of two rows for
+the same, the later one counts.
 
 Example::
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,8 +38,7 @@ LOOKS = {
 }
 OTHER = ("#666666", "x")
 PANEL_INCHES = (4.0, 3.4)
-#: training that took no time still has a place on a logarithmic axis
-LEAST_SECONDS = 0.01
+SECONDS = "training and ranking, seconds"
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "distmom",
@@ -75,35 +77,37 @@ def draw(rows: list[Row], out: Path) -> list[Path]:
     written = []
     with mpl.rc_context(STYLE):
         series = _series(rows)
-        # Rows of one size each; those of a series are in the other plot.
-        single = [row for row in rows if not series or row["data"] not in {data for data, _ in series}]
-        if single:
-            written.append(_time_precision(single, out / "time-precision.svg"))
         if series:
-            written.append(_scale(series, out / "scale.svg"))
+            written.append(_time_precision(series, out / "time-precision.svg"))
+        several = {key: own for key, own in series.items() if len(own) > 1}
+        if several:
+            written.append(_scale(several, out / "scale.svg"))
     return written
 
 
 def _series(rows: list[Row]) -> dict[tuple[str, str], list[Row]]:
-    """Return the rows of every corpus and system that was run at two sizes or more, by size."""
+    """Return the rows of every corpus and system, by size."""
     found: dict[tuple[str, str], dict[int, Row]] = {}
     for row in rows:
         found.setdefault((row["data"], row["system"]), {})[row["n_train"]] = row
-    return {key: [by[n] for n in sorted(by)] for key, by in found.items() if len(by) > 1}
+    return {key: [by[n] for n in sorted(by)] for key, by in found.items()}
 
 
-def _time_precision(rows: list[Row], path: Path) -> Path:
-    panels: dict[str, list[Row]] = {}
-    for row in rows:
-        panels.setdefault(f"{row['data']}, {row['n_train']:,} training rows", []).append(row)
-    figure, axes = _figure(len(panels))
-    for axis, (title, own) in zip(axes, panels.items(), strict=True):
-        for row in own:
+def _time_precision(series: dict[tuple[str, str], list[Row]], path: Path) -> Path:
+    largest: dict[str, int] = {}
+    for (data, _), own in series.items():
+        largest[data] = max(largest.get(data, 0), own[-1]["n_train"])
+    figure, axes = _figure(len(largest))
+    for axis, (data, n_train) in zip(axes, largest.items(), strict=True):
+        for row in (own[-1] for key, own in series.items() if key[0] == data):
+            if row["n_train"] < n_train:
+                continue
             colour, marker = LOOKS.get(row["system"], OTHER)
-            seconds = max(row["fit_s"], LEAST_SECONDS)
-            axis.plot(seconds, row["P@1"], marker, color=colour, markersize=7, label=row["system"])
-        axis.set(xscale="log", xlabel="training, seconds", ylabel="P@1", title=title)
+            axis.plot(_seconds(row), row["P@1"], marker, color=colour, markersize=7, label=row["system"])
+        title = f"{data}, {n_train:,} training rows"
+        axis.set(xscale="log", xlabel=SECONDS, ylabel="P@1", title=title)
         axis.margins(0.15)
+        _plain_ticks(axis.xaxis)
     return _finish(figure, axes, path)
 
 
@@ -114,13 +118,32 @@ def _scale(series: dict[tuple[str, str], list[Row]], path: Path) -> Path:
         colour, marker = LOOKS.get(system, OTHER)
         n = [row["n_train"] for row in rows]
         label = system if len(corpora) == 1 else f"{system}, {data}"
-        seconds = np.maximum([row["fit_s"] for row in rows], LEAST_SECONDS)
+        seconds = [_seconds(row) for row in rows]
         for axis, values in zip(axes, (seconds, [row["peak_rss_mb"] for row in rows]), strict=True):
             axis.plot(n, values, marker + "-", color=colour, markersize=5, linewidth=1.2, label=label)
-    for axis, name in zip(axes, ("training, seconds", "peak memory, MB"), strict=True):
+    sizes = sorted({row["n_train"] for rows in series.values() for row in rows})
+    for axis, name in zip(axes, (SECONDS, "peak memory, MB"), strict=True):
         axis.set(xscale="log", yscale="log", xlabel="training rows", ylabel=name)
+        axis.set_xticks(sizes, [f"{n:,}" for n in sizes])
+        axis.set_xticks([], minor=True)
+        _plain_ticks(axis.yaxis)
     figure.suptitle(", ".join(corpora))
     return _finish(figure, axes, path)
+
+
+def _seconds(row: Row) -> float:
+    return float(row["fit_s"] + row["predict_s"])
+
+
+def _plain_ticks(axis: Any) -> None:
+    """Label a logarithmic axis with numbers as they are written."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    steps = (1.0, 2.0, 5.0) if math.log10(high / low) < 2 else (1.0,)
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def _figure(n_panels: int) -> tuple[Any, list[Any]]:
