@@ -29,6 +29,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -287,6 +288,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.plots is not None:
         require_matplotlib()
 
+    # Systems run in sessions of their own, which end only with this one's clean-up.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     gone: set[str] = set()
     with (
         tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True) as temporary,
