@@ -3,30 +3,43 @@
     pip install 'distmom[bench]'
     python -m pytest workflows/bench_kernels.py
 
-Blocks are those of a planted corpus of WikiLSHTC's shape; --benchmark-json FILE keeps the figures.
+Blocks are those of a planted corpus of WikiLSHTC's shape; --benchmark-json FILE keeps the figures. Some kernels
+are timed beside a plain way to the same result.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from ingest_speed import write_xmc
+from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
 from distmom.corpus import Block
-from distmom.engine import TallSum
+from distmom.corpus.readers.scan import LABELLED, scan
+from distmom.engine import MixedRows, TallSum
 from distmom.engine.tall import frequent_rows
 from distmom.linalg import compose, decompose
-from distmom.models.heads import rank_labels
+from distmom.models.heads import NeighborsHead, rank_labels
 from distmom.models.kernels import top_by_states, top_labels
+from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.kernels import add_third_moment, gather
 from distmom.moments.labels import posteriors
+from distmom.moments.residuals import hard_scores
 from distmom.moments.sketching import add_product, omega, omega_key, scatter_rows
 from distmom.simulate import preset
 from distmom.simulate.corpora import draw_documents
 
+pytest.importorskip("pytest_benchmark")
+
 N_DOCUMENTS, N_STATES, WIDTH = 20_000, 100, 110
+#: documents that are scored or looked up, and lines that are read
+N_QUERIES, N_LINES = 500, 5_000
+#: numbers that the plain third moment may hold for its pairs of columns
+PAIRS = 1 << 24
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +51,17 @@ def block() -> Block:
 @pytest.fixture(scope="module")
 def basis(block: Block) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((block.words.shape[1], WIDTH), np.float32)
+
+
+@pytest.fixture(scope="module")
+def idf(block: Block) -> np.ndarray:
+    words = block.words
+    return inverse_document_frequency(np.bincount(words.indices, minlength=words.shape[1]), N_DOCUMENTS)
+
+
+@pytest.fixture(scope="module")
+def features(block: Block, idf: np.ndarray) -> csr_array:
+    return tfidf_rows(block.words, idf, np.float32)
 
 
 @pytest.fixture(autouse=True)
@@ -78,10 +102,23 @@ def test_projection(benchmark: Any, block: Block, basis: np.ndarray) -> None:
     benchmark(gather, words.indptr, words.indices, np.ones(words.nnz), basis)
 
 
+@pytest.mark.parametrize("method", ["blocks", "one-product"])
 @pytest.mark.parametrize("width", [60, 110, 310])
-def test_third_moment(benchmark: Any, width: int) -> None:
+def test_third_moment(benchmark: Any, width: int, method: str) -> None:
     rows = np.random.default_rng(0).standard_normal((8192, width), np.float32)
-    benchmark(add_third_moment, np.zeros((width,) * 3), rows, rows, np.ones(len(rows)))
+    tensor = np.zeros((width,) * 3)
+    if method == "blocks":
+        benchmark(add_third_moment, tensor, rows, rows, np.ones(len(rows)))
+        return
+    step = max(1, PAIRS // width**2)
+
+    def add_all() -> None:
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            pairs = (part[:, :, None] * part[:, None, :]).reshape(len(part), -1)
+            tensor.reshape(-1, width)[:] += pairs.T @ part
+
+    benchmark(add_all)
 
 
 def test_posteriors(benchmark: Any, block: Block, basis: np.ndarray) -> None:
@@ -106,6 +143,41 @@ def test_top_labels_of_states(benchmark: Any, method: str) -> None:
         benchmark(top_by_states, posterior, states, ranked, 5)
     else:
         benchmark(lambda: top_labels(posterior @ states.T, 5))
+
+
+@pytest.mark.parametrize("method", ["index", "all-rows"])
+def test_nearest_rows(
+    benchmark: Any, block: Block, features: csr_array, idf: np.ndarray, method: str
+) -> None:
+    queries = features[:N_QUERIES]
+    if method == "index":
+        benchmark(NeighborsHead.build(features, block.labels, idf).search, queries, 75)
+    else:
+        benchmark(lambda: np.argpartition(-(queries @ features.T).toarray(), 75, axis=1)[:, :75])
+
+
+def test_hard_scores(benchmark: Any, block: Block, features: csr_array) -> None:
+    labels, n_labels, n_negatives = block.labels, block.labels.shape[1], 5
+    inverse = 1.0 / (np.bincount(features.indices, features.data**2, minlength=features.shape[1]) + 3.0)
+    cross = csr_array(features.T @ labels.astype(np.float32))
+    cross.data *= np.repeat(inverse.astype(np.float32), np.diff(cross.indptr))
+    weights = MixedRows.of(cross)
+    a, y = features[:N_QUERIES], labels[:N_QUERIES]
+    indptr = np.concatenate([[0], np.cumsum(np.diff(y.indptr) + n_negatives)]).astype(np.int64)
+    indices, data = np.zeros(indptr[-1], np.int32), np.zeros(indptr[-1], np.float32)
+    benchmark(
+        hard_scores, a.indptr, a.indices, a.data, y.indptr, y.indices,
+        weights.sparse.indptr, weights.sparse.indices, weights.sparse.data, weights.dense_row, weights.dense,
+        inverse.astype(np.float32), n_labels, n_negatives, 1.0, indptr, indices, data,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("values", ["counts", "weights"])
+def test_scan(benchmark: Any, tmp_path: Path, values: str) -> None:
+    write_xmc(tmp_path / "text", "wikilshtc", N_LINES, tfidf=values == "weights")
+    header, _, lines = (tmp_path / "text").read_bytes().partition(b"\n")
+    found = benchmark(scan, lines, 2, LABELLED, int(header.split()[1]))
+    assert not found.lines
 
 
 @pytest.mark.parametrize("k", [50, 100, 200])

@@ -1,53 +1,137 @@
 """distmom beside its peers on exactly the same features, one table.
 
 The features are the tf-idf rows of unit length that distmom computes from its own corpus. They are exported
-once; every peer trains on them in a process of its own. Peers that are not installed are named and left out:
-``pip install 'distmom[peers]'`` brings omikuji and napkinXC; PECOS needs older NumPy and SciPy, and so an
-interpreter of its own::
+once; every system runs in a process of its own. Labels without a training row are not given to the peers: none
+of them could learn anything about those. Peers that are not installed are named and left out, as are those that
+take too long or too much memory: ``pip install 'distmom[peers]'`` brings omikuji and napkinXC; PECOS needs older
+NumPy and SciPy, and so an interpreter of its own::
 
     python -m venv pecos
     pecos/bin/pip install 'numpy<2' 'scipy<1.14' scikit-learn
     pecos/bin/pip install --no-deps libpecos
 
-The seconds of a peer are those of its training and ranking calls alone, as is its memory; distmom's fit also
-chooses its heads and reads its shards. AUC needs the scores of all labels and is left blank for systems that
-rank only some.
+The seconds of a peer are those of its training and ranking calls alone; distmom's fit also chooses its heads and
+reads its shards. Memory is that of the whole process, of distmom with its workers. AUC needs the scores of all
+labels and is left blank for systems that rank only some.
 
-Example::
+DATA is a folder of Bibtex or of yso-finna-en, or ``planted:`` and the name of a preset of ``distmom synth``; the
+test rows of a planted corpus are the same for every number of training rows.
+
+Examples::
 
     python workflows/benchmark_peers.py bibtex -k 200 --pecos-python pecos/bin/python
+    python workflows/benchmark_peers.py planted:wikilshtc --docs 177835 --heads auto posterior
+    python workflows/benchmark_peers.py planted:wikilshtc --sizes 10000 30000 100000 --plots docs/images
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import shutil
+import signal
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import PeakMemory, directory_mb, ingest_folder, results, run_model
-from run_peer import NOT_INSTALLED, PEERS
+import psutil
+from common import directory_mb, ingest_folder, machine, markdown_table, results
+from plot_peers import draw, require_matplotlib
+from run_peer import PEERS
 from scipy.sparse import csr_array, save_npz, vstack
+from watched import LeftOutError, run_watched
 
 from distmom.corpus import Corpus
 from distmom.engine import open_executor
 from distmom.evaluate.metrics import RankingSums, inverse_propensity
-from distmom.models import MultiLabelMoM
+from distmom.models.fitting import HEADS
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
+from distmom.simulate import PRESETS, preset, synthesise
 
+PLANTED = "planted:"
 #: one machine a label is out of the question beyond
-LINEAR_SVC_LABELS = 2000
+SVC_LABELS = 2000
+#: pairs of a test row and a training row beyond which brute force takes hours
+NEIGHBOR_PAIRS = 10**11
+#: share of the memory that is free which a system may take, unless it is given
+MEMORY_SHARE = 0.9
+#: seconds between two samples of the memory of distmom, which also samples its own
+DISTMOM_INTERVAL_S = 1.0
 
 
-def export(train: Corpus, test: Corpus, folder: Path) -> csr_array:
-    """Write the features for the peers and return the labels of the test rows."""
+@dataclass(frozen=True)
+class Data:
+    """A corpus to train on and one to test on.
+
+    Attributes
+    ----------
+    name : str
+    train, test : Corpus
+    ingest_s : float or None
+        Seconds of the ingest; None where the corpora were drawn.
+    """
+
+    name: str
+    train: Corpus
+    test: Corpus
+    ingest_s: float | None
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What the peers get, and what their lists are compared with.
+
+    Attributes
+    ----------
+    folder : Path
+        Holds the files that `run_peer` reads.
+    truth : csr_array of shape (n_test, n_labels)
+    inverse : ndarray of shape (n_labels,)
+        Inverse propensities.
+    n_train : int
+    used : ndarray of int
+        The labels that the peers get.
+    """
+
+    folder: Path
+    truth: csr_array
+    inverse: np.ndarray
+    n_train: int
+    used: np.ndarray
+
+
+def prepare(options: argparse.Namespace, n_train: int | None, out: Path) -> Data:
+    """Ingest a folder, or draw so many training rows and the test rows of a preset."""
+    with open_executor(workers=options.threads) as executor:
+        if not options.data.startswith(PLANTED):
+            train, test, ingest_s = ingest_folder(Path(options.data), out, executor)
+            return Data(Path(options.data).resolve().name, train, test, ingest_s)
+        name = options.data.removeprefix(PLANTED)
+        model = preset(name, n_documents=n_train, seed=options.seed)
+        # Beyond all that any size trains on.
+        first = max(PRESETS[name].n_documents, *(options.sizes or [model.n_documents]))
+        corpora = [
+            synthesise(each, out / part, first=start, overwrite=True, map=executor.map)
+            for part, start, each in (
+                ("train", 0, model),
+                ("test", first, preset(name, n_documents=options.test_docs, seed=options.seed)),
+            )
+        ]
+        return Data(f"planted {name}", *corpora, None)
+
+
+def export(data: Data, folder: Path) -> Exported:
+    """Write the features for the peers."""
     folder.mkdir(parents=True, exist_ok=True)
+    train = data.train
     idf = inverse_document_frequency(np.asarray(train.document_frequency), train.n_documents)
     features, labels = _matrices(train, idf)
+    used = np.flatnonzero(np.bincount(labels.indices, minlength=labels.shape[1]))
+    labels = csr_array(labels[:, used])
+    labels.sort_indices()
     save_npz(folder / "X_train.npz", features)
     save_npz(folder / "Y_train.npz", labels.astype(np.float32))
     with open(folder / "train.xmc.txt", "w", encoding="ascii") as out:
@@ -59,9 +143,10 @@ def export(train: Corpus, test: Corpus, folder: Path) -> csr_array:
             row = ",".join(map(str, labels.indices[labels.indptr[i] : labels.indptr[i + 1]].tolist()))
             # Nine digits give back the same float32.
             out.write(row + "".join(f" {word}:{value:.9g}" for word, value in pairs) + "\n")
-    features, labels = _matrices(test, idf)
+    features, truth = _matrices(data.test, idf)
     save_npz(folder / "X_test.npz", features)
-    return labels
+    inverse = inverse_propensity(train.label_frequency, train.n_documents, n_labels=data.test.n_labels)
+    return Exported(folder, truth, inverse, train.n_documents, used)
 
 
 def _matrices(corpus: Corpus, idf: np.ndarray) -> tuple[csr_array, csr_array]:
@@ -71,80 +156,160 @@ def _matrices(corpus: Corpus, idf: np.ndarray) -> tuple[csr_array, csr_array]:
     return csr_array(features), csr_array(vstack([block.labels for block in blocks], format="csr"))
 
 
-def run_peer(
-    name: str, python: str, folder: Path, threads: int, truth: csr_array, inverse: np.ndarray
-) -> dict[str, Any] | None:
-    """Run one peer in a process of its own; None if it is not installed or fails, which is told."""
-    place = folder / name
-    place.mkdir(exist_ok=True)
+def run_distmom(head: str, data: Data, out: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Run distmom with one head; LeftOutError if it fails."""
+    place = out / f"distmom-{head}"
+    command = [
+        sys.executable, str(Path(__file__).with_name("run_distmom.py")),
+        str(out / "train"), str(out / "test"), str(place),
+        f"--head={head}", f"-k{options.n_components}", f"--workers={options.threads}", f"--seed={options.seed}",
+    ]  # fmt: skip
+    if options.auc_documents is not None:
+        command.append(f"--auc-documents={options.auc_documents}")
+    run_watched(
+        command, place / "log.txt", timeout_s=options.timeout, memory_mb=1e3 * options.memory_gb,
+        interval_s=DISTMOM_INTERVAL_S,
+    )  # fmt: skip
+    row: dict[str, Any] = json.loads((place / "row.json").read_text())
+    return {**row, "ingest_s": data.ingest_s}
+
+
+def run_peer(name: str, exported: Exported, options: argparse.Namespace) -> dict[str, Any]:
+    """Run one peer; LeftOutError if it is not installed, too large or fails."""
+    n_pairs = exported.truth.shape[0] * exported.n_train
+    if name == "linear-svc" and len(exported.used) > options.svc_labels:
+        reason = f"{len(exported.used)} labels, the limit is --svc-labels {options.svc_labels}"
+        raise LeftOutError(reason, for_good=True)
+    if name == "sklearn-neighbors" and n_pairs > options.neighbor_pairs:
+        reason = f"{n_pairs:.1e} pairs of rows, the limit is --neighbor-pairs {options.neighbor_pairs:.1e}"
+        raise LeftOutError(reason, for_good=True)
+    python = options.pecos_python if name.startswith("pecos") and options.pecos_python else sys.executable
+    place = exported.folder / name
     script = Path(__file__).with_name("run_peer.py")
-    command = [python, str(script), name, str(folder), "--threads", str(threads)]
-    with open(place / "log.txt", "w+", encoding="utf-8", errors="replace") as log:
-        try:
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-        except OSError as error:
-            print(f"{name}: left out: {error}", file=sys.stderr)
-            return None
-        with PeakMemory(process.pid) as peak:
-            code = process.wait()
-        if code:
-            log.seek(0)
-            last = (log.read().strip().splitlines() or [""])[-1]
-            reason = "not installed" if code == NOT_INSTALLED else f"exit code {code}: {last}"
-            print(f"{name}: left out: {reason}", file=sys.stderr)
-            return None
+    peak_mb = run_watched(
+        [python, str(script), name, str(exported.folder), f"--threads={options.threads}"],
+        place / "log.txt", timeout_s=options.timeout, memory_mb=1e3 * options.memory_gb,
+    )  # fmt: skip
     times = json.loads((place / "times.json").read_text())
     with np.load(place / "ranked.npz", allow_pickle=False) as ranked:
-        sums = RankingSums.zero((1, 3, 5), inverse_propensity=inverse)
-        sums = sums.add_lists(ranked["labels"], truth, scores=ranked["scores"])
+        labels = np.where(ranked["labels"] >= 0, exported.used[ranked["labels"]], -1)
+        sums = RankingSums.zero((1, 3, 5), inverse_propensity=exported.inverse)
+        sums = sums.add_lists(labels, exported.truth, scores=ranked["scores"])
         if ranked["dense"].size:
-            sums = sums.add_scores(ranked["dense"], truth)
+            scores = np.full(exported.truth.shape, -np.inf, np.float32)
+            scores[:, exported.used] = ranked["dense"]
+            sums = sums.add_scores(scores, exported.truth)
     model_mb = directory_mb(place / "model")
-    return {"system": name, **sums.finish(), **times, "model_mb": model_mb, "peak_rss_mb": peak.mb}
+    return {"system": name, **sums.finish(), **times, "model_mb": model_mb, "peak_rss_mb": peak_mb}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the benchmark."""
+def run_systems(
+    data: Data, out: Path, options: argparse.Namespace, gone: set[str], rows: list[dict[str, Any]]
+) -> None:
+    """Run all systems on one corpus, and add their rows; those that cannot go on are named in ``gone``."""
+    exported: Exported | None = None
+    names = [f"distmom {head}" for head in options.heads] if "distmom" in options.systems else []
+    names += [name for name in options.systems if name in PEERS]
+    for name in names:
+        if name in gone:
+            continue
+        try:
+            if name in PEERS:
+                exported = exported or export(data, out / "peers")
+                row = run_peer(name, exported, options)
+            else:
+                row = run_distmom(name.split()[1], data, out, options)
+        except LeftOutError as reason:
+            print(f"{data.train.n_documents} rows: {name}: left out: {reason}", file=sys.stderr, flush=True)
+            if reason.for_good:
+                gone.add(name)
+            continue
+        print(
+            f"{data.train.n_documents} rows: {name}: trained in {row['fit_s']:.1f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+        rows.append({**row, "data": data.name, "n_train": data.train.n_documents, "machine": machine()})
+
+
+def arguments_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     systems = ["distmom", *PEERS]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", type=Path, help="folder of Bibtex or of yso-finna-en")
-    parser.add_argument("--systems", nargs="+", choices=systems, default=systems, metavar="SYSTEM",
-                        help=f"some of {', '.join(systems)} [all]")  # fmt: skip
-    parser.add_argument("-k", "--n-components", type=int, default=100, help="of distmom [%(default)s]")
-    parser.add_argument("--threads", type=int, default=2,
-                        help="threads of a peer, worker processes of distmom [%(default)s]")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of distmom [%(default)s]")
-    parser.add_argument("--pecos-python", help="interpreter that has libpecos [this one]")
-    parser.add_argument("--auc-documents", type=int, help="measure distmom's AUC on about this many rows")
-    parser.add_argument("--out", type=Path, help="keep corpora, features and models here")
-    parser.add_argument("--json", type=Path, help="write the results to this file")
-    options = parser.parse_args(arguments)
+    add = parser.add_argument
+    add("data", metavar="DATA", help=f"folder, or {PLANTED}NAME, NAME one of {', '.join(_presets())}")
+    add("--docs", type=int, help="training rows of a planted corpus; the preset's when absent")
+    add("--sizes", type=int, nargs="+", metavar="DOCS", help="run for each of these numbers instead")
+    add("--test-docs", type=int, default=20_000, help="test rows of a planted corpus [%(default)s]")
+    add("--systems", nargs="+", choices=systems, default=systems, metavar="SYSTEM",
+        help=f"some of {', '.join(systems)} [all]")  # fmt: skip
+    add("--heads", nargs="+", choices=HEADS, default=["auto"], metavar="HEAD",
+        help=f"of distmom, a row each: some of {', '.join(HEADS)} [auto]")  # fmt: skip
+    add("-k", "--n-components", type=int, default=100, help="of distmom [%(default)s]")
+    add("--threads", type=int, default=2, help="threads of a peer, worker processes of distmom [%(default)s]")
+    add("--seed", type=int, default=0, help="of distmom and of a planted corpus [%(default)s]")
+    add("--pecos-python", help="interpreter that has libpecos [this one]")
+    add("--auc-documents", type=int, help="measure distmom's AUC on about this many rows")
+    add(
+        "--timeout", type=float, default=3600.0, help="seconds after which a system is left out [%(default)s]"
+    )
+    add("--memory-gb", type=float, help="memory beyond which it is [90 %% of what is free]")
+    add("--svc-labels", type=int, default=SVC_LABELS, help="labels up to which linear-svc runs [%(default)s]")
+    add("--neighbor-pairs", type=float, default=NEIGHBOR_PAIRS,
+        help="test times training rows up to which sklearn-neighbors runs [%(default).0e]")  # fmt: skip
+    add("--out", type=Path, help="keep corpora, features and models here")
+    add("--json", type=Path, help="write the results to this file")
+    add("--markdown", type=Path, help="write the table to this file")
+    add(
+        "--plots",
+        type=Path,
+        help="draw time-precision.svg, and with --sizes scale.svg, in this folder (extra plots)",
+    )
+    return parser
 
-    with tempfile.TemporaryDirectory(prefix="peers-") as temporary, results(options.json) as rows:
-        out = options.out or Path(temporary)
-        with open_executor(workers=options.threads) as executor:
-            train, test, ingest_s = ingest_folder(options.data, out, executor)
-            if "distmom" in options.systems:
-                model = MultiLabelMoM(options.n_components, random_state=options.seed)
-                rows.append(
-                    run_model("distmom", model, train, test, out, executor, ingest_s, options.auc_documents)
-                )
-        peers = [name for name in options.systems if name in PEERS]
-        if not peers:
-            return 0
-        truth = export(train, test, out / "peers")
-        inverse = inverse_propensity(train.label_frequency, train.n_documents, n_labels=test.n_labels)
-        for name in peers:
-            if name == "linear-svc" and train.n_labels > LINEAR_SVC_LABELS:
-                print(f"{name}: left out: {train.n_labels} labels are too many", file=sys.stderr)
-                continue
-            own = options.pecos_python if name.startswith("pecos") else None
-            row = run_peer(name, own or sys.executable, out / "peers", options.threads, truth, inverse)
-            if row is not None:
-                rows.append(row)
-    return 0
+
+def _presets() -> list[str]:
+    return [name for name, model in PRESETS.items() if model.n_labels]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the benchmark."""
+    parser = arguments_parser()
+    options = parser.parse_args(arguments)
+    is_planted = options.data.startswith(PLANTED)
+    if is_planted and options.data.removeprefix(PLANTED) not in _presets():
+        parser.error(f"{options.data}: expected one of {', '.join(PLANTED + name for name in _presets())}")
+    if (options.sizes or options.docs) and not is_planted:
+        parser.error(f"--docs and --sizes are for planted corpora, {options.data} is a folder")
+    if options.memory_gb is None:
+        options.memory_gb = MEMORY_SHARE * psutil.virtual_memory().available / 1e9
+    if options.plots is not None:
+        require_matplotlib()
+
+    # Systems run in sessions of their own, which end only with this one's clean-up.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    gone: set[str] = set()
+    with (
+        tempfile.TemporaryDirectory(prefix="peers-", ignore_cleanup_errors=True) as temporary,
+        results(options.json) as rows,
+    ):
+        for n_train in sorted(options.sizes or [options.docs], key=lambda n: n or 0):
+            out = options.out or Path(temporary)
+            if options.sizes:
+                out /= str(n_train)
+            run_systems(prepare(options, n_train, out), out, options, gone, rows)
+            if options.sizes and options.out is None:
+                shutil.rmtree(out)
+    print(f"on {machine()}")
+    for versions in {json.dumps(row["versions"]): row["versions"] for row in rows}.values():
+        print(", ".join(f"{name} {version}" for name, version in versions.items()))
+    if options.markdown is not None:
+        options.markdown.write_text(markdown_table(rows), encoding="utf-8")
+    if options.plots is not None:
+        draw(rows, options.plots)
+    return 0 if rows else 1
 
 
 if __name__ == "__main__":

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import lzma
 import math
+import os
+import platform
+import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,11 +25,14 @@ from distmom.models import MultiLabelMoM
 from distmom.predict import predict_corpus
 
 COLUMNS = (
+    ("n_train", 0),
     ("P@1", 4),
     ("P@3", 4),
     ("P@5", 4),
     ("nDCG@5", 4),
     ("PSP@1", 4),
+    ("PSP@3", 4),
+    ("PSP@5", 4),
     ("AUC", 4),
     ("ingest_s", 1),
     ("fit_s", 1),
@@ -34,6 +40,15 @@ COLUMNS = (
     ("model_mb", 1),
     ("peak_rss_mb", 0),
 )
+#: headings of columns in Markdown
+HEADINGS = {
+    "n_train": "documents",
+    "ingest_s": "ingest s",
+    "fit_s": "fit s",
+    "predict_s": "predict s",
+    "model_mb": "model MB",
+    "peak_rss_mb": "peak MB",
+}
 SAMPLE_INTERVAL_S = 0.1
 
 
@@ -61,8 +76,9 @@ class PeakMemory:
         Largest resident memory of one process below, shared pages and all: what a memory limit looks at.
     """
 
-    def __init__(self, pid: int | None = None) -> None:
+    def __init__(self, pid: int | None = None, interval_s: float = SAMPLE_INTERVAL_S) -> None:
         self.mb = self.process_mb = 0.0
+        self._interval_s = interval_s
         self._root = psutil.Process(pid)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -80,7 +96,7 @@ class PeakMemory:
     def _watch(self) -> None:
         while True:
             self.mb = max(self.mb, self._sum() / 1e6)
-            if self._stop.wait(SAMPLE_INTERVAL_S):
+            if self._stop.wait(self._interval_s):
                 return
 
     def _sum(self) -> int:
@@ -160,7 +176,7 @@ def run_model(
     test: Corpus,
     out: Path,
     executor: Executor,
-    ingest_s: float,
+    ingest_s: float | None,
     auc_documents: int | None = None,
 ) -> dict[str, Any]:
     """Fit a model, save it, rank labels for the test rows, and measure.
@@ -196,10 +212,45 @@ def run_model(
 def print_table(rows: list[dict[str, Any]]) -> None:
     """Print results, one system a line; what was not measured is left blank."""
     width = max([6, *(len(row["system"]) for row in rows)])
-    print(f"{'system':<{width}}  " + "  ".join(f"{name:>11}" for name, _ in COLUMNS))
+    columns = _columns(rows)
+    print(f"{'system':<{width}}  " + "  ".join(f"{name:>11}" for name, _ in columns))
     for row in rows:
-        cells = [_cell(row.get(name), digits) for name, digits in COLUMNS]
+        cells = [_cell(row.get(name), digits) for name, digits in columns]
         print(f"{row['system']:<{width}}  " + "  ".join(f"{cell:>11}" for cell in cells), flush=True)
+
+
+def markdown_table(rows: list[dict[str, Any]]) -> str:
+    """Return results as a table in Markdown, the largest value of every metric among rows of one size bold."""
+    columns = _columns(rows)
+    lines = [
+        "| system | " + " | ".join(HEADINGS.get(name, name) for name, _ in columns) + " |",
+        "|---|" + "---:|" * len(columns),
+    ]
+    for row in rows:
+        same = [other for other in rows if other.get("n_train") == row.get("n_train")]
+        cells = []
+        for name, digits in columns:
+            cell = _cell(row.get(name), digits)
+            is_metric = "@" in name or name == "AUC"
+            best = max((_cell(other.get(name), digits) for other in same), default="")
+            cells.append(f"**{cell}**" if cell and is_metric and len(same) > 1 and cell == best else cell)
+        lines.append(f"| {row['system']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[tuple[str, int]]:
+    """Return the columns that some row has a value for."""
+    return [(name, digits) for name, digits in COLUMNS if any(_cell(row.get(name), digits) for row in rows)]
+
+
+def machine() -> str:
+    """Return what this machine is, as far as it says so."""
+    model = platform.machine()
+    with suppress(OSError):
+        names = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+        model = names[0] if names else model
+    n_cores, memory = os.cpu_count(), psutil.virtual_memory().total
+    return f"{model}, {n_cores} cores, {memory / 1e9:.0f} GB of memory, {platform.system()}"
 
 
 def _cell(value: Any, digits: int) -> str:
