@@ -9,6 +9,8 @@ are timed beside a plain way to the same result.
 
 from __future__ import annotations
 
+from argparse import Namespace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,11 @@ from threadpoolctl import threadpool_limits
 
 from distmom.corpus import Block
 from distmom.corpus.readers.scan import LABELLED, scan
-from distmom.engine import MixedRows, TallSum
+from distmom.engine import Csr, MixedRows, TallSum
+from distmom.engine.csr import combine, transposed_product
 from distmom.engine.tall import frequent_rows
 from distmom.linalg import compose, decompose
-from distmom.models.heads import NeighborsHead, rank_labels
+from distmom.models.heads import NeighborsHead, RidgeHead, rank_labels
 from distmom.models.kernels import top_by_states, top_labels
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.kernels import add_third_moment, gather
@@ -145,15 +148,50 @@ def test_top_labels_of_states(benchmark: Any, method: str) -> None:
         benchmark(lambda: top_labels(posterior @ states.T, 5))
 
 
+@pytest.mark.parametrize("method", ["running-top", "product-alone"])
+@pytest.mark.parametrize("rank", [100, 200])
+def test_top_labels_of_ridge(benchmark: Any, rank: int, method: str) -> None:
+    rng = np.random.default_rng(0)
+    coefficients = rng.standard_normal((rank, 325_056), np.float32)
+    rows = rng.standard_normal((N_QUERIES, rank), np.float32)
+    head = RidgeHead(coefficients, np.zeros(coefficients.shape[1], np.float32))
+    with threadpool_limits(limits=1):
+        if method == "running-top":
+            benchmark(head.top, Namespace(sketch=rows), 1.0, 5)
+        else:
+            benchmark(
+                np.matmul, rows, coefficients, out=np.empty((N_QUERIES, coefficients.shape[1]), np.float32)
+            )
+
+
 @pytest.mark.parametrize("method", ["index", "all-rows"])
-def test_nearest_rows(
-    benchmark: Any, block: Block, features: csr_array, idf: np.ndarray, method: str
-) -> None:
+def test_nearest_rows(benchmark: Any, block: Block, features: csr_array, method: str) -> None:
     queries = features[:N_QUERIES]
     if method == "index":
-        benchmark(NeighborsHead.build(features, block.labels, idf).search, queries, 75)
+        head = NeighborsHead.build(Csr.of(features), Csr.of(block.labels, np.uint8))
+        benchmark(head.search, queries, 75)
     else:
         benchmark(lambda: np.argpartition(-(queries @ features.T).toarray(), 75, axis=1)[:, :75])
+
+
+@pytest.mark.parametrize("method", ["own", "scipy"])
+def test_transposed_product(benchmark: Any, block: Block, features: csr_array, method: str) -> None:
+    ones = csr_array(block.labels.astype(np.float32))
+    if method == "own":
+        benchmark(transposed_product, features, ones)
+    else:
+        benchmark(lambda: csr_array(features.T @ ones).sort_indices())
+
+
+@pytest.mark.parametrize("method", ["own", "scipy"])
+def test_sum_of_sparse_matrices(benchmark: Any, block: Block, features: csr_array, method: str) -> None:
+    ones = csr_array(block.labels.astype(np.float32))
+    edges = np.linspace(0, features.shape[0], 9).astype(int)
+    parts = [transposed_product(features[a:b], ones[a:b]) for a, b in pairwise(edges)]
+    if method == "own":
+        benchmark(combine, parts)
+    else:
+        benchmark(lambda: sum(parts[1:], parts[0]))
 
 
 def test_hard_scores(benchmark: Any, block: Block, features: csr_array) -> None:
@@ -161,7 +199,7 @@ def test_hard_scores(benchmark: Any, block: Block, features: csr_array) -> None:
     inverse = 1.0 / (np.bincount(features.indices, features.data**2, minlength=features.shape[1]) + 3.0)
     cross = csr_array(features.T @ labels.astype(np.float32))
     cross.data *= np.repeat(inverse.astype(np.float32), np.diff(cross.indptr))
-    weights = MixedRows.of(cross)
+    weights = MixedRows.of(Csr.of(cross))
     a, y = features[:N_QUERIES], labels[:N_QUERIES]
     indptr = np.concatenate([[0], np.cumsum(np.diff(y.indptr) + n_negatives)]).astype(np.int64)
     indices, data = np.zeros(indptr[-1], np.int32), np.zeros(indptr[-1], np.float32)

@@ -2,10 +2,12 @@
 
 Runs the command line as a user would, and samples the memory of all its processes together (proportional set
 size, ten times a second). Prints one JSON object: seconds of the command, seconds of every pass, peak memory, the
-largest memory of one worker, restarts and pauses of workers, and the plan.
+largest memory of one worker, and the plan; and a table of where the seconds of all workers went. With `--separate`
+scheduler and workers are processes of their own (`dask scheduler`, `dask worker`), and all that they warn of is in the
+object too: pauses, spilling, restarts.
 
     python workflows/scale.py --out scale
-    python workflows/scale.py --out scale --memory-limit 1.5GiB
+    python workflows/scale.py --out scale --memory-limit 1.5GiB --separate
     python workflows/scale.py --out scale --docs 7113404 --workers 2
 """
 
@@ -14,12 +16,17 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from common import PeakMemory
+from distributed import Client
 
 DISTMOM = [sys.executable, "-m", "distmom.cli.main"]
 
@@ -43,33 +50,105 @@ def synthesise(out: Path, preset: str, docs: int | None, words: int | None, seed
     return corpus, time.monotonic() - started
 
 
+@contextmanager
+def separate_cluster(out: Path, workers: int, limit: str | None) -> Iterator[tuple[list[str], list[Path]]]:
+    """Start a scheduler and workers; yield the options that name it, and the files of what they say."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    port = address.rpartition(":")[2]
+    limits = ["--memory-limit", limit] if limit else []
+    commands = [["scheduler", "--host", "127.0.0.1", "--port", port]]
+    commands += [["worker", address, "--nthreads", "1", *limits]] * workers
+    logs, processes = [], []
+    try:
+        for i, command in enumerate(commands):
+            logs.append(out / f"{command[0]}-{i}.log")
+            with logs[-1].open("wb") as log:
+                whole = [sys.executable, "-m", "dask", *command, "--no-dashboard"]
+                processes.append(subprocess.Popen(whole, stdout=log, stderr=log))
+        with Client(address, timeout="60s", set_as_default=False) as client:
+            client.wait_for_workers(workers, timeout=60)
+        yield ["--scheduler", address], logs
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+        for process in processes:
+            process.wait(60)
+
+
+def warnings_in(logs: list[Path]) -> list[str]:
+    """Return what processes of Dask have warned of."""
+    lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+    return [line for line in lines if "WARNING" in line or "ERROR" in line or "estart" in line]
+
+
 def measure(
-    corpus: Path, model: Path, options: list[str], workers: int, limit: str | None
-) -> dict[str, object]:
+    corpus: Path, model: Path, options: list[str], workers: int, limit: str | None, separate: bool
+) -> dict[str, Any]:
     """Fit, and return what it took."""
     limits = ["--memory-limit", limit] if limit else []
     plan = json.loads(run("plan", str(corpus), "--json", *options, *limits)[0])
     for path in (model, model.with_name(f"{model.name}.run")):
         shutil.rmtree(path, ignore_errors=True)
-    command = [*DISTMOM, "fit", str(corpus), str(model), "--json", f"--workers={workers}", *options, *limits]
-    started = time.monotonic()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        with PeakMemory(process.pid) as memory:
-            _stdout, stderr = process.communicate()
+    with ExitStack() as stack:
+        where, logs = [f"--workers={workers}"], []
+        if separate:
+            where, logs = stack.enter_context(separate_cluster(model.parent, workers, limit))
+        command = [*DISTMOM, "fit", str(corpus), str(model), "--json", *where, *options, *limits]
+        # All of them are children of this process.
+        memory = stack.enter_context(PeakMemory())
+        started = time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         seconds = time.monotonic() - started
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{stderr}")
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
     record = json.loads((model / "model.json").read_text())
     return {
         "fit_s": round(seconds, 1),
         "passes_s": {f"{i}-{t['name']}": round(t["seconds"], 1) for i, t in enumerate(record["timings"])},
+        "table": where_the_seconds_go(record, seconds, workers),
         "peak_pss_mb": round(memory.mb),
         "peak_worker_rss_mb": round(memory.process_mb),
         "plan_worker_mb": round(plan["worker_bytes"] / 1e6),
-        "worker_events": [line for line in stderr.splitlines() if "distributed" in line],
+        **({"worker_warnings": warnings_in(logs)} if separate else {}),
         "model_mb": round(sum(f.stat().st_size for f in model.rglob("*") if f.is_file()) / 1e6),
         "n_scans": plan["n_scans"],
     }
+
+
+KINDS = ("read", "decompress", "kernels", "merge", "write")
+
+
+def where_the_seconds_go(record: dict[str, Any], command_s: float, workers: int) -> str:
+    """Return a table in Markdown: seconds on the clock, and the seconds of all workers by kind of work.
+
+    ``idle`` is what is left of the workers' time: waiting for others, for the client and for the scheduler.
+    """
+    lines = [
+        f"| step | s | {' | '.join(KINDS)} | idle |",
+        f"|---|---:|{'---:|' * (len(KINDS) + 1)}",
+    ]
+
+    def add(step: str, seconds: float, spent: dict[str, float]) -> None:
+        cells = [spent.get(kind, 0.0) for kind in KINDS]
+        idle = max(1, workers) * seconds - sum(cells)
+        shown = " | ".join(f"{cell:.1f}" for cell in cells)
+        lines.append(f"| {step} | {seconds:.1f} | {shown} | {idle:.1f} |")
+
+    total, in_passes = dict(record["spent"]), 0.0
+    between = {kind: total.get(kind, 0.0) for kind in KINDS}
+    for timing in record["timings"]:
+        add(timing["name"], timing["seconds"], timing["spent"])
+        in_passes += timing["seconds"]
+        for kind in KINDS:
+            between[kind] -= timing["spent"].get(kind, 0.0)
+    decomposition = total.get("decomposition", 0.0)
+    add("decomposition", decomposition, {})
+    add("between passes", record["fit_seconds"] - in_passes - decomposition, between)
+    add("start of the processes, model written", command_s - record["fit_seconds"], {})
+    add("all", command_s, total)
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -85,13 +164,20 @@ def main() -> None:
     parser.add_argument("--head", default="posterior")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--memory-limit")
+    parser.add_argument(
+        "--separate", action="store_true", help="scheduler and workers as processes of their own"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     corpus, synth_s = synthesise(options.out, options.preset, options.docs, options.words, options.seed)
     fit_options = [f"-k{options.k}", f"--head={options.head}", "--n-power-iter=1"]
-    result = measure(corpus, options.out / "model", fit_options, options.workers, options.memory_limit)
+    result = measure(
+        corpus, options.out / "model", fit_options, options.workers, options.memory_limit, options.separate
+    )
+    table = result.pop("table")
     print(json.dumps({"corpus": corpus.name, "synth_s": round(synth_s, 1), **result}, indent=1))
+    print(table)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,10 @@ from distmom.models.kernels import (
     add_votes,
     fill_lists,
     nearest_rows,
+    sort_top,
     top_by_states,
     top_labels,
+    update_top,
 )
 from distmom.moments.features import tfidf_rows
 from distmom.moments.kernels import gather
@@ -43,6 +45,8 @@ from distmom.moments.labels import posteriors
 SCORES_BYTES = 16 << 20
 #: documents at least that are scored together: a product of few rows with a large matrix waits for memory
 MIN_ROWS = 64
+#: documents and labels of a block of scores of which the best are kept
+TOP_ROWS, TOP_LABELS = 512, 1024
 #: labels of every state that are kept in order
 RANKED_LABELS = 1024
 
@@ -154,6 +158,22 @@ class RidgeHead:
         """Add ``factor * (Z B + b)``."""
         out += np.float32(factor) * (query.sketch @ np.asarray(self.coefficients, np.float32))
         out += np.float32(factor) * np.asarray(self.intercept, np.float32)
+
+    def top(self, query: Query, factor: float, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k best labels and their scores, by products of blocks that stay in the cache."""
+        z = np.float32(factor) * query.sketch
+        coefficients = np.asarray(self.coefficients, np.float32)
+        shift = np.float32(factor) * np.asarray(self.intercept, np.float32)
+        labels = np.full((len(z), k), np.iinfo(np.int32).max, np.int32)
+        values = np.full((len(z), k), -np.inf, np.float32)
+        for row in range(0, len(z), TOP_ROWS):
+            rows = slice(row, row + TOP_ROWS)
+            for first in range(0, len(shift), TOP_LABELS):
+                columns = slice(first, first + TOP_LABELS)
+                scores = z[rows] @ coefficients[:, columns]
+                update_top(scores, shift[columns], first, labels[rows], values[rows])
+        sort_top(labels, values)
+        return labels, values
 
 
 @dataclass(frozen=True)
@@ -319,7 +339,8 @@ class Scorer:
     def ranks_alone(self) -> bool:
         """Whether `top` finds the best labels without the scores of all."""
         heads = [head for _, head in self.heads]
-        return len(heads) == 1 and isinstance(heads[0], StateHead) and self.label_factor is None
+        alone = len(heads) == 1 and isinstance(heads[0], StateHead | RidgeHead)
+        return alone and self.label_factor is None
 
     def top(self, block: Block, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best labels of documents and their scores, (n, k) each; ties by smaller label."""

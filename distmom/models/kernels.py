@@ -127,6 +127,52 @@ def top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @compiled
+def update_top(
+    scores: np.ndarray, shift: np.ndarray, first: int, labels: np.ndarray, values: np.ndarray
+) -> None:
+    """Let some labels into lists of the best that are not sorted yet (see `sort_top`).
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, m), float32
+        Changed in place.
+    shift : ndarray of shape (m,), float32
+        Added to the scores.
+    first : int
+        The label of the first column; labels come in rising order from call to call.
+    labels : ndarray of shape (n, k), int32
+        Filled with the largest integer before the first call.
+    values : ndarray of shape (n, k), float32
+        Filled with minus infinity before the first call.
+    """
+    n, m = scores.shape
+    k = labels.shape[1]
+    for i in range(n):
+        row, ids, best = scores[i], labels[i], values[i]
+        keys, best_keys = row.view(np.int32), best.view(np.int32)
+        for start in range(0, m, WINDOW):
+            stop = min(start + WINDOW, m)
+            for j in range(start, stop):
+                row[j] += shift[j]
+            # As in `top_labels`.
+            if best[0] >= 0.0 and _largest(keys[start:stop]) <= best_keys[0]:
+                continue
+            for j in range(start, stop):
+                # Labels come in rising order, so an equal score never replaces an earlier label.
+                if row[j] > best[0] or (row[j] == best[0] and first + j < ids[0]):
+                    best[0] = row[j]
+                    ids[0] = first + j
+                    _sift_down(best, ids, k)
+
+
+@compiled
+def sort_top(labels: np.ndarray, values: np.ndarray) -> None:
+    """Sort lists of the best by falling score, ties by smaller label, in place."""
+    for i in range(labels.shape[0]):
+        _sort_heap(values[i], labels[i])
+
+
+@compiled
 def top_by_states(
     posterior: np.ndarray, label_states: np.ndarray, ranked: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -241,6 +241,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         ):
             self._fit(engine)
             self.timings_ = [vars(t) for t in engine.timings]
+            self.spent_ = engine.spent
             self.fit_seconds_ = time.monotonic() - started
         return self
 
@@ -481,6 +482,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
             "diagnostics": self.diagnostics_,
             "selection": self.selection_,
             "timings": self.timings_,
+            "spent": self.spent_,
             "fit_seconds": self.fit_seconds_,
         }
         save_model(path, record, arrays, self.vocabulary_, self.label_names_, overwrite=overwrite)
@@ -511,6 +513,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         model.settings_ = record["settings"]
         model.diagnostics_, model.selection_ = record["diagnostics"], record["selection"]
         model.timings_, model.fit_seconds_ = record["timings"], record["fit_seconds"]
+        model.spent_ = record["spent"]
         for name, value in arrays.items():
             if name.startswith("states/"):
                 setattr(model, name.removeprefix("states/") + "_", value.T)

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array, random_array, vstack
 
 from distmom.engine import Csr, MixedRows
-from distmom.models.heads import NeighborsHead, StateHead, rank_labels
+from distmom.models.heads import NeighborsHead, RidgeHead, StateHead, rank_labels
 from distmom.models.kernels import add_sparse_scores, add_votes, nearest_rows, top_by_states, top_labels
 from distmom.moments.residuals import hard_scores
 
@@ -147,3 +147,21 @@ def test_top_by_states_is_that_of_all_labels(concentration):
         elif depth == 100 and concentration < 1:
             assert sure.any()
     assert not top_by_states(posterior, states, head.ranked[:, :1].copy(), 7)[2].any()
+
+
+@pytest.mark.parametrize("n_labels", [3, 5000])
+def test_best_labels_of_ridge_are_those_of_all_scores(n_labels):
+    rng = np.random.default_rng(0)
+    # Small integers: products are exact in float32, and ties are common.
+    z = rng.integers(-3, 4, (300, 6)).astype(np.float32)
+    head = RidgeHead(rng.integers(-2, 3, (6, n_labels)).astype(np.float32), rng.integers(-2, 3, n_labels))
+
+    class Sketched:
+        sketch = z
+
+    labels, values = head.top(Sketched(), 0.5, 3)
+    scores = np.zeros((300, n_labels), np.float32)
+    head.add_scores(Sketched(), 0.5, scores)
+    expected, expected_values = top_labels(scores, 3)
+    assert_array_equal(values, expected_values)
+    assert_array_equal(labels, expected)
