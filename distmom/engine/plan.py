@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine.passes import Pass
-from distmom.engine.sums import SumSpec
+from distmom.engine.sums import FILE_BYTES, SumSpec
 from distmom.engine.tall import FREQUENT
 from distmom.errors import UsageError
 
@@ -29,7 +29,7 @@ ENTRIES_PER_ROW = 16
 LIMIT_SHARE = 0.7
 #: what a worker needs beside sums and blocks: interpreter, libraries, compiled kernels, freed memory that is kept
 RESERVED_BYTES = 320 << 20
-#: partial sums that one task may hold at once: its own, an operand and the result of a merge
+#: partial sums in memory that one task may hold at once: its own, an operand and the result of a merge
 LIVE_PARTIALS = 3
 
 
@@ -104,8 +104,13 @@ def plan_pass(
     mapped = pass_.mapped_bytes
     usable = None if memory_limit is None else int(LIMIT_SHARE * memory_limit)
 
+    def held(spec: SumSpec, n_slabs: int) -> int:
+        size = -(-spec.projected_bytes // n_slabs) if spec.by_feature else spec.projected_bytes
+        return size if _waits_in_file(spec, size) else LIVE_PARTIALS * size
+
     def task_bytes(n_slabs: int, n_mapped: int) -> int:
-        return base + -(-mapped // n_mapped) + LIVE_PARTIALS * (fixed + -(-by_feature // n_slabs))
+        folding = base + -(-mapped // n_mapped) + sum(held(s, n_slabs) for s in specs)
+        return max(folding, RESERVED_BYTES + pass_.finish_bytes)
 
     n_slabs = n_mapped = 1
     while usable is not None and task_bytes(n_slabs, n_mapped) > usable:
@@ -119,12 +124,13 @@ def plan_pass(
     partial = fixed + -(-by_feature // n_slabs)
     bound = max(MIN_GROUPS, min(MAX_GROUPS, PARTIALS_BYTES // max(1, fixed + by_feature)))
     width = -(-pass_.n_words // n_slabs)
+    in_memory = sum(s.projected_bytes for s in specs if not _waits_in_file(s, s.projected_bytes))
     return PassPlan(
         groups=_groups(corpus, bound),
         slabs=tuple(
             slice(a, min(a + width, pass_.n_words)) for a in range(0, max(1, pass_.n_words), max(1, width))
         ),
-        fan_in=8 if fixed + by_feature < 32 << 20 else 2,
+        fan_in=8 if in_memory < 32 << 20 else 2,
         partial_bytes=partial,
         task_bytes=task_bytes(n_slabs, n_mapped),
         n_mapped=n_mapped,
@@ -191,6 +197,11 @@ def _plan_tall(
         n_mapped=max(n_columns, len(columns)),
         single=single,
     )
+
+
+def _waits_in_file(spec: SumSpec, size: int) -> bool:
+    """Return whether partial sums of this size are merged in files."""
+    return not spec.sparse and size > FILE_BYTES
 
 
 def _groups(corpus: Corpus | MemoryCorpus, bound: int) -> tuple[tuple[int, ...], ...]:
