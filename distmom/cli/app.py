@@ -443,6 +443,8 @@ def plan(corpus: str, memory_limit: int | None, as_json: bool, **options: Any) -
             f"{p.name:<10} {p.n_scans:>5} {p.n_tasks:>6} {p.n_slabs:>5} {p.task_bytes / 2**20:>10.0f} "
             f"{p.sums_bytes / 2**20:>9.1f}"
         )
+    whole = "added up whole" if result["third_moment"] == "full" else "by slices, in a pass of its own"
+    click.echo(f"third moment: {whole} (--third-moment {result['third_moment']})")
     click.echo(
         f"in all: {result['n_scans']} scans, {result['n_tasks']} tasks, {result['worker_bytes'] / 2**20:.0f} MiB "
         f"a worker at most, {result['disk_bytes'] / 2**20:.0f} MiB of disk"

@@ -171,6 +171,14 @@ def model_options(command: F) -> F:
             help="Method for the third moment.",
         ),
         click.option(
+            "--third-moment",
+            type=click.Choice(["auto", "full", "slices"]),
+            default="auto",
+            show_default=True,
+            help="Add up all of the third moment, or a few slices of it in one more pass; auto takes slices "
+            "where the whole does not fit --memory-limit.",
+        ),
+        click.option(
             "--n-oversamples",
             type=click.IntRange(min=0),
             default=None,
@@ -227,7 +235,7 @@ def model_options(command: F) -> F:
 
 def parameters(options: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of the estimator that options of `model_options` stand for."""
-    names = ("n_components", "head", "moments", "weighting", "length_scale", "decomposition", "n_oversamples",
-             "n_power_iter", "n_residual_passes", "smoothing", "propensity", "precision", "decompose_on",
+    names = ("n_components", "head", "moments", "weighting", "length_scale", "decomposition", "third_moment",
+             "n_oversamples", "n_power_iter", "n_residual_passes", "smoothing", "propensity", "precision", "decompose_on",
              "force")  # fmt: skip
     return {**{name: options[name] for name in names}, "random_state": options["seed"]}

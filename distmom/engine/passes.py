@@ -120,6 +120,11 @@ class Pass:
         """Return the bytes that `add` needs for a block of ``n_rows`` beside block and sums."""
         return 0
 
+    @property
+    def finish_bytes(self) -> int:
+        """Bytes that a worker needs to make something of the total."""
+        return 0
+
     def zero(self) -> Sums:
         """Return the sums over no document."""
         return Sums({name: spec.zero(self.slab) for name, spec in self.specs().items() if spec.tall is None})

@@ -13,12 +13,14 @@ from itertools import pairwise
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine.passes import Pass
 from distmom.engine.sparse import RUN_ENTRIES
-from distmom.engine.sums import SumSpec
+from distmom.engine.sums import FILE_BYTES, SumSpec
 from distmom.engine.tall import FREQUENT
 from distmom.errors import UsageError
 
 #: what all partial sums of one pass together may take before there are fewer groups
-PARTIALS_BYTES = 1 << 30
+PARTIALS_BYTES = 1 << 29
+#: children of a node of the tree of sums
+FAN_IN = 8
 MIN_GROUPS, MAX_GROUPS = 12, 128
 #: slabs that a vocabulary, or a stored matrix, is cut into at most
 MAX_SLABS = 64
@@ -32,7 +34,7 @@ ENTRIES_PER_ROW = 16
 LIMIT_SHARE = 0.7
 #: what a worker needs beside sums and blocks: interpreter, libraries, compiled kernels, freed memory that is kept
 RESERVED_BYTES = 320 << 20
-#: partial sums that one task may hold at once: its own, an operand and the result of a merge
+#: partial sums in memory that one task may hold at once: its own, an operand and the result of a merge
 LIVE_PARTIALS = 3
 
 
@@ -107,8 +109,13 @@ def plan_pass(
     mapped = pass_.mapped_bytes
     usable = None if memory_limit is None else int(LIMIT_SHARE * memory_limit)
 
+    def held(spec: SumSpec, n_slabs: int) -> int:
+        size = -(-spec.projected_bytes // n_slabs) if spec.by_feature else spec.projected_bytes
+        return size if size > FILE_BYTES else LIVE_PARTIALS * size
+
     def task_bytes(n_slabs: int, n_mapped: int) -> int:
-        return base + -(-mapped // n_mapped) + LIVE_PARTIALS * (fixed + -(-by_feature // n_slabs))
+        folding = base + -(-mapped // n_mapped) + sum(held(s, n_slabs) for s in specs)
+        return max(folding, RESERVED_BYTES + pass_.finish_bytes)
 
     n_slabs = n_mapped = 1
     while usable is not None and task_bytes(n_slabs, n_mapped) > usable:
@@ -127,7 +134,7 @@ def plan_pass(
         slabs=tuple(
             slice(a, min(a + width, pass_.n_words)) for a in range(0, max(1, pass_.n_words), max(1, width))
         ),
-        fan_in=8 if fixed + by_feature < 32 << 20 else 2,
+        fan_in=FAN_IN,
         partial_bytes=partial,
         task_bytes=task_bytes(n_slabs, n_mapped),
         n_mapped=n_mapped,
@@ -192,7 +199,7 @@ def _plan_tall(
     return PassPlan(
         groups=groups,
         slabs=(slice(0, pass_.n_words),),
-        fan_in=8,
+        fan_in=FAN_IN,
         partial_bytes=task_bytes(n_columns) - base + apart,
         task_bytes=task_bytes(n_columns),
         columns=columns,

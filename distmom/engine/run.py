@@ -43,7 +43,7 @@ from distmom.engine.state import (
     release_maps,
     write_rows,
 )
-from distmom.engine.sums import Sums, merge
+from distmom.engine.sums import FileSum, Sums, large_to_files, merge
 from distmom.engine.tall import (
     Partials,
     RowFunction,
@@ -59,7 +59,7 @@ from distmom.engine.tall import (
 _R = TypeVar("_R")
 
 #: changes when the way of adding changes, so that no total of an older way is taken
-KERNEL_VERSION = 2
+KERNEL_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -244,6 +244,7 @@ class Engine:
         if committed is None:
             sums, digests = self._compute(pass_, rows, key)
             self.directory.commit_pass(pass_.name, key, sums, {"rows": digests})
+            shutil.rmtree(self.directory.path / "partial", ignore_errors=True)
             loaded = self.directory.load_pass(pass_.name, key)
             assert loaded is not None
             resumed = False
@@ -430,6 +431,7 @@ class Engine:
 
     def _compute(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, dict[str, Any]]:
         plan = self.plan(pass_)
+        shutil.rmtree(self.directory.path / "partial", ignore_errors=True)
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), len(plan.slabs)))
         by_slab: list[Sums] = []
         digests: dict[str, Any] = {}
@@ -444,17 +446,18 @@ class Engine:
         if not plan.groups:
             return _Partial(pass_.zero(), {})
         outputs = self.directory.rows_directory(pass_.name, key, "")
+        files = str(self.directory.path / "partial" / f"{pass_.name}-{key[:16]}-{pass_.slab.start}")
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
 
         def on_done(index: int) -> None:
             self.observer(GroupDone(pass_.name, sizes[index] // len(plan.slabs)))
 
-        arguments = [(self.corpus, group, pass_, rows, outputs) for group in plan.groups]
+        arguments = [(self.corpus, group, pass_, rows, outputs, files) for group in plan.groups]
         result: _Partial = self.executor.reduce(
             fold_group, arguments, merge_partials, plan.fan_in, on_done, pass_.name
         )
         add_spent(self.spent, result.spent)
-        return result
+        return replace(result, sums=_opened(result.sums))
 
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
         """Call ``function(load(), *arguments)`` on the scheduler node; ``load`` runs on a worker."""
@@ -503,8 +506,9 @@ def fold_group(
     pass_: Pass,
     rows: Mapping[str, StoredRows],
     outputs: str,
+    files: str,
 ) -> _Partial:
-    """Stream the shards of one group through one accumulator.
+    """Stream the shards of one group through one accumulator, and leave its large dense sums in files.
 
     BLAS runs on one thread: the number of threads would change the bits of the sums.
     """
@@ -514,7 +518,14 @@ def fold_group(
         sums = opened.zero()
         digests = _accumulate(corpus, shards, opened, sums, rows, outputs)
         release_maps()
-        return _Partial(sums, digests, taken())
+        with spend("write"):
+            left = large_to_files(sums, files)
+        return _Partial(left, digests, taken())
+
+
+def _opened(sums: Sums) -> Sums:
+    """Return sums of which those in files are mapped into memory."""
+    return Sums({name: value.load() if isinstance(value, FileSum) else value for name, value in sums.items()})
 
 
 def fold_tall(

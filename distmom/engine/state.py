@@ -6,7 +6,7 @@ Layout of a run directory::
     states/<digest>.npy             arrays that passes read (bases, whitening matrices)
     passes/<name>-<fingerprint>/    one committed pass: an .npy a sum, and DONE.json written last
     rows/<name>-<fingerprint>/      one Zarr array a shard and row output
-    partial/<name>-<fingerprint>/   partial tall sums while a pass runs
+    partial/<name>-<fingerprint>/   large partial sums while a pass runs
 
 A pass is committed by the rename of its directory, once all it holds and refers to is on the disk; the next pass
 does not wait for the disk. A rerun asks for a pass by its fingerprint, which holds
@@ -88,10 +88,11 @@ def release_maps() -> None:
     or ended for what it no longer needs. Maps stay valid: a page that is read again is there again.
     """
     for array in list(_maps.values()):
-        _release(array)
+        release(array)
 
 
-def _release(array: np.ndarray) -> None:
+def release(array: np.ndarray) -> None:
+    """Give the pages of one mapped array back (see `release_maps`); any other array is left alone."""
     mapped = getattr(array, "_mmap", None)
     if mapped is not None:
         mapped.madvise(mmap.MADV_DONTNEED)
@@ -129,7 +130,7 @@ class Columns:
         for part in self.parts:
             yield part
             if len(self.parts) > 1:
-                _release(part)
+                release(part)
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ def state_digest(array: np.ndarray) -> str:
         slab = np.ascontiguousarray(rows[start : start + SLAB_ROWS])
         slabs.append(hashlib.sha256(slab.data).hexdigest())
         # A worker may not have the memory to hold all of a mapped array at once.
-        _release(array)
+        release(array)
     return slab_digest(array.shape, array.dtype, slabs)
 
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-#: an ndarray, or the accumulator of a tall sum
+from distmom.errors import StoreError
+
+#: an ndarray, a FileSum, or the accumulator of a tall sum
 Sum: TypeAlias = Any
+
+#: dense sums above this size wait for their merge in files: how many a worker would hold depends on chance
+FILE_BYTES = 4 << 20
+#: numbers of a sum in a file that are added at a time
+_CHUNK = 1 << 19
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,39 @@ class SumSpec:
         return np.zeros(shape, self.dtype)
 
 
+@dataclass(frozen=True)
+class FileSum:
+    """A dense sum in a file, which is merged without ever being in memory.
+
+    Attributes
+    ----------
+    path : str
+        Its numbers and nothing else; in a directory that all workers see.
+    shape : tuple of int
+    dtype : str
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    def load(self) -> np.ndarray:
+        """Map the sum into memory, read-only."""
+        return np.memmap(self.path, self.dtype, mode="r", shape=self.shape)
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return some of the numbers in the order in which they lie."""
+        try:
+            values = np.fromfile(
+                self.path, self.dtype, stop - start, offset=start * np.dtype(self.dtype).itemsize
+            )
+        except OSError as error:
+            raise StoreError(f"{self.path}: a partial sum cannot be read: {error}") from error
+        if len(values) != stop - start:
+            raise StoreError(f"{self.path}: expected {stop - start} numbers at {start}, got {len(values)}")
+        return values
+
+
 class Sums(dict[str, Sum]):
     """Named arrays that merge by ``+``: the value of a pass over some of the shards."""
 
@@ -66,6 +109,36 @@ class Sums(dict[str, Sum]):
     def __sub__(self, other: Mapping[str, Sum]) -> Sums:
         _same_names(self, other)
         return Sums({name: value - other[name] for name, value in self.items()})
+
+
+def large_to_files(sums: Mapping[str, Sum], directory: str) -> Sums:
+    """Return sums of which the large dense ones are in files of a directory."""
+    moved = Sums(sums)
+    for name, value in sums.items():
+        if isinstance(value, np.ndarray) and value.nbytes > FILE_BYTES:
+            path = _new_file(directory)
+            value.tofile(path)
+            moved[name] = FileSum(path, value.shape, value.dtype.str)
+    return moved
+
+
+def _new_file(directory: str) -> str:
+    """Return a path that a twin of this task will not write to."""
+    Path(directory).mkdir(parents=True, exist_ok=True)
+    return os.path.join(directory, uuid.uuid4().hex)
+
+
+def _add_files(parts: Sequence[FileSum]) -> FileSum:
+    """Add sums in files, piece by piece, into another file."""
+    path, size = _new_file(os.path.dirname(parts[0].path)), int(np.prod(parts[0].shape, dtype=np.int64))
+    with open(path, "wb") as stream:
+        for start in range(0, size, _CHUNK):
+            stop = min(start + _CHUNK, size)
+            total = parts[0].read(start, stop)
+            for part in parts[1:]:
+                total += part.read(start, stop)
+            stream.write(total.data)
+    return FileSum(path, parts[0].shape, parts[0].dtype)
 
 
 def merge(parts: Iterable[Mapping[str, Sum]]) -> Sums:
@@ -86,11 +159,18 @@ def merge(parts: Iterable[Mapping[str, Sum]]) -> Sums:
         first = next(iterator)
     except StopIteration:
         raise ValueError("merge() needs at least one part") from None
-    total = Sums({name: value.copy() for name, value in first.items()})
+    total = Sums(
+        {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in first.items()}
+    )
+    in_files = {name: [value] for name, value in first.items() if isinstance(value, FileSum)}
     for part in iterator:
         _same_names(total, part)
         for name, value in part.items():
-            total[name] += value
+            if name in in_files:
+                in_files[name].append(value)
+            else:
+                total[name] += value
+    total.update({name: _add_files(values) for name, values in in_files.items()})
     return total
 
 

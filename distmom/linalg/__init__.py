@@ -1,7 +1,13 @@
 """Small dense linear algebra on one node: range bases, whitening and tensor decomposition, seeded."""
 
 from distmom.linalg.algebraic import jennrich, project
-from distmom.linalg.decompose import METHODS, Decomposition, decompose
+from distmom.linalg.decompose import (
+    METHODS,
+    Decomposition,
+    decompose,
+    decompose_slices,
+    slice_directions,
+)
 from distmom.linalg.orthonormal import Basis, orthonormalise
 from distmom.linalg.post import (
     EigenpairCheck,
@@ -41,6 +47,7 @@ __all__ = [
     "contract_two",
     "cubic_form",
     "decompose",
+    "decompose_slices",
     "deflate",
     "frobenius",
     "jennrich",
@@ -52,6 +59,7 @@ __all__ = [
     "polar",
     "project",
     "project_simplex",
+    "slice_directions",
     "sym3",
     "symmetrise",
     "whiten",

@@ -7,8 +7,9 @@ JMLR 2014, theorem 4.3). Every method here estimates the pairs ``(lambda_i, v_i)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.algebraic import flattening_vectors, pencil_vectors
-from distmom.linalg.jacobi import joint_diagonalise, slices
+from distmom.linalg.jacobi import joint_diagonalise, orthonormal_directions, slices
 from distmom.linalg.post import polar
 from distmom.linalg.power import History, power_deflation, power_stopping
 from distmom.linalg.tensor import as_symmetric, compose, contract_two, cubic_form, frobenius, multilinear
@@ -161,27 +162,132 @@ def _settings(method: str, defaults: Mapping[str, Any], options: Mapping[str, An
     return {**defaults, **options}
 
 
-def _describe(cube: Array, norm: float, found: _Found, method: str) -> Decomposition:
-    """Fix signs and order, and measure the fit against the original tensor."""
-    V = found.vectors
-    values = cubic_form(cube, V) if found.values is None else found.values * norm
+def slice_directions(k: int, random_state: int = 0) -> Array:
+    """Draw the directions that `decompose_slices` wants a tensor of k components contracted with.
+
+    Parameters
+    ----------
+    k : int
+    random_state : int
+
+    Returns
+    -------
+    ndarray of shape (k, m), float64
+        Orthonormal columns, ``m = min(k, ceil(4 log2 k))``. With m = k nothing of the tensor is lost.
+    """
+    n_slices = max(1, math.ceil(4 * math.log2(k)))
+    with threadpool_limits(limits=1, user_api="blas"):
+        return orthonormal_directions(k, min(k, n_slices), np.random.default_rng(random_state))
+
+
+def decompose_slices(matrices: ArrayLike, directions: ArrayLike, *, max_sweeps: int = 100) -> Decomposition:
+    """Decompose a symmetric tensor of which only the contractions with some directions are known.
+
+    ``T(I, I, h) = sum_i lambda_i (v_i' h) v_i v_i'``: the slices have the components as common eigenvectors,
+    which Jacobi sweeps find, and every ``lambda_i`` is the least-squares solution over all slices. Runs on one
+    BLAS thread.
+
+    Parameters
+    ----------
+    matrices : array_like of shape (k, k, m)
+        ``T(I, I, h_l)`` along the last axis, symmetric up to rounding.
+    directions : array_like of shape (k, m)
+        The ``h_l`` as columns, orthonormal.
+    max_sweeps : int
+
+    Returns
+    -------
+    Decomposition
+        With method "joint". Residual and off-diagonal share are those of the slices: with directions drawn at
+        random an estimate of the tensor's, and with m = k the tensor's own.
+
+    Raises
+    ------
+    UsageError
+        If shapes do not fit, a matrix is not symmetric or the directions are not orthonormal.
+    NumericalError
+        If all slices are zero, or an entry is not finite.
+
+    References
+    ----------
+    Kuleshov, Chaganty, Liang, "Tensor factorization via matrix factorization" (AISTATS 2015), section 3.
+    """
+    with threadpool_limits(limits=1, user_api="blas"):
+        known, H = _checked_slices(matrices, directions)
+        norm = frobenius(known)
+        if norm == 0.0:
+            raise NumericalError(f"the slices of shape {known.shape} are zero: there is nothing to decompose")
+        V, shares, converged = joint_diagonalise(known / norm, max_sweeps=max_sweeps)
+        diagonals, along = np.empty(H.shape), V.T @ H
+        for index in range(H.shape[1]):
+            diagonals[:, index] = np.einsum("ai,ai->i", V, known[:, :, index] @ V)
+        weight = np.einsum("il,il->i", along, along)
+        values = np.einsum("il,il->i", diagonals, along) / np.where(weight > 0.0, weight, 1.0)
+        values, V, n_flipped = _ordered(values, V)
+        along = V.T @ H
+        rest = 0.0
+        for index in range(H.shape[1]):
+            difference = known[:, :, index] - (V * (values * along[:, index])) @ V.T
+            rest += float(np.vdot(difference, difference))
+        found = _Found(V, values, [("sweep", share) for share in shares], converged)
+        residual = math.sqrt(rest) / norm
+        # With orthonormal vectors and the values of least squares, what is left is what lies off the diagonal.
+        return _described(found, values, n_flipped, residual, residual**2, "joint")
+
+
+def _checked_slices(matrices: ArrayLike, directions: ArrayLike) -> tuple[Array, Array]:
+    """Return symmetric slices and their directions as float64 arrays after checking them."""
+    S, H = np.asarray(matrices, np.float64), np.asarray(directions, np.float64)
+    if S.ndim != 3 or S.shape[0] != S.shape[1] or H.shape != S.shape[1:] or H.size == 0:
+        raise UsageError(
+            f"slices of shape {S.shape} and directions of shape {H.shape} do not belong together"
+        )
+    if not (np.isfinite(S).all() and np.isfinite(H).all()):
+        raise NumericalError(
+            f"slices of shape {S.shape} or their directions have entries that are not finite"
+        )
+    asymmetry, scale = frobenius(S - S.transpose(1, 0, 2)), frobenius(S)
+    if asymmetry > 1e-6 * scale:
+        raise UsageError(f"the slices are not symmetric: relative asymmetry {asymmetry / scale:.3g}")
+    if np.abs(H.T @ H - np.eye(H.shape[1])).max() > 1e-8:
+        raise UsageError("the directions of slices must be orthonormal")
+    return (S + S.transpose(1, 0, 2)) / 2.0, H
+
+
+def _ordered(values: Array, V: Array) -> tuple[Array, Array, int]:
+    """Make eigenvalues positive by the signs of vectors and sort them; also return how many were flipped."""
     flip = values < 0.0
     V = np.where(flip, -V, V)
-    values = np.abs(values)
-    order = np.argsort(values, kind="stable")
-    values, V = values[order], np.ascontiguousarray(V[:, order])
+    order = np.argsort(np.abs(values), kind="stable")
+    return np.abs(values)[order], np.ascontiguousarray(V[:, order]), int(np.count_nonzero(flip))
+
+
+def _describe(cube: Array, norm: float, found: _Found, method: str) -> Decomposition:
+    """Fix signs and order, and measure the fit against the original tensor."""
+    values = cubic_form(cube, found.vectors) if found.values is None else found.values * norm
+    values, V, n_flipped = _ordered(values, found.vectors)
     rotated = multilinear(cube, V, V, V)
     energy = float(np.vdot(rotated, rotated))
     index = np.arange(V.shape[0])
     rotated[index, index, index] = 0.0
+    residual = frobenius(cube - compose(values, V)) / norm
+    share = float(np.vdot(rotated, rotated)) / energy if energy > 0.0 else 0.0
+    return _described(replace(found, vectors=V), values, n_flipped, residual, share, method)
+
+
+def _described(
+    found: _Found, values: Array, n_flipped: int, residual: float, share: float, method: str
+) -> Decomposition:
+    """Gather what is known of components in their final order."""
+    V = found.vectors
     inner = np.abs(V.T @ V - np.diag(np.einsum("ij,ij->j", V, V)))
     with np.errstate(divide="ignore", over="ignore"):
         weight_sum = float(np.sum(values**-2.0))
     return Decomposition(
         eigenvalues=values,
         eigenvectors=V,
-        residual=frobenius(cube - compose(values, V)) / norm,
-        off_diagonal_share=float(np.vdot(rotated, rotated)) / energy if energy > 0.0 else 0.0,
+        residual=residual,
+        off_diagonal_share=share,
         history=tuple(found.history),
         n_iter=len(found.history),
         converged=found.converged,
@@ -191,7 +297,7 @@ def _describe(cube: Array, norm: float, found: _Found, method: str) -> Decomposi
             "max_inner": float(inner.max()),
             # One eigenvalue of exactly 1 is a mixture of one component; rounding must not count it.
             "n_below_one": float(np.count_nonzero(values < 1.0 - 1e-9)),
-            "n_flipped": float(np.count_nonzero(flip)),
+            "n_flipped": float(n_flipped),
             "smallest": float(values[0]),
             "largest": float(values[-1]),
         },

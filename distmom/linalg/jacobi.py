@@ -148,6 +148,11 @@ def slices(T: Array, n_slices: int | None, rng: np.random.Generator) -> Array:
     k = T.shape[0]
     if n_slices is None or n_slices >= k:
         return T.copy()
-    # Orthonormal directions see no part of the tensor twice.
-    directions, _ = np.linalg.qr(rng.standard_normal((k, n_slices)))
+    directions = orthonormal_directions(k, n_slices, rng)
     return np.ascontiguousarray((T.reshape(k * k, k) @ directions).reshape(k, k, n_slices))
+
+
+def orthonormal_directions(k: int, n: int, rng: np.random.Generator) -> Array:
+    """Draw n orthonormal vectors, the columns of a (k, n) matrix; no part of a tensor is seen twice in them."""
+    directions, _ = np.linalg.qr(rng.standard_normal((k, n)))
+    return np.asarray(directions)

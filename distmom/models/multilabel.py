@@ -78,6 +78,10 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         The length c of ``weighting="length"``, at which a document has a quarter of the largest weight.
     decomposition : {"joint", "power", "power-stop", "flatten", "jennrich"}
         Method for the whitened third moment.
+    third_moment : {"auto", "full", "slices"}
+        Add up all ``n^3`` numbers of the third moment, n being the width of the sketch, or ``4 log2 k`` of its
+        slices in one more pass; slices go with ``decomposition="joint"`` alone. ``auto`` takes slices where the
+        whole does not fit a worker's memory limit.
     n_oversamples : int or None
         Columns of a sketch beyond its rank; None: 10, and ``n_components`` with distinct positions, whose
         sampled second moment is indefinite.
@@ -138,6 +142,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         weighting: str = "pooled",
         length_scale: float = 100.0,
         decomposition: str = "joint",
+        third_moment: str = "auto",
         n_oversamples: int | None = None,
         n_power_iter: int | None = None,
         n_residual_passes: int = 2,
@@ -154,6 +159,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         self.weighting = weighting
         self.length_scale = length_scale
         self.decomposition = decomposition
+        self.third_moment = third_moment
         self.n_oversamples = n_oversamples
         self.n_power_iter = n_power_iter
         self.n_residual_passes = n_residual_passes
@@ -258,6 +264,8 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        # Settings refuse what does not go together.
+        self.state_settings(1)
         if not 0 <= self.smoothing < 1:
             raise UsageError(f"smoothing: expected 0 <= smoothing < 1, got {self.smoothing}")
         if self.n_components < 1:
@@ -343,6 +351,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
             n_oversamples=(k if kind.distinct else 10) if self.n_oversamples is None else self.n_oversamples,
             n_power_iter=(6 if kind.distinct else 2) if self.n_power_iter is None else self.n_power_iter,
             decomposition=self.decomposition,
+            third_moment=self.third_moment,
             smoothing=self.smoothing,
             seed=self.random_state,
             single_precision=self.precision == "single",

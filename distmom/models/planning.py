@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from distmom.corpus import Corpus, MemoryCorpus
@@ -10,11 +11,11 @@ from distmom.engine import Pass, plan_pass
 from distmom.models.fitting import tries_ridge
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.scorers import n_products
-from distmom.models.states import N_PROBES
+from distmom.models.states import N_PROBES, moment_passes
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass
 from distmom.moments.residuals import ResidualPass
-from distmom.moments.words import WordMomentsPass, WordSketchPass
+from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ def plan_fit(
     half = min(model.n_components - model.n_components // 2 + 10, d)
     products, scored = n_products(corpus), n_products(corpus, ResidualPass.n_negatives)
     kind, single = settings.kind, settings.single_precision
+    plan = partial(plan_pass, corpus, memory_limit=memory_limit)
+    moments, slices = moment_passes(settings, WordMomentsPass(d, kind=kind, rank=r, single=single), plan)
     passes: list[tuple[int, Pass]] = []
     if auto or model.head in ("ridge", "linear", "neighbors"):
         passes.append((times, CrossMomentPass(d, n_labels=n_labels, n_products=products)))
@@ -81,7 +84,8 @@ def plan_fit(
             times * settings.n_power_iter,
             WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, basis=0, single=single),
         ),
-        (times, WordMomentsPass(d, kind=kind, rank=r, single=single)),
+        (times, moments),
+        *([(times, slices)] if slices is not None else []),
         (
             times,
             LabelMomentsPass(
@@ -98,11 +102,11 @@ def plan_fit(
     for n_scans, pass_ in passes:
         if not n_scans:
             continue
-        plan = plan_pass(corpus, pass_, memory_limit)
+        cut = plan(pass_)
         planned.append(
             PlannedPass(
-                pass_.name, n_scans, n_scans * plan.n_tasks, max(len(plan.slabs), len(plan.columns)),
-                plan.task_bytes,
+                pass_.name, n_scans, n_scans * cut.n_tasks, max(len(cut.slabs), len(cut.columns)),
+                cut.task_bytes,
                 sum(spec.projected_bytes for spec in pass_.specs().values()),
             )
         )  # fmt: skip
@@ -111,8 +115,10 @@ def plan_fit(
 
 def plan_to_json(planned: list[PlannedPass]) -> dict[str, Any]:
     """Return the plan as JSON values with totals."""
+    sliced = any(p.name == WordSlicesPass(0).name for p in planned)
     return {
         "passes": [vars(p) for p in planned],
+        "third_moment": "slices" if sliced else "full",
         "n_scans": sum(p.n_scans for p in planned),
         "n_tasks": sum(p.n_tasks for p in planned),
         "worker_bytes": max((p.task_bytes for p in planned), default=0),

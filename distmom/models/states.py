@@ -4,12 +4,18 @@ Multi-label paper, Algorithm 1, with the basis of a range finder in place of the
 ``n_power_iter`` power passes give an orthonormal basis Q (d x r), one pass the moments in it, W' whitens
 ``Q'M2 Q`` and T = M3(QW', QW', QW') is decomposed on the scheduler node; then ``pi = lambda^-2``,
 ``O = Q B' U diag(lambda)`` and one pass over the labels gives the label states.
+
+Where the r^3 numbers of M3(Q, Q, Q) are too many, the pass gives the first two moments, and a second one
+contractions T(I, I, h) with a few directions h, which are diagonalised jointly. The directions are drawn in the
+whitened space, and so after the second moment is known: drawn before, in the basis, they would have parts
+outside of the range of W', which carry nothing but noise.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,15 +24,27 @@ from threadpoolctl import threadpool_limits
 
 from distmom.engine import (
     Engine,
+    PassPlan,
     Selection,
     StoredColumns,
+    Sums,
     Tallies,
     TallResult,
     merge,
 )
+from distmom.engine.passes import Pass
 from distmom.engine.state import load_sums
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg import decompose, mixing_weights, multilinear, whiten
+from distmom.linalg import (
+    Decomposition,
+    Whitening,
+    decompose,
+    decompose_slices,
+    mixing_weights,
+    multilinear,
+    slice_directions,
+    whiten,
+)
 from distmom.models.tall import (
     WHOLE_BYTES,
     clipped_columns,
@@ -38,8 +56,16 @@ from distmom.models.tall import (
 )
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.weighting import MomentKind
-from distmom.moments.words import WordMoments, WordMomentsPass, WordSketchPass, word_moments
+from distmom.moments.words import (
+    WordMoments,
+    WordMomentsPass,
+    WordSketchPass,
+    WordSlicesPass,
+    word_moments,
+    word_slices,
+)
 
+THIRD_MOMENTS = ("auto", "full", "slices")
 #: columns that measure what sampling does to a second moment of distinct positions
 N_PROBES = 8
 #: a state with a smaller eigenvalue has no meaningful weight
@@ -60,6 +86,9 @@ class StateSettings:
         Width of the sketch beyond the states, and power passes.
     decomposition : str
         A method of `distmom.linalg.decompose`.
+    third_moment : {"auto", "full", "slices"}
+        Add up all of the third moment, or contractions with a few directions, which takes one more pass and
+        goes with ``decomposition="joint"`` alone; "auto" takes slices where the whole does not fit a worker.
     smoothing : float
         Share of the unigram distribution mixed into every state, so that no word vetoes a state.
     seed : int
@@ -77,12 +106,24 @@ class StateSettings:
     n_oversamples: int = 10
     n_power_iter: int = 2
     decomposition: str = "joint"
+    third_moment: str = "auto"
     smoothing: float = 0.1
     seed: int = 0
     single_precision: bool = True
     lower: bool = False
     decompose_on: str = "scheduler"
     cross_moment: bool = True
+
+    def __post_init__(self) -> None:
+        if self.third_moment not in THIRD_MOMENTS:
+            raise UsageError(
+                f"third_moment: expected one of {', '.join(THIRD_MOMENTS)}, got {self.third_moment!r}"
+            )
+        if self.third_moment == "slices" and self.decomposition != "joint":
+            raise UsageError(
+                f"decomposition={self.decomposition!r} works on the whole third moment: "
+                "third_moment='slices' goes with decomposition='joint'"
+            )
 
     @property
     def dtype(self) -> str:
@@ -140,12 +181,11 @@ class _Core:
     eigenvalues: np.ndarray
     spectrum: np.ndarray
     lengths: dict[str, float]
-    m1: np.ndarray
     diagnostics: dict[str, Any]
 
 
 def fit_states(engine: Engine, settings: StateSettings, selection: Selection | None = None) -> States:
-    """Fit latent states and their labels in ``n_power_iter + 3`` passes.
+    """Fit latent states and their labels in ``n_power_iter + 3`` passes, one more with slices.
 
     Raises
     ------
@@ -162,7 +202,8 @@ def fit_states(engine: Engine, settings: StateSettings, selection: Selection | N
     # With pairs of a position and itself every eigenvalue is positive, and none of them vanishes as noise.
     n_probes = min(N_PROBES, d - r) if settings.kind.distinct else 0
     noise = 0.0
-    n_slabs = _n_slabs(engine, WordSketchPass(**common, n_columns=r, n_probes=n_probes, basis=0), r, common)
+    moments = moment_passes(settings, WordMomentsPass(**common, rank=r), engine.plan)
+    n_slabs = _n_slabs(engine, WordSketchPass(**common, n_columns=r, n_probes=n_probes, basis=0), moments)
     for _ in range(settings.n_power_iter + 1):
         pass_ = WordSketchPass(
             **common, n_columns=r, seed=settings.seed, basis=basis, n_probes=n_probes, probes=probes
@@ -173,13 +214,42 @@ def fit_states(engine: Engine, settings: StateSettings, selection: Selection | N
         probes, n_probes = found.states.get("probes"), found.values["n_probes"]
         noise = found.values["noise"]
     assert basis is not None
-    result = engine.run(WordMomentsPass(**common, basis=basis, rank=r))
-    return _finish(engine, settings, selection, basis, (result.directory,), noise)
+    of_basis, slices = moment_passes(settings, WordMomentsPass(**common, basis=basis, rank=r), engine.plan)
+    result = engine.run(of_basis)
+    return _finish(engine, settings, selection, basis, (result.directory,), slices, noise)
 
 
-def _n_slabs(engine: Engine, power: WordSketchPass, r: int, common: dict[str, Any]) -> int:
+def moment_passes(
+    settings: StateSettings, whole: WordMomentsPass, plan: Callable[[Pass], PassPlan]
+) -> tuple[WordMomentsPass, WordSlicesPass | None]:
+    """Return the passes that give the moments in a basis: one, or two where the third is cut into slices.
+
+    Parameters
+    ----------
+    settings : StateSettings
+    whole : WordMomentsPass
+        The one pass over all moments.
+    plan : callable
+        Plans a pass, and refuses one whose tasks cannot fit.
+    """
+    sliced = settings.third_moment == "slices"
+    if settings.third_moment == "auto" and settings.decomposition == "joint":
+        try:
+            plan(whole)
+        except UsageError:
+            sliced = True
+    if not sliced:
+        return whole, None
+    slices = WordSlicesPass(
+        whole.n_words, whole.selection, kind=whole.kind, basis=whole.basis, rank=whole.rank,
+        n_states=settings.n_states, n_slices=slice_directions(settings.n_states).shape[1], single=whole.single,
+    )  # fmt: skip
+    return replace(whole, third=False), slices
+
+
+def _n_slabs(engine: Engine, power: WordSketchPass, moments: tuple[Pass | None, ...]) -> int:
     """Return how many slabs of columns the passes over a basis want it in."""
-    return max(engine.plan(p).n_mapped for p in (power, WordMomentsPass(**common, rank=r)))
+    return max(engine.plan(p).n_mapped for p in (power, *moments) if p is not None)
 
 
 def _next_basis(
@@ -221,14 +291,15 @@ def extend_states(engine: Engine, settings: StateSettings, states: States, added
         The documents that were left out.
     """
     basis = states.basis
-    rank = basis.load().shape[1]
-    result = engine.run(
-        WordMomentsPass(
-            engine.corpus.n_words, added, kind=settings.kind, basis=basis, rank=rank,
-            single=settings.single_precision,
-        )
+    whole = WordMomentsPass(
+        engine.corpus.n_words, added, kind=settings.kind, basis=basis, rank=basis.load().shape[1],
+        single=settings.single_precision,
     )  # fmt: skip
-    return _finish(engine, settings, None, basis, (*states.directories, result.directory), states.noise)
+    moments, slices = moment_passes(settings, whole, engine.plan)
+    directories = (*states.directories, engine.run(moments).directory)
+    # Another second moment whitens otherwise, so that slices are of all documents anew.
+    slices = None if slices is None else replace(slices, selection=None)
+    return _finish(engine, settings, None, basis, directories, slices, states.noise)
 
 
 def _finish(
@@ -237,15 +308,12 @@ def _finish(
     selection: Selection | None,
     basis: StoredColumns,
     directories: tuple[str, ...],
+    slices: WordSlicesPass | None,
     noise: float,
 ) -> States:
     """Decompose the moments of some committed passes and fit the labels of the states."""
     corpus = engine.corpus
-    load = partial(load_moments, directories, settings.kind, basis)
-    if settings.decompose_on == "scheduler":
-        core = engine.on_scheduler(decompose_moments, load, settings, noise)
-    else:
-        core = decompose_moments(load(), settings, noise)
+    core = _components(engine, settings, basis, directories, slices, noise)
     k, d = len(core.eigenvalues), corpus.n_words
     # mu_h = lambda_h B v_h (tensor paper, theorem 4.3)
     unwhiten = core.B @ (core.V * core.eigenvalues)
@@ -319,15 +387,72 @@ def _label_states(engine: Engine, dtype: str, tallies: Tallies) -> TallResult:
     return TallResult(states, values)
 
 
+def _components(
+    engine: Engine,
+    settings: StateSettings,
+    basis: StoredColumns,
+    directories: tuple[str, ...],
+    slices: WordSlicesPass | None,
+    noise: float,
+) -> _Core:
+    """Whiten the second moment of some committed passes and decompose the third, whole or by slices."""
+    load = partial(load_moments, directories, settings.kind, basis)
+    if slices is None:
+        whole: _Core = _decomposed(engine, settings, decompose_moments, load, settings, noise)
+        return whole
+    moments, white = _decomposed(engine, settings, whiten_moments, load, settings, noise)
+    directions = slice_directions(white.W.shape[1], settings.seed)
+    k, m = directions.shape
+    stored, across = engine.put(white.W), engine.put(directions)
+    result = engine.run(replace(slices, whitener=stored, directions=across, n_states=k, n_slices=m))
+    contracted = partial(load_slices, result.directory, settings.kind, basis, white.W, directions)
+    core: _Core = _decomposed(engine, settings, decompose_contracted, contracted, moments, white, directions)
+    return core
+
+
+def _decomposed(
+    engine: Engine, settings: StateSettings, function: Callable[..., Any], load: Callable[[], Any], *rest: Any
+) -> Any:
+    """Call ``function(load(), *rest)`` where moments are to be decomposed."""
+    if settings.decompose_on == "scheduler":
+        return engine.on_scheduler(function, load, *rest)
+    return function(load(), *rest)
+
+
 def load_moments(directories: tuple[str, ...], kind: MomentKind, basis: StoredColumns) -> WordMoments:
     """Add the committed sums of moments passes and finish them; runs on a worker."""
     with threadpool_limits(limits=1):
-        sums = merge(load_sums(directory)[0] for directory in directories)
-        return word_moments(sums, kind, to_columns(basis) if kind.distinct else None)
+        return word_moments(_added(directories), kind, basis)
+
+
+def load_slices(
+    directory: str, kind: MomentKind, basis: StoredColumns, whitener: np.ndarray, directions: np.ndarray
+) -> np.ndarray:
+    """Finish the committed sums of a slices pass; runs on a worker."""
+    with threadpool_limits(limits=1):
+        return word_slices(_added((directory,)), kind, whitener, directions, basis)
+
+
+def _added(directories: tuple[str, ...]) -> Sums:
+    """Return the sums of some committed passes together, mapped where there is only one."""
+    parts = (load_sums(directory)[0] for directory in directories)
+    return next(parts) if len(directories) == 1 else merge(parts)
 
 
 def decompose_moments(moments: WordMoments, settings: StateSettings, noise: float) -> _Core:
     """Whiten the second moment above a noise level and decompose the third; runs on the scheduler node."""
+    assert moments.m3 is not None
+    _, white = whiten_moments(moments, settings, noise)
+    with threadpool_limits(limits=1):
+        tensor = multilinear(moments.m3, white.W, white.W, white.W)
+        found = decompose(tensor, settings.decomposition, random_state=settings.seed)
+    return _core(moments, white, found, {"third_moment": "full", "decomposition": settings.decomposition})
+
+
+def whiten_moments(
+    moments: WordMoments, settings: StateSettings, noise: float
+) -> tuple[WordMoments, Whitening]:
+    """Whiten the second moment above a noise level; runs on the scheduler node."""
     with threadpool_limits(limits=1):
         values = np.linalg.eigvalsh(moments.m2)[::-1]
         level = noise * max(float(values[0]), 0.0)
@@ -344,10 +469,22 @@ def decompose_moments(moments: WordMoments, settings: StateSettings, noise: floa
             if not settings.lower or k == 0:
                 raise
             white = whiten(moments.m2, k, noise=level)
-        tensor = multilinear(moments.m3, white.W, white.W, white.W)
-        found = decompose(tensor, settings.decomposition, random_state=settings.seed)
+    return moments, white
+
+
+def decompose_contracted(
+    slices: np.ndarray, moments: WordMoments, white: Whitening, directions: np.ndarray
+) -> _Core:
+    """Decompose the third moment by its slices; runs on the scheduler node."""
+    with threadpool_limits(limits=1):
+        found = decompose_slices(slices, directions)
+    how = {"third_moment": "slices", "n_slices": directions.shape[1], "decomposition": "joint"}
+    return _core(moments, white, found, how)
+
+
+def _core(moments: WordMoments, white: Whitening, found: Decomposition, how: dict[str, Any]) -> _Core:
     diagnostics = {
-        "decomposition": settings.decomposition,
+        **how,
         "residual": found.residual,
         "off_diagonal_share": found.off_diagonal_share,
         "converged": bool(found.converged),
@@ -360,9 +497,14 @@ def decompose_moments(moments: WordMoments, settings: StateSettings, noise: floa
         **{name: float(value) for name, value in found.diagnostics.items()},
     }
     return _Core(
-        white.W, white.B, found.eigenvectors, found.eigenvalues, white.eigenvalues,
-        moments.lengths, moments.m1, diagnostics,
-    )  # fmt: skip
+        white.W,
+        white.B,
+        found.eigenvectors,
+        found.eigenvalues,
+        white.eigenvalues,
+        moments.lengths,
+        diagnostics,
+    )
 
 
 def error_bounds(

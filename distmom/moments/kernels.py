@@ -94,6 +94,8 @@ def column_sums(
 
 #: columns that the blocked third moment takes at a time
 TENSOR_BLOCK = 10
+#: rows that it takes at a time
+BLOCK_ROWS = 4096
 
 
 def add_third_moment(
@@ -102,7 +104,7 @@ def add_third_moment(
     """Add ``sum_i weight_i left_i (x) left_i (x) right_i`` to the block triples a <= b of a tensor in place.
 
     With ``right is left`` the sum is fully symmetric and only the triples a <= b <= c are computed, about a
-    sixth of all products. Finish with `fill_symmetric`.
+    sixth of all products. Finish with `fill_symmetric`, otherwise with `fill_pairs`.
 
     Parameters
     ----------
@@ -113,24 +115,66 @@ def add_third_moment(
     """
     n, r = left.shape
     symmetric = right is left
-    weighted = right if weight is None else right * weight[:, None].astype(right.dtype)
-    for start in range(0, n, 4096):
-        rows = slice(start, min(start + 4096, n))
-        m = rows.stop - rows.start
+    weighted = _weighted(right, weight)
+    for start in range(0, n, BLOCK_ROWS):
+        rows = slice(start, min(start + BLOCK_ROWS, n))
         # Columns of the pairs are formed from whole columns: the loop runs on vectors.
         part, third = np.ascontiguousarray(left[rows].T), np.ascontiguousarray(weighted[rows])
-        for a in range(0, r, TENSOR_BLOCK):
-            a_end = min(a + TENSOR_BLOCK, r)
-            for b in range(a, r, TENSOR_BLOCK):
-                b_end = min(b + TENSOR_BLOCK, r)
-                c = b if symmetric else 0
-                pairs = (part[a:a_end, None, :] * part[None, b:b_end, :]).reshape(-1, m)
-                product = pairs @ third[:, c:]
-                tensor[a:a_end, b:b_end, c:] += product.reshape(a_end - a, b_end - b, r - c)
+        for a in _blocks(0, r):
+            for b in _blocks(a.start, r):
+                c = b.start if symmetric else 0
+                tensor[a, b, c:] += _products(part[a], part[b], third[:, c:])
+
+
+def add_slices(
+    slices: np.ndarray,
+    left: np.ndarray,
+    right: np.ndarray,
+    factors: np.ndarray,
+    weight: np.ndarray | None = None,
+) -> None:
+    """Add ``sum_i weight_i factors_il left_i (x) right_i`` to every slice l in place.
+
+    With ``factors = left G`` and ``right is left`` these are the contractions of the third moment with the
+    columns of G; they are symmetric, and only the blocks a <= b are computed. Finish with `fill_pairs`.
+
+    Parameters
+    ----------
+    slices : ndarray of shape (r, m, r), float64
+    left, right : ndarray of shape (n, r)
+        Blocks are multiplied in this type and added in float64.
+    factors : ndarray of shape (n, m)
+        Of the same type.
+    weight : ndarray of shape (n,), optional
+    """
+    n, r = left.shape
+    weighted = _weighted(right, weight)
+    for start in range(0, n, BLOCK_ROWS):
+        rows = slice(start, min(start + BLOCK_ROWS, n))
+        part, third = np.ascontiguousarray(left[rows].T), np.ascontiguousarray(weighted[rows])
+        across = np.ascontiguousarray(factors[rows].T)
+        for a in _blocks(0, r):
+            b = a.start if right is left else 0
+            for m in _blocks(0, factors.shape[1]):
+                slices[a, m, b:] += _products(part[a], across[m], third[:, b:])
+
+
+def _weighted(rows: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+    return rows if weight is None else rows * weight[:, None].astype(rows.dtype)
+
+
+def _blocks(start: int, stop: int) -> list[slice]:
+    return [slice(a, min(a + TENSOR_BLOCK, stop)) for a in range(start, stop, TENSOR_BLOCK)]
+
+
+def _products(left: np.ndarray, middle: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return ``sum_i left_ai middle_bi right_ic`` of shape (a, b, c)."""
+    pairs = (left[:, None, :] * middle[None, :, :]).reshape(-1, left.shape[1])
+    return np.asarray(pairs @ right).reshape(len(left), len(middle), -1)
 
 
 def fill_symmetric(tensor: np.ndarray) -> np.ndarray:
-    """Return the fully symmetric tensor whose block triples a <= b <= c are given.
+    """Make a tensor fully symmetric, in place, whose block triples a <= b <= c are given, and return it.
 
     Parameters
     ----------
@@ -139,22 +183,25 @@ def fill_symmetric(tensor: np.ndarray) -> np.ndarray:
     """
     r = len(tensor)
     block = np.arange(r) // TENSOR_BLOCK
-    out = np.empty_like(tensor)
+    i, j = np.meshgrid(np.arange(r), np.arange(r), indexing="ij")
     for a in range(r):
         # Sort the three block numbers by choosing, for every index triple, the stored permutation.
-        i, j = np.meshgrid(np.arange(r), np.arange(r), indexing="ij")
         triple = np.stack([np.full_like(i, a), i, j])
         order = np.argsort(block[triple], axis=0, kind="stable")
         x, y, z = np.take_along_axis(triple, order, axis=0)
-        out[a] = tensor[x, y, z]
-    return out
+        # What is given is read and written to itself, so that the order of rows does not matter.
+        tensor[a] = tensor[x, y, z]
+    return tensor
 
 
 def fill_pairs(tensor: np.ndarray) -> np.ndarray:
-    """Return the tensor symmetric in its first two indices whose block pairs a <= b are given."""
-    r = len(tensor)
-    block = np.arange(r) // TENSOR_BLOCK
-    lower = block[:, None] > block[None, :]
-    out = tensor.copy()
-    out[lower] = tensor.transpose(1, 0, 2)[lower]
-    return out
+    """Make a tensor symmetric in its first two indices, in place, whose block pairs a <= b are given; return it.
+
+    Parameters
+    ----------
+    tensor : ndarray of shape (r, r, m)
+    """
+    for a in range(len(tensor)):
+        first = a // TENSOR_BLOCK * TENSOR_BLOCK
+        tensor[a, :first] = tensor[:first, a]
+    return tensor

@@ -60,7 +60,8 @@ class DyingPass(Pass):
     always: bool = False
 
     def specs(self):
-        return {"n": SumSpec(())}
+        # The second is large enough to be merged in files.
+        return {"n": SumSpec(()), "wide": SumSpec((1 << 20,))}
 
     def add(self, sums, block, rows):
         marker = Path(self.marker)
@@ -68,6 +69,7 @@ class DyingPass(Pass):
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         sums["n"] += block.n_documents
+        sums["wide"] += np.sqrt(block.words.sum())
 
 
 def test_a_killed_worker_does_not_change_the_sum(corpus, cluster, tmp_path):
@@ -75,6 +77,9 @@ def test_a_killed_worker_does_not_change_the_sum(corpus, cluster, tmp_path):
         result = engine.run(DyingPass(corpus.n_words, marker=str(tmp_path / "once")))
     assert result.sums["n"] == corpus.n_documents
     assert (tmp_path / "once").exists()
+    with open_engine(corpus) as engine:
+        expected = engine.run(DyingPass(corpus.n_words, marker=str(tmp_path / "once"))).sums["wide"]
+        np.testing.assert_array_equal(result.sums["wide"], expected)
 
 
 @dataclass(frozen=True)

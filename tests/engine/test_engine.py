@@ -32,6 +32,7 @@ from distmom.engine.csr import combine
 from distmom.engine.executors import tree_levels
 from distmom.engine.plan import LIMIT_SHARE, RESERVED_BYTES
 from distmom.engine.state import release_maps
+from distmom.engine.sums import _add_files, large_to_files
 from distmom.errors import StoreError, UsageError
 from distmom.moments.words import WordSketchPass
 
@@ -196,11 +197,44 @@ def test_plan_follows_corpus_and_pass_not_workers():
     assert len(plan.groups) == 128
     heavy = plan_pass(corpus, count(corpus, wide=(1 << 30) // 8))
     assert len(heavy.groups) == 12
-    assert heavy.fan_in == 2
+    # Large sums are merged in files: a task holds one.
+    assert heavy.task_bytes < 1.5 * (1 << 30)
     with pytest.raises(
         UsageError, match=r"pass count: a task needs \d+ MiB .* a worker of 1024 MiB can give 717"
     ):
         plan_pass(corpus, count(corpus, wide=(1 << 30) // 8), 1 << 30)
+
+
+def test_large_sums_are_merged_in_files_to_the_same_bits(tmp_path, monkeypatch):
+    corpus, found, seen = random_corpus(n=600, d=500, shard_documents=10), [], []
+
+    def counted(parts):
+        seen.append(len(parts))
+        return _add_files(parts)
+
+    monkeypatch.setattr("distmom.engine.sums._add_files", counted)
+    monkeypatch.setattr("distmom.engine.sums._CHUNK", 77)
+    for limit in (1 << 30, 1000):
+        monkeypatch.setattr("distmom.engine.sums.FILE_BYTES", limit)
+        engine = Engine(corpus, RunDirectory(tmp_path / str(limit)))
+        sums = engine.run(count(corpus, factor=0.1)).sums
+        found.append({name: np.asarray(getattr(x, "data", x)).tobytes() for name, x in sums.items()})
+        assert not (engine.directory.path / "partial").exists()
+    # One of the sums is large, of 60 groups: eight to a node, then the eight nodes.
+    assert seen == [8] * 7 + [4, 8]
+    assert found[0] == found[1]
+
+
+def test_a_partial_sum_that_lost_its_end_is_an_error(tmp_path):
+    sums = large_to_files({"x": np.ones(1 << 20), "n": np.ones(3)}, str(tmp_path))
+    assert isinstance(sums["n"], np.ndarray)
+    with open(sums["x"].path, "r+b") as stream:
+        stream.truncate(100)
+    with pytest.raises(StoreError, match="expected 524288 numbers at 0, got 12"):
+        merge([sums, sums])
+    Path(sums["x"].path).unlink()
+    with pytest.raises(StoreError, match="a partial sum cannot be read"):
+        merge([sums, sums])
 
 
 @pytest.mark.parametrize(("n", "fan_in"), [(1, 2), (2, 2), (7, 2), (64, 8), (65, 8)])

@@ -9,9 +9,15 @@ from numpy.testing import assert_allclose
 from distmom.engine import TallResult, TallSum, open_engine, plan_pass
 from distmom.engine.tall import frequent_rows
 from distmom.errors import UsageError
-from distmom.moments.kernels import add_third_moment, fill_pairs, fill_symmetric
+from distmom.moments.kernels import add_slices, add_third_moment, fill_pairs, fill_symmetric
 from distmom.moments.weighting import MomentKind
-from distmom.moments.words import WordMomentsPass, WordSketchPass, word_moments
+from distmom.moments.words import (
+    WordMomentsPass,
+    WordSketchPass,
+    WordSlicesPass,
+    word_moments,
+    word_slices,
+)
 
 
 def positions(row):
@@ -62,6 +68,21 @@ def test_moments_are_those_of_all_tuples_of_positions(moments, weighting, binary
     assert_allclose(found.m2, basis.T @ m2 @ basis, atol=1e-13)
     assert_allclose(found.m3, np.einsum("abc,ai,bj,ck->ijk", m3, basis, basis, basis), atol=1e-12)
     assert_allclose(sketch["sketch"] / sketch["mass"], m2 @ basis, atol=1e-13)
+    # Any matrix serves as the whitener here.
+    whitener, directions = rng.standard_normal((4, 3)), rng.standard_normal((3, 2))
+    slices = WordSlicesPass(
+        6, kind=kind, basis=basis, rank=4, whitener=whitener, directions=directions, n_states=3, n_slices=2
+    )
+    with open_engine(corpus) as engine:
+        lean = word_moments(
+            engine.run(WordMomentsPass(6, kind=kind, basis=basis, rank=4, third=False)).sums, kind, basis
+        )
+        contracted = word_slices(engine.run(slices).sums, kind, whitener, directions, basis)
+    assert lean.m3 is None
+    assert_allclose(lean.m2, found.m2, atol=1e-15)
+    white = basis @ whitener
+    expected = np.einsum("abc,ai,bj,cl->ijl", m3, white, white, white @ directions)
+    assert_allclose(contracted, expected, atol=1e-12)
 
 
 def test_sketch_of_a_test_matrix_is_the_same_for_any_cut():
@@ -86,6 +107,20 @@ def test_blocked_third_moment(r):
     assert_allclose(fill_pairs(pairs), np.einsum("ni,nj,nk->ijk", left, left, right), atol=1e-12)
 
 
+@pytest.mark.parametrize(("r", "m"), [(3, 1), (20, 10), (47, 23)])
+def test_blocked_slices(r, m):
+    rng = np.random.default_rng(r)
+    left, right, weight = rng.standard_normal((50, r)), rng.standard_normal((50, r)), rng.random(50)
+    factors = rng.standard_normal((50, m))
+    one = np.zeros((r, m, r))
+    add_slices(one, left, left, factors, weight)
+    expected = np.einsum("n,ni,nj,nl->ijl", weight, left, left, factors)
+    assert_allclose(fill_pairs(one.transpose(0, 2, 1)), expected, atol=1e-12)
+    two = np.zeros((r, m, r))
+    add_slices(two, left, right, factors)
+    assert_allclose(two.transpose(0, 2, 1), np.einsum("ni,nj,nl->ijl", left, right, factors), atol=1e-12)
+
+
 def test_single_precision_blocks_stay_close_to_double():
     corpus = random_corpus(n=2000, d=200, shard_documents=500)
     basis = np.linalg.qr(np.random.default_rng(0).standard_normal((200, 30)))[0]
@@ -94,7 +129,17 @@ def test_single_precision_blocks_stay_close_to_double():
         with open_engine(corpus) as engine:
             sums = engine.run(WordMomentsPass(200, basis=basis.astype(dtype), rank=30)).sums
             found.append(word_moments(sums, MomentKind()))
+    whitener, directions = np.linalg.qr(found[1].m2)[0][:, :25], np.eye(25, 7)
+    slices = []
+    for dtype in (np.float32, np.float64):
+        pass_ = WordSlicesPass(
+            200, basis=basis.astype(dtype), rank=30, whitener=whitener, directions=directions, n_states=25,
+            n_slices=7,
+        )  # fmt: skip
+        with open_engine(corpus) as engine:
+            slices.append(word_slices(engine.run(pass_).sums, MomentKind(), whitener, directions))
     # The promise for float32 blocks with float64 sums.
+    assert 0 < np.abs(slices[0] - slices[1]).max() < 1e-5 * np.abs(slices[1]).max()
     assert np.abs(found[0].m3 - found[1].m3).max() < 1e-5 * np.abs(found[1].m3).max()
     assert np.abs(found[0].m2 - found[1].m2).max() < 1e-5 * np.abs(found[1].m2).max()
 
