@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 import uuid
@@ -244,7 +243,7 @@ class Engine:
         if committed is None:
             sums, digests = self._compute(pass_, rows, key)
             self.directory.commit_pass(pass_.name, key, sums, {"rows": digests})
-            shutil.rmtree(self.directory.path / "partial", ignore_errors=True)
+            self.directory.spare_partials()
             loaded = self.directory.load_pass(pass_.name, key)
             assert loaded is not None
             resumed = False
@@ -285,7 +284,7 @@ class Engine:
         committed = self.directory.load_pass(pass_.name, key)
         if committed is None:
             result = finish(self._fold(pass_, key))
-            shutil.rmtree(self.directory.path / "partial", ignore_errors=True)
+            self.directory.spare_partials()
             self.directory.commit_pass(
                 pass_.name, key, {}, {"rows": {}, **result.to_json()}, result.stored_arrays()
             )
@@ -303,7 +302,7 @@ class Engine:
     def _fold(self, pass_: Pass, key: str) -> Tallies:
         """Add all documents into files of partial tall sums."""
         plan = self.plan(pass_)
-        shutil.rmtree(self.directory.path / "partial", ignore_errors=True)
+        self.directory.spare_partials()
         n_slabs = max(1, len(plan.columns))
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), n_slabs))
         prefix = self.partial(f"{pass_.name}-{key[:16]}")
@@ -346,7 +345,7 @@ class Engine:
         return Tallies(sums, partials, runs)
 
     def partial(self, name: str) -> Path:
-        """Return where partial sums are kept; what is there is removed at the end of a pass with tall sums."""
+        """Return where partial sums are kept; what is there is given up at the end of a pass."""
         return self.directory.path / "partial" / name
 
     def plan(self, pass_: Pass) -> PassPlan:
@@ -381,7 +380,7 @@ class Engine:
         sums : Sums
         """
         files = {
-            name: RowOutput.create(self.directory.new_state(), n_rows, width, dtype)
+            name: RowOutput.create(self.directory.new_state(), n_rows, width, dtype, self.directory.spare)
             for name, (width, dtype) in outputs.items()
         }
         digests: dict[str, list[str]] = {name: [] for name in files}
@@ -431,7 +430,7 @@ class Engine:
 
     def _compute(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, dict[str, Any]]:
         plan = self.plan(pass_)
-        shutil.rmtree(self.directory.path / "partial", ignore_errors=True)
+        self.directory.spare_partials()
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), len(plan.slabs)))
         by_slab: list[Sums] = []
         digests: dict[str, Any] = {}
@@ -485,6 +484,7 @@ def open_engine(
         try:
             yield engine
         finally:
+            engine.directory.drop_partials()
             engine.directory.flush()
         return
     with tempfile.TemporaryDirectory(prefix="distmom-") as temporary:

@@ -8,8 +8,6 @@ matrix again, is written piece by piece and joined to one.
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -23,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from distmom.clock import spend, taken
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.csr import Csr, combine, drop_small, largest_of_rows
+from distmom.engine.scratch import scratch_file, spare_of
 from distmom.engine.state import RunDirectory, StoredArray, release_maps
 from distmom.errors import StoreError
 
@@ -64,12 +63,10 @@ class SparseSum:
 
 
 def _write(prefix: str, value: csr_array) -> None:
-    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
     for name, dtype in _PARTS:
-        # A twin of this task may write the same bytes at the same time.
-        temporary = f"{prefix}.{name}.{uuid.uuid4().hex}"
-        getattr(value, name).astype(dtype, copy=False).tofile(temporary)
-        os.replace(temporary, f"{prefix}.{name}")
+        array = getattr(value, name).astype(dtype, copy=False)
+        with scratch_file(f"{prefix}.{name}", array.nbytes, spare_of(prefix)) as stream:
+            stream.write(array.data)
 
 
 @dataclass(frozen=True)
@@ -252,7 +249,8 @@ def join_pieces(
         sample = np.concatenate([piece.sample for piece in pieces])
         level = pruning.share * float(np.quantile(sample, pruning.quantile)) if len(sample) else 0.0
     lengths = []
-    with directory.writer("int32") as indices, directory.writer("float32") as data:
+    size = sum(int(piece.lengths.sum()) for piece in pieces)
+    with directory.writer("int32", size) as indices, directory.writer("float32", size) as data:
         for piece in pieces:
             indptr = np.concatenate([[0], np.cumsum(piece.lengths)]).astype(np.int64)
             values = _numbers(piece.prefix, 2, 0, int(indptr[-1]))
@@ -264,7 +262,7 @@ def join_pieces(
             data.append(slab.data)
             lengths.append(np.diff(slab.indptr))
             for name, _ in _PARTS:
-                Path(f"{piece.prefix}.{name}").unlink(missing_ok=True)
+                directory.spare_file(f"{piece.prefix}.{name}")
     indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
     return Csr(directory.put(indptr), indices.stored, data.stored, n_columns)
 

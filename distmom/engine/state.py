@@ -7,6 +7,7 @@ Layout of a run directory::
     passes/<name>-<fingerprint>/    one committed pass: an .npy a sum, and DONE.json written last
     rows/<name>-<fingerprint>/      one Zarr array a shard and row output
     partial/<name>-<fingerprint>/   large partial sums while a pass runs
+    partial/spare/                  files of earlier partial sums, to be written over
 
 A pass is committed by the rename of its directory, once all it holds and refers to is on the disk; the next pass
 does not wait for the disk. A rerun asks for a pass by its fingerprint, which holds
@@ -26,6 +27,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,6 +39,7 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus.commit import sha256_file, sync_path, write_atomic
+from distmom.engine.scratch import SPARE, claimed
 from distmom.engine.sums import Sum, Sums
 from distmom.errors import StoreError
 
@@ -282,9 +285,35 @@ class RunDirectory:
         """Return a name for a state whose digest is not known yet."""
         return self.path / "states" / f".tmp-{uuid.uuid4().hex}.npy"
 
-    def writer(self, dtype: str) -> ArrayWriter:
-        """Return a writer of a one-dimensional state; a context manager."""
-        return ArrayWriter(self.path / "states", dtype)
+    @property
+    def spare(self) -> Path:
+        """Directory of the files that may be written over."""
+        return self.path / "partial" / SPARE
+
+    def spare_partials(self) -> None:
+        """Give up all partial sums; their files are written over by the next ones."""
+        self.spare.mkdir(parents=True, exist_ok=True)
+        for place in list((self.path / "partial").iterdir()):
+            if place.name == SPARE:
+                continue
+            for folder, _, names in os.walk(place):
+                for name in names:
+                    self.spare_file(os.path.join(folder, name))
+            shutil.rmtree(place, ignore_errors=True)
+
+    def spare_file(self, path: str) -> None:
+        """Give up one file; it is written over by a later one."""
+        self.spare.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):
+            os.rename(path, self.spare / uuid.uuid4().hex)
+
+    def drop_partials(self) -> None:
+        """Remove all partial sums and spare files."""
+        shutil.rmtree(self.path / "partial", ignore_errors=True)
+
+    def writer(self, dtype: str, size: int) -> ArrayWriter:
+        """Return a writer of a one-dimensional state of about that size; a context manager."""
+        return ArrayWriter(self.path / "states", dtype, size, self.spare)
 
     def sync(self, states: StoredColumns) -> None:
         """Bring states to the disk in the background, before somebody has to wait for it."""
@@ -402,6 +431,10 @@ class ArrayWriter:
     ----------
     directory : Path
     dtype : str
+    size : int
+        How many elements there will be, about.
+    spare : Path
+        Directory of files that may be written over.
 
     Attributes
     ----------
@@ -411,15 +444,16 @@ class ArrayWriter:
 
     stored: StoredArray
 
-    def __init__(self, directory: Path, dtype: str) -> None:
+    def __init__(self, directory: Path, dtype: str, size: int, spare: Path) -> None:
         self._path = directory / f".tmp-{uuid.uuid4().hex}.npy"
+        self._mode = "r+b" if claimed(self._path, size * np.dtype(dtype).itemsize, spare) else "xb"
         self._directory, self._dtype = directory, np.dtype(dtype)
         self._size = 0
         self._digests: list[str] = []
         self._open = hashlib.sha256()
 
     def __enter__(self) -> ArrayWriter:
-        self._stream = open(self._path, "wb")
+        self._stream = open(self._path, self._mode)
         self._stream.write(self._header())
         return self
 
@@ -451,6 +485,7 @@ class ArrayWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
+            self._stream.truncate()
             self._stream.seek(0)
             self._stream.write(self._header())
         self._stream.close()

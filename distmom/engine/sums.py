@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from distmom.engine.scratch import scratch_file, spare_of
 from distmom.errors import StoreError
 
 #: an ndarray, a FileSum, or the accumulator of a tall sum
@@ -117,7 +118,8 @@ def large_to_files(sums: Mapping[str, Sum], directory: str) -> Sums:
     for name, value in sums.items():
         if isinstance(value, np.ndarray) and value.nbytes > FILE_BYTES:
             path = _new_file(directory)
-            value.tofile(path)
+            with scratch_file(path, value.nbytes, spare_of(path)) as stream:
+                stream.write(np.ascontiguousarray(value).data)
             moved[name] = FileSum(path, value.shape, value.dtype.str)
     return moved
 
@@ -131,7 +133,8 @@ def _new_file(directory: str) -> str:
 def _add_files(parts: Sequence[FileSum]) -> FileSum:
     """Add sums in files, piece by piece, into another file."""
     path, size = _new_file(os.path.dirname(parts[0].path)), int(np.prod(parts[0].shape, dtype=np.int64))
-    with open(path, "wb") as stream:
+    n_bytes = size * np.dtype(parts[0].dtype).itemsize
+    with scratch_file(path, n_bytes, spare_of(path)) as stream:
         for start in range(0, size, _CHUNK):
             stop = min(start + _CHUNK, size)
             total = parts[0].read(start, stop)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,15 @@ from threadpoolctl import threadpool_limits
 
 from distmom.clock import spend, taken
 from distmom.compiled import compiled
-from distmom.engine.state import SLAB_ROWS, Columns, StoredArray, StoredColumns, release_maps, slab_digest
+from distmom.engine.scratch import scratch_file, spare_of
+from distmom.engine.state import (
+    SLAB_ROWS,
+    Columns,
+    StoredArray,
+    StoredColumns,
+    release_maps,
+    slab_digest,
+)
 from distmom.errors import StoreError
 
 #: rows that more documents than this add to are summed in float64 throughout: in float32 a sum of n terms is
@@ -82,12 +89,9 @@ def frequent_rows(frequency: np.ndarray) -> np.ndarray:
 
 def write_partial(prefix: str, value: TallSum) -> None:
     """Leave an accumulator in the files ``<prefix>.single`` and ``<prefix>.double``."""
-    Path(prefix).parent.mkdir(parents=True, exist_ok=True)
     for name, array in (("single", value.single), ("double", value.double)):
-        # A twin of this task may write the same bytes at the same time.
-        temporary = f"{prefix}.{name}.{uuid.uuid4().hex}"
-        array.tofile(temporary)
-        os.replace(temporary, f"{prefix}.{name}")
+        with scratch_file(f"{prefix}.{name}", array.nbytes, spare_of(prefix)) as stream:
+            stream.write(array.data)
 
 
 @dataclass(frozen=True)
@@ -165,12 +169,14 @@ class RowOutput:
     width: int
 
     @classmethod
-    def create(cls, path: Path, n_rows: int, width: int, dtype: str) -> RowOutput:
+    def create(cls, path: Path, n_rows: int, width: int, dtype: str, spare: Path) -> RowOutput:
         """Make the file, with the header of an ``.npy`` file and room for all rows."""
-        with open(path, "wb") as stream:
+        n_bytes = n_rows * width * np.dtype(dtype).itemsize
+        with scratch_file(path, n_bytes, spare) as stream:
             header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (n_rows, width)}
             np.lib.format.write_array_header_1_0(stream, header)
-            stream.truncate(stream.tell() + n_rows * width * np.dtype(dtype).itemsize)
+            stream.seek(n_bytes, os.SEEK_CUR)
+            stream.truncate()
         return cls(str(path), dtype, width)
 
     def write(self, start: int, rows: np.ndarray) -> str:
