@@ -194,7 +194,8 @@ class WordMomentsPass(Pass):
     def finish_bytes(self) -> int:
         # The total is mapped and copied; the correction is a tensor too.
         n_tensors = (3 if self.kind.distinct else 2) if self.third else 0
-        return 8 * n_tensors * self.rank**3 + 8 * 4 * _FINISH_ROWS * self.rank * self.kind.distinct
+        rows = min(_FINISH_ROWS, self.n_words) * self.kind.distinct
+        return 8 * (n_tensors * self.rank**3 + 4 * rows * self.rank)
 
     def specs(self) -> dict[str, SumSpec]:
         r = self.rank
@@ -293,8 +294,9 @@ class WordSlicesPass(Pass):
     def finish_bytes(self) -> int:
         # The total is mapped, copied and put into another order; the correction is as large.
         n_copies = 4 if self.kind.distinct else 3
-        rows = _FINISH_ROWS * (self.rank + 5 * self.n_states) * self.kind.distinct
-        return 8 * (n_copies * self.n_states**2 * self.n_slices + rows)
+        rows = min(_FINISH_ROWS, self.n_words) * self.kind.distinct
+        slices = n_copies * self.n_states**2 * self.n_slices
+        return 8 * (slices + rows * (self.rank + 5 * self.n_states))
 
     def specs(self) -> dict[str, SumSpec]:
         k = self.n_states

@@ -13,11 +13,13 @@ from distmom.linalg import (
     compose,
     contract_two,
     decompose,
+    decompose_slices,
     frobenius,
     jennrich,
     multilinear,
     operator_norm_bounds,
     polar,
+    slice_directions,
     symmetrise,
 )
 from distmom.linalg.jacobi import joint_diagonalise
@@ -64,6 +66,53 @@ def test_joint_options_keep_exact_recovery(options):
     values, vectors = aligned(decompose(T, "joint", **options), V)
     np.testing.assert_allclose(values, lam, atol=1e-11)
     np.testing.assert_allclose(vectors, V, atol=1e-11)
+
+
+@pytest.mark.parametrize(("k", "m"), [(1, 1), (2, 2), (3, 3), (8, 8), (21, 18), (60, 24)])
+def test_exact_tensors_are_recovered_from_few_slices(k, m):
+    T, lam, V = orthogonal_tensor(k)
+    H = slice_directions(k, random_state=3)
+    assert H.shape == (k, m)
+    result = decompose_slices(T @ H, H)
+    values, vectors = aligned(result, V)
+    np.testing.assert_allclose(values, lam, atol=1e-10)
+    np.testing.assert_allclose(vectors, V, atol=1e-10)
+    assert result.residual < 1e-12
+    assert result.off_diagonal_share < 1e-20
+    assert result.converged
+    assert (np.diff(result.eigenvalues) >= 0).all()
+    assert result.diagnostics["weight_sum"] == pytest.approx(float((lam**-2).sum()), rel=1e-9)
+
+
+def test_slices_of_a_whole_basis_are_as_good_as_the_tensor():
+    T = orthogonal_tensor(12)[0] + noise(12, 0.3, 1)
+    H = np.linalg.qr(np.random.default_rng(0).standard_normal((12, 12)))[0]
+    whole, sliced = decompose(T, max_polar_steps=0), decompose_slices(T @ H, H)
+    np.testing.assert_allclose(sliced.eigenvalues, whole.eigenvalues, atol=1e-6)
+    assert sliced.residual == pytest.approx(whole.residual, rel=1e-9)
+    assert sliced.off_diagonal_share == pytest.approx(whole.off_diagonal_share, rel=1e-9)
+
+
+def test_residual_of_few_slices_estimates_that_of_the_tensor():
+    T = orthogonal_tensor(60)[0]
+    for size in (0.1, 1.0):
+        noisy = T + noise(60, size, 2)
+        H = slice_directions(60)
+        whole, sliced = decompose(noisy), decompose_slices(noisy @ H, H)
+        assert sliced.residual == pytest.approx(whole.residual, rel=0.1)
+        assert sliced.off_diagonal_share == pytest.approx(whole.off_diagonal_share, rel=0.2)
+
+
+def test_error_of_few_slices_grows_with_the_root_of_what_is_left_out():
+    """Each slice adds the same information on a rotation, so k / m times the variance is to be expected."""
+    T, _, V = orthogonal_tensor(60, 1.0, 3.0)
+    H, errors = slice_directions(60), []
+    for seed in range(5):
+        noisy = T + noise(60, 0.02, seed)
+        found = decompose(noisy), decompose_slices(noisy @ H, H)
+        errors.append([np.linalg.norm(aligned(result, V)[1] - V) for result in found])
+    ratio = np.divide(*np.median(errors, axis=0)[::-1])
+    assert 1.0 < ratio < 1.3 * (60 / H.shape[1]) ** 0.5
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -285,6 +334,15 @@ def test_a_seed_gives_the_same_bits_whatever_the_threads(method):
     assert first.history == second.history
 
 
+def test_slices_give_the_same_bits_whatever_the_threads():
+    T, H = orthogonal_tensor(24)[0] + noise(24, 0.1, 1), slice_directions(24)
+    first = decompose_slices(T @ H, H)
+    with threadpool_limits(2):
+        second = decompose_slices(T @ H, slice_directions(24))
+    assert first.eigenvectors.tobytes() == second.eigenvectors.tobytes()
+    assert first.eigenvalues.tobytes() == second.eigenvalues.tobytes()
+
+
 def test_scale_moves_only_the_eigenvalues():
     T = orthogonal_tensor(5)[0] + noise(5, 0.1, 1)
     small, large = decompose(T * 1e-60), decompose(T * 1e60)
@@ -295,8 +353,8 @@ def test_scale_moves_only_the_eigenvalues():
 def test_negative_components_are_flipped():
     V = np.linalg.qr(np.random.default_rng(0).standard_normal((3, 3)))[0]
     T = compose([-2.0, 1.5, -3.0], V)
-    for method in METHODS:
-        result = decompose(T, method)
+    H = slice_directions(3)
+    for result in (*(decompose(T, method) for method in METHODS), decompose_slices(T @ H, H)):
         np.testing.assert_allclose(result.eigenvalues, [1.5, 2.0, 3.0], atol=1e-12)
         np.testing.assert_allclose(
             result.eigenvectors, np.stack([V[:, 1], -V[:, 0], -V[:, 2]], axis=1), atol=1e-12
@@ -360,6 +418,16 @@ def test_polar_factor_is_the_nearest_orthonormal_matrix():
         (lambda: decompose(np.ones((2, 2, 2)), n_slices=0), UsageError, "n_slices=0 .* out of range"),
         (lambda: decompose(np.ones((2, 2, 2)), "power", orthogonalise=2), UsageError, "orthogonalise=2"),
         (lambda: check_eigenpair(np.ones((2, 2, 2)), np.zeros(2)), UsageError, "not zero"),
+        (lambda: decompose_slices(np.ones((2, 2, 1)), np.ones((1, 2))), UsageError, "do not belong together"),
+        (lambda: decompose_slices(np.ones((2, 3, 1)), np.ones((3, 1))), UsageError, "do not belong together"),
+        (lambda: decompose_slices(np.zeros((2, 2, 2)), np.eye(2)), NumericalError, "are zero"),
+        (lambda: decompose_slices(np.full((2, 2, 2), np.nan), np.eye(2)), NumericalError, "not finite"),
+        (lambda: decompose_slices(np.ones((2, 2, 2)), np.ones((2, 2))), UsageError, "must be orthonormal"),
+        (
+            lambda: decompose_slices(np.arange(8.0).reshape(2, 2, 2), np.eye(2)),
+            UsageError,
+            "slices are not symmetric",
+        ),
     ],
 )
 def test_bad_input_is_named(call, error, message):

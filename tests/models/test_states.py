@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from helpers import WeightedCorpus, planted_corpus
@@ -5,11 +7,12 @@ from numpy.testing import assert_allclose
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import vstack
 
-from distmom.engine import open_engine
+from distmom.engine import Selection, open_engine, plan_pass
+from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import NumericalError, UsageError
-from distmom.models.states import StateSettings, check_size, fit_states
+from distmom.models.states import StateSettings, check_size, extend_states, fit_states
 from distmom.moments.weighting import MomentKind
-from distmom.moments.words import WordSketchPass
+from distmom.moments.words import WordMomentsPass, WordSketchPass
 from distmom.simulate.multilabel import planted
 
 
@@ -28,9 +31,18 @@ def matched(found, truth):
     return linear_sum_assignment(cost.T)[1]
 
 
-@pytest.mark.parametrize("decomposition", ["joint", "power"])
+def assert_states_are(population, states):
+    order = matched(states.components, population.O.T)
+    assert_allclose(states.components[order], population.O.T, atol=1e-10)
+    assert_allclose(states.weights[order], population.pi, atol=1e-10)
+    assert_allclose(states.label_states[order], population.Q.T, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("decomposition", "third_moment"), [("joint", "full"), ("joint", "slices"), ("power", "full")]
+)
 @pytest.mark.parametrize("weighting", ["pooled", "document"])
-def test_exact_population_gives_back_the_parameters(weighting, decomposition):
+def test_exact_population_gives_back_the_parameters(weighting, decomposition, third_moment):
     population = planted(6, 4, 3, random_state=1)
     corpus = population_corpus(population)
     settings = StateSettings(
@@ -40,16 +52,92 @@ def test_exact_population_gives_back_the_parameters(weighting, decomposition):
         single_precision=False,
         smoothing=0.0,
         decomposition=decomposition,
+        third_moment=third_moment,
     )
     with open_engine(corpus) as engine:
         states = fit_states(engine, settings)
-    order = matched(states.components, population.O.T)
-    assert_allclose(states.components[order], population.O.T, atol=1e-10)
-    assert_allclose(states.weights[order], population.pi, atol=1e-10)
-    assert_allclose(states.label_states[order], population.Q.T, atol=1e-10)
+    assert_states_are(population, states)
     assert states.diagnostics["sum_pi"] == pytest.approx(1.0, abs=1e-9)
     assert states.diagnostics["residual"] < 1e-9
     assert states.diagnostics["mean_length2_labels"] == pytest.approx((9 + 16) / 2)
+
+
+def test_exact_population_with_more_states_than_slices_and_documents_that_are_added():
+    population = planted(22, 18, 18, random_state=1)
+    corpus = population_corpus(population, lengths=(3,), shard_documents=1000)
+    left_out = Selection(0.3, heldout=True)
+    extended = []
+    for third_moment in ("full", "slices"):
+        settings = StateSettings(
+            18, MomentKind("distinct", binary=False), n_oversamples=2, single_precision=False, smoothing=0.0,
+            third_moment=third_moment,
+        )  # fmt: skip
+        with open_engine(corpus) as engine:
+            states = fit_states(engine, settings)
+            part = fit_states(engine, settings, replace(left_out, heldout=False))
+            extended.append(extend_states(engine, settings, part, left_out))
+        assert_states_are(population, states)
+        assert states.diagnostics["third_moment"] == third_moment
+        assert states.diagnostics["residual"] < 1e-9
+        # A part of the population is none, so that the documents that were added have mattered.
+        assert part.diagnostics["residual"] > 1e-3
+        assert extended[-1].diagnostics["residual"] < 1e-9
+        assert extended[-1].diagnostics["sum_pi"] == pytest.approx(1.0, abs=1e-9)
+    assert states.diagnostics["n_slices"] == 17
+    whole, slices = extended
+    assert_allclose(slices.components, whole.components, atol=1e-10)
+    assert_allclose(slices.weights, whole.weights, atol=1e-10)
+    assert_allclose(slices.label_states, whole.label_states, atol=1e-10)
+
+
+def test_sampled_slices_recover_states_as_well_as_the_whole_third_moment():
+    errors, residuals = [], []
+    population, _, corpus = planted_corpus(20_000, d=200, n_labels=40, k=40, length=(8, 16))
+    for third_moment in ("full", "slices"):
+        kind = MomentKind("distinct", "document", binary=False)
+        settings = StateSettings(40, kind, n_oversamples=40, n_power_iter=4, third_moment=third_moment)
+        with open_engine(corpus) as engine:
+            states = fit_states(engine, settings)
+        order = matched(states.components, population.O.T)
+        weights = states.weights[order]
+        errors.append(
+            [np.abs(states.components[order] - population.O.T).sum(axis=1).mean(),
+             np.abs(weights - population.pi).sum()]
+        )  # fmt: skip
+        residuals.append(states.diagnostics["residual"])
+    assert states.diagnostics["n_slices"] == 22
+    full, slices = errors
+    assert full[0] < 0.3
+    assert slices[0] < 1.02 * full[0]
+    assert slices[1] < full[1] + 0.02
+    assert residuals[1] == pytest.approx(residuals[0], rel=0.1)
+
+
+@pytest.mark.parametrize("moments", ["paper", "distinct"])
+def test_slices_are_taken_where_the_whole_third_moment_does_not_fit(moments):
+    corpus = planted_corpus(3000, d=300, k=40, n_labels=50)[2]
+    settings = StateSettings(40, MomentKind(moments), n_power_iter=1, lower=True)
+    whole = plan_pass(corpus, WordMomentsPass(300, kind=settings.kind, rank=50, single=True))
+    # More is missing than slabs of the vocabulary would bring.
+    limit = int((whole.task_bytes - 1_000_000) / LIMIT_SHARE)
+    found = {}
+    for memory_limit in (None, limit):
+        with open_engine(corpus, memory_limit=memory_limit) as engine:
+            found[memory_limit] = fit_states(engine, settings).diagnostics["third_moment"]
+    assert found == {None: "full", limit: "slices"}
+    for other in (replace(settings, third_moment="full"), replace(settings, decomposition="power")):
+        with (
+            open_engine(corpus, memory_limit=limit) as engine,
+            pytest.raises(UsageError, match="pass moments: a task needs"),
+        ):
+            fit_states(engine, other)
+
+
+def test_slices_of_a_third_moment_that_is_decomposed_whole_are_refused():
+    with pytest.raises(UsageError, match="decomposition='power' works on the whole third moment"):
+        StateSettings(3, decomposition="power", third_moment="slices")
+    with pytest.raises(UsageError, match="third_moment: expected one of auto, full, slices, got 'half'"):
+        StateSettings(3, third_moment="half")
 
 
 @pytest.mark.parametrize("moments", ["paper", "distinct"])
