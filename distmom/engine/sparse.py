@@ -221,6 +221,9 @@ def _added(terms: Sequence[Term], rows: slice) -> csr_array:
                 part.data = part.data * np.asarray(_opened(term.columns))[part.indices]
             parts.append(part)
             factors.append(term.factor * of_rows)
+    if not parts:
+        # No document had an entry, so that there is no run.
+        return csr_array((rows.stop - rows.start, terms[0].shape[1]), dtype=np.float32)
     return combine(parts, factors)
 
 

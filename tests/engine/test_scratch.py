@@ -32,7 +32,11 @@ def test_without_a_spare_file_of_about_the_size_one_is_made(tmp_path):
 
 
 def test_after_an_error_nothing_is_there(tmp_path):
-    with pytest.raises(RuntimeError), scratch_file(tmp_path / "pass" / "sum", 80, tmp_path / "spare") as stream:
-        stream.write(np.zeros(10).data)
-        raise RuntimeError
+    def fail():
+        with scratch_file(tmp_path / "pass" / "sum", 80, tmp_path / "spare") as stream:
+            stream.write(np.zeros(10).data)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert not list((tmp_path / "pass").iterdir())

@@ -6,9 +6,21 @@ from helpers import random_corpus
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
-from distmom.engine import Csr, Pass, Pruning, SumSpec, TallResult, Term, open_engine, open_executor, sparse
+from distmom.engine import (
+    Csr,
+    Pass,
+    Pruning,
+    Selection,
+    SumSpec,
+    TallResult,
+    Term,
+    open_engine,
+    open_executor,
+    sparse,
+)
 from distmom.engine.csr import combine, drop_small, largest_of_rows, transposed_product
 from distmom.errors import StoreError
+from distmom.moments.regression import CrossMomentPass
 
 
 def random_matrix(seed, shape, density):
@@ -123,6 +135,21 @@ def test_a_sum_of_scaled_matrices_without_its_small_entries(monkeypatch):
     level = 0.8 * np.quantile(np.abs(kept[kept != 0]), 0.9)
     assert_allclose(found, np.where(np.abs(kept) >= level, kept, 0), rtol=1e-6)
     assert (found != 0).sum() < (kept != 0).sum()
+
+
+def test_a_sum_over_no_document_is_empty():
+    corpus = random_corpus(n=40, d=30, density=0.2, shard_documents=20)
+    none = Selection(0.0, heldout=True)
+    with open_engine(corpus) as engine:
+        found = {}
+
+        def finish(tallies):
+            found["matrix"] = engine.combine([Term(tallies.runs["cross"])], Pruning(5, 0.1)).to_scipy()
+            return TallResult({}, {})
+
+        engine.run_tall(CrossMomentPass(30, none, n_labels=12, idf=np.ones(30)), finish)
+    assert found["matrix"].shape == (30, 12)
+    assert found["matrix"].nnz == 0
 
 
 def test_a_run_that_is_cut_short_is_told(monkeypatch):
