@@ -24,6 +24,8 @@ from distmom.compiled import compiled
 from distmom.engine.state import SLAB_ROWS, Columns, StoredArray, StoredColumns, release_maps, slab_digest
 from distmom.errors import StoreError
 
+#: rows that are worked on at a time when slabs of rows are mapped
+PIECE_ROWS = 1 << 12
 #: rows that more documents than this add to are summed in float64 throughout: in float32 a sum of n terms is
 #: off by about sqrt(n) 6e-8
 FREQUENT = 256
@@ -194,10 +196,19 @@ def map_task(
     """Work on slab ``index`` of rows; return the digests of what was written, and the sums."""
     with threadpool_limits(limits=1):
         rows = slice(index * SLAB_ROWS, min((index + 1) * SLAB_ROWS, n_rows))
-        written, sums = function(rows, *(read_rows(item, rows) for item in inputs), *arguments)
+        n = rows.stop - rows.start
+        written = {name: np.empty((n, output.width), output.dtype) for name, output in outputs.items()}
+        sums: dict[str, np.ndarray] = {}
+        # What a function makes on its way takes several times what it returns.
+        for start in range(rows.start, rows.stop, PIECE_ROWS):
+            piece = slice(start, min(start + PIECE_ROWS, rows.stop))
+            values, added = function(piece, *(read_rows(item, piece) for item in inputs), *arguments)
+            for name, value in values.items():
+                written[name][piece.start - rows.start : piece.stop - rows.start] = value
+            sums = {name: sums[name] + value if sums else value for name, value in added.items()}
         digests = {name: outputs[name].write(rows.start, value) for name, value in written.items()}
         release_maps()
-        return digests, dict(sums)
+        return digests, sums
 
 
 def read_rows(item: Tall, rows: slice) -> np.ndarray:
