@@ -6,6 +6,7 @@ the planner's own rule. See docs/scaling.md.
 
     python workflows/scaling.py
     python workflows/scaling.py --memory-gib 16 --gbytes-per-s 1
+    python workflows/scaling.py --memory-gib 16 --third-moment slices
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 from dataclasses import dataclass
 
 from distmom.engine.plan import ENTRIES_PER_ROW, LIMIT_SHARE, MAX_GROUPS, RESERVED_BYTES
+from distmom.linalg import slice_directions
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Constants:
     power: float = 1.26e-9
     projection: float = 0.84e-9
     labels: float = 0.63e-9
-    #: of a document and one of the r^3 / 6 products
+    #: of a document and one of the r^3 / 6 products, or of the m k^2 / 2 of slices
     third_moment: float = 31e-12
     #: of an entry, read from disk, checked and decoded
     read: float = 19e-9
@@ -44,7 +46,9 @@ class Size:
     n_power_iter: int = 1
 
 
-def predict(size: Size, n_workers: int, memory_bytes: float, rate: float, c: Constants) -> dict[str, float]:
+def predict(
+    size: Size, n_workers: int, memory_bytes: float, rate: float, c: Constants, *, sliced: bool = False
+) -> dict[str, float]:
     """Return the seconds of the parts of a fit, and what goes over disk or network."""
     r = size.n_states + 10
     nnz = size.n_documents * size.words_per_document
@@ -59,10 +63,13 @@ def predict(size: Size, n_workers: int, memory_bytes: float, rate: float, c: Con
     sketches = 1 + size.n_power_iter
     partial_bytes = n_groups * size.n_words * r * 4
     traffic = sketches * (3 * partial_bytes + 2 * size.n_words * r * 4)
-    reads = sketches * n_slabs * nnz * c.read / busy + 2 * nnz * c.read / n_workers
+    reads = sketches * n_slabs * nnz * c.read / busy + (2 + sliced) * nnz * c.read / n_workers
     sketch = nnz * r * (c.sketch + size.n_power_iter * c.power) / busy
-    moments = (nnz * r * c.projection + size.n_documents * r**3 / 6 * c.third_moment) / n_workers
-    labels = nnz * size.n_states * c.labels / n_workers
+    k = size.n_states
+    # Slices are of rows that are projected again, and whitened.
+    third = slice_directions(k).shape[1] * k**2 / 2 + r * k if sliced else r**3 / 6
+    moments = ((1 + sliced) * nnz * r * c.projection + size.n_documents * third * c.third_moment) / n_workers
+    labels = nnz * k * c.labels / n_workers
     n_tasks = sketches * (n_groups * n_slabs + 2 * size.n_words / 32768) + 4 * MAX_GROUPS
     parts = {
         "sketches": sketch,
@@ -90,6 +97,7 @@ def main() -> None:
     )
     parser.add_argument("--memory-gib", type=float, default=16.0, help="of one worker [%(default)s]")
     parser.add_argument("--gbytes-per-s", type=float, default=1.0, help="of one worker's disk or network")
+    parser.add_argument("--third-moment", choices=["full", "slices"], default="full", help="[%(default)s]")
     options = parser.parse_args()
     sizes = {
         "WikiLSHTC, K = 100": Size(1_778_351, 1_617_899, 100),
@@ -109,7 +117,8 @@ def main() -> None:
             if n_workers == 2 and size.n_documents > 1e7:
                 continue
             found = predict(
-                size, n_workers, options.memory_gib * 2**30, options.gbytes_per_s * 1e9, constants
+                size, n_workers, options.memory_gib * 2**30, options.gbytes_per_s * 1e9, constants,
+                sliced=options.third_moment == "slices",
             )  # fmt: skip
             cells = [f"{found[c]:,.0f}" for c in columns]
             print(

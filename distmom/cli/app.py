@@ -576,6 +576,7 @@ def _run_fit(
     result: dict[str, Any] = {"model": str(run.model), "fit_seconds": round(model.fit_seconds_, 2)}
     shown = (
         "n_states",
+        "third_moment",
         "residual",
         "sum_pi",
         "off_diagonal_share",

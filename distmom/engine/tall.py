@@ -32,6 +32,8 @@ from distmom.engine.state import (
 )
 from distmom.errors import StoreError
 
+#: rows that are worked on at a time when slabs of rows are mapped
+PIECE_ROWS = 1 << 12
 #: rows that more documents than this add to are summed in float64 throughout: in float32 a sum of n terms is
 #: off by about sqrt(n) 6e-8
 FREQUENT = 256
@@ -202,14 +204,23 @@ def map_task(
     with threadpool_limits(limits=1):
         taken()
         rows = slice(index * SLAB_ROWS, min((index + 1) * SLAB_ROWS, n_rows))
-        with spend("merge"):
-            slabs = [read_rows(item, rows) for item in inputs]
-        with spend("kernels"):
-            written, sums = function(rows, *slabs, *arguments)
+        n = rows.stop - rows.start
+        written = {name: np.empty((n, output.width), output.dtype) for name, output in outputs.items()}
+        sums: dict[str, np.ndarray] = {}
+        # What a function makes on its way takes several times what it returns.
+        for start in range(rows.start, rows.stop, PIECE_ROWS):
+            piece = slice(start, min(start + PIECE_ROWS, rows.stop))
+            with spend("merge"):
+                slabs = [read_rows(item, piece) for item in inputs]
+            with spend("kernels"):
+                values, added = function(piece, *slabs, *arguments)
+            for name, value in values.items():
+                written[name][piece.start - rows.start : piece.stop - rows.start] = value
+            sums = {name: sums[name] + value if sums else value for name, value in added.items()}
         with spend("write"):
             digests = {name: outputs[name].write(rows.start, value) for name, value in written.items()}
         release_maps()
-        return digests, dict(sums), taken()
+        return digests, sums, taken()
 
 
 def read_rows(item: Tall, rows: slice) -> np.ndarray:

@@ -75,7 +75,10 @@ def test_from_text_to_report(tmp_path, run, place):
     assert (ingested["n_documents"], ingested["n_words"], ingested["n_labels"]) == (400, 15, 3)
     code, out, _ = run("plan", tmp_path / "c", "-k", 3, "--json")
     assert code == 0
-    assert json.loads(out)["n_scans"] > 5
+    planned = json.loads(out)
+    assert planned["n_scans"] > 5
+    assert planned["third_moment"] == "full"
+    assert "slices" not in {p["name"] for p in planned["passes"]}
     code, out, err = run("fit", tmp_path / "c", tmp_path / "m", "-k", 3, *local, "--json")
     assert code == 0
     assert json.loads(out)["n_states"] == 3
@@ -131,6 +134,10 @@ def test_text_for_people_has_every_key(place, run):
     assert len(out.splitlines()) == 3
     _, out, _ = run("plan", place / "corpus", "-k", 3)
     assert out.splitlines()[-1].startswith("in all: ")
+    assert "third moment: added up whole (--third-moment full)" in out
+    _, out, _ = run("plan", place / "corpus", "-k", 3, "--third-moment", "slices")
+    assert "third moment: by slices, in a pass of its own (--third-moment slices)" in out
+    assert [line.split()[0] for line in out.splitlines()][-5:-1] == ["moments", "slices", "labels", "third"]
 
 
 @pytest.mark.parametrize(
@@ -154,6 +161,10 @@ def test_text_for_people_has_every_key(place, run):
         ("fit {corpus} {train.tsv} -k 3", "exists and is not a model"),
         ("fit nothing new -k 3", "is not a corpus"),
         ("fit {corpus} new -k 3 --decomposition svd", "'svd' is not one of"),
+        (
+            "fit {corpus} new -k 3 --decomposition power --third-moment slices",
+            "decomposition='power' works on the whole third moment",
+        ),
         ("fit {corpus} new -k 3 --memory-limit 3x", "expected a size such as 2GiB or 500MB, got '3x'"),
         ("fit {corpus} new -k 3 --memory-limit 1MB --workers 0", "raise the memory limit"),
         ("fit {corpus} new -k 3 --scheduler here", "expected an address such as tcp://HOST:8786, got 'here'"),

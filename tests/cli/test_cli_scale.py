@@ -47,6 +47,16 @@ def test_a_planted_corpus_is_fitted_and_scored_against_its_truth(run, tmp_path):
     assert score["words_l1"] < 0.4
     assert score["AUC"] > 0.85
     assert score["n_documents"] == 500 > score["n_auc"] > 50
+    code, out, _ = run(*fit, "--third-moment", "slices", "--overwrite", "--json")
+    assert code == 0
+    assert json.loads(out)["third_moment"] == "slices"
+    code, out, _ = run(
+        "evaluate", tmp_path / "m", test, "--truth", f"{test}.truth", "--auc-documents", 100, *LOCAL, "--json"
+    )
+    sliced = json.loads(out)
+    assert sliced["n_recovered"] == 5
+    # So few states have as many slices, which are the whole tensor.
+    assert sliced["words_l1"] == pytest.approx(score["words_l1"], rel=1e-3)
     code, _, err = run("evaluate", tmp_path / "m", test, "--truth", tmp_path, *LOCAL)
     assert code == 2
     assert "is not the truth of a planted corpus" in err

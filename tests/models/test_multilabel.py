@@ -160,6 +160,8 @@ def test_distinct_moments_find_the_states():
         ({"moments": "third"}, "moments: expected one of"),
         ({"weighting": "none"}, "weighting: expected one of"),
         ({"decomposition": "svd"}, "decomposition: expected one of joint"),
+        ({"third_moment": "half"}, "third_moment: expected one of auto, full, slices, got 'half'"),
+        ({"third_moment": "slices", "decomposition": "power"}, "goes with decomposition='joint'"),
         ({"precision": "half"}, "precision: expected one of single, double"),
         ({"decompose_on": "moon"}, "decompose_on: expected one of"),
         ({"smoothing": 1.0}, "smoothing: expected 0 <= smoothing < 1, got 1.0"),

@@ -10,7 +10,8 @@ from scipy.sparse import vstack
 from distmom.engine import Selection, open_engine, plan_pass
 from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import NumericalError, UsageError
-from distmom.models.states import StateSettings, check_size, extend_states, fit_states
+from distmom.linalg import decompose, decompose_slices, multilinear, slice_directions, whiten
+from distmom.models.states import StateSettings, check_size, extend_states, fit_states, load_moments
 from distmom.moments.weighting import MomentKind
 from distmom.moments.words import WordMomentsPass, WordSketchPass
 from distmom.simulate.multilabel import planted
@@ -91,26 +92,40 @@ def test_exact_population_with_more_states_than_slices_and_documents_that_are_ad
 
 
 def test_sampled_slices_recover_states_as_well_as_the_whole_third_moment():
-    errors, residuals = [], []
     population, _, corpus = planted_corpus(20_000, d=200, n_labels=40, k=40, length=(8, 16))
+    settings = StateSettings(
+        40, MomentKind("distinct", "document", binary=False), n_oversamples=40, n_power_iter=4
+    )
+    errors, residuals, sides = [], [], []
     for third_moment in ("full", "slices"):
-        kind = MomentKind("distinct", "document", binary=False)
-        settings = StateSettings(40, kind, n_oversamples=40, n_power_iter=4, third_moment=third_moment)
         with open_engine(corpus) as engine:
-            states = fit_states(engine, settings)
+            states = fit_states(engine, replace(settings, third_moment=third_moment))
+            if third_moment == "full":
+                moments = load_moments(states.directories, settings.kind, states.basis)
         order = matched(states.components, population.O.T)
-        weights = states.weights[order]
-        errors.append(
-            [np.abs(states.components[order] - population.O.T).sum(axis=1).mean(),
-             np.abs(weights - population.pi).sum()]
-        )  # fmt: skip
+        words = np.abs(states.components[order] - population.O.T).sum(axis=1).mean()
+        errors.append((words, np.abs(states.weights[order] - population.pi).sum()))
         residuals.append(states.diagnostics["residual"])
     assert states.diagnostics["n_slices"] == 22
-    full, slices = errors
-    assert full[0] < 0.3
-    assert slices[0] < 1.02 * full[0]
-    assert slices[1] < full[1] + 0.02
-    assert residuals[1] == pytest.approx(residuals[0], rel=0.1)
+    (words, weights), (sliced_words, sliced_weights) = errors
+    assert words < 0.1
+    assert sliced_words < 1.01 * words
+    assert sliced_weights < 1.02 * weights
+    assert residuals[1] == pytest.approx(residuals[0], rel=0.05)
+    # Along directions of the basis, which could be drawn before the second moment is known, slices carry noise
+    # that whitening leaves out.
+    white = whiten(moments.m2, 40, noise=0.0)
+    whole = decompose(multilinear(moments.m3, white.W, white.W, white.W))
+    before = np.random.default_rng(0).standard_normal((80, 22))
+    along, mixing = np.linalg.qr(white.B.T @ before)
+    for side in (white.W @ slice_directions(40), before @ np.linalg.inv(mixing)):
+        matrices = np.einsum("abc,ai,bj,cl->ijl", moments.m3, white.W, white.W, side, optimize=True)
+        found = decompose_slices(matrices, slice_directions(40) if not sides else along)
+        cosines = np.abs(whole.eigenvectors.T @ found.eigenvectors).max(axis=1)
+        sides.append((found.residual, np.sqrt(2 - 2 * np.minimum(cosines, 1.0)).mean()))
+    assert sides[0][0] == pytest.approx(whole.residual, rel=0.05)
+    assert sides[1][0] > 2 * whole.residual
+    assert sides[0][1] < 0.5 * sides[1][1]
 
 
 @pytest.mark.parametrize("moments", ["paper", "distinct"])

@@ -1,0 +1,57 @@
+"""What a plan promises, against what a fit then takes."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from distmom.engine import PassStarted, open_engine, open_executor
+from distmom.models import MultiLabelMoM
+from distmom.models.planning import plan_fit
+from distmom.models.states import fit_states
+from distmom.simulate.corpora import preset, synthesise
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Few documents, but of so many words and labels that matrices outweigh the process."""
+    model = preset("wikilshtc", n_documents=16_000, n_words=400_000, n_labels=200_000, n_states=50)
+    return synthesise(model, tmp_path_factory.mktemp("planned") / "c", shard_documents=2000)
+
+
+def _forget_peak():
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak():
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are read from /proc")
+@pytest.mark.parametrize(("limit", "third_moment"), [(None, "full"), (800 << 20, "slices")])
+def test_a_worker_takes_what_was_planned_within_a_fifth(corpus, limit, third_moment):
+    # Wide sketches of few states: what is wide is measured, and the decomposition takes no time.
+    model = MultiLabelMoM(
+        60, head="posterior", n_power_iter=1, n_oversamples=140, third_moment=third_moment, force=True
+    )
+    planned = {p.name: p.task_bytes for p in plan_fit(model, corpus, limit)}
+    measured, running = {}, []
+    with open_executor(workers=1, memory_limit=limit) as executor:
+
+        def watch(event):
+            # What is made of the sums of a pass, up to the next, counts as of the pass.
+            if running:
+                [peak] = executor.client.run(_peak).values()
+                measured[running[-1]] = max(peak, measured.get(running[-1], 0))
+            if isinstance(event, PassStarted):
+                executor.client.run(_forget_peak)
+                running.append(event.name)
+
+        with open_engine(corpus, None, executor, limit, watch) as engine:
+            fit_states(engine, model.state_settings(60))
+    assert measured.keys() == planned.keys()
+    assert ("slices" in planned) == (third_moment == "slices")
+    for name, peak in measured.items():
+        assert peak < 1.2 * planned[name], name
+    assert max(planned.values()) < 1.2 * max(measured.values())
