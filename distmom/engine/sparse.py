@@ -152,15 +152,15 @@ class Pruning:
 
     Attributes
     ----------
-    row_entries : int
-        Entries of a row at most: those of largest magnitude.
     share, quantile : float
-        Of what that leaves, magnitudes below this share of this quantile are dropped.
+        Magnitudes below this share of this quantile are dropped.
+    row_entries : int or None
+        Before that, all but so many entries of largest magnitude of every row.
     """
 
-    row_entries: int
     share: float
     quantile: float = 0.99
+    row_entries: int | None = None
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ def add_slab(
         taken()
         with spend("merge"):
             total = _added(terms, slabs[index])
-            if pruning is not None:
+            if pruning is not None and pruning.row_entries is not None:
                 total = largest_of_rows(total, pruning.row_entries)
         with spend("write"):
             _write(f"{prefix}-{index:05d}", total)

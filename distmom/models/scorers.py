@@ -37,8 +37,10 @@ from distmom.moments.residuals import ResidualPass
 DIAGONAL_PENALTY = 3.0
 #: added to the squared length of a centroid
 CENTROID_PENALTY = 10.0
-#: sparse weights that are kept: of every word those for 500 labels, and none below 1 % of the 99th percentile
-PRUNING = Pruning(row_entries=500, share=0.01)
+#: sparse weights below 1 % of the 99th percentile are left out
+PRUNING = Pruning(share=0.01)
+#: in residual passes, all but the largest of every word too: common words have weights for nearly all labels
+PASS_PRUNING = Pruning(share=0.01, row_entries=1000)
 #: entries that lengths of centroids are taken from at a time
 LENGTHS_ENTRIES = 1 << 22
 CSR_PARTS = ("indptr", "indices", "data")
@@ -290,7 +292,7 @@ def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
         Residual passes.
     """
     inverse = 1.0 / (features.squares + DIAGONAL_PENALTY)
-    weights = engine.combine([Term(cross, rows=inverse) for cross in features.cross], PRUNING)
+    weights = engine.combine([Term(cross, rows=inverse) for cross in features.cross], PASS_PRUNING)
     stages: list[Stage] = []
     for _ in range(n_passes):
         mixed = stored_rows(engine, MixedRows.of(weights))
@@ -299,7 +301,9 @@ def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
         # Documents explain themselves by their share of the first weights, and in later ones of what was added.
         leave_out = 1.0 if step is None else step
         found = engine.run_tall(
-            _residual_pass(engine, features, mixed, inverse, leave_out), finish, (vars(PRUNING), step or 0.0)
+            _residual_pass(engine, features, mixed, inverse, leave_out),
+            finish,
+            (vars(PASS_PRUNING), step or 0.0),
         )
         weights = _from_states(found.states, "weights", engine.corpus.n_labels)
         stages.append(Stage(mixed, found.values["scale"], found.values["step"]))
@@ -341,7 +345,7 @@ def _next_weights(
             *(Term(cross, step, rows=inverse) for cross in features.cross),
             Term(tallies.runs["cross"], -step * scale, rows=inverse),
         ],
-        PRUNING,
+        PASS_PRUNING,
     )
     return TallResult(_to_states("weights", found), {"scale": scale, "step": step})
 

@@ -144,7 +144,9 @@ def test_a_sum_over_no_document_is_empty():
         found = {}
 
         def finish(tallies):
-            found["matrix"] = engine.combine([Term(tallies.runs["cross"])], Pruning(5, 0.1)).to_scipy()
+            found["matrix"] = engine.combine(
+                [Term(tallies.runs["cross"])], Pruning(0.1, row_entries=5)
+            ).to_scipy()
             return TallResult({}, {})
 
         engine.run_tall(CrossMomentPass(30, none, n_labels=12, idf=np.ones(30)), finish)
@@ -172,7 +174,7 @@ def test_workers_change_no_bit(tmp_path):
     found = []
     for n_workers in (0, 2):
         with open_executor(workers=n_workers) as executor, open_engine(corpus, None, executor) as engine:
-            found.append(cross(engine, pruning=Pruning(5, 0.3)))
+            found.append(cross(engine, pruning=Pruning(0.3, row_entries=5)))
     assert found[0]["total"] == found[1]["total"]
     for name in ("data", "indices", "indptr"):
         assert getattr(found[0]["matrix"], name).tobytes() == getattr(found[1]["matrix"], name).tobytes()
