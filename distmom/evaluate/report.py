@@ -340,6 +340,10 @@ def _fit_rows(diagnostics: Mapping[str, Any]) -> list[Row]:
             shown.append((f"{name}, largest", max(values), "The same of the state where it is largest."))
 
     show(
+        "slices of the third moment", "n_slices",
+        "The third moment was not formed whole: residual and off-diagonal share are estimates from its slices.",
+    )  # fmt: skip
+    show(
         "residual", "residual",
         "Share of the third moment's norm that the states leave unexplained: near 0 the single-state model holds, "
         "near 1 the states are a summary and no more.",

@@ -217,7 +217,8 @@ def decompose_slices(matrices: ArrayLike, directions: ArrayLike, *, max_sweeps: 
         norm = frobenius(known)
         if norm == 0.0:
             raise NumericalError(f"the slices of shape {known.shape} are zero: there is nothing to decompose")
-        V, shares, converged = joint_diagonalise(known / norm, max_sweeps=max_sweeps)
+        # A sweep that gains less is not worth its time: of samples, the rest is mostly noise.
+        V, shares, converged = joint_diagonalise(known / norm, stall=1e-5, max_sweeps=max_sweeps)
         diagonals, along = np.empty(H.shape), V.T @ H
         for index in range(H.shape[1]):
             diagonals[:, index] = np.einsum("ai,ai->i", V, known[:, :, index] @ V)
