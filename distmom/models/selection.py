@@ -7,6 +7,7 @@ divided by its mean best score, so that one grid serves heads of any scale.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -220,7 +221,8 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
     """Find the weights of a blend by coordinate ascent.
 
     The objective is the mean of P@1, P@3, P@5 and nDCG@5, and of AUC where all labels are candidates. The
-    first weight is that of the best head alone; of the variants of a head (same group) one is kept.
+    ascent begins with the best head alone; of the variants of a head (same group) one is kept. Heads that are
+    not worth `MIN_GAIN` in the end are left out.
 
     Parameters
     ----------
@@ -244,6 +246,12 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
         parts = measure(totals)
         return float(parts.mean() if auc else parts[:4].mean())
 
+    def without(totals: np.ndarray, weights: np.ndarray, heads: Sequence[int]) -> np.ndarray:
+        for h in heads:
+            if weights[h]:
+                totals = totals - np.float32(weights[h]) * scores[h]
+        return totals
+
     def named(parts: np.ndarray) -> dict[str, float]:
         keys = ["P@1", "P@3", "P@5", "nDCG@5"] + (["AUC"] if auc else [])
         return {key: float(x) for key, x in zip(keys, parts, strict=False)}
@@ -258,18 +266,22 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
     while improved:
         improved = False
         for h in np.argsort(-np.asarray(alone), kind="stable"):
-            twins = [j for j, name in enumerate(names) if groups[name] == groups[names[h]] and j != h]
-            if h == first or first in twins:
-                continue
-            others = totals - weights[h].astype(np.float32) * scores[h]
-            for j in twins:
-                others -= weights[j].astype(np.float32) * scores[j]
+            group = [j for j, name in enumerate(names) if groups[name] == groups[names[h]]]
+            others = without(totals, weights, group)
             for grid in GRID:
                 trial = others + np.float32(grid) * scores[h]
                 if (got := value(trial)) > best + MIN_GAIN:
-                    weights[twins] = 0.0
+                    weights[group] = 0.0
                     weights[h] = grid
                     totals, best, improved = trial, got, True
+    # A head of the first steps may be worth little beside those that came later.
+    while np.count_nonzero(weights) > 1:
+        rest = {h: value(without(totals, weights, [h])) for h in np.flatnonzero(weights)}
+        h = max(rest, key=lambda h: rest[h])
+        if rest[h] < best - MIN_GAIN:
+            break
+        totals, best = without(totals, weights, [h]), rest[h]
+        weights[h] = 0.0
     report["auto"] = named(measure(totals))
     chosen = {name: float(w / s) for name, w, s in zip(names, weights, scale, strict=True) if w > 0}
     return Choice(chosen, best, report, n)

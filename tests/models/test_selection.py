@@ -1,0 +1,69 @@
+"""The choice of a blend: what its weights keep, drop and reach."""
+
+import numpy as np
+import pytest
+
+from distmom.models.selection import MIN_GAIN, choose_blend
+
+N, WIDTH = 3000, 40
+
+
+def rows_of(noises: list[float]) -> dict[str, np.ndarray]:
+    """Return rows in which every head scores the true labels one higher, with its own noise."""
+    rng = np.random.default_rng(0)
+    truth = np.zeros((N, WIDTH), np.uint8)
+    truth[np.arange(N), rng.integers(0, WIDTH, N)] = 1
+    truth[np.arange(N), rng.integers(0, WIDTH, N)] = 1
+    scores = np.stack([truth + noise * rng.standard_normal((N, WIDTH)) for noise in noises], axis=1)
+    return {
+        "labels": np.full((N, WIDTH), -1, np.int32) + np.arange(1, WIDTH + 1, dtype=np.int32),
+        "scores": scores.astype(np.float32),
+        "best": scores.max(axis=2).astype(np.float32),
+        "truth": truth,
+        "n_true": truth.sum(axis=1).astype(np.int32),
+    }
+
+
+def hits_at_1(rows: dict[str, np.ndarray], totals: np.ndarray) -> float:
+    return float(rows["truth"][np.arange(N), totals.argmax(axis=1)].mean())
+
+
+def test_independent_heads_are_weighted_by_their_precision():
+    rows = rows_of([0.6, 0.6, 0.9])
+    names = ["a", "b", "c"]
+    choice = choose_blend(names, rows, {name: name for name in names})
+    totals = sum(choice.weights[name] * rows["scores"][:, i] for i, name in enumerate(names))
+    # The best weights of independent noises are the inverse variances.
+    best = sum(rows["scores"][:, i] / noise**2 for i, noise in enumerate([0.6, 0.6, 0.9]))
+    alone = max(choice.scores[name]["P@1"] for name in names)
+    assert hits_at_1(rows, totals) == pytest.approx(choice.scores["auto"]["P@1"])
+    assert hits_at_1(rows, best) - choice.scores["auto"]["P@1"] < 0.05 * (hits_at_1(rows, best) - alone)
+    assert choice.n_documents == N
+
+
+def test_heads_that_bring_nothing_are_left_out():
+    rows = rows_of([0.6, 0.6, 50.0])
+    choice = choose_blend(["a", "b", "noise"], rows, {"a": "a", "b": "b", "noise": "noise"})
+    assert set(choice.weights) == {"a", "b"}
+
+
+def test_of_variants_one_is_kept():
+    rows = rows_of([0.8, 0.6, 0.7, 0.9])
+    names = ["a-1", "a-2", "a-3", "b"]
+    choice = choose_blend(names, rows, {name: name[0] for name in names})
+    assert len(choice.weights) == 2
+    assert "b" in choice.weights
+
+
+def test_the_head_that_was_best_alone_may_be_left_out():
+    """A head that is the sum of two others is the best alone, and worth nothing beside both with less noise."""
+    rows = rows_of([0.7, 0.7, 1.0])
+    both = rows["scores"][:, 0] + rows["scores"][:, 1]
+    rng = np.random.default_rng(1)
+    rows["scores"][:, 2] = both + 0.3 * rng.standard_normal(both.shape)
+    rows["best"][:, 2] = rows["scores"][:, 2].max(axis=1)
+    names = ["a", "b", "sum"]
+    choice = choose_blend(names, rows, {name: name for name in names})
+    assert max(names, key=lambda name: choice.scores[name]["P@1"]) == "sum"
+    assert set(choice.weights) == {"a", "b"}
+    assert choice.objective > np.mean(list(choice.scores["sum"].values())) + MIN_GAIN
