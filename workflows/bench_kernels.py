@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from distmom.corpus import Block
 from distmom.corpus.readers.scan import LABELLED, scan
-from distmom.engine import Csr, MixedRows, TallSum
+from distmom.engine import Csr, TallSum
 from distmom.engine.csr import combine, transposed_product
 from distmom.engine.tall import frequent_rows
 from distmom.linalg import compose, decompose
@@ -31,7 +31,7 @@ from distmom.models.kernels import top_by_states, top_labels
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.kernels import add_third_moment, gather
 from distmom.moments.labels import posteriors
-from distmom.moments.residuals import hard_scores
+from distmom.moments.residuals import add_residuals
 from distmom.moments.sketching import add_product, omega, omega_key, scatter_rows
 from distmom.simulate import preset
 from distmom.simulate.corpora import draw_documents
@@ -194,19 +194,19 @@ def test_sum_of_sparse_matrices(benchmark: Any, block: Block, features: csr_arra
         benchmark(lambda: sum(parts[1:], parts[0]))
 
 
-def test_hard_scores(benchmark: Any, block: Block, features: csr_array) -> None:
+def test_residuals(benchmark: Any, block: Block, features: csr_array) -> None:
     labels, n_labels, n_negatives = block.labels, block.labels.shape[1], 5
     inverse = 1.0 / (np.bincount(features.indices, features.data**2, minlength=features.shape[1]) + 3.0)
     cross = csr_array(features.T @ labels.astype(np.float32))
     cross.data *= np.repeat(inverse.astype(np.float32), np.diff(cross.indptr))
-    weights = MixedRows.of(Csr.of(cross))
+    cross.sort_indices()
     a, y = features[:N_QUERIES], labels[:N_QUERIES]
     indptr = np.concatenate([[0], np.cumsum(np.diff(y.indptr) + n_negatives)]).astype(np.int64)
     indices, data = np.zeros(indptr[-1], np.int32), np.zeros(indptr[-1], np.float32)
     benchmark(
-        hard_scores, a.indptr, a.indices, a.data, y.indptr, y.indices,
-        weights.sparse.indptr, weights.sparse.indices, weights.sparse.data, weights.dense_row, weights.dense,
+        add_residuals, a.indptr, a.indices, a.data, y.indptr, y.indices, cross.indptr, cross.indices, cross.data,
         inverse.astype(np.float32), n_labels, n_negatives, 1.0, indptr, indices, data,
+        np.zeros(cross.nnz, np.float32),
     )  # fmt: skip
 
 

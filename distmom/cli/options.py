@@ -193,9 +193,8 @@ def model_options(command: F) -> F:
         click.option(
             "--n-residual-passes",
             type=click.IntRange(min=0),
-            default=2,
-            show_default=True,
-            help="Residual passes of the linear head.",
+            default=None,
+            help="Residual passes of the linear head. [default: 2; 1 with auto]",
         ),
         click.option(
             "--smoothing",

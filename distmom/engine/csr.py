@@ -61,6 +61,11 @@ class Csr:
 DENSE_SHARE = 0.25
 
 
+def nearly_full(lengths: np.ndarray, n_columns: int) -> np.ndarray:
+    """Return which rows, of so many entries each, are better held dense."""
+    return np.asarray(lengths > max(DENSE_SHARE * n_columns, 1))
+
+
 @dataclass(frozen=True)
 class MixedRows:
     """A matrix whose nearly full rows are dense and whose other rows are sparse.
@@ -77,22 +82,6 @@ class MixedRows:
     sparse: Csr
     dense_row: Any
     dense: Any
-
-    @classmethod
-    def of(cls, matrix: Csr, dtype: np.typing.DTypeLike = np.float32) -> MixedRows:
-        """Split the rows of a matrix, which is kept as it is where none is nearly full."""
-        n_columns = matrix.n_columns
-        lengths = np.diff(matrix.indptr.load() if hasattr(matrix.indptr, "load") else matrix.indptr)
-        full = lengths > max(DENSE_SHARE * n_columns, 1)
-        dense_row = np.where(full, np.cumsum(full) - 1, -1).astype(np.int32)
-        if not full.any():
-            return cls(matrix, dense_row, np.zeros((0, n_columns), dtype))
-        whole = matrix.to_scipy()
-        dense = np.ascontiguousarray(whole[full].toarray().astype(dtype))
-        entries = np.repeat(~full, lengths)
-        indptr = np.concatenate([[0], np.cumsum(np.where(full, 0, lengths))])
-        rest = csr_from_parts(whole.data[entries], whole.indices[entries], indptr, whole.shape)
-        return cls(Csr.of(rest, dtype), dense_row, dense)
 
 
 def combine(

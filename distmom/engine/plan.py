@@ -159,11 +159,15 @@ def _plan_tall(
     nnz = {
         "words": sum(s.nnz_words for s in corpus.shards),
         "labels": sum(s.nnz_labels for s in corpus.shards),
+        # Every word of a document is looked at.
+        "entries": sum(s.nnz_words for s in corpus.shards),
     }
 
     def tall_bytes(spec: SumSpec, width: int) -> int:
         n_rows = spec.shape[0]
         n_wide = min(n_rows, nnz[str(spec.tall)] // FREQUENT) if single else n_rows
+        if single and spec.tall == "entries":
+            n_wide = 0
         return 4 * n_rows + width * (4 * n_rows * single + 8 * n_wide)
 
     width = max((s.shape[1] for s in tall if s.separable), default=0)

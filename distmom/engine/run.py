@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from distmom.clock import add_spent, spend, taken
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine.csr import Csr
+from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.executors import Executor, InProcess
 from distmom.engine.passes import Pass, fingerprint, resolve
 from distmom.engine.plan import PassPlan, plan_pass
@@ -306,7 +306,11 @@ class Engine:
         n_slabs = max(1, len(plan.columns))
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), n_slabs))
         prefix = self.partial(f"{pass_.name}-{key[:16]}")
-        frequency = {"words": self.corpus.document_frequency, "labels": self.corpus.label_frequency}
+        frequency = {
+            "words": self.corpus.document_frequency,
+            "labels": self.corpus.label_frequency,
+            "entries": np.zeros(0),
+        }
         frequent: dict[str, StoredArray] = {}
         tall = {name: spec for name, spec in pass_.specs().items() if spec.tall}
         if plan.single:
@@ -417,6 +421,13 @@ class Engine:
         Csr
             Of stored arrays: sorted rows, float32.
         """
+        return self._combine(terms, pruning, mixed=False).sparse
+
+    def combine_mixed(self, terms: Sequence[Term], pruning: Pruning | None = None) -> MixedRows:
+        """Add sparse matrices as `combine`, with nearly full rows of the sum stored densely."""
+        return self._combine(terms, pruning, mixed=True)
+
+    def _combine(self, terms: Sequence[Term], pruning: Pruning | None, *, mixed: bool) -> MixedRows:
         terms = stored_terms(self.directory, terms)
         slabs, n_entries = row_slabs(terms)
         prefix = str(self.partial("pieces") / uuid.uuid4().hex)
@@ -426,7 +437,7 @@ class Engine:
         for piece, spent in self.executor.map(work, range(len(slabs))):
             add_spent(self.spent, spent)
             pieces.append(piece)
-        return join_pieces(self.directory, pieces, terms[0].shape[1], pruning)
+        return join_pieces(self.directory, pieces, terms[0].shape[1], pruning, mixed)
 
     def _compute(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, dict[str, Any]]:
         plan = self.plan(pass_)

@@ -8,7 +8,7 @@ matrix again, is written piece by piece and joined to one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from distmom.clock import spend, taken
 from distmom.corpus.block import csr_from_parts
-from distmom.engine.csr import Csr, combine, drop_small, largest_of_rows
+from distmom.engine.csr import Csr, MixedRows, combine, drop_small, largest_of_rows, nearly_full
 from distmom.engine.scratch import scratch_file, spare_of
 from distmom.engine.state import RunDirectory, StoredArray, release_maps
 from distmom.errors import StoreError
@@ -92,9 +92,9 @@ class Runs:
         found = sorted(place.parent.glob(f"{place.name}-*.data"))
         return cls(tuple(str(path).removesuffix(".data") for path in found), n_rows, n_columns)
 
-    def row_ends(self) -> list[np.ndarray]:
-        """Return ``indptr`` of every run."""
-        return [_numbers(prefix, 0, 0, self.n_rows + 1) for prefix in self.prefixes]
+    def row_ends(self) -> Iterator[np.ndarray]:
+        """Yield ``indptr`` of every run."""
+        return (_numbers(prefix, 0, 0, self.n_rows + 1) for prefix in self.prefixes)
 
     def read_rows(self, rows: slice) -> list[csr_array]:
         """Return some rows of every run."""
@@ -185,8 +185,8 @@ def row_slabs(terms: Sequence[Term]) -> tuple[list[slice], int]:
     return [slice(int(a), int(b)) for a, b in pairwise(edges)], n_entries
 
 
-def _row_ends(matrix: Runs | Csr) -> list[np.ndarray]:
-    return matrix.row_ends() if isinstance(matrix, Runs) else [np.asarray(_opened(matrix.indptr))]
+def _row_ends(matrix: Runs | Csr) -> Iterator[np.ndarray]:
+    return matrix.row_ends() if isinstance(matrix, Runs) else iter([np.asarray(_opened(matrix.indptr))])
 
 
 def add_slab(
@@ -244,16 +244,24 @@ def _opened(array: Any) -> Any:
 
 
 def join_pieces(
-    directory: RunDirectory, pieces: Sequence[_Piece], n_columns: int, pruning: Pruning | None
-) -> Csr:
-    """Join the slabs of a result to one stored matrix, without the small entries; the pieces are removed."""
+    directory: RunDirectory, pieces: Sequence[_Piece], n_columns: int, pruning: Pruning | None, mixed: bool
+) -> MixedRows:
+    """Join the slabs of a result to one stored matrix, without the small entries; the pieces are removed.
+
+    Where ``mixed``, nearly full rows become dense.
+    """
     level = 0.0
     if pruning is not None:
         sample = np.concatenate([piece.sample for piece in pieces])
         level = pruning.share * float(np.quantile(sample, pruning.quantile)) if len(sample) else 0.0
-    lengths = []
-    size = sum(int(piece.lengths.sum()) for piece in pieces)
-    with directory.writer("int32", size) as indices, directory.writer("float32", size) as data:
+    lengths, full_rows = [], []
+    before = np.concatenate([piece.lengths for piece in pieces])
+    n_full = int(nearly_full(before, n_columns).sum()) if mixed else 0
+    with (
+        directory.writer("int32", int(before.sum())) as indices,
+        directory.writer("float32", int(before.sum())) as data,
+        directory.writer("float32", n_full * n_columns, n_columns) as dense,
+    ):
         for piece in pieces:
             indptr = np.concatenate([[0], np.cumsum(piece.lengths)]).astype(np.int64)
             values = _numbers(piece.prefix, 2, 0, int(indptr[-1]))
@@ -261,13 +269,22 @@ def join_pieces(
             slab = csr_from_parts(values, columns, indptr, (len(piece.lengths), n_columns))
             if level > 0.0:
                 slab = drop_small(slab, np.full(len(piece.lengths), level, np.float32))
+            full = nearly_full(np.diff(slab.indptr), n_columns) & mixed
+            if full.any():
+                for row in np.flatnonzero(full):
+                    dense.append(slab[[row]].toarray())
+                slab = drop_small(slab, np.where(full, np.inf, 0.0))
+            full_rows.append(full)
             indices.append(slab.indices)
             data.append(slab.data)
             lengths.append(np.diff(slab.indptr))
             for name, _ in _PARTS:
                 directory.spare_file(f"{piece.prefix}.{name}")
     indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
-    return Csr(directory.put(indptr), indices.stored, data.stored, n_columns)
+    full = np.concatenate(full_rows)
+    dense_row = np.where(full, np.cumsum(full) - 1, -1).astype(np.int32)
+    sparse = Csr(directory.put(indptr), indices.stored, data.stored, n_columns)
+    return MixedRows(sparse, directory.put(dense_row), dense.stored)
 
 
 def stored_terms(directory: RunDirectory, terms: Sequence[Term]) -> list[Term]:

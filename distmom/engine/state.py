@@ -311,9 +311,9 @@ class RunDirectory:
         """Remove all partial sums and spare files."""
         shutil.rmtree(self.path / "partial", ignore_errors=True)
 
-    def writer(self, dtype: str, size: int) -> ArrayWriter:
-        """Return a writer of a one-dimensional state of about that size; a context manager."""
-        return ArrayWriter(self.path / "states", dtype, size, self.spare)
+    def writer(self, dtype: str, size: int, width: int | None = None) -> ArrayWriter:
+        """Return a writer of a state of about so many elements, in rows of a width if told; a context manager."""
+        return ArrayWriter(self.path / "states", dtype, size, self.spare, width)
 
     def sync(self, states: StoredColumns) -> None:
         """Bring states to the disk in the background, before somebody has to wait for it."""
@@ -425,7 +425,7 @@ class RunDirectory:
 
 
 class ArrayWriter:
-    """Writes a one-dimensional state chunk by chunk; a context manager.
+    """Writes a state of one or two dimensions chunk by chunk; a context manager.
 
     Parameters
     ----------
@@ -435,6 +435,8 @@ class ArrayWriter:
         How many elements there will be, about.
     spare : Path
         Directory of files that may be written over.
+    width : int, optional
+        Columns, where there are two dimensions.
 
     Attributes
     ----------
@@ -444,11 +446,12 @@ class ArrayWriter:
 
     stored: StoredArray
 
-    def __init__(self, directory: Path, dtype: str, size: int, spare: Path) -> None:
+    def __init__(self, directory: Path, dtype: str, size: int, spare: Path, width: int | None = None) -> None:
         self._path = directory / f".tmp-{uuid.uuid4().hex}.npy"
         self._mode = "r+b" if claimed(self._path, size * np.dtype(dtype).itemsize, spare) else "xb"
         self._directory, self._dtype = directory, np.dtype(dtype)
-        self._size = 0
+        self._size, self._width = 0, width
+        self._slab = SLAB_ROWS * (width or 1)
         self._digests: list[str] = []
         self._open = hashlib.sha256()
 
@@ -459,25 +462,29 @@ class ArrayWriter:
 
     def append(self, values: np.ndarray) -> None:
         """Write further elements."""
-        content = np.ascontiguousarray(values, self._dtype)
+        content = np.ascontiguousarray(values, self._dtype).reshape(-1)
         self._stream.write(content.data)
         start = 0
         while start < len(content):
-            stop = min(len(content), start + SLAB_ROWS - self._size % SLAB_ROWS)
+            stop = min(len(content), start + self._slab - self._size % self._slab)
             self._open.update(content[start:stop].data)
             self._size += stop - start
             start = stop
-            if self._size % SLAB_ROWS == 0:
+            if self._size % self._slab == 0:
                 self._close_slab()
 
     def _close_slab(self) -> None:
         self._digests.append(self._open.hexdigest())
         self._open = hashlib.sha256()
 
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return (self._size,) if self._width is None else (self._size // self._width, self._width)
+
     def _header(self) -> bytes:
         """Return the header of the file, whose length does not depend on the size."""
         header = io.BytesIO()
-        record = {"descr": self._dtype.str, "fortran_order": False, "shape": (self._size,)}
+        record = {"descr": self._dtype.str, "fortran_order": False, "shape": self._shape}
         np.lib.format.write_array_header_1_0(header, record)
         return header.getvalue()
 
@@ -492,9 +499,9 @@ class ArrayWriter:
         if error is not None:
             self._path.unlink(missing_ok=True)
             return
-        if self._size % SLAB_ROWS:
+        if self._size % self._slab:
             self._close_slab()
-        digest = slab_digest((self._size,), self._dtype, self._digests)
+        digest = slab_digest(self._shape, self._dtype, self._digests)
         path = self._directory / f"{digest[:32]}.npy"
         os.replace(self._path, path)
         self.stored = StoredArray(str(path), digest)

@@ -39,8 +39,9 @@ class SumSpec:
         The tall sum is a sparse matrix (see `distmom.engine.sparse`).
     n_bytes : int or None
         Projected size of a sparse sum, whose shape does not tell it.
-    tall : {"words", "labels"} or None
-        The sum has one row a word (label) and stays in files (see `distmom.engine.tall`).
+    tall : {"words", "labels", "entries"} or None
+        The sum has one row a word (label, some entries of a sparse matrix) and stays in files (see
+        `distmom.engine.tall`).
     separable : bool
         Columns of a tall sum may be added in scans of their own.
     """

@@ -66,8 +66,8 @@ class EvaluatePass(Pass):
         if scorer.ranks_alone:
             total = self._with_lists(total, *scorer.top(block, top), truth)
             block, truth, sample = block.take(sample), truth[sample], sample[sample]
-        for window, part in scorer.blocks(block):
-            scores = scorer.scores(scorer.query(part))
+        for window in scorer.blocks(block.n_documents):
+            scores = scorer.scores(scorer.query(block.take(window)))
             if not scorer.ranks_alone:
                 total = self._with_lists(total, *top_labels(scores, top), truth[window])
             total = total.add_scores(scores[sample[window]], truth[window][sample[window]])

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Csr, Engine, Selection, StoredArray, Term
+from distmom.engine import Csr, Engine, Selection, StoredArray, StoredColumns, Term
 from distmom.engine.passes import transform_fields
 from distmom.errors import UsageError
 from distmom.models.heads import (
@@ -50,6 +50,8 @@ HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors")
 DEFAULT_VARIANTS = {"ridge": "ridge-0.03", "neighbors": "neighbors-75-3"}
 #: held-out documents at most, and the largest share of the corpus
 HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 10_000, 0.2
+#: share of the corpus from which held-out documents are added to the latent states in the end
+STATES_SHARE = 0.01
 RIDGE_PENALTIES = (0.01, 0.03, 0.1)
 #: labels for each column of the sketch up to which `auto` tries ridge; r columns cannot tell many more apart
 LABELS_PER_COLUMN = 50
@@ -239,7 +241,8 @@ class HeadFitter:
         """Add the held-out documents to what was fitted without them, by addition of their sums.
 
         Only the ridge head is fitted anew where it was chosen: the label half of its basis follows from the
-        labels of all documents.
+        labels of all documents. The latent states of large corpora stay as they are: new states would need
+        another pass over all documents for their labels.
         """
         assert known.features is not None
         engine, chosen = self.engine, held_out(self.engine.corpus, self.seed)
@@ -252,7 +255,8 @@ class HeadFitter:
             fitted.index = replace(known.index, alive=engine.put(alive))
         if any(name.startswith(("ridge", "sketch")) for name in weights):
             fitted.ridge = self._ridge(features)
-        if known.states is not None:
+        fitted.states = known.states
+        if known.states is not None and chosen.fraction >= STATES_SHARE:
             fitted.states = extend_states(engine, self.states, known.states, chosen)
         return fitted
 
@@ -275,8 +279,8 @@ class HeadFitter:
         return sketch_neighbors(ridge, labels)
 
     def _state_heads(self, states: States) -> dict[str, StateHead]:
-        columns = states.log_topics.load()
-        log_topics = columns.parts[0] if len(columns.parts) == 1 else columns
+        stored = states.log_topics
+        log_topics = stored.parts[0] if len(stored.parts) == 1 else stored
         log_weights = np.log(states.weights)
         by_name = {"posterior": states.label_posteriors.T}
         if states.label_states is not None:
@@ -289,6 +293,8 @@ class HeadFitter:
 
 def _opened(leaf: Any) -> Any:
     """Return a stored array: a large one as a memory map, whose file may be unlinked but not shortened."""
+    if isinstance(leaf, StoredColumns):
+        return leaf.load()
     if not isinstance(leaf, StoredArray):
         return leaf
     array = leaf.load()

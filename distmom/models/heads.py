@@ -90,6 +90,12 @@ class Query:
             known = self._neighbors[key] = index.search(self.features, k)
         return known
 
+    def part(self, rows: slice) -> Query:
+        """Return some of the documents, with their nearest rows where these are known."""
+        query = Query(self.block.take(rows), self.idf, self.basis)
+        query._neighbors = {key: (f[rows], c[rows]) for key, (f, c) in self._neighbors.items()}
+        return query
+
 
 @dataclass(frozen=True)
 class StateHead:
@@ -349,16 +355,15 @@ class Scorer:
             return labels, values
         labels = np.zeros((block.n_documents, k), np.int32)
         values = np.zeros((block.n_documents, k), np.float32)
-        for window, part in self.blocks(block):
-            labels[window], values[window] = top_labels(self.scores(self.query(part)), k)
+        for rows in self.blocks(block.n_documents):
+            labels[rows], values[rows] = top_labels(self.scores(self.query(block.take(rows))), k)
         return labels, values
 
-    def blocks(self, block: Block, min_rows: int = MIN_ROWS) -> Iterator[tuple[slice, Block]]:
-        """Cut a block so that its dense scores stay small."""
+    def blocks(self, n_documents: int, min_rows: int = MIN_ROWS) -> Iterator[slice]:
+        """Cut documents into blocks whose dense scores stay small."""
         step = max(min_rows, SCORES_BYTES // (4 * max(1, self.n_labels)))
-        for start in range(0, block.n_documents, step):
-            window = slice(start, min(start + step, block.n_documents))
-            yield window, block.take(window)
+        for start in range(0, n_documents, step):
+            yield slice(start, min(start + step, n_documents))
 
     def only(self, name: str) -> Scorer:
         """Return the scorer of one head alone."""

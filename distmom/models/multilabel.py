@@ -87,8 +87,8 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         sampled second moment is indefinite.
     n_power_iter : int or None
         Power passes of the word sketch; None: 2, and 6 with distinct positions.
-    n_residual_passes : int
-        Residual passes of ``linear`` and of the linear part of ``auto``.
+    n_residual_passes : int or None
+        Residual passes of the linear head; None: 2, and 1 with ``auto``, whose blend gains nothing from a second.
     smoothing : float
         Share of the unigram distribution mixed into the states when documents are scored.
     propensity : float
@@ -145,7 +145,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         third_moment: str = "auto",
         n_oversamples: int | None = None,
         n_power_iter: int | None = None,
-        n_residual_passes: int = 2,
+        n_residual_passes: int | None = None,
         smoothing: float = 0.1,
         propensity: float = 0.0,
         precision: str = "single",
@@ -270,7 +270,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
             raise UsageError(f"smoothing: expected 0 <= smoothing < 1, got {self.smoothing}")
         if self.n_components < 1:
             raise UsageError(f"n_components: expected at least 1, got {self.n_components}")
-        if self.n_residual_passes < 0:
+        if self.n_residual_passes is not None and self.n_residual_passes < 0:
             raise UsageError(f"n_residual_passes: expected at least 0, got {self.n_residual_passes}")
         if corpus.n_labels == 0 or not np.asarray(corpus.label_frequency).any():
             raise UsageError("the corpus has no labels: a multi-label model cannot be fitted to it")
@@ -301,7 +301,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         self.selection_: dict[str, Any] | None = None
         self.diagnostics_: dict[str, Any] = {}
         fitter = HeadFitter(
-            engine, self.head, self.n_components, self.n_residual_passes,
+            engine, self.head, self.n_components, self.residual_passes(),
             self.state_settings(self.n_states_for(corpus.n_documents)), self.random_state,
         )  # fmt: skip
         fitted, weights, choice = fitter.fit()
@@ -340,6 +340,12 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         if self.head in ("moment", "posterior"):
             return self.n_components
         return max(1, min(self.n_components, AUTO_STATES, math.isqrt(n_documents)))
+
+    def residual_passes(self) -> int:
+        """Return how many residual passes the linear head makes."""
+        if self.n_residual_passes is None:
+            return 1 if self.head == "auto" else 2
+        return self.n_residual_passes
 
     def state_settings(self, k: int) -> StateSettings:
         """Return how k latent states are fitted."""
@@ -391,9 +397,9 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the scores of all labels, (n_documents, n_labels) float32; for small inputs."""
         check_is_fitted(self, "scorer_")
-        block = self._block(X)
-        parts = [self.scorer_.scores(self.scorer_.query(part)) for _, part in self.scorer_.blocks(block)]
-        return np.concatenate(parts) if parts else np.zeros((0, self.scorer_.n_labels), np.float32)
+        block, scorer = self._block(X), self.scorer_
+        parts = [scorer.scores(scorer.query(block.take(rows))) for rows in scorer.blocks(block.n_documents)]
+        return np.concatenate(parts) if parts else np.zeros((0, scorer.n_labels), np.float32)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities of the latent states, (n_documents, n_states); rows sum to one.

@@ -10,7 +10,7 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Pass, plan_pass
 from distmom.models.fitting import tries_ridge
 from distmom.models.multilabel import MultiLabelMoM
-from distmom.models.scorers import n_products
+from distmom.models.scorers import n_linear_entries, n_products
 from distmom.models.states import N_PROBES, moment_passes
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass
@@ -64,7 +64,7 @@ def plan_fit(
     r = min(k + settings.n_oversamples, d)
     probes = N_PROBES if settings.kind.distinct else 0
     half = min(model.n_components - model.n_components // 2 + 10, d)
-    products, scored = n_products(corpus), n_products(corpus, ResidualPass.n_negatives)
+    products = n_products(corpus)
     kind, single = settings.kind, settings.single_precision
     plan = partial(plan_pass, corpus, memory_limit=memory_limit)
     moments, slices = moment_passes(settings, WordMomentsPass(d, kind=kind, rank=r, single=single), plan)
@@ -74,10 +74,9 @@ def plan_fit(
     if model.head == "ridge" or (auto and tries_ridge(corpus, model.n_components)):
         passes.append((2 * times, FeatureSketchPass(d, n_columns=half)))
         passes.append((times, RidgePass(d, n_labels=n_labels, rank=model.n_components)))
-    if (auto or model.head == "linear") and model.n_residual_passes:
-        passes.append(
-            (times * model.n_residual_passes, ResidualPass(d, n_labels=n_labels, n_products=scored))
-        )
+    if auto or model.head == "linear":
+        residual = ResidualPass(d, n_labels=n_labels, n_entries=n_linear_entries(corpus))
+        passes.append((times * model.residual_passes(), residual))
     passes += [
         (times, WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, single=single)),
         (

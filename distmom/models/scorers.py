@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,7 +14,7 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import (
     Csr,
     Engine,
-    MixedRows,
+    Partials,
     Pruning,
     Selection,
     StoredArray,
@@ -24,14 +24,13 @@ from distmom.engine import (
     TallResult,
     Term,
 )
-from distmom.engine.passes import transform_fields
 from distmom.engine.state import release_maps
 from distmom.models.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
 from distmom.models.kernels import fill_lists
 from distmom.models.tall import orthonormal_basis
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients
-from distmom.moments.residuals import ResidualPass
+from distmom.moments.residuals import ENTRY_COLUMNS, ResidualPass
 
 #: added to diag(A'A): a word seen in few rows must not decide a label
 DIAGONAL_PENALTY = 3.0
@@ -39,10 +38,12 @@ DIAGONAL_PENALTY = 3.0
 CENTROID_PENALTY = 10.0
 #: sparse weights below 1 % of the 99th percentile are left out
 PRUNING = Pruning(share=0.01)
-#: in residual passes, all but the largest of every word too: common words have weights for nearly all labels
-PASS_PRUNING = Pruning(share=0.01, row_entries=1000)
+#: of the linear head, all but the largest of every word too: common words have weights for nearly all labels
+LINEAR_PRUNING = Pruning(share=0.01, row_entries=300)
 #: entries that lengths of centroids are taken from at a time
 LENGTHS_ENTRIES = 1 << 22
+#: entries of the weights that are worked on at a time
+PIECE_ENTRIES = 1 << 22
 CSR_PARTS = ("indptr", "indices", "data")
 #: rows of a sketch that are compared by brute force; above, neighbours are searched in the sparse rows only
 SKETCH_NEIGHBORS_ROWS = 100_000
@@ -82,10 +83,9 @@ def fit_features(engine: Engine, selection: Selection | None) -> Features:
     return _cross(engine, engine.put(idf), selection)
 
 
-def n_products(corpus: Corpus | MemoryCorpus, extra: float = 0.0) -> int:
-    """Return about how many pairs of a word and a label the documents have, with extra labels each."""
-    shards = corpus.shards
-    return int(sum(s.nnz_words * (s.nnz_labels / max(s.n_documents, 1) + extra) for s in shards))
+def n_products(corpus: Corpus | MemoryCorpus) -> int:
+    """Return about how many pairs of a word and a label the documents have."""
+    return int(sum(s.nnz_words * s.nnz_labels / max(s.n_documents, 1) for s in corpus.shards))
 
 
 def _cross(engine: Engine, idf: StoredArray, selection: Selection | None) -> Features:
@@ -245,7 +245,7 @@ class Stage:
 
     Attributes
     ----------
-    weights : MixedRows
+    weights : Csr
         What it started from, as stored arrays.
     scale : float
         Factor on those weights.
@@ -253,7 +253,7 @@ class Stage:
         Factor on the residual.
     """
 
-    weights: MixedRows
+    weights: Csr
     scale: float
     step: float
 
@@ -281,8 +281,8 @@ def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
 
     Where documents are long and their words correlated, diagonal ridge counts the same evidence many times.
     The scale of least squares, at most one, shrinks it, and is the step of all passes: what is counted r times
-    would overshoot r times. Negligible weights are dropped after every pass: most of the entries, and of the
-    time, would be those of common words with nearly all labels.
+    would overshoot r times. Negligible weights are dropped before the passes, which leave all others where they
+    are: most entries, and most of the time, would be those of common words with nearly all labels.
 
     Parameters
     ----------
@@ -292,62 +292,71 @@ def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
         Residual passes.
     """
     inverse = 1.0 / (features.squares + DIAGONAL_PENALTY)
-    weights = engine.combine([Term(cross, rows=inverse) for cross in features.cross], PASS_PRUNING)
-    stages: list[Stage] = []
+    first = engine.combine([Term(cross, rows=inverse) for cross in features.cross], LINEAR_PRUNING)
+    weights, stages = first, list[Stage]()
     for _ in range(n_passes):
-        mixed = stored_rows(engine, MixedRows.of(weights))
         step = stages[0].step if stages else None
-        finish = partial(_next_weights, engine, features, inverse, weights, step)
         # Documents explain themselves by their share of the first weights, and in later ones of what was added.
         leave_out = 1.0 if step is None else step
         found = engine.run_tall(
-            _residual_pass(engine, features, mixed, inverse, leave_out),
-            finish,
-            (vars(PASS_PRUNING), step or 0.0),
+            _residual_pass(engine, features, weights, inverse, leave_out),
+            partial(_next_weights, engine, inverse, first, weights, step),
+            (first.data.digest, step or 0.0),
         )
-        weights = _from_states(found.states, "weights", engine.corpus.n_labels)
-        stages.append(Stage(mixed, found.values["scale"], found.values["step"]))
+        stages.append(Stage(weights, found.values["scale"], found.values["step"]))
+        weights = replace(first, data=found.states["weights"].parts[0])
     return LinearFit(tuple(stages), (Term(weights),), inverse)
 
 
 def _residual_pass(
-    engine: Engine, features: Features, weights: MixedRows, inverse: np.ndarray, leave_out: float
+    engine: Engine, features: Features, weights: Csr, inverse: np.ndarray, leave_out: float
 ) -> ResidualPass:
     corpus = engine.corpus
-    pass_ = ResidualPass(
+    return ResidualPass(
         corpus.n_words,
         features.selection,
         n_labels=corpus.n_labels,
         idf=features.idf,
         weights=weights,
+        n_entries=len(weights.data.load()),
         inverse_diagonal=engine.put(inverse.astype(np.float32)),
         leave_out=leave_out,
     )
-    return replace(pass_, n_products=n_products(corpus, pass_.n_negatives))
+
+
+def n_linear_entries(corpus: Corpus | MemoryCorpus) -> int:
+    """Return about how many weights the linear head of a corpus has."""
+    n_labels = sum(s.nnz_labels for s in corpus.shards) / max(corpus.n_documents, 1)
+    of_words = np.asarray(corpus.document_frequency) * n_labels
+    return int(np.minimum(of_words, LINEAR_PRUNING.row_entries or np.inf).sum())
 
 
 def _next_weights(
-    engine: Engine,
-    features: Features,
-    inverse: np.ndarray,
-    weights: Csr,
-    step: float | None,
-    tallies: Tallies,
+    engine: Engine, inverse: np.ndarray, first: Csr, weights: Csr, step: float | None, tallies: Tallies
 ) -> TallResult:
-    """Return ``s W + step D^-1 (A'Y - s A'F)``."""
+    """Return ``s W + step D^-1 (A'Y - s A'F)`` on the entries of W; ``D^-1 A'Y`` are the first weights there."""
     hits, squares = (float(x) for x in tallies.sums["fit"])
     scale = min(1.0, hits / squares) if hits > 0 else 1.0
     if step is None:
         step = scale
-    found = engine.combine(
-        [
-            Term(weights, scale),
-            *(Term(cross, step, rows=inverse) for cross in features.cross),
-            Term(tallies.runs["cross"], -step * scale, rows=inverse),
-        ],
-        PASS_PRUNING,
-    )
-    return TallResult(_to_states("weights", found), {"scale": scale, "step": step})
+    indptr, known, initial = weights.indptr.load(), weights.data.load(), first.data.load()
+    with engine.directory.writer("float32", len(known)) as data:
+        for entries, scores in _entries(tallies.tall["entries"], len(known)):
+            of_rows = inverse[
+                np.searchsorted(indptr, np.arange(entries.start, entries.stop), side="right") - 1
+            ]
+            data.append(scale * known[entries] + step * (initial[entries] - scale * of_rows * scores))
+    release_maps()
+    return TallResult({"weights": StoredColumns((data.stored,))}, {"scale": scale, "step": step})
+
+
+def _entries(total: Partials, n_entries: int) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield the sums of a residual pass piece by piece."""
+    n_rows = PIECE_ENTRIES // ENTRY_COLUMNS
+    for start in range(0, total.n_rows, n_rows):
+        rows = slice(start, min(start + n_rows, total.n_rows))
+        entries = slice(start * ENTRY_COLUMNS, min(rows.stop * ENTRY_COLUMNS, n_entries))
+        yield entries, total.read_rows(rows).ravel()[: entries.stop - entries.start]
 
 
 def extend_linear(engine: Engine, fit: LinearFit, features: Features, added: Features) -> LinearFit:
@@ -365,10 +374,9 @@ def extend_linear(engine: Engine, fit: LinearFit, features: Features, added: Fea
     (own,) = added.cross
     for stage in fit.stages:
         # The stage has not seen these documents: nothing of them is to be left out of its scores.
-        found = engine.run_tall(
-            _residual_pass(engine, added, stage.weights, fit.inverse, 0.0), partial(_as_they_are, engine)
-        )
-        scores = _from_states(found.states, "scores", engine.corpus.n_labels)
+        pass_ = _residual_pass(engine, added, stage.weights, fit.inverse, 0.0)
+        found = engine.run_tall(pass_, partial(_as_they_are, engine, pass_.n_entries))
+        scores = replace(stage.weights, data=found.states["scores"].parts[0])
         terms = [
             Term(own, stage.scale),
             *(Term(cross, stage.step) for cross in added.cross),
@@ -383,16 +391,11 @@ def extend_linear(engine: Engine, fit: LinearFit, features: Features, added: Fea
     )
 
 
-def _as_they_are(engine: Engine, tallies: Tallies) -> TallResult:
-    return TallResult(_to_states("scores", engine.combine([Term(tallies.runs["cross"])])), {})
-
-
-def stored_rows(engine: Engine, rows: MixedRows) -> MixedRows:
-    """Return the record with its arrays stored."""
-    stored: MixedRows = transform_fields(
-        rows, lambda leaf: engine.put(leaf) if isinstance(leaf, np.ndarray) else leaf
-    )
-    return stored
+def _as_they_are(engine: Engine, n_entries: int, tallies: Tallies) -> TallResult:
+    with engine.directory.writer("float32", n_entries) as data:
+        for _, scores in _entries(tallies.tall["entries"], n_entries):
+            data.append(scores)
+    return TallResult({"scores": StoredColumns((data.stored,))}, {})
 
 
 def sparse_head(engine: Engine, *parts: tuple[Sequence[Term], float]) -> SparseHead:
@@ -401,7 +404,7 @@ def sparse_head(engine: Engine, *parts: tuple[Sequence[Term], float]) -> SparseH
     Its arrays are stored ones.
     """
     terms = [replace(term, factor=term.factor * weight) for of_part, weight in parts for term in of_part]
-    return SparseHead(stored_rows(engine, MixedRows.of(engine.combine(terms, PRUNING))))
+    return SparseHead(engine.combine_mixed(terms, PRUNING))
 
 
 def fit_neighbors(engine: Engine, features: Features) -> NeighborsHead:

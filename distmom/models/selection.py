@@ -17,7 +17,7 @@ from distmom.compiled import compiled
 from distmom.corpus import Block
 from distmom.engine import Engine, Pass, Rows, Selection, Sums, SumSpec
 from distmom.engine.passes import transform_fields
-from distmom.models.heads import Scorer, StateHead
+from distmom.models.heads import NeighborsHead, Query, Scorer, StateHead
 from distmom.models.kernels import top_labels
 
 #: below this number of labels all of them are candidates
@@ -51,6 +51,9 @@ class CandidatesPass(Pass):
 
     scorer: Scorer | None = None
 
+    # Few documents of a shard are held out, and those that are searched for together share the work.
+    block_rows = 1 << 15
+
     @property
     def name(self) -> str:
         return "selection"
@@ -60,16 +63,22 @@ class CandidatesPass(Pass):
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         assert self.scorer is not None
-        parts = [self._candidates(part) for _, part in self.scorer.blocks(block, MIN_ROWS)]
+        query = self.scorer.query(block)
+        for _, head in self.scorer.heads:
+            if isinstance(head, NeighborsHead) and block.n_documents:
+                # A list is read once for all documents that hold its word.
+                query.nearest(head, head.n_neighbors)
+        parts = [
+            self._candidates(query.part(rows)) for rows in self.scorer.blocks(block.n_documents, MIN_ROWS)
+        ]
         sums["n_documents"] += block.n_documents
         if not parts:
-            parts = [self._candidates(block)]
+            parts = [self._candidates(query)]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _candidates(self, block: Block) -> dict[str, np.ndarray]:
-        scorer = self.scorer
+    def _candidates(self, query: Query) -> dict[str, np.ndarray]:
+        scorer, block = self.scorer, query.block
         assert scorer is not None
-        query = scorer.query(block)
         n, n_heads, n_labels = block.n_documents, len(scorer.heads), scorer.n_labels
         every = n_labels <= ALL_LABELS
         depth = min(PER_HEAD, n_labels)
@@ -276,7 +285,7 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
                     totals, best, improved = trial, got, True
     # A head of the first steps may be worth little beside those that came later.
     while np.count_nonzero(weights) > 1:
-        rest = {h: value(without(totals, weights, [h])) for h in np.flatnonzero(weights)}
+        rest = {h: value(without(totals, weights, [h])) for h in np.flatnonzero(weights).tolist()}
         h = max(rest, key=lambda h: rest[h])
         if rest[h] < best - MIN_GAIN:
             break

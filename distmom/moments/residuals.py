@@ -1,11 +1,11 @@
 """Residual passes: what a sparse linear scorer still gets wrong, on true labels and on its hardest wrong ones.
 
 With A the tf-idf rows and weights W (d x L), let F be the scores ``A W`` restricted, in every row, to the true
-labels and the few wrong labels of largest score. A pass accumulates ``A'F``, and as all true labels are kept,
-``A'Y - s A'F`` is the cross moment of the features with the residual ``Y - s F`` for any scale s. Adding a
-multiple of ``D^-1`` times it to ``s W``, D = diag(A'A) + mu, is one Jacobi step of ridge regression on those
-entries: additive over shards, sparse, and without a loop over labels. The scale of least squares follows from
-two numbers of the same pass.
+labels and the few wrong labels of largest score. A pass accumulates ``A'F`` on the entries of W, and as all true
+labels are kept, ``A'Y - s A'F`` is there the cross moment of the features with the residual ``Y - s F`` for any
+scale s. Adding a multiple of ``D^-1`` times it to ``s W``, D = diag(A'A) + mu, is one Jacobi step of ridge
+regression on those entries: additive over shards, one number for every entry of W, and without a loop over
+labels. The scale of least squares follows from two numbers of the same pass.
 """
 
 from __future__ import annotations
@@ -17,29 +17,33 @@ import numpy as np
 
 from distmom.compiled import compiled
 from distmom.corpus import Block
-from distmom.corpus.block import csr_from_parts
-from distmom.engine.csr import MixedRows
+from distmom.engine.csr import Csr
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
 from distmom.moments.features import tfidf_rows
-from distmom.moments.regression import add_products, sparse_spec
 
 #: labels that are looked at together for one that enters the hardest wrong ones
 WINDOW = 128
 #: a document whose words have fewer weights than this share of the labels, one over it, is scored label by label
 FEW = 8
+#: entries of W that are asked for ahead together with one
+LINE = 64
+#: entries of W in a row of the sum
+ENTRY_COLUMNS = 64
 
 
 @dataclass(frozen=True)
 class ResidualPass(Pass):
-    """Accumulate the cross moment of features and restricted scores.
+    """Accumulate the cross moment of features and restricted scores on the entries of the weights.
 
     Attributes
     ----------
     n_labels : int
     idf : ndarray of shape (n_words,)
-    weights : MixedRows
-        W (n_words, n_labels), float32.
+    weights : Csr
+        W (n_words, n_labels), float32, with sorted rows.
+    n_entries : int
+        Entries of W.
     inverse_diagonal : ndarray of shape (n_words,)
         1 / D.
     n_negatives : int
@@ -47,28 +51,29 @@ class ResidualPass(Pass):
     leave_out : float
         Share of ``a_v^2 / D_v`` that a row has itself brought to the weights of its labels: 1 for
         ``D^-1 A'Y``, 0 where the weights were not fitted to these rows.
-    n_products : int
-        Products of an entry of A and one of F, for the plan.
 
     Notes
     -----
-    Sums: ``cross`` = A'F (n_words, n_labels) sparse, ``fit`` (2,): the sums of ``Y F`` and of ``F^2``.
+    Sums: ``entries`` = A'F on the entries of W in their order, tall in rows of `ENTRY_COLUMNS`, ``fit`` (2,): the
+    sums of ``Y F`` and of ``F^2``.
     """
 
     n_labels: int = 0
     idf: Any = None
-    weights: MixedRows | None = None
+    weights: Csr | None = None
+    n_entries: int = 0
     inverse_diagonal: Any = None
     n_negatives: int = 5
     leave_out: float = 1.0
-    n_products: int = 0
 
-    # Words and labels that meet in one block are added up before they are kept.
-    block_rows = 1 << 15
+    @property
+    def mapped_bytes(self) -> int:
+        return 8 * self.n_entries
 
     def specs(self) -> dict[str, SumSpec]:
+        n_rows = -(-self.n_entries // ENTRY_COLUMNS)
         return {
-            "cross": sparse_spec(self.n_words, self.n_labels, self.n_products),
+            "entries": SumSpec((n_rows, ENTRY_COLUMNS), "float32", tall="entries"),
             "fit": SumSpec((2,)),
         }
 
@@ -78,26 +83,22 @@ class ResidualPass(Pass):
         y, w = block.labels, self.weights
         n_true = np.diff(y.indptr)
         indptr = np.concatenate([[0], np.cumsum(n_true + self.n_negatives)]).astype(np.int64)
-        indices = np.zeros(indptr[-1], np.int32)
-        data = np.zeros(indptr[-1], np.float32)
-        hard_scores(
-            a.indptr, a.indices, a.data, y.indptr, y.indices,
-            w.sparse.indptr, w.sparse.indices, w.sparse.data, w.dense_row, w.dense, self.inverse_diagonal,
-            self.n_labels, self.n_negatives, self.leave_out, indptr, indices, data,
+        labels = np.zeros(indptr[-1], np.int32)
+        scores = np.zeros(indptr[-1], np.float32)
+        add_residuals(
+            a.indptr, a.indices, a.data, y.indptr, y.indices, w.indptr, w.indices, w.data,
+            self.inverse_diagonal, self.n_labels, self.n_negatives, self.leave_out, indptr, labels, scores,
+            sums["entries"].single.reshape(-1),
         )  # fmt: skip
-        scores = csr_from_parts(data, indices, indptr, (block.n_documents, self.n_labels))
-        scores.sum_duplicates()
-        scores.eliminate_zeros()
-        add_products(sums["cross"], a, scores)
-        truth = np.zeros(len(data), bool)
+        truth = np.zeros(len(scores), bool)
         starts = np.repeat(indptr[:-1], n_true)
         truth[starts + np.arange(len(starts)) - np.repeat(y.indptr[:-1], n_true)] = True
-        sums["fit"] += (data[truth].sum(dtype=np.float64), (data.astype(np.float64) ** 2).sum())
+        sums["fit"] += (scores[truth].sum(dtype=np.float64), (scores.astype(np.float64) ** 2).sum())
         return None
 
 
 @compiled
-def hard_scores(
+def add_residuals(
     indptr: np.ndarray,
     indices: np.ndarray,
     data: np.ndarray,
@@ -106,8 +107,6 @@ def hard_scores(
     w_indptr: np.ndarray,
     w_indices: np.ndarray,
     w_data: np.ndarray,
-    dense_row: np.ndarray,
-    dense: np.ndarray,
     inverse_diagonal: np.ndarray,
     n_labels: int,
     n_negatives: int,
@@ -115,8 +114,9 @@ def hard_scores(
     out_indptr: np.ndarray,
     out_indices: np.ndarray,
     out_data: np.ndarray,
+    sums: np.ndarray,
 ) -> None:
-    """Fill the scores of every row on its true labels and its best wrong ones.
+    """Fill the scores of every row on its true labels and its best wrong ones, and add ``A'F``.
 
     A true label is scored without the row's own share, ``leave_out * sum_v a_v^2 / D_v``: the row must not
     explain itself.
@@ -128,10 +128,7 @@ def hard_scores(
     y_indptr, y_indices : ndarray
         Labels in CSR.
     w_indptr, w_indices, w_data : ndarray
-        Weights (d, L) in CSR, but for the words with ``dense_row[v] >= 0``.
-    dense_row : ndarray of shape (d,)
-    dense : ndarray of shape (n_dense, L)
-        Nearly full rows of W.
+        Weights (d, L) in CSR, with sorted rows.
     inverse_diagonal : ndarray of shape (d,)
         1 / D.
     n_labels, n_negatives : int
@@ -140,15 +137,18 @@ def hard_scores(
         Room for ``n_true + n_negatives`` entries a row.
     out_indices, out_data : ndarray
         Filled in place; unused entries get value 0.
+    sums : ndarray of shape (nnz of W or more,)
+        Changed in place: gets ``a_v F_l`` for every entry (v, l) of W.
     """
     scores = np.zeros(n_labels, np.float32)
     best = np.empty(n_negatives, np.float32)
     best_ids = np.empty(n_negatives, np.int32)
     keys, best_keys = scores.view(np.int32), best.view(np.int32)
     # Unsigned: a signed subscript may count from the end, which is looked at every time.
-    w_columns = w_indices.view(np.uint32)
+    w_columns, keys_of_weights = w_indices.view(np.uint32), w_data.view(np.uint32)
     few = n_labels // FEW
     met = np.empty(few + 1, np.uint32)
+    asked = np.uint32(0)
     for i in range(indptr.shape[0] - 1):
         own = 0.0
         n_entries = 0
@@ -156,17 +156,18 @@ def hard_scores(
             v = indices[p]
             x = np.float32(data[p])
             own += x * x * inverse_diagonal[v]
-            n_entries += n_labels if dense_row[v] >= 0 else w_indptr[v + 1] - w_indptr[v]
+            n_entries += w_indptr[v + 1] - w_indptr[v]
+            # The weights of all words are asked for before any is used: memory answers many at a time.
+            for q in range(w_indptr[v], w_indptr[v + 1], LINE):
+                asked ^= w_columns[q] ^ keys_of_weights[q]
+        # Kept where no label is read, so that it was not asked for in vain.
+        met[few] = asked
         sparse = n_entries <= few
         n_met = 0
         for p in range(indptr[i], indptr[i + 1]):
             v = indices[p]
             x = np.float32(data[p])
-            if dense_row[v] >= 0:
-                weights = dense[dense_row[v]]
-                for label in range(n_labels):
-                    scores[label] += x * weights[label]
-            elif sparse:
+            if sparse:
                 for q in range(w_indptr[v], w_indptr[v + 1]):
                     column = w_columns[q]
                     met[n_met] = column
@@ -210,6 +211,31 @@ def hard_scores(
             out_indices[position] = best_ids[j]
             out_data[position] = best[j]
             position += 1
+        # The weights of the row's words are still in the cache.
+        for p in range(indptr[i], indptr[i + 1]):
+            start, stop = w_indptr[indices[p]], w_indptr[indices[p] + 1]
+            x = np.float32(data[p])
+            for f in range(out_indptr[i], position):
+                if out_data[f] != 0.0:
+                    q = _find(w_indices, start, stop, out_indices[f])
+                    if q >= 0:
+                        sums[q] += x * out_data[f]
+
+
+@compiled
+def _find(values: np.ndarray, start: int, stop: int, value: int) -> int:
+    """Return where a value stands in a rising stretch of an array, -1 if it does not.
+
+    Which half is next is computed, not decided: it cannot be predicted.
+    """
+    if start == stop:
+        return -1
+    n = stop - start
+    while n > 1:
+        half = n >> 1
+        start += half if values[np.uint64(start + half)] <= value else 0
+        n -= half
+    return start if values[np.uint64(start)] == value else -1
 
 
 @compiled

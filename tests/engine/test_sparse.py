@@ -137,6 +137,26 @@ def test_a_sum_of_scaled_matrices_without_its_small_entries(monkeypatch):
     assert (found != 0).sum() < (kept != 0).sum()
 
 
+@pytest.mark.parametrize("slab_entries", [100, 1 << 22])
+def test_nearly_full_rows_of_a_sum_are_dense(slab_entries, monkeypatch):
+    monkeypatch.setattr(sparse, "SLAB_ENTRIES", slab_entries)
+    a = random_matrix(1, (40, 30), 0.1) + random_matrix(2, (40, 30), 0.3).multiply(
+        np.arange(40)[:, None] % 3 == 0
+    )
+    with open_engine(random_corpus()) as engine:
+        terms = [Term(Csr.of(csr_array(a))), Term(Csr.of(csr_array(a)), 0.5)]
+        whole, mixed = engine.combine(terms).to_scipy(), engine.combine_mixed(terms)
+        assert_array_equal(engine.put(np.array(mixed.dense.load())).digest, mixed.dense.digest)
+        dense, dense_row = np.array(mixed.dense.load()), mixed.dense_row.load()
+        rest = mixed.sparse.to_scipy().toarray()
+    full = dense_row >= 0
+    assert 5 < full.sum() < 35
+    assert_array_equal(full, np.diff(whole.indptr) > 0.25 * 30)
+    assert_array_equal(rest[full], 0)
+    rest[full] = dense[dense_row[full]]
+    assert_array_equal(rest, whole.toarray())
+
+
 def test_a_sum_over_no_document_is_empty():
     corpus = random_corpus(n=40, d=30, density=0.2, shard_documents=20)
     none = Selection(0.0, heldout=True)

@@ -2,13 +2,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import random_corpus
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array, random_array, vstack
 
-from distmom.engine import Csr, MixedRows
+from distmom.engine import Csr, Term, open_engine
+from distmom.engine.passes import transform_fields
 from distmom.models.heads import NeighborsHead, RidgeHead, StateHead, rank_labels
 from distmom.models.kernels import add_sparse_scores, add_votes, nearest_rows, top_by_states, top_labels
-from distmom.moments.residuals import hard_scores
+from distmom.moments.residuals import add_residuals
+
+
+def load(leaf):
+    return np.array(leaf.load()) if hasattr(leaf, "load") else leaf
 
 
 def sparse(n, d, density, seed):
@@ -81,7 +87,8 @@ def test_neighbors_do_not_depend_on_windows_of_rows(window):
 def test_sparse_scores_and_votes():
     a, w = sparse(7, 20, 0.3, 0), sparse(20, 9, 0.3, 1)
     out = np.zeros((7, 9), np.float32)
-    mixed = MixedRows.of(Csr.of(w))
+    with open_engine(random_corpus()) as engine:
+        mixed = transform_fields(engine.combine_mixed([Term(Csr.of(w))]), load)
     add_sparse_scores(
         a.indptr, a.indices, a.data, mixed.sparse.indptr, mixed.sparse.indices, mixed.sparse.data,
         mixed.dense_row, mixed.dense, 0.5, out,
@@ -105,15 +112,15 @@ def test_sparse_scores_and_votes():
 def test_scores_of_true_labels_and_hardest_wrong_ones(n_labels, density):
     """Few weights and many labels are scored label by label, the others over all labels."""
     a, weights = sparse(12, 20, 0.3, 0), sparse(20, n_labels, density, 1)
-    w = MixedRows.of(Csr.of(weights))
     labels = csr_array((np.random.default_rng(2).random((12, n_labels)) < 2 / n_labels).astype(np.uint8))
     inverse = np.random.default_rng(3).random(20).astype(np.float32)
     n_true = np.diff(labels.indptr)
     indptr = np.concatenate([[0], np.cumsum(n_true + 3)]).astype(np.int64)
     indices, data = np.zeros(indptr[-1], np.int32), np.zeros(indptr[-1])
-    hard_scores(
-        a.indptr, a.indices, a.data, labels.indptr, labels.indices, w.sparse.indptr, w.sparse.indices,
-        w.sparse.data, w.dense_row, w.dense, inverse, n_labels, 3, 1.0, indptr, indices, data,
+    sums = np.ones(weights.nnz)
+    add_residuals(
+        a.indptr, a.indices, a.data, labels.indptr, labels.indices, weights.indptr, weights.indices,
+        weights.data, inverse, n_labels, 3, 1.0, indptr, indices, data, sums,
     )  # fmt: skip
     found = csr_array((data, indices, indptr), shape=(12, n_labels)).toarray()
     scores, truth = (a @ weights).toarray(), labels.toarray().astype(bool)
@@ -124,6 +131,9 @@ def test_scores_of_true_labels_and_hardest_wrong_ones(n_labels, density):
         hardest = wrong[np.argsort(-scores[i, wrong])][:3]
         expected[i, hardest] = scores[i, hardest]
     assert_allclose(found, expected, atol=1e-5)
+    of_entries = (a.toarray().T @ expected)[weights.nonzero()]
+    assert np.abs(of_entries).max() > 0.1
+    assert_allclose(sums - 1, of_entries, atol=1e-5)
 
 
 @pytest.mark.parametrize("concentration", [0.01, 0.3, 100.0])

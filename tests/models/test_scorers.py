@@ -1,0 +1,75 @@
+"""Linear weights after residual passes, against the same steps on dense matrices."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.feature_extraction.text import TfidfTransformer
+
+from distmom.corpus import MemoryCorpus
+from distmom.engine import open_engine
+from distmom.models.scorers import DIAGONAL_PENALTY, fit_features, fit_linear
+from distmom.moments.residuals import ResidualPass
+
+N_DOCUMENTS, N_WORDS, N_LABELS = 400, 60, 30
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    topics = rng.dirichlet(np.full(N_WORDS, 0.1), 8)
+    labels = rng.dirichlet(np.full(N_LABELS, 0.1), 8)
+    states = rng.integers(0, 8, N_DOCUMENTS)
+    X = np.stack([rng.multinomial(20, topics[h]) for h in states])
+    Y = np.stack([rng.multinomial(3, labels[h]) for h in states]) > 0
+    return X, Y
+
+
+def restricted(scores, truth, own):
+    """Return scores on the true labels, less what a row has brought itself, and on the best five others."""
+    found = np.where(truth, scores - own[:, None], 0.0)
+    for i in range(len(scores)):
+        wrong = np.flatnonzero(~truth[i] & (scores[i] > 0))
+        best = wrong[np.argsort(-scores[i, wrong], kind="stable")][: ResidualPass.n_negatives]
+        found[i, best] = scores[i, best]
+    return found
+
+
+def dense_steps(A, Y, first, n_passes):
+    """Return the weights after every pass, with the scales, the step and the diagonal."""
+    inverse = 1.0 / ((A**2).sum(axis=0) + DIAGONAL_PENALTY)
+    kept, weights, step = first != 0, [first], None
+    scales = []
+    for _ in range(n_passes):
+        leave_out = 1.0 if step is None else step
+        F = restricted(A @ weights[-1], Y, leave_out * (A**2) @ inverse)
+        scale = min(1.0, F[Y].sum() / (F**2).sum())
+        step = scale if step is None else step
+        change = scale * weights[-1] + step * inverse[:, None] * (A.T @ (Y - scale * F))
+        weights.append(np.where(kept, change, 0.0))
+        scales.append(scale)
+    return weights, scales, step, inverse
+
+
+def total(fit):
+    found = 0
+    for term in fit.terms:
+        rows = 1.0 if term.rows is None else np.asarray(term.rows)[:, None]
+        found = found + term.factor * rows * term.matrix.to_scipy().toarray()
+    return found
+
+
+@pytest.mark.parametrize("n_passes", [1, 2, 3])
+def test_residual_passes_are_jacobi_steps_on_the_entries(data, n_passes):
+    X, Y = data
+    corpus = MemoryCorpus(X, Y)
+    A = TfidfTransformer(sublinear_tf=True).fit_transform(X).toarray()
+    with open_engine(corpus) as engine:
+        features = fit_features(engine, None)
+        first = total(fit_linear(engine, features, 0))
+        fit = fit_linear(engine, features, n_passes)
+        expected, scales, step, inverse = dense_steps(A, Y, first, n_passes)
+        assert_allclose(inverse, fit.inverse, rtol=1e-6)
+        assert_allclose([stage.scale for stage in fit.stages], scales, rtol=1e-5)
+        assert all(stage.step == pytest.approx(step, rel=1e-5) for stage in fit.stages)
+        assert_allclose(total(fit), expected[-1], atol=2e-6)
+        assert np.abs(expected[-1] - expected[-2]).max() > 0.01
