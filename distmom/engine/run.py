@@ -303,6 +303,7 @@ class Engine:
         """Add all documents into files of partial tall sums."""
         plan = self.plan(pass_)
         self.directory.spare_partials()
+        release_maps()
         n_slabs = max(1, len(plan.columns))
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), n_slabs))
         prefix = self.partial(f"{pass_.name}-{key[:16]}")
@@ -442,6 +443,7 @@ class Engine:
     def _compute(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, dict[str, Any]]:
         plan = self.plan(pass_)
         self.directory.spare_partials()
+        release_maps()
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), len(plan.slabs)))
         by_slab: list[Sums] = []
         digests: dict[str, Any] = {}

@@ -17,6 +17,7 @@ from distmom.compiled import compiled
 from distmom.corpus import Block
 from distmom.engine import Engine, Pass, Rows, Selection, Sums, SumSpec
 from distmom.engine.passes import transform_fields
+from distmom.engine.state import release_maps
 from distmom.models.heads import NeighborsHead, Query, Scorer, StateHead
 from distmom.models.kernels import top_labels
 
@@ -68,9 +69,11 @@ class CandidatesPass(Pass):
             if isinstance(head, NeighborsHead) and block.n_documents:
                 # A list is read once for all documents that hold its word.
                 query.nearest(head, head.n_neighbors)
-        parts = [
-            self._candidates(query.part(rows)) for rows in self.scorer.blocks(block.n_documents, MIN_ROWS)
-        ]
+        parts = []
+        for rows in self.scorer.blocks(block.n_documents, MIN_ROWS):
+            # All heads are large, and pages of each of them count as memory once they are met.
+            release_maps()
+            parts.append(self._candidates(query.part(rows)))
         sums["n_documents"] += block.n_documents
         if not parts:
             parts = [self._candidates(query)]

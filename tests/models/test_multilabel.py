@@ -13,7 +13,7 @@ from distmom.corpus import MemoryCorpus, ingest
 from distmom.engine import PassDone
 from distmom.errors import NumericalError, StoreError, UsageError
 from distmom.evaluate.evaluation import evaluate_corpus
-from distmom.models import HEADS, MultiLabelMoM
+from distmom.models import HEADS, MultiLabelMoM, fitting
 from distmom.models.fitting import held_out
 
 
@@ -213,6 +213,15 @@ def test_three_documents_are_refused_before_any_pass():
     with pytest.raises(UsageError, match="3 documents are too few for head='auto'"):
         MultiLabelMoM(2).fit_corpus(MemoryCorpus(X, Y), observer=events.append)
     assert events == []
+
+
+@pytest.mark.parametrize(("share", "n_label_passes"), [(0.01, 2), (0.5, 1)])
+def test_states_stay_where_few_documents_were_held_out(share, n_label_passes, planted, monkeypatch):
+    monkeypatch.setattr(fitting, "STATES_SHARE", share)
+    model = MultiLabelMoM(6, head="auto").fit(planted[0], planted[1])
+    names = [timing["name"] for timing in model.timings_]
+    assert names.count("labels") == n_label_passes
+    assert names.count("cross") == 2
 
 
 @pytest.mark.parametrize("n_residual_passes", [0, 1, 3, 6])
