@@ -70,10 +70,10 @@ class CandidatesPass(Pass):
                 # A list is read once for all documents that hold its word.
                 query.nearest(head, head.n_neighbors)
         parts = []
-        for rows in self.scorer.blocks(block.n_documents, MIN_ROWS):
+        for window in self.scorer.blocks(block.n_documents, MIN_ROWS):
             # All heads are large, and pages of each of them count as memory once they are met.
             release_maps()
-            parts.append(self._candidates(query.part(rows)))
+            parts.append(self._candidates(query.part(window)))
         sums["n_documents"] += block.n_documents
         if not parts:
             parts = [self._candidates(query)]

@@ -55,7 +55,7 @@ class ResidualPass(Pass):
     Notes
     -----
     Sums: ``entries`` = A'F on the entries of W in their order, tall in rows of `ENTRY_COLUMNS`, ``fit`` (2,): the
-    sums of ``Y F`` and of ``F^2``.
+    sums of ``Y F`` and of ``F^2``. Many entries are added in float32: n terms are off by about ``sqrt(n) 6e-8``.
     """
 
     n_labels: int = 0

@@ -1,13 +1,15 @@
 """Linear weights after residual passes, against the same steps on dense matrices."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.feature_extraction.text import TfidfTransformer
 
 from distmom.corpus import MemoryCorpus
-from distmom.engine import open_engine
-from distmom.models.scorers import DIAGONAL_PENALTY, fit_features, fit_linear
+from distmom.engine import Selection, open_engine
+from distmom.models.scorers import DIAGONAL_PENALTY, extend_features, extend_linear, fit_features, fit_linear
 from distmom.moments.residuals import ResidualPass
 
 N_DOCUMENTS, N_WORDS, N_LABELS = 400, 60, 30
@@ -73,3 +75,25 @@ def test_residual_passes_are_jacobi_steps_on_the_entries(data, n_passes):
         assert all(stage.step == pytest.approx(step, rel=1e-5) for stage in fit.stages)
         assert_allclose(total(fit), expected[-1], atol=2e-6)
         assert np.abs(expected[-1] - expected[-2]).max() > 0.01
+
+
+def test_added_documents_bring_their_part_of_every_step(data):
+    X, Y = data
+    A = TfidfTransformer(sublinear_tf=True).fit_transform(X).toarray()
+    chosen = Selection(0.3, heldout=True, seed=0)
+    mask = chosen.mask(0, N_DOCUMENTS)
+    assert 80 < mask.sum() < 160
+    with open_engine(MemoryCorpus(X, Y)) as engine:
+        features = fit_features(engine, replace(chosen, heldout=False))
+        fit = fit_linear(engine, features, 2)
+        whole, added = extend_features(engine, features, chosen)
+        found = total(extend_linear(engine, fit, whole, added))
+        known, stages = total(fit), [(s.weights.to_scipy().toarray(), s.scale, s.step) for s in fit.stages]
+    own = first = A[mask].T @ Y[mask]
+    for weights, scale, step in stages:
+        F = restricted(A[mask] @ weights, Y[mask], np.zeros(mask.sum()))
+        own = scale * own + step * (first - scale * np.where(weights != 0, A[mask].T @ F, 0.0))
+    inverse = 1.0 / ((A**2).sum(axis=0) + DIAGONAL_PENALTY)
+    expected = known * (inverse / fit.inverse)[:, None] + inverse[:, None] * own
+    assert_allclose(found, expected, atol=2e-6)
+    assert np.abs(expected - known).max() > 0.01
