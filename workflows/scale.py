@@ -2,7 +2,7 @@
 
 Runs the command line as a user would, and samples the memory of all its processes together (proportional set
 size, ten times a second). Prints one JSON object: seconds of the command, seconds of every pass, peak memory, the
-largest memory of one worker, and the plan; and a table of where the seconds of all workers went. With `--separate`
+largest memory of one process, and the plan; and a table of where the seconds of all workers went. With `--separate`
 scheduler and workers are processes of their own (`dask scheduler`, `dask worker`), and all that they warn of is in
 the object too: pauses, spilling, restarts.
 
@@ -109,7 +109,7 @@ def measure(
         "passes_s": {f"{i}-{t['name']}": round(t["seconds"], 1) for i, t in enumerate(record["timings"])},
         "table": where_the_seconds_go(record, seconds, workers),
         "peak_pss_mb": round(memory.mb),
-        "peak_worker_rss_mb": round(memory.process_mb),
+        "peak_process_rss_mb": round(memory.process_mb),
         "plan_worker_mb": round(plan["worker_bytes"] / 1e6),
         **({"worker_warnings": warnings_in(logs)} if separate else {}),
         "model_mb": round(sum(f.stat().st_size for f in model.rglob("*") if f.is_file()) / 1e6),
