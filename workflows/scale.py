@@ -2,9 +2,9 @@
 
 Runs the command line as a user would, and samples the memory of all its processes together (proportional set
 size, ten times a second). Prints one JSON object: seconds of the command, seconds of every pass, peak memory, the
-largest memory of one process, and the plan; and a table of where the seconds of all workers went. With `--separate`
-scheduler and workers are processes of their own (`dask scheduler`, `dask worker`), and all that they warn of is in
-the object too: pauses, spilling, restarts.
+largest memory of one process, and the plan; and a table of where the seconds of all workers went. With
+`--separate` scheduler and workers are processes of their own (`dask scheduler`, `dask worker`), and all that they
+warn of is in the object too: pauses, spilling, restarts.
 
     python workflows/scale.py --out scale
     python workflows/scale.py --out scale --memory-limit 1.5GiB --separate

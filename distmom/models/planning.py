@@ -8,7 +8,7 @@ from typing import Any
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Pass, plan_pass
-from distmom.models.fitting import tries_ridge
+from distmom.models.fitting import STATES_SHARE, held_out, tries_ridge
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.scorers import n_linear_entries, n_products
 from distmom.models.states import N_PROBES, moment_passes
@@ -59,6 +59,8 @@ def plan_fit(
     d, n_labels = corpus.n_words, corpus.n_labels
     auto = model.head == "auto"
     times = 2 if auto else 1
+    # Held-out documents are added to moments in a basis that stays.
+    state_times = 2 if auto and held_out(corpus, model.random_state).fraction >= STATES_SHARE else 1
     k = model.n_states_for(corpus.n_documents)
     settings = model.state_settings(k)
     r = min(k + settings.n_oversamples, d)
@@ -78,15 +80,15 @@ def plan_fit(
         residual = ResidualPass(d, n_labels=n_labels, n_entries=n_linear_entries(corpus))
         passes.append((times * model.residual_passes(), residual))
     passes += [
-        (times, WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, single=single)),
+        (1, WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, single=single)),
         (
-            times * settings.n_power_iter,
+            settings.n_power_iter,
             WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, basis=0, single=single),
         ),
-        (times, moments),
-        *([(times, slices)] if slices is not None else []),
+        (state_times, moments),
+        *([(state_times, slices)] if slices is not None else []),
         (
-            times,
+            state_times,
             LabelMomentsPass(
                 d,
                 n_labels=n_labels,

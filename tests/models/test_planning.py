@@ -1,12 +1,14 @@
 """What a plan promises, against what a fit then takes."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from helpers import planted_corpus
 
 from distmom.engine import PassStarted, open_engine, open_executor
-from distmom.models import MultiLabelMoM
+from distmom.models import MultiLabelMoM, fitting, planning
 from distmom.models.planning import plan_fit
 from distmom.models.states import fit_states
 from distmom.simulate.corpora import preset, synthesise
@@ -55,3 +57,18 @@ def test_a_worker_takes_what_was_planned_within_a_fifth(corpus, limit, third_mom
     for name, peak in measured.items():
         assert peak < 1.2 * planned[name], name
     assert max(planned.values()) < 1.2 * max(measured.values())
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5])
+def test_auto_makes_the_planned_passes(share, monkeypatch):
+    """And one more, over the held-out documents, that scores them."""
+    monkeypatch.setattr(planning, "STATES_SHARE", share)
+    monkeypatch.setattr(fitting, "STATES_SHARE", share)
+    corpus = planted_corpus(1500, n_labels=150, k=2)[2]
+    model = MultiLabelMoM(2, head="auto")
+    planned = {p.name: p.n_scans for p in plan_fit(model, corpus)}
+    made = Counter(timing["name"] for timing in model.fit_corpus(corpus).timings_)
+    assert made.pop("selection") == 1
+    # The linear head is extended only where it was chosen.
+    assert planned.pop("residual") - made.pop("residual") in (0, 1)
+    assert made == planned
