@@ -271,8 +271,7 @@ def join_pieces(
                 slab = drop_small(slab, np.full(len(piece.lengths), level, np.float32))
             full = nearly_full(np.diff(slab.indptr), n_columns) & mixed
             if full.any():
-                for row in np.flatnonzero(full):
-                    dense.append(slab[[row]].toarray())
+                dense.append(slab[np.flatnonzero(full)].toarray())
                 slab = drop_small(slab, np.where(full, np.inf, 0.0))
             full_rows.append(full)
             indices.append(slab.indices)
