@@ -156,18 +156,14 @@ def _plan_tall(
     single = sum(s.projected_bytes for s in tall) > SMALL_TALL_BYTES and all(
         s.dtype == "float32" for s in tall
     )
-    nnz = {
-        "words": sum(s.nnz_words for s in corpus.shards),
-        "labels": sum(s.nnz_labels for s in corpus.shards),
-        # Every word of a document is looked at.
-        "entries": sum(s.nnz_words for s in corpus.shards),
-    }
+    n_words, n_labels = sum(s.nnz_words for s in corpus.shards), sum(s.nnz_labels for s in corpus.shards)
+    # What is added to rows of each kind, and how many rows may be frequent; of entries none is held apart.
+    nnz = {"words": n_words, "labels": n_labels, "entries": n_words}
+    n_frequent = {"words": n_words // FREQUENT, "labels": n_labels // FREQUENT, "entries": 0}
 
     def tall_bytes(spec: SumSpec, width: int) -> int:
         n_rows = spec.shape[0]
-        n_wide = min(n_rows, nnz[str(spec.tall)] // FREQUENT) if single else n_rows
-        if single and spec.tall == "entries":
-            n_wide = 0
+        n_wide = min(n_rows, n_frequent[str(spec.tall)]) if single else n_rows
         return 4 * n_rows + width * (4 * n_rows * single + 8 * n_wide)
 
     width = max((s.shape[1] for s in tall if s.separable), default=0)

@@ -89,6 +89,11 @@ def held_out(corpus: Corpus | MemoryCorpus, seed: int) -> Selection:
     return Selection(share, heldout=True, seed=seed)
 
 
+def extends_states(corpus: Corpus | MemoryCorpus, seed: int) -> bool:
+    """Return whether `auto` adds the held-out documents to the latent states too."""
+    return held_out(corpus, seed).fraction >= STATES_SHARE
+
+
 def tries_ridge(corpus: Corpus | MemoryCorpus, n_components: int) -> bool:
     """Return whether `auto` fits the ridge head: not where there are far more labels than columns."""
     return corpus.n_labels <= LABELS_PER_COLUMN * n_components
@@ -256,7 +261,7 @@ class HeadFitter:
         if any(name.startswith(("ridge", "sketch")) for name in weights):
             fitted.ridge = self._ridge(features)
         fitted.states = known.states
-        if known.states is not None and chosen.fraction >= STATES_SHARE:
+        if known.states is not None and extends_states(engine.corpus, self.seed):
             fitted.states = extend_states(engine, self.states, known.states, chosen)
         return fitted
 

@@ -88,7 +88,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
     n_power_iter : int or None
         Power passes of the word sketch; None: 2, and 6 with distinct positions.
     n_residual_passes : int or None
-        Residual passes of the linear head; None: 2, and 1 with ``auto``, whose blend gains nothing from a second.
+        Residual passes of the linear head; None: 2, and 1 with ``auto``.
     smoothing : float
         Share of the unigram distribution mixed into the states when documents are scored.
     propensity : float

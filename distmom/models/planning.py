@@ -8,7 +8,7 @@ from typing import Any
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Pass, plan_pass
-from distmom.models.fitting import STATES_SHARE, held_out, tries_ridge
+from distmom.models.fitting import extends_states, tries_ridge
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.scorers import n_linear_entries, n_products
 from distmom.models.states import N_PROBES, moment_passes
@@ -60,7 +60,7 @@ def plan_fit(
     auto = model.head == "auto"
     times = 2 if auto else 1
     # Held-out documents are added to moments in a basis that stays.
-    state_times = 2 if auto and held_out(corpus, model.random_state).fraction >= STATES_SHARE else 1
+    state_times = 2 if auto and extends_states(corpus, model.random_state) else 1
     k = model.n_states_for(corpus.n_documents)
     settings = model.state_settings(k)
     r = min(k + settings.n_oversamples, d)

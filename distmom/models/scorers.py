@@ -342,9 +342,9 @@ def _next_weights(
     indptr, known, initial = weights.indptr.load(), weights.data.load(), first.data.load()
     with engine.directory.writer("float32", len(known)) as data:
         for entries, scores in _entries(tallies.tall["entries"], len(known)):
-            of_rows = inverse[
-                np.searchsorted(indptr, np.arange(entries.start, entries.stop), side="right") - 1
-            ]
+            start, stop = entries.start, entries.stop
+            low, high = np.searchsorted(indptr, start, side="right") - 1, np.searchsorted(indptr, stop)
+            of_rows = np.repeat(inverse[low:high], np.diff(np.clip(indptr[low : high + 1], start, stop)))
             data.append(scale * known[entries] + step * (initial[entries] - scale * of_rows * scores))
     release_maps()
     return TallResult({"weights": StoredColumns((data.stored,))}, {"scale": scale, "step": step})

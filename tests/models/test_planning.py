@@ -8,7 +8,7 @@ import pytest
 from helpers import planted_corpus
 
 from distmom.engine import PassStarted, open_engine, open_executor
-from distmom.models import MultiLabelMoM, fitting, planning
+from distmom.models import MultiLabelMoM, fitting
 from distmom.models.planning import plan_fit
 from distmom.models.states import fit_states
 from distmom.simulate.corpora import preset, synthesise
@@ -62,7 +62,6 @@ def test_a_worker_takes_what_was_planned_within_a_fifth(corpus, limit, third_mom
 @pytest.mark.parametrize("share", [0.01, 0.5])
 def test_auto_makes_the_planned_passes(share, monkeypatch):
     """And one more, over the held-out documents, that scores them."""
-    monkeypatch.setattr(planning, "STATES_SHARE", share)
     monkeypatch.setattr(fitting, "STATES_SHARE", share)
     corpus = planted_corpus(1500, n_labels=150, k=2)[2]
     model = MultiLabelMoM(2, head="auto")
