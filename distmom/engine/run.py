@@ -57,8 +57,10 @@ from distmom.engine.tall import (
 
 _R = TypeVar("_R")
 
-#: changes when the way of adding changes, so that no total of an older way is taken
-KERNEL_VERSION = 3
+#: changes when the way of adding or of telling states apart changes, so that no older result is taken
+KERNEL_VERSION = 4
+#: tasks for each thread that slabs of rows are shared out in: fewer leave workers idle, more wait for the client
+MAPS_PER_THREAD = 8
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,8 @@ class Engine:
     def _fold(self, pass_: Pass, key: str) -> Tallies:
         """Add all documents into files of partial tall sums."""
         plan = self.plan(pass_)
-        self.directory.spare_partials()
+        # Their pages become those of the accumulators, which become those of files again.
+        self.directory.drop_partials()
         release_maps()
         n_slabs = max(1, len(plan.columns))
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), n_slabs))
@@ -388,17 +391,22 @@ class Engine:
             name: RowOutput.create(self.directory.new_state(), n_rows, width, dtype, self.directory.spare)
             for name, (width, dtype) in outputs.items()
         }
-        digests: dict[str, list[str]] = {name: [] for name in files}
+        checksums: dict[str, list[str]] = {name: [] for name in files}
         total: Sums | None = None
-        work = partial(map_task, function, tuple(inputs), files, n_rows, arguments)
+        n_slabs = -(-n_rows // SLAB_ROWS)
+        n_together = max(1, n_slabs // (MAPS_PER_THREAD * self.executor.n_threads))
+        work = partial(map_task, function, tuple(inputs), files, n_rows, arguments, n_together)
         try:
-            for written, sums, spent in self.executor.map(work, range(-(-n_rows // SLAB_ROWS))):
+            for slabs, spent in self.executor.map(work, range(-(-n_slabs // n_together))):
                 add_spent(self.spent, spent)
-                for name, digest in written.items():
-                    digests[name].append(digest)
-                total = Sums(sums) if total is None else total + sums
+                for written, sums in slabs:
+                    for name, checksum in written.items():
+                        checksums[name].append(checksum)
+                    total = Sums(sums) if total is None else total + sums
             stored = {
-                name: finish_output(file, (n_rows, file.width), digests[name], self.directory.path / "states")
+                name: finish_output(
+                    file, (n_rows, file.width), checksums[name], self.directory.path / "states"
+                )
                 for name, file in files.items()
             }
         except BaseException:

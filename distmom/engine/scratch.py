@@ -1,19 +1,25 @@
-"""Files of partial sums, written over those of earlier ones.
+"""Memory and files of partial sums, which pass the same pages of memory on to each other.
 
-Memory of the system's cache that was in use a moment ago is several times faster to write to than new one.
+Pages that were in use a moment ago are several times faster to write to than new ones: files are written over
+earlier ones, and a sum gives its pages up while it is written.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
 
 #: name of the directory of files that may be written over
 SPARE = "spare"
+#: bytes of a sum that are written before their pages are given up; a multiple of any page
+_POURED_BYTES = 8 << 20
 
 
 def spare_of(path: str | os.PathLike[str]) -> Path:
@@ -63,3 +69,25 @@ def claimed(own: Path, n_bytes: int, spare: Path) -> bool:
             os.rename(path, own)
             return True
     return False
+
+
+def cleared(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Return zeros, those of a large array in pages of their own that `pour` can give up one by one."""
+    n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    if n_bytes <= _POURED_BYTES:
+        return np.zeros(shape, dtype)
+    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.ndarray(shape, dtype, buffer=pages)
+
+
+def pour(array: np.ndarray, stream: BinaryIO) -> None:
+    """Write an array; one made by `cleared` is zeros afterwards, and its pages hold the file."""
+    content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    pages = getattr(array.base, "madvise", None)
+    for start in range(0, len(content), _POURED_BYTES):
+        part = content[start : start + _POURED_BYTES]
+        stream.write(part.data)
+        if pages is not None:
+            pages(mmap.MADV_DONTNEED, start, len(part))

@@ -9,7 +9,6 @@ slabs as memory and workers suggest without a bit of the sum depending on it.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,13 +20,14 @@ from threadpoolctl import threadpool_limits
 
 from distmom.clock import spend, taken
 from distmom.compiled import compiled
-from distmom.engine.scratch import scratch_file, spare_of
+from distmom.engine.scratch import cleared, pour, scratch_file, spare_of
 from distmom.engine.state import (
     SLAB_ROWS,
     Columns,
     StoredArray,
     StoredColumns,
     release_maps,
+    slab_checksum,
     slab_digest,
 )
 from distmom.errors import StoreError
@@ -61,8 +61,9 @@ class TallSum:
     def zero(cls, n_rows: int, width: int, frequent: np.ndarray | None = None) -> TallSum:
         """Return the neutral element: float64, or float32 where the frequent rows are told."""
         if frequent is None:
-            return cls(np.zeros((n_rows, width)), np.zeros((0, width)), np.zeros(0, np.int64))
-        return cls(np.zeros((n_rows, width), np.float32), np.zeros((len(frequent), width)), frequent)
+            return cls(cleared((n_rows, width), "float64"), np.zeros((0, width)), np.zeros(0, np.int64))
+        double = cleared((len(frequent), width), "float64")
+        return cls(cleared((n_rows, width), "float32"), double, frequent)
 
     def settle(self) -> None:
         """Move the sums of the frequent rows to float64; to be called after every block."""
@@ -90,10 +91,10 @@ def frequent_rows(frequency: np.ndarray) -> np.ndarray:
 
 
 def write_partial(prefix: str, value: TallSum) -> None:
-    """Leave an accumulator in the files ``<prefix>.single`` and ``<prefix>.double``."""
+    """Leave an accumulator in the files ``<prefix>.single`` and ``<prefix>.double``; it is empty afterwards."""
     for name, array in (("single", value.single), ("double", value.double)):
         with scratch_file(f"{prefix}.{name}", array.nbytes, spare_of(prefix)) as stream:
-            stream.write(array.data)
+            pour(array, stream)
 
 
 @dataclass(frozen=True)
@@ -182,14 +183,14 @@ class RowOutput:
         return cls(str(path), dtype, width)
 
     def write(self, start: int, rows: np.ndarray) -> str:
-        """Write rows from ``start`` on and return their digest."""
+        """Write rows from ``start`` on and return their checksum."""
         content = np.ascontiguousarray(rows, self.dtype)
         with open(self.path, "r+b") as stream:
             np.lib.format.read_magic(stream)
             np.lib.format.read_array_header_1_0(stream)
             stream.seek(start * self.width * content.itemsize, os.SEEK_CUR)
             stream.write(content.data)
-        return hashlib.sha256(content.data).hexdigest()
+        return slab_checksum(content)
 
 
 def map_task(
@@ -198,29 +199,52 @@ def map_task(
     outputs: Mapping[str, RowOutput],
     n_rows: int,
     arguments: tuple[Any, ...],
+    n_together: int,
     index: int,
-) -> tuple[dict[str, str], dict[str, np.ndarray], dict[str, float]]:
-    """Work on slab ``index`` of rows; return the digests of what was written, the sums, and the seconds spent."""
+) -> tuple[list[tuple[dict[str, str], dict[str, np.ndarray]]], dict[str, float]]:
+    """Work on part ``index`` of the slabs of rows, ``n_together`` of them.
+
+    Returns
+    -------
+    slabs : list of (dict, dict)
+        Of every slab the checksums of what was written, and the sums.
+    spent : dict of str to float
+        Seconds by kind of work.
+    """
     with threadpool_limits(limits=1):
         taken()
-        rows = slice(index * SLAB_ROWS, min((index + 1) * SLAB_ROWS, n_rows))
-        n = rows.stop - rows.start
-        written = {name: np.empty((n, output.width), output.dtype) for name, output in outputs.items()}
-        sums: dict[str, np.ndarray] = {}
-        # What a function makes on its way takes several times what it returns.
-        for start in range(rows.start, rows.stop, PIECE_ROWS):
-            piece = slice(start, min(start + PIECE_ROWS, rows.stop))
-            with spend("merge"):
-                slabs = [read_rows(item, piece) for item in inputs]
-            with spend("kernels"):
-                values, added = function(piece, *slabs, *arguments)
-            for name, value in values.items():
-                written[name][piece.start - rows.start : piece.stop - rows.start] = value
-            sums = {name: sums[name] + value if sums else value for name, value in added.items()}
-        with spend("write"):
-            digests = {name: outputs[name].write(rows.start, value) for name, value in written.items()}
+        first, step = index * n_together * SLAB_ROWS, SLAB_ROWS
+        last = min(first + n_together * step, n_rows)
+        slabs = [
+            _map_slab(function, inputs, outputs, slice(start, min(start + step, last)), arguments)
+            for start in range(first, last, step)
+        ]
         release_maps()
-        return digests, sums, taken()
+        return slabs, taken()
+
+
+def _map_slab(
+    function: RowFunction,
+    inputs: Sequence[Tall],
+    outputs: Mapping[str, RowOutput],
+    rows: slice,
+    arguments: tuple[Any, ...],
+) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    n = rows.stop - rows.start
+    written = {name: np.empty((n, output.width), output.dtype) for name, output in outputs.items()}
+    sums: dict[str, np.ndarray] = {}
+    # What a function makes on its way takes several times what it returns.
+    for start in range(rows.start, rows.stop, PIECE_ROWS):
+        piece = slice(start, min(start + PIECE_ROWS, rows.stop))
+        with spend("merge"):
+            slabs = [read_rows(item, piece) for item in inputs]
+        with spend("kernels"):
+            values, added = function(piece, *slabs, *arguments)
+        for name, value in values.items():
+            written[name][piece.start - rows.start : piece.stop - rows.start] = value
+        sums = {name: sums[name] + value if sums else value for name, value in added.items()}
+    with spend("write"):
+        return {name: outputs[name].write(rows.start, value) for name, value in written.items()}, sums
 
 
 def read_rows(item: Tall, rows: slice) -> np.ndarray:
@@ -236,10 +260,10 @@ def read_rows(item: Tall, rows: slice) -> np.ndarray:
 
 
 def finish_output(
-    output: RowOutput, shape: tuple[int, int], digests: Sequence[str], directory: Path
+    output: RowOutput, shape: tuple[int, int], checksums: Sequence[str], directory: Path
 ) -> StoredArray:
     """Give a filled file the name of its digest and return its handle."""
-    digest = slab_digest(shape, np.dtype(output.dtype), digests)
+    digest = slab_digest(shape, np.dtype(output.dtype), checksums)
     path = directory / f"{digest[:32]}.npy"
     os.replace(output.path, path)
     return StoredArray(str(path), digest)

@@ -30,7 +30,7 @@ from distmom.engine import Csr, MixedRows
 from distmom.engine.state import array_digest, state_digest
 from distmom.errors import StoreError, UsageError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _CHUNK_BYTES = 4 << 20
 #: arrays beyond this size are files of their own
 LARGE_BYTES = 64 << 20
@@ -92,7 +92,7 @@ def save_model(
             stored[...] = array
             entries[name] = {"shape": array.shape, "dtype": array.dtype.str, "digest": array_digest(array)}
         for file_name, lines in (("vocabulary.txt", vocabulary), ("labels.txt", label_names)):
-            write_atomic(temporary / file_name, "".join(f"{line}\n" for line in lines).encode())
+            write_atomic(temporary / file_name, "\n".join([*lines, ""]).encode())
         whole = {
             "format": "distmom-model",
             "format_version": FORMAT_VERSION,
@@ -151,7 +151,7 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     UsageError
         If there is no model.
     StoreError
-        If it is damaged or of a newer version.
+        If it is damaged or of another version.
     """
     file = Path(path) / "model.json"
     if not file.is_file():
@@ -169,6 +169,10 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     if version > FORMAT_VERSION:
         raise StoreError(
             f"{file}: written by a newer distmom: expected format {FORMAT_VERSION}, got {version}"
+        )
+    if version < FORMAT_VERSION:
+        raise StoreError(
+            f"{file}: written by an older distmom: expected format {FORMAT_VERSION}, got {version}; fit again"
         )
     return dict(record)
 
@@ -212,7 +216,7 @@ def _load_large(directory: Path, name: str, entry: dict[str, Any]) -> np.ndarray
             f"got {value.dtype.str} of shape {list(value.shape)}"
         )
     if (got := state_digest(value)) != entry["digest"]:
-        raise StoreError(f"{place}: expected sha256 {entry['digest'][:12]}, got {got[:12]}")
+        raise StoreError(f"{place}: expected digest {entry['digest'][:12]}, got {got[:12]}")
     return np.asarray(value)
 
 

@@ -49,6 +49,8 @@ MIN_ROWS = 64
 TOP_ROWS, TOP_LABELS = 512, 1024
 #: labels of every state that are kept in order
 RANKED_LABELS = 1024
+#: columns that are copied together: those of one line of the processor's cache
+_STATES_AT_A_TIME = 16
 
 
 class Query:
@@ -375,10 +377,12 @@ def rank_labels(label_states: np.ndarray) -> np.ndarray:
     n_labels = len(label_states)
     depth = min(n_labels, RANKED_LABELS)
     ranked = np.empty((label_states.shape[1], depth), np.int32)
-    for state, column in enumerate(np.ascontiguousarray(label_states.T)):
-        top = np.argpartition(-column, depth - 1)[:depth] if depth < n_labels else np.arange(n_labels)
-        top.sort()
-        ranked[state] = top[np.argsort(-column[top], kind="stable")]
+    for first in range(0, len(ranked), _STATES_AT_A_TIME):
+        columns = np.ascontiguousarray(label_states[:, first : first + _STATES_AT_A_TIME].T)
+        for state, column in enumerate(columns, first):
+            top = np.argpartition(-column, depth - 1)[:depth] if depth < n_labels else np.arange(n_labels)
+            top.sort()
+            ranked[state] = top[np.argsort(-column[top], kind="stable")]
     return ranked
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from distmom.engine.scratch import scratch_file, spare_of
+from distmom.engine.scratch import cleared, pour, scratch_file, spare_of
 
 
 def test_a_spare_file_is_written_over_and_cut(tmp_path):
@@ -40,3 +40,22 @@ def test_after_an_error_nothing_is_there(tmp_path):
     with pytest.raises(RuntimeError):
         fail()
     assert not list((tmp_path / "pass").iterdir())
+
+
+def test_a_sum_gives_up_its_pages_while_it_is_written(tmp_path):
+    total = cleared((3_000_001, 1), "float64")
+    assert not total.any()
+    total[:, 0] = np.arange(len(total))
+    expected = total.copy()
+    with open(tmp_path / "sum", "wb") as stream:
+        pour(total, stream)
+    assert np.array_equal(np.fromfile(tmp_path / "sum").reshape(-1, 1), expected)
+    assert not total.any()
+
+
+def test_any_other_array_is_written_and_kept(tmp_path):
+    array = np.arange(12.0).reshape(3, 4).T
+    with open(tmp_path / "sum", "wb") as stream:
+        pour(array, stream)
+    assert np.array_equal(np.fromfile(tmp_path / "sum").reshape(4, 3), array)
+    assert array[3, 2] == 11.0
