@@ -71,9 +71,9 @@ def separate_cluster(out: Path, workers: int, limit: str | None) -> Iterator[tup
             client.wait_for_workers(workers, timeout=60)
         yield ["--scheduler", address], logs
     finally:
+        # Workers first: one that loses its scheduler while it closes waits for it.
         for process in reversed(processes):
             process.terminate()
-        for process in processes:
             process.wait(60)
 
 

@@ -14,7 +14,7 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine.passes import Pass
 from distmom.engine.sparse import RUN_ENTRIES
 from distmom.engine.sums import FILE_BYTES, SumSpec
-from distmom.engine.tall import FREQUENT
+from distmom.engine.tall import frequent_rows
 from distmom.errors import UsageError
 
 #: what all partial sums of one pass together may take before there are fewer groups
@@ -117,7 +117,7 @@ def plan_pass(
         folding = base + -(-mapped // n_mapped) + sum(held(s, n_slabs) for s in specs)
         return max(folding, RESERVED_BYTES + pass_.finish_bytes)
 
-    n_slabs = n_mapped = 1
+    n_slabs, n_mapped = 1, pass_.n_stored_slabs
     while usable is not None and task_bytes(n_slabs, n_mapped) > usable:
         # Reading a matrix slab by slab costs little, another scan for every slab of the vocabulary much.
         if n_mapped < MAX_SLABS and mapped // n_mapped > RESERVED_BYTES // 4:
@@ -157,13 +157,14 @@ def _plan_tall(
         s.dtype == "float32" for s in tall
     )
     n_words, n_labels = sum(s.nnz_words for s in corpus.shards), sum(s.nnz_labels for s in corpus.shards)
-    # What is added to rows of each kind, and how many rows may be frequent; of entries none is held apart.
+    # What is added to rows of each kind, and how many rows are frequent; of entries none is held apart.
     nnz = {"words": n_words, "labels": n_labels, "entries": n_words}
-    n_frequent = {"words": n_words // FREQUENT, "labels": n_labels // FREQUENT, "entries": 0}
+    frequency = {"words": corpus.document_frequency, "labels": corpus.label_frequency}
+    n_frequent = {kind: len(frequent_rows(n)) for kind, n in frequency.items()} | {"entries": 0}
 
     def tall_bytes(spec: SumSpec, width: int) -> int:
         n_rows = spec.shape[0]
-        n_wide = min(n_rows, n_frequent[str(spec.tall)]) if single else n_rows
+        n_wide = n_frequent[str(spec.tall)] if single else n_rows
         return 4 * n_rows + width * (4 * n_rows * single + 8 * n_wide)
 
     width = max((s.shape[1] for s in tall if s.separable), default=0)

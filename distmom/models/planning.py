@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Pass, plan_pass
+from distmom.engine import Pass, StoredArray, StoredColumns, plan_pass
 from distmom.models.fitting import extends_states, tries_ridge
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.scorers import n_linear_entries, n_products
-from distmom.models.states import N_PROBES, moment_passes
+from distmom.models.states import N_PROBES, basis_slabs, moment_passes
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass
 from distmom.moments.residuals import ResidualPass
@@ -69,7 +69,12 @@ def plan_fit(
     products = n_products(corpus)
     kind, single = settings.kind, settings.single_precision
     plan = partial(plan_pass, corpus, memory_limit=memory_limit)
-    moments, slices = moment_passes(settings, WordMomentsPass(d, kind=kind, rank=r, single=single), plan)
+    power = WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, basis=0, single=single)
+    whole = WordMomentsPass(d, kind=kind, rank=r, single=single)
+    n_slabs = basis_slabs(power, moment_passes(settings, whole, plan), plan)
+    basis = StoredColumns((StoredArray("", ""),) * n_slabs)
+    power, whole = replace(power, basis=basis), replace(whole, basis=basis)
+    moments, slices = moment_passes(settings, whole, plan)
     passes: list[tuple[int, Pass]] = []
     if auto or model.head in ("ridge", "linear", "neighbors"):
         passes.append((times, CrossMomentPass(d, n_labels=n_labels, n_products=products)))
@@ -81,10 +86,7 @@ def plan_fit(
         passes.append((times * model.residual_passes(), residual))
     passes += [
         (1, WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, single=single)),
-        (
-            settings.n_power_iter,
-            WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, basis=0, single=single),
-        ),
+        (settings.n_power_iter, power),
         (state_times, moments),
         *([(state_times, slices)] if slices is not None else []),
         (

@@ -203,7 +203,8 @@ def fit_states(engine: Engine, settings: StateSettings, selection: Selection | N
     n_probes = min(N_PROBES, d - r) if settings.kind.distinct else 0
     noise = 0.0
     moments = moment_passes(settings, WordMomentsPass(**common, rank=r), engine.plan)
-    n_slabs = _n_slabs(engine, WordSketchPass(**common, n_columns=r, n_probes=n_probes, basis=0), moments)
+    power = WordSketchPass(**common, n_columns=r, n_probes=n_probes, basis=0)
+    n_slabs = basis_slabs(power, moments, engine.plan)
     for _ in range(settings.n_power_iter + 1):
         pass_ = WordSketchPass(
             **common, n_columns=r, seed=settings.seed, basis=basis, n_probes=n_probes, probes=probes
@@ -247,9 +248,11 @@ def moment_passes(
     return replace(whole, third=False), slices
 
 
-def _n_slabs(engine: Engine, power: WordSketchPass, moments: tuple[Pass | None, ...]) -> int:
+def basis_slabs(
+    power: WordSketchPass, moments: tuple[Pass | None, ...], plan: Callable[[Pass], PassPlan]
+) -> int:
     """Return how many slabs of columns the passes over a basis want it in."""
-    return max(engine.plan(p).n_mapped for p in (power, *moments) if p is not None)
+    return max(plan(p).n_mapped for p in (power, *moments) if p is not None)
 
 
 def _next_basis(

@@ -115,7 +115,7 @@ def add_third_moment(
     """
     n, r = left.shape
     symmetric = right is left
-    weighted = _weighted(right, weight)
+    weighted, pairs = _weighted(right, weight), _room_for_pairs(left)
     for start in range(0, n, BLOCK_ROWS):
         rows = slice(start, min(start + BLOCK_ROWS, n))
         # Columns of the pairs are formed from whole columns: the loop runs on vectors.
@@ -123,7 +123,7 @@ def add_third_moment(
         for a in _blocks(0, r):
             for b in _blocks(a.start, r):
                 c = b.start if symmetric else 0
-                tensor[a, b, c:] += _products(part[a], part[b], third[:, c:])
+                tensor[a, b, c:] += _products(part[a], part[b], third[:, c:], pairs)
 
 
 def add_slices(
@@ -148,7 +148,7 @@ def add_slices(
     weight : ndarray of shape (n,), optional
     """
     n, r = left.shape
-    weighted = _weighted(right, weight)
+    weighted, pairs = _weighted(right, weight), _room_for_pairs(left)
     for start in range(0, n, BLOCK_ROWS):
         rows = slice(start, min(start + BLOCK_ROWS, n))
         part, third = np.ascontiguousarray(left[rows].T), np.ascontiguousarray(weighted[rows])
@@ -156,7 +156,7 @@ def add_slices(
         for a in _blocks(0, r):
             b = a.start if right is left else 0
             for m in _blocks(0, factors.shape[1]):
-                slices[a, m, b:] += _products(part[a], across[m], third[:, b:])
+                slices[a, m, b:] += _products(part[a], across[m], third[:, b:], pairs)
 
 
 def _weighted(rows: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
@@ -167,10 +167,17 @@ def _blocks(start: int, stop: int) -> list[slice]:
     return [slice(a, min(a + TENSOR_BLOCK, stop)) for a in range(start, stop, TENSOR_BLOCK)]
 
 
-def _products(left: np.ndarray, middle: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return ``sum_i left_ai middle_bi right_ic`` of shape (a, b, c)."""
-    pairs = (left[:, None, :] * middle[None, :, :]).reshape(-1, left.shape[1])
-    return np.asarray(pairs @ right).reshape(len(left), len(middle), -1)
+def _room_for_pairs(rows: np.ndarray) -> np.ndarray:
+    """Return memory for `_products`; had anew for every block of a tensor, it would be cleared every time."""
+    return np.empty(TENSOR_BLOCK**2 * min(len(rows), BLOCK_ROWS), rows.dtype)
+
+
+def _products(left: np.ndarray, middle: np.ndarray, right: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """Return ``sum_i left_ai middle_bi right_ic`` of shape (a, b, c); ``pairs`` is overwritten."""
+    shape = (len(left), len(middle), left.shape[1])
+    formed = pairs[: np.prod(shape, dtype=int)].reshape(shape)
+    np.multiply(left[:, None, :], middle[None, :, :], out=formed)
+    return np.asarray(formed.reshape(-1, shape[2]) @ right).reshape(*shape[:2], -1)
 
 
 def fill_symmetric(tensor: np.ndarray) -> np.ndarray:

@@ -90,7 +90,7 @@ class WordSketchPass(Pass):
 
     @property
     def n_stored_slabs(self) -> int:
-        return len(self.basis.parts) if isinstance(self.basis, StoredColumns) else 1
+        return _n_stored_slabs(self.basis)
 
     @property
     def mapped_bytes(self) -> int:
@@ -178,6 +178,10 @@ class WordMomentsPass(Pass):
     @property
     def name(self) -> str:
         return "moments"
+
+    @property
+    def n_stored_slabs(self) -> int:
+        return _n_stored_slabs(self.basis)
 
     @property
     def mapped_bytes(self) -> int:
@@ -280,6 +284,10 @@ class WordSlicesPass(Pass):
         return "slices"
 
     @property
+    def n_stored_slabs(self) -> int:
+        return _n_stored_slabs(self.basis)
+
+    @property
     def mapped_bytes(self) -> int:
         return (4 if self.single else 8) * self.n_words * self.rank
 
@@ -315,6 +323,10 @@ class WordSlicesPass(Pass):
         if self.kind.distinct:
             _add_repeated(sums, block, values, white.astype(np.float64), weights.rho3, self.slab.start)
         return None
+
+
+def _n_stored_slabs(basis: Any) -> int:
+    return len(basis.parts) if isinstance(basis, StoredColumns) else 1
 
 
 def _product_bytes(n_rows: int, width: int, size: int) -> int:
