@@ -3,8 +3,9 @@
 Runs the command line as a user would, and samples the memory of all its processes together (proportional set
 size, ten times a second). Prints one JSON object: seconds of the command, seconds of every pass, peak memory, the
 largest memory of one process, and the plan; and a table of where the seconds of all workers went. With
-`--separate` scheduler and workers are processes of their own (`dask scheduler`, `dask worker`), and all that they
-warn of is in the object too: pauses, spilling, restarts.
+`--separate` scheduler and workers are processes of their own (`dask scheduler`, `dask worker`), and the object
+also tells all that they warn of (pauses and restarts among it), and, asked twice a second, the most that workers
+had spilled to disk and how many of them were not running.
 
     python workflows/scale.py --out scale
     python workflows/scale.py --out scale --memory-limit 1.5GiB --separate
@@ -19,6 +20,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,6 +29,9 @@ from typing import Any
 
 from common import PeakMemory
 from distributed import Client
+
+#: seconds between two questions to the scheduler: workers report as often
+ASKED_EVERY_S = 0.5
 
 DISTMOM = [sys.executable, "-m", "distmom.cli.main"]
 
@@ -83,6 +88,44 @@ def warnings_in(logs: list[Path]) -> list[str]:
     return [line for line in lines if "WARNING" in line or "ERROR" in line or "estart" in line]
 
 
+class Workers:
+    """Asks a scheduler for its workers again and again; a context manager.
+
+    Attributes
+    ----------
+    spilled_bytes : int
+        Most that all of them had on disk.
+    n_not_running : int
+        Most that were paused, or anything else than running, at a time.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.spilled_bytes = self.n_not_running = 0
+        self._address = address
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Workers:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        with Client(self._address, set_as_default=False) as client:
+            while not self._stop.wait(ASKED_EVERY_S):
+                spilled, n_not_running = client.run_on_scheduler(_worker_states)
+                self.spilled_bytes = max(self.spilled_bytes, spilled)
+                self.n_not_running = max(self.n_not_running, n_not_running)
+
+
+def _worker_states(dask_scheduler: Any) -> tuple[int, int]:
+    workers = dask_scheduler.workers.values()
+    return sum(w.memory.spilled for w in workers), sum(w.status.name != "running" for w in workers)
+
+
 def measure(
     corpus: Path, model: Path, options: list[str], workers: int, limit: str | None, separate: bool
 ) -> dict[str, Any]:
@@ -92,9 +135,10 @@ def measure(
     for path in (model, model.with_name(f"{model.name}.run")):
         shutil.rmtree(path, ignore_errors=True)
     with ExitStack() as stack:
-        where, logs = [f"--workers={workers}"], []
+        where, logs, states = [f"--workers={workers}"], [], None
         if separate:
             where, logs = stack.enter_context(separate_cluster(model.parent, workers, limit))
+            states = stack.enter_context(Workers(where[-1]))
         command = [*DISTMOM, "fit", str(corpus), str(model), "--json", *where, *options, *limits]
         # All of them are children of this process.
         memory = stack.enter_context(PeakMemory())
@@ -111,9 +155,17 @@ def measure(
         "peak_pss_mb": round(memory.mb),
         "peak_process_rss_mb": round(memory.process_mb),
         "plan_worker_mb": round(plan["worker_bytes"] / 1e6),
-        **({"worker_warnings": warnings_in(logs)} if separate else {}),
+        **(_told(states, logs) if states is not None else {}),
         "model_mb": round(sum(f.stat().st_size for f in model.rglob("*") if f.is_file()) / 1e6),
         "n_scans": plan["n_scans"],
+    }
+
+
+def _told(states: Workers, logs: list[Path]) -> dict[str, Any]:
+    return {
+        "spilled_mb": round(states.spilled_bytes / 1e6),
+        "n_not_running": states.n_not_running,
+        "worker_warnings": warnings_in(logs),
     }
 
 
