@@ -1,11 +1,11 @@
 """One pass over shards: groups, a fixed tree of sums, on one process or on any Dask cluster."""
 
 from distmom.engine.csr import Csr, MixedRows
+from distmom.engine.directory import RunDirectory
 from distmom.engine.executors import Executor, InProcess, OnCluster, open_executor
 from distmom.engine.passes import Pass, Rows, Selection, Together, fingerprint, split_sums
 from distmom.engine.plan import PassPlan, plan_pass
-from distmom.engine.run import (
-    Engine,
+from distmom.engine.results import (
     Event,
     GroupDone,
     Observer,
@@ -14,10 +14,10 @@ from distmom.engine.run import (
     PassStarted,
     Tallies,
     TallResult,
-    open_engine,
 )
+from distmom.engine.run import Engine, open_engine
 from distmom.engine.sparse import Pruning, Runs, Term
-from distmom.engine.state import Columns, RunDirectory, StoredArray, StoredColumns, StoredRows
+from distmom.engine.state import Columns, StoredArray, StoredColumns, StoredRows
 from distmom.engine.sums import Sums, SumSpec, merge
 from distmom.engine.tall import Partials, TallSum
 

@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,177 +14,53 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
-from distmom.clock import add_spent, spend, taken
+from distmom.clock import add_spent
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine.csr import Csr, MixedRows
+from distmom.engine.directory import RunDirectory
 from distmom.engine.executors import Executor, InProcess
-from distmom.engine.passes import Pass, fingerprint, resolve
+from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan, plan_pass
+from distmom.engine.results import (
+    GroupDone,
+    Observer,
+    PassDone,
+    PassResult,
+    PassStarted,
+    Tallies,
+    TallResult,
+    Timing,
+)
 from distmom.engine.sparse import (
     SAMPLE_ENTRIES,
     Pruning,
     Runs,
-    SparseSum,
     Term,
     add_slab,
     join_pieces,
     row_slabs,
     stored_terms,
 )
-from distmom.engine.state import (
-    SLAB_ROWS,
-    RunDirectory,
-    StoredArray,
-    StoredColumns,
-    StoredRows,
-    release_maps,
-    write_rows,
-)
-from distmom.engine.sums import FileSum, Sums, large_to_files, merge
+from distmom.engine.state import SLAB_ROWS, StoredArray, StoredRows, release_maps
+from distmom.engine.sums import FileSum, Sums
 from distmom.engine.tall import (
     Partials,
     RowFunction,
     RowOutput,
     Tall,
-    TallSum,
     finish_output,
     frequent_rows,
     map_task,
-    write_partial,
 )
+from distmom.engine.tasks import Folded, fold_group, fold_tall, merge_partials
 
 _R = TypeVar("_R")
 
 #: changes when the way of adding or of telling states apart changes, so that no older result is taken
-KERNEL_VERSION = 4
+KERNEL_VERSION = 5
 #: tasks for each thread that slabs of rows are shared out in: fewer leave workers idle, more wait for the client
 MAPS_PER_THREAD = 8
-
-
-@dataclass(frozen=True)
-class PassStarted:
-    """A pass begins."""
-
-    name: str
-    n_documents: int
-    n_groups: int
-    n_slabs: int
-
-
-@dataclass(frozen=True)
-class GroupDone:
-    """A group of shards has been added."""
-
-    name: str
-    n_documents: int
-
-
-@dataclass(frozen=True)
-class PassDone:
-    """A pass is committed, or was found committed (``resumed``)."""
-
-    name: str
-    n_documents: int
-    seconds: float
-    resumed: bool
-
-
-Event = PassStarted | GroupDone | PassDone
-Observer = Callable[[Event], None]
-
-
-@dataclass
-class PassResult:
-    """What a pass leaves behind.
-
-    Attributes
-    ----------
-    sums : Sums
-        The total, memory-mapped.
-    rows : dict of str to StoredRows
-        The stored row outputs.
-    directory : str
-        Where the total is committed.
-    """
-
-    sums: Sums
-    rows: dict[str, StoredRows]
-    directory: str
-
-
-@dataclass
-class Timing:
-    """How long one pass took.
-
-    Attributes
-    ----------
-    name : str
-    seconds : float
-    n_documents : int
-    resumed : bool
-    spent : dict of str to float
-        Seconds of all tasks together, by kind of work: ``read``, ``decompress``, ``kernels``, ``merge`` (adding
-        up partial sums, and reading those in files), ``write``.
-    """
-
-    name: str
-    seconds: float
-    n_documents: int
-    resumed: bool
-    spent: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass
-class Tallies:
-    """The sums of a pass with tall sums.
-
-    Attributes
-    ----------
-    sums : Sums
-        The others.
-    tall : dict of str to Partials
-    runs : dict of str to Runs
-        The sparse ones.
-    """
-
-    sums: Sums
-    tall: dict[str, Partials]
-    runs: dict[str, Runs] = field(default_factory=dict)
-
-
-@dataclass
-class TallResult:
-    """What a pass with tall sums leaves behind.
-
-    Attributes
-    ----------
-    states : dict of str to StoredColumns
-    values : dict
-        JSON values.
-    """
-
-    states: dict[str, StoredColumns]
-    values: dict[str, Any]
-
-    def stored_arrays(self) -> list[StoredArray]:
-        """Return all states, slab by slab."""
-        return [part for stored in self.states.values() for part in stored.parts]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
-        states = {name: [vars(part) for part in stored.parts] for name, stored in self.states.items()}
-        return {"states": states, "values": self.values}
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any]) -> TallResult:
-        """Read what `to_json` has returned."""
-        states = {
-            name: StoredColumns(tuple(StoredArray(**part) for part in parts))
-            for name, parts in record["states"].items()
-        }
-        return cls(states, record["values"])
 
 
 @dataclass
@@ -462,9 +338,9 @@ class Engine:
             digests = result.row_digests
         return _join_slabs(by_slab, pass_), digests
 
-    def _scan(self, pass_: Pass, plan: PassPlan, rows: dict[str, StoredRows], key: str) -> _Partial:
+    def _scan(self, pass_: Pass, plan: PassPlan, rows: dict[str, StoredRows], key: str) -> Folded:
         if not plan.groups:
-            return _Partial(pass_.zero(), {})
+            return Folded(pass_.zero(), {})
         outputs = self.directory.rows_directory(pass_.name, key, "")
         files = str(self.directory.path / "partial" / f"{pass_.name}-{key[:16]}-{pass_.slab.start}")
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
@@ -473,7 +349,7 @@ class Engine:
             self.observer(GroupDone(pass_.name, sizes[index] // len(plan.slabs)))
 
         arguments = [(self.corpus, group, pass_, rows, outputs, files) for group in plan.groups]
-        result: _Partial = self.executor.reduce(
+        result: Folded = self.executor.reduce(
             fold_group, arguments, merge_partials, plan.fan_in, on_done, pass_.name
         )
         add_spent(self.spent, result.spent)
@@ -512,133 +388,9 @@ def open_engine(
         yield Engine(corpus, RunDirectory(temporary, durable=False), **options)
 
 
-@dataclass
-class _Partial:
-    """Sums over some shards, the digests of the rows stored for them, and where the seconds went."""
-
-    sums: Sums
-    row_digests: dict[str, dict[str, str]]
-    spent: dict[str, float] = field(default_factory=dict)
-
-
-def fold_group(
-    corpus: Corpus | MemoryCorpus,
-    shards: tuple[int, ...],
-    pass_: Pass,
-    rows: Mapping[str, StoredRows],
-    outputs: str,
-    files: str,
-) -> _Partial:
-    """Stream the shards of one group through one accumulator, and leave its large dense sums in files.
-
-    BLAS runs on one thread: the number of threads would change the bits of the sums.
-    """
-    with threadpool_limits(limits=1):
-        taken()
-        opened = resolve(pass_)
-        sums = opened.zero()
-        digests = _accumulate(corpus, shards, opened, sums, rows, outputs)
-        release_maps()
-        with spend("write"):
-            left = large_to_files(sums, files)
-        return _Partial(left, digests, taken())
-
-
 def _opened(sums: Sums) -> Sums:
     """Return sums of which those in files are mapped into memory."""
     return Sums({name: value.load() if isinstance(value, FileSum) else value for name, value in sums.items()})
-
-
-def fold_tall(
-    corpus: Corpus | MemoryCorpus,
-    shards: tuple[int, ...],
-    pass_: Pass,
-    frequent: Mapping[str, StoredArray],
-    single: bool,
-    prefix: str,
-    group: int,
-    slab: int,
-) -> _Partial:
-    """Stream the shards of one group into tall accumulators, leave them in files, and return the other sums."""
-    with threadpool_limits(limits=1):
-        taken()
-        opened = resolve(pass_)
-        sums = opened.zero()
-        small = list(sums)
-        columns = opened.columns
-        for name, spec in opened.specs().items():
-            if spec.tall is None or (slab > 0 and not spec.separable):
-                continue
-            n_rows, width = spec.shape
-            if spec.sparse:
-                sums[name] = SparseSum(f"{prefix}/{name}-{group:05d}")
-                continue
-            if columns is not None and spec.separable:
-                width = columns.stop - columns.start
-            rows = frequent[spec.tall].load() if single else None
-            sums[name] = TallSum.zero(n_rows, width, rows)
-        _accumulate(corpus, shards, opened, sums, {}, "")
-        with spend("write"):
-            for name in sums.keys() - set(small):
-                if isinstance(sums[name], SparseSum):
-                    sums[name].finish()
-                else:
-                    write_partial(f"{prefix}/{name}-{group}-{slab}", sums[name])
-        release_maps()
-        # Every slab of columns meets all documents: one of them counts.
-        own = Sums({name: sums[name] if slab == 0 else np.zeros_like(sums[name]) for name in small})
-        return _Partial(own, {}, taken())
-
-
-def _accumulate(
-    corpus: Corpus | MemoryCorpus,
-    shards: tuple[int, ...],
-    opened: Pass,
-    sums: Sums,
-    rows: Mapping[str, StoredRows],
-    outputs: str,
-) -> dict[str, dict[str, str]]:
-    """Add shards to sums block by block; return the digests of the rows stored."""
-    digests: dict[str, dict[str, str]] = {}
-    for index in shards:
-        shard = corpus.read_shard(index)
-        stored = {name: handle.read(index) for name, handle in rows.items()}
-        written: dict[str, list[np.ndarray]] = {}
-        for start in range(0, shard.n_documents, opened.block_rows):
-            window = slice(start, min(start + opened.block_rows, shard.n_documents))
-            block = shard.take(window)
-            block_rows = {name: value[window] for name, value in stored.items()}
-            if opened.selection is not None:
-                mask = opened.selection.mask(shard.first + window.start, window.stop - window.start)
-                block = block.take(mask)
-                block_rows = {name: value[mask] for name, value in block_rows.items()}
-            with spend("kernels"):
-                added = opened.add(sums, block, block_rows) or {}
-            for name, value in added.items():
-                written.setdefault(name, []).append(value)
-        for name, values in written.items():
-            with spend("write"):
-                digest = write_rows(f"{outputs}/{name}", index, np.concatenate(values))
-            digests.setdefault(name, {})[str(index)] = digest
-    return digests
-
-
-def merge_partials(parts: Iterable[_Partial]) -> _Partial:
-    """Add partial sums in the order given."""
-    digests: dict[str, dict[str, str]] = {}
-    spent: dict[str, float] = {}
-    started = time.perf_counter()
-
-    def sums() -> Iterator[Sums]:
-        for part in parts:
-            for name, of_shard in part.row_digests.items():
-                digests.setdefault(name, {}).update(of_shard)
-            add_spent(spent, part.spent)
-            yield part.sums
-
-    total = merge(sums())
-    add_spent(spent, {"merge": time.perf_counter() - started})
-    return _Partial(total, digests, spent)
 
 
 def _join_slabs(by_slab: list[Sums], pass_: Pass) -> Sums:

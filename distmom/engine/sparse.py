@@ -21,8 +21,9 @@ from threadpoolctl import threadpool_limits
 from distmom.clock import spend, taken
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.csr import Csr, MixedRows, combine, drop_small, largest_of_rows, nearly_full
+from distmom.engine.directory import RunDirectory
 from distmom.engine.scratch import scratch_file, spare_of
-from distmom.engine.state import RunDirectory, StoredArray, release_maps
+from distmom.engine.state import StoredArray, release_maps
 from distmom.errors import StoreError
 
 #: products that are kept before they are added up

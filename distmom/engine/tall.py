@@ -36,7 +36,7 @@ from distmom.errors import StoreError
 PIECE_ROWS = 1 << 12
 #: rows that more documents than this add to are summed in float64 throughout: in float32 a sum of n terms is
 #: off by about sqrt(n) 6e-8
-FREQUENT = 256
+FREQUENT = 1024
 
 
 @dataclass(frozen=True)

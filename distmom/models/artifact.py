@@ -18,8 +18,9 @@ import os
 import shutil
 import uuid
 from dataclasses import fields, is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import zarr
@@ -34,6 +35,7 @@ FORMAT_VERSION = 2
 _CHUNK_BYTES = 4 << 20
 #: arrays beyond this size are files of their own
 LARGE_BYTES = 64 << 20
+_LINES_AT_A_TIME = 1 << 16
 _MAX_JSON_BYTES = 64 << 20
 #: records that a head may hold
 _RECORDS: dict[str, type[Any]] = {"Csr": Csr, "MixedRows": MixedRows}
@@ -92,7 +94,7 @@ def save_model(
             stored[...] = array
             entries[name] = {"shape": array.shape, "dtype": array.dtype.str, "digest": array_digest(array)}
         for file_name, lines in (("vocabulary.txt", vocabulary), ("labels.txt", label_names)):
-            write_atomic(temporary / file_name, "\n".join([*lines, ""]).encode())
+            write_atomic(temporary / file_name, partial(_write_lines, lines=lines))
         whole = {
             "format": "distmom-model",
             "format_version": FORMAT_VERSION,
@@ -105,6 +107,11 @@ def save_model(
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _write_lines(stream: BinaryIO, lines: list[str]) -> None:
+    for start in range(0, len(lines), _LINES_AT_A_TIME):
+        stream.write(("\n".join(lines[start : start + _LINES_AT_A_TIME]) + "\n").encode())
 
 
 def _save_large(directory: Path, name: str, value: np.ndarray) -> dict[str, Any]:

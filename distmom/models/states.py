@@ -32,8 +32,8 @@ from distmom.engine import (
     TallResult,
     merge,
 )
+from distmom.engine.directory import load_sums
 from distmom.engine.passes import Pass
-from distmom.engine.state import load_sums
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import (
     Decomposition,

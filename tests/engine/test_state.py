@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from distmom.engine.state import SLAB_ROWS, RunDirectory, StoredArray, state_digest
+from distmom.engine.directory import RunDirectory
+from distmom.engine.state import SLAB_ROWS, StoredArray, state_digest
 from distmom.errors import StoreError
 
 

@@ -1,0 +1,171 @@
+"""Commands that make corpora: ingest, synth, copy."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import click
+
+from distmom.cli.options import (
+    LocalPath,
+    cluster_options,
+    input_options,
+    json_option,
+    overwrite_option,
+    quiet_option,
+)
+from distmom.cli.progress import PassProgress
+from distmom.cli.shared import (
+    check_source,
+    columns_of,
+    describe_corpus,
+    open_workers,
+    show,
+)
+from distmom.corpus import copy_corpus, ingest
+from distmom.errors import UsageError
+from distmom.simulate import PRESETS, preset, synthesise
+
+if TYPE_CHECKING:
+    pass
+
+
+@click.command("ingest")
+@click.argument("src", type=click.Path())
+@click.argument("dst", type=LocalPath())
+@input_options
+@click.option(
+    "--min-df",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Fewest documents of a word.",
+)
+@click.option(
+    "--max-df",
+    default="1.0",
+    show_default=True,
+    help="Most documents of a word: a number, or a share such as 0.5.",
+)
+@click.option("--stop-words", default=None, help="'english', or a file of words that are left out.")
+@click.option(
+    "--ngrams",
+    type=click.IntRange(1, 5),
+    default=1,
+    show_default=True,
+    help="Longest run of words that is a feature.",
+)
+@click.option(
+    "--shard-docs", type=click.IntRange(min=1), default=20000, show_default=True, help="Documents a shard."
+)
+@click.option("--like", type=click.Path(), help="Model whose vocabulary and label names are used.")
+@overwrite_option
+@cluster_options
+@json_option
+def ingest_command(
+    src: str, dst: str, format_: str | None, labels: str | None, vocab: str | None, label_source: str | None,
+    zero_based: bool | None, text_field: str, labels_field: str, strict: bool, min_df: int, max_df: str,
+    stop_words: str | None, ngrams: int, shard_docs: int, like: str | None, overwrite: bool, workers: int | None,
+    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Read a corpus from text or sparse rows into Zarr shards.
+
+    Interrupted, the same command goes on where it stopped.
+
+    \b
+    Examples: distmom ingest titles.tsv.xz corpus --labels subjects.txt
+              distmom ingest train.txt corpus --format xmc
+    """
+    check_source(src, format_, zero_based)
+    with PassProgress(quiet=quiet) as progress, open_workers(workers, memory_limit, scheduler) as executor:
+        corpus = ingest(
+            src, dst, format=format_, labels=labels, vocabulary=vocab, label_source=label_source,
+            zero_based=zero_based, text_field=text_field, labels_field=labels_field, strict=strict,
+            min_df=min_df, max_df=_count_or_share(max_df, "--max-df"),
+            stop_words=stop_words, ngram_max=ngrams, shard_documents=shard_docs, overwrite=overwrite,
+            like=_like_model(like), map=executor.map, progress=progress.stage,
+        )  # fmt: skip
+    show(describe_corpus(corpus), as_json)
+
+
+@click.command()
+@click.argument("preset_name", metavar="PRESET", type=click.Choice(list(PRESETS)))
+@click.argument("dst", type=click.Path())
+@click.option("--docs", type=click.IntRange(min=1), default=None, help="Documents. [default: the preset's]")
+@click.option("--words", type=click.IntRange(min=2), default=None, help="Words. [default: the preset's]")
+@click.option("--states", type=click.IntRange(1, 65536), default=None, help="States. [default: the preset's]")
+@click.option(
+    "--first",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Number of the first document; for test documents, the number of training documents.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything.")
+@click.option(
+    "--shard-docs", type=click.IntRange(min=1), default=20000, show_default=True, help="Documents a shard."
+)
+@overwrite_option
+@cluster_options
+@json_option
+def synth(
+    preset_name: str, dst: str, docs: int | None, words: int | None, states: int | None, first: int, seed: int,
+    shard_docs: int, overwrite: bool, workers: int | None, memory_limit: int | None, scheduler: str | None,
+    quiet: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Draw a planted corpus of the size of a known one, with its truth in DST.truth.
+
+    The same documents come out whatever the number of workers and the size of shards.
+
+    
+    Examples: distmom synth wikilshtc train --docs 200000
+              distmom synth wikilshtc test --first 200000 --docs 10000
+              distmom fit train model --head posterior
+              distmom evaluate model test --truth test.truth
+    """
+    model = preset(preset_name, n_documents=docs, n_words=words, n_states=states, seed=seed)
+    with PassProgress(quiet=quiet) as progress, open_workers(workers, memory_limit, scheduler) as executor:
+        corpus = synthesise(
+            model, dst, first=first, shard_documents=shard_docs, overwrite=overwrite, map=executor.map,
+            progress=progress.stage,
+        )  # fmt: skip
+    show(describe_corpus(corpus), as_json)
+
+
+@click.command()
+@click.argument("src", type=click.Path())
+@click.argument("dst", type=click.Path())
+@overwrite_option
+@quiet_option
+@json_option
+def copy(src: str, dst: str, overwrite: bool, quiet: bool, as_json: bool) -> None:
+    """Copy a corpus to or from an object store; SRC and DST are each a path or a URL.
+
+    Keys and endpoint of a store come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
+    AWS_ENDPOINT_URL). Interrupted, the same command goes on where it stopped.
+
+    \b
+    Examples: distmom copy corpus s3://bucket/corpus
+              distmom copy s3://bucket/corpus corpus
+    """
+    with PassProgress(quiet=quiet) as progress:
+        corpus = copy_corpus(src, dst, overwrite=overwrite, progress=progress.stage)
+    show(describe_corpus(corpus), as_json)
+
+
+def _count_or_share(text: str, flag: str) -> int | float:
+    try:
+        return int(text) if re.fullmatch(r"\d+", text) else float(text)
+    except ValueError:
+        raise UsageError(f"{flag}: expected a number of documents or a share, got {text!r}") from None
+
+
+def _like_model(path: str | None) -> SimpleNamespace | None:
+    """Return the columns of a model that is stored at a path, if one is given."""
+    if path is None:
+        return None
+    from distmom.models import MultiLabelMoM
+
+    return columns_of(MultiLabelMoM.load(path))

@@ -1,0 +1,223 @@
+"""Commands that fit models, and what tells their cost: plan, bench, fit, resume."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distmom.cli import run as runs
+from distmom.cli.options import (
+    LocalPath,
+    cluster_options,
+    json_option,
+    memory_option,
+    model_options,
+    overwrite_option,
+    parameters,
+)
+from distmom.cli.progress import PassProgress
+from distmom.cli.shared import (
+    open_workers,
+    show,
+)
+from distmom.corpus import open_corpus
+from distmom.errors import ClusterError, InputError, StoreError, UsageError
+from distmom.models.artifact import check_target
+
+if TYPE_CHECKING:
+    pass
+
+
+@click.command()
+@click.argument("corpus", type=click.Path())
+@model_options
+@memory_option
+@json_option
+def plan(corpus: str, memory_limit: int | None, as_json: bool, **options: Any) -> None:
+    """Tell passes, tasks and memory of a fit before anything runs.
+
+    \b
+    Example: distmom plan corpus -k 100 --memory-limit 2GiB
+    """
+    from distmom.models import MultiLabelMoM
+    from distmom.models.planning import plan_fit, plan_to_json
+
+    planned = plan_fit(MultiLabelMoM(**parameters(options)), open_corpus(corpus), memory_limit)
+    result = plan_to_json(planned)
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    click.echo(f"{'pass':<10} {'scans':>5} {'tasks':>6} {'slabs':>5} {'worker MiB':>10} {'sums MiB':>9}")
+    for p in planned:
+        click.echo(
+            f"{p.name:<10} {p.n_scans:>5} {p.n_tasks:>6} {p.n_slabs:>5} {p.task_bytes / 2**20:>10.0f} "
+            f"{p.sums_bytes / 2**20:>9.1f}"
+        )
+    whole = "added up whole" if result["third_moment"] == "full" else "by slices, in a pass of its own"
+    click.echo(f"third moment: {whole} (--third-moment {result['third_moment']})")
+    click.echo(
+        f"in all: {result['n_scans']} scans, {result['n_tasks']} tasks, {result['worker_bytes'] / 2**20:.0f} MiB "
+        f"a worker at most, {result['disk_bytes'] / 2**20:.0f} MiB of disk"
+    )
+
+
+@click.group()
+def bench() -> None:
+    """Measure what a fit costs at least.
+
+    \b
+    Example: distmom bench floor corpus -k 100
+    """
+
+
+@bench.command()
+@click.argument("corpus", type=click.Path())
+@click.option(
+    "-k", "--n-components", type=click.IntRange(min=1), default=100, show_default=True, help="Latent states."
+)
+@click.option(
+    "--n-oversamples", type=click.IntRange(min=0), default=10, show_default=True, help="Further columns."
+)
+@click.option(
+    "--n-power-iter", type=click.IntRange(min=0), default=1, show_default=True, help="Power passes."
+)
+@cluster_options
+@json_option
+def floor(
+    corpus: str, n_components: int, n_oversamples: int, n_power_iter: int, workers: int | None,
+    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Time the bare kernels of 'fit --head posterior' over documents that are in memory already.
+
+    \b
+    Example: distmom bench floor corpus -k 100
+    """
+    from distmom.models.floor import measure_floor
+
+    opened = open_corpus(corpus)
+    with open_workers(workers, memory_limit, scheduler) as executor:
+        seconds = measure_floor(
+            opened, n_components, n_oversamples=n_oversamples, n_power_iter=n_power_iter, executor=executor
+        )
+    show({name: round(value, 3) for name, value in seconds.items()}, as_json)
+
+
+@click.command()
+@click.argument("corpus", type=click.Path())
+@click.argument("model", type=LocalPath())
+@model_options
+@click.option(
+    "--run",
+    "run_path",
+    type=LocalPath(),
+    default=None,
+    help="Directory of the run. [default: MODEL.run, removed at the end]",
+)
+@overwrite_option
+@cluster_options
+@json_option
+def fit(
+    corpus: str, model: str, run_path: str | None, overwrite: bool, workers: int | None, memory_limit: int | None,
+    scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Fit a model to a corpus on a Dask cluster, or in this process with --workers 0.
+
+    \b
+    Examples: distmom fit corpus model -k 100
+              distmom fit corpus model -k 50 --head posterior --scheduler tcp://host:8786
+    """
+    run = runs.create(corpus, model, run_path, parameters(options), overwrite)
+    _run_fit(run, workers, memory_limit, scheduler, quiet, as_json)
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@cluster_options
+@json_option
+def resume(
+    run: str, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool
+) -> None:
+    """Go on with an interrupted fit after its last committed pass.
+
+    \b
+    Example: distmom resume model.run
+    """
+    _run_fit(runs.reopen(run), workers, memory_limit, scheduler, quiet, as_json)
+
+
+def _run_fit(
+    run: runs.Run,
+    workers: int | None,
+    memory_limit: int | None,
+    scheduler: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    from distmom.models import MultiLabelMoM
+    from distmom.models.planning import plan_fit, plan_to_json
+
+    model = MultiLabelMoM(**run.parameters)
+    try:
+        with run.lock(), PassProgress(quiet=quiet) as progress:
+            corpus = run.open_corpus()
+            planned = plan_to_json(plan_fit(model, corpus, memory_limit))
+            check_target(run.model, run.overwrite)
+            with open_workers(workers, memory_limit, scheduler) as executor:
+                progress.line(
+                    f"fitting {executor.description}: {planned['n_scans']} scans, {planned['n_tasks']} tasks, "
+                    f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB a worker"
+                )
+                model.fit_corpus(
+                    corpus, client=executor, run=run.path, memory_limit=memory_limit, observer=progress
+                )
+                model.save(run.model, overwrite=run.overwrite)
+    except (KeyboardInterrupt, ClusterError, StoreError, OSError) as error:
+        where = [f"--workers {workers}"] if workers is not None else []
+        where += [f"--scheduler {scheduler}"] if scheduler is not None else []
+        error.add_note(" ".join(["distmom resume", shlex.quote(str(run.path)), *where]))
+        raise
+    except (UsageError, InputError):
+        # The same would happen again: there is nothing to resume.
+        if run.temporary or not run.has_passes():
+            shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    if run.temporary:
+        shutil.rmtree(run.path)
+    result: dict[str, Any] = {"model": str(run.model), "fit_seconds": round(model.fit_seconds_, 2)}
+    shown = (
+        "n_states",
+        "third_moment",
+        "residual",
+        "sum_pi",
+        "off_diagonal_share",
+        "mean_log_likelihood",
+        "n_usable_eigenvalues",
+    )
+    result.update({name: model.diagnostics_[name] for name in shown if name in model.diagnostics_})
+    if "clipped_words" in model.diagnostics_:
+        clipped = model.diagnostics_["clipped_words"]
+        result["clipped_words"] = sum(clipped) / max(1, len(clipped))
+    bounds = dict(model.diagnostics_.get("bounds", {}))
+    if bounds:
+        chance = 1 - bounds.pop("delta")
+        result[f"theorem_1_bounds_{chance:.0%}"] = {
+            name: value if as_json or value <= 1 else f"{value:.1e} (says nothing: above 1)"
+            for name, value in bounds.items()
+        }
+    if model.selection_ is not None:
+        result["chosen"] = {name: round(w, 4) for name, w in model.selection_["weights"].items()}
+        result["held_out"] = {
+            name: {key: round(x, 4) for key, x in scores.items()}
+            for name, scores in model.selection_["held_out"].items()
+        }
+    if as_json:
+        show(result, as_json)
+        return
+    held_out = result.pop("held_out", {})
+    show(result, as_json)
+    for name, scores in held_out.items():
+        click.echo(f"held out  {name:<18} " + "  ".join(f"{key} {x:.4f}" for key, x in scores.items()))

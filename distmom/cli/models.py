@@ -1,0 +1,248 @@
+"""Commands that use models: predict, evaluate, topics, report, and demo, which does it all."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distmom.cli.options import (
+    LocalPath,
+    cluster_options,
+    input_options,
+    json_option,
+    overwrite_option,
+    quiet_option,
+)
+from distmom.cli.progress import PassProgress
+from distmom.cli.shared import (
+    columns_of,
+    open_source,
+    open_workers,
+    show,
+)
+from distmom.corpus import ingest
+from distmom.errors import UsageError
+from distmom.simulate import load_truth
+
+if TYPE_CHECKING:
+    pass
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.argument("src", type=click.Path())
+@click.argument("out", type=LocalPath())
+@click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Labels a document.")
+@input_options
+@overwrite_option
+@cluster_options
+@json_option
+def predict(
+    model: str, src: str, out: str, top: int, overwrite: bool, workers: int | None, memory_limit: int | None,
+    scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Rank labels for the documents of a corpus or file.
+
+    \b
+    Example: distmom predict model new-titles.tsv out --top 5
+    """
+    from distmom.models import MultiLabelMoM
+    from distmom.predict import predict_corpus
+
+    fitted = MultiLabelMoM.load(model)
+    with (
+        PassProgress(quiet=quiet) as progress,
+        open_workers(workers, memory_limit, scheduler) as executor,
+        open_source(src, fitted, executor, options) as corpus,
+    ):
+        result = predict_corpus(
+            fitted, corpus, out, top=top, client=executor, memory_limit=memory_limit, observer=progress,
+            overwrite=overwrite,
+        )  # fmt: skip
+    show(result, as_json)
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.argument("src", type=click.Path())
+@click.option("--head", default=None, help="One of the model's heads, scored alone.")
+@click.option(
+    "--auc-documents",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Measure AUC on about this many documents. [default: all]",
+)
+@click.option(
+    "--propensity-a", type=float, default=0.55, show_default=True, help="A of the propensity model."
+)
+@click.option("--propensity-b", type=float, default=1.5, show_default=True, help="B of the propensity model.")
+@click.option(
+    "--truth",
+    type=click.Path(),
+    default=None,
+    help="Truth of a planted corpus: also score the recovery of its states.",
+)
+@input_options
+@cluster_options
+@json_option
+def evaluate(
+    model: str, src: str, head: str | None, auc_documents: int | None, propensity_a: float, propensity_b: float,
+    truth: str | None, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Measure a model on labelled documents.
+
+    \b
+    Example: distmom evaluate model test.tsv --labels subjects.txt
+    """
+    from distmom.evaluate.evaluation import evaluate_corpus
+    from distmom.evaluate.recovery import score_recovery
+    from distmom.models import MultiLabelMoM
+
+    fitted = MultiLabelMoM.load(model)
+    names = [name for name, _ in fitted.scorer_.heads]
+    if head is not None and head not in names:
+        raise UsageError(f"--head: expected one of {', '.join(names)}, got {head!r}")
+    recovery = score_recovery(fitted, load_truth(truth)) if truth is not None else {}
+    with (
+        PassProgress(quiet=quiet) as progress,
+        open_workers(workers, memory_limit, scheduler) as executor,
+        open_source(src, fitted, executor, options) as corpus,
+    ):
+        metrics = evaluate_corpus(
+            fitted, corpus, head=head, auc_documents=auc_documents, propensity_a=propensity_a,
+            propensity_b=propensity_b, client=executor, memory_limit=memory_limit, observer=progress,
+        )  # fmt: skip
+    show({**metrics, **recovery}, as_json)
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.option(
+    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Words and labels a state."
+)
+@json_option
+def topics(model: str, top: int, as_json: bool) -> None:
+    """Print words and labels of each latent state.
+
+    \b
+    Example: distmom topics model --top 10
+    """
+    from distmom.models import MultiLabelMoM
+
+    fitted = MultiLabelMoM.load(model)
+    if not hasattr(fitted, "components_"):
+        raise UsageError(
+            f"{model}: the model has no latent states: {fitted.diagnostics_.get('states_error', '')}"
+        )
+    found = fitted.topics(top)
+    if as_json:
+        click.echo(json.dumps({"topics": found}))
+        return
+    for topic in found:
+        click.echo(_topic_line(topic))
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.argument("out", type=LocalPath(path_type=Path))
+@click.option(
+    "--metrics", type=click.Path(path_type=Path), default=None, help="JSON of 'evaluate --json', to be shown."
+)
+@overwrite_option
+def report(model: str, out: Path, metrics: Path | None, overwrite: bool) -> None:
+    """Write a self-contained HTML report of a model.
+
+    \b
+    Example: distmom report model report.html
+    """
+    from distmom.evaluate.report import write_report
+    from distmom.models import MultiLabelMoM
+
+    if out.exists() and not overwrite:
+        raise UsageError(f"{out}: exists; choose another path, or --overwrite")
+    shown = None
+    if metrics is not None:
+        try:
+            shown = json.loads(metrics.read_text())
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{metrics}: not the JSON of 'evaluate --json': {error}") from error
+    write_report(MultiLabelMoM.load(model), out, metrics=shown)
+    click.echo(str(out))
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=LocalPath(path_type=Path),
+    default=Path("distmom-demo"),
+    show_default=True,
+    help="Directory of corpus, model and report.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="Processes of the local cluster.",
+)
+@json_option
+@quiet_option
+def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
+    """Run the main job on the bundled corpus: ingest, fit, evaluate, report.
+
+    \b
+    Example: distmom demo
+    """
+    from distmom.evaluate.evaluation import evaluate_corpus
+    from distmom.evaluate.report import write_report
+    from distmom.models import MultiLabelMoM
+
+    if out.exists() and not (out / "report.html").exists() and any(out.iterdir()):
+        raise UsageError(f"{out}: exists and is not the result of an earlier demo")
+    data = resources.files("distmom") / "data"
+    with (
+        resources.as_file(data / "titles-train.tsv.xz") as train,
+        resources.as_file(data / "titles-test.tsv.xz") as test,
+        resources.as_file(data / "titles-labels.txt.xz") as labels,
+        PassProgress(quiet=quiet) as progress,
+        open_workers(workers, None, None) as executor,
+    ):
+        corpus = ingest(
+            train, out / "corpus", format="tsv", labels=labels, stop_words="english", overwrite=True,
+            shard_documents=5000, map=executor.map, progress=progress.stage,
+        )  # fmt: skip
+        progress.line(
+            f"corpus: {corpus.n_documents:,} titles, {corpus.n_words:,} words, {corpus.n_labels:,} subjects"
+        )
+        model = MultiLabelMoM(100).fit_corpus(corpus, client=executor, observer=progress)
+        model.save(out / "model", overwrite=True)
+        held_out = ingest(
+            test, out / "test", format="tsv", labels=labels, like=columns_of(model), overwrite=True,
+            shard_documents=5000, map=executor.map,
+        )  # fmt: skip
+        metrics = evaluate_corpus(model, held_out, client=executor, observer=progress)
+    write_report(model, out / "report.html", metrics=metrics)
+    result = {
+        **_main_metrics(metrics),
+        "fit_seconds": round(model.fit_seconds_, 2),
+        "report": str(out / "report.html"),
+    }
+    if not as_json:
+        for topic in model.topics(6)[:5]:
+            click.echo("state " + _topic_line(topic))
+    show(result, as_json)
+
+
+def _main_metrics(metrics: dict[str, float]) -> dict[str, float]:
+    names = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "AUC", "n_documents")
+    return {name: metrics[name] for name in names if name in metrics}
+
+
+def _topic_line(topic: dict[str, Any]) -> str:
+    words = " ".join(word for word, _ in topic["words"])
+    labels = ", ".join(name for name, _ in topic["labels"])
+    return f"{topic['state']:>3}  {topic['weight']:.4f}  {words}  [{labels}]"

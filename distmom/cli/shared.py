@@ -1,0 +1,125 @@
+"""What commands share: workers that Ctrl-C does not reach, sources, and how results are shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distmom.corpus import Corpus, ingest, open_corpus
+from distmom.corpus.ingest import detect_format
+from distmom.corpus.storage import is_url
+from distmom.engine import Executor, open_executor
+from distmom.errors import UsageError
+
+if TYPE_CHECKING:
+    from distmom.models import MultiLabelMoM
+
+
+@contextmanager
+def open_workers(workers: int | None, memory_limit: int | None, scheduler: str | None) -> Iterator[Executor]:
+    """Open a place to run tasks: as many local processes as there are cores where nothing is told."""
+    if workers is None:
+        workers = 0 if scheduler is not None else len(os.sched_getaffinity(0))
+    with ExitStack() as stack:
+        with _children_without_interrupt():
+            opened = open_executor(scheduler=scheduler, workers=workers, memory_limit=memory_limit)
+            executor = stack.enter_context(opened)
+        yield executor
+
+
+@contextmanager
+def _children_without_interrupt() -> Iterator[None]:
+    """Hold SIGINT back while processes are started, so that they never receive it.
+
+    Ctrl-C in a terminal reaches every process of the group, and each worker would print a traceback. Threads
+    and processes inherit the mask; one that arrives meanwhile is delivered here at the end.
+    """
+    # Started by itself later, it would lift the mask.
+    resource_tracker.ensure_running()
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+
+
+def show(result: dict[str, Any], as_json: bool) -> None:
+    """Print a result as JSON, or a line an entry."""
+    if as_json:
+        click.echo(json.dumps(result, allow_nan=True))
+        return
+    width = max((len(key) for key in result), default=0)
+    for key, value in result.items():
+        click.echo(f"{key:<{width}}  {_shown(value, key)}")
+
+
+def _shown(value: Any, key: str = "") -> str:
+    """Return a value as a person reads it."""
+    if isinstance(value, float):
+        if key.endswith("_seconds"):
+            return f"{value:.1f}"
+        return f"{value:.4f}" if value == 0 or abs(value) >= 1e-3 else f"{value:.1e}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shown(entry)}" for name, entry in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "default" if value is None else str(value)
+
+
+def check_source(src: str, format_: str | None, zero_based: bool | None) -> None:
+    """Refuse, before a cluster is opened, a file that cannot be read as it is."""
+    if not Path(src).is_file():
+        raise UsageError(f"{src}: {'is not a file' if Path(src).exists() else 'there is no such file'}")
+    if (format_ or detect_format(src)) == "svmlight" and zero_based is None:
+        raise UsageError(
+            f"{src}: svmlight files number words from 0 or from 1; give --zero-based or --one-based"
+        )
+
+
+def columns_of(model: MultiLabelMoM) -> SimpleNamespace:
+    """Return what a corpus that goes with a model takes from it: words, labels, and how text is read."""
+    return SimpleNamespace(
+        vocabulary=model.vocabulary_, label_names=model.label_names_, settings=model.settings_
+    )
+
+
+@contextmanager
+def open_source(
+    src: str, model: MultiLabelMoM, executor: Executor, options: dict[str, Any]
+) -> Iterator[Corpus]:
+    """Open a corpus, or read a file with the model's vocabulary into a temporary one."""
+    if is_url(src) or Path(src).is_dir():
+        yield open_corpus(src)
+        return
+    check_source(src, options["format_"], options["zero_based"])
+    with tempfile.TemporaryDirectory(prefix="distmom-") as temporary:
+        yield ingest(
+            src, Path(temporary) / "corpus", format=options["format_"], labels=options["labels"],
+            vocabulary=options["vocab"], label_source=options["label_source"], zero_based=options["zero_based"],
+            text_field=options["text_field"], labels_field=options["labels_field"], strict=options["strict"],
+            like=columns_of(model), map=executor.map,
+        )  # fmt: skip
+
+
+def describe_corpus(corpus: Corpus) -> dict[str, Any]:
+    """Return what is shown of a corpus."""
+    return {
+        "n_documents": corpus.n_documents,
+        "n_words": corpus.n_words,
+        "n_labels": corpus.n_labels,
+        "n_shards": len(corpus.shards),
+        "nnz_words": sum(s.nnz_words for s in corpus.shards),
+        "nnz_labels": sum(s.nnz_labels for s in corpus.shards),
+        "digest": corpus.digest,
+        "warnings": dict(corpus.warnings),
+    }

@@ -1,0 +1,375 @@
+"""The directory of a run: states named by digest, stored rows, partial sums, and the committed sums of each pass.
+
+Layout of a run directory::
+
+    run.json                        what is being computed, and with which versions
+    states/<digest>.npy             arrays that passes read (bases, whitening matrices)
+    passes/<name>-<fingerprint>/    one committed pass: an .npy a sum, and DONE.json written last
+    rows/<name>-<fingerprint>/      one Zarr array a shard and row output
+    partial/<name>-<fingerprint>/   large partial sums while a pass runs
+    partial/spare/                  files of earlier partial sums, to be written over
+
+A pass is committed by the rename of its directory, once all it holds and refers to is on the disk; the next pass
+does not wait for the disk. A rerun asks for a pass by its fingerprint, which holds
+its parameters, the digests of its inputs and the digest of the corpus, so a stale result is never taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import queue
+import shutil
+import threading
+import uuid
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus.commit import sha256_file, sync_path, write_atomic
+from distmom.engine.scratch import SPARE, claimed
+from distmom.engine.state import (
+    CHECKSUM_BYTES,
+    SLAB_ROWS,
+    StoredArray,
+    StoredColumns,
+    StoredRows,
+    map_file,
+    slab_digest,
+    state_digest,
+)
+from distmom.engine.sums import Sum, Sums
+from distmom.errors import StoreError
+
+
+class RunDirectory:
+    """The directory of one run.
+
+    Parameters
+    ----------
+    path : path-like
+        Created when absent. Workers must see it under the same path.
+    durable : bool
+        False where the directory is removed with the process: nothing waits for the disk.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
+        self.path = Path(path).absolute()
+        self.durable = durable
+        for name in ("states", "passes", "rows"):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+        self._committer = _Committer()
+
+    def put(self, array: np.ndarray) -> StoredArray:
+        """Write an array once and return its handle; equal arrays share one file."""
+        array = np.ascontiguousarray(array)
+        digest = state_digest(array)
+        path = self.path / "states" / f"{digest[:32]}.npy"
+        # A file that was there before may be what a power failure has left of one.
+        if not (path.exists() and _is_intact(path, digest)):
+            temporary = self.new_state()
+            np.save(temporary, array, allow_pickle=False)
+            os.replace(temporary, path)
+        return StoredArray(str(path), digest)
+
+    def new_state(self) -> Path:
+        """Return a name for a state whose digest is not known yet."""
+        return self.path / "states" / f".tmp-{uuid.uuid4().hex}.npy"
+
+    @property
+    def spare(self) -> Path:
+        """Directory of the files that may be written over."""
+        return self.path / "partial" / SPARE
+
+    def spare_partials(self) -> None:
+        """Give up all partial sums; their files are written over by the next ones."""
+        self.spare.mkdir(parents=True, exist_ok=True)
+        for place in list((self.path / "partial").iterdir()):
+            if place.name == SPARE:
+                continue
+            for folder, _, names in os.walk(place):
+                for name in names:
+                    self.spare_file(os.path.join(folder, name))
+            shutil.rmtree(place, ignore_errors=True)
+
+    def spare_file(self, path: str) -> None:
+        """Give up one file; it is written over by a later one."""
+        self.spare.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):
+            os.rename(path, self.spare / uuid.uuid4().hex)
+
+    def drop_partials(self) -> None:
+        """Remove all partial sums and spare files."""
+        shutil.rmtree(self.path / "partial", ignore_errors=True)
+
+    def writer(self, dtype: str, size: int, width: int | None = None) -> ArrayWriter:
+        """Return a writer of a state of about so many elements, in rows of a width if told; a context manager."""
+        return ArrayWriter(self.path / "states", dtype, size, self.spare, width)
+
+    def sync(self, states: StoredColumns) -> None:
+        """Bring states to the disk in the background, before somebody has to wait for it."""
+        if self.durable:
+            for part in states.parts:
+                self._committer.add(partial(sync_path, part.path))
+
+    def flush(self) -> None:
+        """Wait until all passes are committed; raises what a commit has raised."""
+        self._committer.flush()
+
+    def rows_directory(self, name: str, key: str, output: str) -> str:
+        """Where a row output of a pass is stored."""
+        return str(self.path / "rows" / f"{name}-{key[:16]}" / output)
+
+    def commit_pass(
+        self,
+        name: str,
+        key: str,
+        sums: Mapping[str, Sum],
+        record: dict[str, Any],
+        states: Sequence[StoredArray] = (),
+    ) -> None:
+        """Write the total of a pass and commit it.
+
+        Parameters
+        ----------
+        name, key : str
+            Name and fingerprint of the pass.
+        sums : mapping of str to ndarray
+        record : dict
+            What else the pass returned, JSON values only.
+        states : sequence of StoredArray
+            States that the record names. With them the commit goes on in the background, and `flush` waits
+            for it.
+        """
+        if states and not self.durable:
+            return
+        if states:
+            paths = [state.path for state in states]
+            small = {sum_name: np.array(value) for sum_name, value in sums.items()}
+            self._committer.add(partial(self._sync_and_commit, paths, name, key, small, record))
+        else:
+            self._commit(name, key, sums, record)
+
+    def _sync_and_commit(self, paths: list[str], *commit: Any) -> None:
+        for path in paths:
+            sync_path(path)
+        sync_path(self.path / "states")
+        self._commit(*commit)
+
+    def _commit(self, name: str, key: str, sums: Mapping[str, Sum], record: dict[str, Any]) -> None:
+        target = self.path / "passes" / f"{name}-{key[:16]}"
+        if target.exists():
+            # Only a pass that failed its check on loading is computed again.
+            shutil.rmtree(target)
+        temporary = self.path / "passes" / f".tmp-{uuid.uuid4().hex}"
+        temporary.mkdir()
+        try:
+            files: dict[str, dict[str, Any]] = {}
+            for sum_name, value in sums.items():
+                path = temporary / f"{sum_name}.npy"
+                write_atomic(path, partial(np.save, arr=value, allow_pickle=False))
+                files[path.name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
+            done = {"pass": name, "fingerprint": key, "files": files, "record": record}
+            write_atomic(temporary / "DONE.json", json.dumps(done, indent=1).encode())
+            os.rename(temporary, target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+    def load_pass(self, name: str, key: str) -> tuple[Sums, dict[str, Any]] | None:
+        """Return sums (memory-mapped) and record of a committed pass, or None if there is none.
+
+        Raises
+        ------
+        StoreError
+            If the pass was committed and a file of it is missing or has changed.
+        """
+        directory = self.path / "passes" / f"{name}-{key[:16]}"
+        if not (directory / "DONE.json").exists():
+            return None
+        return load_sums(str(directory))
+
+    def verify(self) -> list[str]:
+        """Read every state, committed sum and stored row, and return what is wrong with them."""
+        problems: list[str] = []
+
+        def check(read: Callable[[], object]) -> None:
+            try:
+                read()
+            except StoreError as error:
+                problems.append(str(error))
+
+        for path in sorted((self.path / "states").glob("*.npy")):
+            check(partial(_check_state, path))
+        for done in sorted((self.path / "passes").glob("*/DONE.json")):
+            directory = done.parent
+            try:
+                record = load_sums(str(directory))[1]
+            except StoreError as error:
+                problems.append(str(error))
+                continue
+            for output, digests in record["rows"].items():
+                stored = StoredRows(str(self.path / "rows" / directory.name / output), digests)
+                for shard in digests:
+                    check(partial(stored.read, int(shard)))
+        return problems
+
+
+class ArrayWriter:
+    """Writes a state of one or two dimensions chunk by chunk; a context manager.
+
+    Parameters
+    ----------
+    directory : Path
+    dtype : str
+    size : int
+        How many elements there will be, about.
+    spare : Path
+        Directory of files that may be written over.
+    width : int, optional
+        Columns, where there are two dimensions.
+
+    Attributes
+    ----------
+    stored : StoredArray
+        Once the block is left without an error.
+    """
+
+    stored: StoredArray
+
+    def __init__(self, directory: Path, dtype: str, size: int, spare: Path, width: int | None = None) -> None:
+        self._path = directory / f".tmp-{uuid.uuid4().hex}.npy"
+        self._mode = "r+b" if claimed(self._path, size * np.dtype(dtype).itemsize, spare) else "xb"
+        self._directory, self._dtype = directory, np.dtype(dtype)
+        self._size, self._width = 0, width
+        self._slab = SLAB_ROWS * (width or 1)
+        self._checksums: list[str] = []
+        self._open, self._crc = hashlib.sha256(), 0
+
+    def __enter__(self) -> ArrayWriter:
+        self._stream = open(self._path, self._mode)
+        self._stream.write(self._header())
+        return self
+
+    def append(self, values: np.ndarray) -> None:
+        """Write further elements."""
+        content = np.ascontiguousarray(values, self._dtype).reshape(-1)
+        self._stream.write(content.data)
+        start = 0
+        while start < len(content):
+            stop = min(len(content), start + self._slab - self._size % self._slab)
+            part = content[start:stop].data
+            # As `slab_checksum`, but how long the last slab will be is not known.
+            if (self._size % self._slab) * self._dtype.itemsize < CHECKSUM_BYTES:
+                self._open.update(part)
+            self._crc = zlib.crc32(part, self._crc)
+            self._size += stop - start
+            start = stop
+            if self._size % self._slab == 0:
+                self._close_slab(self._slab)
+
+    def _close_slab(self, size: int) -> None:
+        short = size * self._dtype.itemsize < CHECKSUM_BYTES
+        self._checksums.append(self._open.hexdigest() if short else f"{self._crc:08x}")
+        self._open, self._crc = hashlib.sha256(), 0
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return (self._size,) if self._width is None else (self._size // self._width, self._width)
+
+    def _header(self) -> bytes:
+        """Return the header of the file, whose length does not depend on the size."""
+        header = io.BytesIO()
+        record = {"descr": self._dtype.str, "fortran_order": False, "shape": self._shape}
+        np.lib.format.write_array_header_1_0(header, record)
+        return header.getvalue()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._stream.truncate()
+            self._stream.seek(0)
+            self._stream.write(self._header())
+        self._stream.close()
+        if error is not None:
+            self._path.unlink(missing_ok=True)
+            return
+        if self._size % self._slab:
+            self._close_slab(self._size % self._slab)
+        digest = slab_digest(self._shape, self._dtype, self._checksums)
+        path = self._directory / f"{digest[:32]}.npy"
+        os.replace(self._path, path)
+        self.stored = StoredArray(str(path), digest)
+
+
+class _Committer:
+    """Does one thing after the other in a thread that does not keep the process alive."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def add(self, work: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="distmom-commit", daemon=True)
+            self._thread.start()
+        self._waiting.put(work)
+
+    def _run(self) -> None:
+        while (work := self._waiting.get()) is not None:
+            if self._error is not None:
+                continue
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 (raised by flush, in the thread that waits)
+                self._error = error
+
+    def flush(self) -> None:
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+
+def _is_intact(path: Path, digest: str) -> bool:
+    try:
+        return state_digest(map_file(str(path))) == digest
+    except StoreError:
+        return False
+
+
+def _check_state(path: Path) -> None:
+    got = state_digest(map_file(str(path)))
+    if got[:32] != path.stem:
+        raise StoreError(f"{path}: state differs: expected digest {path.stem[:12]}, got {got[:12]}")
+
+
+def load_sums(directory: str) -> tuple[Sums, dict[str, Any]]:
+    """Open the committed sums in a directory written by `RunDirectory.commit_pass`."""
+    place = Path(directory)
+    try:
+        done = json.loads((place / "DONE.json").read_text())
+        files = done["files"]
+    except (OSError, ValueError, KeyError) as error:
+        raise StoreError(f"{place}/DONE.json: cannot be read: {error}") from error
+    for file_name, entry in files.items():
+        path = place / file_name
+        got = sha256_file(path) if path.exists() else "no file"
+        if got != entry["sha256"]:
+            raise StoreError(f"{path}: expected sha256 {entry['sha256'][:12]}, got {got[:12]}")
+
+    sums = Sums({name.removesuffix(".npy"): map_file(str(place / name)) for name in files})
+    return sums, done["record"]

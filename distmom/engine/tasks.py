@@ -1,0 +1,142 @@
+"""What a worker does in a pass: stream a group of shards through accumulators, and merge partial sums."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from distmom.clock import add_spent, spend, taken
+from distmom.corpus import Corpus, MemoryCorpus
+from distmom.engine.passes import Pass, resolve
+from distmom.engine.sparse import SparseSum
+from distmom.engine.state import StoredArray, StoredRows, release_maps, write_rows
+from distmom.engine.sums import Sums, large_to_files, merge
+from distmom.engine.tall import TallSum, write_partial
+
+
+@dataclass
+class Folded:
+    """Sums over some shards, the digests of the rows stored for them, and where the seconds went."""
+
+    sums: Sums
+    row_digests: dict[str, dict[str, str]]
+    spent: dict[str, float] = field(default_factory=dict)
+
+
+def fold_group(
+    corpus: Corpus | MemoryCorpus,
+    shards: tuple[int, ...],
+    pass_: Pass,
+    rows: Mapping[str, StoredRows],
+    outputs: str,
+    files: str,
+) -> Folded:
+    """Stream the shards of one group through one accumulator, and leave its large dense sums in files.
+
+    BLAS runs on one thread: the number of threads would change the bits of the sums.
+    """
+    with threadpool_limits(limits=1):
+        taken()
+        opened = resolve(pass_)
+        sums = opened.zero()
+        digests = _accumulate(corpus, shards, opened, sums, rows, outputs)
+        release_maps()
+        with spend("write"):
+            left = large_to_files(sums, files)
+        return Folded(left, digests, taken())
+
+
+def fold_tall(
+    corpus: Corpus | MemoryCorpus,
+    shards: tuple[int, ...],
+    pass_: Pass,
+    frequent: Mapping[str, StoredArray],
+    single: bool,
+    prefix: str,
+    group: int,
+    slab: int,
+) -> Folded:
+    """Stream the shards of one group into tall accumulators, leave them in files, and return the other sums."""
+    with threadpool_limits(limits=1):
+        taken()
+        opened = resolve(pass_)
+        sums = opened.zero()
+        small = list(sums)
+        columns = opened.columns
+        for name, spec in opened.specs().items():
+            if spec.tall is None or (slab > 0 and not spec.separable):
+                continue
+            n_rows, width = spec.shape
+            if spec.sparse:
+                sums[name] = SparseSum(f"{prefix}/{name}-{group:05d}")
+                continue
+            if columns is not None and spec.separable:
+                width = columns.stop - columns.start
+            rows = frequent[spec.tall].load() if single else None
+            sums[name] = TallSum.zero(n_rows, width, rows)
+        _accumulate(corpus, shards, opened, sums, {}, "")
+        with spend("write"):
+            for name in sums.keys() - set(small):
+                if isinstance(sums[name], SparseSum):
+                    sums[name].finish()
+                else:
+                    write_partial(f"{prefix}/{name}-{group}-{slab}", sums[name])
+        release_maps()
+        # Every slab of columns meets all documents: one of them counts.
+        own = Sums({name: sums[name] if slab == 0 else np.zeros_like(sums[name]) for name in small})
+        return Folded(own, {}, taken())
+
+
+def _accumulate(
+    corpus: Corpus | MemoryCorpus,
+    shards: tuple[int, ...],
+    opened: Pass,
+    sums: Sums,
+    rows: Mapping[str, StoredRows],
+    outputs: str,
+) -> dict[str, dict[str, str]]:
+    """Add shards to sums block by block; return the digests of the rows stored."""
+    digests: dict[str, dict[str, str]] = {}
+    for index in shards:
+        shard = corpus.read_shard(index)
+        stored = {name: handle.read(index) for name, handle in rows.items()}
+        written: dict[str, list[np.ndarray]] = {}
+        for start in range(0, shard.n_documents, opened.block_rows):
+            window = slice(start, min(start + opened.block_rows, shard.n_documents))
+            block = shard.take(window)
+            block_rows = {name: value[window] for name, value in stored.items()}
+            if opened.selection is not None:
+                mask = opened.selection.mask(shard.first + window.start, window.stop - window.start)
+                block = block.take(mask)
+                block_rows = {name: value[mask] for name, value in block_rows.items()}
+            with spend("kernels"):
+                added = opened.add(sums, block, block_rows) or {}
+            for name, value in added.items():
+                written.setdefault(name, []).append(value)
+        for name, values in written.items():
+            with spend("write"):
+                digest = write_rows(f"{outputs}/{name}", index, np.concatenate(values))
+            digests.setdefault(name, {})[str(index)] = digest
+    return digests
+
+
+def merge_partials(parts: Iterable[Folded]) -> Folded:
+    """Add partial sums in the order given."""
+    digests: dict[str, dict[str, str]] = {}
+    spent: dict[str, float] = {}
+    started = time.perf_counter()
+
+    def sums() -> Iterator[Sums]:
+        for part in parts:
+            for name, of_shard in part.row_digests.items():
+                digests.setdefault(name, {}).update(of_shard)
+            add_spent(spent, part.spent)
+            yield part.sums
+
+    total = merge(sums())
+    add_spent(spent, {"merge": time.perf_counter() - started})
+    return Folded(total, digests, spent)
