@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import click
 
@@ -17,19 +16,10 @@ from distmom.cli.options import (
     quiet_option,
 )
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import (
-    check_source,
-    columns_of,
-    describe_corpus,
-    open_workers,
-    show,
-)
+from distmom.cli.shared import check_source, columns_of, describe_corpus, open_workers, show
 from distmom.corpus import copy_corpus, ingest
 from distmom.errors import UsageError
 from distmom.simulate import PRESETS, preset, synthesise
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("ingest")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -20,16 +20,10 @@ from distmom.cli.options import (
     parameters,
 )
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import (
-    open_workers,
-    show,
-)
+from distmom.cli.shared import open_workers, show
 from distmom.corpus import open_corpus
 from distmom.errors import ClusterError, InputError, StoreError, UsageError
 from distmom.models.artifact import check_target
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,18 +18,10 @@ from distmom.cli.options import (
     quiet_option,
 )
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import (
-    columns_of,
-    open_source,
-    open_workers,
-    show,
-)
+from distmom.cli.shared import columns_of, open_source, open_workers, show
 from distmom.corpus import ingest
 from distmom.errors import UsageError
 from distmom.simulate import load_truth
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command()

@@ -5,25 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from distmom.cli import run as runs
-from distmom.cli.options import (
-    json_option,
-)
-from distmom.cli.shared import (
-    describe_corpus,
-    show,
-)
+from distmom.cli.options import json_option
+from distmom.cli.shared import describe_corpus, show
 from distmom.corpus import open_corpus
 from distmom.corpus.storage import is_url
 from distmom.errors import StoreError, UsageError
 from distmom.models.artifact import load_record
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command()
