@@ -12,21 +12,18 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from statistics import median
 
-DISTMOM = [sys.executable, "-m", "distmom.cli.main"]
+from scale import run
 
 
 def seconds_of_floor(corpus: Path, k: int, workers: int) -> float:
     """Return the seconds of the bare kernels."""
-    command = [*DISTMOM, "bench", "floor", str(corpus), f"-k{k}", f"--workers={workers}", "--json", "--quiet"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(json.loads(done.stdout)["floor_s"])
+    printed, _ = run("bench", "floor", str(corpus), f"-k{k}", f"--workers={workers}", "--json", "--quiet")
+    return float(json.loads(printed)["floor_s"])
 
 
 def seconds_of_fit(corpus: Path, model: Path, k: int, workers: int) -> float:
@@ -34,7 +31,7 @@ def seconds_of_fit(corpus: Path, model: Path, k: int, workers: int) -> float:
     shutil.rmtree(model, ignore_errors=True)
     options = [f"-k{k}", "--head=posterior", "--n-power-iter=1", f"--workers={workers}", "--quiet"]
     started = time.monotonic()
-    subprocess.run([*DISTMOM, "fit", str(corpus), str(model), *options], check=True, capture_output=True)
+    run("fit", str(corpus), str(model), *options)
     return time.monotonic() - started
 
 

@@ -97,10 +97,12 @@ class Workers:
         Most that all of them had on disk.
     n_not_running : int
         Most that were paused, or anything else than running, at a time.
+    n_asked : int
+        How often the scheduler has answered.
     """
 
     def __init__(self, address: str) -> None:
-        self.spilled_bytes = self.n_not_running = 0
+        self.spilled_bytes = self.n_not_running = self.n_asked = 0
         self._address = address
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch)
@@ -119,6 +121,7 @@ class Workers:
                 spilled, n_not_running = client.run_on_scheduler(_worker_states)
                 self.spilled_bytes = max(self.spilled_bytes, spilled)
                 self.n_not_running = max(self.n_not_running, n_not_running)
+                self.n_asked += 1
 
 
 def _worker_states(dask_scheduler: Any) -> tuple[int, int]:
@@ -163,6 +166,7 @@ def measure(
 
 def _told(states: Workers, logs: list[Path]) -> dict[str, Any]:
     return {
+        "n_asked": states.n_asked,
         "spilled_mb": round(states.spilled_bytes / 1e6),
         "n_not_running": states.n_not_running,
         "worker_warnings": warnings_in(logs),

@@ -16,7 +16,6 @@ its parameters, the digests of its inputs and the digest of the corpus, so a sta
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
@@ -24,7 +23,6 @@ import queue
 import shutil
 import threading
 import uuid
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -37,8 +35,8 @@ import numpy as np
 from distmom.corpus.commit import sha256_file, sync_path, write_atomic
 from distmom.engine.scratch import SPARE, claimed
 from distmom.engine.state import (
-    CHECKSUM_BYTES,
     SLAB_ROWS,
+    SlabChecksum,
     StoredArray,
     StoredColumns,
     StoredRows,
@@ -252,7 +250,7 @@ class ArrayWriter:
         self._size, self._width = 0, width
         self._slab = SLAB_ROWS * (width or 1)
         self._checksums: list[str] = []
-        self._open, self._crc = hashlib.sha256(), 0
+        self._open = SlabChecksum()
 
     def __enter__(self) -> ArrayWriter:
         self._stream = open(self._path, self._mode)
@@ -266,20 +264,15 @@ class ArrayWriter:
         start = 0
         while start < len(content):
             stop = min(len(content), start + self._slab - self._size % self._slab)
-            part = content[start:stop].data
-            # As `slab_checksum`, but how long the last slab will be is not known.
-            if (self._size % self._slab) * self._dtype.itemsize < CHECKSUM_BYTES:
-                self._open.update(part)
-            self._crc = zlib.crc32(part, self._crc)
+            self._open.update(content[start:stop])
             self._size += stop - start
             start = stop
             if self._size % self._slab == 0:
-                self._close_slab(self._slab)
+                self._close_slab()
 
-    def _close_slab(self, size: int) -> None:
-        short = size * self._dtype.itemsize < CHECKSUM_BYTES
-        self._checksums.append(self._open.hexdigest() if short else f"{self._crc:08x}")
-        self._open, self._crc = hashlib.sha256(), 0
+    def _close_slab(self) -> None:
+        self._checksums.append(self._open.hexdigest())
+        self._open = SlabChecksum()
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -304,7 +297,7 @@ class ArrayWriter:
             self._path.unlink(missing_ok=True)
             return
         if self._size % self._slab:
-            self._close_slab(self._size % self._slab)
+            self._close_slab()
         digest = slab_digest(self._shape, self._dtype, self._checksums)
         path = self._directory / f"{digest[:32]}.npy"
         os.replace(self._path, path)

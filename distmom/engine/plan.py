@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine.passes import Pass
 from distmom.engine.sparse import RUN_ENTRIES
@@ -157,10 +159,9 @@ def _plan_tall(
         s.dtype == "float32" for s in tall
     )
     n_words, n_labels = sum(s.nnz_words for s in corpus.shards), sum(s.nnz_labels for s in corpus.shards)
-    # What is added to rows of each kind, and how many rows are frequent; of entries none is held apart.
+    # What is added to rows of each kind: every word of a document looks at its entries.
     nnz = {"words": n_words, "labels": n_labels, "entries": n_words}
-    frequency = {"words": corpus.document_frequency, "labels": corpus.label_frequency}
-    n_frequent = {kind: len(frequent_rows(n)) for kind, n in frequency.items()} | {"entries": 0}
+    n_frequent = {kind: len(frequent_rows_of(corpus, kind)) for kind in {str(s.tall) for s in tall} if single}
 
     def tall_bytes(spec: SumSpec, width: int) -> int:
         n_rows = spec.shape[0]
@@ -207,6 +208,13 @@ def _plan_tall(
         n_mapped=max(n_columns, len(columns)),
         single=single,
     )
+
+
+def frequent_rows_of(corpus: Corpus | MemoryCorpus, kind: str) -> np.ndarray:
+    """Return the rows of a kind of tall sum that are frequent (see `TallSum`); no entry is."""
+    if kind == "entries":
+        return np.zeros(0, np.int64)
+    return frequent_rows(corpus.document_frequency if kind == "words" else corpus.label_frequency)
 
 
 def _groups(corpus: Corpus | MemoryCorpus, bound: int) -> tuple[tuple[int, ...], ...]:

@@ -21,7 +21,7 @@ from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
 from distmom.engine.executors import Executor, InProcess
 from distmom.engine.passes import Pass, fingerprint
-from distmom.engine.plan import PassPlan, plan_pass
+from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
 from distmom.engine.results import (
     GroupDone,
     Observer,
@@ -50,7 +50,6 @@ from distmom.engine.tall import (
     RowOutput,
     Tall,
     finish_output,
-    frequent_rows,
     map_task,
 )
 from distmom.engine.tasks import Folded, fold_group, fold_tall, merge_partials
@@ -61,6 +60,8 @@ _R = TypeVar("_R")
 KERNEL_VERSION = 5
 #: tasks for each thread that slabs of rows are shared out in: fewer leave workers idle, more wait for the client
 MAPS_PER_THREAD = 8
+#: slabs of a task at most, as it holds the small sums of each
+MAX_TOGETHER = 4
 
 
 @dataclass
@@ -186,16 +187,11 @@ class Engine:
         n_slabs = max(1, len(plan.columns))
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), n_slabs))
         prefix = self.partial(f"{pass_.name}-{key[:16]}")
-        frequency = {
-            "words": self.corpus.document_frequency,
-            "labels": self.corpus.label_frequency,
-            "entries": np.zeros(0),
-        }
         frequent: dict[str, StoredArray] = {}
         tall = {name: spec for name, spec in pass_.specs().items() if spec.tall}
         if plan.single:
             kinds = {str(spec.tall) for spec in tall.values() if not spec.sparse}
-            frequent = {kind: self.put(frequent_rows(np.asarray(frequency[kind]))) for kind in kinds}
+            frequent = {kind: self.put(frequent_rows_of(self.corpus, kind)) for kind in kinds}
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
         arguments = [
             (self.corpus, group, pass_.for_columns(j, plan.columns) if plan.columns else pass_, frequent,
@@ -270,7 +266,7 @@ class Engine:
         checksums: dict[str, list[str]] = {name: [] for name in files}
         total: Sums | None = None
         n_slabs = -(-n_rows // SLAB_ROWS)
-        n_together = max(1, n_slabs // (MAPS_PER_THREAD * self.executor.n_threads))
+        n_together = max(1, min(MAX_TOGETHER, n_slabs // (MAPS_PER_THREAD * self.executor.n_threads)))
         work = partial(map_task, function, tuple(inputs), files, n_rows, arguments, n_together)
         try:
             for slabs, spent in self.executor.map(work, range(-(-n_slabs // n_together))):

@@ -219,7 +219,6 @@ def map_task(
             _map_slab(function, inputs, outputs, slice(start, min(start + step, last)), arguments)
             for start in range(first, last, step)
         ]
-        release_maps()
         return slabs, taken()
 
 
@@ -244,7 +243,9 @@ def _map_slab(
             written[name][piece.start - rows.start : piece.stop - rows.start] = value
         sums = {name: sums[name] + value if sums else value for name, value in added.items()}
     with spend("write"):
-        return {name: outputs[name].write(rows.start, value) for name, value in written.items()}, sums
+        checksums = {name: outputs[name].write(rows.start, value) for name, value in written.items()}
+    release_maps()
+    return checksums, sums
 
 
 def read_rows(item: Tall, rows: slice) -> np.ndarray:

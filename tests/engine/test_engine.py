@@ -285,7 +285,9 @@ def broken(rows, matrix):
     raise ValueError("no")
 
 
-def test_rows_are_mapped_in_slabs_and_a_failure_leaves_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("maps_per_thread", [1, 3, 8])
+def test_rows_are_mapped_in_slabs_and_a_failure_leaves_nothing(tmp_path, monkeypatch, maps_per_thread):
+    monkeypatch.setattr("distmom.engine.run.MAPS_PER_THREAD", maps_per_thread)
     for module in ("state", "tall", "run"):
         monkeypatch.setattr(f"distmom.engine.{module}.SLAB_ROWS", 7)
     engine = Engine(random_corpus(), RunDirectory(tmp_path))

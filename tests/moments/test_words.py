@@ -7,7 +7,7 @@ from helpers import WeightedCorpus, random_corpus
 from numpy.testing import assert_allclose
 
 from distmom.engine import TallResult, TallSum, open_engine, plan_pass
-from distmom.engine.tall import frequent_rows
+from distmom.engine.tall import FREQUENT, frequent_rows
 from distmom.errors import UsageError
 from distmom.moments.kernels import add_slices, add_third_moment, fill_pairs, fill_symmetric
 from distmom.moments.weighting import MomentKind
@@ -184,10 +184,11 @@ def test_noise_is_the_moment_with_a_random_sign_on_every_document(moments):
 
 
 @pytest.mark.parametrize("moments", ["paper", "distinct"])
-def test_a_large_sketch_in_single_precision_is_that_in_double(moments, monkeypatch):
+@pytest.mark.parametrize(("frequent", "density"), [(150, 0.05), (FREQUENT, FREQUENT / 3000)])
+def test_a_large_sketch_in_single_precision_is_that_in_double(moments, frequent, density, monkeypatch):
     monkeypatch.setattr("distmom.engine.plan.SMALL_TALL_BYTES", 0)
-    monkeypatch.setattr("distmom.engine.tall.FREQUENT", 150)
-    corpus = random_corpus(n=3000, d=300, density=0.05, shard_documents=200)
+    monkeypatch.setattr("distmom.engine.tall.FREQUENT", frequent)
+    corpus = random_corpus(n=3000, d=300, density=density, shard_documents=200)
     basis = np.linalg.qr(np.random.default_rng(0).standard_normal((300, 20)))[0]
     found = []
     for single in (True, False):
