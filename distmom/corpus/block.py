@@ -29,12 +29,15 @@ class Block:
         Position in the corpus of the first row.
     weights : ndarray of shape (n_documents,), float64, or None
         How often each document counts; None means once.
+    whole : csr_array or None
+        All words of the documents, where ``words`` are only some of them (see `of_words`).
     """
 
     words: csr_array
     labels: csr_array
     first: int
     weights: np.ndarray | None = None
+    whole: csr_array | None = None
 
     @property
     def n_documents(self) -> int:
@@ -51,7 +54,26 @@ class Block:
         taken = np.arange(self.n_documents)[rows]
         first = self.first + (int(taken[0]) if len(taken) else 0)
         weights = None if self.weights is None else self.weights[rows]
-        return Block(self.words[rows], self.labels[rows], first, weights)
+        whole = None if self.whole is None else self.whole[rows]
+        return Block(self.words[rows], self.labels[rows], first, weights, whole)
+
+    def of_words(self, numbers: np.ndarray) -> Block:
+        """Return the same documents with some of their words, under other numbers.
+
+        Parameters
+        ----------
+        numbers : ndarray of shape (n_words,), int32
+            New number of every word, -1 for those that are left out; rising over those that are not.
+        """
+        words = self.words
+        columns = numbers[words.indices]
+        kept = columns >= 0
+        before = np.concatenate([[0], np.cumsum(kept)])
+        n_words = int(numbers.max(initial=-1)) + 1
+        some = csr_from_parts(
+            words.data[kept], columns[kept], before[words.indptr], (self.n_documents, n_words)
+        )
+        return Block(some, self.labels, self.first, self.weights, words)
 
 
 def word_matrix(X: Any, name: str = "X") -> csr_array:

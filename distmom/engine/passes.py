@@ -42,11 +42,14 @@ class Selection:
         Take the held-out documents; otherwise all the others.
     seed : int
         Seed of the hash.
+    offset : float
+        Where the held-out share begins: those of 0.1 at 0 and at 0.1 have no document in common.
     """
 
     fraction: float
     heldout: bool
     seed: int = 0
+    offset: float = 0.0
 
     def mask(self, first: int, n_documents: int) -> np.ndarray:
         """Return which of the documents ``first, first + 1, ...`` are taken, a bool array."""
@@ -56,7 +59,9 @@ class Selection:
             key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
             key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             key ^= key >> np.uint64(31)
-        held = key < np.uint64(min(self.fraction, 1.0) * (2**64 - 2**12))
+        edges = (self.offset, self.offset + self.fraction)
+        low, high = (np.uint64(min(edge, 1.0) * (2**64 - 2**12)) for edge in edges)
+        held = (key >= low) & (key < high)
         return held if self.heldout else ~held
 
 
@@ -69,19 +74,23 @@ class Pass:
     Attributes
     ----------
     n_words : int
-        Size of the vocabulary.
+        Number of words that the pass sees.
     selection : Selection or None
         Which documents the pass sees; None means all.
     features : slice or None
         The slab of the vocabulary whose sums are held; set by the engine, None means all.
     columns : slice or None
         The slab of columns of separable tall sums that is held; set by the engine, None means all.
+    vocabulary : ndarray of shape (n_words of the corpus,), int32, or None
+        Number of every word of the corpus among the words of the pass, rising, -1 for words that the pass does
+        not see; None means all words. An array or a stored one.
     """
 
     n_words: int
     selection: Selection | None = None
     features: slice | None = None
     columns: slice | None = None
+    vocabulary: Any = None
 
     #: rows of a block that are added at a time
     block_rows = 2048

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -161,7 +162,8 @@ def _plan_tall(
     n_words, n_labels = sum(s.nnz_words for s in corpus.shards), sum(s.nnz_labels for s in corpus.shards)
     # What is added to rows of each kind: every word of a document looks at its entries.
     nnz = {"words": n_words, "labels": n_labels, "entries": n_words}
-    n_frequent = {kind: len(frequent_rows_of(corpus, kind)) for kind in {str(s.tall) for s in tall} if single}
+    kinds = {str(s.tall) for s in tall} if single else set()
+    n_frequent = {kind: len(frequent_rows_of(corpus, kind, pass_.vocabulary)) for kind in kinds}
 
     def tall_bytes(spec: SumSpec, width: int) -> int:
         n_rows = spec.shape[0]
@@ -210,11 +212,25 @@ def _plan_tall(
     )
 
 
-def frequent_rows_of(corpus: Corpus | MemoryCorpus, kind: str) -> np.ndarray:
-    """Return the rows of a kind of tall sum that are frequent (see `TallSum`); no entry is."""
+def frequent_rows_of(corpus: Corpus | MemoryCorpus, kind: str, vocabulary: Any = None) -> np.ndarray:
+    """Return the rows of a kind of tall sum that are frequent (see `TallSum`); no entry is.
+
+    Parameters
+    ----------
+    corpus : Corpus or MemoryCorpus
+    kind : {"words", "labels", "entries"}
+    vocabulary : ndarray or StoredArray, optional
+        The words that a pass sees, as told by it.
+    """
     if kind == "entries":
         return np.zeros(0, np.int64)
-    return frequent_rows(corpus.document_frequency if kind == "words" else corpus.label_frequency)
+    if kind == "labels":
+        return frequent_rows(corpus.label_frequency)
+    frequency = np.asarray(corpus.document_frequency)
+    if vocabulary is not None:
+        numbers = vocabulary.load() if hasattr(vocabulary, "load") else vocabulary
+        frequency = frequency[numbers >= 0]
+    return frequent_rows(frequency)
 
 
 def _groups(corpus: Corpus | MemoryCorpus, bound: int) -> tuple[tuple[int, ...], ...]:

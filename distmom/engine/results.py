@@ -112,10 +112,13 @@ class TallResult:
     states : dict of str to StoredColumns
     values : dict
         JSON values.
+    rows : dict of str to StoredRows
+        The stored row outputs; set by the engine.
     """
 
     states: dict[str, StoredColumns]
     values: dict[str, Any]
+    rows: dict[str, StoredRows] = field(default_factory=dict)
 
     def stored_arrays(self) -> list[StoredArray]:
         """Return all states, slab by slab."""

@@ -130,10 +130,7 @@ class Engine:
             loaded, resumed = committed, True
         total, record = loaded
         self._done(pass_, started, before, resumed)
-        stored = {
-            name: StoredRows(self.directory.rows_directory(pass_.name, key, name), digests)
-            for name, digests in record["rows"].items()
-        }
+        stored = self._stored_rows(pass_, key, record["rows"])
         return PassResult(total, stored, str(self.directory.path / "passes" / f"{pass_.name}-{key[:16]}"))
 
     def run_tall(
@@ -141,6 +138,7 @@ class Engine:
         pass_: Pass,
         finish: Callable[[Tallies], TallResult],
         parameters: tuple[Any, ...] = (),
+        rows: Mapping[str, StoredRows] | None = None,
     ) -> TallResult:
         """Run a pass with tall sums, or take what was committed of it.
 
@@ -152,6 +150,8 @@ class Engine:
             themselves are removed.
         parameters : tuple
             All that ``finish`` depends on beside the pass.
+        rows : mapping of str to StoredRows, optional
+            Stored rows that the pass reads. One that stores rows must have no separable sums.
 
         Raises
         ------
@@ -159,16 +159,19 @@ class Engine:
             As `run`.
         """
         started, before = time.monotonic(), dict(self.spent)
-        key = fingerprint((KERNEL_VERSION, self.corpus.digest, pass_, parameters))
+        rows = dict(rows or {})
+        key = fingerprint((KERNEL_VERSION, self.corpus.digest, pass_, parameters, rows))
         committed = self.directory.load_pass(pass_.name, key)
         if committed is None:
-            result = finish(self._fold(pass_, key))
+            tallies, digests = self._fold(pass_, rows, key)
+            result = finish(tallies)
             self.directory.spare_partials()
             self.directory.commit_pass(
-                pass_.name, key, {}, {"rows": {}, **result.to_json()}, result.stored_arrays()
+                pass_.name, key, {}, {"rows": digests, **result.to_json()}, result.stored_arrays()
             )
         else:
-            result = TallResult.from_json(committed[1])
+            result, digests = TallResult.from_json(committed[1]), committed[1]["rows"]
+        result.rows = self._stored_rows(pass_, key, digests)
         self._done(pass_, started, before, committed is not None)
         return result
 
@@ -178,8 +181,14 @@ class Engine:
         self.timings.append(Timing(pass_.name, seconds, n_documents, resumed, spent))
         self.observer(PassDone(pass_.name, n_documents, seconds, resumed))
 
-    def _fold(self, pass_: Pass, key: str) -> Tallies:
-        """Add all documents into files of partial tall sums."""
+    def _stored_rows(self, pass_: Pass, key: str, digests: dict[str, Any]) -> dict[str, StoredRows]:
+        return {
+            name: StoredRows(self.directory.rows_directory(pass_.name, key, name), of_shards)
+            for name, of_shards in digests.items()
+        }
+
+    def _fold(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Tallies, dict[str, Any]]:
+        """Add all documents into files of partial tall sums; also return the digests of the rows stored."""
         plan = self.plan(pass_)
         # Their pages become those of the accumulators, which become those of files again.
         self.directory.drop_partials()
@@ -187,15 +196,18 @@ class Engine:
         n_slabs = max(1, len(plan.columns))
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), n_slabs))
         prefix = self.partial(f"{pass_.name}-{key[:16]}")
+        outputs = self.directory.rows_directory(pass_.name, key, "")
         frequent: dict[str, StoredArray] = {}
         tall = {name: spec for name, spec in pass_.specs().items() if spec.tall}
         if plan.single:
             kinds = {str(spec.tall) for spec in tall.values() if not spec.sparse}
-            frequent = {kind: self.put(frequent_rows_of(self.corpus, kind)) for kind in kinds}
+            frequent = {
+                kind: self.put(frequent_rows_of(self.corpus, kind, pass_.vocabulary)) for kind in kinds
+            }
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
         arguments = [
             (self.corpus, group, pass_.for_columns(j, plan.columns) if plan.columns else pass_, frequent,
-             plan.single, str(prefix), i, j)
+             plan.single, rows, outputs, str(prefix), i, j)
             for i, group in enumerate(plan.groups)
             for j in range(n_slabs)
         ]  # fmt: skip
@@ -203,12 +215,12 @@ class Engine:
         def on_done(index: int) -> None:
             self.observer(GroupDone(pass_.name, sizes[index // n_slabs] // n_slabs))
 
-        sums = Sums(pass_.zero())
+        sums, digests = Sums(pass_.zero()), {}
         if arguments:
             result = self.executor.reduce(
                 fold_tall, arguments, merge_partials, plan.fan_in, on_done, pass_.name
             )
-            sums = result.sums
+            sums, digests = result.sums, result.row_digests
             add_spent(self.spent, result.spent)
         partials: dict[str, Partials] = {}
         runs: dict[str, Runs] = {}
@@ -222,7 +234,7 @@ class Engine:
                 str(prefix / name), n_rows, width, len(plan.groups), columns or (slice(0, width),),
                 "float32" if plan.single else "float64", frequent.get(str(spec.tall)),
             )  # fmt: skip
-        return Tallies(sums, partials, runs)
+        return Tallies(sums, partials, runs), digests
 
     def partial(self, name: str) -> Path:
         """Return where partial sums are kept; what is there is given up at the end of a pass."""

@@ -56,6 +56,8 @@ def fold_tall(
     pass_: Pass,
     frequent: Mapping[str, StoredArray],
     single: bool,
+    rows: Mapping[str, StoredRows],
+    outputs: str,
     prefix: str,
     group: int,
     slab: int,
@@ -76,9 +78,9 @@ def fold_tall(
                 continue
             if columns is not None and spec.separable:
                 width = columns.stop - columns.start
-            rows = frequent[spec.tall].load() if single else None
-            sums[name] = TallSum.zero(n_rows, width, rows)
-        _accumulate(corpus, shards, opened, sums, {}, "")
+            apart = frequent[spec.tall].load() if single else None
+            sums[name] = TallSum.zero(n_rows, width, apart)
+        digests = _accumulate(corpus, shards, opened, sums, rows, outputs)
         with spend("write"):
             for name in sums.keys() - set(small):
                 if isinstance(sums[name], SparseSum):
@@ -88,7 +90,7 @@ def fold_tall(
         release_maps()
         # Every slab of columns meets all documents: one of them counts.
         own = Sums({name: sums[name] if slab == 0 else np.zeros_like(sums[name]) for name in small})
-        return Folded(own, {}, taken())
+        return Folded(own, digests, taken())
 
 
 def _accumulate(
@@ -113,6 +115,8 @@ def _accumulate(
                 mask = opened.selection.mask(shard.first + window.start, window.stop - window.start)
                 block = block.take(mask)
                 block_rows = {name: value[mask] for name, value in block_rows.items()}
+            if opened.vocabulary is not None:
+                block = block.of_words(opened.vocabulary)
             with spend("kernels"):
                 added = opened.add(sums, block, block_rows) or {}
             for name, value in added.items():

@@ -99,6 +99,12 @@ def tries_ridge(corpus: Corpus | MemoryCorpus, n_components: int) -> bool:
     return corpus.n_labels <= LABELS_PER_COLUMN * n_components
 
 
+def n_dense_heads(corpus: Corpus | MemoryCorpus, n_components: int) -> int:
+    """Return how many heads `auto` tries that score every label: all but those of the latent states."""
+    n_ridge = len(RIDGE_PENALTIES) + 1 if tries_ridge(corpus, n_components) else 0
+    return n_ridge + len(("centroid", "linear", "best-cosine")) + len(NEIGHBOR_VARIANTS)
+
+
 @dataclass(frozen=True)
 class HeadFitter:
     """Fit heads to the corpus of an engine.

@@ -363,13 +363,18 @@ class Scorer:
 
     def blocks(self, n_documents: int, min_rows: int = MIN_ROWS) -> Iterator[slice]:
         """Cut documents into blocks whose dense scores stay small."""
-        step = max(min_rows, SCORES_BYTES // (4 * max(1, self.n_labels)))
+        step = rows_at_a_time(self.n_labels, min_rows)
         for start in range(0, n_documents, step):
             yield slice(start, min(start + step, n_documents))
 
     def only(self, name: str) -> Scorer:
         """Return the scorer of one head alone."""
         return replace(self, heads=tuple(h for h in self.heads if h[0] == name), weights=(1.0,))
+
+
+def rows_at_a_time(n_labels: int, min_rows: int) -> int:
+    """Return how many documents are scored together, so that their dense scores stay small."""
+    return max(min_rows, SCORES_BYTES // (4 * max(1, n_labels)))
 
 
 def rank_labels(label_states: np.ndarray) -> np.ndarray:

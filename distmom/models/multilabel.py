@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array, issparse
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_array, check_is_fitted, check_non_negative
+from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Engine, Observer, open_engine, open_executor
@@ -44,6 +44,7 @@ from distmom.models.heads import (
     StateHead,
     rank_labels,
 )
+from distmom.models.inputs import checked_rows
 from distmom.models.states import States, StateSettings, check_size
 from distmom.models.tall import smoothed_logs
 from distmom.moments.features import inverse_document_frequency
@@ -193,7 +194,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         """
         if y is None:
             raise UsageError("requires y to be passed, but the target y is None: MultiLabelMoM needs labels")
-        X = _checked(X, 2)
+        X = checked_rows(X, 2, "MultiLabelMoM")
         if not issparse(y):
             y = np.asarray(y)
             if y.dtype.kind not in "biuf":
@@ -445,7 +446,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         ]
 
     def _block(self, X: Any) -> Block:
-        X = _checked(X, 0)
+        X = checked_rows(X, 0, "MultiLabelMoM")
         corpus = MemoryCorpus(X, shard_documents=max(1, X.shape[0]))
         if corpus.n_words != self.n_features_in_:
             raise UsageError(
@@ -550,13 +551,3 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
                 ranked=rank_labels(labels),
             )  # fmt: skip
         return head
-
-
-def _checked(X: Any, min_samples: int) -> Any:
-    """Return an array or CSR matrix that holds what scikit-learn allows, and nothing negative."""
-    try:
-        X = check_array(X, accept_sparse="csr", ensure_min_samples=min_samples, input_name="X")
-        check_non_negative(X, "MultiLabelMoM")
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    return X

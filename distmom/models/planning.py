@@ -8,10 +8,11 @@ from typing import Any
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Pass, StoredArray, StoredColumns, plan_pass
-from distmom.models.fitting import extends_states, tries_ridge
+from distmom.models.core import N_PROBES, basis_slabs, moment_passes
+from distmom.models.fitting import extends_states, held_out, n_dense_heads, tries_ridge
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.scorers import n_linear_entries, n_products
-from distmom.models.states import N_PROBES, basis_slabs, moment_passes
+from distmom.models.selection import candidates_pass
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass
 from distmom.moments.residuals import ResidualPass
@@ -101,6 +102,9 @@ def plan_fit(
             ),
         ),
     ]
+    if auto:
+        chosen = held_out(corpus, model.random_state)
+        passes.append((1, candidates_pass(corpus, chosen, n_dense_heads(corpus, model.n_components))))
     planned = []
     for n_scans, pass_ in passes:
         if not n_scans:

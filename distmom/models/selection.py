@@ -8,17 +8,17 @@ divided by its mean best score, so that one grid serves heads of any scale.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from distmom.compiled import compiled
-from distmom.corpus import Block
+from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Engine, Pass, Rows, Selection, Sums, SumSpec
 from distmom.engine.passes import transform_fields
 from distmom.engine.state import release_maps
-from distmom.models.heads import NeighborsHead, Query, Scorer, StateHead
+from distmom.models.heads import NeighborsHead, Query, Scorer, StateHead, rows_at_a_time
 from distmom.models.kernels import top_labels
 
 #: below this number of labels all of them are candidates
@@ -43,6 +43,9 @@ class CandidatesPass(Pass):
     ----------
     scorer : Scorer
         The heads; their weights are not used.
+    n_labels, n_dense : int
+        Labels, and heads that score all of them; what a block takes follows from the two. The heads themselves
+        are mapped from files.
 
     Notes
     -----
@@ -51,6 +54,8 @@ class CandidatesPass(Pass):
     """
 
     scorer: Scorer | None = None
+    n_labels: int = 0
+    n_dense: int = 0
 
     # Few documents of a shard are held out, and those that are searched for together share the work.
     block_rows = 1 << 15
@@ -61,6 +66,11 @@ class CandidatesPass(Pass):
 
     def specs(self) -> dict[str, SumSpec]:
         return {"n_documents": SumSpec(())}
+
+    def working_bytes(self, n_rows: int) -> int:
+        # Scores of every head, and the truth.
+        window = min(n_rows, rows_at_a_time(self.n_labels, MIN_ROWS))
+        return window * self.n_labels * (4 * self.n_dense + 1)
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         assert self.scorer is not None
@@ -211,11 +221,16 @@ class Choice:
         }
 
 
+def candidates_pass(corpus: Corpus | MemoryCorpus, selection: Selection, n_dense: int) -> CandidatesPass:
+    """Return the pass that scores held-out documents, without its scorer."""
+    return CandidatesPass(corpus.n_words, selection, n_labels=corpus.n_labels, n_dense=n_dense)
+
+
 def score_held_out(engine: Engine, scorer: Scorer, selection: Selection) -> dict[str, np.ndarray]:
     """Run `CandidatesPass` over the held-out documents and return its rows."""
-    result = engine.run(
-        CandidatesPass(engine.corpus.n_words, selection, scorer=stored_scorer(engine, scorer))
-    )
+    n_dense = sum(not isinstance(head, StateHead) for _, head in scorer.heads)
+    pass_ = candidates_pass(engine.corpus, selection, n_dense)
+    result = engine.run(replace(pass_, scorer=stored_scorer(engine, scorer)))
     shards = range(len(engine.corpus.shards))
     return {name: np.concatenate([handle.read(i) for i in shards]) for name, handle in result.rows.items()}
 

@@ -38,11 +38,14 @@ class Combination:
     n_rows, width : int
     terms : tuple of (Tall, ndarray)
         Tall matrices and coefficients.
+    scale : StoredArray of shape (n_rows, 1), optional
+        Squares of it multiply the rows of the sums (see `next_directions`).
     """
 
     n_rows: int
     width: int
     terms: tuple[tuple[Tall, np.ndarray], ...]
+    scale: StoredArray | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ def next_directions(
     probes: StoredColumns | None,
     *,
     indefinite: bool,
+    scale: StoredArray | None = None,
 ) -> Directions:
     """Orthonormalise ``M2 Q``, or ``(M2 + c I) Q`` where M2 has a negative Ritz value -c, and the noise outside.
 
@@ -82,6 +86,9 @@ def next_directions(
     of large magnitude; the shift makes the algebraically largest the dominant ones. Probes stay outside of the
     basis: what sampling does to the directions of large eigenvalues is large too, but says nothing of the
     small ones.
+
+    With a scale D of the words the moment is D M2 D. Passes do not know of it: they multiply with ``D Q``, which
+    is what is stored for the basis and the probes, and what they return is to be multiplied by D.
 
     Parameters
     ----------
@@ -96,15 +103,21 @@ def next_directions(
         P.
     indefinite : bool
         M2 may have negative eigenvalues. Otherwise a large Q need not be read.
+    scale : StoredArray of shape (d, 1), optional
+        D, positive.
     """
     n = sketch.n_rows
     if not indefinite:
         basis = None
-    tall: dict[str, Tall | None] = {"S": sketch, "Q": basis, "N": noise, "P": probes}
+    tall: dict[str, Tall | None] = {"S": sketch, "Q": basis, "N": noise, "P": probes, "D": scale}
     there = {name: item for name, item in tall.items() if item is not None}
+
+    def at_once() -> Directions:
+        rows = slice(0, n)
+        return _at_once({name: np.asarray(read_rows(item, rows)) for name, item in there.items()})
+
     if n * sketch.width * 8 <= WHOLE_BYTES:
-        whole = {name: read_rows(item, slice(0, n)).astype(np.float64) for name, item in there.items()}
-        return _at_once(whole)
+        return at_once()
     _, grams = engine.map_rows(_products, tuple(there.values()), n, {}, tuple(there))
     ritz = _symmetric_values(grams["QS"]) if basis is not None else np.zeros(1)
     shift = float(ritz[0]) if ritz[0] < -1e-9 * abs(ritz[-1]) else 0.0
@@ -114,13 +127,12 @@ def next_directions(
     T = _cholesky_factor(gram)
     if T is None:
         # Dependent columns show only in the whole matrix.
-        whole = {name: read_rows(item, slice(0, n)).astype(np.float64) for name, item in there.items()}
-        return _at_once(whole)
+        return at_once()
     terms: list[tuple[Tall, np.ndarray]] = [(sketch, T)]
     if shift:
         assert basis is not None
         terms.append((basis, -shift * T))
-    found = Combination(n, T.shape[1], tuple(terms))
+    found = Combination(n, T.shape[1], tuple(terms), scale)
     if noise is None:
         return Directions(found, None, float(ritz[-1]), 0.0)
     level = np.abs(_symmetric_values(grams["PN"])).max() if probes is not None else 0.0
@@ -130,17 +142,17 @@ def next_directions(
     if np.trace(rest) > 1e-18 * np.trace(grams["NN"]):
         factor = _cholesky_factor(rest)
         if factor is None:
-            whole = {name: read_rows(item, slice(0, n)).astype(np.float64) for name, item in there.items()}
-            return _at_once(whole)
+            return at_once()
         own = [(item, -coefficients @ inside @ factor) for item, coefficients in terms]
-        outside = Combination(n, factor.shape[1], ((noise, factor), *own))
+        outside = Combination(n, factor.shape[1], ((noise, factor), *own), scale)
     return Directions(found, outside, float(ritz[-1]), float(level))
 
 
 def _at_once(whole: Mapping[str, np.ndarray]) -> Directions:
     """Do the same with matrices in memory, also where columns depend on each other."""
-    S, Q, N, P = whole.get("S"), whole.get("Q"), whole.get("N"), whole.get("P")
-    assert S is not None
+    D = whole.get("D", np.ones((1, 1)))
+    plain = _unscaled(whole)
+    S, Q, N, P = plain["S"], plain.get("Q"), plain.get("N"), plain.get("P")
     largest = level = 0.0
     with threadpool_limits(limits=1):
         if Q is not None:
@@ -149,7 +161,7 @@ def _at_once(whole: Mapping[str, np.ndarray]) -> Directions:
             if ritz[0] < -1e-9 * abs(ritz[-1]):
                 S = S - ritz[0] * Q
         basis = orthonormalise([S]).slabs[0]
-        found = _in_memory(basis)
+        found = _in_memory(D * basis)
         if N is None:
             return Directions(found, None, largest, 0.0)
         if P is not None:
@@ -157,7 +169,16 @@ def _at_once(whole: Mapping[str, np.ndarray]) -> Directions:
         outside = N - basis @ (basis.T @ N)
         if not np.linalg.norm(outside) > 1e-9 * np.linalg.norm(N):
             return Directions(found, None, largest, level)
-        return Directions(found, _in_memory(orthonormalise([outside]).slabs[0]), largest, level)
+        return Directions(found, _in_memory(D * orthonormalise([outside]).slabs[0]), largest, level)
+
+
+def _unscaled(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return ``D M2 Q`` and ``Q`` in float64 from the sum ``M2 Q`` and the stored ``D Q``, for probes too."""
+    wide = {name: np.asarray(slab, np.float64) for name, slab in stored.items()}
+    scale = wide.pop("D", None)
+    if scale is None:
+        return wide
+    return {name: slab * scale if name in "SN" else slab / scale for name, slab in wide.items()}
 
 
 def _in_memory(matrix: np.ndarray) -> Combination:
@@ -188,7 +209,7 @@ def _products(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
     """Return ``A'B`` for every pair of matrices, by their names."""
     names = arguments[-1]
     slabs = dict(zip(names, arguments[:-1], strict=True))
-    wide = {name: np.asarray(slab, np.float64) for name, slab in slabs.items()}
+    wide = _unscaled(slabs)
     pairs = (("S", "S"), ("Q", "S"), ("S", "N"), ("Q", "N"), ("P", "N"), ("N", "N"))
     return {}, {a + b: wide[a].T @ wide[b] for a, b in pairs if a in wide and b in wide}
 
@@ -201,9 +222,12 @@ def store_columns(engine: Engine, what: Combination, dtype: str, n_slabs: int) -
         return StoredColumns(tuple(engine.put(matrix[:, cut].astype(dtype)) for cut in edges))
     terms = ((matrix, coefficients), *others)
     outputs = {str(i): (cut.stop - cut.start, dtype) for i, cut in enumerate(edges)}
+    inputs = [item for item, _ in terms]
+    scaled = [what.scale is not None and isinstance(item, Partials) for item in inputs]
     stored, _ = engine.map_rows(
-        _combine, [item for item, _ in terms], what.n_rows, outputs, [c for _, c in terms], edges
-    )
+        _combine, inputs if what.scale is None else [*inputs, what.scale], what.n_rows, outputs,
+        [c for _, c in terms], scaled, edges,
+    )  # fmt: skip
     return StoredColumns(tuple(stored[str(i)] for i in range(len(edges))))
 
 
@@ -214,8 +238,11 @@ def column_edges(width: int, n_slabs: int) -> list[slice]:
 
 
 def _combine(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
-    *slabs, coefficients, edges = arguments
-    total = sum(np.asarray(a, np.float64) @ c for a, c in zip(slabs, coefficients, strict=True))
+    *slabs, coefficients, scaled, edges = arguments
+    # A sum is to be multiplied by the scale, as is the basis that is stored.
+    factor = np.asarray(slabs.pop(), np.float64) ** 2 if any(scaled) else 1.0
+    products = (np.asarray(a, np.float64) @ c for a, c in zip(slabs, coefficients, strict=True))
+    total = sum(product * factor if by else product for product, by in zip(products, scaled, strict=True))
     return {str(i): total[:, cut] for i, cut in enumerate(edges)}, {}
 
 

@@ -107,7 +107,7 @@ def _scatter(block: Block, rows: np.ndarray, out: TallSum) -> None:
 
 
 def posteriors(
-    block: Block, log_topics: np.ndarray, log_weights: np.ndarray
+    block: Block, log_topics: np.ndarray, log_weights: np.ndarray, *, counts: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return ``P(h | x)`` of every document and its log evidence (multi-label paper, equation 14).
 
@@ -116,6 +116,8 @@ def posteriors(
     block : Block
     log_topics : ndarray or Columns of shape (n_words, k)
     log_weights : ndarray of shape (k,)
+    counts : bool
+        Every occurrence of a word counts, not only its presence.
 
     Returns
     -------
@@ -124,9 +126,8 @@ def posteriors(
     evidence : ndarray of shape (n,), float64
     """
     words = block.words
-    scores = gather_columns(words.indptr, words.indices, np.ones(words.nnz, np.float32), log_topics).astype(
-        np.float64
-    )
+    values = words.data.astype(np.float32) if counts else np.ones(words.nnz, np.float32)
+    scores = gather_columns(words.indptr, words.indices, values, log_topics).astype(np.float64)
     scores += log_weights
     top = scores.max(axis=1, keepdims=True)
     np.exp(scores - top, out=scores)

@@ -11,6 +11,7 @@ weighting  omega
 pooled     ``f_o(n)``: every tuple counts the same (multi-label paper, equations 16, 18, 21)
 document   1: every document counts the same
 length     ``(n / (n + c))^2`` with c the mean length: long documents up to a bound
+tokens     n: every position counts the same
 ========== ==========================================================================
 """
 
@@ -24,7 +25,7 @@ from scipy.sparse import csr_array
 from distmom.errors import UsageError
 
 MOMENTS = ("paper", "distinct")
-WEIGHTINGS = ("pooled", "document", "length")
+WEIGHTINGS = ("pooled", "document", "length", "tokens")
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,20 @@ class MomentKind:
     Attributes
     ----------
     moments : {"paper", "distinct"}
-    weighting : {"pooled", "document", "length"}
+    weighting : {"pooled", "document", "length", "tokens"}
     binary : bool
         Words are present or absent; otherwise counts are used.
     length_scale : float
         The c of ``weighting="length"``.
+    max_count : int or None
+        Larger counts enter as this one: a word that was met is met again sooner than the model has it.
     """
 
     moments: str = "paper"
     weighting: str = "pooled"
     binary: bool = True
     length_scale: float = 1.0
+    max_count: int | None = None
 
     def __post_init__(self) -> None:
         if self.moments not in MOMENTS:
@@ -82,8 +86,11 @@ class DocumentWeights:
 
 
 def word_values(words: csr_array, kind: MomentKind, dtype: np.typing.DTypeLike = np.float64) -> np.ndarray:
-    """Return the stored values that enter the moments: ones, or the counts."""
-    return np.ones(words.nnz, dtype) if kind.binary else words.data.astype(dtype)
+    """Return the stored values that enter the moments: ones, or the counts up to the largest."""
+    if kind.binary:
+        return np.ones(words.nnz, dtype)
+    values = words.data.astype(dtype)
+    return np.asarray(values if kind.max_count is None else np.minimum(values, kind.max_count))
 
 
 def document_weights(
@@ -113,6 +120,8 @@ def document_weights(
             omega = count
         elif kind.weighting == "document":
             omega = np.ones_like(n)
+        elif kind.weighting == "tokens":
+            omega = n
         else:
             omega = (n / (n + kind.length_scale)) ** 2
         rho = np.divide(own * omega, count, out=np.zeros_like(n), where=usable)

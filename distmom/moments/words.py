@@ -136,7 +136,8 @@ class WordSketchPass(Pass):
 
     def _add(self, out: TallSum, block: Block, weights: np.ndarray, basis: np.ndarray, first: int) -> None:
         words = block.words
-        values = np.zeros(0, words.data.dtype) if self.kind.binary else words.data
+        dtype = words.data.dtype
+        values = np.zeros(0, dtype) if self.kind.binary else word_values(words, self.kind, dtype)
         key = omega_key(self.seed)
         add_product(
             words.indptr, words.indices, values, weights, basis, key, first, self.kind.distinct, out.single
@@ -157,13 +158,16 @@ class WordMomentsPass(Pass):
         That type is float32.
     third : bool
         Of order three as well.
+    mean : bool
+        Also of order one for every word.
 
     Notes
     -----
     Sums: ``m1`` (r,), ``m2`` (r, r), ``mass`` (3,), ``lengths`` (6,): documents, documents with at least three
-    words, and the sums of n, n^2, n^3, n^2 m; with the third moment ``m3`` (r, r, r) by blocks. With distinct
-    positions also what `word_moments` needs to take the repeated positions out: ``pair_mass`` (n_words,), and
-    for the third moment ``pair_rows`` (n_words, r) and ``triple_mass`` (n_words,).
+    words, and the sums of n, n^2, n^3, n^2 m; with the third moment ``m3`` (r, r, r) by blocks; with the mean
+    ``mean`` (n_words,), of mass ``mass[0]``. With distinct positions also what `word_moments` needs to take the
+    repeated positions out: ``pair_mass`` (n_words,), and for the third moment ``pair_rows`` (n_words, r) and
+    ``triple_mass`` (n_words,).
     """
 
     kind: MomentKind = field(default_factory=MomentKind)
@@ -171,6 +175,7 @@ class WordMomentsPass(Pass):
     rank: int = 0
     single: bool = False
     third: bool = True
+    mean: bool = False
 
     # A sum of r^3 numbers is read and written once a block.
     block_rows = 8192
@@ -211,6 +216,8 @@ class WordMomentsPass(Pass):
         }
         if self.third:
             specs["m3"] = SumSpec((r, r, r))
+        if self.mean:
+            specs["mean"] = SumSpec((self.n_words,), by_feature=True)
         if self.kind.distinct:
             specs["pair_mass"] = SumSpec((self.n_words,), by_feature=True)
         if self.kind.distinct and self.third:
@@ -231,6 +238,8 @@ class WordMomentsPass(Pass):
         sums["lengths"] += (
             own.sum(), own[n >= 3].sum(), own @ n, own @ n**2, own @ n**3, own @ (n**2 * m)
         )  # fmt: skip
+        if self.mean:
+            column_sums(words.indptr, words.indices, values, weights.rho1, sums["mean"], self.slab.start)
         if self.kind.distinct:
             column_sums(words.indptr, words.indices, values, weights.rho2, sums["pair_mass"], self.slab.start)
         if self.third:
@@ -474,11 +483,15 @@ def _positive(mass: Any) -> float:
 
 
 def document_lengths(block: Block, kind: MomentKind) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of words and of labels of every document of a block, float64."""
+    """Return the number of words and of labels of every document of a block, float64.
+
+    All its words: the pairs of some words are a part of the pairs of all, and only so moments of their own.
+    """
+    words = block.words if block.whole is None else block.whole
     if kind.binary:
-        n = np.diff(block.words.indptr).astype(np.float64)
+        n = np.diff(words.indptr).astype(np.float64)
     else:
-        n = np.asarray(block.words.sum(axis=1), np.float64).ravel()
+        n = np.diff(np.concatenate([[0.0], np.cumsum(word_values(words, kind))])[words.indptr])
     return n, np.diff(block.labels.indptr).astype(np.float64)
 
 

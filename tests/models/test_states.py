@@ -11,7 +11,8 @@ from distmom.engine import Selection, open_engine, plan_pass
 from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import decompose, decompose_slices, multilinear, slice_directions, whiten
-from distmom.models.states import StateSettings, check_size, extend_states, fit_states, load_moments
+from distmom.models.core import load_moments
+from distmom.models.states import StateSettings, check_size, extend_states, fit_states
 from distmom.moments.weighting import MomentKind
 from distmom.moments.words import WordMomentsPass, WordSketchPass
 from distmom.simulate.multilabel import planted
@@ -101,7 +102,7 @@ def test_sampled_slices_recover_states_as_well_as_the_whole_third_moment():
         with open_engine(corpus) as engine:
             states = fit_states(engine, replace(settings, third_moment=third_moment))
             if third_moment == "full":
-                moments = load_moments(states.directories, settings.kind, states.basis)
+                moments = load_moments(states.directories, settings.kind, states.basis.matrix)
         order = matched(states.components, population.O.T)
         words = np.abs(states.components[order] - population.O.T).sum(axis=1).mean()
         errors.append((words, np.abs(states.weights[order] - population.pi).sum()))
@@ -165,16 +166,16 @@ def test_states_of_tall_matrices_in_slabs_are_those_of_whole_ones(moments, slabs
         if cut:
             # A basis that is orthonormalised slab by slab, stored in slabs of columns.
             monkeypatch.setattr("distmom.models.tall.WHOLE_BYTES", 0)
-            monkeypatch.setattr("distmom.models.states.basis_slabs", lambda *_: slabs)
+            monkeypatch.setattr("distmom.models.core.basis_slabs", lambda *_: slabs)
             for module in ("state", "tall", "run"):
                 monkeypatch.setattr(f"distmom.engine.{module}.SLAB_ROWS", 64)
         with open_engine(corpus) as engine:
             found.append(fit_states(engine, settings))
-            assert len(found[-1].basis.parts) == (slabs if cut else 1)
-            power = WordSketchPass(400, n_columns=11, basis=found[-1].basis)
+            assert len(found[-1].basis.matrix.parts) == (slabs if cut else 1)
+            power = WordSketchPass(400, n_columns=11, basis=found[-1].basis.matrix)
             columns = engine.plan(power).columns
-            assert len(columns) == len(found[-1].basis.parts)
-            for i, part in enumerate(found[-1].basis.parts):
+            assert len(columns) == len(found[-1].basis.matrix.parts)
+            for i, part in enumerate(found[-1].basis.matrix.parts):
                 # A task maps the columns that it works on, and no others.
                 assert power.for_columns(i, columns).basis.parts == (part,)
     whole, parts = found
@@ -182,7 +183,7 @@ def test_states_of_tall_matrices_in_slabs_are_those_of_whole_ones(moments, slabs
     assert_allclose(parts.components[order], whole.components, atol=1e-9)
     assert_allclose(parts.label_states[order], whole.label_states, atol=1e-9)
     assert_allclose(parts.label_posteriors[order], whole.label_posteriors, atol=1e-9)
-    assert parts.noise == pytest.approx(whole.noise, rel=1e-6)
+    assert parts.basis.noise == pytest.approx(whole.basis.noise, rel=1e-6)
 
 
 def test_error_falls_with_the_root_of_the_number_of_documents():

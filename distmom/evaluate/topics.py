@@ -1,0 +1,141 @@
+"""What topics are worth: held-out perplexity, coherence and diversity.
+
+Perplexity is by document completion: the shares of a document are found in a random half of its positions and
+predict the other half (Wallach et al., "Evaluation Methods for Topic Models", ICML 2009). Coherence is of the
+top words of every topic, from the documents of the corpus given: the mean over pairs of words i < j of
+
+    NPMI    log(p_ij / (p_i p_j)) / -log p_ij, -1 where they never meet     (Lau, Newman, Baldwin, EACL 2014)
+    UMass   log((n_ij + 1) / n_i), i the more probable one                   (Mimno et al., EMNLP 2011)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus import Corpus, MemoryCorpus
+from distmom.engine import Engine, Observer, StoredColumns, open_engine, open_executor
+from distmom.errors import UsageError
+from distmom.models.polish import complete
+from distmom.models.topics import TopicModel
+from distmom.moments.cooccurrence import CooccurrencePass
+
+
+def evaluate_topics(
+    model: TopicModel,
+    corpus: Corpus | MemoryCorpus,
+    *,
+    n_top: int = 10,
+    seed: int = 0,
+    client: Any = None,
+    memory_limit: int | None = None,
+    observer: Observer | None = None,
+) -> dict[str, float]:
+    """Measure a topic model on documents that it was not fitted to.
+
+    Parameters
+    ----------
+    model : TopicModel
+    corpus : Corpus or MemoryCorpus
+        With the model's vocabulary.
+    n_top : int
+        Words of every topic that coherence and diversity look at.
+    seed : int
+        Of the halves of the documents.
+    client : distributed.Client or Executor, optional
+        Where passes run; this process when absent.
+    memory_limit : int, optional
+        Bytes that one worker may use.
+    observer : callable, optional
+
+    Returns
+    -------
+    dict of str to float
+        ``perplexity``, ``log_likelihood`` a position, ``NPMI``, ``UMass``, ``negative_NPMI`` (share of topics
+        below 0), ``diversity``, ``n_documents``, ``n_tokens`` (positions that were predicted).
+
+    Raises
+    ------
+    UsageError
+        If the corpus has another vocabulary.
+    """
+    if corpus.n_words != model.n_features_in_:
+        raise UsageError(f"the corpus has {corpus.n_words} words, the model {model.n_features_in_}")
+    top = top_words(model.components_, n_top)
+    with (
+        open_executor(client) as executor,
+        open_engine(corpus, None, executor, memory_limit, observer) as engine,
+    ):
+        topics = StoredColumns((engine.put(np.asarray(model.components_.T, np.float32)),))
+        completion = complete(
+            engine, topics, model.alpha_, alpha_sums=(float(model.alpha_.sum()),), seed=seed
+        )
+        npmi, umass = coherence(engine, top)
+    return {
+        "perplexity": completion.perplexity,
+        "log_likelihood": completion.log_likelihood,
+        "NPMI": float(npmi.mean()),
+        "UMass": float(umass.mean()),
+        "negative_NPMI": float((npmi < 0.0).mean()),
+        "diversity": diversity(top),
+        "n_documents": float(completion.n_documents),
+        "n_tokens": float(completion.n_tokens),
+    }
+
+
+def top_words(components: np.ndarray, n_top: int) -> np.ndarray:
+    """Return the words of largest probability of every topic, (k, n_top), ties by smaller number."""
+    n_top = min(n_top, components.shape[1])
+    return np.stack([np.lexsort((np.arange(len(row)), -row))[:n_top] for row in np.asarray(components)])
+
+
+def diversity(top: np.ndarray) -> float:
+    """Return the share of different words among the top words of all topics."""
+    return len(np.unique(top)) / max(1, top.size)
+
+
+def coherence(engine: Engine, top: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return NPMI and UMass of every topic, counted in the documents of the engine's corpus.
+
+    Parameters
+    ----------
+    engine : Engine
+    top : ndarray of shape (k, n_top), int
+        Words by falling probability.
+    """
+    words = np.unique(top)
+    numbers = np.full(engine.corpus.n_words, -1, np.int32)
+    numbers[words] = np.arange(len(words), dtype=np.int32)
+    sums = engine.run(CooccurrencePass(len(words), vocabulary=engine.put(numbers))).sums
+    upper = np.asarray(sums["pairs"])
+    return coherence_of_counts(np.maximum(upper, upper.T), float(sums["documents"]), numbers[top])
+
+
+def coherence_of_counts(
+    together: np.ndarray, n_documents: float, top: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return NPMI and UMass of every topic from document counts.
+
+    Parameters
+    ----------
+    together : ndarray of shape (u, u)
+        Documents with both words; on the diagonal, with one.
+    n_documents : float
+    top : ndarray of shape (k, n_top), int
+        Rows of ``together``.
+
+    Returns
+    -------
+    npmi, umass : ndarray of shape (k,)
+    """
+    first, second = np.triu_indices(top.shape[1], 1)
+    i, j = top[:, first], top[:, second]
+    n_i, n_j, n_ij = together[i, i], together[j, j], together[i, j]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_pair = np.log(n_ij / n_documents)
+        npmi = (np.log(n_ij) + np.log(n_documents) - np.log(n_i) - np.log(n_j)) / -log_pair
+        umass = np.log((n_ij + 1.0) / n_i)
+    npmi = np.where(n_ij == 0.0, -1.0, np.where(n_ij >= n_documents, 1.0, npmi))
+    umass = np.where(n_i == 0.0, 0.0, umass)
+    return npmi.mean(axis=1), umass.mean(axis=1)

@@ -1,0 +1,132 @@
+"""Anchor words: topics from second moments alone, where every topic has a word that hardly any other topic has.
+
+Source: Arora, Ge, Halpern, Mimno, Moitra, Sontag, Wu, Zhu, "A Practical Algorithm for Topic Modeling with
+Provable Guarantees" (ICML 2013). With E2 the moment of pairs and M1 its row sums, the row ``E2_w / M1_w`` of a
+word is the mixture of the rows of the anchor words with the weights ``P(topic | w)``, so that the anchors span
+the simplex that holds all rows, and ``phi_wk ~ P(k | w) M1_w``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distmom.compiled import compiled
+from distmom.errors import NumericalError
+
+
+def select_anchors(rows: np.ndarray, n_anchors: int, candidates: np.ndarray) -> np.ndarray:
+    """Choose the rows that span the others, greedily, and improve every choice once (algorithm 4).
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, r)
+    n_anchors : int
+    candidates : ndarray of shape (m,), int
+        Rows that may be chosen.
+
+    Returns
+    -------
+    ndarray of shape (n_anchors,), int
+        Numbers of the chosen rows, in the order in which they were found.
+
+    Raises
+    ------
+    NumericalError
+        If the candidates span fewer dimensions.
+    """
+    points = rows[candidates].astype(np.float64)
+    if len(points) < n_anchors:
+        raise NumericalError(
+            f"{n_anchors} anchor words are asked for, but only {len(points)} words are frequent"
+        )
+    chosen = [int(np.argmax((points**2).sum(axis=1)))]
+    origin = points[chosen[0]]
+    rest = points - origin
+    scale = float((rest**2).sum(axis=1).max())
+    for _ in range(1, n_anchors):
+        lengths = (rest**2).sum(axis=1)
+        best = int(np.argmax(lengths))
+        if not lengths[best] > 1e-20 * scale:
+            raise NumericalError(
+                f"{n_anchors} anchor words are asked for, but the second moment has only {len(chosen)}"
+            )
+        chosen.append(best)
+        direction = rest[best] / np.sqrt(lengths[best])
+        rest -= np.outer(rest @ direction, direction)
+    for i in range(n_anchors):
+        # Farthest from the span of all the others.
+        others = [c for j, c in enumerate(chosen) if j != i]
+        if not others:
+            continue
+        shifted = points - points[others[0]]
+        if len(others) > 1:
+            basis = np.linalg.qr(shifted[others[1:]].T)[0]
+            shifted = shifted - (shifted @ basis) @ basis.T
+        chosen[i] = int(np.argmax((shifted**2).sum(axis=1)))
+    return np.asarray(candidates[chosen])
+
+
+def simplex_weights(
+    rows: np.ndarray, anchors: np.ndarray, n_iter: int = 500, tolerance: float = 1e-4
+) -> np.ndarray:
+    """Write rows as mixtures of anchor rows, by least squares over the simplex.
+
+    Projected gradient with momentum (FISTA); the step follows from the largest eigenvalue of the anchors'
+    Gram matrix.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, r)
+    anchors : ndarray of shape (k, r)
+    n_iter : int
+        Iterations at most.
+    tolerance : float
+        Largest change of a weight at which they end.
+
+    Returns
+    -------
+    ndarray of shape (n, k)
+        Not negative, rows sum to one.
+    """
+    gram = anchors @ anchors.T
+    step = 1.0 / max(float(np.linalg.eigvalsh(gram)[-1]), np.finfo(float).tiny)
+    linear = rows @ anchors.T
+    weights = np.full(linear.shape, 1.0 / len(anchors))
+    ahead, momentum = weights.copy(), 1.0
+    for _ in range(n_iter):
+        after = ahead - step * (ahead @ gram - linear)
+        _project_rows(after)
+        change = float(np.abs(after - weights).max())
+        following = (1.0 + np.sqrt(1.0 + 4.0 * momentum**2)) / 2.0
+        ahead = after + ((momentum - 1.0) / following) * (after - weights)
+        weights, momentum = after, following
+        if change < tolerance:
+            break
+    return weights
+
+
+@compiled
+def _project_rows(points: Any) -> None:
+    """Move rows to the nearest distributions in place.
+
+    Michelot, "A finite algorithm for finding the projection of a point onto the canonical simplex" (1986).
+    """
+    n, k = points.shape
+    for i in range(n):
+        row = points[i]
+        size, shift, before = k, 0.0, -1
+        total = 0.0
+        for c in range(k):
+            total += row[c]
+        shift = (total - 1.0) / size
+        while size != before:
+            before, size, total = size, 0, 0.0
+            for c in range(k):
+                if row[c] > shift:
+                    size += 1
+                    total += row[c]
+            shift = (total - 1.0) / size
+        for c in range(k):
+            row[c] = max(row[c] - shift, 0.0)

@@ -1,0 +1,411 @@
+"""From passes to components: a basis, moments in it, whitening, and a decomposition on the scheduler node.
+
+Every model of words begins so. A sketch pass and ``n_power_iter`` power passes give an orthonormal basis Q
+(d x r), one pass the moments in it, W' whitens ``Q'M2 Q`` and T = M3(QW', QW', QW') is decomposed.
+
+Where the r^3 numbers of M3(Q, Q, Q) are too many, the pass gives the first two moments, and a second one
+contractions T(I, I, h) with a few directions h, which are diagonalised jointly. The directions are drawn in the
+whitened space, and so after the second moment is known: drawn before, in the basis, they would have parts
+outside of the range of W', which carry nothing but noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from distmom.engine import (
+    Engine,
+    PassPlan,
+    Selection,
+    StoredArray,
+    StoredColumns,
+    Sums,
+    Tallies,
+    TallResult,
+    merge,
+)
+from distmom.engine.directory import load_sums
+from distmom.engine.passes import Pass
+from distmom.errors import NumericalError, UsageError
+from distmom.linalg import (
+    Decomposition,
+    Whitening,
+    decompose,
+    decompose_slices,
+    multilinear,
+    slice_directions,
+    whiten,
+)
+from distmom.models.tall import next_directions, store_columns
+from distmom.moments.dirichlet import second_moment, third_moment, third_moment_slices
+from distmom.moments.weighting import MomentKind
+from distmom.moments.words import (
+    WordMoments,
+    WordMomentsPass,
+    WordSketchPass,
+    WordSlicesPass,
+    word_moments,
+    word_slices,
+)
+
+THIRD_MOMENTS = ("auto", "full", "slices")
+#: columns that measure what sampling does to a second moment of distinct positions
+N_PROBES = 8
+#: the basis has sought out the largest noise, which a few passes of independent probes do not quite reach
+PROBE_MARGIN = 1.5
+
+
+@dataclass(frozen=True)
+class CoreSettings:
+    """How components are found.
+
+    Attributes
+    ----------
+    n_states : int
+        Components.
+    kind : MomentKind
+    n_oversamples, n_power_iter : int
+        Width of the sketch beyond the components, and power passes.
+    decomposition : str
+        A method of `distmom.linalg.decompose`.
+    third_moment : {"auto", "full", "slices"}
+        Add up all of the third moment, or contractions with a few directions, which takes one more pass and
+        goes with ``decomposition="joint"`` alone; "auto" takes slices where the whole does not fit a worker.
+    alpha0 : float
+        Sum of the Dirichlet parameters of the components in a document; 0 means one component a document.
+    seed : int
+    single_precision : bool
+        Multiply blocks in float32; sums are float64 in any case.
+    lower : bool
+        Take fewer components when the second moment does not carry as many, instead of refusing.
+    decompose_on : {"scheduler", "client"}
+    """
+
+    n_states: int
+    kind: MomentKind = field(default_factory=MomentKind)
+    n_oversamples: int = 10
+    n_power_iter: int = 2
+    decomposition: str = "joint"
+    third_moment: str = "auto"
+    alpha0: float = 0.0
+    seed: int = 0
+    single_precision: bool = True
+    lower: bool = False
+    decompose_on: str = "scheduler"
+
+    def __post_init__(self) -> None:
+        if self.third_moment not in THIRD_MOMENTS:
+            raise UsageError(
+                f"third_moment: expected one of {', '.join(THIRD_MOMENTS)}, got {self.third_moment!r}"
+            )
+        if self.third_moment == "slices" and self.decomposition != "joint":
+            raise UsageError(
+                f"decomposition={self.decomposition!r} works on the whole third moment: "
+                "third_moment='slices' goes with decomposition='joint'"
+            )
+
+    @property
+    def dtype(self) -> str:
+        """Type in which blocks are multiplied and tall results are held."""
+        return "float32" if self.single_precision else "float64"
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words that moments are of.
+
+    Attributes
+    ----------
+    n_words : int
+    vocabulary : StoredArray of shape (n_words of the corpus,), int32, optional
+        Number of each word of the corpus among them, -1 for the others; None means all words.
+    scale : StoredArray of shape (n_words, 1), optional
+        Factor of every word, so that the moments are those of ``scale * x``; None means one.
+    """
+
+    n_words: int
+    vocabulary: StoredArray | None = None
+    scale: StoredArray | None = None
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A basis for moments.
+
+    Attributes
+    ----------
+    matrix : StoredColumns
+        Q, or ``scale * Q``, which is what passes multiply rows with.
+    rank : int
+    noise : float
+        Level below which an eigenvalue of M2 is noise, as a share of the largest (see `_next_basis`).
+    """
+
+    matrix: StoredColumns
+    rank: int
+    noise: float
+
+
+@dataclass(frozen=True)
+class Core:
+    """What comes back from the scheduler node, all in the basis Q.
+
+    Attributes
+    ----------
+    W, B : ndarray of shape (r, k)
+        Whitening matrix and the transpose of its pseudo-inverse.
+    V : ndarray of shape (k, k)
+        Eigenvectors of the whitened third moment.
+    eigenvalues : ndarray of shape (k,)
+    spectrum : ndarray of shape (r,)
+        Ritz values of the second moment.
+    lengths : dict of str to float
+    diagnostics : dict
+    """
+
+    W: np.ndarray
+    B: np.ndarray
+    V: np.ndarray
+    eigenvalues: np.ndarray
+    spectrum: np.ndarray
+    lengths: dict[str, float]
+    diagnostics: dict[str, Any]
+
+
+def fit_basis(
+    engine: Engine, settings: CoreSettings, words: Words, selection: Selection | None = None
+) -> Basis:
+    """Find a basis for the moments of some documents in ``n_power_iter + 1`` passes."""
+    r = min(settings.n_states + settings.n_oversamples, words.n_words)
+    common = common_fields(settings, words, selection)
+    basis: StoredColumns | None = None
+    probes: StoredColumns | None = None
+    # With pairs of a position and itself every eigenvalue is positive, and none of them vanishes as noise.
+    n_probes = min(N_PROBES, words.n_words - r) if settings.kind.distinct else 0
+    noise = 0.0
+    moments = moment_passes(settings, WordMomentsPass(**common, rank=r), engine.plan)
+    power = WordSketchPass(**common, n_columns=r, n_probes=n_probes, basis=0)
+    n_slabs = basis_slabs(power, moments, engine.plan)
+    for _ in range(settings.n_power_iter + 1):
+        pass_ = WordSketchPass(
+            **common, n_columns=r, seed=settings.seed, basis=basis, n_probes=n_probes, probes=probes
+        )
+        finish = partial(_next_basis, engine, basis, probes, n_slabs, settings, words.scale)
+        found = engine.run_tall(pass_, finish, (settings.dtype, words.scale))
+        basis, r = found.states["basis"], found.values["rank"]
+        probes, n_probes = found.states.get("probes"), found.values["n_probes"]
+        noise = found.values["noise"]
+    assert basis is not None
+    return Basis(basis, r, noise)
+
+
+def common_fields(settings: CoreSettings, words: Words, selection: Selection | None) -> dict[str, Any]:
+    """Return what all passes over the same documents and words have in common."""
+    return {
+        "n_words": words.n_words, "selection": selection, "vocabulary": words.vocabulary,
+        "kind": settings.kind, "single": settings.single_precision,
+    }  # fmt: skip
+
+
+def basis_passes(
+    engine: Engine, settings: CoreSettings, words: Words, basis: Basis, selection: Selection | None
+) -> tuple[WordMomentsPass, WordSlicesPass | None]:
+    """Return the passes that give the moments in a basis."""
+    common = common_fields(settings, words, selection)
+    whole = WordMomentsPass(**common, basis=basis.matrix, rank=basis.rank)
+    return moment_passes(settings, whole, engine.plan)
+
+
+def moment_passes(
+    settings: CoreSettings, whole: WordMomentsPass, plan: Callable[[Pass], PassPlan]
+) -> tuple[WordMomentsPass, WordSlicesPass | None]:
+    """Return the passes that give the moments in a basis: one, or two where the third is cut into slices.
+
+    Parameters
+    ----------
+    settings : CoreSettings
+    whole : WordMomentsPass
+        The one pass over all moments.
+    plan : callable
+        Plans a pass, and refuses one whose tasks cannot fit.
+    """
+    sliced = settings.third_moment == "slices"
+    if settings.third_moment == "auto" and settings.decomposition == "joint":
+        try:
+            plan(whole)
+        except UsageError:
+            sliced = True
+    if not sliced:
+        return whole, None
+    slices = WordSlicesPass(
+        whole.n_words, whole.selection, kind=whole.kind, basis=whole.basis, rank=whole.rank,
+        n_states=settings.n_states, n_slices=slice_directions(settings.n_states).shape[1], single=whole.single,
+    )  # fmt: skip
+    return replace(whole, third=False), slices
+
+
+def basis_slabs(
+    power: WordSketchPass, moments: tuple[Pass | None, ...], plan: Callable[[Pass], PassPlan]
+) -> int:
+    """Return how many slabs of columns the passes over a basis want it in."""
+    return max(plan(p).n_mapped for p in (power, *moments) if p is not None)
+
+
+def _next_basis(
+    engine: Engine,
+    basis: StoredColumns | None,
+    probes: StoredColumns | None,
+    n_slabs: int,
+    settings: CoreSettings,
+    scale: StoredArray | None,
+    tallies: Tallies,
+) -> TallResult:
+    """Orthonormalise ``M2 Q`` and the product of the probes, and measure the noise.
+
+    The level of noise is `PROBE_MARGIN` times the largest magnitude met by the probes, as a share of the
+    largest Ritz value.
+    """
+    dtype = settings.dtype
+    found = next_directions(
+        engine, tallies.tall["sketch"], basis, tallies.tall.get("noise"), probes,
+        indefinite=settings.kind.distinct, scale=scale,
+    )  # fmt: skip
+    states = {"basis": store_columns(engine, found.basis, dtype, n_slabs)}
+    n_probes = found.probes.width if found.probes is not None else 0
+    if found.probes is not None and n_probes:
+        states["probes"] = store_columns(engine, found.probes, dtype, 1)
+    noise = PROBE_MARGIN * found.noise / found.largest if found.largest > 0.0 else 0.0
+    return TallResult(states, {"rank": found.basis.width, "n_probes": n_probes, "noise": noise})
+
+
+def find_components(
+    engine: Engine,
+    settings: CoreSettings,
+    basis: Basis,
+    directories: tuple[str, ...],
+    slices: WordSlicesPass | None,
+) -> Core:
+    """Whiten the second moment of some committed passes and decompose the third, whole or by slices."""
+    load, noise = partial(load_moments, directories, settings.kind, basis.matrix), basis.noise
+    if slices is None:
+        whole: Core = _decomposed(engine, settings, decompose_moments, load, settings, noise)
+        return whole
+    moments, white = _decomposed(engine, settings, whiten_moments, load, settings, noise)
+    directions = slice_directions(white.W.shape[1], settings.seed)
+    k, m = directions.shape
+    stored, across = engine.put(white.W), engine.put(directions)
+    result = engine.run(replace(slices, whitener=stored, directions=across, n_states=k, n_slices=m))
+    contracted = partial(load_slices, result.directory, settings.kind, basis.matrix, white.W, directions)
+    core: Core = _decomposed(
+        engine, settings, decompose_contracted, contracted, moments, white, directions, settings.alpha0
+    )
+    return core
+
+
+def _decomposed(
+    engine: Engine, settings: CoreSettings, function: Callable[..., Any], load: Callable[[], Any], *rest: Any
+) -> Any:
+    """Call ``function(load(), *rest)`` where moments are to be decomposed."""
+    if settings.decompose_on == "scheduler":
+        return engine.on_scheduler(function, load, *rest)
+    return function(load(), *rest)
+
+
+def load_moments(directories: tuple[str, ...], kind: MomentKind, basis: StoredColumns) -> WordMoments:
+    """Add the committed sums of moments passes and finish them; runs on a worker."""
+    with threadpool_limits(limits=1):
+        return word_moments(_added(directories), kind, basis)
+
+
+def load_slices(
+    directory: str, kind: MomentKind, basis: StoredColumns, whitener: np.ndarray, directions: np.ndarray
+) -> np.ndarray:
+    """Finish the committed sums of a slices pass; runs on a worker."""
+    with threadpool_limits(limits=1):
+        return word_slices(_added((directory,)), kind, whitener, directions, basis)
+
+
+def _added(directories: tuple[str, ...]) -> Sums:
+    """Return the sums of some committed passes together, mapped where there is only one."""
+    parts = (load_sums(directory)[0] for directory in directories)
+    return next(parts) if len(directories) == 1 else merge(parts)
+
+
+def decompose_moments(moments: WordMoments, settings: CoreSettings, noise: float) -> Core:
+    """Whiten the second moment above a noise level and decompose the third; runs on the scheduler node."""
+    assert moments.m3 is not None
+    _, white = whiten_moments(moments, settings, noise)
+    with threadpool_limits(limits=1):
+        # Corrected where it is small.
+        m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
+        e3 = multilinear(moments.m3, white.W, white.W, white.W)
+        tensor = third_moment(m1, e2, e3, settings.alpha0)
+        found = decompose(tensor, settings.decomposition, random_state=settings.seed)
+    return _core(moments, white, found, {"third_moment": "full", "decomposition": settings.decomposition})
+
+
+def whiten_moments(
+    moments: WordMoments, settings: CoreSettings, noise: float
+) -> tuple[WordMoments, Whitening]:
+    """Whiten the second moment above a noise level; runs on the scheduler node."""
+    with threadpool_limits(limits=1):
+        m2 = second_moment(moments.m1, moments.m2, settings.alpha0)
+        values = np.linalg.eigvalsh(m2)[::-1]
+        level = noise * max(float(values[0]), 0.0)
+        k = min(settings.n_states, len(m2))
+        if k < settings.n_states and not settings.lower:
+            raise NumericalError(
+                f"M2 numerically has rank < k: n_components={settings.n_states}, but the sketch has rank {k}; "
+                f"use n_components={k} or fewer, or more data"
+            )
+        try:
+            white = whiten(m2, k, noise=level)
+        except NumericalError:
+            k = int(np.sum(values[:k] > max(level, 1e-12 * values[0])))
+            if not settings.lower or k == 0:
+                raise
+            white = whiten(m2, k, noise=level)
+    return moments, white
+
+
+def decompose_contracted(
+    slices: np.ndarray, moments: WordMoments, white: Whitening, directions: np.ndarray, alpha0: float
+) -> Core:
+    """Decompose the third moment by its slices; runs on the scheduler node."""
+    with threadpool_limits(limits=1):
+        m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
+        slices = third_moment_slices(m1, e2, slices, directions, alpha0)
+        found = decompose_slices(slices, directions)
+    how = {"third_moment": "slices", "n_slices": directions.shape[1], "decomposition": "joint"}
+    return _core(moments, white, found, how)
+
+
+def _core(moments: WordMoments, white: Whitening, found: Decomposition, how: dict[str, Any]) -> Core:
+    diagnostics = {
+        **how,
+        "residual": found.residual,
+        "off_diagonal_share": found.off_diagonal_share,
+        "converged": bool(found.converged),
+        "n_iter": int(found.n_iter),
+        "history": [[str(name), float(value)] for name, value in found.history],
+        "eigenvalues": [float(x) for x in found.eigenvalues],
+        "n_usable_eigenvalues": int(white.n_usable),
+        "noise_level": float(white.noise),
+        "gap": float(white.gap),
+        **{name: float(value) for name, value in found.diagnostics.items()},
+    }
+    return Core(
+        white.W,
+        white.B,
+        found.eigenvectors,
+        found.eigenvalues,
+        white.eigenvalues,
+        moments.lengths,
+        diagnostics,
+    )

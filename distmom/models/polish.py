@@ -1,0 +1,267 @@
+"""Polish of topics by a few more additive passes, and the choice among starts on held-out documents.
+
+One pass is one step of EM, of variational Bayes or, with one topic a document, of EM for a mixture. It sees all
+words and raw counts, so it also gives the words their probabilities that the moments did not see. What topics
+are worth is told by document completion: how well the shares found in half of a held-out document predict the
+other half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.special import polygamma, psi
+
+from distmom.engine import Engine, Partials, Selection, StoredArray, StoredColumns, Tallies, TallResult
+from distmom.engine.state import StoredRows
+from distmom.models.tall import Slabs
+from distmom.moments.shares import CompletionPass, MixturePass, PolishPass
+
+POLISHES = ("em", "vb", "mixture")
+#: sum of the Dirichlet parameters of EM, which leaves it fixed
+EM_ALPHA = 5.0
+#: added to the count of every word in every topic
+ETA = 0.05
+#: share of the unigram distribution in the topics of a start, whose words the moments did not all see
+START_SMOOTHING = 0.1
+#: the same where documents are predicted
+COMPLETION_SMOOTHING = 0.01
+#: sums of Dirichlet parameters that are tried
+ALPHA_SUMS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+_NEWTON_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Topics on the way.
+
+    Attributes
+    ----------
+    matrix : StoredColumns
+        (d, k), columns sum to one.
+    shares : ndarray of shape (k,)
+        Shares of the topics in the corpus; sum to one.
+    alpha : ndarray of shape (k,)
+        Dirichlet parameters that shares are found with.
+    smoothing : float
+        Share of the unigram distribution that is still to be mixed in.
+    rows : dict of str to StoredRows
+        Shares of the documents, if they were stored.
+    log_likelihoods : tuple of float
+        Mean over all positions, before each pass.
+    """
+
+    matrix: StoredColumns
+    shares: np.ndarray
+    alpha: np.ndarray
+    smoothing: float = START_SMOOTHING
+    rows: dict[str, StoredRows] = field(default_factory=dict)
+    log_likelihoods: tuple[float, ...] = ()
+
+    @property
+    def dtype(self) -> str:
+        """Type of the matrix."""
+        return str(self.matrix.parts[0].load().dtype)
+
+
+def start_topics(matrix: StoredColumns, shares: np.ndarray) -> Topics:
+    """Return the topics of a start with an even prior."""
+    return Topics(matrix, shares, np.full(len(shares), EM_ALPHA / len(shares)))
+
+
+def unigram_of(engine: Engine) -> StoredArray:
+    """Return the share of every word in the corpus, (d, 1) float32, none of them zero."""
+    frequency = np.asarray(engine.corpus.word_frequency, np.float64) + 0.1
+    return engine.put((frequency / frequency.sum()).astype(np.float32)[:, None])
+
+
+def polish(
+    engine: Engine,
+    topics: Topics,
+    how: str,
+    n_passes: int,
+    selection: Selection | None = None,
+    eta: float = ETA,
+) -> Topics:
+    """Make some passes of EM ("em"), variational Bayes ("vb") or EM for a mixture ("mixture").
+
+    Parameters
+    ----------
+    engine : Engine
+    topics : Topics
+    how : {"em", "vb", "mixture"}
+    n_passes : int
+    selection : Selection, optional
+    eta : float
+        Added to the count of every word in every topic.
+    """
+    unigram = unigram_of(engine)
+    for _ in range(n_passes):
+        k = len(topics.alpha)
+        step: PolishPass | MixturePass
+        if how == "mixture":
+            logs, _ = engine.map_rows(
+                _logs, [topics.matrix, unigram], engine.corpus.n_words, {"log": (k, topics.dtype)},
+                max(topics.smoothing, COMPLETION_SMOOTHING),
+            )  # fmt: skip
+            step = MixturePass(
+                engine.corpus.n_words, selection, n_topics=k, log_topics=StoredColumns((logs["log"],)),
+                log_weights=np.log(np.maximum(topics.shares, 1e-12)),
+            )  # fmt: skip
+        else:
+            step = PolishPass(
+                engine.corpus.n_words, selection, topics=topics.matrix, n_topics=k, alpha=topics.alpha,
+                unigram=unigram, smoothing=topics.smoothing, variational=how == "vb",
+            )  # fmt: skip
+        finish = partial(_next_topics, engine, topics, unigram, how, eta)
+        found = engine.run_tall(step, finish, (how, eta), topics.rows)
+        values = found.values
+        topics = Topics(
+            found.states["topics"],
+            np.asarray(values["shares"]),
+            np.asarray(values["alpha"]),
+            0.0,
+            # Rows of some documents are not rows of all.
+            found.rows if selection is None else {},
+            (*topics.log_likelihoods, values["log_likelihood"]),
+        )
+    return topics
+
+
+def _logs(rows: slice, topics: np.ndarray, unigram: np.ndarray, smoothing: float) -> tuple[Slabs, Slabs]:
+    return {"log": np.log((1.0 - smoothing) * topics + smoothing * unigram)}, {}
+
+
+def _next_topics(
+    engine: Engine, topics: Topics, unigram: StoredArray, how: str, eta: float, tallies: Tallies
+) -> TallResult:
+    """Turn counts into topics, and shares into Dirichlet parameters where the way of polishing fits them."""
+    sums, counts = tallies.sums, tallies.tall["counts"]
+    k = len(topics.alpha)
+    totals = np.asarray(sums["totals"]) + eta * counts.n_rows
+    inputs: list[Partials | StoredColumns | StoredArray] = [counts]
+    if how != "mixture":
+        inputs += [topics.matrix, unigram]
+    stored, _ = engine.map_rows(
+        _distributions, inputs, counts.n_rows, {"topics": (k, topics.dtype)}, totals, eta, topics.smoothing
+    )
+    n = max(float(sums["documents"]), 1.0)
+    alpha = topics.alpha
+    if how == "vb":
+        alpha = fit_alpha(alpha, np.asarray(sums["log_shares"]) / n)
+    shares = np.asarray(sums["shares"]) / max(float(np.sum(sums["shares"])), 1e-300)
+    values = {
+        "shares": [float(x) for x in shares],
+        "alpha": [float(x) for x in alpha],
+        "log_likelihood": float(sums["log_likelihood"]) / max(float(sums["tokens"]), 1.0),
+    }
+    return TallResult({"topics": StoredColumns((stored["topics"],))}, values)
+
+
+def _distributions(rows: slice, counts: np.ndarray, *arguments: Any) -> tuple[Slabs, Slabs]:
+    *before, totals, eta, smoothing = arguments
+    if before:
+        topics, unigram = before
+        counts = counts * ((1.0 - smoothing) * topics + smoothing * unigram)
+    return {"topics": (counts + eta) / totals}, {}
+
+
+def fit_alpha(alpha: np.ndarray, mean_logs: np.ndarray) -> np.ndarray:
+    """Return the Dirichlet parameters of largest likelihood for mean logarithms of shares.
+
+    Newton's method with a Hessian that is a diagonal and one rank (Minka 2000, "Estimating a Dirichlet
+    distribution").
+
+    Parameters
+    ----------
+    alpha : ndarray of shape (k,)
+        Where to begin.
+    mean_logs : ndarray of shape (k,)
+        ``E log theta_i``, the mean over documents.
+    """
+    alpha = np.array(alpha, np.float64)
+    for _ in range(_NEWTON_STEPS):
+        total = alpha.sum()
+        gradient = psi(total) - psi(alpha) + mean_logs
+        diagonal, constant = -polygamma(1, alpha), float(polygamma(1, total))
+        shared = (gradient / diagonal).sum() / (1.0 / constant + (1.0 / diagonal).sum())
+        step = (gradient - shared) / diagonal
+        factor = 1.0
+        while factor > 1e-6 and not (alpha - factor * step > 0.0).all():
+            factor /= 2.0
+        after = np.maximum(alpha - factor * step, 1e-6)
+        if np.abs(after - alpha).max() < 1e-6 * alpha.max():
+            return np.asarray(after)
+        alpha = after
+    return np.asarray(alpha)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """How well topics complete held-out documents.
+
+    Attributes
+    ----------
+    alpha : ndarray of shape (k,)
+        Dirichlet parameters, their sum the best of those tried.
+    log_likelihood : float
+        Mean over the positions that were predicted.
+    n_tokens, n_documents : int
+    """
+
+    alpha: np.ndarray
+    log_likelihood: float
+    n_tokens: int
+    n_documents: int
+
+    @property
+    def perplexity(self) -> float:
+        """``exp(-log_likelihood)``."""
+        return float(np.exp(-self.log_likelihood))
+
+
+def complete(
+    engine: Engine,
+    topics: StoredColumns,
+    proportions: np.ndarray,
+    selection: Selection | None = None,
+    *,
+    alpha_sums: tuple[float, ...] = ALPHA_SUMS,
+    smoothing: float = COMPLETION_SMOOTHING,
+    seed: int = 0,
+) -> Completion:
+    """Complete documents with given topics.
+
+    Parameters
+    ----------
+    engine : Engine
+    topics : StoredColumns
+        (d, k), columns sum to one.
+    proportions : ndarray of shape (k,)
+        Mean shares of the topics.
+    selection : Selection, optional
+        The documents.
+    alpha_sums : tuple of float
+        Sums of the Dirichlet parameters that are tried; the best one counts.
+    smoothing : float
+        Share of the unigram distribution that is mixed into every topic.
+    seed : int
+        Of the halves.
+    """
+    proportions = np.maximum(proportions, 1e-6)
+    proportions = proportions / proportions.sum()
+    pass_ = CompletionPass(
+        engine.corpus.n_words, selection, topics=topics, n_topics=len(proportions), alpha=proportions,
+        unigram=unigram_of(engine), smoothing=smoothing, alpha_sums=alpha_sums, seed=seed,
+    )  # fmt: skip
+    sums: Mapping[str, Any] = engine.run(pass_).sums
+    tokens = max(float(sums["tokens"]), 1.0)
+    values = np.asarray(sums["log_likelihood"]) / tokens
+    best = int(np.argmax(values))
+    return Completion(
+        alpha_sums[best] * proportions, float(values[best]), int(tokens), int(sums["documents"])
+    )

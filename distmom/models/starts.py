@@ -1,0 +1,262 @@
+"""Where the polish of topics starts: topics from a decomposed tensor or from anchor words, on frequent words.
+
+Moments are of words that neither few nor most documents have, with counts capped, as real text repeats a rare
+word more often than any topic says, and with every word scaled by ``D^(-1/2)``, D its share of all documents'
+words, so that no common word rules the second moment. One set of sums serves every start: the Dirichlet shift
+of alpha0 is applied to the small moments, and anchor words need the second alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from distmom.engine import Engine, Selection, StoredColumns
+from distmom.engine.directory import load_sums
+from distmom.engine.state import SLAB_ROWS, release_maps
+from distmom.engine.tall import read_rows
+from distmom.errors import UsageError
+from distmom.linalg.anchors import select_anchors, simplex_weights
+from distmom.models.core import (
+    Basis,
+    CoreSettings,
+    Words,
+    basis_passes,
+    find_components,
+    fit_basis,
+    load_moments,
+)
+from distmom.moments.dirichlet import proportions, topic_factor
+
+
+@dataclass(frozen=True)
+class Start:
+    """Topics to start from.
+
+    Attributes
+    ----------
+    name : str
+        "tensor" with its alpha0, or "anchors".
+    topics : StoredColumns
+        (d, k), columns sum to one; zero at words that the moments do not see.
+    proportions : ndarray of shape (k,)
+        Shares of the topics in the corpus, as the moments have them; sum to one.
+    alpha0 : float or None
+    diagnostics : dict
+        JSON values.
+    """
+
+    name: str
+    topics: StoredColumns
+    proportions: np.ndarray
+    alpha0: float | None
+    diagnostics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TopicMoments:
+    """Committed moments of a corpus in a basis.
+
+    Attributes
+    ----------
+    settings : CoreSettings
+    words : Words
+    basis : Basis
+    selection : Selection or None
+    directory : str
+        Of the committed sums.
+    """
+
+    settings: CoreSettings
+    words: Words
+    basis: Basis
+    selection: Selection | None
+    directory: str
+
+
+def moment_words(
+    engine: Engine, n_components: int, min_df: float, max_df: float, scaled: bool
+) -> tuple[Words, np.ndarray]:
+    """Choose the words of the moments.
+
+    Parameters
+    ----------
+    engine : Engine
+    n_components : int
+    min_df, max_df : float
+        Shares of the documents that a word is in, at least and at most.
+    scaled : bool
+        Scale words by ``D^(-1/2)``, D with a floor of the mean.
+
+    Returns
+    -------
+    words : Words
+    numbers : ndarray of shape (n_words,), int32
+        Number of each word of the corpus among them, -1 for the others.
+
+    Raises
+    ------
+    UsageError
+        If too few words are left.
+    """
+    corpus = engine.corpus
+    frequency = np.asarray(corpus.document_frequency, np.float64)
+    n = max(1, corpus.n_documents)
+    kept = (frequency >= max(1.0, min_df * n)) & (frequency <= max_df * n)
+    n_kept = int(kept.sum())
+    if n_kept < n_components:
+        raise UsageError(
+            f"n_components={n_components} needs as many words, but only {n_kept} of {corpus.n_words} are in at "
+            f"least {min_df:g} and at most {max_df:g} of the documents: change min_df or max_df"
+        )
+    numbers = np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
+    scale = None
+    if scaled:
+        share = frequency[kept] / frequency[kept].sum()
+        scale = engine.put(1.0 / np.sqrt(share + 1.0 / n_kept)[:, None])
+    every = n_kept == corpus.n_words
+    return Words(n_kept, None if every else engine.put(numbers), scale), numbers
+
+
+def fit_moments(
+    engine: Engine, settings: CoreSettings, words: Words, selection: Selection | None
+) -> TopicMoments:
+    """Run the passes that give the moments in a basis."""
+    basis = fit_basis(engine, settings, words, selection)
+    pass_, slices = basis_passes(engine, settings, words, basis, selection)
+    if slices is not None:
+        raise UsageError(
+            f"the third moment of {basis.rank} columns does not fit a worker: raise the memory limit or lower "
+            "n_components or n_oversamples"
+        )
+    directory = engine.run(replace(pass_, mean=True)).directory
+    return TopicMoments(settings, words, basis, selection, directory)
+
+
+def tensor_start(engine: Engine, moments: TopicMoments, numbers: np.ndarray, alpha0: float) -> Start:
+    """Decompose the third moment at some alpha0 (tensor paper, theorem 3.5)."""
+    settings = replace(moments.settings, alpha0=alpha0)
+    core = find_components(engine, settings, moments.basis, (moments.directory,), None)
+    # Deflated or not, an eigenvector and its negative are one.
+    unwhiten = topic_factor(alpha0) * (core.B @ (core.V * core.eigenvalues))
+    shares = proportions(core.eigenvalues, alpha0)
+
+    def rows(q: np.ndarray, first: int) -> np.ndarray:
+        return np.asarray(q @ unwhiten)
+
+    topics, negative = _store_topics(engine, moments, numbers, rows, unwhiten.shape[1])
+    total = float(shares.sum())
+    return Start(
+        f"tensor-{alpha0:g}",
+        topics,
+        shares / total if total > 0 else np.full(len(shares), 1.0 / len(shares)),
+        alpha0,
+        {
+            **core.diagnostics,
+            **core.lengths,
+            "spectrum": [float(x) for x in core.spectrum],
+            "sum_proportions": total,
+            "negative_mass": [float(x) for x in negative],
+        },
+    )
+
+
+def anchor_start(
+    engine: Engine, moments: TopicMoments, numbers: np.ndarray, vocabulary: list[str], min_df: float
+) -> Start:
+    """Find anchor words in the second moment and the topics they span (see `distmom.linalg.anchors`).
+
+    Parameters
+    ----------
+    engine : Engine
+    moments : TopicMoments
+    numbers : ndarray of shape (n_words,), int32
+    vocabulary : list of str
+        All words of the corpus, to name the anchors.
+    min_df : float
+        Share of the documents that an anchor word is in at least.
+    """
+    settings, corpus = moments.settings, engine.corpus
+    kept = np.flatnonzero(numbers >= 0)
+    frequency = np.asarray(corpus.document_frequency)[kept]
+    candidates = np.flatnonzero(frequency >= min_df * corpus.n_documents)
+    if len(candidates) < settings.n_states:
+        candidates = np.argsort(-frequency, kind="stable")[: max(settings.n_states, len(kept) // 2)]
+    with threadpool_limits(limits=1):
+        found = load_moments((moments.directory,), settings.kind, moments.basis.matrix)
+        mean = np.maximum(np.asarray(load_sums(moments.directory)[0]["mean"]), 0.0)
+        stored = np.asarray(read_rows(moments.basis.matrix, slice(0, len(kept))), np.float64)
+        scale = 1.0 if moments.words.scale is None else np.asarray(moments.words.scale.load())
+        # Row w of D E2 D is Q_w (Q'D E2 D Q) Q', so that distances can be taken without the last factor.
+        rows = (stored / scale) @ found.m2 / np.where(mean > 0.0, mean, 1.0)[:, None] / scale
+        anchors = select_anchors(rows, settings.n_states, candidates)
+        weights = simplex_weights(rows, rows[anchors])
+    joint = weights * mean[:, None]
+    shares = joint.sum(axis=0)
+
+    def of_rows(q: np.ndarray, first: int) -> np.ndarray:
+        return np.asarray(joint[first : first + len(q)])
+
+    topics, _ = _store_topics(engine, moments, numbers, of_rows, settings.n_states)
+    return Start(
+        "anchors",
+        topics,
+        shares / shares.sum(),
+        None,
+        {**found.lengths, "anchors": [vocabulary[i] for i in kept[anchors]]},
+    )
+
+
+def _store_topics(
+    engine: Engine,
+    moments: TopicMoments,
+    numbers: np.ndarray,
+    rows_of: Callable[[np.ndarray, int], np.ndarray],
+    k: int,
+) -> tuple[StoredColumns, np.ndarray]:
+    """Store topics over all words, negative entries clipped and columns scaled to sum to one.
+
+    Parameters
+    ----------
+    rows_of : callable
+        Called with rows of Q (over the scale of the words, so that a product with them is of plain words) and
+        the number of the first one; returns rows of the topics.
+
+    Returns
+    -------
+    topics : StoredColumns
+    negative : ndarray of shape (k,)
+        Share of every topic's absolute mass that was negative.
+    """
+    n_moment, scale = moments.words.n_words, moments.words.scale
+
+    def slabs() -> Any:
+        for start in range(0, n_moment, SLAB_ROWS):
+            part = slice(start, min(start + SLAB_ROWS, n_moment))
+            q = np.asarray(read_rows(moments.basis.matrix, part), np.float64)
+            if scale is not None:
+                # What is stored is scaled once, and so are the moments.
+                q = q / np.asarray(scale.load()[part]) ** 2
+            yield part, rows_of(q, start)
+
+    positive, negative = np.zeros(k), np.zeros(k)
+    for _, values in slabs():
+        positive += np.maximum(values, 0.0).sum(axis=0)
+        negative -= np.minimum(values, 0.0).sum(axis=0)
+    divisor = np.where(positive > 0.0, positive, 1.0)
+    with engine.directory.writer(moments.settings.dtype, len(numbers) * k, k) as writer:
+        done = 0
+        for part, values in slabs():
+            upto = int(np.searchsorted(np.maximum.accumulate(numbers), part.stop - 1)) + 1
+            if part.stop == n_moment:
+                upto = len(numbers)
+            whole = np.zeros((upto - done, k), moments.settings.dtype)
+            whole[numbers[done:upto] >= 0] = np.maximum(values, 0.0) / divisor
+            writer.append(whole)
+            done = upto
+    release_maps()
+    return StoredColumns((writer.stored,)), negative / np.maximum(positive + negative, 1e-300)

@@ -1,0 +1,492 @@
+"""Topic models from moments: a start by tensor or anchor words, a few passes of polish, and shares of documents.
+
+Sources: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+theorems 3.1 and 3.5; Arora et al., "A Practical Algorithm for Topic Modeling with Provable Guarantees".
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.sparse import csr_array
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.engine import Engine, Observer, Selection, open_engine, open_executor
+from distmom.errors import NumericalError, StoreError, UsageError
+from distmom.linalg import METHODS
+from distmom.models.artifact import check_target, load_arrays, load_names, load_record, save_model
+from distmom.models.core import THIRD_MOMENTS, CoreSettings
+from distmom.models.inputs import checked_rows
+from distmom.models.polish import (
+    COMPLETION_SMOOTHING,
+    ETA,
+    POLISHES,
+    Completion,
+    Topics,
+    complete,
+    polish,
+    start_topics,
+)
+from distmom.models.starts import Start, TopicMoments, anchor_start, fit_moments, moment_words, tensor_start
+from distmom.models.tall import to_columns
+from distmom.moments.shares import FULL_ITER, FULL_TOLERANCE, find_shares
+from distmom.moments.weighting import WEIGHTINGS, MomentKind
+
+STARTS = ("auto", "tensor", "anchors")
+#: sums of Dirichlet parameters that ``alpha0="auto"`` tries
+ALPHA0S = (0.3, 1.0, 5.0)
+#: documents on which starts are chosen at most, and the largest share of the corpus
+HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 5_000, 0.1
+#: documents that a start is polished on before it is chosen, at most
+TRIAL_DOCUMENTS = 50_000
+#: documents that tell the sum of the Dirichlet parameters where nothing is chosen
+ALPHA_DOCUMENTS = 2_000
+#: share of the documents that an anchor word is in at least
+ANCHOR_DF = 0.01
+
+
+class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Base of the topic models; see `SpectralLDA`."""
+
+    #: how topics are polished unless a parameter says so
+    _how: ClassVar[str] = "em"
+
+    def fit(self, X: Any, y: Any = None) -> TopicModel:
+        """Fit arrays in memory.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_documents, n_words)
+            Counts, not negative.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+        """
+        return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, type(self).__name__)))
+
+    def fit_corpus(
+        self,
+        corpus: Corpus | MemoryCorpus,
+        *,
+        client: Any = None,
+        run: str | os.PathLike[str] | None = None,
+        memory_limit: int | None = None,
+        observer: Observer | None = None,
+    ) -> TopicModel:
+        """Fit a corpus out of core.
+
+        Parameters
+        ----------
+        corpus : Corpus or MemoryCorpus
+        client : distributed.Client or Executor, optional
+            Where passes run; this process when absent. It is left open.
+        run : path-like, optional
+            Directory of states and committed passes; a fit on the same directory goes on after the last
+            committed pass. A temporary one when absent.
+        memory_limit : int, optional
+            Bytes that one worker may use.
+        observer : callable, optional
+            Receives the engine's events.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If parameters and corpus do not go together.
+        NumericalError
+            If the moments do not carry the number of topics asked for.
+        """
+        started = time.monotonic()
+        self.check(corpus)
+        with (
+            open_executor(client) as executor,
+            open_engine(corpus, run, executor, memory_limit, observer) as engine,
+        ):
+            self._fit(engine)
+            self.timings_ = [vars(t) for t in engine.timings]
+            self.spent_ = engine.spent
+            self.fit_seconds_ = time.monotonic() - started
+        return self
+
+    def check(self, corpus: Corpus | MemoryCorpus) -> None:
+        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
+        choices = {
+            "start": STARTS, "weighting": WEIGHTINGS, "decomposition": METHODS, "third_moment": THIRD_MOMENTS,
+            "polish": POLISHES, "precision": ("single", "double"), "decompose_on": ("scheduler", "client"),
+        }  # fmt: skip
+        for name, allowed in choices.items():
+            value = getattr(self, name, allowed[0])
+            if value not in allowed:
+                raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+        bounds = {"n_components": 1, "n_polish": 0, "max_count": 1, "n_power_iter": 0, "n_oversamples": 0}
+        for name, least in bounds.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{name}: expected at least {least}, got {value}")
+        if not 0.0 <= self.min_df <= self.max_df <= 1.0:
+            raise UsageError(
+                f"min_df, max_df: expected 0 <= min_df <= max_df <= 1, got {self.min_df}, {self.max_df}"
+            )
+        if not self.eta > 0.0:
+            raise UsageError(f"eta: expected more than 0, got {self.eta}")
+        for value in self._alpha0s():
+            if not (0.0 <= value < math.inf):
+                raise UsageError(f"alpha0: expected a number from 0 on, or 'auto', got {value}")
+        if corpus.n_documents < 2 or corpus.n_words < 1:
+            raise UsageError(f"a corpus of {corpus.n_documents} documents has no topics")
+
+    # How it is fitted
+
+    def _alpha0s(self) -> tuple[float, ...]:
+        alpha0 = getattr(self, "alpha0", 0.0)
+        if alpha0 == "auto":
+            return ALPHA0S
+        try:
+            return (float(alpha0),)
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"alpha0: expected a number from 0 on, or 'auto', got {alpha0!r}") from error
+
+    def _settings(self, k: int) -> CoreSettings:
+        kind = MomentKind("distinct", self.weighting, binary=False, max_count=self.max_count)
+        return CoreSettings(
+            n_states=k,
+            kind=kind,
+            n_oversamples=max(20, k // 2) if self.n_oversamples is None else self.n_oversamples,
+            n_power_iter=self.n_power_iter,
+            decomposition=self.decomposition,
+            third_moment="full",
+            seed=self.random_state,
+            single_precision=self.precision == "single",
+            lower=True,
+            decompose_on=self.decompose_on,
+        )
+
+    def _fit(self, engine: Engine) -> None:
+        corpus = engine.corpus
+        self.vocabulary_ = list(corpus.vocabulary)
+        self.n_features_in_ = corpus.n_words
+        self.settings_ = dict(corpus.settings)
+        self.n_documents_ = corpus.n_documents
+        self.document_frequency_ = np.asarray(corpus.document_frequency)
+        frequency = np.asarray(corpus.word_frequency, np.float64) + 0.1
+        self.unigram_ = (frequency / frequency.sum()).astype(np.float32)
+        self.selection_: dict[str, Any] | None = None
+        how = getattr(self, "polish", self._how)
+        trials = self._trials()
+        held = held_out(corpus, self.random_state) if len(trials) > 1 else None
+        rest = None if held is None else replace(held, heldout=False)
+        words, numbers = moment_words(engine, self.n_components, self.min_df, self.max_df, self.scale_words)
+        moments = fit_moments(engine, self._settings(self.n_components), words, rest)
+        starts = self._starts(engine, moments, numbers, trials)
+        completion = None
+        if held is None:
+            start, topics = starts[0], start_topics(starts[0].topics, starts[0].proportions)
+            left = self.n_polish
+        else:
+            start, topics, completion = self._choose(engine, starts, how, held)
+            left = max(0, self.n_polish - 1)
+        if left:
+            topics = polish(engine, topics, how, left, eta=self.eta)
+        self.start_ = start.name
+        self.diagnostics_ = {
+            **start.diagnostics,
+            "start": start.name,
+            "alpha0": start.alpha0,
+            "n_moment_words": words.n_words,
+            "log_likelihoods": list(topics.log_likelihoods),
+        }
+        self.components_ = np.array(to_columns(topics.matrix).T)
+        self.weights_ = topics.shares
+        self.alpha_ = self._final_alpha(engine, topics, completion)
+
+    def _trials(self) -> list[float | None]:
+        """Return the starts to be tried: an alpha0 of the tensor, or None for anchor words."""
+        start = getattr(self, "start", "tensor")
+        tensors: list[float | None] = [] if start == "anchors" else list(self._alpha0s())
+        return tensors if start == "tensor" else [*tensors, None]
+
+    def _starts(
+        self, engine: Engine, moments: TopicMoments, numbers: np.ndarray, trials: list[float | None]
+    ) -> list[Start]:
+        found: list[Start] = []
+        errors: list[NumericalError] = []
+        for alpha0 in trials:
+            try:
+                if alpha0 is None:
+                    found.append(anchor_start(engine, moments, numbers, self.vocabulary_, ANCHOR_DF))
+                else:
+                    found.append(tensor_start(engine, moments, numbers, alpha0))
+            except NumericalError as error:
+                errors.append(error)
+        if not found:
+            raise errors[0]
+        return found
+
+    def _choose(
+        self, engine: Engine, starts: list[Start], how: str, held: Selection
+    ) -> tuple[Start, Topics, Completion]:
+        """Polish every start by one pass and keep the one that completes held-out documents best."""
+        n = engine.corpus.n_documents
+        trial = replace(held, heldout=False)
+        if n > TRIAL_DOCUMENTS:
+            trial = Selection(TRIAL_DOCUMENTS / n, heldout=True, seed=held.seed, offset=held.fraction)
+        tried: list[tuple[Start, Topics, Completion]] = []
+        for start in starts:
+            topics = start_topics(start.topics, start.proportions)
+            if self.n_polish:
+                topics = polish(engine, topics, how, 1, trial, self.eta)
+            tried.append((start, topics, complete(engine, topics.matrix, topics.shares, held)))
+        best = max(tried, key=lambda t: t[2].log_likelihood)
+        self.selection_ = {
+            "start": best[0].name,
+            "n_held_out": best[2].n_documents,
+            "perplexity": {start.name: completion.perplexity for start, _, completion in tried},
+        }
+        return best
+
+    def _final_alpha(self, engine: Engine, topics: Topics, completion: Completion | None) -> np.ndarray:
+        """Return the Dirichlet parameters that new documents are read with."""
+        if getattr(self, "polish", self._how) == "vb" and self.n_polish:
+            return topics.alpha
+        shares = np.maximum(topics.shares, 1e-6)
+        shares = shares / shares.sum()
+        if completion is None:
+            n = max(1, engine.corpus.n_documents)
+            some = Selection(min(1.0, ALPHA_DOCUMENTS / n), heldout=True, seed=self.random_state)
+            completion = complete(engine, topics.matrix, shares, some)
+        return np.asarray(completion.alpha.sum() * shares)
+
+    # Using a fitted model
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Return the shares of the topics in documents, (n_documents, n_components) float32; rows sum to one."""
+        check_is_fitted(self, "components_")
+        block = self._block(X)
+        shape = (block.n_documents, len(self.alpha_))
+        shares = np.full(shape, 1.0 / shape[1], np.float32)
+        words = block.words
+        topics = np.ascontiguousarray(self.components_.T, dtype=np.float32)
+        find_shares(
+            words.indptr, words.indices, words.data.astype(np.float64), topics, self.unigram_,
+            COMPLETION_SMOOTHING, self.alpha_, True, FULL_ITER, FULL_TOLERANCE, shares, np.empty_like(shares),
+        )  # fmt: skip
+        return shares
+
+    def topics(self, n_top: int = 10) -> list[dict[str, Any]]:
+        """Return the most probable words of every topic, topics by falling share of the corpus.
+
+        Returns
+        -------
+        list of dict
+            Keys ``state``, ``weight``, ``words``, a list of (word, probability), and ``labels``, an empty list.
+        """
+        check_is_fitted(self, "components_")
+        found = []
+        for h in np.argsort(-self.weights_, kind="stable"):
+            row = self.components_[h]
+            order = np.lexsort((np.arange(len(row)), -row))[:n_top]
+            words = [(self.vocabulary_[i], float(row[i])) for i in order if row[i] > 0]
+            found.append({"state": int(h), "weight": float(self.weights_[h]), "words": words, "labels": []})
+        return found
+
+    def _block(self, X: Any) -> Block:
+        X = checked_rows(X, 0, type(self).__name__)
+        if X.shape[1] != self.n_features_in_:
+            raise UsageError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
+                "features as input"
+            )
+        if X.shape[0] == 0:
+            return Block(csr_array((0, X.shape[1]), dtype=np.int32), csr_array((0, 0), dtype=np.uint8), 0)
+        return MemoryCorpus(X, shard_documents=X.shape[0]).read_shard(0)
+
+    # On disk
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the model as a directory of arrays and JSON.
+
+        Raises
+        ------
+        UsageError
+            If the path exists, and is not a model or ``overwrite`` is not given.
+        """
+        check_is_fitted(self, "components_")
+        check_target(Path(path).absolute(), overwrite)
+        arrays = {
+            "topics": self.components_.T,
+            "weights": self.weights_,
+            "alpha": self.alpha_,
+            "unigram": self.unigram_,
+            "document_frequency": self.document_frequency_,
+        }
+        record = {
+            "model": type(self).__name__,
+            "parameters": self.get_params(),
+            "settings": self.settings_,
+            "n_documents": self.n_documents_,
+            "diagnostics": self.diagnostics_,
+            "selection": self.selection_,
+            "timings": self.timings_,
+            "spent": self.spent_,
+            "fit_seconds": self.fit_seconds_,
+        }
+        save_model(path, record, arrays, self.vocabulary_, [], overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TopicModel:
+        """Read a model; UsageError if there is none of this class, StoreError if it is damaged."""
+        record = load_record(path)
+        if record.get("model") != cls.__name__:
+            raise UsageError(f"{path}: a model of class {record.get('model')}, expected {cls.__name__}")
+        try:
+            arrays = load_arrays(path, record)
+            model = cls(**record["parameters"])
+            model.vocabulary_, _ = load_names(path, record)
+            model.components_, model.weights_ = arrays["topics"].T, arrays["weights"]
+            model.alpha_, model.unigram_ = arrays["alpha"], arrays["unigram"]
+            model.document_frequency_ = arrays["document_frequency"]
+            model.n_features_in_ = len(model.unigram_)
+            for name in (
+                "settings",
+                "n_documents",
+                "diagnostics",
+                "selection",
+                "timings",
+                "spent",
+                "fit_seconds",
+            ):
+                setattr(model, name + "_", record[name])
+            model.start_ = record["diagnostics"]["start"]
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise StoreError(
+                f"{Path(path) / 'model.json'}: not a whole model description: {error!r}"
+            ) from error
+        return model
+
+
+class SpectralLDA(TopicModel):
+    """Topics of documents that mix them, by moments of orders one to three and a few passes of polish.
+
+    Parameters
+    ----------
+    n_components : int
+        Topics.
+    alpha0 : float or "auto"
+        Sum of the Dirichlet parameters that the moments are corrected for. ``auto`` tries a few and keeps the one
+        whose topics, polished by one pass, complete held-out documents best.
+    start : {"auto", "tensor", "anchors"}
+        Decompose the third moment, take anchor words of the second, or try both as with ``alpha0="auto"``.
+    n_polish : int
+        Passes of polish; 0 leaves the topics as the moments have them, zero at words they do not see.
+    polish : {"em", "vb"}
+        EM for shares of largest posterior, or variational Bayes, which takes twice the time.
+    min_df, max_df : float
+        Shares of the documents that a word is in, for the moments to see it. Polish sees all words.
+    max_count : int or None
+        Largest count of a word in a document that the moments see.
+    scale_words : bool
+        Scale words in the moments by the inverse root of their frequency.
+    weighting : {"tokens", "length", "document", "pooled"}
+        How much each document counts in the moments (see `distmom.moments.weighting`).
+    eta : float
+        What polish adds to the count of every word in every topic.
+    decomposition : {"joint", "power", "power-stop", "flatten", "jennrich"}
+        Method for the whitened third moment.
+    n_oversamples : int or None
+        Columns of the sketch beyond the topics; None: the half of them, 20 at least.
+    n_power_iter : int
+        Power passes of the sketch.
+    precision : {"single", "double"}
+        Type in which blocks are multiplied; sums of moments are double in any case.
+    decompose_on : {"scheduler", "client"}
+        Where the tensor is decomposed when there is a cluster.
+    random_state : int
+        Seed.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_words)
+        Word probabilities of the topics, rows sum to one.
+    alpha_ : ndarray of shape (n_components,)
+        Dirichlet parameters that documents are read with.
+    weights_ : ndarray of shape (n_components,)
+        Shares of the topics in the corpus.
+    start_ : str
+        The start that was taken.
+    selection_ : dict or None
+        Held-out perplexity of every start that was tried.
+    diagnostics_ : dict
+    vocabulary_ : list of str
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> topics = rng.dirichlet(np.full(30, 0.1), 3)
+    >>> X = np.stack([rng.multinomial(60, rng.dirichlet([0.2] * 3) @ topics) for _ in range(500)])
+    >>> model = SpectralLDA(3).fit(X)
+    >>> model.components_.shape, model.transform(X).shape
+    ((3, 30), (500, 3))
+    """
+
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        alpha0: float | str = "auto",
+        start: str = "auto",
+        n_polish: int = 4,
+        polish: str = "em",
+        min_df: float = 0.005,
+        max_df: float = 0.5,
+        max_count: int | None = 2,
+        scale_words: bool = True,
+        weighting: str = "tokens",
+        eta: float = ETA,
+        decomposition: str = "joint",
+        n_oversamples: int | None = None,
+        n_power_iter: int = 4,
+        precision: str = "single",
+        decompose_on: str = "scheduler",
+        random_state: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.alpha0 = alpha0
+        self.start = start
+        self.n_polish = n_polish
+        self.polish = polish
+        self.min_df = min_df
+        self.max_df = max_df
+        self.max_count = max_count
+        self.scale_words = scale_words
+        self.weighting = weighting
+        self.eta = eta
+        self.decomposition = decomposition
+        self.n_oversamples = n_oversamples
+        self.n_power_iter = n_power_iter
+        self.precision = precision
+        self.decompose_on = decompose_on
+        self.random_state = random_state
+
+
+def held_out(corpus: Corpus | MemoryCorpus, seed: int) -> Selection:
+    """Return the documents on which starts are chosen."""
+    share = min(HELD_OUT_SHARE, HELD_OUT_DOCUMENTS / max(1, corpus.n_documents))
+    return Selection(share, heldout=True, seed=seed)

@@ -1,0 +1,44 @@
+"""In how many documents some words are, and are together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from distmom.compiled import compiled
+from distmom.corpus import Block
+from distmom.engine.passes import Pass, Rows
+from distmom.engine.sums import Sums, SumSpec
+
+
+@compiled
+def _add_pairs(indptr: Any, indices: Any, out: Any) -> None:
+    """Count every pair of words of every document, a word with itself too, in the upper triangle."""
+    for i in range(indptr.shape[0] - 1):
+        for p in range(indptr[i], indptr[i + 1]):
+            row = out[indices[p]]
+            for q in range(p, indptr[i + 1]):
+                row[indices[q]] += 1.0
+
+
+@dataclass(frozen=True)
+class CooccurrencePass(Pass):
+    """Count documents by pairs of words; to be used with the ``vocabulary`` of the words asked for.
+
+    Notes
+    -----
+    Sums: ``pairs`` (n_words, n_words), upper triangle with the documents of each word on the diagonal;
+    ``documents`` ().
+    """
+
+    @property
+    def name(self) -> str:
+        return "coherence"
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"pairs": SumSpec((self.n_words, self.n_words)), "documents": SumSpec(())}
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        _add_pairs(block.words.indptr, block.words.indices, sums["pairs"])
+        sums["documents"] += block.n_documents
+        return None

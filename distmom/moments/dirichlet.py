@@ -1,0 +1,86 @@
+"""Moments of topics whose shares in a document follow a Dirichlet law.
+
+With E2, E3 the moments over pairs and triples of distinct positions, topics mu_i, Dirichlet parameters alpha_i
+and their sum alpha0 (tensor paper, theorem 3.5; ECA paper, section 4.3):
+
+    M2 = E2 - a M1 M1'                              = sum_i alpha_i / (alpha0 (alpha0 + 1)) mu_i mu_i'
+    M3 = E3 - b sym3(E2 (x) M1) + c M1 (x) M1 (x) M1
+                                         = sum_i 2 alpha_i / (alpha0 (alpha0 + 1) (alpha0 + 2)) mu_i^(x)3
+
+a = alpha0 / (alpha0 + 1), b = alpha0 / (alpha0 + 2), c = 2 a b; alpha0 = 0 is the model of one topic a
+document, and alpha0 = inf gives central moments.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from distmom.errors import UsageError
+
+
+def shifts(alpha0: float) -> tuple[float, float, float]:
+    """Return a, b and c; UsageError unless ``0 <= alpha0``."""
+    if not alpha0 >= 0.0:
+        raise UsageError(f"alpha0: expected a number from 0 on, got {alpha0}")
+    if math.isinf(alpha0):
+        return 1.0, 1.0, 2.0
+    a, b = alpha0 / (alpha0 + 1.0), alpha0 / (alpha0 + 2.0)
+    return a, b, 2.0 * a * b
+
+
+def second_moment(m1: np.ndarray, e2: np.ndarray, alpha0: float) -> np.ndarray:
+    """Return M2 from M1 (r,) and E2 (r, r)."""
+    a, _, _ = shifts(alpha0)
+    return np.asarray(e2 - a * np.outer(m1, m1))
+
+
+def third_moment(m1: np.ndarray, e2: np.ndarray, e3: np.ndarray, alpha0: float) -> np.ndarray:
+    """Return M3 from M1 (r,), E2 (r, r) and E3 (r, r, r)."""
+    _, b, c = shifts(alpha0)
+    if b == 0.0:
+        return np.asarray(e3)
+    mixed = np.multiply.outer(e2, m1)
+    out = e3 - b * mixed
+    out -= b * mixed.transpose(0, 2, 1)
+    out -= b * mixed.transpose(2, 1, 0)
+    out += c * np.multiply.outer(np.outer(m1, m1), m1)
+    return out
+
+
+def third_moment_slices(
+    m1: np.ndarray, e2: np.ndarray, slices: np.ndarray, directions: np.ndarray, alpha0: float
+) -> np.ndarray:
+    """Return M3(I, I, h_l) from M1, E2 and E3(I, I, h_l) in the same coordinates.
+
+    Parameters
+    ----------
+    m1 : ndarray of shape (k,)
+    e2 : ndarray of shape (k, k)
+    slices : ndarray of shape (k, k, m)
+    directions : ndarray of shape (k, m)
+        The h_l.
+    alpha0 : float
+    """
+    _, b, c = shifts(alpha0)
+    if b == 0.0:
+        return slices
+    along, across = m1 @ directions, e2 @ directions
+    out = slices - (b * e2[:, :, None] - c * np.outer(m1, m1)[:, :, None]) * along
+    mixed = b * across[:, None, :] * m1[None, :, None]
+    out -= mixed
+    out -= mixed.transpose(1, 0, 2)
+    return np.asarray(out)
+
+
+def topic_factor(alpha0: float) -> float:
+    """Return what ``lambda_i B v_i`` is to be multiplied with to be the topic mu_i."""
+    return (alpha0 + 2.0) / 2.0
+
+
+def proportions(eigenvalues: np.ndarray, alpha0: float) -> np.ndarray:
+    """Return ``alpha_i / alpha0`` from eigenvalues of the whitened third moment, 0 where one is not positive."""
+    usable = eigenvalues > 0.0
+    squares = np.where(usable, eigenvalues, 1.0) ** 2
+    return np.where(usable, 4.0 * (alpha0 + 1.0) / ((alpha0 + 2.0) ** 2 * squares), 0.0)

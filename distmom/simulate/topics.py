@@ -1,0 +1,117 @@
+"""Documents that mix topics (latent Dirichlet allocation): samples, and exact populations of tiny ones.
+
+A document draws shares ``theta ~ Dir(alpha)`` and each of its positions a word from ``phi theta``. The moments of
+theta are ``E prod theta_i^{n_i} = prod alpha_i^(n_i) / alpha0^(sum n_i)`` with rising factorials (ECA paper,
+lemma B.1), from which follow the probabilities of whole documents.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.errors import UsageError
+
+_MOST_PRODUCTS = 50_000_000
+
+
+class TopicPopulation:
+    """The population of documents of some topics.
+
+    Parameters
+    ----------
+    alpha : array_like of shape (k,)
+        Dirichlet parameters.
+    topics : array_like of shape (d, k)
+        Word distributions as columns.
+
+    Raises
+    ------
+    UsageError
+        If a parameter is not positive, or a column is no distribution.
+    """
+
+    def __init__(self, alpha: Sequence[float] | np.ndarray, topics: np.ndarray) -> None:
+        self.alpha = np.asarray(alpha, np.float64)
+        self.topics = np.asarray(topics, np.float64)
+        if self.topics.ndim != 2 or self.alpha.shape != self.topics.shape[1:]:
+            raise UsageError(f"alpha has shape {self.alpha.shape}, topics {self.topics.shape}")
+        if not (self.alpha > 0.0).all():
+            raise UsageError(f"alpha: expected positive numbers, got {self.alpha.min()}")
+        if self.topics.min() < 0.0 or not np.allclose(self.topics.sum(axis=0), 1.0, atol=1e-9):
+            raise UsageError("topics: expected columns that are not negative and sum to one")
+
+    @property
+    def n_words(self) -> int:
+        """Size of the vocabulary d."""
+        return len(self.topics)
+
+    def share_moment(self, exponents: Sequence[int]) -> float:
+        """Return ``E prod_i theta_i^{n_i}``."""
+        above = math.prod(
+            math.prod(a + j for j in range(n)) for a, n in zip(self.alpha, exponents, strict=True)
+        )
+        return float(above / math.prod(float(self.alpha.sum()) + j for j in range(sum(exponents))))
+
+    def enumerate(self, length: int) -> tuple[csr_array, np.ndarray]:
+        """Return every document of a length and its probability.
+
+        Returns
+        -------
+        counts : csr_array of shape (n, d), int64
+        probabilities : ndarray of shape (n,), float64
+        """
+        d, k = self.topics.shape
+        documents = np.array(list(itertools.combinations_with_replacement(range(d), length)), np.int64)
+        documents = documents.reshape(-1, length)
+        if len(documents) * k**length > _MOST_PRODUCTS:
+            raise UsageError(
+                f"{len(documents)} documents of {length} words and {k} topics are too many to count"
+            )
+        counts = np.zeros((len(documents), d), np.int64)
+        np.add.at(counts, (np.arange(len(documents))[:, None], documents), 1)
+        probabilities = np.zeros(len(documents))
+        for chosen in itertools.product(range(k), repeat=length):
+            product = np.ones(len(documents))
+            for position, topic in enumerate(chosen):
+                product *= self.topics[documents[:, position], topic]
+            probabilities += product * self.share_moment(np.bincount(chosen, minlength=k).tolist())
+        same = np.array([math.prod(map(math.factorial, row)) for row in counts.tolist()])
+        return csr_array(counts), probabilities * (math.factorial(length) / same)
+
+    def sample(
+        self, n_documents: int, lengths: int | np.ndarray, seed: int = 0
+    ) -> tuple[csr_array, np.ndarray]:
+        """Draw documents.
+
+        Parameters
+        ----------
+        n_documents : int
+        lengths : int or ndarray of shape (n_documents,)
+        seed : int
+
+        Returns
+        -------
+        counts : csr_array of shape (n_documents, d), int64
+        shares : ndarray of shape (n_documents, k)
+        """
+        rng = np.random.default_rng(seed)
+        sizes = np.broadcast_to(np.asarray(lengths, np.int64), (n_documents,))
+        shares = rng.dirichlet(self.alpha, n_documents)
+        k = len(self.alpha)
+        by_topic = rng.multinomial(sizes, shares)
+        owners, words = [], []
+        for topic in range(k):
+            owner = np.repeat(np.arange(n_documents), by_topic[:, topic])
+            owners.append(owner)
+            edges = np.cumsum(self.topics[:, topic])
+            drawn = np.searchsorted(edges / edges[-1], rng.random(len(owner)), side="right")
+            words.append(np.minimum(drawn, self.n_words - 1))
+        rows, columns = np.concatenate(owners), np.concatenate(words)
+        counts = csr_array((np.ones(len(rows), np.int64), (rows, columns)), shape=(n_documents, self.n_words))
+        counts.sum_duplicates()
+        return counts, shares
