@@ -39,6 +39,7 @@ for command in (
     fits.fit,
     fits.resume,
     models.predict,
+    models.transform,
     models.evaluate,
     models.topics,
     models.report,

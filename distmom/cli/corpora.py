@@ -156,6 +156,6 @@ def _like_model(path: str | None) -> SimpleNamespace | None:
     """Return the columns of a model that is stored at a path, if one is given."""
     if path is None:
         return None
-    from distmom.models import MultiLabelMoM
+    from distmom.models import load_model
 
-    return columns_of(MultiLabelMoM.load(path))
+    return columns_of(load_model(path))

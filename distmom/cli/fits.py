@@ -23,6 +23,7 @@ from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
 from distmom.corpus import open_corpus
 from distmom.errors import ClusterError, InputError, StoreError, UsageError
+from distmom.models import estimator
 from distmom.models.artifact import check_target
 
 
@@ -31,16 +32,16 @@ from distmom.models.artifact import check_target
 @model_options
 @memory_option
 @json_option
-def plan(corpus: str, memory_limit: int | None, as_json: bool, **options: Any) -> None:
+def plan(corpus: str, model_name: str, memory_limit: int | None, as_json: bool, **options: Any) -> None:
     """Tell passes, tasks and memory of a fit before anything runs.
 
     \b
     Example: distmom plan corpus -k 100 --memory-limit 2GiB
     """
-    from distmom.models import MultiLabelMoM
     from distmom.models.planning import plan_fit, plan_to_json
 
-    planned = plan_fit(MultiLabelMoM(**parameters(options)), open_corpus(corpus), memory_limit)
+    model = estimator(model_name)(**parameters(model_name, options))
+    planned = plan_fit(model, open_corpus(corpus), memory_limit)
     result = plan_to_json(planned)
     if as_json:
         click.echo(json.dumps(result))
@@ -51,8 +52,9 @@ def plan(corpus: str, memory_limit: int | None, as_json: bool, **options: Any) -
             f"{p.name:<10} {p.n_scans:>5} {p.n_tasks:>6} {p.n_slabs:>5} {p.task_bytes / 2**20:>10.0f} "
             f"{p.sums_bytes / 2**20:>9.1f}"
         )
-    whole = "added up whole" if result["third_moment"] == "full" else "by slices, in a pass of its own"
-    click.echo(f"third moment: {whole} (--third-moment {result['third_moment']})")
+    if model_name == "multilabel":
+        whole = "added up whole" if result["third_moment"] == "full" else "by slices, in a pass of its own"
+        click.echo(f"third moment: {whole} (--third-moment {result['third_moment']})")
     click.echo(
         f"in all: {result['n_scans']} scans, {result['n_tasks']} tasks, {result['worker_bytes'] / 2**20:.0f} MiB "
         f"a worker at most, {result['disk_bytes'] / 2**20:.0f} MiB of disk"
@@ -115,16 +117,17 @@ def floor(
 @cluster_options
 @json_option
 def fit(
-    corpus: str, model: str, run_path: str | None, overwrite: bool, workers: int | None, memory_limit: int | None,
-    scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+    corpus: str, model: str, model_name: str, run_path: str | None, overwrite: bool, workers: int | None,
+    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Fit a model to a corpus on a Dask cluster, or in this process with --workers 0.
 
     \b
     Examples: distmom fit corpus model -k 100
               distmom fit corpus model -k 50 --head posterior --scheduler tcp://host:8786
+              distmom fit corpus topics -k 50 --model lda
     """
-    run = runs.create(corpus, model, run_path, parameters(options), overwrite)
+    run = runs.create(corpus, model, run_path, model_name, parameters(model_name, options), overwrite)
     _run_fit(run, workers, memory_limit, scheduler, quiet, as_json)
 
 
@@ -151,10 +154,9 @@ def _run_fit(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    from distmom.models import MultiLabelMoM
     from distmom.models.planning import plan_fit, plan_to_json
 
-    model = MultiLabelMoM(**run.parameters)
+    model = estimator(run.model_name)(**run.parameters)
     try:
         with run.lock(), PassProgress(quiet=quiet) as progress:
             corpus = run.open_corpus()
@@ -190,6 +192,7 @@ def _run_fit(
         "off_diagonal_share",
         "mean_log_likelihood",
         "n_usable_eigenvalues",
+        "n_moment_words",
     )
     result.update({name: model.diagnostics_[name] for name in shown if name in model.diagnostics_})
     if "clipped_words" in model.diagnostics_:
@@ -202,7 +205,12 @@ def _run_fit(
             name: value if as_json or value <= 1 else f"{value:.1e} (says nothing: above 1)"
             for name, value in bounds.items()
         }
-    if model.selection_ is not None:
+    if model.selection_ is not None and "start" in model.selection_:
+        result["chosen"] = model.selection_["start"]
+        result["held_out_perplexity"] = {
+            name: round(value, 1) for name, value in model.selection_["perplexity"].items()
+        }
+    elif model.selection_ is not None:
         result["chosen"] = {name: round(w, 4) for name, w in model.selection_["weights"].items()}
         result["held_out"] = {
             name: {key: round(x, 4) for key, x in scores.items()}

@@ -21,6 +21,7 @@ from distmom.cli.progress import PassProgress
 from distmom.cli.shared import columns_of, open_source, open_workers, show
 from distmom.corpus import ingest
 from distmom.errors import UsageError
+from distmom.models import load_model
 from distmom.simulate import load_truth
 
 
@@ -42,10 +43,13 @@ def predict(
     \b
     Example: distmom predict model new-titles.tsv out --top 5
     """
-    from distmom.models import MultiLabelMoM
     from distmom.predict import predict_corpus
 
-    fitted = MultiLabelMoM.load(model)
+    fitted = load_model(model)
+    if not hasattr(fitted, "scorer_"):
+        raise UsageError(
+            f"{model}: a topic model has no labels; 'distmom transform' tells topics of documents"
+        )
     with (
         PassProgress(quiet=quiet) as progress,
         open_workers(workers, memory_limit, scheduler) as executor,
@@ -53,6 +57,40 @@ def predict(
     ):
         result = predict_corpus(
             fitted, corpus, out, top=top, client=executor, memory_limit=memory_limit, observer=progress,
+            overwrite=overwrite,
+        )  # fmt: skip
+    show(result, as_json)
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.argument("src", type=click.Path())
+@click.argument("out", type=LocalPath())
+@input_options
+@overwrite_option
+@cluster_options
+@json_option
+def transform(
+    model: str, src: str, out: str, overwrite: bool, workers: int | None, memory_limit: int | None,
+    scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Write the shares of topics in the documents of a corpus or file.
+
+    \b
+    Example: distmom transform model corpus out
+    """
+    from distmom.predict.shares import transform_corpus
+
+    fitted = load_model(model)
+    if hasattr(fitted, "scorer_"):
+        raise UsageError(f"{model}: not a topic model; 'distmom predict' ranks labels")
+    with (
+        PassProgress(quiet=quiet) as progress,
+        open_workers(workers, memory_limit, scheduler) as executor,
+        open_source(src, fitted, executor, options) as corpus,
+    ):
+        result = transform_corpus(
+            fitted, corpus, out, client=executor, memory_limit=memory_limit, observer=progress,
             overwrite=overwrite,
         )  # fmt: skip
     show(result, as_json)
@@ -85,16 +123,27 @@ def evaluate(
     model: str, src: str, head: str | None, auc_documents: int | None, propensity_a: float, propensity_b: float,
     truth: str | None, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Measure a model on labelled documents.
+    """Measure a model on documents: labels against those given, topics by perplexity and coherence.
 
     \b
     Example: distmom evaluate model test.tsv --labels subjects.txt
     """
     from distmom.evaluate.evaluation import evaluate_corpus
     from distmom.evaluate.recovery import score_recovery
-    from distmom.models import MultiLabelMoM
+    from distmom.evaluate.topics import evaluate_topics
 
-    fitted = MultiLabelMoM.load(model)
+    fitted = load_model(model)
+    if not hasattr(fitted, "scorer_"):
+        with (
+            PassProgress(quiet=quiet) as progress,
+            open_workers(workers, memory_limit, scheduler) as executor,
+            open_source(src, fitted, executor, options) as corpus,
+        ):
+            metrics = evaluate_topics(
+                fitted, corpus, client=executor, memory_limit=memory_limit, observer=progress
+            )
+        show(metrics, as_json)
+        return
     names = [name for name, _ in fitted.scorer_.heads]
     if head is not None and head not in names:
         raise UsageError(f"--head: expected one of {', '.join(names)}, got {head!r}")
@@ -118,14 +167,12 @@ def evaluate(
 )
 @json_option
 def topics(model: str, top: int, as_json: bool) -> None:
-    """Print words and labels of each latent state.
+    """Print words and labels of each latent state, or words of each topic.
 
     \b
     Example: distmom topics model --top 10
     """
-    from distmom.models import MultiLabelMoM
-
-    fitted = MultiLabelMoM.load(model)
+    fitted = load_model(model)
     if not hasattr(fitted, "components_"):
         raise UsageError(
             f"{model}: the model has no latent states: {fitted.diagnostics_.get('states_error', '')}"
@@ -152,7 +199,6 @@ def report(model: str, out: Path, metrics: Path | None, overwrite: bool) -> None
     Example: distmom report model report.html
     """
     from distmom.evaluate.report import write_report
-    from distmom.models import MultiLabelMoM
 
     if out.exists() and not overwrite:
         raise UsageError(f"{out}: exists; choose another path, or --overwrite")
@@ -162,7 +208,10 @@ def report(model: str, out: Path, metrics: Path | None, overwrite: bool) -> None
             shown = json.loads(metrics.read_text())
         except (OSError, ValueError) as error:
             raise UsageError(f"{metrics}: not the JSON of 'evaluate --json': {error}") from error
-    write_report(MultiLabelMoM.load(model), out, metrics=shown)
+    fitted = load_model(model)
+    if not hasattr(fitted, "scorer_"):
+        raise UsageError(f"{model}: reports are written of models with labels only")
+    write_report(fitted, out, metrics=shown)
     click.echo(str(out))
 
 
@@ -237,4 +286,5 @@ def _main_metrics(metrics: dict[str, float]) -> dict[str, float]:
 def _topic_line(topic: dict[str, Any]) -> str:
     words = " ".join(word for word, _ in topic["words"])
     labels = ", ".join(name for name, _ in topic["labels"])
-    return f"{topic['state']:>3}  {topic['weight']:.4f}  {words}  [{labels}]"
+    line = f"{topic['state']:>3}  {topic['weight']:.4f}  {words}"
+    return f"{line}  [{labels}]" if topic["labels"] else line

@@ -10,8 +10,10 @@ import click
 
 from distmom.corpus import FORMATS
 from distmom.corpus.storage import is_url
+from distmom.errors import UsageError
 from distmom.linalg import METHODS
-from distmom.models import HEADS
+from distmom.models import HEADS, MODELS, estimator
+from distmom.moments.weighting import WEIGHTINGS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,6 +33,20 @@ class Bytes(click.ParamType[int]):
         if match is None or match[2].lower() not in _UNITS:
             self.fail(f"expected a size such as 2GiB or 500MB, got {value!r}", param, ctx)
         return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+class Alpha0(click.ParamType[Any]):
+    """A number, or ``auto``."""
+
+    name = "number|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        if value == "auto":
+            return "auto"
+        try:
+            return float(value)
+        except ValueError:
+            return self.fail(f"expected a number or auto, got {value!r}", param, ctx)
 
 
 class DataFlowGroup(click.Group):
@@ -117,124 +133,120 @@ def input_options(command: F) -> F:
 
 
 def model_options(command: F) -> F:
-    """Add the parameters of the model."""
+    """Add the parameters of all models; what is not given is left to the model."""
     options = [
         click.option(
-            "-k",
-            "--n-components",
-            type=int,
-            default=100,
-            show_default=True,
-            help="Latent states; rank of the sketch.",
+            "-k", "--n-components", type=int, default=100, show_default=True,
+            help="Latent states or topics; rank of the sketch of heads.",
         ),
         click.option(
-            "--model",
-            "model_name",
-            type=click.Choice(["multilabel"]),
-            default="multilabel",
-            show_default=True,
+            "--model", "model_name", type=click.Choice(list(MODELS)), default="multilabel", show_default=True,
             help="Which model is fitted.",
         ),
         click.option(
-            "--head",
-            type=click.Choice(HEADS),
-            default="auto",
-            show_default=True,
-            help="How labels are scored.",
+            "--head", type=click.Choice(HEADS), help="How labels are scored. (multilabel) [default: auto]"
         ),
         click.option(
-            "--moments",
-            type=click.Choice(["paper", "distinct"]),
-            default="paper",
-            show_default=True,
-            help="Pairs of word positions with or without a position paired with itself.",
+            "--alpha0", type=Alpha0(),
+            help="Sum of the Dirichlet parameters that moments are corrected for, a number or auto. (lda) "
+            "[default: auto]",
         ),
         click.option(
-            "--weighting",
-            type=click.Choice(["pooled", "document", "length"]),
-            default="pooled",
-            show_default=True,
-            help="How much each document counts.",
+            "--start", type=click.Choice(["auto", "tensor", "anchors"]),
+            help="Start from the third moment, from anchor words, or from the better. (lda) [default: auto]",
         ),
         click.option(
-            "--length-scale",
-            type=float,
-            default=100.0,
-            show_default=True,
-            help="Length with a quarter of the largest weight, for --weighting length.",
+            "--n-polish", type=click.IntRange(min=0), help="Passes of polish. (topic models) [default: 4]"
         ),
         click.option(
-            "--decomposition",
-            type=click.Choice(list(METHODS)),
-            default="joint",
-            show_default=True,
-            help="Method for the third moment.",
+            "--polish", type=click.Choice(["em", "vb"]),
+            help="By EM or by variational Bayes. (lda, anchors) [default: em]",
         ),
         click.option(
-            "--third-moment",
-            type=click.Choice(["auto", "full", "slices"]),
-            default="auto",
-            show_default=True,
+            "--min-df", type=float,
+            help="Least share of the documents that a word of the moments is in. (topic models) [default: 0.005]",
+        ),
+        click.option(
+            "--max-df", type=float, help="Largest share of the same. (topic models) [default: 0.5]"
+        ),
+        click.option(
+            "--max-count", type=click.IntRange(min=1),
+            help="Largest count of a word in a document that the moments see. (topic models) [default: 2]",
+        ),
+        click.option(
+            "--moments", type=click.Choice(["paper", "distinct"]),
+            help="Pairs of word positions with or without a position paired with itself. (multilabel) "
+            "[default: paper]",
+        ),
+        click.option(
+            "--weighting", type=click.Choice(list(WEIGHTINGS)),
+            help="How much each document counts. [default: pooled; tokens for topic models]",
+        ),
+        click.option(
+            "--length-scale", type=float,
+            help="Length with a quarter of the largest weight, for --weighting length. (multilabel) "
+            "[default: 100]",
+        ),
+        click.option(
+            "--decomposition", type=click.Choice(list(METHODS)),
+            help="Method for the third moment. [default: joint]",
+        ),
+        click.option(
+            "--third-moment", type=click.Choice(["auto", "full", "slices"]),
             help="Add up all of the third moment, or a few slices of it in one more pass; auto takes slices "
-            "where the whole does not fit --memory-limit.",
+            "where the whole does not fit --memory-limit. (multilabel) [default: auto]",
         ),
         click.option(
-            "--n-oversamples",
-            type=click.IntRange(min=0),
-            default=None,
-            help="Columns of a sketch beyond its rank. [default: 10; k with distinct positions]",
+            "--n-oversamples", type=click.IntRange(min=0),
+            help="Columns of a sketch beyond its rank. [default: 10; k with distinct positions; k/2, at least 20, "
+            "for topic models]",
         ),
         click.option(
-            "--n-power-iter",
-            type=click.IntRange(min=0),
-            default=None,
-            help="Power passes of the word sketch. [default: 2; 6 with distinct positions]",
+            "--n-power-iter", type=click.IntRange(min=0),
+            help="Power passes of the word sketch. [default: 2; 6 with distinct positions; 4 for topic models]",
         ),
         click.option(
-            "--n-residual-passes",
-            type=click.IntRange(min=0),
-            default=None,
-            help="Residual passes of the linear head. [default: 2; 1 with auto]",
+            "--n-residual-passes", type=click.IntRange(min=0),
+            help="Residual passes of the linear head. (multilabel) [default: 2; 1 with auto]",
         ),
         click.option(
-            "--smoothing",
-            type=float,
-            default=0.1,
-            show_default=True,
-            help="Share of all documents' words mixed into the states when scoring.",
+            "--smoothing", type=float,
+            help="Share of all documents' words mixed into the states when scoring. (multilabel) [default: 0.1]",
         ),
         click.option(
-            "--propensity",
-            type=float,
-            default=0.0,
-            show_default=True,
-            help="Power of the inverse propensity on scores.",
+            "--propensity", type=float,
+            help="Power of the inverse propensity on scores. (multilabel) [default: 0]",
         ),
         click.option(
-            "--precision",
-            type=click.Choice(["single", "double"]),
-            default="single",
-            show_default=True,
-            help="Type in which blocks are multiplied; sums are double.",
+            "--precision", type=click.Choice(["single", "double"]),
+            help="Type in which blocks are multiplied; sums are double. [default: single]",
         ),
         click.option(
-            "--decompose-on",
-            type=click.Choice(["scheduler", "client"]),
-            default="scheduler",
-            show_default=True,
-            help="Where the tensor is decomposed when there is a cluster.",
+            "--decompose-on", type=click.Choice(["scheduler", "client"]),
+            help="Where the tensor is decomposed when there is a cluster. [default: scheduler]",
         ),
         click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers."),
-        click.option("--force", is_flag=True, help="Fit more states than the corpus can carry."),
-    ]
+        click.option(
+            "--force", is_flag=True, default=None, help="Fit more states than the corpus can carry. (multilabel)"
+        ),
+    ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
     return command
 
 
-def parameters(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of the estimator that options of `model_options` stand for."""
-    names = ("n_components", "head", "moments", "weighting", "length_scale", "decomposition", "third_moment",
-             "n_oversamples", "n_power_iter", "n_residual_passes", "smoothing", "propensity", "precision", "decompose_on",
-             "force")  # fmt: skip
-    return {**{name: options[name] for name in names}, "random_state": options["seed"]}
+def parameters(model: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return all parameters of a model, those that options of `model_options` gave and its own defaults.
+
+    Raises
+    ------
+    UsageError
+        If an option was given that the model does not have.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    given["random_state"] = given.pop("seed")
+    known: dict[str, Any] = estimator(model)().get_params()
+    for name in given:
+        if name not in known:
+            raise UsageError(f"--{name.replace('_', '-')}: not an option of --model {model}")
+    return known | given

@@ -14,6 +14,7 @@ from distmom.cli.shared import describe_corpus, show
 from distmom.corpus import open_corpus
 from distmom.corpus.storage import is_url
 from distmom.errors import StoreError, UsageError
+from distmom.models import load_model
 from distmom.models.artifact import load_record
 
 
@@ -28,18 +29,18 @@ def info(path: str, as_json: bool) -> None:
     """
     kind = _kind(path)
     if kind == "model":
-        from distmom.models import MultiLabelMoM
-
         place = Path(path)
         record = load_record(place)
-        model = MultiLabelMoM.load(place)
+        model = load_model(place)
+        heads = {"heads": [name for name, _ in model.scorer_.heads]} if hasattr(model, "scorer_") else {}
         result = {
             "kind": "model",
+            "model": record["model"],
             **{f"param {k}": v for k, v in record["parameters"].items()},
             "n_words": model.n_features_in_,
             "n_labels": len(model.label_names_),
             "n_documents": model.n_documents_,
-            "heads": [name for name, _ in model.scorer_.heads],
+            **heads,
             "fit_seconds": round(model.fit_seconds_, 2),
             "bytes": sum(f.stat().st_size for f in place.rglob("*") if f.is_file()),
         }
@@ -63,9 +64,7 @@ def verify(path: str, as_json: bool) -> None:
     problems: list[str] = []
     try:
         if kind == "model":
-            from distmom.models import MultiLabelMoM
-
-            MultiLabelMoM.load(path)
+            load_model(path)
         elif kind == "run":
             problems = runs.reopen(path).verify()
         else:

@@ -45,6 +45,8 @@ class Run:
     corpus, corpus_digest : str
     model : Path
         Where the model will be written.
+    model_name : str
+        Kind of the model, as `distmom.models.MODELS` names it.
     parameters : dict
         Of the model.
     overwrite : bool
@@ -57,6 +59,7 @@ class Run:
     corpus: str
     corpus_digest: str
     model: Path
+    model_name: str
     parameters: dict[str, Any]
     overwrite: bool
     temporary: bool
@@ -102,7 +105,9 @@ def _has_passes(path: Path) -> bool:
     return any((path / "passes").glob("*/DONE.json"))
 
 
-def create(corpus: str, model: str, run: str | None, parameters: dict[str, Any], overwrite: bool) -> Run:
+def create(
+    corpus: str, model: str, run: str | None, model_name: str, parameters: dict[str, Any], overwrite: bool
+) -> Run:
     """Begin a run, or take up the same one again.
 
     Raises
@@ -114,12 +119,15 @@ def create(corpus: str, model: str, run: str | None, parameters: dict[str, Any],
     check_target(target, overwrite)
     opened = open_corpus(corpus)
     path = Path(run).absolute() if run is not None else target.with_name(target.name + ".run")
-    begun = Run(path, opened.path, opened.digest, target, parameters, overwrite, run is None)
+    begun = Run(path, opened.path, opened.digest, target, model_name, parameters, overwrite, run is None)
     if (path / "run.json").exists() and _has_passes(path):
         old = reopen(path)
-        same = (old.corpus_digest, old.parameters) == (begun.corpus_digest, begun.parameters)
+        same = (old.corpus_digest, old.model_name, old.parameters) == (
+            begun.corpus_digest, begun.model_name, begun.parameters
+        )  # fmt: skip
         if not same:
             changed = [k for k in parameters if old.parameters.get(k) != parameters[k]] or ["corpus"]
+            changed = ["model"] if old.model_name != model_name else changed
             raise UsageError(
                 f"{path}: holds another run, which differs in {', '.join(changed)}; resume it with "
                 f"'distmom resume {path}', remove it, or give another --run"
@@ -132,6 +140,7 @@ def create(corpus: str, model: str, run: str | None, parameters: dict[str, Any],
         "corpus": begun.corpus,
         "corpus_digest": begun.corpus_digest,
         "model": str(begun.model),
+        "model_name": model_name,
         "parameters": parameters,
         "overwrite": overwrite,
         "temporary": begun.temporary,
@@ -150,7 +159,7 @@ def reopen(path: str | Path) -> Run:
         raise UsageError(f"{path}: was begun with other versions of {', '.join(differing)}; begin a new run")
     return Run(
         Path(path).absolute(), record["corpus"], record["corpus_digest"], Path(record["model"]),
-        record["parameters"], record["overwrite"], record["temporary"],
+        record["model_name"], record["parameters"], record["overwrite"], record["temporary"],
     )  # fmt: skip
 
 
@@ -164,7 +173,16 @@ def describe(path: str | Path) -> dict[str, Any]:
         if record["format"] != "distmom-run":
             raise KeyError("format")
         record["committed"] = sorted(p.parent.name for p in (Path(path) / "passes").glob("*/DONE.json"))
-        for key in ("corpus", "corpus_digest", "model", "parameters", "overwrite", "temporary", "versions"):
+        for key in (
+            "corpus",
+            "corpus_digest",
+            "model",
+            "model_name",
+            "parameters",
+            "overwrite",
+            "temporary",
+            "versions",
+        ):
             record[key]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{file}: not a readable run: {error}") from error

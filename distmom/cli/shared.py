@@ -23,6 +23,7 @@ from distmom.errors import UsageError
 
 if TYPE_CHECKING:
     from distmom.models import MultiLabelMoM
+    from distmom.models.topics import TopicModel
 
 
 @contextmanager
@@ -86,7 +87,7 @@ def check_source(src: str, format_: str | None, zero_based: bool | None) -> None
         )
 
 
-def columns_of(model: MultiLabelMoM) -> SimpleNamespace:
+def columns_of(model: MultiLabelMoM | TopicModel) -> SimpleNamespace:
     """Return what a corpus that goes with a model takes from it: words, labels, and how text is read."""
     return SimpleNamespace(
         vocabulary=model.vocabulary_, label_names=model.label_names_, settings=model.settings_
@@ -95,7 +96,7 @@ def columns_of(model: MultiLabelMoM) -> SimpleNamespace:
 
 @contextmanager
 def open_source(
-    src: str, model: MultiLabelMoM, executor: Executor, options: dict[str, Any]
+    src: str, model: MultiLabelMoM | TopicModel, executor: Executor, options: dict[str, Any]
 ) -> Iterator[Corpus]:
     """Open a corpus, or read a file with the model's vocabulary into a temporary one."""
     if is_url(src) or Path(src).is_dir():

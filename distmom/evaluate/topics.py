@@ -16,10 +16,11 @@ import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Observer, StoredColumns, open_engine, open_executor
-from distmom.errors import UsageError
 from distmom.models.polish import complete
 from distmom.models.topics import TopicModel
 from distmom.moments.cooccurrence import CooccurrencePass
+from distmom.predict.aligned import align
+from distmom.predict.pieces import in_pieces, stored_corpus
 
 
 def evaluate_topics(
@@ -38,7 +39,7 @@ def evaluate_topics(
     ----------
     model : TopicModel
     corpus : Corpus or MemoryCorpus
-        With the model's vocabulary.
+        Words that the model does not know are left out.
     n_top : int
         Words of every topic that coherence and diversity look at.
     seed : int
@@ -54,23 +55,19 @@ def evaluate_topics(
     dict of str to float
         ``perplexity``, ``log_likelihood`` a position, ``NPMI``, ``UMass``, ``negative_NPMI`` (share of topics
         below 0), ``diversity``, ``n_documents``, ``n_tokens`` (positions that were predicted).
-
-    Raises
-    ------
-    UsageError
-        If the corpus has another vocabulary.
     """
-    if corpus.n_words != model.n_features_in_:
-        raise UsageError(f"the corpus has {corpus.n_words} words, the model {model.n_features_in_}")
+    aligned = in_pieces(align(corpus, model.vocabulary_, []))
     top = top_words(model.components_, n_top)
     with (
         open_executor(client) as executor,
-        open_engine(corpus, None, executor, memory_limit, observer) as engine,
+        open_engine(aligned, None, executor, memory_limit, observer) as engine,
     ):
+        stored_corpus(engine)
         topics = StoredColumns((engine.put(np.asarray(model.components_.T, np.float32)),))
         completion = complete(
-            engine, topics, model.alpha_, alpha_sums=(float(model.alpha_.sum()),), seed=seed
-        )
+            engine, topics, model.alpha_, unigram=engine.put(model.unigram_[:, None]),
+            alpha_sums=(float(model.alpha_.sum()),), seed=seed,
+        )  # fmt: skip
         npmi, umass = coherence(engine, top)
     return {
         "perplexity": completion.perplexity,

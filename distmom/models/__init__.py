@@ -1,22 +1,55 @@
 """Estimators: which passes, which corrections, how parameters come back."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from distmom.errors import StoreError
+from distmom.models.artifact import load_record
 from distmom.models.fitting import HEADS
 from distmom.models.heads import Scorer
 
 if TYPE_CHECKING:
     from distmom.models.multilabel import MultiLabelMoM
-    from distmom.models.topics import SpectralLDA
+    from distmom.models.topics import AnchorTopics, SingleTopic, SpectralLDA
 
-__all__ = ["HEADS", "MultiLabelMoM", "Scorer", "SpectralLDA"]
+__all__ = [
+    "HEADS",
+    "MODELS",
+    "AnchorTopics",
+    "MultiLabelMoM",
+    "Scorer",
+    "SingleTopic",
+    "SpectralLDA",
+    "estimator",
+    "load_model",
+]
 
-_ESTIMATORS = {"MultiLabelMoM": "multilabel", "SpectralLDA": "topics"}
+#: estimators by the names that the command line has for them
+MODELS = {
+    "multilabel": "MultiLabelMoM",
+    "lda": "SpectralLDA",
+    "single-topic": "SingleTopic",
+    "anchors": "AnchorTopics",
+}
+_MODULES = {name: "multilabel" if name == "MultiLabelMoM" else "topics" for name in MODELS.values()}
 
 
 def __getattr__(name: str) -> Any:
     """Import an estimator when it is first asked for, as scikit-learn alone takes longer than all the rest."""
-    if name in _ESTIMATORS:
-        return getattr(import_module(f"distmom.models.{_ESTIMATORS[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"distmom.models.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def estimator(name: str) -> Any:
+    """Return the class of a model by its name on the command line; KeyError if there is none."""
+    return __getattr__(MODELS[name])
+
+
+def load_model(path: str | os.PathLike[str]) -> Any:
+    """Read a model of whatever kind; UsageError if there is none, StoreError if it is damaged."""
+    kind = load_record(path).get("model")
+    if kind not in _MODULES:
+        raise StoreError(f"{path}: expected a model of {', '.join(_MODULES)}, got {kind!r}")
+    return __getattr__(kind).load(path)

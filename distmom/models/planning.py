@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Pass, StoredArray, StoredColumns, plan_pass
-from distmom.models.core import N_PROBES, basis_slabs, moment_passes
+from distmom.engine import Pass, PassPlan, StoredArray, StoredColumns, plan_pass
+from distmom.models.core import N_PROBES, CoreSettings, basis_slabs, moment_passes
 from distmom.models.fitting import extends_states, held_out, n_dense_heads, tries_ridge
 from distmom.models.multilabel import MultiLabelMoM
+from distmom.models.polish import ALPHA_SUMS
 from distmom.models.scorers import n_linear_entries, n_products
 from distmom.models.selection import candidates_pass
+from distmom.models.starts import word_numbers
+from distmom.models.topics import TopicModel
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass
 from distmom.moments.residuals import ResidualPass
+from distmom.moments.shares import CompletionPass, MixturePass, PolishPass
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 
 
@@ -46,8 +53,12 @@ class PlannedPass:
     sums_bytes: int
 
 
+Scans = list[tuple[int, Pass]]
+Plan = Callable[[Pass], PassPlan]
+
+
 def plan_fit(
-    model: MultiLabelMoM, corpus: Corpus | MemoryCorpus, memory_limit: int | None = None
+    model: MultiLabelMoM | TopicModel, corpus: Corpus | MemoryCorpus, memory_limit: int | None = None
 ) -> list[PlannedPass]:
     """Plan the passes of a fit.
 
@@ -57,56 +68,11 @@ def plan_fit(
         If the parameters do not fit the corpus, or a task cannot fit into the memory limit.
     """
     model.check(corpus)
-    d, n_labels = corpus.n_words, corpus.n_labels
-    auto = model.head == "auto"
-    times = 2 if auto else 1
-    # Held-out documents are added to moments in a basis that stays.
-    state_times = 2 if auto and extends_states(corpus, model.random_state) else 1
-    k = model.n_states_for(corpus.n_documents)
-    settings = model.state_settings(k)
-    r = min(k + settings.n_oversamples, d)
-    probes = N_PROBES if settings.kind.distinct else 0
-    half = min(model.n_components - model.n_components // 2 + 10, d)
-    products = n_products(corpus)
-    kind, single = settings.kind, settings.single_precision
     plan = partial(plan_pass, corpus, memory_limit=memory_limit)
-    power = WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, basis=0, single=single)
-    whole = WordMomentsPass(d, kind=kind, rank=r, single=single)
-    n_slabs = basis_slabs(power, moment_passes(settings, whole, plan), plan)
-    basis = StoredColumns((StoredArray("", ""),) * n_slabs)
-    power, whole = replace(power, basis=basis), replace(whole, basis=basis)
-    moments, slices = moment_passes(settings, whole, plan)
-    passes: list[tuple[int, Pass]] = []
-    if auto or model.head in ("ridge", "linear", "neighbors"):
-        passes.append((times, CrossMomentPass(d, n_labels=n_labels, n_products=products)))
-    if model.head == "ridge" or (auto and tries_ridge(corpus, model.n_components)):
-        passes.append((2 * times, FeatureSketchPass(d, n_columns=half)))
-        passes.append((times, RidgePass(d, n_labels=n_labels, rank=model.n_components)))
-    if auto or model.head == "linear":
-        residual = ResidualPass(d, n_labels=n_labels, n_entries=n_linear_entries(corpus))
-        passes.append((times * model.residual_passes(), residual))
-    passes += [
-        (1, WordSketchPass(d, kind=kind, n_columns=r, n_probes=probes, single=single)),
-        (settings.n_power_iter, power),
-        (state_times, moments),
-        *([(state_times, slices)] if slices is not None else []),
-        (
-            state_times,
-            LabelMomentsPass(
-                d,
-                n_labels=n_labels,
-                n_states=k,
-                kind=kind,
-                single=single,
-                directions=0 if settings.cross_moment else None,
-            ),
-        ),
-    ]
-    if auto:
-        chosen = held_out(corpus, model.random_state)
-        passes.append((1, candidates_pass(corpus, chosen, n_dense_heads(corpus, model.n_components))))
+    topics = isinstance(model, TopicModel)
+    scans = _topic_passes(model, corpus, plan) if topics else _multilabel_passes(model, corpus, plan)
     planned = []
-    for n_scans, pass_ in passes:
+    for n_scans, pass_ in scans:
         if not n_scans:
             continue
         cut = plan(pass_)
@@ -118,6 +84,85 @@ def plan_fit(
             )
         )  # fmt: skip
     return planned
+
+
+def _core_passes(
+    settings: CoreSettings, d: int, plan: Plan, vocabulary: np.ndarray | None = None, *, third: bool = True
+) -> tuple[Scans, WordMomentsPass, WordSlicesPass | None]:
+    """Return the passes that lead to a basis, and those of the moments in it."""
+    r = min(settings.n_states + settings.n_oversamples, d)
+    probes = N_PROBES if settings.kind.distinct else 0
+    kind, single = settings.kind, settings.single_precision
+    power = WordSketchPass(
+        d, vocabulary=vocabulary, kind=kind, n_columns=r, n_probes=probes, basis=0, single=single
+    )
+    whole = WordMomentsPass(d, vocabulary=vocabulary, kind=kind, rank=r, single=single, third=third)
+    n_slabs = basis_slabs(power, moment_passes(settings, whole, plan), plan)
+    basis = StoredColumns((StoredArray("", ""),) * n_slabs)
+    power, whole = replace(power, basis=basis), replace(whole, basis=basis)
+    scans: Scans = [(1, replace(power, basis=None)), (settings.n_power_iter, power)]
+    return scans, *moment_passes(settings, whole, plan)
+
+
+def _multilabel_passes(model: MultiLabelMoM, corpus: Corpus | MemoryCorpus, plan: Plan) -> Scans:
+    d, n_labels = corpus.n_words, corpus.n_labels
+    auto = model.head == "auto"
+    times = 2 if auto else 1
+    # Held-out documents are added to moments in a basis that stays.
+    state_times = 2 if auto and extends_states(corpus, model.random_state) else 1
+    k = model.n_states_for(corpus.n_documents)
+    settings = model.state_settings(k)
+    half = min(model.n_components - model.n_components // 2 + 10, d)
+    products = n_products(corpus)
+    scans, moments, slices = _core_passes(settings, d, plan)
+    passes: Scans = []
+    if auto or model.head in ("ridge", "linear", "neighbors"):
+        passes.append((times, CrossMomentPass(d, n_labels=n_labels, n_products=products)))
+    if model.head == "ridge" or (auto and tries_ridge(corpus, model.n_components)):
+        passes.append((2 * times, FeatureSketchPass(d, n_columns=half)))
+        passes.append((times, RidgePass(d, n_labels=n_labels, rank=model.n_components)))
+    if auto or model.head == "linear":
+        residual = ResidualPass(d, n_labels=n_labels, n_entries=n_linear_entries(corpus))
+        passes.append((times * model.residual_passes(), residual))
+    label_moments = LabelMomentsPass(
+        d,
+        n_labels=n_labels,
+        n_states=k,
+        kind=settings.kind,
+        single=settings.single_precision,
+        directions=0 if settings.cross_moment else None,
+    )
+    passes += [*scans, (state_times, moments)]
+    passes += [(state_times, slices)] if slices is not None else []
+    passes.append((state_times, label_moments))
+    if auto:
+        chosen = held_out(corpus, model.random_state)
+        passes.append((1, candidates_pass(corpus, chosen, n_dense_heads(corpus, model.n_components))))
+    return passes
+
+
+def _topic_passes(model: TopicModel, corpus: Corpus | MemoryCorpus, plan: Plan) -> Scans:
+    d, k, n_trials = corpus.n_words, model.n_components, len(model.trials())
+    numbers = word_numbers(corpus, k, model.min_df, model.max_df)
+    third = model.start != "anchors"
+    scans, moments, _ = _core_passes(
+        model.core_settings(), int(numbers.max()) + 1, plan, numbers, third=third
+    )
+    step: Pass
+    if model.polish == "mixture":
+        step = MixturePass(d, n_topics=k)
+    else:
+        step = PolishPass(d, n_topics=k, variational=model.polish == "vb")
+    chooses = n_trials > 1
+    n_polish = model.n_polish + (n_trials - 1 if chooses and model.n_polish else 0)
+    # Variational Bayes finds the Dirichlet parameters itself.
+    n_completions = n_trials if chooses else int(not model.finds_alpha)
+    return [
+        *scans,
+        (1, replace(moments, mean=True)),
+        (n_polish, step),
+        (n_completions, CompletionPass(d, n_topics=k, alpha_sums=ALPHA_SUMS)),
+    ]
 
 
 def plan_to_json(planned: list[PlannedPass]) -> dict[str, Any]:

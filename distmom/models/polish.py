@@ -79,7 +79,7 @@ def unigram_of(engine: Engine) -> StoredArray:
     return engine.put((frequency / frequency.sum()).astype(np.float32)[:, None])
 
 
-def polish(
+def polish_topics(
     engine: Engine,
     topics: Topics,
     how: str,
@@ -230,6 +230,7 @@ def complete(
     proportions: np.ndarray,
     selection: Selection | None = None,
     *,
+    unigram: StoredArray | None = None,
     alpha_sums: tuple[float, ...] = ALPHA_SUMS,
     smoothing: float = COMPLETION_SMOOTHING,
     seed: int = 0,
@@ -245,6 +246,8 @@ def complete(
         Mean shares of the topics.
     selection : Selection, optional
         The documents.
+    unigram : StoredArray of shape (d, 1), optional
+        Share of every word; None means that of the engine's corpus.
     alpha_sums : tuple of float
         Sums of the Dirichlet parameters that are tried; the best one counts.
     smoothing : float
@@ -256,7 +259,8 @@ def complete(
     proportions = proportions / proportions.sum()
     pass_ = CompletionPass(
         engine.corpus.n_words, selection, topics=topics, n_topics=len(proportions), alpha=proportions,
-        unigram=unigram_of(engine), smoothing=smoothing, alpha_sums=alpha_sums, seed=seed,
+        unigram=unigram_of(engine) if unigram is None else unigram, smoothing=smoothing,
+        alpha_sums=alpha_sums, seed=seed,
     )  # fmt: skip
     sums: Mapping[str, Any] = engine.run(pass_).sums
     tokens = max(float(sums["tokens"]), 1.0)

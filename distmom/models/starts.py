@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection, StoredColumns
 from distmom.engine.directory import load_sums
 from distmom.engine.state import SLAB_ROWS, release_maps
@@ -78,6 +79,32 @@ class TopicMoments:
     directory: str
 
 
+def word_numbers(
+    corpus: Corpus | MemoryCorpus, n_components: int, min_df: float, max_df: float
+) -> np.ndarray:
+    """Number the words that some share of the documents have at least, and another at most.
+
+    Returns
+    -------
+    ndarray of shape (n_words,), int32
+        -1 for the other words.
+
+    Raises
+    ------
+    UsageError
+        If there are fewer than components.
+    """
+    frequency = np.asarray(corpus.document_frequency, np.float64)
+    n = max(1, corpus.n_documents)
+    kept = (frequency >= max(1.0, min_df * n)) & (frequency <= max_df * n)
+    if kept.sum() < n_components:
+        raise UsageError(
+            f"n_components={n_components} needs as many words, but only {kept.sum()} of {corpus.n_words} are in "
+            f"at least {min_df:g} and at most {max_df:g} of the documents: change min_df or max_df"
+        )
+    return np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
+
+
 def moment_words(
     engine: Engine, n_components: int, min_df: float, max_df: float, scaled: bool
 ) -> tuple[Words, np.ndarray]:
@@ -96,24 +123,12 @@ def moment_words(
     -------
     words : Words
     numbers : ndarray of shape (n_words,), int32
-        Number of each word of the corpus among them, -1 for the others.
-
-    Raises
-    ------
-    UsageError
-        If too few words are left.
+        As `word_numbers`.
     """
     corpus = engine.corpus
+    numbers = word_numbers(corpus, n_components, min_df, max_df)
+    kept, n_kept = numbers >= 0, int(numbers.max()) + 1
     frequency = np.asarray(corpus.document_frequency, np.float64)
-    n = max(1, corpus.n_documents)
-    kept = (frequency >= max(1.0, min_df * n)) & (frequency <= max_df * n)
-    n_kept = int(kept.sum())
-    if n_kept < n_components:
-        raise UsageError(
-            f"n_components={n_components} needs as many words, but only {n_kept} of {corpus.n_words} are in at "
-            f"least {min_df:g} and at most {max_df:g} of the documents: change min_df or max_df"
-        )
-    numbers = np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
     scale = None
     if scaled:
         share = frequency[kept] / frequency[kept].sum()
@@ -123,17 +138,12 @@ def moment_words(
 
 
 def fit_moments(
-    engine: Engine, settings: CoreSettings, words: Words, selection: Selection | None
+    engine: Engine, settings: CoreSettings, words: Words, selection: Selection | None, *, third: bool
 ) -> TopicMoments:
-    """Run the passes that give the moments in a basis."""
+    """Run the passes that give the moments in a basis, with or without the third."""
     basis = fit_basis(engine, settings, words, selection)
-    pass_, slices = basis_passes(engine, settings, words, basis, selection)
-    if slices is not None:
-        raise UsageError(
-            f"the third moment of {basis.rank} columns does not fit a worker: raise the memory limit or lower "
-            "n_components or n_oversamples"
-        )
-    directory = engine.run(replace(pass_, mean=True)).directory
+    pass_, _ = basis_passes(engine, settings, words, basis, selection)
+    directory = engine.run(replace(pass_, mean=True, third=third)).directory
     return TopicMoments(settings, words, basis, selection, directory)
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import os
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -19,11 +20,12 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.engine import Engine, Observer, Selection, open_engine, open_executor
+from distmom.corpus.block import csr_from_parts
+from distmom.engine import Engine, Observer, Selection, StoredArray, open_engine, open_executor
 from distmom.errors import NumericalError, StoreError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.artifact import check_target, load_arrays, load_names, load_record, save_model
-from distmom.models.core import THIRD_MOMENTS, CoreSettings
+from distmom.models.core import CoreSettings
 from distmom.models.inputs import checked_rows
 from distmom.models.polish import (
     COMPLETION_SMOOTHING,
@@ -32,12 +34,13 @@ from distmom.models.polish import (
     Completion,
     Topics,
     complete,
-    polish,
+    polish_topics,
     start_topics,
 )
 from distmom.models.starts import Start, TopicMoments, anchor_start, fit_moments, moment_words, tensor_start
 from distmom.models.tall import to_columns
-from distmom.moments.shares import FULL_ITER, FULL_TOLERANCE, find_shares
+from distmom.moments.labels import posteriors
+from distmom.moments.shares import FULL_ITER, FULL_TOLERANCE, LEAST, find_shares
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
 
 STARTS = ("auto", "tensor", "anchors")
@@ -53,11 +56,73 @@ ALPHA_DOCUMENTS = 2_000
 ANCHOR_DF = 0.01
 
 
-class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Base of the topic models; see `SpectralLDA`."""
+@dataclass(frozen=True)
+class DocumentReader:
+    """What finds the shares of topics in documents: variational Bayes, or posteriors with one topic a document.
 
-    #: how topics are polished unless a parameter says so
-    _how: ClassVar[str] = "em"
+    Attributes
+    ----------
+    topics : ndarray of shape (d, k), float32
+        Columns sum to one.
+    prior : ndarray of shape (k,)
+        Dirichlet parameters, or with one topic a document the probabilities of the topics.
+    unigram : ndarray of shape (d,), float32
+        Word probabilities of the corpus, a little of which is mixed into every topic.
+    mixture : bool
+        One topic a document.
+    """
+
+    topics: Any
+    prior: Any
+    unigram: Any
+    mixture: bool
+
+    def stored(self, put: Callable[[np.ndarray], StoredArray]) -> DocumentReader:
+        """Return the same with its arrays stored for workers to map."""
+        return DocumentReader(put(self.topics), put(self.prior), put(self.unigram), self.mixture)
+
+    def shares(self, block: Block) -> np.ndarray:
+        """Return the shares of the topics, (n_documents, k) float32; rows sum to one."""
+        words, k = block.words, len(self.prior)
+        if self.mixture:
+            used, columns = np.unique(words.indices, return_inverse=True)
+            smoothed = (1.0 - COMPLETION_SMOOTHING) * np.asarray(self.topics[used])
+            smoothed += COMPLETION_SMOOTHING * self.unigram[used, None]
+            own = csr_from_parts(
+                words.data, columns.astype(np.int32), words.indptr, (block.n_documents, len(used))
+            )
+            logs = np.log(np.maximum(smoothed, LEAST)).astype(np.float32)
+            weights = np.log(np.maximum(self.prior, LEAST))
+            return posteriors(replace(block, words=own), logs, weights, counts=True)[0].astype(np.float32)
+        shares = np.full((block.n_documents, k), 1.0 / k, np.float32)
+        find_shares(
+            words.indptr, words.indices, words.data.astype(np.float64), self.topics, self.unigram,
+            COMPLETION_SMOOTHING, self.prior, True, FULL_ITER, FULL_TOLERANCE, shares, np.empty_like(shares),
+        )  # fmt: skip
+        return shares
+
+
+class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Base of the topic models; see `SpectralLDA` for parameters and attributes."""
+
+    # What a model does not let the user choose.
+    n_components: int
+    n_polish: int
+    min_df: float
+    max_df: float
+    max_count: int | None
+    scale_words: bool
+    weighting: str
+    eta: float
+    n_oversamples: int | None
+    n_power_iter: int
+    precision: str
+    random_state: int
+    alpha0: float | str = 0.0
+    start: str = "tensor"
+    polish: str = "em"
+    decomposition: str = "joint"
+    decompose_on: str = "client"
 
     def fit(self, X: Any, y: Any = None) -> TopicModel:
         """Fit arrays in memory.
@@ -125,13 +190,12 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
         """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
         choices = {
-            "start": STARTS, "weighting": WEIGHTINGS, "decomposition": METHODS, "third_moment": THIRD_MOMENTS,
+            "start": STARTS, "weighting": WEIGHTINGS, "decomposition": METHODS,
             "polish": POLISHES, "precision": ("single", "double"), "decompose_on": ("scheduler", "client"),
         }  # fmt: skip
         for name, allowed in choices.items():
-            value = getattr(self, name, allowed[0])
-            if value not in allowed:
-                raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {value!r}")
+            if getattr(self, name) not in allowed:
+                raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         bounds = {"n_components": 1, "n_polish": 0, "max_count": 1, "n_power_iter": 0, "n_oversamples": 0}
         for name, least in bounds.items():
             value = getattr(self, name)
@@ -152,15 +216,23 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     # How it is fitted
 
     def _alpha0s(self) -> tuple[float, ...]:
-        alpha0 = getattr(self, "alpha0", 0.0)
-        if alpha0 == "auto":
+        if self.alpha0 == "auto":
             return ALPHA0S
         try:
-            return (float(alpha0),)
+            return (float(self.alpha0),)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"alpha0: expected a number from 0 on, or 'auto', got {alpha0!r}") from error
+            raise UsageError(
+                f"alpha0: expected a number from 0 on, or 'auto', got {self.alpha0!r}"
+            ) from error
 
-    def _settings(self, k: int) -> CoreSettings:
+    @property
+    def finds_alpha(self) -> bool:
+        """No further pass is needed for the parameters that documents are read with."""
+        return self.polish == "mixture" or (self.polish == "vb" and self.n_polish > 0)
+
+    def core_settings(self) -> CoreSettings:
+        """Return how moments are decomposed."""
+        k = self.n_components
         kind = MomentKind("distinct", self.weighting, binary=False, max_count=self.max_count)
         return CoreSettings(
             n_states=k,
@@ -178,6 +250,7 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _fit(self, engine: Engine) -> None:
         corpus = engine.corpus
         self.vocabulary_ = list(corpus.vocabulary)
+        self.label_names_: list[str] = []
         self.n_features_in_ = corpus.n_words
         self.settings_ = dict(corpus.settings)
         self.n_documents_ = corpus.n_documents
@@ -185,22 +258,22 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         frequency = np.asarray(corpus.word_frequency, np.float64) + 0.1
         self.unigram_ = (frequency / frequency.sum()).astype(np.float32)
         self.selection_: dict[str, Any] | None = None
-        how = getattr(self, "polish", self._how)
-        trials = self._trials()
+        trials = self.trials()
         held = held_out(corpus, self.random_state) if len(trials) > 1 else None
         rest = None if held is None else replace(held, heldout=False)
         words, numbers = moment_words(engine, self.n_components, self.min_df, self.max_df, self.scale_words)
-        moments = fit_moments(engine, self._settings(self.n_components), words, rest)
+        third = self.start != "anchors"
+        moments = fit_moments(engine, self.core_settings(), words, rest, third=third)
         starts = self._starts(engine, moments, numbers, trials)
         completion = None
         if held is None:
             start, topics = starts[0], start_topics(starts[0].topics, starts[0].proportions)
             left = self.n_polish
         else:
-            start, topics, completion = self._choose(engine, starts, how, held)
+            start, topics, completion = self._choose(engine, starts, held)
             left = max(0, self.n_polish - 1)
         if left:
-            topics = polish(engine, topics, how, left, eta=self.eta)
+            topics = polish_topics(engine, topics, self.polish, left, eta=self.eta)
         self.start_ = start.name
         self.diagnostics_ = {
             **start.diagnostics,
@@ -213,11 +286,10 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.weights_ = topics.shares
         self.alpha_ = self._final_alpha(engine, topics, completion)
 
-    def _trials(self) -> list[float | None]:
+    def trials(self) -> list[float | None]:
         """Return the starts to be tried: an alpha0 of the tensor, or None for anchor words."""
-        start = getattr(self, "start", "tensor")
-        tensors: list[float | None] = [] if start == "anchors" else list(self._alpha0s())
-        return tensors if start == "tensor" else [*tensors, None]
+        tensors: list[float | None] = [] if self.start == "anchors" else list(self._alpha0s())
+        return tensors if self.start == "tensor" else [*tensors, None]
 
     def _starts(
         self, engine: Engine, moments: TopicMoments, numbers: np.ndarray, trials: list[float | None]
@@ -237,7 +309,7 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return found
 
     def _choose(
-        self, engine: Engine, starts: list[Start], how: str, held: Selection
+        self, engine: Engine, starts: list[Start], held: Selection
     ) -> tuple[Start, Topics, Completion]:
         """Polish every start by one pass and keep the one that completes held-out documents best."""
         n = engine.corpus.n_documents
@@ -248,7 +320,7 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         for start in starts:
             topics = start_topics(start.topics, start.proportions)
             if self.n_polish:
-                topics = polish(engine, topics, how, 1, trial, self.eta)
+                topics = polish_topics(engine, topics, self.polish, 1, trial, self.eta)
             tried.append((start, topics, complete(engine, topics.matrix, topics.shares, held)))
         best = max(tried, key=lambda t: t[2].log_likelihood)
         self.selection_ = {
@@ -259,9 +331,9 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return best
 
     def _final_alpha(self, engine: Engine, topics: Topics, completion: Completion | None) -> np.ndarray:
-        """Return the Dirichlet parameters that new documents are read with."""
-        if getattr(self, "polish", self._how) == "vb" and self.n_polish:
-            return topics.alpha
+        """Return the parameters that new documents are read with."""
+        if self.finds_alpha:
+            return topics.shares if self.polish == "mixture" else topics.alpha
         shares = np.maximum(topics.shares, 1e-6)
         shares = shares / shares.sum()
         if completion is None:
@@ -273,18 +345,18 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     # Using a fitted model
 
     def transform(self, X: Any) -> np.ndarray:
-        """Return the shares of the topics in documents, (n_documents, n_components) float32; rows sum to one."""
+        """Return the shares of the topics in documents, (n_documents, n_components) float32; rows sum to one.
+
+        With one topic a document these are the probabilities of the topics.
+        """
+        return self.reader().shares(self._block(X))
+
+    def reader(self) -> DocumentReader:
+        """Return what finds the shares of topics in documents."""
         check_is_fitted(self, "components_")
-        block = self._block(X)
-        shape = (block.n_documents, len(self.alpha_))
-        shares = np.full(shape, 1.0 / shape[1], np.float32)
-        words = block.words
+        mixture = self.polish == "mixture"
         topics = np.ascontiguousarray(self.components_.T, dtype=np.float32)
-        find_shares(
-            words.indptr, words.indices, words.data.astype(np.float64), topics, self.unigram_,
-            COMPLETION_SMOOTHING, self.alpha_, True, FULL_ITER, FULL_TOLERANCE, shares, np.empty_like(shares),
-        )  # fmt: skip
-        return shares
+        return DocumentReader(topics, self.weights_ if mixture else self.alpha_, self.unigram_, mixture)
 
     def topics(self, n_top: int = 10) -> list[dict[str, Any]]:
         """Return the most probable words of every topic, topics by falling share of the corpus.
@@ -355,7 +427,7 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         try:
             arrays = load_arrays(path, record)
             model = cls(**record["parameters"])
-            model.vocabulary_, _ = load_names(path, record)
+            model.vocabulary_, model.label_names_ = load_names(path, record)
             model.components_, model.weights_ = arrays["topics"].T, arrays["weights"]
             model.alpha_, model.unigram_ = arrays["alpha"], arrays["unigram"]
             model.document_frequency_ = arrays["document_frequency"]
@@ -483,6 +555,118 @@ class SpectralLDA(TopicModel):
         self.n_power_iter = n_power_iter
         self.precision = precision
         self.decompose_on = decompose_on
+        self.random_state = random_state
+
+
+class SingleTopic(TopicModel):
+    """Topics of documents that have one topic each, by moments and a few passes of EM for the mixture.
+
+    Parameters
+    ----------
+    n_components : int
+        Topics.
+    n_polish : int
+        Passes of EM; 0 leaves the topics as the moments have them, zero at words they do not see.
+    min_df, max_df, max_count, scale_words, weighting, eta, decomposition, n_oversamples, n_power_iter
+        As in `SpectralLDA`.
+    precision, decompose_on, random_state
+        As in `SpectralLDA`.
+
+    Attributes
+    ----------
+    components_, weights_, alpha_, diagnostics_, vocabulary_, n_features_in_
+        As in `SpectralLDA`.
+    """
+
+    polish = "mixture"
+
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        n_polish: int = 4,
+        min_df: float = 0.005,
+        max_df: float = 0.5,
+        max_count: int | None = 2,
+        scale_words: bool = True,
+        weighting: str = "tokens",
+        eta: float = ETA,
+        decomposition: str = "joint",
+        n_oversamples: int | None = None,
+        n_power_iter: int = 4,
+        precision: str = "single",
+        decompose_on: str = "scheduler",
+        random_state: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.n_polish = n_polish
+        self.min_df = min_df
+        self.max_df = max_df
+        self.max_count = max_count
+        self.scale_words = scale_words
+        self.weighting = weighting
+        self.eta = eta
+        self.decomposition = decomposition
+        self.n_oversamples = n_oversamples
+        self.n_power_iter = n_power_iter
+        self.precision = precision
+        self.decompose_on = decompose_on
+        self.random_state = random_state
+
+
+class AnchorTopics(TopicModel):
+    """Topics by anchor words, from moments of the first two orders, and a few passes of polish.
+
+    Parameters
+    ----------
+    n_components : int
+        Topics.
+    n_polish : int
+        Passes of polish; 0 leaves the topics as the moments have them, zero at words they do not see.
+    polish, min_df, max_df, max_count, scale_words, weighting, eta, n_oversamples, n_power_iter
+        As in `SpectralLDA`.
+    precision, random_state
+        As in `SpectralLDA`.
+
+    Attributes
+    ----------
+    components_, weights_, alpha_, vocabulary_, n_features_in_
+        As in `SpectralLDA`.
+    diagnostics_ : dict
+        ``anchors`` are the anchor words.
+    """
+
+    start = "anchors"
+
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        n_polish: int = 4,
+        polish: str = "em",
+        min_df: float = 0.005,
+        max_df: float = 0.5,
+        max_count: int | None = 2,
+        scale_words: bool = True,
+        weighting: str = "tokens",
+        eta: float = ETA,
+        n_oversamples: int | None = None,
+        n_power_iter: int = 4,
+        precision: str = "single",
+        random_state: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.n_polish = n_polish
+        self.polish = polish
+        self.min_df = min_df
+        self.max_df = max_df
+        self.max_count = max_count
+        self.scale_words = scale_words
+        self.weighting = weighting
+        self.eta = eta
+        self.n_oversamples = n_oversamples
+        self.n_power_iter = n_power_iter
+        self.precision = precision
         self.random_state = random_state
 
 

@@ -42,7 +42,7 @@ def third_moment(m1: np.ndarray, e2: np.ndarray, e3: np.ndarray, alpha0: float) 
     if b == 0.0:
         return np.asarray(e3)
     mixed = np.multiply.outer(e2, m1)
-    out = e3 - b * mixed
+    out = np.asarray(e3 - b * mixed)
     out -= b * mixed.transpose(0, 2, 1)
     out -= b * mixed.transpose(2, 1, 0)
     out += c * np.multiply.outer(np.outer(m1, m1), m1)
