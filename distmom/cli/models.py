@@ -66,12 +66,19 @@ def predict(
 @click.argument("model", type=click.Path())
 @click.argument("src", type=click.Path())
 @click.argument("out", type=LocalPath())
+@click.option(
+    "--method",
+    type=click.Choice(["vb", "fast"]),
+    default="vb",
+    show_default=True,
+    help="Variational Bayes, or least squares in one sparse product.",
+)
 @input_options
 @overwrite_option
 @cluster_options
 @json_option
 def transform(
-    model: str, src: str, out: str, overwrite: bool, workers: int | None, memory_limit: int | None,
+    model: str, src: str, out: str, method: str, overwrite: bool, workers: int | None, memory_limit: int | None,
     scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Write the shares of topics in the documents of a corpus or file.
@@ -90,7 +97,7 @@ def transform(
         open_source(src, fitted, executor, options) as corpus,
     ):
         result = transform_corpus(
-            fitted, corpus, out, client=executor, memory_limit=memory_limit, observer=progress,
+            fitted, corpus, out, method=method, client=executor, memory_limit=memory_limit, observer=progress,
             overwrite=overwrite,
         )  # fmt: skip
     show(result, as_json)

@@ -66,7 +66,7 @@ def evaluate_topics(
         topics = StoredColumns((engine.put(np.asarray(model.components_.T, np.float32)),))
         completion = complete(
             engine, topics, model.alpha_, unigram=engine.put(model.unigram_[:, None]),
-            alpha_sums=(float(model.alpha_.sum()),), seed=seed,
+            alpha_sums=(float(model.alpha_.sum()),), mixture=model.polish == "mixture", seed=seed,
         )  # fmt: skip
         npmi, umass = coherence(engine, top)
     return {

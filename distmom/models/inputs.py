@@ -19,7 +19,8 @@ def checked_rows(X: Any, min_samples: int, estimator: str) -> Any:
     """
     try:
         X = check_array(X, accept_sparse="csr", ensure_min_samples=min_samples, input_name="X")
-        check_non_negative(X, estimator)
+        if X.shape[0]:
+            check_non_negative(X, estimator)
     except ValueError as error:
         raise InputError(str(error)) from error
     return X

@@ -143,7 +143,7 @@ def _multilabel_passes(model: MultiLabelMoM, corpus: Corpus | MemoryCorpus, plan
 
 def _topic_passes(model: TopicModel, corpus: Corpus | MemoryCorpus, plan: Plan) -> Scans:
     d, k, n_trials = corpus.n_words, model.n_components, len(model.trials())
-    numbers = word_numbers(corpus, k, model.min_df, model.max_df)
+    numbers = word_numbers(corpus, model.core_settings().n_states, model.min_df, model.max_df)
     third = model.start != "anchors"
     scans, moments, _ = _core_passes(
         model.core_settings(), int(numbers.max()) + 1, plan, numbers, third=third
@@ -154,7 +154,7 @@ def _topic_passes(model: TopicModel, corpus: Corpus | MemoryCorpus, plan: Plan) 
     else:
         step = PolishPass(d, n_topics=k, variational=model.polish == "vb")
     chooses = n_trials > 1
-    n_polish = model.n_polish + (n_trials - 1 if chooses and model.n_polish else 0)
+    n_polish = model.n_polish_passes(corpus) + (n_trials if chooses and model.n_polish else 0)
     # Variational Bayes finds the Dirichlet parameters itself.
     n_completions = n_trials if chooses else int(not model.finds_alpha)
     return [

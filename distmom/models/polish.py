@@ -23,7 +23,7 @@ from distmom.moments.shares import CompletionPass, MixturePass, PolishPass
 
 POLISHES = ("em", "vb", "mixture")
 #: sum of the Dirichlet parameters of EM, which leaves it fixed
-EM_ALPHA = 5.0
+EM_ALPHA = 1.0
 #: added to the count of every word in every topic
 ETA = 0.05
 #: share of the unigram distribution in the topics of a start, whose words the moments did not all see
@@ -71,6 +71,20 @@ class Topics:
 def start_topics(matrix: StoredColumns, shares: np.ndarray) -> Topics:
     """Return the topics of a start with an even prior."""
     return Topics(matrix, shares, np.full(len(shares), EM_ALPHA / len(shares)))
+
+
+def with_background(engine: Engine, matrix: StoredColumns) -> StoredColumns:
+    """Return topics with one more, the unigram distribution, which takes the words that all documents have."""
+    k = len(matrix.load().parts[0][0])
+    dtype = str(matrix.parts[0].load().dtype)
+    stored, _ = engine.map_rows(
+        _append, [matrix, unigram_of(engine)], engine.corpus.n_words, {"topics": (k + 1, dtype)}
+    )
+    return StoredColumns((stored["topics"],))
+
+
+def _append(rows: slice, topics: np.ndarray, unigram: np.ndarray) -> tuple[Slabs, Slabs]:
+    return {"topics": np.hstack([topics, unigram])}, {}
 
 
 def unigram_of(engine: Engine) -> StoredArray:
@@ -231,6 +245,7 @@ def complete(
     selection: Selection | None = None,
     *,
     unigram: StoredArray | None = None,
+    mixture: bool = False,
     alpha_sums: tuple[float, ...] = ALPHA_SUMS,
     smoothing: float = COMPLETION_SMOOTHING,
     seed: int = 0,
@@ -248,6 +263,8 @@ def complete(
         The documents.
     unigram : StoredArray of shape (d, 1), optional
         Share of every word; None means that of the engine's corpus.
+    mixture : bool
+        Documents have one topic each, with the probabilities ``proportions``.
     alpha_sums : tuple of float
         Sums of the Dirichlet parameters that are tried; the best one counts.
     smoothing : float
@@ -260,12 +277,12 @@ def complete(
     pass_ = CompletionPass(
         engine.corpus.n_words, selection, topics=topics, n_topics=len(proportions), alpha=proportions,
         unigram=unigram_of(engine) if unigram is None else unigram, smoothing=smoothing,
-        alpha_sums=alpha_sums, seed=seed,
+        alpha_sums=(1.0,) if mixture else alpha_sums, mixture=mixture, seed=seed,
     )  # fmt: skip
     sums: Mapping[str, Any] = engine.run(pass_).sums
     tokens = max(float(sums["tokens"]), 1.0)
     values = np.asarray(sums["log_likelihood"]) / tokens
     best = int(np.argmax(values))
     return Completion(
-        alpha_sums[best] * proportions, float(values[best]), int(tokens), int(sums["documents"])
+        pass_.alpha_sums[best] * proportions, float(values[best]), int(tokens), int(sums["documents"])
     )

@@ -6,6 +6,7 @@ theorems 3.1 and 3.5; Arora et al., "A Practical Algorithm for Topic Modeling wi
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -20,7 +21,6 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.corpus.block import csr_from_parts
 from distmom.engine import Engine, Observer, Selection, StoredArray, open_engine, open_executor
 from distmom.errors import NumericalError, StoreError, UsageError
 from distmom.linalg import METHODS
@@ -36,14 +36,18 @@ from distmom.models.polish import (
     complete,
     polish_topics,
     start_topics,
+    with_background,
 )
 from distmom.models.starts import Start, TopicMoments, anchor_start, fit_moments, moment_words, tensor_start
 from distmom.models.tall import to_columns
-from distmom.moments.labels import posteriors
-from distmom.moments.shares import FULL_ITER, FULL_TOLERANCE, LEAST, find_shares
+from distmom.moments.kernels import gather
+from distmom.moments.shares import FULL_ITER, FULL_TOLERANCE, LEAST, find_shares, mixture_shares
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
 
+logger = logging.getLogger(__name__)
+
 STARTS = ("auto", "tensor", "anchors")
+METHODS_OF_SHARES = ("vb", "fast")
 #: sums of Dirichlet parameters that ``alpha0="auto"`` tries
 ALPHA0S = (0.3, 1.0, 5.0)
 #: documents on which starts are chosen at most, and the largest share of the corpus
@@ -51,55 +55,64 @@ HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 5_000, 0.1
 #: documents that a start is polished on before it is chosen, at most
 TRIAL_DOCUMENTS = 50_000
 #: documents that tell the sum of the Dirichlet parameters where nothing is chosen
-ALPHA_DOCUMENTS = 2_000
+ALPHA_DOCUMENTS = 500
 #: share of the documents that an anchor word is in at least
 ANCHOR_DF = 0.01
 
 
 @dataclass(frozen=True)
 class DocumentReader:
-    """What finds the shares of topics in documents: variational Bayes, or posteriors with one topic a document.
+    """What finds the shares of topics in documents.
 
     Attributes
     ----------
-    topics : ndarray of shape (d, k), float32
-        Columns sum to one.
+    method : {"vb", "fast", "mixture"}
+        Variational Bayes; least squares, weighted by the inverse frequencies of words, negative shares set to
+        zero; or the probabilities of the topics where a document has one.
+    matrix : ndarray of shape (d, k), float32
+        Topics as columns; with "fast" what word counts are multiplied with.
     prior : ndarray of shape (k,)
-        Dirichlet parameters, or with one topic a document the probabilities of the topics.
+        Dirichlet parameters; with "mixture" the probabilities of the topics.
     unigram : ndarray of shape (d,), float32
         Word probabilities of the corpus, a little of which is mixed into every topic.
-    mixture : bool
-        One topic a document.
     """
 
-    topics: Any
+    method: str
+    matrix: Any
     prior: Any
     unigram: Any
-    mixture: bool
 
     def stored(self, put: Callable[[np.ndarray], StoredArray]) -> DocumentReader:
         """Return the same with its arrays stored for workers to map."""
-        return DocumentReader(put(self.topics), put(self.prior), put(self.unigram), self.mixture)
+        return DocumentReader(self.method, put(self.matrix), put(self.prior), put(self.unigram))
 
     def shares(self, block: Block) -> np.ndarray:
         """Return the shares of the topics, (n_documents, k) float32; rows sum to one."""
         words, k = block.words, len(self.prior)
-        if self.mixture:
-            used, columns = np.unique(words.indices, return_inverse=True)
-            smoothed = (1.0 - COMPLETION_SMOOTHING) * np.asarray(self.topics[used])
-            smoothed += COMPLETION_SMOOTHING * self.unigram[used, None]
-            own = csr_from_parts(
-                words.data, columns.astype(np.int32), words.indptr, (block.n_documents, len(used))
-            )
-            logs = np.log(np.maximum(smoothed, LEAST)).astype(np.float32)
-            weights = np.log(np.maximum(self.prior, LEAST))
-            return posteriors(replace(block, words=own), logs, weights, counts=True)[0].astype(np.float32)
+        if self.method == "mixture":
+            return mixture_shares(block, self.matrix, self.unigram, COMPLETION_SMOOTHING, self.prior)
+        if self.method == "fast":
+            shares = np.maximum(gather(words.indptr, words.indices, words.data, self.matrix), 0.0)
+            total = shares.sum(axis=1, keepdims=True)
+            even = np.asarray(self.prior / np.sum(self.prior), np.float32)
+            return np.asarray(np.where(total > 0.0, shares / np.maximum(total, LEAST), even))
         shares = np.full((block.n_documents, k), 1.0 / k, np.float32)
         find_shares(
-            words.indptr, words.indices, words.data.astype(np.float64), self.topics, self.unigram,
+            words.indptr, words.indices, words.data.astype(np.float64), self.matrix, self.unigram,
             COMPLETION_SMOOTHING, self.prior, True, FULL_ITER, FULL_TOLERANCE, shares, np.empty_like(shares),
         )  # fmt: skip
         return shares
+
+
+def least_squares_matrix(topics: np.ndarray, unigram: np.ndarray) -> np.ndarray:
+    """Return what word counts are multiplied with to give shares up to a factor, (d, k) float32.
+
+    The shares minimise ``sum_w (c_w / n - phi_w theta)^2 / p_w``, the variance of a word's share being nearly
+    proportional to its frequency p_w.
+    """
+    weighted = topics / np.asarray(unigram, np.float64)[:, None]
+    gram = topics.T.astype(np.float64) @ weighted
+    return np.ascontiguousarray(weighted @ np.linalg.pinv(gram), dtype=np.float32)
 
 
 class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -118,11 +131,18 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     n_power_iter: int
     precision: str
     random_state: int
+    background: bool = False
     alpha0: float | str = 0.0
     start: str = "tensor"
     polish: str = "em"
     decomposition: str = "joint"
     decompose_on: str = "client"
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.positive_only = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
 
     def fit(self, X: Any, y: Any = None) -> TopicModel:
         """Fit arrays in memory.
@@ -196,7 +216,13 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        bounds = {"n_components": 1, "n_polish": 0, "max_count": 1, "n_power_iter": 0, "n_oversamples": 0}
+        bounds = {
+            "n_components": 1 + int(self.background),
+            "n_polish": 0,
+            "max_count": 1,
+            "n_power_iter": 0,
+            "n_oversamples": 0,
+        }
         for name, least in bounds.items():
             value = getattr(self, name)
             if value is not None and value < least:
@@ -210,8 +236,11 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         for value in self._alpha0s():
             if not (0.0 <= value < math.inf):
                 raise UsageError(f"alpha0: expected a number from 0 on, or 'auto', got {value}")
-        if corpus.n_documents < 2 or corpus.n_words < 1:
-            raise UsageError(f"a corpus of {corpus.n_documents} documents has no topics")
+        if corpus.n_documents < 2 or corpus.n_words < 2:
+            raise UsageError(
+                f"a corpus of n_samples={corpus.n_documents} documents and n_features={corpus.n_words} words has "
+                "no topics"
+            )
 
     # How it is fitted
 
@@ -232,7 +261,7 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def core_settings(self) -> CoreSettings:
         """Return how moments are decomposed."""
-        k = self.n_components
+        k = self.n_components - int(self.background)
         kind = MomentKind("distinct", self.weighting, binary=False, max_count=self.max_count)
         return CoreSettings(
             n_states=k,
@@ -261,9 +290,10 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         trials = self.trials()
         held = held_out(corpus, self.random_state) if len(trials) > 1 else None
         rest = None if held is None else replace(held, heldout=False)
-        words, numbers = moment_words(engine, self.n_components, self.min_df, self.max_df, self.scale_words)
+        settings = self.core_settings()
+        words, numbers = moment_words(engine, settings.n_states, self.min_df, self.max_df, self.scale_words)
         third = self.start != "anchors"
-        moments = fit_moments(engine, self.core_settings(), words, rest, third=third)
+        moments = fit_moments(engine, settings, words, rest, third=third)
         starts = self._starts(engine, moments, numbers, trials)
         completion = None
         if held is None:
@@ -271,7 +301,7 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             left = self.n_polish
         else:
             start, topics, completion = self._choose(engine, starts, held)
-            left = max(0, self.n_polish - 1)
+            left = self.n_polish_passes(corpus)
         if left:
             topics = polish_topics(engine, topics, self.polish, left, eta=self.eta)
         self.start_ = start.name
@@ -291,6 +321,11 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         tensors: list[float | None] = [] if self.start == "anchors" else list(self._alpha0s())
         return tensors if self.start == "tensor" else [*tensors, None]
 
+    def n_polish_passes(self, corpus: Corpus | MemoryCorpus) -> int:
+        """Return the passes of polish over all documents, those in which starts are tried apart."""
+        tried_on_all = len(self.trials()) > 1 and corpus.n_documents <= TRIAL_DOCUMENTS
+        return max(0, self.n_polish - int(tried_on_all))
+
     def _starts(
         self, engine: Engine, moments: TopicMoments, numbers: np.ndarray, trials: list[float | None]
     ) -> list[Start]:
@@ -306,7 +341,13 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 errors.append(error)
         if not found:
             raise errors[0]
-        return found
+        for start in found:
+            if len(start.proportions) < moments.settings.n_states:
+                logger.warning(
+                    "%s: the moments carry %d topics of the %d asked for", start.name, len(start.proportions),
+                    moments.settings.n_states,
+                )  # fmt: skip
+        return [_with_background(engine, start) for start in found] if self.background else found
 
     def _choose(
         self, engine: Engine, starts: list[Start], held: Selection
@@ -344,19 +385,34 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     # Using a fitted model
 
-    def transform(self, X: Any) -> np.ndarray:
-        """Return the shares of the topics in documents, (n_documents, n_components) float32; rows sum to one.
+    def transform(self, X: Any, method: str = "vb") -> np.ndarray:
+        """Return the shares of the topics in documents.
 
-        With one topic a document these are the probabilities of the topics.
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_documents, n_words)
+        method : {"vb", "fast"}
+            Variational Bayes, or least squares in one sparse product. A model of one topic a document returns the
+            probabilities of the topics in either case.
+
+        Returns
+        -------
+        ndarray of shape (n_documents, n_components), float32
+            Rows sum to one.
         """
-        return self.reader().shares(self._block(X))
+        return self.reader(method).shares(self._block(X))
 
-    def reader(self) -> DocumentReader:
+    def reader(self, method: str = "vb") -> DocumentReader:
         """Return what finds the shares of topics in documents."""
         check_is_fitted(self, "components_")
-        mixture = self.polish == "mixture"
+        if method not in METHODS_OF_SHARES:
+            raise UsageError(f"method: expected one of {', '.join(METHODS_OF_SHARES)}, got {method!r}")
         topics = np.ascontiguousarray(self.components_.T, dtype=np.float32)
-        return DocumentReader(topics, self.weights_ if mixture else self.alpha_, self.unigram_, mixture)
+        if self.polish == "mixture":
+            return DocumentReader("mixture", topics, self.weights_, self.unigram_)
+        if method == "fast":
+            topics = least_squares_matrix(self.components_.T, self.unigram_)
+        return DocumentReader(method, topics, self.alpha_, self.unigram_)
 
     def topics(self, n_top: int = 10) -> list[dict[str, Any]]:
         """Return the most probable words of every topic, topics by falling share of the corpus.
@@ -476,6 +532,9 @@ class SpectralLDA(TopicModel):
         Scale words in the moments by the inverse root of their frequency.
     weighting : {"tokens", "length", "document", "pooled"}
         How much each document counts in the moments (see `distmom.moments.weighting`).
+    background : bool
+        Let one of the topics start as the distribution of all words, which takes the words that all documents
+        share; for long documents.
     eta : float
         What polish adds to the count of every word in every topic.
     decomposition : {"joint", "power", "power-stop", "flatten", "jennrich"}
@@ -531,6 +590,7 @@ class SpectralLDA(TopicModel):
         max_count: int | None = 2,
         scale_words: bool = True,
         weighting: str = "tokens",
+        background: bool = False,
         eta: float = ETA,
         decomposition: str = "joint",
         n_oversamples: int | None = None,
@@ -540,6 +600,7 @@ class SpectralLDA(TopicModel):
         random_state: int = 0,
     ) -> None:
         self.n_components = n_components
+        self.background = background
         self.alpha0 = alpha0
         self.start = start
         self.n_polish = n_polish
@@ -668,6 +729,12 @@ class AnchorTopics(TopicModel):
         self.n_power_iter = n_power_iter
         self.precision = precision
         self.random_state = random_state
+
+
+def _with_background(engine: Engine, start: Start) -> Start:
+    """Return a start with the distribution of all words as one more topic, of half of the corpus."""
+    topics = with_background(engine, start.topics)
+    return replace(start, topics=topics, proportions=np.append(0.5 * start.proportions, 0.5))
 
 
 def held_out(corpus: Corpus | MemoryCorpus, seed: int) -> Selection:

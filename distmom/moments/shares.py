@@ -13,7 +13,7 @@ shares found in one half of a document's words predict the other half.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from scipy.special import psi
 
 from distmom.compiled import compiled
 from distmom.corpus import Block
+from distmom.corpus.block import csr_from_parts
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.state import Columns
 from distmom.engine.sums import Sums, SumSpec
@@ -359,6 +360,32 @@ class MixturePass(Pass):
         return None
 
 
+def mixture_shares(
+    block: Block, topics: np.ndarray, unigram: np.ndarray, smoothing: float, weights: np.ndarray
+) -> np.ndarray:
+    """Return the probabilities of the topics of documents that have one each, (n, k) float32.
+
+    Parameters
+    ----------
+    block : Block
+    topics : ndarray of shape (d, k)
+        Columns are word probabilities.
+    unigram : ndarray of shape (d,)
+        Of which ``smoothing`` is mixed into every topic.
+    smoothing : float
+    weights : ndarray of shape (k,)
+        Probabilities of the topics.
+    """
+    words = block.words
+    used, columns = np.unique(words.indices, return_inverse=True)
+    mixed = (1.0 - smoothing) * np.asarray(topics[used]) + smoothing * unigram[used, None]
+    shape = (block.n_documents, len(used))
+    own = csr_from_parts(words.data, columns.astype(np.int32), words.indptr, shape)
+    logs = np.log(np.maximum(mixed, LEAST)).astype(np.float32)
+    log_weights = np.log(np.maximum(weights, LEAST))
+    return posteriors(replace(block, words=own), logs, log_weights, counts=True)[0].astype(np.float32)
+
+
 @compiled
 def half_counts(indptr: Any, indices: Any, data: Any, key: Any, first: Any) -> None:
     """Give every position of every document to its first half with probability 1/2.
@@ -408,6 +435,8 @@ class CompletionPass(TopicsPass):
     ----------
     alpha_sums : tuple of float
         Sums of the Dirichlet parameters that are tried, ``alpha`` giving their proportions.
+    mixture : bool
+        Documents have one topic each, ``alpha`` being the probabilities of the topics.
     seed : int
         Of the halves.
 
@@ -417,6 +446,7 @@ class CompletionPass(TopicsPass):
     """
 
     alpha_sums: tuple[float, ...] = (1.0,)
+    mixture: bool = False
     seed: int = 0
 
     @property
@@ -439,7 +469,13 @@ class CompletionPass(TopicsPass):
         start = None
         for j, total in enumerate(self.alpha_sums):
             # What one sum has led to is near what the next one leads to.
-            start, _ = self._shares(block, first, start, FULL_ITER, FULL_TOLERANCE, total * proportions)
+            if self.mixture:
+                half = csr_from_parts(first, words.indices, words.indptr, words.shape)
+                start = mixture_shares(
+                    replace(block, words=half), topics, self._frequency(), self.smoothing, self.alpha
+                )
+            else:
+                start, _ = self._shares(block, first, start, FULL_ITER, FULL_TOLERANCE, total * proportions)
             sums["log_likelihood"][j] += add_counts(
                 words.indptr, words.indices, second * own, topics, self._frequency(), self.smoothing, start,
                 np.zeros(topics.shape[1]), nothing,

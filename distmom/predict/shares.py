@@ -63,6 +63,7 @@ def transform_corpus(
     corpus: Corpus | MemoryCorpus,
     out: str | os.PathLike[str],
     *,
+    method: str = "vb",
     client: Any = None,
     memory_limit: int | None = None,
     observer: Observer | None = None,
@@ -78,6 +79,8 @@ def transform_corpus(
     model : TopicModel
     corpus : Corpus or MemoryCorpus
     out : path-like
+    method : {"vb", "fast"}
+        As in `SpectralLDA.transform`.
     client : distributed.Client or Executor, optional
     memory_limit : int, optional
     observer : callable, optional
@@ -110,7 +113,7 @@ def transform_corpus(
             open_engine(aligned, temporary / "run", executor, memory_limit, observer) as engine,
         ):
             stored_corpus(engine)
-            reader = model.reader().stored(engine.put)
+            reader = model.reader(method).stored(engine.put)
             result = engine.run(SharesPass(engine.corpus.n_words, reader=reader, n_topics=k))
             n, stored = int(result.sums["n_documents"]), result.rows["shares"]
             (temporary / "out").mkdir()

@@ -1,11 +1,20 @@
+from collections import Counter
+
 import numpy as np
 import pytest
 from helpers import WeightedCorpus
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import vstack
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from distmom.models import SpectralLDA
+from distmom.corpus import MemoryCorpus
+from distmom.engine import PassDone, open_executor
+from distmom.errors import InputError, StoreError, UsageError
+from distmom.models import AnchorTopics, SingleTopic, SpectralLDA, load_model, topics
+from distmom.models.planning import plan_fit
+from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
 
 
@@ -51,3 +60,250 @@ def test_exact_population_gives_back_topics_and_dirichlet_parameters(decompositi
     assert_allclose(model.weights_[order], population.alpha / 1.6, atol=1e-9)
     assert model.diagnostics_["sum_proportions"] == pytest.approx(1.0, abs=1e-9)
     assert model.diagnostics_["residual"] < 1e-9
+
+
+def test_moments_of_some_words_are_exact_too():
+    """Lengths count all words: the moments of the others are a block of the whole."""
+    population = tiny(d=7)
+    corpus = population_corpus(population)
+    # Not the frequencies of the population, but they tell the words apart.
+    share = np.asarray(corpus.document_frequency) / corpus.n_documents
+    share[0] = corpus.document_frequency[0] = 0
+    low = 0.1
+    model = pure(3, alpha0=1.6, n_oversamples=2, min_df=low).fit_corpus(corpus)
+    seen = share > low
+    assert seen.sum() == 6
+    assert_array_equal(model.components_[:, ~seen], 0.0)
+    expected = population.topics[seen] / population.topics[seen].sum(axis=0)
+    assert matched(model.components_[:, seen], expected.T)[0] < 1e-9
+    assert_allclose(np.sort(model.weights_), np.sort(population.alpha / 1.6), atol=1e-9)
+
+
+def test_exact_population_of_one_topic_a_document():
+    population = planted(6, 3, 3, random_state=1)
+    parts = [population.enumerate(n, 1) for n in (3, 4)]
+    weights = np.concatenate([p.weights for p in parts]) / 2
+    corpus = WeightedCorpus(vstack([p.words for p in parts]).astype(int), None, weights, shard_documents=50)
+    exact = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "precision": "double"}
+    model = SingleTopic(3, n_polish=0, n_oversamples=3, **exact).fit_corpus(corpus)
+    distance, order = matched(model.components_, population.O.T)
+    assert distance < 1e-9
+    assert_allclose(model.weights_[order], population.pi, atol=1e-9)
+
+
+def test_exact_population_with_anchor_words():
+    """Every topic has a word of its own, so that anchors give back the topics."""
+    rng = np.random.default_rng(0)
+    topics = np.vstack([np.diag([0.3, 0.2, 0.25]), rng.dirichlet(np.ones(4), 3).T * [0.7, 0.8, 0.75]])
+    population = TopicPopulation([0.3, 0.8, 0.5], topics)
+    exact = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "precision": "double"}
+    model = AnchorTopics(3, n_polish=0, n_oversamples=4, **exact).fit_corpus(population_corpus(population))
+    # Least squares end at a change of 1e-4.
+    assert matched(model.components_, topics.T)[0] < 5e-3
+    assert set(model.diagnostics_["anchors"]) == set(model.vocabulary_[:3])
+
+
+def lda_corpus(n=2000, d=200, k=5, length=60, seed=0, shard_documents=300):
+    rng = np.random.default_rng(seed)
+    population = TopicPopulation(np.full(k, 0.2), rng.dirichlet(np.full(d, 0.1), k).T)
+    counts, shares = population.sample(n, length, seed=seed + 1)
+    return population, shares, MemoryCorpus(counts, shard_documents=shard_documents)
+
+
+def test_errors_fall_with_the_root_of_the_number_of_documents():
+    sizes, errors = np.array([1000, 4000, 16000]), []
+    for n in sizes:
+        found = []
+        for seed in range(3):
+            population, _, corpus = lda_corpus(int(n), d=60, k=4, length=30, seed=seed, shard_documents=4000)
+            model = pure(4, alpha0=0.8, n_oversamples=20, precision="single").fit_corpus(corpus)
+            found.append(matched(model.components_, population.topics.T)[0])
+        errors.append(np.median(found))
+    slope = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
+    assert -0.7 < slope < -0.35
+
+
+def test_polish_improves_moments_and_shares_are_found():
+    population, shares, corpus = lda_corpus()
+    truth = population.topics.T
+    distances = []
+    for n_polish in (0, 1, 4):
+        model = SpectralLDA(
+            5, alpha0=1.0, start="tensor", n_polish=n_polish, min_df=0.0, max_df=1.0, max_count=None
+        ).fit_corpus(corpus)
+        distance, order = matched(model.components_, truth)
+        distances.append(distance)
+        assert_allclose(model.components_.sum(axis=1), 1.0, atol=1e-5)
+        assert_allclose(model.weights_[order], shares.mean(axis=0), atol=0.05)
+    assert distances[0] < 0.08
+    assert distances[2] < distances[0]
+    rising = model.diagnostics_["log_likelihoods"]
+    assert len(rising) == 4
+    assert rising == sorted(rising)
+    X = corpus.read_shard(0).words
+    for method, bound in (("vb", 0.2), ("fast", 0.3)):
+        found = model.transform(X, method)[:, order]
+        assert_allclose(found.sum(axis=1), 1.0, atol=1e-5)
+        assert np.abs(found - shares[:300]).sum(axis=1).mean() < bound
+    with pytest.raises(UsageError, match="method: expected one of vb, fast, got 'slow'"):
+        model.transform(X, "slow")
+
+
+@pytest.mark.parametrize("polish", ["em", "vb"])
+def test_the_start_is_chosen_on_documents_held_out(polish):
+    population, _, corpus = lda_corpus()
+    model = SpectralLDA(5, polish=polish, min_df=0.0, max_df=1.0).fit_corpus(corpus)
+    tried = model.selection_["perplexity"]
+    assert set(tried) == {"tensor-0.3", "tensor-1", "tensor-5", "anchors"}
+    assert model.start_ == min(tried, key=tried.get)
+    assert 100 < model.selection_["n_held_out"] < 300
+    assert matched(model.components_, population.topics.T)[0] < 0.15
+    made = Counter(timing["name"] for timing in model.timings_)
+    planned = Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, polish=polish), corpus)})
+    assert made == planned
+
+
+def test_large_corpora_try_starts_on_a_sample(monkeypatch):
+    population, _, corpus = lda_corpus()
+    monkeypatch.setattr(topics, "TRIAL_DOCUMENTS", 500)
+    model = SpectralLDA(5, n_polish=2, min_df=0.0, max_df=1.0).fit_corpus(corpus)
+    made = Counter(timing["name"] for timing in model.timings_)
+    # One pass for each of four starts on the sample, and two over all documents.
+    assert made["polish"] == 6
+    assert made == Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, n_polish=2), corpus)})
+    assert matched(model.components_, population.topics.T)[0] < 0.2
+
+
+def test_variational_bayes_finds_the_dirichlet_parameters():
+    population, _, corpus = lda_corpus(n=4000, length=80)
+    model = SpectralLDA(5, alpha0=1.0, start="tensor", polish="vb", n_polish=6).fit_corpus(corpus)
+    assert model.alpha_.sum() == pytest.approx(1.0, rel=0.3)
+    assert len(plan_fit(model, corpus)) == 4
+
+
+def test_a_mixture_is_polished_as_one():
+    population = planted(150, 4, 4, random_state=0)
+    documents = population.sample(0, 1500, words_per_document=(20, 40), labels_per_document=1, random_state=0)
+    model = SingleTopic(4, min_df=0.0, max_df=1.0).fit(documents.words.astype(int))
+    distance, order = matched(model.components_, population.O.T)
+    assert distance < 0.15
+    found = model.transform(documents.words.astype(int))[:, order].argmax(axis=1)
+    assert (found == documents.states).mean() > 0.98
+    assert_allclose(model.alpha_, model.weights_)
+
+
+@pytest.mark.parametrize(
+    "model", [SpectralLDA(5), SingleTopic(5), AnchorTopics(5)], ids=lambda m: type(m).__name__
+)
+def test_saved_models_are_the_same_and_damage_is_told(model, tmp_path):
+    _, _, corpus = lda_corpus(800)
+    X = corpus.read_shard(0).words
+    model = clone(model).fit_corpus(corpus)
+    model.save(tmp_path / "m")
+    again = load_model(tmp_path / "m")
+    assert type(again) is type(model)
+    assert again.get_params() == model.get_params()
+    assert_array_equal(again.transform(X), model.transform(X))
+    assert again.topics(3) == model.topics(3)
+    with pytest.raises(UsageError, match="the model exists"):
+        model.save(tmp_path / "m")
+    with pytest.raises(UsageError, match="expected"):
+        next(c for c in (SpectralLDA, SingleTopic) if c is not type(model)).load(tmp_path / "m")
+    vocabulary = tmp_path / "m" / "vocabulary.txt"
+    vocabulary.write_text(vocabulary.read_text().replace("1", "one"))
+    with pytest.raises(StoreError, match=r"vocabulary\.txt: expected sha256"):
+        load_model(tmp_path / "m")
+
+
+def test_a_resumed_fit_gives_the_same_bits(tmp_path):
+    _, _, corpus = lda_corpus(900)
+    expected = SpectralLDA(5).fit_corpus(corpus)
+    seen = []
+
+    def stop(event):
+        seen.append(event)
+        if sum(isinstance(e, PassDone) for e in seen) == 13:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        SpectralLDA(5).fit_corpus(corpus, run=tmp_path, observer=stop)
+    events = []
+    resumed = SpectralLDA(5).fit_corpus(corpus, run=tmp_path, observer=events.append)
+    done = [event.resumed for event in events if isinstance(event, PassDone)]
+    assert done == [True] * 13 + [False] * (len(expected.timings_) - 13)
+    assert_array_equal(resumed.components_, expected.components_)
+    assert_array_equal(resumed.alpha_, expected.alpha_)
+
+
+@pytest.mark.cluster
+def test_any_number_of_workers_gives_the_same_bits():
+    _, _, corpus = lda_corpus(900)
+    expected = SpectralLDA(5).fit_corpus(corpus)
+    with open_executor(workers=2) as executor:
+        found = SpectralLDA(5).fit_corpus(corpus, client=executor)
+    assert_array_equal(found.components_, expected.components_)
+    assert_array_equal(found.alpha_, expected.alpha_)
+
+
+def test_a_background_takes_the_words_that_all_documents_share():
+    population, _, _ = lda_corpus(n=10)
+    # Half of every document is of common words.
+    common = np.random.default_rng(3).dirichlet(np.ones(20))
+    widened = np.vstack([0.5 * population.topics, np.outer(0.5 * common, np.ones(5))])
+    counts = TopicPopulation(population.alpha, widened).sample(2000, 120, seed=4)[0]
+    model = SpectralLDA(6, background=True, alpha0=1.0, start="tensor", min_df=0.0).fit(counts)
+    plain = SpectralLDA(5, alpha0=1.0, start="tensor", min_df=0.0).fit(counts)
+    assert model.components_.shape == (6, 220)
+    mass = model.components_[:, 200:].sum(axis=1)
+    most = int(np.argmax(mass))
+    assert mass[most] > 0.7
+    assert np.delete(mass, most).max() < plain.components_[:, 200:].sum(axis=1).min()
+    assert len(model.transform(counts)[0]) == 6
+
+
+def test_topics_are_ranked_by_their_share():
+    _, _, corpus = lda_corpus(800)
+    model = SpectralLDA(5, alpha0=1.0, start="tensor").fit_corpus(corpus)
+    found = model.topics(4)
+    weights = [topic["weight"] for topic in found]
+    assert weights == sorted(weights, reverse=True)
+    for topic in found:
+        row = model.components_[topic["state"]]
+        assert [p for _, p in topic["words"]] == pytest.approx(np.sort(row)[::-1][:4])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"alpha0": -1.0}, "alpha0: expected a number from 0 on, or 'auto', got -1"),
+        ({"alpha0": "much"}, "alpha0: expected a number from 0 on, or 'auto', got 'much'"),
+        ({"start": "random"}, "start: expected one of auto, tensor, anchors"),
+        ({"min_df": 0.6}, "expected 0 <= min_df <= max_df <= 1"),
+        ({"n_polish": -1}, "n_polish: expected at least 0"),
+        ({"eta": 0.0}, "eta: expected more than 0"),
+        ({"min_df": 0.99, "max_df": 1.0}, "n_components=5 needs as many words, but only 0 of 200"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(parameters, message):
+    corpus = lda_corpus(300)[2]
+    with pytest.raises(UsageError, match=message):
+        SpectralLDA(5, **parameters).fit_corpus(corpus)
+
+
+def test_negative_counts_and_other_vocabularies_are_refused():
+    corpus = lda_corpus(300)[2]
+    with pytest.raises(InputError, match="Negative values"):
+        SpectralLDA(2).fit(np.array([[1, -1], [2, 3]]))
+    model = SpectralLDA(5, alpha0=1.0, start="tensor").fit_corpus(corpus)
+    with pytest.raises(UsageError, match="X has 3 features, but SpectralLDA is expecting 200"):
+        model.transform(np.ones((2, 3)))
+    assert model.transform(np.ones((0, 200))).shape == (0, 5)
+
+
+@parametrize_with_checks([
+    SpectralLDA(2, alpha0=1.0, start="tensor", min_df=0.0, max_df=1.0),
+    AnchorTopics(2, min_df=0.0, max_df=1.0),
+    SingleTopic(2, min_df=0.0, max_df=1.0),
+])  # fmt: skip
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)

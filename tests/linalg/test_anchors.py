@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize
+
+from distmom.errors import NumericalError
+from distmom.linalg.anchors import select_anchors, simplex_weights
+
+
+def mixtures(n=60, k=5, r=9, seed=0):
+    """Points of a simplex in r dimensions whose corners are the first k."""
+    rng = np.random.default_rng(seed)
+    corners = rng.standard_normal((k, r))
+    weights = np.vstack([np.eye(k), rng.dirichlet(np.ones(k), n - k)])
+    order = rng.permutation(n)
+    return (weights @ corners)[order], weights[order], np.argsort(order)[:k]
+
+
+def test_anchors_are_the_corners_and_weights_are_found():
+    rows, weights, corners = mixtures()
+    anchors = select_anchors(rows, 5, np.arange(60))
+    assert set(anchors) == set(corners)
+    found = simplex_weights(rows, rows[anchors], n_iter=20_000, tolerance=1e-13)
+    columns = [int(np.argmax(weights[a])) for a in anchors]
+    assert_allclose(found, weights[:, columns], atol=1e-7)
+
+
+def test_only_candidates_are_chosen():
+    rows, _, corners = mixtures()
+    allowed = np.setdiff1d(np.arange(60), corners[:1])
+    anchors = select_anchors(rows, 5, allowed)
+    assert corners[0] not in anchors
+    assert set(corners[1:]) <= set(anchors)
+
+
+def test_a_second_look_mends_a_first_choice():
+    # The longest row is no corner of the triangle that is largest.
+    rows = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.9, 0.9]])
+    anchors = select_anchors(rows, 3, np.arange(4))
+
+    def area(points):
+        a, b, c = rows[list(points)]
+        return abs(np.linalg.det(np.stack([b - a, c - a]))) / 2
+
+    assert area(anchors) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("outside", [0.0, 0.7])
+def test_weights_are_the_least_squares_over_the_simplex(outside):
+    rng = np.random.default_rng(1)
+    anchors = rng.standard_normal((4, 6))
+    rows = rng.dirichlet(np.ones(4), 8) @ anchors + outside * rng.standard_normal((8, 6))
+    found = simplex_weights(rows, anchors, n_iter=20_000, tolerance=1e-12)
+    assert_allclose(found.sum(axis=1), 1.0)
+    assert found.min() >= 0
+    for row, weights in zip(rows, found, strict=True):
+        best = minimize(
+            lambda w, row=row: ((w @ anchors - row) ** 2).sum(), np.full(4, 0.25), bounds=[(0, 1)] * 4,
+            constraints={"type": "eq", "fun": lambda w: w.sum() - 1}, options={"ftol": 1e-14, "maxiter": 500},
+        )  # fmt: skip
+        assert ((weights @ anchors - row) ** 2).sum() <= best.fun + 1e-9
+
+
+def test_too_few_dimensions_are_refused():
+    rows = np.outer(np.arange(6.0), np.ones(3))
+    with pytest.raises(
+        NumericalError, match="3 anchor words are asked for, but the second moment has only 2"
+    ):
+        select_anchors(rows, 3, np.arange(6))
+    with pytest.raises(NumericalError, match="only 2 words are frequent"):
+        select_anchors(rows, 3, np.arange(2))

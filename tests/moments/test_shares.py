@@ -1,0 +1,212 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
+from scipy.special import psi
+
+from distmom.corpus import Block, MemoryCorpus
+from distmom.engine import open_engine
+from distmom.engine.tall import TallSum
+from distmom.moments.shares import (
+    CompletionPass,
+    MixturePass,
+    PolishPass,
+    add_counts,
+    find_shares,
+    half_counts,
+    mixture_shares,
+)
+
+
+@pytest.fixture
+def documents():
+    rng = np.random.default_rng(0)
+    X = csr_array(rng.poisson(0.6, (30, 25)))
+    X = csr_array(np.vstack([X.toarray(), np.zeros((1, 25), int)]))
+    topics = rng.dirichlet(np.full(25, 0.3), 4).T
+    unigram = rng.dirichlet(np.ones(25))
+    return X, topics, unigram
+
+
+def plain_shares(x, topics, alpha, variational, n_iter):
+    """The two iterations of the module's first lines, word for word."""
+    theta = np.full(topics.shape[1], 1.0 / topics.shape[1])
+    gamma = alpha + x.sum() * theta
+    for _ in range(n_iter):
+        e = np.exp(psi(gamma) - psi(gamma.sum())) if variational else theta
+        s = topics @ e
+        gamma = alpha + e * (topics.T @ np.where(x > 0, x / s, 0.0))
+        theta = gamma / gamma.sum()
+    return theta
+
+
+@pytest.mark.parametrize("variational", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_shares_are_those_of_the_plain_iteration(documents, variational, smoothing):
+    X, topics, unigram = documents
+    alpha = np.array([0.1, 0.5, 0.2, 1.0])
+    shares, weights = np.full((31, 4), 0.25), np.empty((31, 4))
+    data = X.data.astype(float)
+    find_shares(
+        X.indptr, X.indices, data, topics, unigram, smoothing, alpha, variational, 7, 0.0, shares, weights
+    )
+    mixed = (1 - smoothing) * topics + smoothing * unigram[:, None]
+    expected = np.array([plain_shares(x, mixed, alpha, variational, 7) for x in X.toarray()[:30]])
+    assert_allclose(shares[:30], expected, atol=1e-9)
+    # A document without words has the shares of the prior.
+    assert_allclose(shares[30], alpha / alpha.sum())
+    totals, out = np.zeros(4), np.zeros((25, 4))
+    likelihood = add_counts(X.indptr, X.indices, data, topics, unigram, smoothing, weights, totals, out)
+    s = weights[:30] @ mixed.T
+    dense = X.toarray()[:30]
+    assert likelihood == pytest.approx((dense * np.log(s)).sum(), rel=1e-9)
+    assert_allclose(out, (dense / s).T @ weights[:30], rtol=1e-9)
+    assert_allclose(totals, (out * mixed).sum(axis=0), rtol=1e-9)
+    assert totals.sum() == pytest.approx(dense.sum())
+
+
+def test_single_precision_is_near_double(documents):
+    X, topics, unigram = documents
+    found = []
+    for dtype in (np.float64, np.float32):
+        shares, weights = np.full((31, 4), 0.25, dtype), np.empty((31, 4), dtype)
+        find_shares(
+            X.indptr, X.indices, X.data.astype(float), topics.astype(dtype), unigram, 0.01, np.full(4, 0.2),
+            True, 50, 1e-5, shares, weights,
+        )  # fmt: skip
+        found.append(shares)
+    assert_allclose(found[1], found[0], atol=2e-4)
+
+
+def test_words_that_no_topic_has_leave_finite_numbers():
+    X = csr_array(np.array([[3, 1000000, 0]]))
+    topics = np.array([[1.0, 0.5], [0.0, 0.0], [0.0, 0.5]], np.float32)
+    shares, weights = np.full((1, 2), 0.5, np.float32), np.empty((1, 2), np.float32)
+    find_shares(
+        X.indptr, X.indices, X.data.astype(float), topics, np.zeros(3), 0.0, np.ones(2), False, 5, 0.0, shares,
+        weights,
+    )  # fmt: skip
+    totals, out = np.zeros(2), np.zeros((3, 2), np.float32)
+    likelihood = add_counts(
+        X.indptr, X.indices, X.data.astype(float), topics, np.zeros(3), 0.0, weights, totals, out
+    )
+    assert np.isfinite([*shares.ravel(), *totals, *out.ravel(), likelihood]).all()
+    assert shares.sum() == pytest.approx(1.0)
+
+
+def test_weights_of_documents_count_as_repetition(documents):
+    X, topics, unigram = documents
+    pass_ = PolishPass(25, topics=topics, n_topics=4, alpha=np.full(4, 0.5), unigram=unigram, smoothing=0.1)
+    no_labels = csr_array((31, 0), dtype=np.uint8)
+    twice = csr_array(np.vstack([X.toarray()] * 2))
+    found = []
+    for block in (
+        Block(X, no_labels, 0, np.full(31, 2.0)),
+        Block(twice, csr_array((62, 0), dtype=np.uint8), 0),
+    ):
+        sums = pass_.zero()
+        sums["counts"] = TallSum.zero(25, 4)
+        rows = pass_.add(sums, block, {})
+        assert rows["shares"].shape == (block.n_documents, 4)
+        found.append({**sums, "counts": sums["counts"].dense()})
+    assert found[0].keys() == found[1].keys()
+    for name in found[0]:
+        assert_allclose(found[0][name], found[1][name], rtol=1e-9)
+
+
+def test_polish_goes_on_from_its_rows(documents):
+    X, topics, unigram = documents
+    pass_ = PolishPass(25, topics=topics, n_topics=4, alpha=np.full(4, 0.5), unigram=unigram)
+    block = Block(X, csr_array((31, 0), dtype=np.uint8), 0)
+
+    def run(rows):
+        sums = pass_.zero()
+        sums["counts"] = TallSum.zero(25, 4)
+        return pass_.add(sums, block, rows)["shares"], float(sums["log_likelihood"])
+
+    cold, before = run({})
+    warm, after = run({"shares": cold})
+    assert after > before
+    assert np.abs(warm - cold).max() < 0.05
+    variational = replace(pass_, variational=True)
+    sums = variational.zero()
+    sums["counts"] = TallSum.zero(25, 4)
+    assert variational.add(sums, block, {}) is None
+
+
+def test_a_mixture_step_is_plain_em(documents):
+    X, topics, _ = documents
+    logs, weights = np.log(0.99 * topics + 0.01 / 25), np.array([0.4, 0.3, 0.2, 0.1])
+    pass_ = MixturePass(25, log_topics=logs, n_topics=4, log_weights=np.log(weights))
+    sums = pass_.zero()
+    sums["counts"] = TallSum.zero(25, 4)
+    pass_.add(sums, Block(X, csr_array((31, 0), dtype=np.uint8), 0), {})
+    dense = X.toarray()
+    joint = dense @ logs + np.log(weights)
+    evidence = np.logaddexp.reduce(joint, axis=1)
+    posterior = np.exp(joint - evidence[:, None])
+    assert_allclose(sums["counts"].dense(), dense.T @ posterior, rtol=1e-5)
+    assert_allclose(sums["totals"], (dense.T @ posterior).sum(axis=0), rtol=1e-5)
+    assert_allclose(sums["shares"], posterior.sum(axis=0), rtol=1e-5)
+    assert sums["log_likelihood"] == pytest.approx(evidence.sum(), rel=1e-6)
+
+
+def test_halves_are_fair_and_follow_the_document_alone():
+    rng = np.random.default_rng(0)
+    X = csr_array(rng.integers(0, 200, (400, 30)))
+    first = np.empty(X.nnz)
+    half_counts(X.indptr, X.indices, X.data, np.uint64(0), first)
+    assert (first >= 0).all()
+    assert (first <= X.data).all()
+    # Binomial: standardised deviations have mean 0 and variance 1.
+    z = (first - X.data / 2) / np.sqrt(X.data / 4)
+    assert abs(z.mean()) < 4 / np.sqrt(X.nnz)
+    assert abs(z.var() - 1) < 4 * np.sqrt(2 / X.nnz)
+    order = rng.permutation(400)
+    again = np.empty(X.nnz)
+    shuffled = csr_array(X[order])
+    half_counts(shuffled.indptr, shuffled.indices, shuffled.data, np.uint64(0), again)
+    whole = csr_array((first, X.indices, X.indptr), shape=X.shape)
+    moved = csr_array((again, shuffled.indices, shuffled.indptr), shape=X.shape)
+    assert_allclose(moved.toarray(), whole[order].toarray())
+    other = np.empty(X.nnz)
+    half_counts(X.indptr, X.indices, X.data, np.uint64(1), other)
+    assert (other != first).mean() > 0.5
+
+
+@pytest.mark.parametrize("mixture", [False, True])
+def test_completion_is_the_likelihood_of_second_halves(documents, mixture):
+    X, topics, unigram = documents
+    alpha = np.array([0.4, 0.3, 0.2, 0.1])
+    first = np.empty(X.nnz)
+    half_counts(X.indptr, X.indices, X.data, np.uint64(3), first)
+    halves = csr_array((first, X.indices, X.indptr), shape=X.shape).toarray()
+    mixed = 0.9 * topics + 0.1 * unigram[:, None]
+    pass_ = CompletionPass(
+        25, topics=topics, n_topics=4, alpha=alpha, unigram=unigram, smoothing=0.1, alpha_sums=(2.0,), seed=3,
+        mixture=mixture,
+    )  # fmt: skip
+    with open_engine(MemoryCorpus(X, shard_documents=7)) as engine:
+        sums = engine.run(pass_).sums
+    expected = 0.0
+    for x, half in zip(X.toarray(), halves, strict=True):
+        if mixture:
+            joint = half @ np.log(mixed) + np.log(alpha)
+            theta = np.exp(joint - np.logaddexp.reduce(joint))
+        else:
+            theta = plain_shares(half, mixed, 2.0 * alpha, False, 300) if half.sum() else alpha
+        expected += (x - half) @ np.log(mixed @ theta)
+    # Iteration ends at a change of 1e-4, and posteriors are found in float32.
+    assert sums["log_likelihood"][0] == pytest.approx(expected, rel=1e-4)
+    assert sums["tokens"] == (X.toarray() - halves).sum()
+    assert sums["documents"] == 31
+
+
+def test_mixture_shares_are_posteriors_of_counts(documents):
+    X, topics, unigram = documents
+    weights = np.array([0.4, 0.3, 0.2, 0.1])
+    found = mixture_shares(Block(X, csr_array((31, 0), dtype=np.uint8), 0), topics, unigram, 0.2, weights)
+    joint = X.toarray() @ np.log(0.8 * topics + 0.2 * unigram[:, None]) + np.log(weights)
+    assert_allclose(found, np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True)), atol=1e-5)

@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from distmom.errors import UsageError
+from distmom.simulate.topics import TopicPopulation
+
+TOPICS = np.array([[0.6, 0.1], [0.3, 0.2], [0.1, 0.7]])
+
+
+def test_probabilities_of_documents_are_those_of_samples():
+    population = TopicPopulation([0.5, 1.5], TOPICS)
+    counts, probabilities = population.enumerate(3)
+    assert counts.shape == (10, 3)
+    assert probabilities.sum() == pytest.approx(1.0, abs=1e-12)
+    sampled, shares = population.sample(200_000, 3, seed=1)
+    assert_allclose(shares.mean(axis=0), [0.25, 0.75], atol=0.01)
+    key = np.array([16, 4, 1])
+    frequency = np.bincount(sampled @ key, minlength=64) / 200_000
+    assert_allclose(frequency[counts @ key], probabilities, atol=5 * np.sqrt(0.25 / 200_000))
+
+
+def test_moments_of_shares_are_rising_factorials():
+    population = TopicPopulation([0.5, 1.5], TOPICS)
+    assert population.share_moment([1, 0]) == pytest.approx(0.25)
+    assert population.share_moment([2, 1]) == pytest.approx(0.5 * 1.5 * 1.5 / (2 * 3 * 4))
+
+
+def test_lengths_may_differ_and_may_be_zero():
+    counts, _ = TopicPopulation([0.5, 1.5], TOPICS).sample(3, np.array([0, 5, 40]), seed=0)
+    assert counts.sum(axis=1).tolist() == [0, 5, 40]
+
+
+@pytest.mark.parametrize(
+    ("alpha", "topics", "message"),
+    [
+        ([1.0], TOPICS, "alpha has shape"),
+        ([1.0, 0.0], TOPICS, "alpha: expected positive"),
+        ([1.0, 1.0], TOPICS + 0.1, "expected columns"),
+    ],
+)
+def test_what_is_no_population_is_refused(alpha, topics, message):
+    with pytest.raises(UsageError, match=message):
+        TopicPopulation(alpha, topics)
+    with pytest.raises(UsageError, match="too many"):
+        TopicPopulation([1.0, 1.0], TOPICS).enumerate(30)
