@@ -26,6 +26,8 @@ from distmom.predict import predict_corpus
 
 COLUMNS = (
     ("n_train", 0),
+    ("k", 0),
+    ("seed", 0),
     ("P@1", 4),
     ("P@3", 4),
     ("P@5", 4),
@@ -34,8 +36,15 @@ COLUMNS = (
     ("PSP@3", 4),
     ("PSP@5", 4),
     ("AUC", 4),
+    ("perplexity", 1),
+    ("NPMI", 3),
+    ("held_NPMI", 3),
+    ("below_0", 2),
+    ("diversity", 2),
+    ("topics_l1", 3),
     ("ingest_s", 1),
     ("fit_s", 1),
+    ("cpu_s", 1),
     ("predict_s", 1),
     ("model_mb", 1),
     ("peak_rss_mb", 0),
@@ -43,8 +52,12 @@ COLUMNS = (
 #: headings of columns in Markdown
 HEADINGS = {
     "n_train": "documents",
+    "held_NPMI": "held-out NPMI",
+    "below_0": "below 0",
+    "topics_l1": "topics L1",
     "ingest_s": "ingest s",
     "fit_s": "fit s",
+    "cpu_s": "CPU s",
     "predict_s": "predict s",
     "model_mb": "model MB",
     "peak_rss_mb": "peak MB",

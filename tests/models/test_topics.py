@@ -175,7 +175,7 @@ def test_large_corpora_try_starts_on_a_sample(monkeypatch):
 
 
 def test_variational_bayes_finds_the_dirichlet_parameters():
-    population, _, corpus = lda_corpus(n=4000, length=80)
+    _, _, corpus = lda_corpus(n=4000, length=80)
     model = SpectralLDA(5, alpha0=1.0, start="tensor", polish="vb", n_polish=6).fit_corpus(corpus)
     assert model.alpha_.sum() == pytest.approx(1.0, rel=0.3)
     assert len(plan_fit(model, corpus)) == 4

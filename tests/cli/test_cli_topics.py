@@ -1,0 +1,145 @@
+"""Topic models on the command line."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import zarr
+
+from distmom.cli.main import main
+from distmom.models import load_model
+
+WORDS = {
+    "animals": ["cat", "dog", "bird", "fish", "horse"],
+    "finance": ["stock", "bank", "money", "price", "trade"],
+    "transport": ["train", "bus", "car", "road", "ship"],
+}
+LOCAL = ("--workers", "0", "--quiet")
+
+
+def texts(n, seed):
+    """Texts of two of the themes each, most words of the first."""
+    draw = random.Random(seed)
+    for _ in range(n):
+        first, second = draw.sample(list(WORDS), 2)
+        words = draw.choices(WORDS[first], k=22) + draw.choices(WORDS[second], k=3)
+        yield f"x\t{' '.join(words)}\n"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a corpus and a model of each kind."""
+    folder = tmp_path_factory.mktemp("topics")
+    (folder / "train.tsv").write_text("".join(texts(600, 0)))
+    (folder / "test.tsv").write_text("".join(texts(80, 1)) + "x\tunknown words\n")
+    assert main(["ingest", str(folder / "train.tsv"), str(folder / "corpus"), *LOCAL]) == 0
+    for name in ("lda", "single-topic", "anchors"):
+        arguments = [str(folder / "corpus"), str(folder / name), "-k", "3", "--model", name, *LOCAL]
+        assert main(["fit", *arguments, "--max-df", "1"]) == 0
+    return folder
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command in this process: exit code, stdout, stderr."""
+
+    def call(*arguments):
+        capsys.readouterr()
+        code = main([str(a) for a in arguments])
+        done = capsys.readouterr()
+        assert "Traceback" not in done.err
+        return code, done.out, done.err
+
+    return call
+
+
+@pytest.mark.parametrize("kind", ["lda", "single-topic", "anchors"])
+def test_themes_are_found_and_told(place, run, kind):
+    code, out, _ = run("topics", place / kind, "--top", 5, "--json")
+    assert code == 0
+    found = {frozenset(word for word, _ in topic["words"]) for topic in json.loads(out)["topics"]}
+    assert found == {frozenset(words) for words in WORDS.values()}
+    assert run("topics", place / kind, "--top", 2)[1].count("\n") == 3
+    code, out, _ = run("evaluate", place / kind, place / "test.tsv", "--json", *LOCAL)
+    metrics = json.loads(out)
+    assert code == 0
+    assert 5 < metrics["perplexity"] < 14
+    assert metrics["n_documents"] == 81
+    assert metrics["diversity"] == pytest.approx(15 / 30)
+    assert (
+        json.loads(run("info", place / kind, "--json")[1])["model"] == type(load_model(place / kind)).__name__
+    )
+    assert run("verify", place / kind)[0] == 0
+
+
+@pytest.mark.parametrize("method", ["vb", "fast"])
+def test_shares_are_written_in_order_and_whole(place, run, tmp_path, method):
+    arguments = ("transform", place / "lda", place / "test.tsv", tmp_path / "out", "--method", method)
+    code, out, _ = run(*arguments, "--json", *LOCAL)
+    told = json.loads(out)
+    assert code == 0
+    assert (told["n_documents"], told["n_empty"], told["n_unknown_words"]) == (81, 1, 2)
+    shares = np.asarray(zarr.open_array(tmp_path / "out" / "shares.zarr", mode="r")[...])
+    assert shares.shape == (81, 3)
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0, atol=1e-5)
+    np.testing.assert_allclose(told["mean_shares"], shares.mean(axis=0), atol=1e-5)
+    model = load_model(place / "lda")
+    themes = [
+        max(WORDS, key=lambda t: sum(row[model.vocabulary_.index(w)] for w in WORDS[t]))
+        for row in model.components_
+    ]
+    most = [max(WORDS, key=lambda t: sum(line.count(w) for w in WORDS[t])) for line in texts(80, 1)]
+    assert [themes[i] for i in shares[:80].argmax(axis=1)] == most
+    code, _, err = run(*arguments, *LOCAL)
+    assert code == 2
+    assert "exists; choose another path" in err
+    assert run(*arguments, "--overwrite", *LOCAL)[0] == 0
+
+
+def test_what_a_model_does_not_have_is_refused_by_name(place, run, tmp_path):
+    fit = ("fit", place / "corpus", tmp_path / "m", "-k", 3)
+    for option, value, kind in (
+        ("--head", "posterior", "lda"),
+        ("--alpha0", "1", "anchors"),
+        ("--polish", "vb", "single-topic"),
+        ("--n-polish", "2", "multilabel"),
+    ):
+        code, _, err = run(*fit, "--model", kind, option, value, *LOCAL)
+        assert code == 2
+        assert f"{option}: not an option of --model {kind}" in err
+        assert not (tmp_path / "m").exists()
+    code, _, err = run(*fit, "--model", "lda", "--alpha0", "much", *LOCAL)
+    assert code == 2
+    assert "expected a number or auto, got 'much'" in err
+    code, _, err = run("predict", place / "lda", place / "test.tsv", tmp_path / "out", *LOCAL)
+    assert code == 2
+    assert "a topic model has no labels" in err
+    code, _, err = run("report", place / "lda", tmp_path / "r.html")
+    assert code == 2
+    code, _, err = run(*fit, "--model", "lda", "--min-df", "0.99", "--max-df", "1", *LOCAL)
+    assert code == 2
+    assert "change min_df or max_df" in err
+    assert not (tmp_path / "m.run").exists()
+
+
+def test_a_plan_tells_the_passes_of_the_model(place, run):
+    options = ("-k", 3, "--model", "lda", "--max-df", 1)
+    code, out, _ = run("plan", place / "corpus", *options, "--start", "tensor", "--alpha0", 1, "--json")
+    assert code == 0
+    passes = {p["name"]: p["n_scans"] for p in json.loads(out)["passes"]}
+    assert passes == {"sketch": 1, "power": 4, "moments": 1, "polish": 4, "completion": 1}
+    assert "third moment" not in run("plan", place / "corpus", *options)[1]
+
+
+def test_a_run_of_another_model_is_not_taken_up(place, run, tmp_path):
+    from distmom.cli import run as runs
+
+    corpus, model = str(place / "corpus"), str(tmp_path / "m")
+    begun = runs.create(corpus, model, str(tmp_path / "r"), "lda", {"n_components": 3}, overwrite=False)
+    assert runs.reopen(begun.path).model_name == "lda"
+    (tmp_path / "r" / "passes" / "sketch-0").mkdir(parents=True)
+    (tmp_path / "r" / "passes" / "sketch-0" / "DONE.json").write_text("{}")
+    code, _, err = run("fit", corpus, model, "--run", tmp_path / "r", "-k", 3, "--model", "anchors", *LOCAL)
+    assert code == 2
+    assert "holds another run, which differs in model" in err

@@ -1,0 +1,291 @@
+"""Topic models of distmom beside others on exactly the same documents, one table.
+
+A fifth of the documents is held out; words are those that at least two training documents have. Every system
+gets the training counts and runs on one thread in a process of its own (see `run_topics` for what its seconds
+are). One routine judges the topics of all of them, smoothed with 1 % of the unigram distribution:
+
+perplexity
+    Of the second halves of the held-out documents' positions. Shares are found in the first halves, those of
+    largest posterior. The means of the Dirichlet parameters are the mean shares in 300 training documents; their
+    sum is the one of a few that completes those best.
+NPMI
+    Of the top 10 words of every topic, counted in all documents; held-out NPMI counts in the held-out documents
+    only, where chance pairs of rare words do not meet again.
+below 0
+    Share of the topics whose NPMI is.
+diversity
+    Share of different words among all top 10 words.
+topics L1
+    Planted documents only: mean L1 distance, 0 to 2, of the planted topics to those matched with them one to
+    one.
+
+DATA is ``uci:`` and a docword file, or ``planted:K,N,D,L``: N documents of K topics over D words, L words a
+document in the mean, a fifth of them held out as well. With ``--misspecified`` topics are correlated (their
+shares are logistic normal) and words bursty (a document repeats the words that it has drawn of a topic).
+Systems that are not installed, fail or take too long are named below the table::
+
+    python3 -m venv peers
+    peers/bin/pip install tomotopy gensim scikit-learn
+
+Examples::
+
+    python workflows/benchmark_topics.py uci:docword.kos.txt.xz vocab.kos.txt.xz -k 20 50 \\
+        --peers-python peers/bin/python --json kos.json --markdown kos.md
+    python workflows/benchmark_topics.py planted:20,20000,5000,100 --misspecified --seeds 0 1 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from common import machine, markdown_table, results
+from run_topics import OWN, SYSTEMS, distributions
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_array, save_npz, vstack
+from scipy.spatial.distance import cdist
+from topic_documents import Data, bare_name, hold_out, plant, read_uci
+from watched import LeftOutError, run_watched
+
+from distmom.corpus import MemoryCorpus
+from distmom.engine import StoredColumns, open_engine
+from distmom.evaluate.topics import coherence_of_counts, diversity, top_words
+from distmom.models.polish import COMPLETION_SMOOTHING, complete
+from distmom.moments.shares import FULL_ITER, FULL_TOLERANCE, find_shares
+
+UCI, PLANTED, PURE = "uci:", "planted:", "distmom-pure"
+#: what keeps the libraries of all systems to one thread
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
+)
+N_TOP = 10
+#: training documents in which the prior of the shares is found
+PRIOR_DOCUMENTS = 300
+#: share of the memory that is free which a system may take, unless it is given
+MEMORY_SHARE = 0.9
+
+
+class Judge:
+    """Measures topics in the same way for all systems.
+
+    Parameters
+    ----------
+    data : Data
+    seed : int
+        Of the documents in which priors are found.
+    """
+
+    def __init__(self, data: Data, seed: int) -> None:
+        self._data = data
+        frequency = data.train.sum(axis=0) + 0.1
+        self.unigram = frequency / frequency.sum()
+        n_train = data.train.shape[0]
+        chosen = np.random.default_rng(seed).choice(n_train, min(PRIOR_DOCUMENTS, n_train), replace=False)
+        self._some, self._held_out = MemoryCorpus(data.train[np.sort(chosen)]), MemoryCorpus(data.held_out)
+        held_out = (data.held_out > 0).astype(np.float64)
+        self._meetings = {
+            "NPMI": csr_array(vstack([(data.train > 0).astype(np.float64), held_out], format="csr")),
+            "held_NPMI": held_out,
+        }
+
+    def score(self, topics: np.ndarray) -> dict[str, Any]:
+        """Return the measures of topics, (k, n_words), rows of which sum to one."""
+        top = top_words(topics, N_TOP)
+        npmi = {name: self._npmi(met, top) for name, met in self._meetings.items()}
+        scores = {
+            **self.complete(topics),
+            **{name: float(each.mean()) for name, each in npmi.items()},
+            "below_0": float((npmi["NPMI"] < 0.0).mean()),
+            "diversity": diversity(top),
+        }
+        truth = self._data.truth
+        if truth is not None:
+            whole = np.zeros((len(topics), truth.shape[1]))
+            whole[:, self._data.kept] = topics
+            scores["topics_l1"] = distance(whole, truth)
+        return {**scores, "top_words": [[self._data.words[i] for i in row] for row in top]}
+
+    def complete(self, topics: np.ndarray) -> dict[str, float]:
+        """Return the held-out perplexity, and the sum of the Dirichlet parameters that it was found with."""
+        k, matrix = len(topics), np.ascontiguousarray(topics.T, np.float32)
+        unigram = self.unigram.astype(np.float32)
+        with open_engine(self._some) as engine:
+            stored = StoredColumns((engine.put(matrix),))
+            even = complete(engine, stored, np.full(k, 1.0 / k), unigram=engine.put(unigram[:, None]))
+            words = self._some.read_shard(0).words
+            shares = np.full((words.shape[0], k), 1.0 / k, np.float32)
+            find_shares(
+                words.indptr, words.indices, words.data.astype(np.float64), matrix, unigram,
+                COMPLETION_SMOOTHING, even.alpha, False, FULL_ITER, FULL_TOLERANCE, shares, np.empty_like(shares),
+            )  # fmt: skip
+            prior = complete(engine, stored, shares.mean(axis=0), unigram=engine.put(unigram[:, None])).alpha
+        total = float(prior.sum())
+        with open_engine(self._held_out) as engine:
+            completion = complete(
+                engine, StoredColumns((engine.put(matrix),)), prior, alpha_sums=(total,),
+                unigram=engine.put(unigram[:, None]),
+            )  # fmt: skip
+        return {"perplexity": completion.perplexity, "alpha_sum": round(total, 6)}
+
+    @staticmethod
+    def _npmi(met: csr_array, top: np.ndarray) -> np.ndarray:
+        words, numbers = np.unique(top, return_inverse=True)
+        own = met[:, words]
+        return coherence_of_counts((own.T @ own).toarray(), met.shape[0], numbers.reshape(top.shape))[0]
+
+
+def distance(topics: np.ndarray, truth: np.ndarray) -> float:
+    """Return the mean L1 distance of true topics to those matched with them, 2 for one without any."""
+    distances = cdist(truth, topics, "cityblock")
+    true, matched = linear_sum_assignment(distances)
+    return float((distances[true, matched].sum() + 2.0 * (len(truth) - len(true))) / len(truth))
+
+
+def run_system(
+    name: str, k: int, seed: int, data: Data, out: Path, options: argparse.Namespace
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Run one system; return its topics and what they cost. LeftOutError if it has none."""
+    place = out / f"{name}-{k}-{seed}"
+    python = options.peers_python if options.peers_python and name not in OWN else sys.executable
+    command = [
+        python, str(Path(__file__).with_name("run_topics.py")), f"--system={name}", f"--train={out / 'train.npz'}",
+        f"-k{k}", f"--seed={seed}", f"--out={place}",
+    ]  # fmt: skip
+    if data.alpha0 is not None:
+        command.append(f"--alpha0={data.alpha0}")
+    run_watched(command, place / "log.txt", timeout_s=options.timeout, memory_mb=1e3 * options.memory_gb)
+    topics = np.load(place / "phi.npy", allow_pickle=False)
+    if not 0 < len(topics) <= k or not np.isfinite(topics).all() or topics.min() < 0.0:
+        raise LeftOutError(f"{topics.shape[0]} topics, not all of them distributions")
+    return topics, json.loads((place / "fit.json").read_text())
+
+
+def run_systems(data: Data, out: Path, options: argparse.Namespace, rows: list[dict[str, Any]]) -> list[str]:
+    """Run all systems and add their rows; return what the table does not say of some."""
+    judge = Judge(data, options.split_seed)
+    same = {"data": data.name, **data.sizes(), "split_seed": options.split_seed, "machine": machine()}
+    rows.append({"system": "(unigram)", **judge.complete(judge.unigram[None]), **same})
+    if data.truth is not None:
+        rows.append({"system": "(planted)", **judge.score(distributions(data.truth[:, data.kept])), **same})
+    out.mkdir(parents=True, exist_ok=True)
+    save_npz(out / "train.npz", data.train)
+    gone: dict[str, str] = {}
+    notes = []
+    for k in sorted(options.n_components):
+        for seed, name in ((seed, name) for seed in options.seeds for name in options.systems):
+            row: dict[str, Any] = {"system": name, "k": k, "seed": seed, **same}
+            try:
+                if name in gone:
+                    raise LeftOutError(gone[name])
+                topics, cost = run_system(name, k, seed, data, out, options)
+                row |= {**judge.score(topics), **cost, "n_found": len(topics)}
+                outcome = f"{len(topics)} topics in {row['fit_s']:.1f} s, perplexity {row['perplexity']:.1f}"
+            except LeftOutError as reason:
+                if reason.for_good:
+                    gone[name] = str(reason) + ("" if str(reason) == "not installed" else f" at k = {k}")
+                row["left_out"] = str(reason)
+                outcome = f"left out: {reason}"
+            print(f"{name}, k = {k}, seed {seed}: {outcome}", file=sys.stderr, flush=True)
+            if row.get("n_found") != k:
+                notes.append(f"{name}, k = {k}, seed {seed}: {outcome}")
+            rows.append(row)
+    return notes
+
+
+def arguments_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("data", metavar="DATA", help=f"{UCI}DOCWORD or {PLANTED}K,N,D,L")
+    add("vocabulary", metavar="VOCAB", nargs="?", help="names of the words [vocab.* beside docword.*]")
+    add("-k", "--n-components", type=int, nargs="+", metavar="K", help="[20 50, or as many as are planted]")
+    add("--systems", nargs="+", choices=SYSTEMS, metavar="SYSTEM", help=f"some of {', '.join(SYSTEMS)} [all]")
+    add("--seeds", type=int, nargs="+", default=[0], metavar="SEED", help="of the systems [0]")
+    add("--split-seed", type=int, default=0, help="of the documents held out [%(default)s]")
+    add("--min-df", type=int, default=2, help="training documents that a word is in [%(default)s]")
+    add("--planted-seed", type=int, default=0, help="of planted documents [%(default)s]")
+    add("--misspecified", action="store_true", help="plant correlated topics and bursty words")
+    add("--peers-python", help="interpreter that has the systems which are not distmom's [this one]")
+    add("--timeout", type=float, default=3600.0, help="seconds a system may take [%(default)s]")
+    add("--memory-gb", type=float, help="memory it may take [90 %% of what is free]")
+    add("--out", type=Path, help="keep counts, topics and logs here")
+    add("--json", type=Path, help="write the results to this file")
+    add("--markdown", type=Path, help="write the table to this file")
+    return parser
+
+
+def load(options: argparse.Namespace) -> Data:
+    """Read or draw the documents."""
+    split = {"seed": options.split_seed, "min_df": options.min_df}
+    if options.data.startswith(UCI):
+        source = Path(options.data.removeprefix(UCI))
+        return hold_out(bare_name(source), *read_uci(source, options.vocabulary), **split)
+    sizes = map(int, options.data.removeprefix(PLANTED).split(","))
+    counts, truth, alpha0 = plant(*sizes, options.planted_seed, options.misspecified)
+    name = options.data + (" misspecified" if options.misspecified else "")
+    words = [str(i) for i in range(counts.shape[1])]
+    return hold_out(name, counts, words, truth=truth, alpha0=alpha0, **split)
+
+
+def report(rows: list[dict[str, Any]], notes: list[str]) -> str:
+    """Return the table in Markdown, with what it is of and what it lacks."""
+    first = rows[0]
+    text = (
+        f"{first['data']}: {first['n_train']} training documents of {first['n_tokens']} positions, "
+        f"{first['n_held_out']} held out, {first['n_words']} words; {first['machine']}\n\n"
+        + markdown_table([{name: row[name] for name in row if name != "n_train"} for row in rows])
+    )
+    return text + "".join(f"\n{each}.\n" for each in notes)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the benchmark."""
+    parser = arguments_parser()
+    options = parser.parse_args(arguments)
+    is_planted = re.fullmatch(PLANTED + r"[1-9]\d*(,[1-9]\d*){3}", options.data) is not None
+    if not is_planted and not options.data.startswith(UCI):
+        parser.error(f"{options.data}: expected {UCI}DOCWORD or {PLANTED}K,N,D,L")
+    if options.misspecified and not is_planted:
+        parser.error(f"--misspecified is for planted documents, not {options.data}")
+    if options.systems is None:
+        options.systems = [name for name in SYSTEMS if is_planted or name != PURE]
+    elif PURE in options.systems and not is_planted:
+        parser.error(f"{PURE} needs the alpha0 of planted documents")
+    if options.n_components is None:
+        options.n_components = [int(options.data[len(PLANTED) :].split(",")[0])] if is_planted else [20, 50]
+    if options.memory_gb is None:
+        options.memory_gb = MEMORY_SHARE * psutil.virtual_memory().available / 1e9
+
+    # Systems run in sessions of their own, which end only with this one's clean-up.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    os.environ.update(ONE_THREAD)
+    with (
+        tempfile.TemporaryDirectory(prefix="topics-", ignore_cleanup_errors=True) as temporary,
+        results(options.json) as rows,
+    ):
+        notes = run_systems(load(options), options.out or Path(temporary), options, rows)
+    text = report(rows, notes)
+    if options.markdown is not None:
+        options.markdown.write_text(text, encoding="utf-8")
+    for note in notes:
+        print(note)
+    for versions in {
+        json.dumps(row["versions"]): row["versions"] for row in rows if "versions" in row
+    }.values():
+        print(", ".join(f"{name} {version}" for name, version in versions.items()))
+    return 0 if any("fit_s" in row for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,253 @@
+"""Fit one topic model to counts, and store its topics and what they cost.
+
+`benchmark_topics` calls this in a process of its own, so that memory is the system's alone and a rival may live
+in another interpreter. It needs NumPy, SciPy and the system; distmom only for the systems that are made of it.
+Seconds are of the fit alone: imports, reading the counts into the form that the system takes, and the
+compilation of distmom's kernels come before. The exit code is 3 when the system is not installed.
+
+Example::
+
+    python run_topics.py --system tomotopy-300 --train train.npz -k 20 --seed 0 --out FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from run_peer import NOT_INSTALLED, die_first, installed
+from scipy.sparse import csr_matrix, load_npz
+
+#: packages whose versions are stored with the results
+PACKAGES = ("distmom", "gensim", "numba", "numpy", "scikit-learn", "scipy", "tomotopy")
+#: documents that a topic of a random start is the mean of, and passes of polish that follow
+RANDOM_DOCUMENTS, RANDOM_PASSES = 10, 4
+
+#: fits, and returns topics (k, d) and what else is to be stored
+Fit = Callable[[], tuple[np.ndarray, dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a system is given.
+
+    Attributes
+    ----------
+    counts : csr_matrix of shape (n_documents, n_words), int32
+    n_topics, seed : int
+    alpha0 : float or None
+        Sum of the Dirichlet parameters that the documents were drawn with; None where nobody knows.
+    """
+
+    counts: csr_matrix
+    n_topics: int
+    seed: int
+    alpha0: float | None
+
+
+def prepare_distmom(task: Task, name: str) -> Fit:
+    """Prepare one of distmom's topic models."""
+    from distmom.corpus import MemoryCorpus
+    from distmom.models import AnchorTopics, SpectralLDA
+
+    pure = {"n_polish": 0, "min_df": 0.0, "max_df": 1.0, "max_count": None, "start": "tensor"}
+    kind, options = {
+        "distmom": (SpectralLDA, {}),
+        "distmom-vb": (SpectralLDA, {"polish": "vb"}),
+        "distmom-tensor": (SpectralLDA, {"start": "tensor", "alpha0": 1.0}),
+        "distmom-anchors": (AnchorTopics, {}),
+        "distmom-pure": (SpectralLDA, {**pure, "alpha0": task.alpha0}),
+    }[name]
+    corpus = MemoryCorpus(task.counts)
+    kind(2, random_state=task.seed, **options).fit_corpus(MemoryCorpus(_tiny_counts()))
+
+    def fit() -> tuple[np.ndarray, dict[str, Any]]:
+        model = kind(task.n_topics, random_state=task.seed, **options).fit_corpus(corpus)
+        return model.components_, {"start": model.start_, "selection": model.selection_}
+
+    return fit
+
+
+def prepare_random(task: Task, name: str) -> Fit:
+    """Prepare distmom's EM from random topics, half unigram and half the mean of a few documents."""
+    from distmom.corpus import MemoryCorpus
+    from distmom.engine import StoredColumns, open_engine
+    from distmom.models.polish import polish_topics, start_topics
+    from distmom.models.tall import to_columns
+
+    def polished(counts: csr_matrix, corpus: MemoryCorpus, k: int) -> np.ndarray:
+        rng = np.random.default_rng(task.seed)
+        lengths = np.asarray(counts.sum(axis=1)).ravel()
+        full = np.flatnonzero(lengths)
+        unigram = corpus.word_frequency / corpus.word_frequency.sum()
+        start = np.empty((corpus.n_words, k), np.float32)
+        for j in range(k):
+            rows = rng.choice(full, min(RANDOM_DOCUMENTS, len(full)), replace=False)
+            start[:, j] = 0.5 * unigram + 0.5 * (counts[rows].T @ (1.0 / lengths[rows])) / len(rows)
+        with open_engine(corpus) as engine:
+            stored = StoredColumns((engine.put(start),))
+            topics = start_topics(stored, np.full(k, 1.0 / k))
+            return np.array(to_columns(polish_topics(engine, topics, "em", RANDOM_PASSES).matrix).T)
+
+    corpus, tiny = MemoryCorpus(task.counts), _tiny_counts()
+    polished(tiny, MemoryCorpus(tiny), 2)
+    return lambda: (polished(task.counts, corpus, task.n_topics), {})
+
+
+def _tiny_counts() -> csr_matrix:
+    """Return documents of two topics whose fit compiles the kernels, or loads them."""
+    rng = np.random.default_rng(0)
+    shares = rng.beta(0.3, 0.3, 300)
+    # So many words that none is in most documents, where defaults would leave it out.
+    topics = np.repeat([[0.9, 0.1], [0.1, 0.9]], 200, axis=1) / 200
+    words = np.outer(shares, topics[0]) + np.outer(1.0 - shares, topics[1])
+    return csr_matrix(np.stack([rng.multinomial(40, row / row.sum()) for row in words]).astype(np.int32))
+
+
+def prepare_tomotopy(task: Task, name: str) -> Fit:
+    """Prepare collapsed Gibbs sampling by tomotopy; the name ends with the number of its iterations."""
+    import tomotopy
+
+    model = tomotopy.LDAModel(k=task.n_topics, alpha=0.1, eta=0.01, seed=task.seed)
+    model.burn_in = 30
+    counts = task.counts
+    for start, stop in zip(counts.indptr[:-1], counts.indptr[1:], strict=True):
+        if stop > start:
+            words = np.repeat(counts.indices[start:stop], counts.data[start:stop])
+            model.add_doc([str(word) for word in words.tolist()])
+
+    def fit() -> tuple[np.ndarray, dict[str, Any]]:
+        model.train(int(name.rsplit("-", 1)[1]), workers=1)
+        topics = np.zeros((task.n_topics, counts.shape[1]))
+        columns = [int(word) for word in model.used_vocabs]
+        topics[:, columns] = [model.get_topic_word_dist(j) for j in range(task.n_topics)]
+        return topics, {}
+
+    return fit
+
+
+def prepare_gensim(task: Task, name: str) -> Fit:
+    """Prepare the online variational Bayes of gensim, which fits both priors."""
+    from gensim.matutils import Sparse2Corpus
+    from gensim.models import LdaModel
+
+    corpus = Sparse2Corpus(task.counts, documents_columns=False)
+    names = {i: str(i) for i in range(task.counts.shape[1])}
+
+    def fit() -> tuple[np.ndarray, dict[str, Any]]:
+        model = LdaModel(
+            corpus, num_topics=task.n_topics, id2word=names, alpha="auto", eta="auto", chunksize=500, passes=10,
+            iterations=50, eval_every=None, random_state=task.seed,
+        )  # fmt: skip
+        return model.get_topics(), {}
+
+    return fit
+
+
+def prepare_scikit_learn(task: Task, name: str) -> Fit:
+    """Prepare the online variational Bayes of scikit-learn."""
+    from sklearn.decomposition import LatentDirichletAllocation
+
+    counts = task.counts.astype(np.float64)
+    model = LatentDirichletAllocation(
+        task.n_topics, learning_method="online", batch_size=256, max_iter=20, topic_word_prior=0.01,
+        doc_topic_prior=1.0 / task.n_topics, n_jobs=1, random_state=task.seed,
+    )  # fmt: skip
+    return lambda: (model.fit(counts).components_, {})
+
+
+def prepare_nmf(task: Task, name: str) -> Fit:
+    """Prepare the factorisation of scikit-learn with the Kullback-Leibler divergence."""
+    from sklearn.decomposition import NMF
+
+    counts = task.counts.astype(np.float64)
+    model = NMF(
+        task.n_topics, solver="mu", beta_loss="kullback-leibler", init="nndsvda", max_iter=100,
+        random_state=task.seed,
+    )  # fmt: skip
+    return lambda: (model.fit(counts).components_, {"n_iter": int(model.n_iter_)})
+
+
+#: systems made of distmom
+OWN = {
+    **dict.fromkeys(("distmom", "distmom-vb", "distmom-tensor", "distmom-anchors"), prepare_distmom),
+    "distmom-pure": prepare_distmom,
+    "random": prepare_random,
+}
+RIVALS = {
+    "tomotopy-300": prepare_tomotopy,
+    "tomotopy-1000": prepare_tomotopy,
+    "gensim": prepare_gensim,
+    "scikit-learn": prepare_scikit_learn,
+    "scikit-learn-nmf": prepare_nmf,
+}
+SYSTEMS = OWN | RIVALS
+
+
+def distributions(topics: np.ndarray) -> np.ndarray:
+    """Return topics whose rows sum to one, even where a row was zero."""
+    topics = np.asarray(topics, np.float64)
+    totals = topics.sum(axis=1, keepdims=True)
+    return np.where(totals > 0.0, topics / np.where(totals > 0.0, totals, 1.0), 1.0 / topics.shape[1])
+
+
+def peak_rss_mb() -> float:
+    """Return the largest resident memory of this process so far, in units of 10^6 bytes."""
+    # What getrusage says begins with the memory of the process that started this one.
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    unit_bytes = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes / 1e6
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Fit one system."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--system", choices=SYSTEMS, required=True)
+    add("--train", type=Path, required=True, help="counts of the documents, .npz as of scipy.sparse")
+    add("-k", "--n-components", type=int, required=True)
+    add("--seed", type=int, default=0, help="[%(default)s]")
+    add("--alpha0", type=float, help="sum of the true Dirichlet parameters, for distmom-pure")
+    add("--out", type=Path, required=True, help="phi.npy and fit.json go here")
+    options = parser.parse_args(arguments)
+    if options.system == "distmom-pure" and options.alpha0 is None:
+        parser.error("distmom-pure: needs --alpha0")
+    die_first()
+    options.out.mkdir(parents=True, exist_ok=True)
+    counts = csr_matrix(load_npz(options.train))
+    task = Task(counts, options.n_components, options.seed, options.alpha0)
+    try:
+        fit = SYSTEMS[options.system](task, options.system)
+    except ImportError as error:
+        print(f"{options.system}: not installed: {error}", file=sys.stderr)
+        return NOT_INSTALLED
+    started, cpu_started = time.monotonic(), time.process_time()
+    topics, details = fit()
+    record = {
+        "fit_s": time.monotonic() - started,
+        "cpu_s": time.process_time() - cpu_started,
+        "peak_rss_mb": peak_rss_mb(),
+        **details,
+        "versions": installed(PACKAGES),
+    }
+    np.save(options.out / "phi.npy", distributions(topics))
+    (options.out / "fit.json").write_text(json.dumps(record))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

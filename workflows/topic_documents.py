@@ -1,0 +1,143 @@
+"""Documents for `benchmark_topics`: read from UCI files, or drawn with known topics."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, vstack
+
+from distmom.corpus import ingest
+from distmom.simulate.topics import TopicPopulation
+
+HELD_OUT_SHARE = 0.2
+#: of planted documents: Dirichlet parameter of a topic in the mean, and of a word; the second falls with the rank
+#: of the word as 1 / (rank + WORD_OFFSET)
+TOPIC_ALPHA, WORD_ALPHA, WORD_OFFSET = 0.12, 0.05, 3.0
+SHORTEST = 3
+#: standard deviation of the logits of misspecified shares, and factors that correlate them
+LOGIT_SPREAD, N_FACTORS = 2.5, 3
+#: sum of the Dirichlet parameters of a document's own words of a topic: its n-th word repeats one of those before
+#: with probability n / (n + BURST)
+BURST = 100.0
+
+
+@dataclass(frozen=True)
+class Data:
+    """Documents to fit and to judge with.
+
+    Attributes
+    ----------
+    name : str
+    train, held_out : csr_array of shape (n_documents, n_words), int32
+    words : list of str
+    truth : ndarray of shape (k, n_planted_words) or None
+        Planted topics.
+    alpha0 : float or None
+        Sum of the Dirichlet parameters, or of those of the same variance.
+    kept : ndarray of int
+        Words of the source that are the columns.
+    """
+
+    name: str
+    train: csr_array
+    held_out: csr_array
+    words: list[str]
+    truth: np.ndarray | None
+    alpha0: float | None
+    kept: np.ndarray
+
+    def sizes(self) -> dict[str, Any]:
+        """Return what is stored with every result."""
+        return {
+            "n_train": self.train.shape[0],
+            "n_held_out": self.held_out.shape[0],
+            "n_words": self.train.shape[1],
+            "n_tokens": int(self.train.sum()),
+        }
+
+
+def read_uci(docword: Path, vocabulary: str | None) -> tuple[csr_array, list[str]]:
+    """Read counts and the names of words."""
+    with tempfile.TemporaryDirectory(prefix="topics-") as temporary:
+        corpus = ingest(docword, Path(temporary) / "corpus", format="uci", vocabulary=vocabulary)
+        blocks = [corpus.read_shard(i).words for i in range(len(corpus.shards))]
+        return csr_array(vstack(blocks, format="csr")), list(corpus.vocabulary)
+
+
+def bare_name(docword: Path) -> str:
+    """Return what a docword file calls its documents."""
+    return re.sub(r"^docword\.|\.txt(\.\w+)?$", "", docword.name)
+
+
+def hold_out(
+    name: str,
+    counts: csr_array,
+    words: list[str],
+    *,
+    seed: int,
+    min_df: int,
+    truth: np.ndarray | None = None,
+    alpha0: float | None = None,
+) -> Data:
+    """Hold documents out, and keep the words that so many of the others have."""
+    n_documents = counts.shape[0]
+    order = np.random.default_rng(seed).permutation(n_documents)
+    n_train = n_documents - int(HELD_OUT_SHARE * n_documents)
+    # In this order, too: systems that learn online would suffer from that of the source.
+    train, held_out = counts[order[:n_train]], counts[order[n_train:]]
+    kept = np.flatnonzero(np.bincount(train.indices, minlength=counts.shape[1]) >= min_df)
+    train, held_out = (csr_array(rows[:, kept].astype(np.int32)) for rows in (train, held_out))
+    return Data(name, train, held_out, [words[i] for i in kept], truth, alpha0, kept)
+
+
+def plant(
+    k: int, n_documents: int, n_words: int, length: int, seed: int, misspecified: bool
+) -> tuple[csr_array, np.ndarray, float]:
+    """Draw documents; also return the topics as rows, and the sum of the Dirichlet parameters."""
+    rng = np.random.default_rng(seed)
+    law = 1.0 / (np.arange(n_words) + WORD_OFFSET)
+    topics = rng.dirichlet(WORD_ALPHA * n_words * law / law.sum(), k)
+    proportions = np.arange(1, k + 1) ** -0.5
+    alpha = TOPIC_ALPHA * k * proportions / proportions.sum()
+    lengths = np.maximum(rng.poisson(length, n_documents), SHORTEST)
+    if not misspecified:
+        population = TopicPopulation(alpha, topics.T)
+        counts, _ = population.sample(n_documents, lengths, seed=int(rng.integers(2**32)))
+        return csr_array(counts), topics, float(alpha.sum())
+    factors = np.hstack([rng.standard_normal((k, N_FACTORS)), np.eye(k)])
+    factors /= np.linalg.norm(factors, axis=1, keepdims=True)
+    logits = np.log(alpha) + LOGIT_SPREAD * rng.standard_normal((n_documents, factors.shape[1])) @ factors.T
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    # The variances of a Dirichlet distribution sum to this over its alpha0 + 1.
+    alpha0 = (1.0 - (shares.mean(axis=0) ** 2).sum()) / shares.var(axis=0).sum() - 1.0
+    return bursty(shares, topics, lengths, rng), topics, float(alpha0)
+
+
+def bursty(
+    shares: np.ndarray, topics: np.ndarray, lengths: np.ndarray, rng: np.random.Generator
+) -> csr_array:
+    """Draw documents each of whose topics has word probabilities of its own, Dirichlet around the topic's."""
+    sizes = rng.multinomial(lengths, shares).T.ravel()
+    n_documents, (k, n_words) = len(shares), topics.shape
+    topic = np.repeat(np.repeat(np.arange(k), n_documents), sizes)
+    words = np.empty(len(topic), np.int64)
+    for j in range(k):
+        mine = topic == j
+        words[mine] = rng.choice(n_words, int(mine.sum()), p=topics[j])
+    # An urn: a position takes a new word, or that of an earlier position of its topic in its document.
+    starts = np.cumsum(sizes) - sizes
+    for i in range(1, int(sizes.max())):
+        at = starts[sizes > i] + i
+        repeats = rng.random(len(at)) < i / (i + BURST)
+        earlier = at - i + rng.integers(0, i, len(at))
+        words[at[repeats]] = words[earlier[repeats]]
+    rows = np.repeat(np.tile(np.arange(n_documents), k), sizes)
+    counts = csr_array((np.ones(len(rows), np.int64), (rows, words)), shape=(n_documents, n_words))
+    counts.sum_duplicates()
+    return counts
