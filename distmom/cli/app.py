@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 import distmom
-from distmom.cli import corpora, fits, models, places
+from distmom.cli import corpora, fits, models, places, topics
 from distmom.cli.options import DataFlowGroup
 
 
@@ -39,9 +39,10 @@ for command in (
     fits.fit,
     fits.resume,
     models.predict,
-    models.transform,
+    topics.transform,
     models.evaluate,
-    models.topics,
+    topics.topics,
+    topics.search,
     models.report,
 ):
     cli.add_command(command)

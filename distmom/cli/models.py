@@ -1,4 +1,4 @@
-"""Commands that use models: predict, evaluate, topics, report, and demo, which does it all."""
+"""Commands that use models: predict, evaluate, report, and demo, which does it all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distmom.cli.options import (
     quiet_option,
 )
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import columns_of, open_source, open_workers, show
+from distmom.cli.shared import columns_of, open_source, open_workers, show, topic_line
 from distmom.corpus import ingest
 from distmom.errors import UsageError
 from distmom.models import load_model
@@ -53,51 +53,10 @@ def predict(
     with (
         PassProgress(quiet=quiet) as progress,
         open_workers(workers, memory_limit, scheduler) as executor,
-        open_source(src, fitted, executor, options) as corpus,
+        open_source(src, columns_of(fitted), executor, options) as corpus,
     ):
         result = predict_corpus(
             fitted, corpus, out, top=top, client=executor, memory_limit=memory_limit, observer=progress,
-            overwrite=overwrite,
-        )  # fmt: skip
-    show(result, as_json)
-
-
-@click.command()
-@click.argument("model", type=click.Path())
-@click.argument("src", type=click.Path())
-@click.argument("out", type=LocalPath())
-@click.option(
-    "--method",
-    type=click.Choice(["vb", "fast"]),
-    default="vb",
-    show_default=True,
-    help="Variational Bayes, or least squares in one sparse product.",
-)
-@input_options
-@overwrite_option
-@cluster_options
-@json_option
-def transform(
-    model: str, src: str, out: str, method: str, overwrite: bool, workers: int | None, memory_limit: int | None,
-    scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
-) -> None:  # fmt: skip
-    """Write the shares of topics in the documents of a corpus or file.
-
-    \b
-    Example: distmom transform model corpus out
-    """
-    from distmom.predict.shares import transform_corpus
-
-    fitted = load_model(model)
-    if hasattr(fitted, "scorer_"):
-        raise UsageError(f"{model}: not a topic model; 'distmom predict' ranks labels")
-    with (
-        PassProgress(quiet=quiet) as progress,
-        open_workers(workers, memory_limit, scheduler) as executor,
-        open_source(src, fitted, executor, options) as corpus,
-    ):
-        result = transform_corpus(
-            fitted, corpus, out, method=method, client=executor, memory_limit=memory_limit, observer=progress,
             overwrite=overwrite,
         )  # fmt: skip
     show(result, as_json)
@@ -144,7 +103,7 @@ def evaluate(
         with (
             PassProgress(quiet=quiet) as progress,
             open_workers(workers, memory_limit, scheduler) as executor,
-            open_source(src, fitted, executor, options) as corpus,
+            open_source(src, columns_of(fitted), executor, options) as corpus,
         ):
             metrics = evaluate_topics(
                 fitted, corpus, client=executor, memory_limit=memory_limit, observer=progress
@@ -158,38 +117,13 @@ def evaluate(
     with (
         PassProgress(quiet=quiet) as progress,
         open_workers(workers, memory_limit, scheduler) as executor,
-        open_source(src, fitted, executor, options) as corpus,
+        open_source(src, columns_of(fitted), executor, options) as corpus,
     ):
         metrics = evaluate_corpus(
             fitted, corpus, head=head, auc_documents=auc_documents, propensity_a=propensity_a,
             propensity_b=propensity_b, client=executor, memory_limit=memory_limit, observer=progress,
         )  # fmt: skip
     show({**metrics, **recovery}, as_json)
-
-
-@click.command()
-@click.argument("model", type=click.Path())
-@click.option(
-    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Words and labels a state."
-)
-@json_option
-def topics(model: str, top: int, as_json: bool) -> None:
-    """Print words and labels of each latent state, or words of each topic.
-
-    \b
-    Example: distmom topics model --top 10
-    """
-    fitted = load_model(model)
-    if not hasattr(fitted, "components_"):
-        raise UsageError(
-            f"{model}: the model has no latent states: {fitted.diagnostics_.get('states_error', '')}"
-        )
-    found = fitted.topics(top)
-    if as_json:
-        click.echo(json.dumps({"topics": found}))
-        return
-    for topic in found:
-        click.echo(_topic_line(topic))
 
 
 @click.command()
@@ -281,17 +215,10 @@ def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
     }
     if not as_json:
         for topic in model.topics(6)[:5]:
-            click.echo("state " + _topic_line(topic))
+            click.echo("state " + topic_line(topic))
     show(result, as_json)
 
 
 def _main_metrics(metrics: dict[str, float]) -> dict[str, float]:
     names = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@5", "AUC", "n_documents")
     return {name: metrics[name] for name in names if name in metrics}
-
-
-def _topic_line(topic: dict[str, Any]) -> str:
-    words = " ".join(word for word, _ in topic["words"])
-    labels = ", ".join(name for name, _ in topic["labels"])
-    line = f"{topic['state']:>3}  {topic['weight']:.4f}  {words}"
-    return f"{line}  [{labels}]" if topic["labels"] else line

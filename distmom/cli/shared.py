@@ -96,9 +96,9 @@ def columns_of(model: MultiLabelMoM | TopicModel) -> SimpleNamespace:
 
 @contextmanager
 def open_source(
-    src: str, model: MultiLabelMoM | TopicModel, executor: Executor, options: dict[str, Any]
+    src: str, like: SimpleNamespace | Corpus, executor: Executor, options: dict[str, Any]
 ) -> Iterator[Corpus]:
-    """Open a corpus, or read a file with the model's vocabulary into a temporary one."""
+    """Open a corpus, or read a file with the vocabulary of a model or a corpus into a temporary one."""
     if is_url(src) or Path(src).is_dir():
         yield open_corpus(src)
         return
@@ -108,7 +108,7 @@ def open_source(
             src, Path(temporary) / "corpus", format=options["format_"], labels=options["labels"],
             vocabulary=options["vocab"], label_source=options["label_source"], zero_based=options["zero_based"],
             text_field=options["text_field"], labels_field=options["labels_field"], strict=options["strict"],
-            like=columns_of(model), map=executor.map,
+            like=like, map=executor.map,
         )  # fmt: skip
 
 
@@ -124,3 +124,11 @@ def describe_corpus(corpus: Corpus) -> dict[str, Any]:
         "digest": corpus.digest,
         "warnings": dict(corpus.warnings),
     }
+
+
+def topic_line(topic: dict[str, Any]) -> str:
+    """Return a state or topic as one line."""
+    words = " ".join(word for word, _ in topic["words"])
+    labels = ", ".join(name for name, _ in topic["labels"])
+    line = f"{topic['state']:>3}  {topic['weight']:.4f}  {words}"
+    return f"{line}  [{labels}]" if topic["labels"] else line

@@ -11,6 +11,7 @@ from distmom.models.heads import Scorer
 
 if TYPE_CHECKING:
     from distmom.models.multilabel import MultiLabelMoM
+    from distmom.models.search import TopicSearch
     from distmom.models.topics import AnchorTopics, SingleTopic, SpectralLDA
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Scorer",
     "SingleTopic",
     "SpectralLDA",
+    "TopicSearch",
     "estimator",
     "load_model",
 ]
@@ -32,7 +34,13 @@ MODELS = {
     "single-topic": "SingleTopic",
     "anchors": "AnchorTopics",
 }
-_MODULES = {name: "multilabel" if name == "MultiLabelMoM" else "topics" for name in MODELS.values()}
+_MODULES = {
+    "MultiLabelMoM": "multilabel",
+    "SpectralLDA": "topics",
+    "SingleTopic": "topics",
+    "AnchorTopics": "topics",
+    "TopicSearch": "search",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -49,7 +57,7 @@ def estimator(name: str) -> Any:
 
 def load_model(path: str | os.PathLike[str]) -> Any:
     """Read a model of whatever kind; UsageError if there is none, StoreError if it is damaged."""
-    kind = load_record(path).get("model")
-    if kind not in _MODULES:
-        raise StoreError(f"{path}: expected a model of {', '.join(_MODULES)}, got {kind!r}")
+    kind = str(load_record(path).get("model"))
+    if kind not in MODELS.values():
+        raise StoreError(f"{path}: expected a model of {', '.join(MODELS.values())}, got {kind!r}")
     return __getattr__(kind).load(path)

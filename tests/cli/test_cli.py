@@ -137,7 +137,8 @@ def test_text_for_people_has_every_key(place, run):
     assert "third moment: added up whole (--third-moment full)" in out
     _, out, _ = run("plan", place / "corpus", "-k", 3, "--third-moment", "slices")
     assert "third moment: by slices, in a pass of its own (--third-moment slices)" in out
-    assert [line.split()[0] for line in out.splitlines()][-5:-1] == ["moments", "slices", "labels", "third"]
+    names = [line.split()[0] for line in out.splitlines()]
+    assert names[-6:-1] == ["moments", "slices", "labels", "selection", "third"]
 
 
 @pytest.mark.parametrize(

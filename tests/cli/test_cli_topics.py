@@ -143,3 +143,28 @@ def test_a_run_of_another_model_is_not_taken_up(place, run, tmp_path):
     code, _, err = run("fit", corpus, model, "--run", tmp_path / "r", "-k", 3, "--model", "anchors", *LOCAL)
     assert code == 2
     assert "holds another run, which differs in model" in err
+
+
+def test_one_topic_is_found_by_a_word_or_by_documents(place, run, tmp_path):
+    common = ("-k", 3, "--max-df", 1, "--alpha0", 0.5, "--run", tmp_path / "moments", "--json", *LOCAL)
+    code, out, _ = run("search", place / "corpus", "--word", "cat", "--word", "dog", *common)
+    assert code == 0
+    found = json.loads(out)
+    assert {word for word, _ in found["words"][:5]} == set(WORDS["animals"])
+    assert found["gap"] > found["noise"] > 0
+    assert found["share"] == pytest.approx(1 / 3, abs=0.15)
+    (tmp_path / "about.tsv").write_text("x\tship road car bus unknown\nx\ttrain train road\n")
+    code, out, _ = run("search", place / "corpus", "--documents", tmp_path / "about.tsv", *common)
+    assert code == 0
+    assert {word for word, _ in json.loads(out)["words"][:5]} == set(WORDS["transport"])
+    # The moments were kept: all passes are taken from the run.
+    _, _, err = run("search", place / "corpus", "--word", "bank", *common[:-3], "--workers", 0)
+    assert err.count("found committed") == 7
+    for arguments, message in (
+        ((), "give --word, once or more, or --documents"),
+        (("--word", "cat", "--documents", "x"), "give --word, once or more, or --documents"),
+        (("--word", "zebra"), "'zebra' is not in the vocabulary"),
+    ):
+        code, _, err = run("search", place / "corpus", *arguments, *common)
+        assert code == 2
+        assert message in err

@@ -1,0 +1,166 @@
+"""Commands of topics: transform, topics, search."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import numpy as np
+from scipy.sparse import vstack
+
+from distmom.cli.options import (
+    LocalPath,
+    cluster_options,
+    input_options,
+    json_option,
+    overwrite_option,
+)
+from distmom.cli.progress import PassProgress
+from distmom.cli.shared import columns_of, open_source, open_workers, show, topic_line
+from distmom.corpus import open_corpus
+from distmom.errors import UsageError
+from distmom.models import load_model
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.argument("src", type=click.Path())
+@click.argument("out", type=LocalPath())
+@click.option(
+    "--method",
+    type=click.Choice(["vb", "fast"]),
+    default="vb",
+    show_default=True,
+    help="Variational Bayes, or least squares in one sparse product.",
+)
+@input_options
+@overwrite_option
+@cluster_options
+@json_option
+def transform(
+    model: str, src: str, out: str, method: str, overwrite: bool, workers: int | None, memory_limit: int | None,
+    scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Write the shares of topics in the documents of a corpus or file.
+
+    \b
+    Example: distmom transform model corpus out
+    """
+    from distmom.predict.shares import transform_corpus
+
+    fitted = load_model(model)
+    if hasattr(fitted, "scorer_"):
+        raise UsageError(f"{model}: not a topic model; 'distmom predict' ranks labels")
+    with (
+        PassProgress(quiet=quiet) as progress,
+        open_workers(workers, memory_limit, scheduler) as executor,
+        open_source(src, columns_of(fitted), executor, options) as corpus,
+    ):
+        result = transform_corpus(
+            fitted, corpus, out, method=method, client=executor, memory_limit=memory_limit, observer=progress,
+            overwrite=overwrite,
+        )  # fmt: skip
+    show(result, as_json)
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.option(
+    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Words and labels a state."
+)
+@json_option
+def topics(model: str, top: int, as_json: bool) -> None:
+    """Print words and labels of each latent state, or words of each topic.
+
+    \b
+    Example: distmom topics model --top 10
+    """
+    fitted = load_model(model)
+    if not hasattr(fitted, "components_"):
+        raise UsageError(
+            f"{model}: the model has no latent states: {fitted.diagnostics_.get('states_error', '')}"
+        )
+    found = fitted.topics(top)
+    if as_json:
+        click.echo(json.dumps({"topics": found}))
+        return
+    for topic in found:
+        click.echo(topic_line(topic))
+
+
+@click.command()
+@click.argument("corpus", type=click.Path())
+@click.option(
+    "--word", "words", multiple=True, help="A word that the topic has more than others; repeatable."
+)
+@click.option(
+    "--documents",
+    type=click.Path(),
+    default=None,
+    help="Documents about the topic, in place of words: a corpus or file.",
+)
+@click.option("-k", "--n-components", type=click.IntRange(min=1), default=100, show_default=True,
+              help="Topics that the corpus has, about.")  # fmt: skip
+@click.option("--alpha0", type=float, default=1.0, show_default=True,
+              help="Sum of the Dirichlet parameters; 0: one topic a document.")  # fmt: skip
+@click.option("--min-df", type=float, default=0.005, show_default=True,
+              help="Least share of the documents that a word of the moments is in.")  # fmt: skip
+@click.option("--max-df", type=float, default=0.5, show_default=True, help="Largest share of the same.")
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Words shown.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
+@click.option(
+    "--run",
+    "run_path",
+    type=LocalPath(),
+    default=None,
+    help="Directory that keeps the moments: the next search with it makes no pass. [default: none kept]",
+)
+@click.option("--force", is_flag=True, help="Show a topic also where the words do not tell which.")
+@input_options
+@cluster_options
+@json_option
+def search(
+    corpus: str, words: tuple[str, ...], documents: str | None, n_components: int, alpha0: float, min_df: float,
+    max_df: float, top: int, seed: int, run_path: str | None, force: bool, workers: int | None,
+    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Find one topic of a corpus from words or documents about it, without the others.
+
+    \b
+    Examples: distmom search corpus --word ball --word coach -k 50
+              distmom search corpus --documents about.tsv --run moments
+    """
+    from distmom.models import TopicSearch
+    from distmom.predict import align
+
+    if bool(words) == (documents is not None):
+        raise UsageError("give --word, once or more, or --documents")
+    opened = open_corpus(corpus)
+    model = TopicSearch(n_components, alpha0=alpha0, min_df=min_df, max_df=max_df, random_state=seed)
+    with (
+        PassProgress(quiet=quiet) as progress,
+        open_workers(workers, memory_limit, scheduler) as executor,
+    ):
+        model.fit_corpus(opened, client=executor, run=run_path, memory_limit=memory_limit, observer=progress)
+        if documents is None:
+            found = model.search(words, force=force)
+        else:
+            with open_source(documents, opened, executor, options) as about:
+                aligned = align(about, list(opened.vocabulary), list(opened.label_names))
+                rows = vstack([aligned.read_shard(i).words for i in range(len(aligned.shards))])
+            found = model.search(documents=rows, force=force)
+    order = np.argsort(-found.topic, kind="stable")[:top]
+    shown = [(model.vocabulary_[i], float(found.topic[i])) for i in order if found.topic[i] > 0.0]
+    result = {
+        "share": found.share,
+        "gap": found.gap,
+        "noise": found.noise,
+        "negative_mass": found.negative_mass,
+    }
+    if as_json:
+        click.echo(json.dumps({**result, "words": shown}))
+        return
+    show(result, as_json)
+    for word, probability in shown:
+        click.echo(f"{probability:.4f}  {word}")

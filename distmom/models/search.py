@@ -1,0 +1,356 @@
+"""One topic from words or documents that are about it, without learning the others.
+
+Source: Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models" (JMLR 18, 2018), section 3.2. The
+moments of a corpus are added up once; every topic that is searched for then takes one small eigenvalue
+problem. Side information enters as its projection onto the basis of the moments, which leaves what it says of
+every topic as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import threadpool_limits
+
+from distmom.corpus import Corpus, MemoryCorpus
+from distmom.engine import Observer, Selection, merge, open_engine, open_executor
+from distmom.engine.directory import load_sums
+from distmom.engine.tall import read_rows
+from distmom.errors import NumericalError, UsageError
+from distmom.linalg.search import SEARCHES, Found, search, whitened
+from distmom.models.core import CoreSettings, basis_passes, fit_basis, whiten_moments
+from distmom.models.inputs import checked_rows
+from distmom.models.starts import moment_words
+from distmom.moments.dirichlet import third_moment_slices
+from distmom.moments.weighting import WEIGHTINGS, MomentKind
+from distmom.moments.words import WordMoments, word_moments
+
+
+@dataclass(frozen=True)
+class FoundTopic:
+    """A topic that was searched for.
+
+    Attributes
+    ----------
+    topic : ndarray of shape (n_words,)
+        Word probabilities, zero at words that the moments do not see.
+    share : float
+        Share of the topic in the corpus.
+    gap : float
+        By how much the side information prefers this topic to the next one.
+    noise : float
+        How far sampling moves what the side information says of a topic, from two halves of the corpus.
+    preferences : ndarray of shape (k,)
+        What it says of every topic, falling.
+    negative_mass : float
+        Share of the topic's absolute mass that was negative, and set to zero.
+    """
+
+    topic: np.ndarray
+    share: float
+    gap: float
+    noise: float
+    preferences: np.ndarray
+    negative_mass: float
+
+    @property
+    def informative(self) -> bool:
+        """The gap is larger than the noise."""
+        return self.gap > self.noise
+
+
+class TopicSearch(BaseEstimator):  # type: ignore[misc]
+    """Find single topics of a corpus from words or documents that are about them.
+
+    Parameters
+    ----------
+    n_components : int
+        Topics that the corpus has, about: the rank of the moments.
+    alpha0 : float
+        Sum of the Dirichlet parameters of the topics; 0 means one topic a document.
+    method : {"whitening", "cancellation"}
+        Two ways to the same topic.
+    min_df, max_df : float
+        Shares of the documents that a word is in, for the moments to see it.
+    max_count : int or None
+        Largest count of a word in a document that the moments see.
+    scale_words : bool
+        Scale words in the moments by the inverse root of their frequency.
+    weighting : {"tokens", "length", "document", "pooled"}
+        How much each document counts in the moments.
+    n_oversamples : int or None
+        Columns of the sketch beyond the topics; None: the half of them, 20 at least.
+    n_power_iter : int
+        Power passes of the sketch.
+    precision : {"single", "double"}
+        Type in which blocks are multiplied; sums are double in any case.
+    random_state : int
+        Seed.
+
+    Attributes
+    ----------
+    spectrum_ : ndarray
+        Eigenvalues of the second moment in the basis.
+    vocabulary_ : list of str
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> topics = rng.dirichlet(np.full(30, 0.1), 3)
+    >>> X = np.stack([rng.multinomial(60, rng.dirichlet([0.2] * 3) @ topics) for _ in range(2000)])
+    >>> found = TopicSearch(3, alpha0=0.6, max_df=1.0, max_count=None).fit(X).search([int(topics[1].argmax())])
+    >>> bool(np.abs(found.topic - topics[1]).sum() < 0.2)
+    True
+    """
+
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        alpha0: float = 1.0,
+        method: str = "whitening",
+        min_df: float = 0.005,
+        max_df: float = 0.5,
+        max_count: int | None = 2,
+        scale_words: bool = True,
+        weighting: str = "tokens",
+        n_oversamples: int | None = None,
+        n_power_iter: int = 4,
+        precision: str = "single",
+        random_state: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.alpha0 = alpha0
+        self.method = method
+        self.min_df = min_df
+        self.max_df = max_df
+        self.max_count = max_count
+        self.scale_words = scale_words
+        self.weighting = weighting
+        self.n_oversamples = n_oversamples
+        self.n_power_iter = n_power_iter
+        self.precision = precision
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.positive_only = True
+        return tags
+
+    def fit(self, X: Any, y: Any = None) -> TopicSearch:
+        """Add up the moments of documents in memory, (n_documents, n_words) counts."""
+        return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicSearch")))
+
+    def fit_corpus(
+        self,
+        corpus: Corpus | MemoryCorpus,
+        *,
+        client: Any = None,
+        run: str | os.PathLike[str] | None = None,
+        memory_limit: int | None = None,
+        observer: Observer | None = None,
+    ) -> TopicSearch:
+        """Add up the moments of a corpus out of core.
+
+        Parameters
+        ----------
+        corpus : Corpus or MemoryCorpus
+        client : distributed.Client or Executor, optional
+            Where passes run; this process when absent. It is left open.
+        run : path-like, optional
+            Directory of committed passes: with the same corpus and parameters nothing is computed again. A
+            temporary one when absent.
+        memory_limit : int, optional
+            Bytes that one worker may use.
+        observer : callable, optional
+            Receives the engine's events.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If parameters and corpus do not go together.
+        NumericalError
+            If the moments do not carry the number of topics asked for.
+        """
+        started = time.monotonic()
+        self._check(corpus)
+        settings = self._settings()
+        with (
+            open_executor(client) as executor,
+            open_engine(corpus, run, executor, memory_limit, observer) as engine,
+            threadpool_limits(limits=1),
+        ):
+            words, self._numbers = moment_words(
+                engine, self.n_components, self.min_df, self.max_df, self.scale_words
+            )
+            basis = fit_basis(engine, settings, words)
+            halves = []
+            for heldout in (True, False):
+                half = Selection(0.5, heldout=heldout, seed=self.random_state)
+                pass_, _ = basis_passes(engine, settings, words, basis, half)
+                halves.append(load_sums(engine.run(pass_).directory)[0])
+            finish = partial(word_moments, kind=settings.kind, basis=basis.matrix)
+            self._moments, self._halves = finish(merge(halves)), [finish(half) for half in halves]
+            self._stored = np.array(read_rows(basis.matrix, slice(0, words.n_words)), np.float64)
+            scale = words.scale
+            self._scale = np.ones((words.n_words, 1)) if scale is None else np.array(scale.load())
+            _, white = whiten_moments(self._moments, settings, basis.noise)
+            # A is alpha0 + 1 times M2, in the weights that sum to one.
+            factor = np.sqrt(self.alpha0 + 1.0)
+            self._white = replace(
+                white, W=white.W / factor, B=white.B * factor, eigenvalues=white.eigenvalues * factor**2
+            )
+            self.timings_ = [vars(t) for t in engine.timings]
+        self.vocabulary_ = list(corpus.vocabulary)
+        self.n_features_in_ = corpus.n_words
+        self.spectrum_ = self._white.eigenvalues
+        self.fit_seconds_ = time.monotonic() - started
+        return self
+
+    def _check(self, corpus: Corpus | MemoryCorpus) -> None:
+        choices = {"method": SEARCHES, "weighting": WEIGHTINGS, "precision": ("single", "double")}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if self.n_components < 1:
+            raise UsageError(f"n_components: expected at least 1, got {self.n_components}")
+        if not 0.0 <= self.min_df <= self.max_df <= 1.0:
+            raise UsageError(
+                f"min_df, max_df: expected 0 <= min_df <= max_df <= 1, got {self.min_df}, {self.max_df}"
+            )
+        if not 0.0 <= self.alpha0 < np.inf:
+            raise UsageError(f"alpha0: expected a number from 0 on, got {self.alpha0}")
+        if corpus.n_documents < 2 or corpus.n_words < 2:
+            raise UsageError(
+                f"a corpus of n_samples={corpus.n_documents} documents and n_features={corpus.n_words} words has "
+                "no topics"
+            )
+
+    def _settings(self) -> CoreSettings:
+        k = self.n_components
+        return CoreSettings(
+            n_states=k,
+            kind=MomentKind("distinct", self.weighting, binary=False, max_count=self.max_count),
+            n_oversamples=max(20, k // 2) if self.n_oversamples is None else self.n_oversamples,
+            n_power_iter=self.n_power_iter,
+            third_moment="full",
+            alpha0=self.alpha0,
+            seed=self.random_state,
+            lower=True,
+            single_precision=self.precision == "single",
+        )
+
+    def search(
+        self, words: Sequence[str | int] | None = None, documents: Any = None, *, force: bool = False
+    ) -> FoundTopic:
+        """Find the topic that words, or documents, are about; no pass over the corpus is made.
+
+        Parameters
+        ----------
+        words : sequence of str or int, optional
+            Words, or their column numbers, that the topic has with a larger probability than any other topic
+            has. Several words count by their sum.
+        documents : array or sparse matrix of shape (n, n_words), optional
+            Counts of documents that are about the topic for the most part, in place of words.
+        force : bool
+            Return a topic also where the side information does not tell which.
+
+        Returns
+        -------
+        FoundTopic
+
+        Raises
+        ------
+        UsageError
+            If a word is unknown, or neither words nor documents are given, or both.
+        NumericalError
+            If the gap is not larger than the noise, unless forced.
+        """
+        check_is_fitted(self, "spectrum_")
+        if (words is None) == (documents is None):
+            raise UsageError("search: give words or documents")
+        along = self._of_words(words) if words is not None else self._of_documents(documents)
+        with threadpool_limits(limits=1):
+            B = self._third(self._moments, along)
+            found = search(self.method, self._white, B, self._moments.m1)
+            first, second = (whitened(self._white, self._third(half, along)) for half in self._halves)
+            # The mean of two halves is off by half of their difference.
+            noise = float(np.linalg.norm(first - second, 2)) / 2.0
+        topic = self._topic(found, noise)
+        if not (force or topic.informative):
+            raise NumericalError(
+                f"the side information does not tell which topic is meant: it prefers one by {topic.gap:.3g}, and "
+                f"sampling alone moves that by {noise:.3g}; give other words, more of them, or documents"
+            )
+        return topic
+
+    def _third(self, moments: WordMoments, along: np.ndarray) -> np.ndarray:
+        """Return ``sum p_i <mu_i, v> mu_i mu_i'`` in the basis, for v with these coordinates."""
+        assert moments.m3 is not None
+        slices = moments.m3 @ along[:, None]
+        corrected = third_moment_slices(moments.m1, moments.m2, slices, along[:, None], self.alpha0)
+        return np.asarray((self.alpha0 + 1.0) * (self.alpha0 + 2.0) / 2.0 * corrected[:, :, 0])
+
+    def _of_words(self, words: Sequence[str | int]) -> np.ndarray:
+        """Return the coordinates of a sum of words."""
+        columns = {word: i for i, word in enumerate(self.vocabulary_)}
+        along = np.zeros(self._stored.shape[1])
+        if not words:
+            raise UsageError("search: no word was given")
+        for word in words:
+            column = columns.get(word, -1) if isinstance(word, str) else int(word)
+            if not 0 <= column < self.n_features_in_:
+                raise UsageError(f"search: {word!r} is not in the vocabulary")
+            number = int(self._numbers[column])
+            if number < 0:
+                raise UsageError(
+                    f"search: {word!r} is in fewer or more documents than the moments see: change min_df or max_df"
+                )
+            # Topics are scaled in the basis, so that words are to be divided by the scale.
+            along += self._stored[number] / self._scale[number] ** 2
+        return along
+
+    def _of_documents(self, documents: Any) -> np.ndarray:
+        """Return the coordinates of ``A^+ f`` for the mean word frequencies f of some documents.
+
+        For ``f = sum c_i mu_i`` it says ``c_i / p_i`` of topic i, so that topics need not be of equal length.
+        """
+        X = checked_rows(documents, 1, "TopicSearch")
+        block = MemoryCorpus(X, shard_documents=X.shape[0]).read_shard(0).words
+        if block.shape[1] != self.n_features_in_:
+            raise UsageError(
+                f"X has {block.shape[1]} features, but TopicSearch is expecting {self.n_features_in_} features"
+            )
+        length = np.asarray(block.sum(axis=1)).ravel()
+        if not (length > 0).any():
+            raise UsageError("search: the documents have no words")
+        frequency = np.asarray(block.T @ (1.0 / np.maximum(length, 1))) / (length > 0).sum()
+        seen = self._numbers >= 0
+        projected = self._stored.T @ frequency[seen]
+        return np.asarray(self._white.W @ (self._white.W.T @ projected))
+
+    def _topic(self, found: Found, noise: float) -> FoundTopic:
+        values = (self._stored / self._scale**2) @ found.component
+        positive, negative = np.maximum(values, 0.0), -np.minimum(values, 0.0).sum()
+        total = float(positive.sum())
+        if not total > 0.0:
+            raise NumericalError("the topic found has no positive mass")
+        topic = np.zeros(self.n_features_in_)
+        topic[self._numbers >= 0] = positive / total
+        return FoundTopic(
+            topic, found.weight, found.gap, noise, found.values, float(negative / (total + negative))
+        )
