@@ -116,17 +116,21 @@ def _project_rows(points: Any) -> None:
     n, k = points.shape
     for i in range(n):
         row = points[i]
-        size, shift, before = k, 0.0, -1
+        size = k
         total = 0.0
         for c in range(k):
             total += row[c]
         shift = (total - 1.0) / size
-        while size != before:
-            before, size, total = size, 0, 0.0
+        while True:
+            n_left, total = 0, 0.0
             for c in range(k):
                 if row[c] > shift:
-                    size += 1
+                    n_left += 1
                     total += row[c]
+            # Entries only ever leave; where rounding brings one back, or takes all, the end is reached.
+            if n_left == 0 or n_left >= size:
+                break
+            size = n_left
             shift = (total - 1.0) / size
         for c in range(k):
             row[c] = max(row[c] - shift, 0.0)

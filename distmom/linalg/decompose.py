@@ -49,7 +49,7 @@ class Decomposition:
         Share of the energy of ``T(V, V, V)`` off its diagonal: 0 for an exact tensor.
     history : tuple of (str, float)
         The steps of the method: ("sweep", off-diagonal share of the slices), ("polar", residual),
-        ("deflation", eigenvalue) or ("starts", number of starts).
+        ("deflation", eigenvalue), ("starts", number of starts) or ("restart", residual).
     n_iter : int
         Number of steps in the history.
     converged : bool
@@ -81,7 +81,7 @@ def decompose(T: ArrayLike, method: str = "joint", *, random_state: int = 0, **o
     ----------
     T : array_like of shape (k, k, k)
         Symmetric up to rounding (see `distmom.linalg.symmetrise`).
-    method : {"joint", "power", "power-stop", "flatten", "jennrich"}
+    method : {"joint", "power", "power-stop", "eca", "flatten", "jennrich"}
         "joint"
             Joint diagonalisation of slices by Jacobi sweeps, then simultaneous polar steps on the whole
             tensor. Options ``n_slices`` (None: all up to k = 256, else ``8 log2 k`` random ones),
@@ -93,6 +93,10 @@ def decompose(T: ArrayLike, method: str = "joint", *, random_state: int = 0, **o
         "power-stop"
             The same with a stopping condition in place of restarts. Options ``max_restarts`` (100),
             ``n_iter`` (25), ``orthogonalise`` (False).
+        "eca"
+            All components at once by orthogonal iteration, ``v_i <- T(I, v_i, v_i)`` and the nearest
+            orthonormal basis, from random bases; the best of them counts. Options ``n_restarts`` (5),
+            ``max_iter`` (200).
         "flatten"
             Singular vectors of the flattening; a baseline that fails on equal eigenvalues.
         "jennrich"
@@ -115,8 +119,9 @@ def decompose(T: ArrayLike, method: str = "joint", *, random_state: int = 0, **o
 
     References
     ----------
-    Anandkumar et al. (JMLR 2014), Algorithms 1 and 2, section 6.2 and appendix D. Kuleshov, Chaganty, Liang,
-    "Tensor factorization via matrix factorization" (AISTATS 2015), for joint diagonalisation.
+    Anandkumar et al. (JMLR 2014), Algorithms 1 and 2, section 6.2 and appendix D. For "joint": Kuleshov,
+    Chaganty, Liang, "Tensor factorization via matrix factorization" (AISTATS 2015). For "eca": Anandkumar,
+    Foster, Hsu, Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation", appendix F.
     """
     if method not in _METHODS:
         raise UsageError(
@@ -374,6 +379,30 @@ def _orthogonalised(
     return _Found(V, values, history, converged)
 
 
+def _eca(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
+    """Iterate from random bases and keep the one that explains most of the tensor."""
+    best, best_total, history, settled = np.eye(len(T)), -1.0, [], False
+    for _ in range(settings["n_restarts"]):
+        V = polar(rng.standard_normal(T.shape[:2]))
+        converged = False
+        for _ in range(settings["max_iter"]):
+            gradient = contract_two(T, V)
+            if not gradient.any():
+                break
+            following = polar(gradient)
+            change = float(np.abs(following - V).max())
+            V = following
+            if change < 1e-13:
+                converged = True
+                break
+        values = cubic_form(T, V)
+        total = float(values @ values)
+        history.append(("restart", float(np.sqrt(max(0.0, 1.0 - total)))))
+        if total > best_total:
+            best, best_total, settled = V, total, converged
+    return _Found(best, None, history, settled)
+
+
 def _flatten(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
     """Take the singular vectors of the flattening."""
     return _Found(flattening_vectors(T), None, [], True)
@@ -391,6 +420,7 @@ _METHODS: dict[
     "joint": (_joint, {"n_slices": None, "max_sweeps": 100, "max_polar_steps": 50}),
     "power": (_power, {"n_restarts": None, "n_iter": 25, "orthogonalise": False}),
     "power-stop": (_power_stop, {"max_restarts": 100, "n_iter": 25, "orthogonalise": False}),
+    "eca": (_eca, {"n_restarts": 5, "max_iter": 200}),
     "flatten": (_flatten, {}),
     "jennrich": (_jennrich, {"n_draws": 8}),
 }

@@ -77,7 +77,7 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
         How much each document counts (see `distmom.moments.weighting`).
     length_scale : float
         The length c of ``weighting="length"``, at which a document has a quarter of the largest weight.
-    decomposition : {"joint", "power", "power-stop", "flatten", "jennrich"}
+    decomposition : {"joint", "power", "power-stop", "eca", "flatten", "jennrich"}
         Method for the whitened third moment.
     third_moment : {"auto", "full", "slices"}
         Add up all ``n^3`` numbers of the third moment, n being the width of the sketch, or ``4 log2 k`` of its

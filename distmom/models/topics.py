@@ -537,7 +537,7 @@ class SpectralLDA(TopicModel):
         share; for long documents.
     eta : float
         What polish adds to the count of every word in every topic.
-    decomposition : {"joint", "power", "power-stop", "flatten", "jennrich"}
+    decomposition : {"joint", "power", "power-stop", "eca", "flatten", "jennrich"}
         Method for the whitened third moment.
     n_oversamples : int or None
         Columns of the sketch beyond the topics; None: the half of them, 20 at least.

@@ -4,7 +4,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from distmom.errors import NumericalError
-from distmom.linalg.anchors import select_anchors, simplex_weights
+from distmom.linalg.anchors import _project_rows, select_anchors, simplex_weights
 
 
 def mixtures(n=60, k=5, r=9, seed=0):
@@ -59,6 +59,24 @@ def test_weights_are_the_least_squares_over_the_simplex(outside):
             constraints={"type": "eq", "fun": lambda w: w.sum() - 1}, options={"ftol": 1e-14, "maxiter": 500},
         )  # fmt: skip
         assert ((weights @ anchors - row) ** 2).sum() <= best.fun + 1e-9
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e3, 1e9])
+def test_projection_ends_where_entries_are_equal_up_to_rounding(scale):
+    rng = np.random.default_rng(0)
+    points = scale * (rng.integers(0, 3, (20_000, 5)) / 3.0 + 1e-16 * rng.standard_normal((20_000, 5)))
+    found = points.copy()
+    _project_rows(found)
+    # A large row loses the digits in which the projection lies.
+    assert_allclose(found.sum(axis=1), 1.0, atol=1e-12 + 1e-15 * scale)
+    assert found.min() >= 0.0
+    ordered = np.sort(points, axis=1)[:, ::-1]
+    excess = (np.cumsum(ordered, axis=1) - 1.0) / np.arange(1, 6)
+    shift = excess[np.arange(20_000), (ordered > excess).sum(axis=1) - 1]
+    assert_allclose(found, np.maximum(points - shift[:, None], 0.0), atol=1e-12 + 1e-15 * scale)
+    nothing = np.full((1, 3), np.nan)
+    _project_rows(nothing)
+    assert np.isnan(nothing).any()
 
 
 def test_too_few_dimensions_are_refused():
