@@ -64,6 +64,7 @@ def prepare_distmom(task: Task, name: str) -> Fit:
         "distmom": (SpectralLDA, {}),
         "distmom-vb": (SpectralLDA, {"polish": "vb"}),
         "distmom-tensor": (SpectralLDA, {"start": "tensor", "alpha0": 1.0}),
+        "distmom-background": (SpectralLDA, {"background": True}),
         "distmom-anchors": (AnchorTopics, {}),
         "distmom-pure": (SpectralLDA, {**pure, "alpha0": task.alpha0}),
     }[name]
@@ -177,9 +178,10 @@ def prepare_nmf(task: Task, name: str) -> Fit:
     return lambda: (model.fit(counts).components_, {"n_iter": int(model.n_iter_)})
 
 
+OWN_MODELS = ("distmom", "distmom-vb", "distmom-tensor", "distmom-background", "distmom-anchors")
 #: systems made of distmom
 OWN = {
-    **dict.fromkeys(("distmom", "distmom-vb", "distmom-tensor", "distmom-anchors"), prepare_distmom),
+    **dict.fromkeys(OWN_MODELS, prepare_distmom),
     "distmom-pure": prepare_distmom,
     "random": prepare_random,
 }

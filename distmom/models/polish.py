@@ -31,7 +31,7 @@ START_SMOOTHING = 0.1
 #: the same where documents are predicted
 COMPLETION_SMOOTHING = 0.01
 #: sums of Dirichlet parameters that are tried
-ALPHA_SUMS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+ALPHA_SUMS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 _NEWTON_STEPS = 20
 
 
