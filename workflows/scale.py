@@ -1,4 +1,4 @@
-"""Fit a planted corpus of WikiLSHTC's size (or a share of it), and say what it took.
+"""Fit a planted corpus of WikiLSHTC's size, a share of it or another preset, and say what it took.
 
 Runs the command line as a user would, and samples the memory of all its processes together (proportional set
 size, ten times a second). Prints one JSON object: seconds of the command, seconds of every pass, peak memory, the
@@ -10,6 +10,7 @@ had spilled to disk and how many of them were not running.
     python workflows/scale.py --out scale
     python workflows/scale.py --out scale --memory-limit 1.5GiB --separate
     python workflows/scale.py --out scale --docs 7113404 --workers 2
+    python workflows/scale.py --out scale --preset lda --model lda
 """
 
 from __future__ import annotations
@@ -217,7 +218,8 @@ def main() -> None:
     parser.add_argument("--docs", type=int, help="documents; the preset's when absent")
     parser.add_argument("--words", type=int, help="words; the preset's when absent")
     parser.add_argument("-k", type=int, default=100)
-    parser.add_argument("--head", default="posterior")
+    parser.add_argument("--model", default="multilabel", help="kind of model [%(default)s]")
+    parser.add_argument("--head", default="posterior", help="of a multilabel model [%(default)s]")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--memory-limit")
     parser.add_argument(
@@ -227,7 +229,9 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     corpus, synth_s = synthesise(options.out, options.preset, options.docs, options.words, options.seed)
-    fit_options = [f"-k{options.k}", f"--head={options.head}", "--n-power-iter=1"]
+    fit_options = [f"-k{options.k}", f"--model={options.model}"]
+    if options.model == "multilabel":
+        fit_options += [f"--head={options.head}", "--n-power-iter=1"]
     result = measure(
         corpus, options.out / "model", fit_options, options.workers, options.memory_limit, options.separate
     )

@@ -69,8 +69,14 @@ def transform(
 @click.option(
     "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Words and labels a state."
 )
+@click.option(
+    "--by",
+    type=click.Choice(["probability", "relevance", "lift"]),
+    default=None,
+    help="How words of a topic model are ranked. [default: probability]",
+)
 @json_option
-def topics(model: str, top: int, as_json: bool) -> None:
+def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
     """Print words and labels of each latent state, or words of each topic.
 
     \b
@@ -81,7 +87,9 @@ def topics(model: str, top: int, as_json: bool) -> None:
         raise UsageError(
             f"{model}: the model has no latent states: {fitted.diagnostics_.get('states_error', '')}"
         )
-    found = fitted.topics(top)
+    if by is not None and hasattr(fitted, "scorer_"):
+        raise UsageError(f"--by: {model} is not a topic model")
+    found = fitted.topics(top) if by is None else fitted.topics(top, by)
     if as_json:
         click.echo(json.dumps({"topics": found}))
         return

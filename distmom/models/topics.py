@@ -48,8 +48,10 @@ logger = logging.getLogger(__name__)
 
 STARTS = ("auto", "tensor", "anchors")
 METHODS_OF_SHARES = ("vb", "fast")
+#: how much of a word's own frequency is taken out when the words of a topic are ranked
+_LIFT_PARTS = {"probability": 0.0, "relevance": 0.4, "lift": 1.0}
 #: sums of Dirichlet parameters that ``alpha0="auto"`` tries
-ALPHA0S = (0.3, 1.0, 5.0)
+ALPHA0S = (1.0, 5.0)
 #: documents on which starts are chosen at most, and the largest share of the corpus
 HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 5_000, 0.1
 #: documents that a start is polished on before it is chosen, at most
@@ -414,8 +416,15 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             topics = least_squares_matrix(self.components_.T, self.unigram_)
         return DocumentReader(method, topics, self.alpha_, self.unigram_)
 
-    def topics(self, n_top: int = 10) -> list[dict[str, Any]]:
-        """Return the most probable words of every topic, topics by falling share of the corpus.
+    def topics(self, n_top: int = 10, by: str = "probability") -> list[dict[str, Any]]:
+        """Return the first words of every topic, topics by falling share of the corpus.
+
+        Parameters
+        ----------
+        n_top : int
+        by : {"probability", "relevance", "lift"}
+            Rank words by ``p(w | topic)``, by ``p(w | topic) / p(w)``, or by relevance, 0.6 parts of the logarithm
+            of the first and 0.4 of the second (Sievert and Shirley, "LDAvis", 2014).
 
         Returns
         -------
@@ -423,13 +432,56 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             Keys ``state``, ``weight``, ``words``, a list of (word, probability), and ``labels``, an empty list.
         """
         check_is_fitted(self, "components_")
+        if by not in _LIFT_PARTS:
+            raise UsageError(f"by: expected one of {', '.join(_LIFT_PARTS)}, got {by!r}")
+        part = _LIFT_PARTS[by]
+        usual = part * np.log(self.unigram_.astype(np.float64))
         found = []
         for h in np.argsort(-self.weights_, kind="stable"):
             row = self.components_[h]
-            order = np.lexsort((np.arange(len(row)), -row))[:n_top]
+            with np.errstate(divide="ignore"):
+                rank = np.log(row.astype(np.float64)) - usual
+            order = np.lexsort((np.arange(len(row)), -rank))[:n_top]
             words = [(self.vocabulary_[i], float(row[i])) for i in order if row[i] > 0]
             found.append({"state": int(h), "weight": float(self.weights_[h]), "words": words, "labels": []})
         return found
+
+    def similar_topics(self) -> np.ndarray:
+        """Return the similarity of every two topics, (n_components, n_components): 1 for equal, 0 for disjoint ones.
+
+        The affinity of Bhattacharyya, ``sum_w sqrt(p(w | i) p(w | j))``.
+        """
+        check_is_fitted(self, "components_")
+        roots = np.sqrt(self.components_.astype(np.float64))
+        return np.asarray(roots @ roots.T)
+
+    def pyldavis_input(self, n_words: int = 20_000) -> dict[str, Any]:
+        """Return what ``pyLDAvis.prepare`` takes, without going through the documents.
+
+        The shares of the topics in the corpus stand for the documents: pyLDAvis takes nothing else from them.
+
+        Parameters
+        ----------
+        n_words : int
+            The most frequent words, at most; it draws no more than a few thousand well.
+
+        Returns
+        -------
+        dict
+            To be called as ``pyLDAvis.prepare(**model.pyldavis_input())``.
+        """
+        check_is_fitted(self, "components_")
+        kept = np.sort(np.argsort(-self.unigram_, kind="stable")[:n_words])
+        topics = self.components_[:, kept].astype(np.float64)
+        # Counts of a corpus of this many positions, which is only their scale.
+        n_positions = 1e6
+        return {
+            "topic_term_dists": topics / topics.sum(axis=1, keepdims=True),
+            "doc_topic_dists": np.eye(len(topics)),
+            "doc_lengths": self.weights_ * n_positions,
+            "vocab": [self.vocabulary_[i] for i in kept],
+            "term_frequency": self.unigram_[kept] * n_positions,
+        }
 
     def _block(self, X: Any) -> Block:
         X = checked_rows(X, 0, type(self).__name__)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,17 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.corpus.commit import put_directory, restore_replaced
+from distmom.corpus.commit import put_directory, restore_replaced, write_atomic
 from distmom.engine import Observer, Pass, Rows, Sums, SumSpec, open_engine, open_executor
 from distmom.errors import UsageError
 from distmom.models.topics import DocumentReader, TopicModel
 from distmom.predict.aligned import align, unknown_words
 from distmom.predict.pieces import in_pieces, stored_corpus
+
+#: documents that are named for every topic
+N_REPRESENTATIVES = 10
+#: labels for which mean shares are found at most
+MAX_LABELS = 100_000
 
 
 @dataclass(frozen=True)
@@ -34,11 +41,13 @@ class SharesPass(Pass):
     Notes
     -----
     Rows: ``shares`` (n, k) float32. Sums: ``n_documents``, ``n_empty`` (documents without any known word),
-    ``shares`` (k,).
+    ``shares`` (k,) and ``products`` (k, k), their products within documents; with labels ``by_label``
+    (n_labels, k), the sum of the shares of the documents of every label, and ``n_by_label`` (n_labels,).
     """
 
     reader: DocumentReader | None = None
     n_topics: int = 0
+    n_labels: int = 0
 
     block_rows = 4096
 
@@ -47,14 +56,28 @@ class SharesPass(Pass):
         return "transform"
 
     def specs(self) -> dict[str, SumSpec]:
-        return {"n_documents": SumSpec(()), "n_empty": SumSpec(()), "shares": SumSpec((self.n_topics,))}
+        k, n_labels = self.n_topics, self.n_labels
+        specs = {
+            "n_documents": SumSpec(()),
+            "n_empty": SumSpec(()),
+            "shares": SumSpec((k,)),
+            "products": SumSpec((k, k)),
+        }
+        if n_labels:
+            specs |= {"by_label": SumSpec((n_labels, k)), "n_by_label": SumSpec((n_labels,))}
+        return specs
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         assert self.reader is not None
         shares = self.reader.shares(block)
         sums["n_documents"] += block.n_documents
         sums["n_empty"] += float((np.diff(block.words.indptr) == 0).sum())
-        sums["shares"] += shares.sum(axis=0, dtype=np.float64)
+        wide = shares.astype(np.float64)
+        sums["shares"] += wide.sum(axis=0)
+        sums["products"] += wide.T @ wide
+        if self.n_labels:
+            sums["by_label"] += block.labels.T.astype(np.float64) @ wide
+            sums["n_by_label"] += np.bincount(block.labels.indices, minlength=self.n_labels)
         return {"shares": shares}
 
 
@@ -72,7 +95,10 @@ def transform_corpus(
     """Write the shares of topics in every document of a corpus.
 
     The output directory holds ``shares.zarr``, an array (n_documents, n_components) float32 whose rows sum to one,
-    in the order of the corpus.
+    in the order of the corpus, and ``topics.json`` with the mean share of every topic and the correlation of the
+    shares of every two topics over documents, and the documents with the largest share of every topic. Where the
+    documents have labels (a year, an author, a class), ``labels.tsv`` has a line a label: its name, its number of
+    documents, and the mean share of every topic in them.
 
     Parameters
     ----------
@@ -114,7 +140,9 @@ def transform_corpus(
         ):
             stored_corpus(engine)
             reader = model.reader(method).stored(engine.put)
-            result = engine.run(SharesPass(engine.corpus.n_words, reader=reader, n_topics=k))
+            n_labels = aligned.n_labels if aligned.n_labels <= MAX_LABELS else 0
+            pass_ = SharesPass(engine.corpus.n_words, reader=reader, n_topics=k, n_labels=n_labels)
+            result = engine.run(pass_)
             n, stored = int(result.sums["n_documents"]), result.rows["shares"]
             (temporary / "out").mkdir()
             array = zarr.create_array(
@@ -122,12 +150,22 @@ def transform_corpus(
                 chunks=(max(1, min(n, (4 << 20) // (4 * k))), k), compressors=[ZstdCodec(level=1), Crc32cCodec()],
                 config={"write_empty_chunks": True},
             )  # fmt: skip
-            at = 0
+            at, best = 0, Representatives(k)
             for shard in range(len(aligned.shards)):
                 rows = stored.read(shard)
                 array[at : at + len(rows)] = rows
+                best.add(rows, at)
                 at += len(rows)
-            total = np.asarray(result.sums["shares"])
+            mean = np.asarray(result.sums["shares"]) / max(1, n)
+            covariance = np.asarray(result.sums["products"]) / max(1, n) - np.outer(mean, mean)
+            summary = {
+                "mean_shares": mean.tolist(),
+                "correlation": correlation(covariance).tolist(),
+                "representatives": best.to_json(),
+            }
+            if n_labels:
+                _write_labels(temporary / "out" / "labels.tsv", aligned.label_names, result.sums)
+            write_atomic(temporary / "out" / "topics.json", json.dumps(summary, indent=1).encode())
         put_directory(temporary / "out", target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -135,6 +173,54 @@ def transform_corpus(
         "n_documents": n,
         "n_empty": int(result.sums["n_empty"]),
         "n_unknown_words": unknown_words(corpus, model.vocabulary_),
-        "mean_shares": [round(float(x), 6) for x in total / max(1, n)],
+        "mean_shares": [round(float(x), 6) for x in mean],
         "out": str(out),
     }
+
+
+class Representatives:
+    """The documents with the largest shares of every topic.
+
+    Parameters
+    ----------
+    n_topics : int
+    n_documents : int
+        Documents a topic.
+    """
+
+    def __init__(self, n_topics: int, n_documents: int = N_REPRESENTATIVES) -> None:
+        self._size = n_documents
+        self._best: list[list[tuple[float, int]]] = [[] for _ in range(n_topics)]
+
+    def add(self, shares: np.ndarray, first: int) -> None:
+        """Add the documents ``first``, ``first + 1``, ... with these shares, (n, k)."""
+        depth = min(self._size, len(shares))
+        if depth == 0:
+            return
+        for topic, known in enumerate(self._best):
+            column = shares[:, topic]
+            # Ties go to the earlier document, as they would if all were sorted.
+            least = np.partition(column, len(column) - depth)[len(column) - depth]
+            some = np.flatnonzero(column > least).tolist()
+            some += np.flatnonzero(column == least)[: depth - len(some)].tolist()
+            known += [(-float(column[i]), first + i) for i in some]
+            self._best[topic] = sorted(known)[: self._size]
+
+    def to_json(self) -> list[list[dict[str, float]]]:
+        """Return documents and shares of every topic, the largest share first, ties by earlier document."""
+        return [[{"document": i, "share": -share} for share, i in known] for known in self._best]
+
+
+def _write_labels(path: Path, names: list[str], sums: Mapping[str, Any]) -> None:
+    counts = np.asarray(sums["n_by_label"])
+    means = np.asarray(sums["by_label"]) / np.maximum(counts, 1.0)[:, None]
+    with path.open("w", encoding="utf-8") as text:
+        for name, count, row in zip(names, counts.tolist(), means.tolist(), strict=True):
+            text.write("\t".join([name, f"{count:.0f}", *(f"{share:.6g}" for share in row)]) + "\n")
+
+
+def correlation(covariance: np.ndarray) -> np.ndarray:
+    """Return correlations from covariances, 0 where a variance is 0."""
+    spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    scale = np.outer(spread, spread)
+    return np.asarray(np.divide(covariance, scale, out=np.zeros_like(covariance), where=scale > 0.0))

@@ -61,6 +61,7 @@ def test_themes_are_found_and_told(place, run, kind):
     found = {frozenset(word for word, _ in topic["words"]) for topic in json.loads(out)["topics"]}
     assert found == {frozenset(words) for words in WORDS.values()}
     assert run("topics", place / kind, "--top", 2)[1].count("\n") == 3
+    assert run("topics", place / kind, "--by", "lift")[0] == 0
     code, out, _ = run("evaluate", place / kind, place / "test.tsv", "--json", *LOCAL)
     metrics = json.loads(out)
     assert code == 0
@@ -84,6 +85,18 @@ def test_shares_are_written_in_order_and_whole(place, run, tmp_path, method):
     assert shares.shape == (81, 3)
     np.testing.assert_allclose(shares.sum(axis=1), 1.0, atol=1e-5)
     np.testing.assert_allclose(told["mean_shares"], shares.mean(axis=0), atol=1e-5)
+    summary = json.loads((tmp_path / "out" / "topics.json").read_text())
+    np.testing.assert_allclose(summary["mean_shares"], shares.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(summary["correlation"], np.corrcoef(shares.T), atol=1e-3)
+    for topic, best in enumerate(summary["representatives"]):
+        column = shares[:, topic]
+        order = np.lexsort((np.arange(81), -column))[:10]
+        assert [entry["document"] for entry in best] == order.tolist()
+        assert [entry["share"] for entry in best] == pytest.approx(column[order])
+    [line] = (tmp_path / "out" / "labels.tsv").read_text().splitlines()
+    name, count, *means = line.split("\t")
+    assert (name, count) == ("x", "81")
+    np.testing.assert_allclose([float(x) for x in means], shares.mean(axis=0), atol=1e-5)
     model = load_model(place / "lda")
     themes = [
         max(WORDS, key=lambda t: sum(row[model.vocabulary_.index(w)] for w in WORDS[t]))
