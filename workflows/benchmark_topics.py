@@ -60,7 +60,7 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import StoredColumns, open_engine
 from distmom.evaluate.topics import coherence_of_counts, diversity, top_words
 from distmom.models.polish import COMPLETION_SMOOTHING, complete
-from distmom.moments.shares import FULL_ITER, FULL_TOLERANCE, find_shares
+from distmom.moments.share_kernels import FULL_ITER, FULL_TOLERANCE, find_shares
 
 UCI, PLANTED, PURE = "uci:", "planted:", "distmom-pure"
 #: what keeps the libraries of all systems to one thread

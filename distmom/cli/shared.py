@@ -23,7 +23,7 @@ from distmom.errors import UsageError
 
 if TYPE_CHECKING:
     from distmom.models import MultiLabelMoM
-    from distmom.models.topics import TopicModel
+    from distmom.models.topic_model import TopicModel
 
 
 @contextmanager

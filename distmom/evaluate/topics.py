@@ -17,7 +17,7 @@ import numpy as np
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Observer, StoredColumns, open_engine, open_executor
 from distmom.models.polish import complete
-from distmom.models.topics import TopicModel
+from distmom.models.topic_model import TopicModel
 from distmom.moments.cooccurrence import CooccurrencePass
 from distmom.predict.aligned import align
 from distmom.predict.pieces import in_pieces, stored_corpus

@@ -18,7 +18,7 @@ from distmom.models.polish import ALPHA_SUMS
 from distmom.models.scorers import n_linear_entries, n_products
 from distmom.models.selection import candidates_pass
 from distmom.models.starts import word_numbers
-from distmom.models.topics import TopicModel
+from distmom.models.topic_model import TopicModel
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass
 from distmom.moments.residuals import ResidualPass

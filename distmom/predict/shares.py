@@ -19,7 +19,8 @@ from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.corpus.commit import put_directory, restore_replaced, write_atomic
 from distmom.engine import Observer, Pass, Rows, Sums, SumSpec, open_engine, open_executor
 from distmom.errors import UsageError
-from distmom.models.topics import DocumentReader, TopicModel
+from distmom.models.reader import DocumentReader
+from distmom.models.topic_model import TopicModel
 from distmom.predict.aligned import align, unknown_words
 from distmom.predict.pieces import in_pieces, stored_corpus
 

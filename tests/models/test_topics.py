@@ -12,7 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from distmom.corpus import MemoryCorpus
 from distmom.engine import PassDone, open_executor
 from distmom.errors import InputError, StoreError, UsageError
-from distmom.models import AnchorTopics, SingleTopic, SpectralLDA, load_model, topics
+from distmom.models import AnchorTopics, SingleTopic, SpectralLDA, load_model, topic_model
 from distmom.models.planning import plan_fit
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
@@ -165,7 +165,7 @@ def test_the_start_is_chosen_on_documents_held_out(polish):
 
 def test_large_corpora_try_starts_on_a_sample(monkeypatch):
     population, _, corpus = lda_corpus()
-    monkeypatch.setattr(topics, "TRIAL_DOCUMENTS", 500)
+    monkeypatch.setattr(topic_model, "TRIAL_DOCUMENTS", 500)
     model = SpectralLDA(5, n_polish=2, min_df=0.0, max_df=1.0).fit_corpus(corpus)
     made = Counter(timing["name"] for timing in model.timings_)
     # One pass for each of three starts on the sample, and two over all documents.

@@ -9,15 +9,8 @@ from scipy.special import psi
 from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import open_engine
 from distmom.engine.tall import TallSum
-from distmom.moments.shares import (
-    CompletionPass,
-    MixturePass,
-    PolishPass,
-    add_counts,
-    find_shares,
-    half_counts,
-    mixture_shares,
-)
+from distmom.moments.share_kernels import add_counts, find_shares, half_counts
+from distmom.moments.shares import CompletionPass, MixturePass, PolishPass, mixture_shares
 
 
 @pytest.fixture

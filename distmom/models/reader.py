@@ -1,0 +1,71 @@
+"""What finds the shares of topics in documents, once the topics are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus import Block
+from distmom.engine import StoredArray
+from distmom.models.polish import COMPLETION_SMOOTHING
+from distmom.moments.kernels import gather
+from distmom.moments.share_kernels import FULL_ITER, FULL_TOLERANCE, LEAST, find_shares
+from distmom.moments.shares import mixture_shares
+
+
+@dataclass(frozen=True)
+class DocumentReader:
+    """What finds the shares of topics in documents.
+
+    Attributes
+    ----------
+    method : {"vb", "fast", "mixture"}
+        Variational Bayes; least squares, weighted by the inverse frequencies of words, negative shares set to
+        zero; or the probabilities of the topics where a document has one.
+    matrix : ndarray of shape (d, k), float32
+        Topics as columns; with "fast" what word counts are multiplied with.
+    prior : ndarray of shape (k,)
+        Dirichlet parameters; with "mixture" the probabilities of the topics.
+    unigram : ndarray of shape (d,), float32
+        Word probabilities of the corpus, a little of which is mixed into every topic.
+    """
+
+    method: str
+    matrix: Any
+    prior: Any
+    unigram: Any
+
+    def stored(self, put: Callable[[np.ndarray], StoredArray]) -> DocumentReader:
+        """Return the same with its arrays stored for workers to map."""
+        return DocumentReader(self.method, put(self.matrix), put(self.prior), put(self.unigram))
+
+    def shares(self, block: Block) -> np.ndarray:
+        """Return the shares of the topics, (n_documents, k) float32; rows sum to one."""
+        words, k = block.words, len(self.prior)
+        if self.method == "mixture":
+            return mixture_shares(block, self.matrix, self.unigram, COMPLETION_SMOOTHING, self.prior)
+        if self.method == "fast":
+            shares = np.maximum(gather(words.indptr, words.indices, words.data, self.matrix), 0.0)
+            total = shares.sum(axis=1, keepdims=True)
+            even = np.asarray(self.prior / np.sum(self.prior), np.float32)
+            return np.asarray(np.where(total > 0.0, shares / np.maximum(total, LEAST), even))
+        shares = np.full((block.n_documents, k), 1.0 / k, np.float32)
+        find_shares(
+            words.indptr, words.indices, words.data.astype(np.float64), self.matrix, self.unigram,
+            COMPLETION_SMOOTHING, self.prior, True, FULL_ITER, FULL_TOLERANCE, shares, np.empty_like(shares),
+        )  # fmt: skip
+        return shares
+
+
+def least_squares_matrix(topics: np.ndarray, unigram: np.ndarray) -> np.ndarray:
+    """Return what word counts are multiplied with to give shares up to a factor, (d, k) float32.
+
+    The shares minimise ``sum_w (c_w / n - phi_w theta)^2 / p_w``, the variance of a word's share being nearly
+    proportional to its frequency p_w.
+    """
+    weighted = topics / np.asarray(unigram, np.float64)[:, None]
+    gram = topics.T.astype(np.float64) @ weighted
+    return np.ascontiguousarray(weighted @ np.linalg.pinv(gram), dtype=np.float32)

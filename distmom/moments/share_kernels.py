@@ -1,0 +1,230 @@
+"""Compiled loops over documents and topics: shares of topics, counts by topic, halves of documents.
+
+A document with counts c is read as draws from ``phi theta``, topics phi (d x k) and shares theta. Its shares
+are found by iterating, with ``s = phi theta`` on the words of the document,
+
+    MAP          theta <- (alpha + theta * phi'(c / s)) / total          (Dirichlet prior of parameters alpha + 1)
+    variational  gamma <- alpha + e * phi'(c / s),  theta ~ e = exp(psi(gamma))        (Blei, Ng, Jordan 2003)
+
+and bring every topic the counts ``phi_wi theta_i c_w / s_w``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distmom.compiled import compiled
+
+#: iterations for the shares of a document at most, and the change of shares at which they end
+MAX_ITER, TOLERANCE = 20, 0.02
+#: the same where shares are the result
+FULL_ITER, FULL_TOLERANCE = 100, 1e-4
+#: probability of a word that no topic has; a count over it is still a finite float32
+LEAST = 1e-30
+
+
+@compiled
+def _digamma(x: Any) -> Any:
+    """Return psi(x) for x > 0: recurrence up to 6, then the asymptotic series."""
+    value = 0.0
+    while x < 6.0:
+        value -= 1.0 / x
+        x += 1.0
+    y = 1.0 / (x * x)
+    series = y * (1.0 / 12.0 - y * (1.0 / 120.0 - y * (1.0 / 252.0 - y * (1.0 / 240.0 - y / 132.0))))
+    return value + np.log(x) - 0.5 / x - series
+
+
+@compiled
+def find_shares(
+    indptr: Any,
+    indices: Any,
+    data: Any,
+    topics: Any,
+    unigram: Any,
+    smoothing: Any,
+    alpha: Any,
+    variational: Any,
+    n_iter: Any,
+    tolerance: Any,
+    shares: Any,
+    weights: Any,
+) -> None:
+    """Find the shares of documents.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarray
+        CSR rows of counts, (n, d).
+    topics : ndarray of shape (d, k)
+        Word probabilities; products are formed in its type.
+    unigram : ndarray of shape (d,)
+        Word probabilities of the corpus, of which ``smoothing`` is mixed into every topic.
+    smoothing : float
+    alpha : ndarray of shape (k,)
+    variational : bool
+    n_iter : int
+        Iterations at most.
+    tolerance : float
+        End when the shares of a document change by less, summed over topics.
+    shares : ndarray of shape (n, k)
+        What iteration begins with; changed in place. Rows sum to one.
+    weights : ndarray of shape (n, k)
+        What topics are weighted with in ``s``, set in place: the shares, or e up to a factor.
+    """
+    k = topics.shape[1]
+    kind = topics.dtype.type
+    n = indptr.shape[0] - 1
+    widest = 0
+    for i in range(n):
+        widest = max(widest, indptr[i + 1] - indptr[i])
+    by_word = np.empty((widest, k), topics.dtype)
+    by_topic = np.empty((k, widest), topics.dtype)
+    s = np.empty(widest, topics.dtype)
+    found = np.empty(k, topics.dtype)
+    keep, least = kind(1.0 - smoothing), kind(LEAST)
+    for i in range(n):
+        start, size = indptr[i], indptr[i + 1] - indptr[i]
+        length = 0.0
+        for p in range(size):
+            v = np.uint64(indices[start + p])
+            length += data[start + p]
+            floor = kind(smoothing * unigram[v])
+            for c in range(k):
+                value = keep * topics[v, c] + floor
+                by_word[p, c] = value
+                by_topic[c, p] = value
+        theta, e = shares[i], weights[i]
+        prior = 0.0
+        for c in range(k):
+            prior += alpha[c]
+        for c in range(k):
+            e[c] = theta[c]
+            if variational:
+                e[c] = np.exp(_digamma(alpha[c] + length * theta[c]) - _digamma(prior + length))
+        if length == 0.0:
+            for c in range(k):
+                theta[c] = alpha[c] / prior
+            continue
+        for _ in range(n_iter):
+            s[:size] = least
+            for c in range(k):
+                weight = e[c]
+                for p in range(size):
+                    s[p] += weight * by_topic[c, p]
+            found[:] = 0.0
+            for p in range(size):
+                ratio = kind(data[start + p]) / s[p]
+                for c in range(k):
+                    found[c] += ratio * by_word[p, c]
+            total = 0.0
+            for c in range(k):
+                found[c] = alpha[c] + e[c] * found[c]
+                total += found[c]
+            change = 0.0
+            for c in range(k):
+                value = found[c] / total
+                change += abs(value - theta[c])
+                theta[c] = value
+                e[c] = np.exp(_digamma(found[c]) - _digamma(total)) if variational else value
+            if change < tolerance:
+                break
+
+
+@compiled
+def add_counts(
+    indptr: Any,
+    indices: Any,
+    data: Any,
+    topics: Any,
+    unigram: Any,
+    smoothing: Any,
+    weights: Any,
+    totals: Any,
+    out: Any,
+) -> float:
+    """Add what documents say of topics, and return the log-likelihood ``sum c log s``.
+
+    Parameters
+    ----------
+    indptr, indices, data, topics, unigram, smoothing
+        As in `find_shares`.
+    weights : ndarray of shape (n, k)
+        As set by `find_shares`, times how often each document counts in ``data``.
+    totals : ndarray of shape (k,)
+        ``sum phi_wi theta_i c_w / s_w``; changed in place.
+    out : ndarray of shape (d, k)
+        ``sum theta_i c_w / s_w``, to be multiplied by phi; changed in place. Without rows only the likelihood is
+        found.
+    """
+    k = topics.shape[1]
+    kind = topics.dtype.type
+    keep, least = kind(1.0 - smoothing), kind(LEAST)
+    phi = np.empty(k, topics.dtype)
+    own = np.empty(k, topics.dtype)
+    likelihood = 0.0
+    for i in range(indptr.shape[0] - 1):
+        e = weights[i]
+        own[:] = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            v = np.uint64(indices[p])
+            floor = kind(smoothing * unigram[v])
+            source = topics[v]
+            for c in range(k):
+                phi[c] = e[c] * (keep * source[c] + floor)
+            s = least
+            for c in range(k):
+                s += phi[c]
+            likelihood += data[p] * np.log(s)
+            if out.shape[0]:
+                ratio = kind(data[p]) / s
+                target = out[v]
+                for c in range(k):
+                    target[c] += ratio * e[c]
+                    own[c] += ratio * phi[c]
+        for c in range(k):
+            totals[c] += own[c]
+    return likelihood
+
+
+@compiled
+def half_counts(indptr: Any, indices: Any, data: Any, key: Any, first: Any) -> None:
+    """Give every position of every document to its first half with probability 1/2.
+
+    The bits are a hash of the document's words and counts and of the word, so that the halves of a document do
+    not depend on where it lies.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarray
+        CSR rows of counts, (n, d).
+    key : uint64
+    first : ndarray of shape (nnz,), float64
+        Counts of the first half; set in place.
+    """
+    for i in range(indptr.shape[0] - 1):
+        document = np.uint64(key)
+        for p in range(indptr[i], indptr[i + 1]):
+            document = _scramble(document ^ _scramble(np.uint64(indices[p])) + np.uint64(data[p]))
+        for p in range(indptr[i], indptr[i + 1]):
+            bits = _scramble(document ^ np.uint64(indices[p]))
+            left, n = np.int64(data[p]), np.int64(0)
+            while left > 0:
+                n += np.int64(bits & np.uint64(1))
+                bits >>= np.uint64(1)
+                left -= 1
+                if left > 0 and left % 64 == 0:
+                    document = _scramble(document + np.uint64(left))
+                    bits = _scramble(document ^ np.uint64(indices[p]))
+            first[p] = n
+
+
+@compiled
+def _scramble(x: Any) -> Any:
+    """Scramble 64 bits (the output function of splitmix64)."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
