@@ -140,6 +140,7 @@ def report(model: str, out: Path, metrics: Path | None, overwrite: bool) -> None
     Example: distmom report model report.html
     """
     from distmom.evaluate.report import write_report
+    from distmom.evaluate.topic_report import write_topic_report
 
     if out.exists() and not overwrite:
         raise UsageError(f"{out}: exists; choose another path, or --overwrite")
@@ -150,9 +151,8 @@ def report(model: str, out: Path, metrics: Path | None, overwrite: bool) -> None
         except (OSError, ValueError) as error:
             raise UsageError(f"{metrics}: not the JSON of 'evaluate --json': {error}") from error
     fitted = load_model(model)
-    if not hasattr(fitted, "scorer_"):
-        raise UsageError(f"{model}: reports are written of models with labels only")
-    write_report(fitted, out, metrics=shown)
+    write = write_report if hasattr(fitted, "scorer_") else write_topic_report
+    write(fitted, out, metrics=shown)
     click.echo(str(out))
 
 

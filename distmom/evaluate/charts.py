@@ -111,6 +111,46 @@ def bar_chart(values: Sequence[float], *, title: str, x_label: str) -> Markup:
     return _svg(title, parts)
 
 
+def disc_map(
+    points: Sequence[tuple[float, float]], sizes: Sequence[float], names: Sequence[str], *, title: str
+) -> Markup:
+    """Draw discs at points of the plane, with their names beside them.
+
+    Parameters
+    ----------
+    points : sequence of (float, float)
+        Drawn to one scale in both directions.
+    sizes : sequence of float
+        Areas of the discs, up to a factor; not negative.
+    names : sequence of str
+    title : str
+        Read out in place of the drawing.
+
+    Returns
+    -------
+    Markup
+        An ``<svg>`` element, or an empty string when there is nothing to draw.
+    """
+    if not points:
+        return Markup("")
+    height = 2 * HEIGHT
+    largest = max(max(sizes), 1e-300)
+    radius = 26.0
+    low = [min(p[i] for p in points) for i in (0, 1)]
+    high = [max(p[i] for p in points) for i in (0, 1)]
+    room = (WIDTH - 2 * radius - 60, height - 2 * radius - 10)
+    scale = min(room[i] / max(high[i] - low[i], 1e-12) for i in (0, 1))
+    middle = [(low[i] + high[i]) / 2 for i in (0, 1)]
+    parts = []
+    for (px, py), size, name in sorted(zip(points, sizes, names, strict=True), key=lambda entry: -entry[1]):
+        x = WIDTH / 2 + (px - middle[0]) * scale
+        y = height / 2 - (py - middle[1]) * scale
+        r = max(2.0, radius * math.sqrt(size / largest))
+        parts.append(f'<circle class="disc" cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}"/>')
+        parts.append(_text(x, y + 4, name, "middle"))
+    return _svg(title, parts, height)
+
+
 class _Scale:
     """The vertical scale of a chart, linear or logarithmic."""
 
@@ -186,8 +226,8 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
     return str(Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>').format(x, y, anchor, text))
 
 
-def _svg(title: str, parts: Sequence[str]) -> Markup:
+def _svg(title: str, parts: Sequence[str], height: int = HEIGHT) -> Markup:
     head = Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
-        WIDTH, HEIGHT, title
+        WIDTH, height, title
     )
     return head + Markup("".join(parts)) + Markup("</svg>")

@@ -90,34 +90,28 @@ def render_report(model: MultiLabelMoM, *, metrics: Mapping[str, Any] | None = N
     """Return the report as HTML; see `write_report`."""
     diagnostics = dict(model.diagnostics_)
     has_states = hasattr(model, "components_")
-    pass_seconds = sum(entry["seconds"] for entry in model.timings_)
-    page = _template().render(
-        version=distmom.__version__,
+    page = template("report.html.j2").render(
         head=model.head,
         facts=_facts(model, has_states),
         metrics=_metric_table(metrics or {}),
         counts=_metric_counts(metrics or {}),
         measured=metrics is not None,
         selection=_selection(model),
-        states=_states(model) if has_states else [],
-        n_open=N_OPEN,
+        states=cards(model.topics(N_TOP)) if has_states else [],
         states_error=diagnostics.get("states_error"),
         spectrum=_spectrum(model, diagnostics) if has_states else None,
         histories=_histories(diagnostics),
         fit_rows=_fit_rows(diagnostics) if has_states else [],
         weights=_weights(model) if has_states else None,
         bounds=_bounds(diagnostics),
-        timings=_timings(model),
-        pass_seconds=f"{pass_seconds:,.1f}",
-        other_seconds=f"{max(0.0, model.fit_seconds_ - pass_seconds):,.1f}",
-        parameters=[Row(name, _setting(value)) for name, value in sorted(model.get_params().items())],
-        settings=[Row(name, _setting(value)) for name, value in sorted(model.settings_.items())],
+        **configuration(model),
     )
     return str(page)
 
 
 @cache
-def _template() -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
+    """Return one of the pages of this package, whose texts are cleaned and escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("distmom.evaluate", "."),
         autoescape=True,
@@ -126,7 +120,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
 def _clean(value: Any) -> Any:
@@ -137,7 +131,7 @@ def _clean(value: Any) -> Any:
     return kept if len(kept) <= MAX_CHARACTERS else kept[: MAX_CHARACTERS - 1] + "…"
 
 
-def _number(value: Any) -> str:
+def number(value: Any) -> str:
     """Return a number with four digits that matter."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -155,21 +149,22 @@ def _setting(value: Any) -> str:
     if value is None:
         return "by default"
     if isinstance(value, str | int | float):
-        return _number(value) if isinstance(value, bool) else str(value)
+        return number(value) if isinstance(value, bool) else str(value)
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Return whether a value is a number that can be shown; a truth value is none."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def _facts(model: MultiLabelMoM, has_states: bool) -> list[Row]:
     return [
-        Row("training documents", _number(model.n_documents_)),
-        Row("words", _number(model.n_features_in_)),
-        Row("labels", _number(len(model.label_names_))),
-        Row("latent states", _number(len(model.weights_)) if has_states else "none"),
-        Row("passes", _number(len(model.timings_))),
+        Row("training documents", number(model.n_documents_)),
+        Row("words", number(model.n_features_in_)),
+        Row("labels", number(len(model.label_names_))),
+        Row("latent states", number(len(model.weights_)) if has_states else "none"),
+        Row("passes", number(len(model.timings_))),
         Row("fitted in", f"{model.fit_seconds_:,.1f} s"),
         Row("scored by", ", ".join(name for name, _ in model.scorer_.heads)),
     ]
@@ -187,7 +182,7 @@ def _metric_table(metrics: Mapping[str, Any]) -> dict[str, Any]:
     rows = []
     for name in _DEPTH_METRICS:
         cells = [metrics.get(f"{name}@{depth}") for depth in depths]
-        if any(_is_number(cell) for cell in cells):
+        if any(is_number(cell) for cell in cells):
             rows.append(Row(name, "", _METRIC_NOTES[name]))
     return {
         "depths": depths,
@@ -205,7 +200,7 @@ _METRIC_NOTES = {
 
 
 def _share(value: Any) -> str:
-    if not _is_number(value):
+    if not is_number(value):
         return ""
     return "not defined" if math.isnan(value) else f"{value:.4f}"
 
@@ -221,9 +216,9 @@ def _metric_counts(metrics: Mapping[str, Any]) -> list[Row]:
         "n_unknown_labels": "labels of these documents that the model does not know",
     }
     return [
-        Row(name, _share(metrics[name]) if name.startswith("AUC") else _number(metrics[name]), note)
+        Row(name, _share(metrics[name]) if name.startswith("AUC") else number(metrics[name]), note)
         for name, note in notes.items()
-        if _is_number(metrics.get(name))
+        if is_number(metrics.get(name))
     ]
 
 
@@ -238,12 +233,12 @@ def _selection(model: MultiLabelMoM) -> dict[str, Any] | None:
     best = {key: max(scores.get(key, 0.0) for scores in held_out.values()) for key in keys}
     return {
         "keys": keys,
-        "n_documents": _number(model.selection_["n_held_out"]),
+        "n_documents": number(model.selection_["n_held_out"]),
         "rows": [
             {
                 "name": "blend" if name == "auto" else name,
                 "chosen": name == "auto" or name in weights,
-                "weight": _number(weights[name]) if name in weights else "",
+                "weight": number(weights[name]) if name in weights else "",
                 "cells": [
                     (_share(held_out[name].get(key)), _percent(held_out[name].get(key, 0.0), best[key]))
                     for key in keys
@@ -260,8 +255,8 @@ def _percent(value: float, largest: float) -> str:
     return f"{100 * min(1.0, max(0.0, share)):.1f}%"
 
 
-def _states(model: MultiLabelMoM) -> list[dict[str, Any]]:
-    topics = model.topics(N_TOP)
+def cards(topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Arrange states or topics with their first words and labels as cards."""
     largest = max((topic["weight"] for topic in topics), default=0.0)
 
     def entries(pairs: Sequence[tuple[str, float]]) -> list[tuple[str, str, str]]:
@@ -302,8 +297,8 @@ def _spectrum(model: MultiLabelMoM, diagnostics: Mapping[str, Any]) -> dict[str,
         "chart": chart,
         "k": k,
         "n": len(values),
-        "gap": None if gap is None else _number(gap),
-        "usable": _number(diagnostics["n_usable_eigenvalues"])
+        "gap": None if gap is None else number(gap),
+        "usable": number(diagnostics["n_usable_eigenvalues"])
         if "n_usable_eigenvalues" in diagnostics
         else None,
         "negative": any(v < 0 for v in values),
@@ -330,7 +325,7 @@ def _fit_rows(diagnostics: Mapping[str, Any]) -> list[Row]:
     shown: list[tuple[str, Any, str]] = []
 
     def show(name: str, key: str, note: str) -> None:
-        if _is_number(diagnostics.get(key)) or isinstance(diagnostics.get(key), bool):
+        if is_number(diagnostics.get(key)) or isinstance(diagnostics.get(key), bool):
             shown.append((name, diagnostics[key], note))
 
     def show_list(name: str, key: str, note: str) -> None:
@@ -378,7 +373,7 @@ def _fit_rows(diagnostics: Mapping[str, Any]) -> list[Row]:
     )  # fmt: skip
     show("mean number of words", "mean_length", "Distinct words of a training document.")
     show("documents with three words", "n_with_triples", "Shorter documents say nothing on the third moment.")
-    return [Row(name, _number(value), note) for name, value, note in shown]
+    return [Row(name, number(value), note) for name, value, note in shown]
 
 
 def _weights(model: MultiLabelMoM) -> Markup:
@@ -400,13 +395,27 @@ def _bounds(diagnostics: Mapping[str, Any]) -> dict[str, Any] | None:
     }
     finite = [bounds[name] for name in names if name in bounds]
     return {
-        "chance": _number(1.0 - bounds.get("delta", 0.05)),
-        "rows": [Row(name, _number(bounds[name]), note) for name, note in names.items() if name in bounds],
+        "chance": number(1.0 - bounds.get("delta", 0.05)),
+        "rows": [Row(name, number(bounds[name]), note) for name, note in names.items() if name in bounds],
         "loose": bool(finite) and min(finite) > 1.0,
     }
 
 
-def _timings(model: MultiLabelMoM) -> list[dict[str, str]]:
+def configuration(model: Any) -> dict[str, Any]:
+    """Return what the end of every page takes: timings, parameters, and how the corpus was read."""
+    pass_seconds = sum(entry["seconds"] for entry in model.timings_)
+    return {
+        "version": distmom.__version__,
+        "n_open": N_OPEN,
+        "timings": _timings(model),
+        "pass_seconds": f"{pass_seconds:,.1f}",
+        "other_seconds": f"{max(0.0, model.fit_seconds_ - pass_seconds):,.1f}",
+        "parameters": [Row(name, _setting(value)) for name, value in sorted(model.get_params().items())],
+        "settings": [Row(name, _setting(value)) for name, value in sorted(model.settings_.items())],
+    }
+
+
+def _timings(model: Any) -> list[dict[str, str]]:
     longest = max((entry["seconds"] for entry in model.timings_), default=0.0)
     return [
         {

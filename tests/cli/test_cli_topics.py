@@ -55,7 +55,7 @@ def run(capsys):
 
 
 @pytest.mark.parametrize("kind", ["lda", "single-topic", "anchors"])
-def test_themes_are_found_and_told(place, run, kind):
+def test_themes_are_found_and_told(place, run, tmp_path, kind):
     code, out, _ = run("topics", place / kind, "--top", 5, "--json")
     assert code == 0
     found = {frozenset(word for word, _ in topic["words"]) for topic in json.loads(out)["topics"]}
@@ -72,6 +72,10 @@ def test_themes_are_found_and_told(place, run, kind):
         json.loads(run("info", place / kind, "--json")[1])["model"] == type(load_model(place / kind)).__name__
     )
     assert run("verify", place / kind)[0] == 0
+    (tmp_path / "metrics.json").write_text(out)
+    options = ("--metrics", tmp_path / "metrics.json")
+    assert run("report", place / kind, tmp_path / "r.html", *options)[0] == 0
+    assert "perplexity" in (tmp_path / "r.html").read_text()
 
 
 @pytest.mark.parametrize("method", ["vb", "fast"])
@@ -128,8 +132,6 @@ def test_what_a_model_does_not_have_is_refused_by_name(place, run, tmp_path):
     code, _, err = run("predict", place / "lda", place / "test.tsv", tmp_path / "out", *LOCAL)
     assert code == 2
     assert "a topic model has no labels" in err
-    code, _, err = run("report", place / "lda", tmp_path / "r.html")
-    assert code == 2
     code, _, err = run(*fit, "--model", "lda", "--min-df", "0.99", "--max-df", "1", *LOCAL)
     assert code == 2
     assert "change min_df or max_df" in err
