@@ -34,7 +34,7 @@ _FIT_NOTES = {
     "n_usable_eigenvalues": "eigenvalues of the second moment above the noise",
     "noise_level": "how far sampling alone moves an eigenvalue",
     "n_moment_words": "words that the moments see",
-    "mean_length": "words a document that the moments see, capped counts",
+    "mean_length": "words a document, counts capped",
 }
 
 
