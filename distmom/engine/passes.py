@@ -134,6 +134,11 @@ class Pass:
         """Bytes that a worker needs to make something of the total."""
         return 0
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that are stored for every document."""
+        return 0
+
     def zero(self) -> Sums:
         """Return the sums over no document."""
         return Sums({name: spec.zero(self.slab) for name, spec in self.specs().items() if spec.tall is None})

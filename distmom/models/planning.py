@@ -43,6 +43,8 @@ class PlannedPass:
         Projected peak of a worker process.
     sums_bytes : int
         Size of the total.
+    rows_bytes : int
+        Size of what is stored for the documents.
     """
 
     name: str
@@ -51,6 +53,7 @@ class PlannedPass:
     n_slabs: int
     task_bytes: int
     sums_bytes: int
+    rows_bytes: int
 
 
 Scans = list[tuple[int, Pass]]
@@ -81,6 +84,7 @@ def plan_fit(
                 pass_.name, n_scans, n_scans * cut.n_tasks, max(len(cut.slabs), len(cut.columns)),
                 cut.task_bytes,
                 sum(spec.projected_bytes for spec in pass_.specs().values()),
+                corpus.n_documents * pass_.row_bytes,
             )
         )  # fmt: skip
     return planned
@@ -174,5 +178,5 @@ def plan_to_json(planned: list[PlannedPass]) -> dict[str, Any]:
         "n_scans": sum(p.n_scans for p in planned),
         "n_tasks": sum(p.n_tasks for p in planned),
         "worker_bytes": max((p.task_bytes for p in planned), default=0),
-        "disk_bytes": sum(p.sums_bytes * p.n_scans for p in planned),
+        "disk_bytes": sum((p.sums_bytes + p.rows_bytes) * p.n_scans for p in planned),
     }

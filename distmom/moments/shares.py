@@ -106,6 +106,10 @@ class PolishPass(TopicsPass):
     def name(self) -> str:
         return "polish"
 
+    @property
+    def row_bytes(self) -> int:
+        return 0 if self.variational else 4 * self.n_topics
+
     def specs(self) -> dict[str, SumSpec]:
         k = self.n_topics
         specs = {
