@@ -108,7 +108,8 @@ def evaluate(
             metrics = evaluate_topics(
                 fitted, corpus, client=executor, memory_limit=memory_limit, observer=progress
             )
-        show(metrics, as_json)
+        recovery = score_recovery(fitted, load_truth(truth)) if truth is not None else {}
+        show({**metrics, **recovery}, as_json)
         return
     names = [name for name, _ in fitted.scorer_.heads]
     if head is not None and head not in names:

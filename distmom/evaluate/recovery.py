@@ -16,8 +16,8 @@ def score_recovery(model: Any, truth: Truth) -> dict[str, float]:
 
     Parameters
     ----------
-    model : MultiLabelMoM
-        Fitted, with latent states.
+    model : MultiLabelMoM or TopicModel
+        Fitted, with latent states or topics.
     truth : Truth
         Of the corpus that it was fitted to, or of test documents of the same model.
 
@@ -26,7 +26,7 @@ def score_recovery(model: Any, truth: Truth) -> dict[str, float]:
     dict of str to float
         ``n_recovered``: planted states whose own words have more probability in the fitted state matched to
         them than in any other; ``words_l1``, ``labels_l1``: mean L1 distance of the matched distributions
-        (0 to 2); ``weights_l1``: L1 distance of the probabilities of the states.
+        (0 to 2), of labels where there are any; ``weights_l1``: L1 distance of the probabilities of the states.
 
     Raises
     ------
@@ -43,10 +43,13 @@ def score_recovery(model: Any, truth: Truth) -> dict[str, float]:
     words = [
         np.abs(model.components_[j] - truth.words(i)).sum() for i, j in zip(planted, fitted, strict=True)
     ]
-    labels = [
-        np.abs(model.label_components_[j] - truth.labels(i)).sum()
-        for i, j in zip(planted, fitted, strict=True)
-    ]
+    labels = {}
+    if hasattr(model, "label_components_"):
+        distances = [
+            np.abs(model.label_components_[j] - truth.labels(i)).sum()
+            for i, j in zip(planted, fitted, strict=True)
+        ]
+        labels = {"labels_l1": float(np.mean(distances))}
     best = overlap[planted].argmax(axis=1) == fitted
     weights = np.zeros(truth.model.n_states)
     weights[planted] = model.weights_[fitted]
@@ -54,6 +57,6 @@ def score_recovery(model: Any, truth: Truth) -> dict[str, float]:
         "n_planted": float(truth.model.n_states),
         "n_recovered": float(best.sum()),
         "words_l1": float(np.mean(words)),
-        "labels_l1": float(np.mean(labels)),
+        **labels,
         "weights_l1": float(np.abs(weights - truth.weights).sum()),
     }

@@ -187,3 +187,16 @@ def test_one_topic_is_found_by_a_word_or_by_documents(place, run, tmp_path):
         code, _, err = run("search", place / "corpus", *arguments, *common)
         assert code == 2
         assert message in err
+
+
+def test_planted_topics_are_compared_with_their_truth(run, tmp_path):
+    small = ("--docs", 3000, "--words", 500, "--states", 5)
+    assert run("synth", "lda", tmp_path / "c", *small, *LOCAL)[0] == 0
+    assert run("fit", tmp_path / "c", tmp_path / "m", "-k", 5, "--model", "lda", *LOCAL)[0] == 0
+    options = ("--truth", tmp_path / "c.truth", "--json", *LOCAL)
+    code, out, _ = run("evaluate", tmp_path / "m", tmp_path / "c", *options)
+    metrics = json.loads(out)
+    assert code == 0
+    assert (metrics["n_planted"], metrics["n_recovered"]) == (5, 5)
+    assert metrics["words_l1"] < 0.3
+    assert "labels_l1" not in metrics
