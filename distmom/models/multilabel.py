@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +15,10 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.engine import Engine, Observer, open_engine, open_executor
+from distmom.engine import Engine
 from distmom.engine.state import SLAB_ROWS
 from distmom.errors import InputError, StoreError, UsageError
 from distmom.linalg import METHODS
@@ -33,6 +31,7 @@ from distmom.models.artifact import (
     save_model,
     unpack,
 )
+from distmom.models.base import CorpusEstimator
 from distmom.models.fitting import HEADS, HeadFitter, held_out
 from distmom.models.heads import (
     Head,
@@ -61,7 +60,7 @@ _KINDS: dict[str, type[Head]] = {
 }
 
 
-class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
+class MultiLabelMoM(CorpusEstimator):
     """Rank labels for documents by moments of words and labels.
 
     Parameters
@@ -204,53 +203,6 @@ class MultiLabelMoM(BaseEstimator):  # type: ignore[misc]
                     f"y: expected a matrix of shape (n_documents, n_labels), got shape {y.shape}"
                 )
         return self.fit_corpus(MemoryCorpus(X, y))
-
-    def fit_corpus(
-        self,
-        corpus: Corpus | MemoryCorpus,
-        *,
-        client: Any = None,
-        run: str | os.PathLike[str] | None = None,
-        memory_limit: int | None = None,
-        observer: Observer | None = None,
-    ) -> MultiLabelMoM:
-        """Fit a corpus out of core.
-
-        Parameters
-        ----------
-        corpus : Corpus or MemoryCorpus
-        client : distributed.Client or Executor, optional
-            Where passes run; this process when absent. It is left open.
-        run : path-like, optional
-            Directory of states and committed passes; a fit on the same directory goes on after the last
-            committed pass. A temporary one when absent.
-        memory_limit : int, optional
-            Bytes that one worker may use.
-        observer : callable, optional
-            Receives the engine's events.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        UsageError
-            If parameters and corpus do not go together.
-        NumericalError
-            If the moments do not carry the number of states asked for.
-        """
-        started = time.monotonic()
-        self.check(corpus)
-        with (
-            open_executor(client) as executor,
-            open_engine(corpus, run, executor, memory_limit, observer) as engine,
-        ):
-            self._fit(engine)
-            self.timings_ = [vars(t) for t in engine.timings]
-            self.spent_ = engine.spent
-            self.fit_seconds_ = time.monotonic() - started
-        return self
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
         """Refuse parameters that are wrong or do not go with a corpus; UsageError."""

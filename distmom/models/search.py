@@ -8,24 +8,22 @@ every topic as it is.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Observer, Selection, merge, open_engine, open_executor
+from distmom.engine import Engine, Selection, merge
 from distmom.engine.directory import load_sums
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.search import SEARCHES, Found, search, whitened
+from distmom.models.base import CorpusEstimator
 from distmom.models.core import CoreSettings, basis_passes, fit_basis, whiten_moments
 from distmom.models.inputs import checked_rows
 from distmom.models.starts import moment_words
@@ -67,7 +65,7 @@ class FoundTopic:
         return self.gap > self.noise
 
 
-class TopicSearch(BaseEstimator):  # type: ignore[misc]
+class TopicSearch(CorpusEstimator):
     """Find single topics of a corpus from words or documents that are about them.
 
     Parameters
@@ -151,77 +149,8 @@ class TopicSearch(BaseEstimator):  # type: ignore[misc]
         """Add up the moments of documents in memory, (n_documents, n_words) counts."""
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicSearch")))
 
-    def fit_corpus(
-        self,
-        corpus: Corpus | MemoryCorpus,
-        *,
-        client: Any = None,
-        run: str | os.PathLike[str] | None = None,
-        memory_limit: int | None = None,
-        observer: Observer | None = None,
-    ) -> TopicSearch:
-        """Add up the moments of a corpus out of core.
-
-        Parameters
-        ----------
-        corpus : Corpus or MemoryCorpus
-        client : distributed.Client or Executor, optional
-            Where passes run; this process when absent. It is left open.
-        run : path-like, optional
-            Directory of committed passes: with the same corpus and parameters nothing is computed again. A
-            temporary one when absent.
-        memory_limit : int, optional
-            Bytes that one worker may use.
-        observer : callable, optional
-            Receives the engine's events.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        UsageError
-            If parameters and corpus do not go together.
-        NumericalError
-            If the moments do not carry the number of topics asked for.
-        """
-        started = time.monotonic()
-        self._check(corpus)
-        settings = self._settings()
-        with (
-            open_executor(client) as executor,
-            open_engine(corpus, run, executor, memory_limit, observer) as engine,
-            threadpool_limits(limits=1),
-        ):
-            words, self._numbers = moment_words(
-                engine, self.n_components, self.min_df, self.max_df, self.scale_words
-            )
-            basis = fit_basis(engine, settings, words)
-            halves = []
-            for heldout in (True, False):
-                half = Selection(0.5, heldout=heldout, seed=self.random_state)
-                pass_, _ = basis_passes(engine, settings, words, basis, half)
-                halves.append(load_sums(engine.run(pass_).directory)[0])
-            finish = partial(word_moments, kind=settings.kind, basis=basis.matrix)
-            self._moments, self._halves = finish(merge(halves)), [finish(half) for half in halves]
-            self._stored = np.array(read_rows(basis.matrix, slice(0, words.n_words)), np.float64)
-            scale = words.scale
-            self._scale = np.ones((words.n_words, 1)) if scale is None else np.array(scale.load())
-            _, white = whiten_moments(self._moments, settings, basis.noise)
-            # A is alpha0 + 1 times M2, in the weights that sum to one.
-            factor = np.sqrt(self.alpha0 + 1.0)
-            self._white = replace(
-                white, W=white.W / factor, B=white.B * factor, eigenvalues=white.eigenvalues * factor**2
-            )
-            self.timings_ = [vars(t) for t in engine.timings]
-        self.vocabulary_ = list(corpus.vocabulary)
-        self.n_features_in_ = corpus.n_words
-        self.spectrum_ = self._white.eigenvalues
-        self.fit_seconds_ = time.monotonic() - started
-        return self
-
-    def _check(self, corpus: Corpus | MemoryCorpus) -> None:
+    def check(self, corpus: Corpus | MemoryCorpus) -> None:
+        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
         choices = {"method": SEARCHES, "weighting": WEIGHTINGS, "precision": ("single", "double")}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
@@ -239,6 +168,33 @@ class TopicSearch(BaseEstimator):  # type: ignore[misc]
                 f"a corpus of n_samples={corpus.n_documents} documents and n_features={corpus.n_words} words has "
                 "no topics"
             )
+
+    def _fit(self, engine: Engine) -> None:
+        corpus, settings = engine.corpus, self._settings()
+        words, self._numbers = moment_words(
+            engine, self.n_components, self.min_df, self.max_df, self.scale_words
+        )
+        basis = fit_basis(engine, settings, words)
+        halves = []
+        for heldout in (True, False):
+            half = Selection(0.5, heldout=heldout, seed=self.random_state)
+            pass_, _ = basis_passes(engine, settings, words, basis, half)
+            halves.append(load_sums(engine.run(pass_).directory)[0])
+        with threadpool_limits(limits=1):
+            finish = partial(word_moments, kind=settings.kind, basis=basis.matrix)
+            self._moments, self._halves = finish(merge(halves)), [finish(half) for half in halves]
+            _, white = whiten_moments(self._moments, settings, basis.noise)
+        # A is alpha0 + 1 times M2, in the weights that sum to one.
+        factor = np.sqrt(self.alpha0 + 1.0)
+        self._white = replace(
+            white, W=white.W / factor, B=white.B * factor, eigenvalues=white.eigenvalues * factor**2
+        )
+        self._stored = np.array(read_rows(basis.matrix, slice(0, words.n_words)), np.float64)
+        scale = words.scale
+        self._scale = np.ones((words.n_words, 1)) if scale is None else np.array(scale.load())
+        self.vocabulary_ = list(corpus.vocabulary)
+        self.n_features_in_ = corpus.n_words
+        self.spectrum_ = self._white.eigenvalues
 
     def _settings(self) -> CoreSettings:
         k = self.n_components

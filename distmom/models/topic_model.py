@@ -5,21 +5,21 @@ from __future__ import annotations
 import logging
 import math
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.engine import Engine, Observer, Selection, open_engine, open_executor
+from distmom.engine import Engine, Selection
 from distmom.errors import NumericalError, StoreError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.artifact import check_target, load_arrays, load_names, load_record, save_model
+from distmom.models.base import CorpusEstimator
 from distmom.models.core import CoreSettings
 from distmom.models.inputs import checked_rows
 from distmom.models.polish import (
@@ -54,7 +54,7 @@ ALPHA_DOCUMENTS = 500
 ANCHOR_DF = 0.01
 
 
-class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
     """Base of the topic models; see `SpectralLDA` for parameters and attributes."""
 
     # What a model does not let the user choose.
@@ -98,53 +98,6 @@ class TopicModel(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self
         """
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, type(self).__name__)))
-
-    def fit_corpus(
-        self,
-        corpus: Corpus | MemoryCorpus,
-        *,
-        client: Any = None,
-        run: str | os.PathLike[str] | None = None,
-        memory_limit: int | None = None,
-        observer: Observer | None = None,
-    ) -> TopicModel:
-        """Fit a corpus out of core.
-
-        Parameters
-        ----------
-        corpus : Corpus or MemoryCorpus
-        client : distributed.Client or Executor, optional
-            Where passes run; this process when absent. It is left open.
-        run : path-like, optional
-            Directory of states and committed passes; a fit on the same directory goes on after the last
-            committed pass. A temporary one when absent.
-        memory_limit : int, optional
-            Bytes that one worker may use.
-        observer : callable, optional
-            Receives the engine's events.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        UsageError
-            If parameters and corpus do not go together.
-        NumericalError
-            If the moments do not carry the number of topics asked for.
-        """
-        started = time.monotonic()
-        self.check(corpus)
-        with (
-            open_executor(client) as executor,
-            open_engine(corpus, run, executor, memory_limit, observer) as engine,
-        ):
-            self._fit(engine)
-            self.timings_ = [vars(t) for t in engine.timings]
-            self.spent_ = engine.spent
-            self.fit_seconds_ = time.monotonic() - started
-        return self
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
         """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
