@@ -151,7 +151,6 @@ def tensor_start(engine: Engine, moments: TopicMoments, numbers: np.ndarray, alp
     """Decompose the third moment at some alpha0 (tensor paper, theorem 3.5)."""
     settings = replace(moments.settings, alpha0=alpha0)
     core = find_components(engine, settings, moments.basis, (moments.directory,), None)
-    # Deflated or not, an eigenvector and its negative are one.
     unwhiten = topic_factor(alpha0) * (core.B @ (core.V * core.eigenvalues))
     shares = proportions(core.eigenvalues, alpha0)
 
