@@ -60,7 +60,7 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import StoredColumns, open_engine
 from distmom.evaluate.topics import coherence_of_counts, diversity, top_words
 from distmom.models.polish import COMPLETION_SMOOTHING, complete
-from distmom.moments.share_kernels import FULL_ITER, FULL_TOLERANCE, find_shares
+from distmom.moments.shares import document_shares
 
 UCI, PLANTED, PURE = "uci:", "planted:", "distmom-pure"
 #: what keeps the libraries of all systems to one thread
@@ -122,11 +122,9 @@ class Judge:
             stored = StoredColumns((engine.put(matrix),))
             even = complete(engine, stored, np.full(k, 1.0 / k), unigram=engine.put(unigram[:, None]))
             words = self._some.read_shard(0).words
-            shares = np.full((words.shape[0], k), 1.0 / k, np.float32)
-            find_shares(
-                words.indptr, words.indices, words.data.astype(np.float64), matrix, unigram,
-                COMPLETION_SMOOTHING, even.alpha, False, FULL_ITER, FULL_TOLERANCE, shares, np.empty_like(shares),
-            )  # fmt: skip
+            shares, _ = document_shares(
+                words, matrix, unigram, COMPLETION_SMOOTHING, even.alpha, variational=False
+            )
             prior = complete(engine, stored, shares.mean(axis=0), unigram=engine.put(unigram[:, None])).alpha
         total = float(prior.sum())
         with open_engine(self._held_out) as engine:

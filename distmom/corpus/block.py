@@ -65,15 +65,8 @@ class Block:
         numbers : ndarray of shape (n_words,), int32
             New number of every word, -1 for those that are left out; rising over those that are not.
         """
-        words = self.words
-        columns = numbers[words.indices]
-        kept = columns >= 0
-        before = np.concatenate([[0], np.cumsum(kept)])
-        n_words = int(numbers.max(initial=-1)) + 1
-        some = csr_from_parts(
-            words.data[kept], columns[kept], before[words.indptr], (self.n_documents, n_words)
-        )
-        return Block(some, self.labels, self.first, self.weights, words)
+        some = renumbered(self.words, numbers, int(numbers.max(initial=-1)) + 1)
+        return Block(some, self.labels, self.first, self.weights, self.words)
 
 
 def word_matrix(X: Any, name: str = "X") -> csr_array:
@@ -132,6 +125,21 @@ def csr_from_parts(
         indices = indices.astype(np.int32, copy=False)
         indptr = indptr.astype(np.int32, copy=False)
     return csr_array((data, indices, indptr), shape=shape)
+
+
+def renumbered(matrix: csr_array, numbers: np.ndarray, n_columns: int) -> csr_array:
+    """Return a matrix with other column numbers, columns of number -1 left out; entries keep their order.
+
+    Parameters
+    ----------
+    matrix : csr_array of shape (n, d)
+    numbers : ndarray of shape (d,), int32
+    n_columns : int
+    """
+    columns = numbers[matrix.indices]
+    kept = columns >= 0
+    indptr = np.concatenate([[0], np.cumsum(kept)])[matrix.indptr]
+    return csr_from_parts(matrix.data[kept], columns[kept], indptr, (matrix.shape[0], n_columns))
 
 
 def _canonical(X: Any, name: str) -> csr_array:

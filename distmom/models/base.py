@@ -1,15 +1,23 @@
-"""What all estimators share: the fit of a corpus out of core."""
+"""What all estimators share: the fit of a corpus out of core, rows in memory, checks of parameters."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+import numpy as np
+from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator
 
-from distmom.corpus import Corpus, MemoryCorpus
+from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Engine, Observer, open_engine, open_executor
+from distmom.errors import UsageError
+from distmom.models.inputs import checked_rows
+
+#: where the tensor is decomposed when there is a cluster
+DECOMPOSE_ON = ("scheduler", "client")
 
 
 class CorpusEstimator(BaseEstimator):  # type: ignore[misc]
@@ -22,7 +30,15 @@ class CorpusEstimator(BaseEstimator):  # type: ignore[misc]
     spent_ : dict of str to float
         Seconds of all tasks by kind of work.
     fit_seconds_ : float
+    n_features_in_ : int
     """
+
+    n_features_in_: int
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.positive_only = True
+        return tags
 
     def fit_corpus(
         self,
@@ -77,3 +93,30 @@ class CorpusEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _fit(self, engine: Engine) -> None:
         raise TypeError(f"{type(self).__name__} does not say how it is fitted")
+
+    def _block(self, X: Any, min_samples: int = 0) -> Block:
+        """Return documents in memory as a block; UsageError if they have other words than those fitted."""
+        name = type(self).__name__
+        X = checked_rows(X, min_samples, name)
+        if X.shape[1] != self.n_features_in_:
+            raise UsageError(
+                f"X has {X.shape[1]} features, but {name} is expecting {self.n_features_in_} features as input"
+            )
+        if X.shape[0] == 0:
+            return Block(csr_array((0, X.shape[1]), dtype=np.int32), csr_array((0, 0), dtype=np.uint8), 0)
+        return MemoryCorpus(X, shard_documents=X.shape[0]).read_shard(0)
+
+
+def check_choices(model: Any, choices: Mapping[str, Sequence[str]]) -> None:
+    """Refuse parameters that are not among their choices; UsageError."""
+    for name, allowed in choices.items():
+        if getattr(model, name) not in allowed:
+            raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(model, name)!r}")
+
+
+def check_bounds(model: Any, bounds: Mapping[str, int]) -> None:
+    """Refuse parameters below their least value, unless they are None; UsageError."""
+    for name, least in bounds.items():
+        value = getattr(model, name)
+        if value is not None and value < least:
+            raise UsageError(f"{name}: expected at least {least}, got {value}")

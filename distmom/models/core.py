@@ -54,7 +54,7 @@ from distmom.moments.words import (
     word_slices,
 )
 
-THIRD_MOMENTS = ("auto", "full", "slices")
+THIRD_MOMENTS = ("auto", "full", "slices", "none")
 #: columns that measure what sampling does to a second moment of distinct positions
 N_PROBES = 8
 #: the basis has sought out the largest noise, which a few passes of independent probes do not quite reach
@@ -74,9 +74,10 @@ class CoreSettings:
         Width of the sketch beyond the components, and power passes.
     decomposition : str
         A method of `distmom.linalg.decompose`.
-    third_moment : {"auto", "full", "slices"}
+    third_moment : {"auto", "full", "slices", "none"}
         Add up all of the third moment, or contractions with a few directions, which takes one more pass and
         goes with ``decomposition="joint"`` alone; "auto" takes slices where the whole does not fit a worker.
+        "none" leaves it at the second moment.
     alpha0 : float
         Sum of the Dirichlet parameters of the components in a document; 0 means one component a document.
     seed : int
@@ -235,6 +236,8 @@ def moment_passes(
     plan : callable
         Plans a pass, and refuses one whose tasks cannot fit.
     """
+    if settings.third_moment == "none":
+        return replace(whole, third=False), None
     sliced = settings.third_moment == "slices"
     if settings.third_moment == "auto" and settings.decomposition == "joint":
         try:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted
 
-from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine
 from distmom.engine.state import SLAB_ROWS
 from distmom.errors import InputError, StoreError, UsageError
@@ -31,7 +31,7 @@ from distmom.models.artifact import (
     save_model,
     unpack,
 )
-from distmom.models.base import CorpusEstimator
+from distmom.models.base import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices
 from distmom.models.fitting import HEADS, HeadFitter, held_out
 from distmom.models.heads import (
     Head,
@@ -172,7 +172,6 @@ class MultiLabelMoM(CorpusEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = tags.input_tags.positive_only = True
         tags.target_tags.required = tags.target_tags.multi_output = True
         tags.target_tags.single_output = False
         return tags
@@ -211,20 +210,16 @@ class MultiLabelMoM(CorpusEstimator):
             "moments": MOMENTS,
             "weighting": WEIGHTINGS,
             "decomposition": METHODS,
+            "third_moment": ("auto", "full", "slices"),
             "precision": ("single", "double"),
-            "decompose_on": ("scheduler", "client"),
+            "decompose_on": DECOMPOSE_ON,
         }
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        check_choices(self, choices)
         # Settings refuse what does not go together.
         self.state_settings(1)
         if not 0 <= self.smoothing < 1:
             raise UsageError(f"smoothing: expected 0 <= smoothing < 1, got {self.smoothing}")
-        if self.n_components < 1:
-            raise UsageError(f"n_components: expected at least 1, got {self.n_components}")
-        if self.n_residual_passes is not None and self.n_residual_passes < 0:
-            raise UsageError(f"n_residual_passes: expected at least 0, got {self.n_residual_passes}")
+        check_bounds(self, {"n_components": 1, "n_residual_passes": 0})
         if corpus.n_labels == 0 or not np.asarray(corpus.label_frequency).any():
             raise UsageError("the corpus has no labels: a multi-label model cannot be fitted to it")
         if self.n_components > corpus.n_words:
@@ -396,18 +391,6 @@ class MultiLabelMoM(CorpusEstimator):
             }
             for h in np.argsort(-self.weights_, kind="stable")
         ]
-
-    def _block(self, X: Any) -> Block:
-        X = checked_rows(X, 0, "MultiLabelMoM")
-        corpus = MemoryCorpus(X, shard_documents=max(1, X.shape[0]))
-        if corpus.n_words != self.n_features_in_:
-            raise UsageError(
-                f"X has {corpus.n_words} features, but MultiLabelMoM is expecting {self.n_features_in_} features "
-                "as input"
-            )
-        if corpus.n_documents == 0:
-            return Block(csr_array((0, corpus.n_words), dtype=np.int32), csr_array((0, 0), dtype=np.uint8), 0)
-        return corpus.read_shard(0)
 
     # On disk
 

@@ -91,7 +91,7 @@ def plan_fit(
 
 
 def _core_passes(
-    settings: CoreSettings, d: int, plan: Plan, vocabulary: np.ndarray | None = None, *, third: bool = True
+    settings: CoreSettings, d: int, plan: Plan, vocabulary: np.ndarray | None = None
 ) -> tuple[Scans, WordMomentsPass, WordSlicesPass | None]:
     """Return the passes that lead to a basis, and those of the moments in it."""
     r = min(settings.n_states + settings.n_oversamples, d)
@@ -100,7 +100,7 @@ def _core_passes(
     power = WordSketchPass(
         d, vocabulary=vocabulary, kind=kind, n_columns=r, n_probes=probes, basis=0, single=single
     )
-    whole = WordMomentsPass(d, vocabulary=vocabulary, kind=kind, rank=r, single=single, third=third)
+    whole = WordMomentsPass(d, vocabulary=vocabulary, kind=kind, rank=r, single=single)
     n_slabs = basis_slabs(power, moment_passes(settings, whole, plan), plan)
     basis = StoredColumns((StoredArray("", ""),) * n_slabs)
     power, whole = replace(power, basis=basis), replace(whole, basis=basis)
@@ -148,10 +148,7 @@ def _multilabel_passes(model: MultiLabelMoM, corpus: Corpus | MemoryCorpus, plan
 def _topic_passes(model: TopicModel, corpus: Corpus | MemoryCorpus, plan: Plan) -> Scans:
     d, k, n_trials = corpus.n_words, model.n_components, len(model.trials())
     numbers = word_numbers(corpus, model.core_settings().n_states, model.min_df, model.max_df)
-    third = model.start != "anchors"
-    scans, moments, _ = _core_passes(
-        model.core_settings(), int(numbers.max()) + 1, plan, numbers, third=third
-    )
+    scans, moments, _ = _core_passes(model.core_settings(), int(numbers.max()) + 1, plan, numbers)
     step: Pass
     if model.polish == "mixture":
         step = MixturePass(d, n_topics=k)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.special import polygamma, psi
 
+from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Partials, Selection, StoredArray, StoredColumns, Tallies, TallResult
 from distmom.engine.state import StoredRows
 from distmom.models.tall import Slabs
@@ -87,10 +88,15 @@ def _append(rows: slice, topics: np.ndarray, unigram: np.ndarray) -> tuple[Slabs
     return {"topics": np.hstack([topics, unigram])}, {}
 
 
+def word_shares(corpus: Corpus | MemoryCorpus) -> np.ndarray:
+    """Return the share of every word in the corpus, (d,) float32, none of them zero."""
+    frequency = np.asarray(corpus.word_frequency, np.float64) + 0.1
+    return np.asarray(frequency / frequency.sum(), np.float32)
+
+
 def unigram_of(engine: Engine) -> StoredArray:
-    """Return the share of every word in the corpus, (d, 1) float32, none of them zero."""
-    frequency = np.asarray(engine.corpus.word_frequency, np.float64) + 0.1
-    return engine.put((frequency / frequency.sum()).astype(np.float32)[:, None])
+    """Return the shares of words in the engine's corpus as a stored column."""
+    return engine.put(word_shares(engine.corpus)[:, None])
 
 
 def polish_topics(

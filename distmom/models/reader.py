@@ -12,8 +12,8 @@ from distmom.corpus import Block
 from distmom.engine import StoredArray
 from distmom.models.polish import COMPLETION_SMOOTHING
 from distmom.moments.kernels import gather
-from distmom.moments.share_kernels import FULL_ITER, FULL_TOLERANCE, LEAST, find_shares
-from distmom.moments.shares import mixture_shares
+from distmom.moments.share_kernels import LEAST
+from distmom.moments.shares import document_shares, mixture_shares
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class DocumentReader:
 
     def shares(self, block: Block) -> np.ndarray:
         """Return the shares of the topics, (n_documents, k) float32; rows sum to one."""
-        words, k = block.words, len(self.prior)
+        words = block.words
         if self.method == "mixture":
             return mixture_shares(block, self.matrix, self.unigram, COMPLETION_SMOOTHING, self.prior)
         if self.method == "fast":
@@ -52,11 +52,9 @@ class DocumentReader:
             total = shares.sum(axis=1, keepdims=True)
             even = np.asarray(self.prior / np.sum(self.prior), np.float32)
             return np.asarray(np.where(total > 0.0, shares / np.maximum(total, LEAST), even))
-        shares = np.full((block.n_documents, k), 1.0 / k, np.float32)
-        find_shares(
-            words.indptr, words.indices, words.data.astype(np.float64), self.matrix, self.unigram,
-            COMPLETION_SMOOTHING, self.prior, True, FULL_ITER, FULL_TOLERANCE, shares, np.empty_like(shares),
-        )  # fmt: skip
+        shares, _ = document_shares(
+            words, self.matrix, self.unigram, COMPLETION_SMOOTHING, self.prior, variational=True
+        )
         return shares
 
 

@@ -23,12 +23,11 @@ from distmom.engine.directory import load_sums
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.search import SEARCHES, Found, search, whitened
-from distmom.models.base import CorpusEstimator
-from distmom.models.core import CoreSettings, basis_passes, fit_basis, whiten_moments
+from distmom.models.base import CorpusEstimator, check_choices
+from distmom.models.core import basis_passes, fit_basis, whiten_moments
 from distmom.models.inputs import checked_rows
-from distmom.models.starts import moment_words
+from distmom.models.starts import check_topics, moment_words, topic_settings
 from distmom.moments.dirichlet import third_moment_slices
-from distmom.moments.weighting import WEIGHTINGS, MomentKind
 from distmom.moments.words import WordMoments, word_moments
 
 
@@ -140,37 +139,20 @@ class TopicSearch(CorpusEstimator):
         self.precision = precision
         self.random_state = random_state
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = tags.input_tags.positive_only = True
-        return tags
-
     def fit(self, X: Any, y: Any = None) -> TopicSearch:
         """Add up the moments of documents in memory, (n_documents, n_words) counts."""
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicSearch")))
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
         """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
-        choices = {"method": SEARCHES, "weighting": WEIGHTINGS, "precision": ("single", "double")}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        if self.n_components < 1:
-            raise UsageError(f"n_components: expected at least 1, got {self.n_components}")
-        if not 0.0 <= self.min_df <= self.max_df <= 1.0:
-            raise UsageError(
-                f"min_df, max_df: expected 0 <= min_df <= max_df <= 1, got {self.min_df}, {self.max_df}"
-            )
+        check_topics(self, corpus)
+        check_choices(self, {"method": SEARCHES})
         if not 0.0 <= self.alpha0 < np.inf:
             raise UsageError(f"alpha0: expected a number from 0 on, got {self.alpha0}")
-        if corpus.n_documents < 2 or corpus.n_words < 2:
-            raise UsageError(
-                f"a corpus of n_samples={corpus.n_documents} documents and n_features={corpus.n_words} words has "
-                "no topics"
-            )
 
     def _fit(self, engine: Engine) -> None:
-        corpus, settings = engine.corpus, self._settings()
+        corpus = engine.corpus
+        settings = replace(topic_settings(self, self.n_components, "full"), alpha0=self.alpha0)
         words, self._numbers = moment_words(
             engine, self.n_components, self.min_df, self.max_df, self.scale_words
         )
@@ -195,20 +177,6 @@ class TopicSearch(CorpusEstimator):
         self.vocabulary_ = list(corpus.vocabulary)
         self.n_features_in_ = corpus.n_words
         self.spectrum_ = self._white.eigenvalues
-
-    def _settings(self) -> CoreSettings:
-        k = self.n_components
-        return CoreSettings(
-            n_states=k,
-            kind=MomentKind("distinct", self.weighting, binary=False, max_count=self.max_count),
-            n_oversamples=max(20, k // 2) if self.n_oversamples is None else self.n_oversamples,
-            n_power_iter=self.n_power_iter,
-            third_moment="full",
-            alpha0=self.alpha0,
-            seed=self.random_state,
-            lower=True,
-            single_precision=self.precision == "single",
-        )
 
     def search(
         self, words: Sequence[str | int] | None = None, documents: Any = None, *, force: bool = False
@@ -285,12 +253,7 @@ class TopicSearch(CorpusEstimator):
 
         For ``f = sum c_i mu_i`` it says ``c_i / p_i`` of topic i, so that topics need not be of equal length.
         """
-        X = checked_rows(documents, 1, "TopicSearch")
-        block = MemoryCorpus(X, shard_documents=X.shape[0]).read_shard(0).words
-        if block.shape[1] != self.n_features_in_:
-            raise UsageError(
-                f"X has {block.shape[1]} features, but TopicSearch is expecting {self.n_features_in_} features"
-            )
+        block = self._block(documents, 1).words
         length = np.asarray(block.sum(axis=1)).ravel()
         if not (length > 0).any():
             raise UsageError("search: the documents have no words")

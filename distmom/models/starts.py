@@ -16,12 +16,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine, Selection, StoredColumns
+from distmom.engine import Engine, Selection, StoredColumns, Sums
 from distmom.engine.directory import load_sums
 from distmom.engine.state import SLAB_ROWS, release_maps
 from distmom.engine.tall import read_rows
 from distmom.errors import UsageError
 from distmom.linalg.anchors import select_anchors, simplex_weights
+from distmom.models.base import check_bounds, check_choices
 from distmom.models.core import (
     Basis,
     CoreSettings,
@@ -29,9 +30,10 @@ from distmom.models.core import (
     basis_passes,
     find_components,
     fit_basis,
-    load_moments,
 )
 from distmom.moments.dirichlet import proportions, topic_factor
+from distmom.moments.weighting import WEIGHTINGS, MomentKind
+from distmom.moments.words import word_moments
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,6 @@ class TopicMoments:
     settings : CoreSettings
     words : Words
     basis : Basis
-    selection : Selection or None
     directory : str
         Of the committed sums.
     """
@@ -75,8 +76,36 @@ class TopicMoments:
     settings: CoreSettings
     words: Words
     basis: Basis
-    selection: Selection | None
     directory: str
+
+
+def topic_settings(model: Any, k: int, third_moment: str) -> CoreSettings:
+    """Return how the moments of an estimator with the parameters of topic models are found."""
+    return CoreSettings(
+        n_states=k,
+        kind=MomentKind("distinct", model.weighting, binary=False, max_count=model.max_count),
+        n_oversamples=max(20, k // 2) if model.n_oversamples is None else model.n_oversamples,
+        n_power_iter=model.n_power_iter,
+        third_moment=third_moment,
+        seed=model.random_state,
+        single_precision=model.precision == "single",
+        lower=True,
+    )
+
+
+def check_topics(model: Any, corpus: Corpus | MemoryCorpus, n_least: int = 1) -> None:
+    """Refuse parameters of the moments that are wrong or do not go with a corpus; UsageError."""
+    check_choices(model, {"weighting": WEIGHTINGS, "precision": ("single", "double")})
+    check_bounds(model, {"n_components": n_least, "max_count": 1, "n_power_iter": 0, "n_oversamples": 0})
+    if not 0.0 <= model.min_df <= model.max_df <= 1.0:
+        raise UsageError(
+            f"min_df, max_df: expected 0 <= min_df <= max_df <= 1, got {model.min_df}, {model.max_df}"
+        )
+    if corpus.n_documents < 2 or corpus.n_words < 2:
+        raise UsageError(
+            f"a corpus of n_samples={corpus.n_documents} documents and n_features={corpus.n_words} words has "
+            "no topics"
+        )
 
 
 def word_numbers(
@@ -138,13 +167,12 @@ def moment_words(
 
 
 def fit_moments(
-    engine: Engine, settings: CoreSettings, words: Words, selection: Selection | None, *, third: bool
+    engine: Engine, settings: CoreSettings, words: Words, selection: Selection | None
 ) -> TopicMoments:
-    """Run the passes that give the moments in a basis, with or without the third."""
+    """Run the passes that give the moments in a basis."""
     basis = fit_basis(engine, settings, words, selection)
     pass_, _ = basis_passes(engine, settings, words, basis, selection)
-    directory = engine.run(replace(pass_, mean=True, third=third)).directory
-    return TopicMoments(settings, words, basis, selection, directory)
+    return TopicMoments(settings, words, basis, engine.run(replace(pass_, mean=True)).directory)
 
 
 def tensor_start(engine: Engine, moments: TopicMoments, numbers: np.ndarray, alpha0: float) -> Start:
@@ -196,8 +224,13 @@ def anchor_start(
     if len(candidates) < settings.n_states:
         candidates = np.argsort(-frequency, kind="stable")[: max(settings.n_states, len(kept) // 2)]
     with threadpool_limits(limits=1):
-        found = load_moments((moments.directory,), settings.kind, moments.basis.matrix)
-        mean = np.maximum(np.asarray(load_sums(moments.directory)[0]["mean"]), 0.0)
+        sums, _ = load_sums(moments.directory)
+        # The third moment is left alone.
+        found = word_moments(
+            Sums({name: value for name, value in sums.items() if name != "m3"}), settings.kind,
+            moments.basis.matrix,
+        )  # fmt: skip
+        mean = np.maximum(np.asarray(sums["mean"]), 0.0)
         stored = np.asarray(read_rows(moments.basis.matrix, slice(0, len(kept))), np.float64)
         scale = 1.0 if moments.words.scale is None else np.asarray(moments.words.scale.load())
         # Row w of D E2 D is Q_w (Q'D E2 D Q) Q', so that distances can be taken without the last factor.

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection
 from distmom.errors import NumericalError, StoreError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.artifact import check_target, load_arrays, load_names, load_record, save_model
-from distmom.models.base import CorpusEstimator
+from distmom.models.base import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices
 from distmom.models.core import CoreSettings
 from distmom.models.inputs import checked_rows
 from distmom.models.polish import (
@@ -30,11 +29,20 @@ from distmom.models.polish import (
     polish_topics,
     start_topics,
     with_background,
+    word_shares,
 )
 from distmom.models.reader import DocumentReader, least_squares_matrix
-from distmom.models.starts import Start, TopicMoments, anchor_start, fit_moments, moment_words, tensor_start
+from distmom.models.starts import (
+    Start,
+    TopicMoments,
+    anchor_start,
+    check_topics,
+    fit_moments,
+    moment_words,
+    tensor_start,
+    topic_settings,
+)
 from distmom.models.tall import to_columns
-from distmom.moments.weighting import WEIGHTINGS, MomentKind
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +87,6 @@ class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = tags.input_tags.positive_only = True
         tags.transformer_tags.preserves_dtype = []
         return tags
 
@@ -101,38 +108,17 @@ class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
         """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
-        choices = {
-            "start": STARTS, "weighting": WEIGHTINGS, "decomposition": METHODS,
-            "polish": POLISHES, "precision": ("single", "double"), "decompose_on": ("scheduler", "client"),
-        }  # fmt: skip
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        bounds = {
-            "n_components": 1 + int(self.background),
-            "n_polish": 0,
-            "max_count": 1,
-            "n_power_iter": 0,
-            "n_oversamples": 0,
-        }
-        for name, least in bounds.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name}: expected at least {least}, got {value}")
-        if not 0.0 <= self.min_df <= self.max_df <= 1.0:
-            raise UsageError(
-                f"min_df, max_df: expected 0 <= min_df <= max_df <= 1, got {self.min_df}, {self.max_df}"
-            )
+        check_topics(self, corpus, 1 + int(self.background))
+        check_choices(
+            self,
+            {"start": STARTS, "decomposition": METHODS, "polish": POLISHES, "decompose_on": DECOMPOSE_ON},
+        )
+        check_bounds(self, {"n_polish": 0})
         if not self.eta > 0.0:
             raise UsageError(f"eta: expected more than 0, got {self.eta}")
         for value in self._alpha0s():
             if not (0.0 <= value < math.inf):
                 raise UsageError(f"alpha0: expected a number from 0 on, or 'auto', got {value}")
-        if corpus.n_documents < 2 or corpus.n_words < 2:
-            raise UsageError(
-                f"a corpus of n_samples={corpus.n_documents} documents and n_features={corpus.n_words} words has "
-                "no topics"
-            )
 
     # How it is fitted
 
@@ -154,19 +140,8 @@ class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
     def core_settings(self) -> CoreSettings:
         """Return how moments are decomposed."""
         k = self.n_components - int(self.background)
-        kind = MomentKind("distinct", self.weighting, binary=False, max_count=self.max_count)
-        return CoreSettings(
-            n_states=k,
-            kind=kind,
-            n_oversamples=max(20, k // 2) if self.n_oversamples is None else self.n_oversamples,
-            n_power_iter=self.n_power_iter,
-            decomposition=self.decomposition,
-            third_moment="full",
-            seed=self.random_state,
-            single_precision=self.precision == "single",
-            lower=True,
-            decompose_on=self.decompose_on,
-        )
+        settings = topic_settings(self, k, "none" if self.start == "anchors" else "full")
+        return replace(settings, decomposition=self.decomposition, decompose_on=self.decompose_on)
 
     def _fit(self, engine: Engine) -> None:
         corpus = engine.corpus
@@ -175,17 +150,14 @@ class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
         self.n_features_in_ = corpus.n_words
         self.settings_ = dict(corpus.settings)
         self.n_documents_ = corpus.n_documents
-        self.document_frequency_ = np.asarray(corpus.document_frequency)
-        frequency = np.asarray(corpus.word_frequency, np.float64) + 0.1
-        self.unigram_ = (frequency / frequency.sum()).astype(np.float32)
+        self.unigram_ = word_shares(corpus)
         self.selection_: dict[str, Any] | None = None
         trials = self.trials()
         held = held_out(corpus, self.random_state) if len(trials) > 1 else None
         rest = None if held is None else replace(held, heldout=False)
         settings = self.core_settings()
         words, numbers = moment_words(engine, settings.n_states, self.min_df, self.max_df, self.scale_words)
-        third = self.start != "anchors"
-        moments = fit_moments(engine, settings, words, rest, third=third)
+        moments = fit_moments(engine, settings, words, rest)
         starts = self._starts(engine, moments, numbers, trials)
         completion = None
         if held is None:
@@ -373,17 +345,6 @@ class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
             "term_frequency": self.unigram_[kept] * n_positions,
         }
 
-    def _block(self, X: Any) -> Block:
-        X = checked_rows(X, 0, type(self).__name__)
-        if X.shape[1] != self.n_features_in_:
-            raise UsageError(
-                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
-                "features as input"
-            )
-        if X.shape[0] == 0:
-            return Block(csr_array((0, X.shape[1]), dtype=np.int32), csr_array((0, 0), dtype=np.uint8), 0)
-        return MemoryCorpus(X, shard_documents=X.shape[0]).read_shard(0)
-
     # On disk
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -401,7 +362,6 @@ class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
             "weights": self.weights_,
             "alpha": self.alpha_,
             "unigram": self.unigram_,
-            "document_frequency": self.document_frequency_,
         }
         record = {
             "model": type(self).__name__,
@@ -428,7 +388,6 @@ class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
             model.vocabulary_, model.label_names_ = load_names(path, record)
             model.components_, model.weights_ = arrays["topics"].T, arrays["weights"]
             model.alpha_, model.unigram_ = arrays["alpha"], arrays["unigram"]
-            model.document_frequency_ = arrays["document_frequency"]
             model.n_features_in_ = len(model.unigram_)
             for name in (
                 "settings",

@@ -25,7 +25,7 @@ class SpectralLDA(TopicModel):
     n_polish : int
         Passes of polish; 0 leaves the topics as the moments have them, zero at words they do not see.
     polish : {"em", "vb"}
-        EM for shares of largest posterior, or variational Bayes, which takes twice the time.
+        EM for shares of largest posterior, or variational Bayes.
     min_df, max_df : float
         Shares of the documents that a word is in, for the moments to see it. Polish sees all words.
     max_count : int or None

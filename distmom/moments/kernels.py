@@ -47,6 +47,11 @@ def gather_columns(
     return np.asarray(gather(indptr, indices, data, matrix))
 
 
+def row_sums(indptr: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return the sums of the values of sparse rows, (n,) float64."""
+    return np.asarray(np.diff(np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])[indptr]))
+
+
 @compiled
 def scatter(
     indptr: np.ndarray,

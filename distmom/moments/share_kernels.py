@@ -223,7 +223,7 @@ def half_counts(indptr: Any, indices: Any, data: Any, key: Any, first: Any) -> N
 
 @compiled
 def _scramble(x: Any) -> Any:
-    """Scramble 64 bits (the output function of splitmix64)."""
+    """Scramble 64 bits (splitmix64; as in `distmom.moments.sketching`, as kernels call those of their module)."""
     x = x + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.special import psi
 
 from distmom.corpus import Block
@@ -19,7 +20,7 @@ from distmom.corpus.block import csr_from_parts
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.state import Columns
 from distmom.engine.sums import Sums, SumSpec
-from distmom.moments.kernels import scatter
+from distmom.moments.kernels import row_sums, scatter
 from distmom.moments.labels import posteriors
 from distmom.moments.share_kernels import (
     FULL_ITER,
@@ -32,6 +33,44 @@ from distmom.moments.share_kernels import (
     half_counts,
 )
 from distmom.moments.words import row_weights
+
+
+def document_shares(
+    words: csr_array,
+    topics: np.ndarray,
+    unigram: np.ndarray,
+    smoothing: float,
+    alpha: np.ndarray,
+    *,
+    variational: bool,
+    start: np.ndarray | None = None,
+    n_iter: int = FULL_ITER,
+    tolerance: float = FULL_TOLERANCE,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find the shares of topics in documents.
+
+    Parameters
+    ----------
+    words : csr_array of shape (n, d)
+        Counts.
+    topics, unigram, smoothing, alpha, variational, n_iter, tolerance
+        As in `distmom.moments.share_kernels.find_shares`.
+    start : ndarray of shape (n, k), optional
+        What iteration begins with; even shares when absent.
+
+    Returns
+    -------
+    shares, weights : ndarray of shape (n, k)
+        In the type of the topics; the weights are those that `add_counts` takes.
+    """
+    shape = (words.shape[0], topics.shape[1])
+    shares = np.full(shape, 1.0 / max(1, shape[1]), topics.dtype) if start is None else start.copy()
+    weights = np.empty(shape, topics.dtype)
+    find_shares(
+        words.indptr, words.indices, words.data.astype(np.float64), topics, unigram, smoothing, alpha,
+        variational, n_iter, tolerance, shares, weights,
+    )  # fmt: skip
+    return shares, weights
 
 
 @dataclass(frozen=True)
@@ -75,19 +114,17 @@ class TopicsPass(Pass):
         return self.topics.parts[0] if isinstance(self.topics, Columns) else np.asarray(self.topics)
 
     def _shares(
-        self, block: Block, data: np.ndarray, start: np.ndarray | None, n_iter: int, tolerance: float,
-        alpha: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-        """Return shares and weights of the documents of a block."""
-        topics = self._matrix()
-        shape = (block.n_documents, topics.shape[1])
-        shares = np.full(shape, 1.0 / max(1, shape[1]), topics.dtype) if start is None else start.copy()
-        weights = np.empty(shape, topics.dtype)
-        find_shares(
-            block.words.indptr, block.words.indices, data, topics, self._frequency(), self.smoothing,
-            self.alpha if alpha is None else alpha, self.variational, n_iter, tolerance, shares, weights,
+        self,
+        words: csr_array,
+        alpha: np.ndarray,
+        start: np.ndarray | None,
+        n_iter: int = FULL_ITER,
+        tolerance: float = FULL_TOLERANCE,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return document_shares(
+            words, self._matrix(), self._frequency(), self.smoothing, alpha, variational=self.variational,
+            start=start, n_iter=n_iter, tolerance=tolerance,
         )  # fmt: skip
-        return shares, weights
 
 
 @dataclass(frozen=True)
@@ -99,7 +136,7 @@ class PolishPass(TopicsPass):
     Sums: ``counts`` (n_words, k) tall, to be multiplied by the topics; ``totals`` (k,), their column sums after
     that; ``shares`` (k,), their sum over documents, and with variational Bayes ``log_shares`` (k,), that of the
     expected logarithms; ``documents``, ``tokens`` and ``log_likelihood`` (). Rows, but not with variational
-    Bayes, which stalls when it goes on from them: ``shares`` (n, k), which the next step begins with.
+    Bayes, every step of which begins anew: ``shares`` (n, k), which the next step begins with.
     """
 
     @property
@@ -125,9 +162,9 @@ class PolishPass(TopicsPass):
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         words, own = block.words, row_weights(block)
         data = words.data.astype(np.float64)
-        shares, weights = self._shares(block, data, rows.get("shares"), MAX_ITER, TOLERANCE)
+        shares, weights = self._shares(words, self.alpha, rows.get("shares"), MAX_ITER, TOLERANCE)
         if self.variational:
-            total = self.alpha.sum() + np.diff(np.concatenate([[0.0], np.cumsum(data)])[words.indptr])
+            total = self.alpha.sum() + row_sums(words.indptr, data)
             gamma = shares.astype(np.float64) * total[:, None]
             sums["log_shares"] += own @ (psi(np.maximum(gamma, 1e-10)) - psi(total)[:, None])
         if block.weights is not None:
@@ -188,7 +225,7 @@ class MixturePass(Pass):
         counts = sums["counts"]
         scatter(words.indptr, words.indices, words.data, posterior, counts.single, 0)
         counts.settle()
-        lengths = np.diff(np.concatenate([[0.0], np.cumsum(words.data, dtype=np.float64)])[words.indptr])
+        lengths = row_sums(words.indptr, words.data)
         sums["totals"] += lengths @ posterior
         sums["shares"] += posterior.sum(axis=0)
         sums["documents"] += own.sum()
@@ -262,18 +299,17 @@ class CompletionPass(TopicsPass):
         own = np.repeat(row_weights(block), np.diff(words.indptr))
         proportions = self.alpha / self.alpha.sum()
         nothing = np.zeros((0, topics.shape[1]), topics.dtype)
-        start = None
+        half = csr_from_parts(first, words.indices, words.indptr, words.shape)
+        shares = None
         for j, total in enumerate(self.alpha_sums):
-            # What one sum has led to is near what the next one leads to.
             if self.mixture:
-                half = csr_from_parts(first, words.indices, words.indptr, words.shape)
-                start = mixture_shares(
-                    replace(block, words=half), topics, self._frequency(), self.smoothing, self.alpha
-                )
+                of_half = replace(block, words=half)
+                shares = mixture_shares(of_half, topics, self._frequency(), self.smoothing, self.alpha)
             else:
-                start, _ = self._shares(block, first, start, FULL_ITER, FULL_TOLERANCE, total * proportions)
+                # What one sum has led to is near what the next one leads to.
+                shares, _ = self._shares(half, total * proportions, shares)
             sums["log_likelihood"][j] += add_counts(
-                words.indptr, words.indices, second * own, topics, self._frequency(), self.smoothing, start,
+                words.indptr, words.indices, second * own, topics, self._frequency(), self.smoothing, shares,
                 np.zeros(topics.shape[1]), nothing,
             )  # fmt: skip
         sums["tokens"] += (second * own).sum()

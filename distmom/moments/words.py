@@ -33,6 +33,7 @@ from distmom.moments.kernels import (
     fill_pairs,
     fill_symmetric,
     gather_columns,
+    row_sums,
     scatter,
 )
 from distmom.moments.sketching import add_product, omega_key
@@ -491,7 +492,7 @@ def document_lengths(block: Block, kind: MomentKind) -> tuple[np.ndarray, np.nda
     if kind.binary:
         n = np.diff(words.indptr).astype(np.float64)
     else:
-        n = np.diff(np.concatenate([[0.0], np.cumsum(word_values(words, kind))])[words.indptr])
+        n = row_sums(words.indptr, word_values(words, kind))
     return n, np.diff(block.labels.indptr).astype(np.float64)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.corpus.block import csr_from_parts
+from distmom.corpus.block import renumbered
 from distmom.engine import StoredArray
 
 
@@ -90,9 +90,6 @@ def unknown_words(corpus: Corpus | MemoryCorpus, vocabulary: list[str]) -> int:
 
 
 def _renumbered(matrix: csr_array, numbers: np.ndarray, n_columns: int) -> csr_array:
-    new = numbers[matrix.indices]
-    kept = new >= 0
-    indptr = np.concatenate([[0], np.cumsum(kept)])[matrix.indptr]
-    out = csr_from_parts(matrix.data[kept], new[kept], indptr, (matrix.shape[0], n_columns))
+    out = renumbered(matrix, numbers, n_columns)
     out.sort_indices()
     return out
