@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 import distmom
-from distmom.cli import corpora, fits, models, places, topics
+from distmom.cli import corpora, fits, models, moments, places, topics
 from distmom.cli.options import DataFlowGroup
 
 
@@ -38,6 +38,8 @@ for command in (
     fits.bench,
     fits.fit,
     fits.resume,
+    moments.moments,
+    moments.combine,
     models.predict,
     topics.transform,
     models.evaluate,

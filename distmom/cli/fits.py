@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from distmom.cli import run as runs
+from distmom.cli.moments import are_moments, fit_kept
 from distmom.cli.options import (
     LocalPath,
     cluster_options,
@@ -126,7 +127,16 @@ def fit(
     Examples: distmom fit corpus model -k 100
               distmom fit corpus model -k 50 --head posterior --scheduler tcp://host:8786
               distmom fit corpus topics -k 50 --model lda
+              distmom fit moments topics -k 50 --model lda
+
+    In place of a corpus, topic models take moments that 'distmom moments' has kept.
     """
+    if are_moments(corpus):
+        for name, value in (("--run", run_path), ("--workers", workers), ("--scheduler", scheduler)):
+            if value is not None:
+                raise UsageError(f"{name}: moments are fitted in this process")
+        show(fit_kept(corpus, model, model_name, overwrite, options), as_json)
+        return
     run = runs.create(corpus, model, run_path, model_name, parameters(model_name, options), overwrite)
     _run_fit(run, workers, memory_limit, scheduler, quiet, as_json)
 

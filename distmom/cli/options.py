@@ -35,18 +35,22 @@ class Bytes(click.ParamType[int]):
         return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-class Alpha0(click.ParamType[Any]):
-    """A number, or ``auto``."""
+class NumberOrAuto(click.ParamType[Any]):
+    """A number of some type, or ``auto``."""
 
     name = "number|auto"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+    def __init__(self, kind: type[int] | type[float]) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "auto":
             return "auto"
         try:
-            return float(value)
+            return self.kind(value)
         except ValueError:
-            return self.fail(f"expected a number or auto, got {value!r}", param, ctx)
+            whole = "a whole number" if self.kind is int else "a number"
+            return self.fail(f"expected {whole} or auto, got {value!r}", param, ctx)
 
 
 class DataFlowGroup(click.Group):
@@ -136,8 +140,8 @@ def model_options(command: F) -> F:
     """Add the parameters of all models; what is not given is left to the model."""
     options = [
         click.option(
-            "-k", "--n-components", type=int, default=100, show_default=True,
-            help="Latent states or topics; rank of the sketch of heads.",
+            "-k", "--n-components", type=NumberOrAuto(int), default=100, show_default=True,
+            help="Latent states or topics; rank of the sketch of heads. auto counts topics. (auto: topic models)",
         ),
         click.option(
             "--model", "model_name", type=click.Choice(list(MODELS)), default="multilabel", show_default=True,
@@ -147,7 +151,7 @@ def model_options(command: F) -> F:
             "--head", type=click.Choice(HEADS), help="How labels are scored. (multilabel) [default: auto]"
         ),
         click.option(
-            "--alpha0", type=Alpha0(),
+            "--alpha0", type=NumberOrAuto(float),
             help="Sum of the Dirichlet parameters that moments are corrected for, a number or auto. (lda) "
             "[default: auto]",
         ),

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from distmom.cli import run as runs
+from distmom.cli.moments import are_moments, describe_moments
 from distmom.cli.options import json_option
 from distmom.cli.shared import describe_corpus, show
 from distmom.corpus import open_corpus
@@ -44,6 +45,10 @@ def info(path: str, as_json: bool) -> None:
             "fit_seconds": round(model.fit_seconds_, 2),
             "bytes": sum(f.stat().st_size for f in place.rglob("*") if f.is_file()),
         }
+    elif kind == "moments":
+        from distmom.models import TopicMoments
+
+        result = {"kind": "moments", **describe_moments(TopicMoments.load(path))}
     elif kind == "run":
         result = {"kind": "run", **runs.describe(path)}
     else:
@@ -65,6 +70,10 @@ def verify(path: str, as_json: bool) -> None:
     try:
         if kind == "model":
             load_model(path)
+        elif kind == "moments":
+            from distmom.models import TopicMoments
+
+            TopicMoments.load(path)
         elif kind == "run":
             problems = runs.reopen(path).verify()
         else:
@@ -83,9 +92,11 @@ def verify(path: str, as_json: bool) -> None:
 
 
 def _kind(path: str) -> str:
-    """Tell whether a place is a model, a run, or otherwise a corpus."""
+    """Tell whether a place holds moments, a model, a run, or otherwise a corpus."""
     if is_url(path):
         return "corpus"
     if not Path(path).exists():
         raise UsageError(f"{path}: there is no such directory")
+    if are_moments(path):
+        return "moments"
     return next((kind for kind in ("model", "run") if (Path(path) / f"{kind}.json").exists()), "corpus")

@@ -122,6 +122,10 @@ class RunDirectory:
         """Wait until all passes are committed; raises what a commit has raised."""
         self._committer.flush()
 
+    def pass_path(self, name: str, key: str) -> Path:
+        """Where the total of a pass is committed."""
+        return self.path / "passes" / f"{name}-{key[:16]}"
+
     def rows_directory(self, name: str, key: str, output: str) -> str:
         """Where a row output of a pass is stored."""
         return str(self.path / "rows" / f"{name}-{key[:16]}" / output)
@@ -163,7 +167,7 @@ class RunDirectory:
         self._commit(*commit)
 
     def _commit(self, name: str, key: str, sums: Mapping[str, Sum], record: dict[str, Any]) -> None:
-        target = self.path / "passes" / f"{name}-{key[:16]}"
+        target = self.pass_path(name, key)
         if target.exists():
             # Only a pass that failed its check on loading is computed again.
             shutil.rmtree(target)
@@ -190,7 +194,7 @@ class RunDirectory:
         StoreError
             If the pass was committed and a file of it is missing or has changed.
         """
-        directory = self.path / "passes" / f"{name}-{key[:16]}"
+        directory = self.pass_path(name, key)
         if not (directory / "DONE.json").exists():
             return None
         return load_sums(str(directory))

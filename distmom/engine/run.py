@@ -131,7 +131,7 @@ class Engine:
         total, record = loaded
         self._done(pass_, started, before, resumed)
         stored = self._stored_rows(pass_, key, record["rows"])
-        return PassResult(total, stored, str(self.directory.path / "passes" / f"{pass_.name}-{key[:16]}"))
+        return PassResult(total, stored, str(self.directory.pass_path(pass_.name, key)))
 
     def run_tall(
         self,

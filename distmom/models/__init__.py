@@ -4,7 +4,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from distmom.errors import StoreError
+from distmom.errors import StoreError, UsageError
 from distmom.models.artifact import load_record
 from distmom.models.fitting import HEADS
 from distmom.models.heads import Scorer
@@ -12,6 +12,7 @@ from distmom.models.heads import Scorer
 if TYPE_CHECKING:
     from distmom.models.multilabel import MultiLabelMoM
     from distmom.models.search import TopicSearch
+    from distmom.models.topic_moments import TopicMoments
     from distmom.models.topics import AnchorTopics, SingleTopic, SpectralLDA
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Scorer",
     "SingleTopic",
     "SpectralLDA",
+    "TopicMoments",
     "TopicSearch",
     "estimator",
     "load_model",
@@ -39,6 +41,7 @@ _MODULES = {
     "SpectralLDA": "topics",
     "SingleTopic": "topics",
     "AnchorTopics": "topics",
+    "TopicMoments": "topic_moments",
     "TopicSearch": "search",
 }
 
@@ -58,6 +61,8 @@ def estimator(name: str) -> Any:
 def load_model(path: str | os.PathLike[str]) -> Any:
     """Read a model of whatever kind; UsageError if there is none, StoreError if it is damaged."""
     kind = str(load_record(path).get("model"))
+    if kind == "TopicMoments":
+        raise UsageError(f"{path}: moments, and no model; fit one to them")
     if kind not in MODELS.values():
         raise StoreError(f"{path}: expected a model of {', '.join(MODELS.values())}, got {kind!r}")
     return __getattr__(kind).load(path)

@@ -118,5 +118,7 @@ def check_bounds(model: Any, bounds: Mapping[str, int]) -> None:
     """Refuse parameters below their least value, unless they are None; UsageError."""
     for name, least in bounds.items():
         value = getattr(model, name)
+        if isinstance(value, str):
+            raise UsageError(f"{name}: expected a number, got {value!r}")
         if value is not None and value < least:
             raise UsageError(f"{name}: expected at least {least}, got {value}")

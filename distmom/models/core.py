@@ -166,6 +166,8 @@ class Core:
     eigenvalues : ndarray of shape (k,)
     spectrum : ndarray of shape (r,)
         Ritz values of the second moment.
+    mean : ndarray of shape (k,)
+        ``V'W'Q'M1``.
     lengths : dict of str to float
     diagnostics : dict
     """
@@ -175,6 +177,7 @@ class Core:
     V: np.ndarray
     eigenvalues: np.ndarray
     spectrum: np.ndarray
+    mean: np.ndarray
     lengths: dict[str, float]
     diagnostics: dict[str, Any]
 
@@ -253,9 +256,7 @@ def moment_passes(
     return replace(whole, third=False), slices
 
 
-def basis_slabs(
-    power: WordSketchPass, moments: tuple[Pass | None, ...], plan: Callable[[Pass], PassPlan]
-) -> int:
+def basis_slabs(power: Pass, moments: tuple[Pass | None, ...], plan: Callable[[Pass], PassPlan]) -> int:
     """Return how many slabs of columns the passes over a basis want it in."""
     return max(plan(p).n_mapped for p in (power, *moments) if p is not None)
 
@@ -409,6 +410,7 @@ def _core(moments: WordMoments, white: Whitening, found: Decomposition, how: dic
         found.eigenvectors,
         found.eigenvalues,
         white.eigenvalues,
+        (moments.m1 @ white.W) @ found.eigenvectors,
         moments.lengths,
         diagnostics,
     )

@@ -15,6 +15,7 @@ from distmom.models.core import N_PROBES, CoreSettings, basis_slabs, moment_pass
 from distmom.models.fitting import extends_states, held_out, n_dense_heads, tries_ridge
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.polish import ALPHA_SUMS
+from distmom.models.rank import rank_settings
 from distmom.models.scorers import n_linear_entries, n_products
 from distmom.models.selection import candidates_pass
 from distmom.models.starts import word_numbers
@@ -146,9 +147,15 @@ def _multilabel_passes(model: MultiLabelMoM, corpus: Corpus | MemoryCorpus, plan
 
 
 def _topic_passes(model: TopicModel, corpus: Corpus | MemoryCorpus, plan: Plan) -> Scans:
-    d, k, n_trials = corpus.n_words, model.n_components, len(model.trials())
-    numbers = word_numbers(corpus, model.core_settings().n_states, model.min_df, model.max_df)
-    scans, moments, _ = _core_passes(model.core_settings(), int(numbers.max()) + 1, plan, numbers)
+    # With "auto" there may be this many topics.
+    d, k, n_trials = corpus.n_words, model.most_components(corpus), len(model.trials())
+    settings, auto = model.core_settings(k), model.n_components == "auto"
+    numbers = word_numbers(corpus, 2 if auto else settings.n_states, model.min_df, model.max_df)
+    n_moment = int(numbers.max()) + 1
+    scans, moments, _ = _core_passes(settings, n_moment, plan, numbers)
+    if auto:
+        halved, second, _ = _core_passes(rank_settings(settings, n_moment), n_moment, plan, numbers)
+        scans += [*halved, (2, second)]
     step: Pass
     if model.polish == "mixture":
         step = MixturePass(d, n_topics=k)

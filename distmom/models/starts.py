@@ -31,9 +31,9 @@ from distmom.models.core import (
     find_components,
     fit_basis,
 )
-from distmom.moments.dirichlet import proportions, topic_factor
+from distmom.moments.dirichlet import proportions, proportions_of_mean, shifts, topic_factor
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
-from distmom.moments.words import word_moments
+from distmom.moments.words import half_rows, word_moments
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Start:
 
 
 @dataclass(frozen=True)
-class TopicMoments:
-    """Committed moments of a corpus in a basis.
+class CommittedMoments:
+    """Moments in a basis that are committed in the directory of a run.
 
     Attributes
     ----------
@@ -93,10 +93,22 @@ def topic_settings(model: Any, k: int, third_moment: str) -> CoreSettings:
     )
 
 
-def check_topics(model: Any, corpus: Corpus | MemoryCorpus, n_least: int = 1) -> None:
-    """Refuse parameters of the moments that are wrong or do not go with a corpus; UsageError."""
+def check_topics(model: Any, corpus: Corpus | MemoryCorpus, n_least: int = 1, *, autos: bool = False) -> None:
+    """Refuse parameters of the moments that are wrong or do not go with a corpus; UsageError.
+
+    Parameters
+    ----------
+    model : estimator
+    corpus : Corpus or MemoryCorpus
+    n_least : int
+        Fewest topics.
+    autos : bool
+        The number of topics may be "auto".
+    """
     check_choices(model, {"weighting": WEIGHTINGS, "precision": ("single", "double")})
-    check_bounds(model, {"n_components": n_least, "max_count": 1, "n_power_iter": 0, "n_oversamples": 0})
+    check_bounds(model, {"max_count": 1, "n_power_iter": 0, "n_oversamples": 0})
+    if not (autos and model.n_components == "auto"):
+        check_bounds(model, {"n_components": n_least})
     if not 0.0 <= model.min_df <= model.max_df <= 1.0:
         raise UsageError(
             f"min_df, max_df: expected 0 <= min_df <= max_df <= 1, got {model.min_df}, {model.max_df}"
@@ -168,25 +180,42 @@ def moment_words(
 
 def fit_moments(
     engine: Engine, settings: CoreSettings, words: Words, selection: Selection | None
-) -> TopicMoments:
+) -> CommittedMoments:
     """Run the passes that give the moments in a basis."""
     basis = fit_basis(engine, settings, words, selection)
     pass_, _ = basis_passes(engine, settings, words, basis, selection)
-    return TopicMoments(settings, words, basis, engine.run(replace(pass_, mean=True)).directory)
+    return CommittedMoments(settings, words, basis, engine.run(replace(pass_, mean=True)).directory)
 
 
-def tensor_start(engine: Engine, moments: TopicMoments, numbers: np.ndarray, alpha0: float) -> Start:
+def tensor_start(engine: Engine, moments: CommittedMoments, numbers: np.ndarray, alpha0: float) -> Start:
     """Decompose the third moment at some alpha0 (tensor paper, theorem 3.5)."""
     settings = replace(moments.settings, alpha0=alpha0)
     core = find_components(engine, settings, moments.basis, (moments.directory,), None)
     unwhiten = topic_factor(alpha0) * (core.B @ (core.V * core.eigenvalues))
     shares = proportions(core.eigenvalues, alpha0)
 
-    def rows(q: np.ndarray, first: int) -> np.ndarray:
-        return np.asarray(q @ unwhiten)
+    sums, _ = load_sums(moments.directory)
+    scale = moments.words.scale
 
-    topics, negative = _store_topics(engine, moments, numbers, rows, unwhiten.shape[1])
+    def rows(stored: np.ndarray, part: slice) -> np.ndarray:
+        # What is stored is scaled once, and so are the moments.
+        plain = stored if scale is None else stored / np.asarray(scale.load()[part]) ** 2
+        return np.asarray(plain @ unwhiten)
+
+    a, _, _ = shifts(alpha0)
+    whiten = topic_factor(alpha0) * (core.W @ (core.V * core.eigenvalues))
+
+    def free_rows(stored: np.ndarray, part: slice) -> np.ndarray:
+        # M2 QW in place of Q Q'M2 QW: documents that the basis was not made of may have topics outside of it, and
+        # what sampling does to a topic is not confined to it.
+        mean1, m1 = (np.asarray(sums[name]) / float(sums["mass"][0]) for name in ("mean", "m1"))
+        return np.asarray((half_rows(sums, part, stored) - a * np.outer(mean1[part], m1)) @ whiten)
+
+    topics, negative = _store_topics(
+        engine, moments, numbers, free_rows if "half" in sums else rows, unwhiten.shape[1]
+    )
     total = float(shares.sum())
+    of_mean = proportions_of_mean(core.mean, core.eigenvalues, alpha0)
     return Start(
         f"tensor-{alpha0:g}",
         topics,
@@ -197,20 +226,21 @@ def tensor_start(engine: Engine, moments: TopicMoments, numbers: np.ndarray, alp
             **core.lengths,
             "spectrum": [float(x) for x in core.spectrum],
             "sum_proportions": total,
+            "proportions_disagreement": float(np.abs(shares - of_mean).max()),
             "negative_mass": [float(x) for x in negative],
         },
     )
 
 
 def anchor_start(
-    engine: Engine, moments: TopicMoments, numbers: np.ndarray, vocabulary: list[str], min_df: float
+    engine: Engine, moments: CommittedMoments, numbers: np.ndarray, vocabulary: list[str], min_df: float
 ) -> Start:
     """Find anchor words in the second moment and the topics they span (see `distmom.linalg.anchors`).
 
     Parameters
     ----------
     engine : Engine
-    moments : TopicMoments
+    moments : CommittedMoments
     numbers : ndarray of shape (n_words,), int32
     vocabulary : list of str
         All words of the corpus, to name the anchors.
@@ -240,8 +270,8 @@ def anchor_start(
     joint = weights * mean[:, None]
     shares = joint.sum(axis=0)
 
-    def of_rows(q: np.ndarray, first: int) -> np.ndarray:
-        return np.asarray(joint[first : first + len(q)])
+    def of_rows(stored: np.ndarray, part: slice) -> np.ndarray:
+        return np.asarray(joint[part])
 
     topics, _ = _store_topics(engine, moments, numbers, of_rows, settings.n_states)
     return Start(
@@ -255,9 +285,9 @@ def anchor_start(
 
 def _store_topics(
     engine: Engine,
-    moments: TopicMoments,
+    moments: CommittedMoments,
     numbers: np.ndarray,
-    rows_of: Callable[[np.ndarray, int], np.ndarray],
+    rows_of: Callable[[np.ndarray, slice], np.ndarray],
     k: int,
 ) -> tuple[StoredColumns, np.ndarray]:
     """Store topics over all words, negative entries clipped and columns scaled to sum to one.
@@ -265,8 +295,7 @@ def _store_topics(
     Parameters
     ----------
     rows_of : callable
-        Called with rows of Q (over the scale of the words, so that a product with them is of plain words) and
-        the number of the first one; returns rows of the topics.
+        Called with rows of the stored basis and which they are; returns rows of the topics over plain words.
 
     Returns
     -------
@@ -274,16 +303,12 @@ def _store_topics(
     negative : ndarray of shape (k,)
         Share of every topic's absolute mass that was negative.
     """
-    n_moment, scale = moments.words.n_words, moments.words.scale
+    n_moment = moments.words.n_words
 
     def slabs() -> Any:
         for start in range(0, n_moment, SLAB_ROWS):
             part = slice(start, min(start + SLAB_ROWS, n_moment))
-            q = np.asarray(read_rows(moments.basis.matrix, part), np.float64)
-            if scale is not None:
-                # What is stored is scaled once, and so are the moments.
-                q = q / np.asarray(scale.load()[part]) ** 2
-            yield part, rows_of(q, start)
+            yield part, rows_of(np.asarray(read_rows(moments.basis.matrix, part), np.float64), part)
 
     positive, negative = np.zeros(k), np.zeros(k)
     for _, values in slabs():

@@ -1,27 +1,26 @@
-"""What all topic models share: the way from a corpus to topics, their use, and their form on disk."""
+"""What all topic models share: the way from a corpus, or from moments that were kept, to topics."""
 
 from __future__ import annotations
 
 import logging
 import math
-import os
+import time
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from sklearn.base import TransformerMixin
-from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection
-from distmom.errors import NumericalError, StoreError, UsageError
+from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
-from distmom.models.artifact import check_target, load_arrays, load_names, load_record, save_model
-from distmom.models.base import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices
-from distmom.models.core import CoreSettings
+from distmom.models.base import DECOMPOSE_ON, check_bounds, check_choices
+from distmom.models.core import CoreSettings, Words
+from distmom.models.fitted_topics import FittedTopics
 from distmom.models.inputs import checked_rows
+from distmom.models.jackknife import Jackknife
 from distmom.models.polish import (
+    EM_ALPHA,
     POLISHES,
     Completion,
     Topics,
@@ -31,10 +30,10 @@ from distmom.models.polish import (
     with_background,
     word_shares,
 )
-from distmom.models.reader import DocumentReader, least_squares_matrix
+from distmom.models.rank import MOST_COMPONENTS, Rank, find_rank, rank_settings
 from distmom.models.starts import (
+    CommittedMoments,
     Start,
-    TopicMoments,
     anchor_start,
     check_topics,
     fit_moments,
@@ -43,13 +42,11 @@ from distmom.models.starts import (
     topic_settings,
 )
 from distmom.models.tall import to_columns
+from distmom.models.topic_moments import TopicMoments, commit_sums
 
 logger = logging.getLogger(__name__)
 
 STARTS = ("auto", "tensor", "anchors")
-METHODS_OF_SHARES = ("vb", "fast")
-#: how much of a word's own frequency is taken out when the words of a topic are ranked
-_LIFT_PARTS = {"probability": 0.0, "relevance": 0.4, "lift": 1.0}
 #: sums of Dirichlet parameters that ``alpha0="auto"`` tries
 ALPHA0S = (1.0, 5.0)
 #: documents on which starts are chosen at most, and the largest share of the corpus
@@ -62,11 +59,11 @@ ALPHA_DOCUMENTS = 500
 ANCHOR_DF = 0.01
 
 
-class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
+class TopicModel(FittedTopics):
     """Base of the topic models; see `SpectralLDA` for parameters and attributes."""
 
     # What a model does not let the user choose.
-    n_components: int
+    n_components: int | str
     n_polish: int
     min_df: float
     max_df: float
@@ -84,11 +81,6 @@ class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
     polish: str = "em"
     decomposition: str = "joint"
     decompose_on: str = "client"
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = []
-        return tags
 
     def fit(self, X: Any, y: Any = None) -> TopicModel:
         """Fit arrays in memory.
@@ -108,7 +100,7 @@ class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
         """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
-        check_topics(self, corpus, 1 + int(self.background))
+        check_topics(self, corpus, 1 + int(self.background), autos=True)
         check_choices(
             self,
             {"start": STARTS, "decomposition": METHODS, "polish": POLISHES, "decompose_on": DECOMPOSE_ON},
@@ -119,8 +111,6 @@ class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
         for value in self._alpha0s():
             if not (0.0 <= value < math.inf):
                 raise UsageError(f"alpha0: expected a number from 0 on, or 'auto', got {value}")
-
-    # How it is fitted
 
     def _alpha0s(self) -> tuple[float, ...]:
         if self.alpha0 == "auto":
@@ -137,26 +127,28 @@ class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
         """No further pass is needed for the parameters that documents are read with."""
         return self.polish == "mixture" or (self.polish == "vb" and self.n_polish > 0)
 
-    def core_settings(self) -> CoreSettings:
-        """Return how moments are decomposed."""
-        k = self.n_components - int(self.background)
+    def most_components(self, corpus: Corpus | MemoryCorpus) -> int:
+        """Return the number of topics, or with "auto" how many there may be."""
+        if isinstance(self.n_components, str):
+            return min(MOST_COMPONENTS, corpus.n_words) + int(self.background)
+        return self.n_components
+
+    def core_settings(self, n_components: int) -> CoreSettings:
+        """Return how moments are decomposed into so many topics, that of all words among them."""
+        k = n_components - int(self.background)
         settings = topic_settings(self, k, "none" if self.start == "anchors" else "full")
         return replace(settings, decomposition=self.decomposition, decompose_on=self.decompose_on)
 
     def _fit(self, engine: Engine) -> None:
         corpus = engine.corpus
-        self.vocabulary_ = list(corpus.vocabulary)
-        self.label_names_: list[str] = []
-        self.n_features_in_ = corpus.n_words
-        self.settings_ = dict(corpus.settings)
-        self.n_documents_ = corpus.n_documents
-        self.unigram_ = word_shares(corpus)
-        self.selection_: dict[str, Any] | None = None
+        self._describe(corpus)
         trials = self.trials()
         held = held_out(corpus, self.random_state) if len(trials) > 1 else None
         rest = None if held is None else replace(held, heldout=False)
-        settings = self.core_settings()
-        words, numbers = moment_words(engine, settings.n_states, self.min_df, self.max_df, self.scale_words)
+        fewest = 2 if self.n_components == "auto" else self.most_components(corpus) - int(self.background)
+        words, numbers = moment_words(engine, fewest, self.min_df, self.max_df, self.scale_words)
+        rank = self._find_components(engine, words)
+        settings = self.core_settings(self.n_components_)
         moments = fit_moments(engine, settings, words, rest)
         starts = self._starts(engine, moments, numbers, trials)
         completion = None
@@ -168,17 +160,122 @@ class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
             left = self.n_polish_passes(corpus)
         if left:
             topics = polish_topics(engine, topics, self.polish, left, eta=self.eta)
+        self._take(start, topics, words.n_words)
+        if rank is not None:
+            self.diagnostics_ |= {
+                "half_spectrum": [float(x) for x in rank.eigenvalues],
+                "replicated_spectrum": [float(x) for x in rank.replicated],
+            }
+        self.alpha_ = self._final_alpha(engine, topics, completion)
+
+    def _describe(self, corpus: Any) -> None:
+        """Take over what a model knows of the documents it is fitted to."""
+        self.vocabulary_ = list(corpus.vocabulary)
+        self.label_names_: list[str] = []
+        self.n_features_in_ = corpus.n_words
+        self.settings_ = dict(corpus.settings)
+        self.n_documents_ = corpus.n_documents
+        self.unigram_ = word_shares(corpus)
+        self.selection_: dict[str, Any] | None = None
+        self.components_error_: np.ndarray | None = None
+        self.weights_error_: np.ndarray | None = None
+
+    def _take(self, start: Start, topics: Topics, n_moment_words: int) -> None:
         self.start_ = start.name
         self.diagnostics_ = {
             **start.diagnostics,
             "start": start.name,
             "alpha0": start.alpha0,
-            "n_moment_words": words.n_words,
+            "n_moment_words": n_moment_words,
             "log_likelihoods": list(topics.log_likelihoods),
         }
         self.components_ = np.array(to_columns(topics.matrix).T)
         self.weights_ = topics.shares
-        self.alpha_ = self._final_alpha(engine, topics, completion)
+        self.n_components_ = len(self.weights_)
+
+    def _find_components(self, engine: Engine, words: Words) -> Rank | None:
+        """Set the number of topics; where it is to be found, return by what it was."""
+        self.n_components_ = self.most_components(engine.corpus)
+        if self.n_components != "auto":
+            return None
+        settings = rank_settings(topic_settings(self, 1, "none"), words.n_words)
+        rank = find_rank(engine, settings, words)
+        self.n_components_ = rank.n_components + int(self.background)
+        return rank
+
+    def fit_moments(self, moments: TopicMoments) -> Self:
+        """Fit sums of moments that were kept, without the documents.
+
+        The topics are those of the moments, zero at words that the moments do not see. The jackknife over the
+        parts of the documents gives their standard errors, `components_error_` and `weights_error_`.
+
+        Parameters
+        ----------
+        moments : TopicMoments
+            What the moments are of, and how documents count in them, was settled with them; the parameters of
+            this model that say so are not looked at.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If the parameters ask for what needs documents: polish, a choice among starts, or the number of topics.
+        NumericalError
+            If the moments do not carry any topic.
+        """
+        started = time.monotonic()
+        totals = moments.totals()
+        self.check(totals)  # type: ignore[arg-type]
+        self._check_without_documents(moments)
+        self._describe(totals)
+        self.n_components_ = self.most_components(totals)  # type: ignore[arg-type]
+        with moments.open() as (engine, committed):
+            settings = self.core_settings(self.n_components_)
+            made = committed.settings
+            settings = replace(settings, kind=made.kind, single_precision=made.single_precision)
+            committed = replace(committed, settings=settings)
+            start, topics = self._of_moments(engine, committed, moments.numbers_)
+            self._take(start, topics, committed.words.n_words)
+            self.alpha_ = topics.shares * (start.alpha0 or EM_ALPHA if self.polish != "mixture" else 1.0)
+            jackknife = Jackknife(self.components_, self.weights_)
+            for sums in moments.without_parts():
+                part = replace(committed, directory=commit_sums(engine, sums))
+                try:
+                    _, topics = self._of_moments(engine, part, moments.numbers_)
+                except NumericalError as error:
+                    logger.warning("standard errors leave out a part of the documents: %s", error)
+                    continue
+                jackknife.add(np.asarray(to_columns(topics.matrix)).T, topics.shares)
+            self.components_error_, self.weights_error_ = jackknife.errors()
+            self.timings_, self.spent_ = [vars(t) for t in engine.timings], engine.spent
+        self.fit_seconds_ = time.monotonic() - started
+        return self
+
+    def _of_moments(
+        self, engine: Engine, moments: CommittedMoments, numbers: np.ndarray
+    ) -> tuple[Start, Topics]:
+        start = self._starts(engine, moments, numbers, self.trials())[0]
+        return start, start_topics(start.topics, start.proportions)
+
+    def _check_without_documents(self, moments: TopicMoments) -> None:
+        wrong = None
+        if self.n_components == "auto":
+            wrong = "n_components: expected a number, got 'auto'"
+        elif len(self.trials()) > 1:
+            wrong = "alpha0, start: expected a number and one start, got a choice"
+        elif self.n_polish:
+            wrong = f"n_polish: expected 0, got {self.n_polish}"
+        if wrong is not None:
+            raise UsageError(f"{wrong}; without documents none can be made")
+        most = self.most_components(moments.totals()) - int(self.background)  # type: ignore[arg-type]
+        if most > moments.n_components:
+            raise UsageError(
+                f"n_components: expected at most {moments.n_components + int(self.background)}, for which the "
+                f"moments were made, got {self.n_components}"
+            )
 
     def trials(self) -> list[float | None]:
         """Return the starts to be tried: an alpha0 of the tensor, or None for anchor words."""
@@ -191,7 +288,7 @@ class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
         return max(0, self.n_polish - int(tried_on_all))
 
     def _starts(
-        self, engine: Engine, moments: TopicMoments, numbers: np.ndarray, trials: list[float | None]
+        self, engine: Engine, moments: CommittedMoments, numbers: np.ndarray, trials: list[float | None]
     ) -> list[Start]:
         found: list[Start] = []
         errors: list[NumericalError] = []
@@ -246,167 +343,6 @@ class TopicModel(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
             some = Selection(min(1.0, ALPHA_DOCUMENTS / n), heldout=True, seed=self.random_state)
             completion = complete(engine, topics.matrix, shares, some)
         return np.asarray(completion.alpha.sum() * shares)
-
-    # Using a fitted model
-
-    def transform(self, X: Any, method: str = "vb") -> np.ndarray:
-        """Return the shares of the topics in documents.
-
-        Parameters
-        ----------
-        X : array or sparse matrix of shape (n_documents, n_words)
-        method : {"vb", "fast"}
-            Variational Bayes, or least squares in one sparse product. A model of one topic a document returns the
-            probabilities of the topics in either case.
-
-        Returns
-        -------
-        ndarray of shape (n_documents, n_components), float32
-            Rows sum to one.
-        """
-        return self.reader(method).shares(self._block(X))
-
-    def reader(self, method: str = "vb") -> DocumentReader:
-        """Return what finds the shares of topics in documents."""
-        check_is_fitted(self, "components_")
-        if method not in METHODS_OF_SHARES:
-            raise UsageError(f"method: expected one of {', '.join(METHODS_OF_SHARES)}, got {method!r}")
-        topics = np.ascontiguousarray(self.components_.T, dtype=np.float32)
-        if self.polish == "mixture":
-            return DocumentReader("mixture", topics, self.weights_, self.unigram_)
-        if method == "fast":
-            topics = least_squares_matrix(self.components_.T, self.unigram_)
-        return DocumentReader(method, topics, self.alpha_, self.unigram_)
-
-    def topics(self, n_top: int = 10, by: str = "probability") -> list[dict[str, Any]]:
-        """Return the first words of every topic, topics by falling share of the corpus.
-
-        Parameters
-        ----------
-        n_top : int
-        by : {"probability", "relevance", "lift"}
-            Rank words by ``p(w | topic)``, by ``p(w | topic) / p(w)``, or by relevance, 0.6 parts of the logarithm
-            of the first and 0.4 of the second (Sievert and Shirley, "LDAvis", 2014).
-
-        Returns
-        -------
-        list of dict
-            Keys ``state``, ``weight``, ``words``, a list of (word, probability), and ``labels``, an empty list.
-        """
-        check_is_fitted(self, "components_")
-        if by not in _LIFT_PARTS:
-            raise UsageError(f"by: expected one of {', '.join(_LIFT_PARTS)}, got {by!r}")
-        part = _LIFT_PARTS[by]
-        usual = part * np.log(self.unigram_.astype(np.float64))
-        found = []
-        for h in np.argsort(-self.weights_, kind="stable"):
-            row = self.components_[h]
-            with np.errstate(divide="ignore"):
-                rank = np.log(row.astype(np.float64)) - usual
-            order = np.lexsort((np.arange(len(row)), -rank))[:n_top]
-            words = [(self.vocabulary_[i], float(row[i])) for i in order if row[i] > 0]
-            found.append({"state": int(h), "weight": float(self.weights_[h]), "words": words, "labels": []})
-        return found
-
-    def similar_topics(self) -> np.ndarray:
-        """Return the similarity of every two topics, a matrix: 1 for equal ones, 0 for disjoint ones.
-
-        The affinity of Bhattacharyya, ``sum_w sqrt(p(w | i) p(w | j))``.
-        """
-        check_is_fitted(self, "components_")
-        roots = np.sqrt(self.components_.astype(np.float64))
-        return np.asarray(roots @ roots.T)
-
-    def pyldavis_input(self, n_words: int = 20_000) -> dict[str, Any]:
-        """Return what ``pyLDAvis.prepare`` takes, without going through the documents.
-
-        The shares of the topics in the corpus stand for the documents: pyLDAvis takes nothing else from them.
-
-        Parameters
-        ----------
-        n_words : int
-            The most frequent words, at most; it draws no more than a few thousand well.
-
-        Returns
-        -------
-        dict
-            To be called as ``pyLDAvis.prepare(**model.pyldavis_input())``.
-        """
-        check_is_fitted(self, "components_")
-        kept = np.sort(np.argsort(-self.unigram_, kind="stable")[:n_words])
-        topics = self.components_[:, kept].astype(np.float64)
-        # Counts of a corpus of this many positions, which is only their scale.
-        n_positions = 1e6
-        return {
-            "topic_term_dists": topics / topics.sum(axis=1, keepdims=True),
-            "doc_topic_dists": np.eye(len(topics)),
-            "doc_lengths": self.weights_ * n_positions,
-            "vocab": [self.vocabulary_[i] for i in kept],
-            "term_frequency": self.unigram_[kept] * n_positions,
-        }
-
-    # On disk
-
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the model as a directory of arrays and JSON.
-
-        Raises
-        ------
-        UsageError
-            If the path exists, and is not a model or ``overwrite`` is not given.
-        """
-        check_is_fitted(self, "components_")
-        check_target(Path(path).absolute(), overwrite)
-        arrays = {
-            "topics": self.components_.T,
-            "weights": self.weights_,
-            "alpha": self.alpha_,
-            "unigram": self.unigram_,
-        }
-        record = {
-            "model": type(self).__name__,
-            "parameters": self.get_params(),
-            "settings": self.settings_,
-            "n_documents": self.n_documents_,
-            "diagnostics": self.diagnostics_,
-            "selection": self.selection_,
-            "timings": self.timings_,
-            "spent": self.spent_,
-            "fit_seconds": self.fit_seconds_,
-        }
-        save_model(path, record, arrays, self.vocabulary_, [], overwrite=overwrite)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> TopicModel:
-        """Read a model; UsageError if there is none of this class, StoreError if it is damaged."""
-        record = load_record(path)
-        if record.get("model") != cls.__name__:
-            raise UsageError(f"{path}: a model of class {record.get('model')}, expected {cls.__name__}")
-        try:
-            arrays = load_arrays(path, record)
-            model = cls(**record["parameters"])
-            model.vocabulary_, model.label_names_ = load_names(path, record)
-            model.components_, model.weights_ = arrays["topics"].T, arrays["weights"]
-            model.alpha_, model.unigram_ = arrays["alpha"], arrays["unigram"]
-            model.n_features_in_ = len(model.unigram_)
-            for name in (
-                "settings",
-                "n_documents",
-                "diagnostics",
-                "selection",
-                "timings",
-                "spent",
-                "fit_seconds",
-            ):
-                setattr(model, name + "_", record[name])
-            model.start_ = record["diagnostics"]["start"]
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            if isinstance(error, UsageError):
-                raise
-            raise StoreError(
-                f"{Path(path) / 'model.json'}: not a whole model description: {error!r}"
-            ) from error
-        return model
 
 
 def _with_background(engine: Engine, start: Start) -> Start:

@@ -15,8 +15,9 @@ class SpectralLDA(TopicModel):
 
     Parameters
     ----------
-    n_components : int
-        Topics.
+    n_components : int or "auto"
+        Topics; ``auto`` counts those that come back in the other half of the documents (`distmom.models.rank`),
+        100 at most.
     alpha0 : float or "auto"
         Sum of the Dirichlet parameters that the moments are corrected for. ``auto`` tries a few and keeps the one
         whose topics, polished by one pass, complete held-out documents best.
@@ -54,11 +55,15 @@ class SpectralLDA(TopicModel):
 
     Attributes
     ----------
-    components_ : ndarray of shape (n_components, n_words)
+    n_components_ : int
+        Topics.
+    components_ : ndarray of shape (n_components_, n_words)
         Word probabilities of the topics, rows sum to one.
-    alpha_ : ndarray of shape (n_components,)
+    components_error_, weights_error_ : ndarray or None
+        Standard errors of `components_` and `weights_`, of a model from `fit_moments`.
+    alpha_ : ndarray of shape (n_components_,)
         Dirichlet parameters that documents are read with.
-    weights_ : ndarray of shape (n_components,)
+    weights_ : ndarray of shape (n_components_,)
         Shares of the topics in the corpus.
     start_ : str
         The start that was taken.
@@ -81,7 +86,7 @@ class SpectralLDA(TopicModel):
 
     def __init__(
         self,
-        n_components: int = 100,
+        n_components: int | str = 100,
         *,
         alpha0: float | str = "auto",
         start: str = "auto",
@@ -126,8 +131,8 @@ class SingleTopic(TopicModel):
 
     Parameters
     ----------
-    n_components : int
-        Topics.
+    n_components : int or "auto"
+        Topics, as in `SpectralLDA`.
     n_polish : int
         Passes of EM; 0 leaves the topics as the moments have them, zero at words they do not see.
     min_df, max_df, max_count, scale_words, weighting, eta, decomposition, n_oversamples, n_power_iter
@@ -137,7 +142,9 @@ class SingleTopic(TopicModel):
 
     Attributes
     ----------
-    components_, weights_, alpha_, diagnostics_, vocabulary_, n_features_in_
+    n_components_, components_, weights_, alpha_, components_error_, weights_error_
+        As in `SpectralLDA`.
+    diagnostics_, vocabulary_, n_features_in_
         As in `SpectralLDA`.
     """
 
@@ -145,7 +152,7 @@ class SingleTopic(TopicModel):
 
     def __init__(
         self,
-        n_components: int = 100,
+        n_components: int | str = 100,
         *,
         n_polish: int = 4,
         min_df: float = 0.005,
@@ -182,8 +189,8 @@ class AnchorTopics(TopicModel):
 
     Parameters
     ----------
-    n_components : int
-        Topics.
+    n_components : int or "auto"
+        Topics, as in `SpectralLDA`.
     n_polish : int
         Passes of polish; 0 leaves the topics as the moments have them, zero at words they do not see.
     polish, min_df, max_df, max_count, scale_words, weighting, eta, n_oversamples, n_power_iter
@@ -193,7 +200,7 @@ class AnchorTopics(TopicModel):
 
     Attributes
     ----------
-    components_, weights_, alpha_, vocabulary_, n_features_in_
+    n_components_, components_, components_error_, weights_, weights_error_, alpha_, vocabulary_, n_features_in_
         As in `SpectralLDA`.
     diagnostics_ : dict
         ``anchors`` are the anchor words.
@@ -203,7 +210,7 @@ class AnchorTopics(TopicModel):
 
     def __init__(
         self,
-        n_components: int = 100,
+        n_components: int | str = 100,
         *,
         n_polish: int = 4,
         polish: str = "em",

@@ -74,6 +74,23 @@ def third_moment_slices(
     return np.asarray(out)
 
 
+def proportions_of_mean(mean: np.ndarray, eigenvalues: np.ndarray, alpha0: float) -> np.ndarray:
+    """Return ``alpha_i / alpha0`` as the topics' coordinates of M1 (ECA paper, algorithm 3, as ``O^+ E[x]``).
+
+    On samples it differs from `proportions`, which reads the other moments; how much tells of noise and of a
+    wrong alpha0.
+
+    Parameters
+    ----------
+    mean : ndarray of shape (k,)
+        M1 along the whitened components, ``V'W'M1``.
+    eigenvalues : ndarray of shape (k,)
+    alpha0 : float
+    """
+    usable = eigenvalues > 0.0
+    return np.where(usable, mean / (topic_factor(alpha0) * np.where(usable, eigenvalues, 1.0)), 0.0)
+
+
 def topic_factor(alpha0: float) -> float:
     """Return what ``lambda_i B v_i`` is to be multiplied with to be the topic mu_i."""
     return (alpha0 + 2.0) / 2.0

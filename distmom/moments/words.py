@@ -161,14 +161,16 @@ class WordMomentsPass(Pass):
         Of order three as well.
     mean : bool
         Also of order one for every word.
+    half : bool
+        Also of order two with one side in the basis alone, ``M2 Q``.
 
     Notes
     -----
     Sums: ``m1`` (r,), ``m2`` (r, r), ``mass`` (3,), ``lengths`` (6,): documents, documents with at least three
     words, and the sums of n, n^2, n^3, n^2 m; with the third moment ``m3`` (r, r, r) by blocks; with the mean
-    ``mean`` (n_words,), of mass ``mass[0]``. With distinct positions also what `word_moments` needs to take the
-    repeated positions out: ``pair_mass`` (n_words,), and for the third moment ``pair_rows`` (n_words, r) and
-    ``triple_mass`` (n_words,).
+    ``mean`` (n_words,), of mass ``mass[0]``; with half ``half`` (n_words, r), of mass ``mass[1]``. With distinct
+    positions also what `word_moments` needs to take the repeated positions out: ``pair_mass`` (n_words,), and for
+    the third moment ``pair_rows`` (n_words, r) and ``triple_mass`` (n_words,).
     """
 
     kind: MomentKind = field(default_factory=MomentKind)
@@ -177,6 +179,7 @@ class WordMomentsPass(Pass):
     single: bool = False
     third: bool = True
     mean: bool = False
+    half: bool = False
 
     # A sum of r^3 numbers is read and written once a block.
     block_rows = 8192
@@ -219,6 +222,8 @@ class WordMomentsPass(Pass):
             specs["m3"] = SumSpec((r, r, r))
         if self.mean:
             specs["mean"] = SumSpec((self.n_words,), by_feature=True)
+        if self.half:
+            specs["half"] = SumSpec((self.n_words, r), by_feature=True)
         if self.kind.distinct:
             specs["pair_mass"] = SumSpec((self.n_words,), by_feature=True)
         if self.kind.distinct and self.third:
@@ -241,6 +246,9 @@ class WordMomentsPass(Pass):
         )  # fmt: skip
         if self.mean:
             column_sums(words.indptr, words.indices, values, weights.rho1, sums["mean"], self.slab.start)
+        if self.half:
+            weighted = wide * weights.rho2[:, None]
+            scatter(words.indptr, words.indices, values, weighted, sums["half"], self.slab.start)
         if self.kind.distinct:
             column_sums(words.indptr, words.indices, values, weights.rho2, sums["pair_mass"], self.slab.start)
         if self.third:
@@ -421,6 +429,21 @@ def word_moments(sums: Sums, kind: MomentKind, basis: Tall | None = None) -> Wor
         "mean_length2_labels": n2m / scale,
     }
     return WordMoments(np.asarray(sums["m1"]) / mass1, (m2 + m2.T) / (2 * mass2), m3, lengths)
+
+
+def half_rows(sums: Sums, part: slice, basis_rows: np.ndarray) -> np.ndarray:
+    """Return rows of ``M2 Q`` from the sums of a pass over distinct positions with one side in the basis.
+
+    Parameters
+    ----------
+    sums : Sums
+    part : slice
+        Words.
+    basis_rows : ndarray of shape (n, r)
+        Their rows of the pass's basis.
+    """
+    half, pairs = np.asarray(sums["half"][part]), np.asarray(sums["pair_mass"][part])
+    return np.asarray((half - pairs[:, None] * basis_rows) / _positive(sums["mass"][1]))
 
 
 def word_slices(

@@ -138,6 +138,74 @@ def test_what_a_model_does_not_have_is_refused_by_name(place, run, tmp_path):
     assert not (tmp_path / "m.run").exists()
 
 
+def test_moments_are_kept_added_and_fitted(place, run, tmp_path):
+    lines = (place / "train.tsv").read_text().splitlines(keepends=True)
+    for name, part in (("old", lines[:400]), ("new", lines[400:]), ("gone", lines[:50])):
+        (tmp_path / f"{name}.tsv").write_text("".join(part))
+        code, _, err = run(
+            "ingest", tmp_path / f"{name}.tsv", tmp_path / name, "--like", place / "lda", *LOCAL
+        )
+        assert code == 0, err
+    moments, options = tmp_path / "moments", ("-k", 3, "--max-df", 1, "--n-parts", 4)
+    code, out, _ = run("moments", tmp_path / "old", moments, *options, "--json", *LOCAL)
+    assert code == 0
+    assert json.loads(out)["n_documents"] == 400
+    for name in ("new", "gone"):
+        like = ("--like", moments, *LOCAL)
+        assert run("moments", tmp_path / name, tmp_path / f"{name}.moments", *like)[0] == 0
+    arguments = ("--add", moments, "--add", tmp_path / "new.moments", "--subtract", tmp_path / "gone.moments")
+    code, out, _ = run("combine", tmp_path / "all", *arguments, "--json")
+    assert code == 0
+    assert (json.loads(out)["n_documents"], json.loads(out)["n_corpora"]) == (550, 3)
+    code, out, _ = run("fit", tmp_path / "all", tmp_path / "model", "-k", 3, "--model", "lda", "--json")
+    assert code == 0
+    assert json.loads(out)["n_topics"] == 3
+    # Of shares near a third, by 550 documents of two themes each.
+    assert 0.002 < json.loads(out)["weight_errors"] < 0.05
+    code, out, _ = run("topics", tmp_path / "model", "--top", 5, "--json")
+    found = [frozenset(word for word, _ in topic["words"]) for topic in json.loads(out)["topics"]]
+    assert set(found) == {frozenset(words) for words in WORDS.values()}
+    assert "±0.0" in run("topics", tmp_path / "model")[1]
+    assert json.loads(run("info", tmp_path / "all", "--json")[1])["kind"] == "moments"
+    assert run("verify", tmp_path / "all")[0] == 0
+    # What is wrong is said before anything is written.
+    for wrong, message in (
+        (("fit", moments, tmp_path / "m", "-k", 3), "holds moments of topics"),
+        (
+            ("fit", moments, tmp_path / "m", "-k", 3, "--model", "lda", "--n-polish", 2),
+            "n_polish: expected 0",
+        ),
+        (("fit", moments, tmp_path / "m", "-k", 9, "--model", "lda"), "expected at most 3"),
+        (("fit", moments, tmp_path / "m", "--model", "lda", "--workers", 2), "--workers: moments are fitted"),
+        (("moments", tmp_path / "new", tmp_path / "m", "--like", moments, "--seed", 1), "--seed: settled by"),
+        (("combine", tmp_path / "m", "--add", moments, "--add", moments), "are in both sums"),
+        (("combine", tmp_path / "all", "--add", moments), "exists; choose another path"),
+        (("topics", moments), "moments, and no model"),
+    ):
+        code, _, err = run(*wrong)
+        assert code == 2, err
+        assert message in err
+    assert not (tmp_path / "m").exists()
+    file = next(f for f in (moments / "arrays.zarr").rglob("c/*") if f.is_file())
+    file.write_bytes(b"x" * file.stat().st_size)
+    assert run("verify", moments)[0] == 4
+    assert run("fit", moments, tmp_path / "m", "-k", 3, "--model", "lda")[0] == 4
+
+
+def test_the_number_of_topics_may_be_found(place, run, tmp_path):
+    code, _, _ = run(
+        "fit", place / "corpus", tmp_path / "m", "-k", "auto", "--model", "lda", "--max-df", 1, *LOCAL
+    )
+    assert code == 0
+    assert load_model(tmp_path / "m").n_components_ == 3
+    code, _, err = run("fit", place / "corpus", tmp_path / "n", "-k", "auto", *LOCAL)
+    assert code == 2
+    assert "n_components: expected a number, got 'auto'" in err
+    code, _, err = run("fit", place / "corpus", tmp_path / "n", "-k", "some", *LOCAL)
+    assert code == 2
+    assert "expected a whole number or auto, got 'some'" in err
+
+
 def test_a_plan_tells_the_passes_of_the_model(place, run):
     options = ("-k", 3, "--model", "lda", "--max-df", 1)
     code, out, _ = run("plan", place / "corpus", *options, "--start", "tensor", "--alpha0", 1, "--json")

@@ -1,0 +1,160 @@
+"""Commands of moments that are kept: moments, combine, and the fit to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distmom.cli.options import (
+    LocalPath,
+    cluster_options,
+    json_option,
+    overwrite_option,
+    parameters,
+)
+from distmom.cli.progress import PassProgress
+from distmom.cli.shared import open_workers, show
+from distmom.corpus import open_corpus
+from distmom.corpus.storage import is_url
+from distmom.errors import UsageError
+from distmom.models import estimator
+from distmom.models.artifact import check_target, load_record
+from distmom.moments.weighting import WEIGHTINGS
+
+if TYPE_CHECKING:
+    from distmom.models import TopicMoments
+
+#: what a model fitted to moments has in place of its own defaults, which need documents
+_WITHOUT_DOCUMENTS = {"alpha0": 1.0, "start": "tensor", "n_polish": 0}
+
+
+@click.command()
+@click.argument("corpus", type=click.Path())
+@click.argument("dst", type=LocalPath())
+@click.option("-k", "--n-components", type=click.IntRange(min=1), default=None,
+              help="Most topics that will be asked for. [default: 100]")  # fmt: skip
+@click.option("--n-parts", type=click.IntRange(min=1), default=None,
+              help="Parts of the documents that are kept apart, for standard errors. [default: 8]")  # fmt: skip
+@click.option("--min-df", type=float, default=None,
+              help="Least share of the documents that a word is in. [default: 0.005]")  # fmt: skip
+@click.option("--max-df", type=float, default=None, help="Largest share of the same. [default: 0.5]")
+@click.option("--max-count", type=click.IntRange(min=1), default=None,
+              help="Largest count of a word in a document that is seen. [default: 2]")  # fmt: skip
+@click.option("--weighting", type=click.Choice(list(WEIGHTINGS)), default=None,
+              help="How much each document counts. [default: tokens]")  # fmt: skip
+@click.option(
+    "--seed", "random_state", type=int, default=None, help="Seed of all random numbers. [default: 0]"
+)
+@click.option("--like", type=click.Path(), default=None,
+              help="Moments whose words and basis are used, so that both can be added.")  # fmt: skip
+@overwrite_option
+@cluster_options
+@json_option
+def moments(
+    corpus: str, dst: str, like: str | None, overwrite: bool, workers: int | None, memory_limit: int | None,
+    scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Add up the moments of a corpus and keep them, for fits without the corpus.
+
+    \b
+    Examples: distmom moments corpus moments -k 50
+              distmom moments more more-moments --like moments
+    """
+    from distmom.models import TopicMoments
+
+    given = {name: value for name, value in options.items() if value is not None}
+    if like is not None and given:
+        name = next(iter(given)).replace("random_state", "seed").replace("_", "-")
+        raise UsageError(f"--{name}: settled by --like {like}")
+    first = None if like is None else TopicMoments.load(like)
+    check_target(Path(dst).absolute(), overwrite)
+    opened = open_corpus(corpus)
+    with (
+        PassProgress(quiet=quiet) as progress,
+        open_workers(workers, memory_limit, scheduler) as executor,
+    ):
+        where: dict[str, Any] = {"client": executor, "memory_limit": memory_limit, "observer": progress}
+        found = (TopicMoments(**given).fit_corpus if first is None else first.of)(opened, **where)
+    found.save(dst, overwrite=overwrite)
+    show(describe_moments(found), as_json)
+
+
+@click.command()
+@click.argument("dst", type=LocalPath())
+@click.option("--add", "added", type=click.Path(), multiple=True, required=True, help="Moments; repeatable.")
+@click.option("--subtract", "taken", type=click.Path(), multiple=True,
+              help="Moments of documents that are to be taken out; repeatable.")  # fmt: skip
+@overwrite_option
+@json_option
+def combine(dst: str, added: tuple[str, ...], taken: tuple[str, ...], overwrite: bool, as_json: bool) -> None:
+    """Add moments of several corpora, and take those of some documents out.
+
+    \b
+    Examples: distmom combine all --add monday --add tuesday
+              distmom combine less --add all --subtract withdrawn
+    """
+    from distmom.models import TopicMoments
+
+    check_target(Path(dst).absolute(), overwrite)
+    total = TopicMoments.load(added[0])
+    for path in added[1:]:
+        total = total + TopicMoments.load(path)
+    for path in taken:
+        total = total - TopicMoments.load(path)
+    total.save(dst, overwrite=overwrite)
+    show(describe_moments(total), as_json)
+
+
+def describe_moments(found: TopicMoments) -> dict[str, Any]:
+    """Return what is shown of moments."""
+    n_words, rank = found.basis_.shape
+    return {
+        "n_documents": found.n_documents_,
+        "n_corpora": len(found.sources_),
+        "n_words": found.n_features_in_,
+        "n_moment_words": n_words,
+        "rank": rank,
+        **{f"param {name}": value for name, value in found.get_params().items()},
+    }
+
+
+def are_moments(path: str) -> bool:
+    """Whether a place holds moments."""
+    if is_url(path) or not (Path(path) / "model.json").is_file():
+        return False
+    return load_record(path).get("model") == "TopicMoments"
+
+
+def fit_kept(src: str, dst: str, model_name: str, overwrite: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """Fit a topic model to moments, save it, and return what is shown of it.
+
+    Raises
+    ------
+    UsageError
+        If the model is none of topics, or the options ask for what needs documents.
+    """
+    from distmom.models import TopicMoments
+    from distmom.models.topic_model import TopicModel
+
+    kind = estimator(model_name)
+    if not issubclass(kind, TopicModel):
+        raise UsageError(f"{src}: holds moments of topics: expected --model lda, single-topic or anchors")
+    check_target(Path(dst).absolute(), overwrite)
+    known = parameters(model_name, options)
+    for name, value in _WITHOUT_DOCUMENTS.items():
+        if name in known and options.get(name) is None:
+            known[name] = value
+    model = kind(**known).fit_moments(TopicMoments.load(src))
+    model.save(dst, overwrite=overwrite)
+    errors = model.weights_error_
+    result = {
+        "model": dst,
+        "n_documents": model.n_documents_,
+        "n_topics": model.n_components_,
+        "fit_seconds": round(model.fit_seconds_, 2),
+        "residual": model.diagnostics_.get("residual"),
+        "weight_errors": None if errors is None else float(errors.mean()),
+    }
+    return {name: value for name, value in result.items() if value is not None}

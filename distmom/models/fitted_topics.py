@@ -1,0 +1,218 @@
+"""Topics that were found: what is done with them, and their form on disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from distmom.errors import StoreError, UsageError
+from distmom.models.artifact import check_target, load_arrays, load_names, load_record, save_model
+from distmom.models.base import CorpusEstimator
+from distmom.models.reader import DocumentReader, least_squares_matrix
+
+METHODS_OF_SHARES = ("vb", "fast")
+#: how much of a word's own frequency is taken out when the words of a topic are ranked
+_LIFT_PARTS = {"probability": 0.0, "relevance": 0.4, "lift": 1.0}
+#: arrays that a model has only where it was fitted to moments in parts
+_ERRORS = {"topics_error": "components_error_", "weights_error": "weights_error_"}
+
+
+class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
+    """Base of topic models that holds the topics found; see `SpectralLDA` for attributes."""
+
+    polish: str
+    vocabulary_: list[str]
+    label_names_: list[str]
+    components_: np.ndarray
+    weights_: np.ndarray
+    alpha_: np.ndarray
+    unigram_: np.ndarray
+    components_error_: np.ndarray | None
+    weights_error_: np.ndarray | None
+    diagnostics_: dict[str, Any]
+    selection_: dict[str, Any] | None
+    settings_: dict[str, Any]
+    n_documents_: int
+    n_components_: int
+    start_: str
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def transform(self, X: Any, method: str = "vb") -> np.ndarray:
+        """Return the shares of the topics in documents.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_documents, n_words)
+        method : {"vb", "fast"}
+            Variational Bayes, or least squares in one sparse product. A model of one topic a document returns the
+            probabilities of the topics in either case.
+
+        Returns
+        -------
+        ndarray of shape (n_documents, n_components), float32
+            Rows sum to one.
+        """
+        return self.reader(method).shares(self._block(X))
+
+    def reader(self, method: str = "vb") -> DocumentReader:
+        """Return what finds the shares of topics in documents."""
+        check_is_fitted(self, "components_")
+        if method not in METHODS_OF_SHARES:
+            raise UsageError(f"method: expected one of {', '.join(METHODS_OF_SHARES)}, got {method!r}")
+        topics = np.ascontiguousarray(self.components_.T, dtype=np.float32)
+        if self.polish == "mixture":
+            return DocumentReader("mixture", topics, self.weights_, self.unigram_)
+        if method == "fast":
+            topics = least_squares_matrix(self.components_.T, self.unigram_)
+        return DocumentReader(method, topics, self.alpha_, self.unigram_)
+
+    def topics(self, n_top: int = 10, by: str = "probability") -> list[dict[str, Any]]:
+        """Return the first words of every topic, topics by falling share of the corpus.
+
+        Parameters
+        ----------
+        n_top : int
+        by : {"probability", "relevance", "lift"}
+            Rank words by ``p(w | topic)``, by ``p(w | topic) / p(w)``, or by relevance, 0.6 parts of the logarithm
+            of the first and 0.4 of the second (Sievert and Shirley, "LDAvis", 2014).
+
+        Returns
+        -------
+        list of dict
+            Keys ``state``, ``weight``, ``words``, a list of (word, probability), and ``labels``, an empty list;
+            of a model that was fitted to moments in parts also ``weight_error`` and ``word_errors``.
+        """
+        check_is_fitted(self, "components_")
+        if by not in _LIFT_PARTS:
+            raise UsageError(f"by: expected one of {', '.join(_LIFT_PARTS)}, got {by!r}")
+        part = _LIFT_PARTS[by]
+        usual = part * np.log(self.unigram_.astype(np.float64))
+        found = []
+        for h in np.argsort(-self.weights_, kind="stable"):
+            row = self.components_[h]
+            with np.errstate(divide="ignore"):
+                rank = np.log(row.astype(np.float64)) - usual
+            order = np.lexsort((np.arange(len(row)), -rank))[:n_top]
+            words = [(self.vocabulary_[i], float(row[i])) for i in order if row[i] > 0]
+            topic = {"state": int(h), "weight": float(self.weights_[h]), "words": words, "labels": []}
+            if self.components_error_ is not None and self.weights_error_ is not None:
+                topic["weight_error"] = float(self.weights_error_[h])
+                topic["word_errors"] = [float(self.components_error_[h, i]) for i in order[: len(words)]]
+            found.append(topic)
+        return found
+
+    def similar_topics(self) -> np.ndarray:
+        """Return the similarity of every two topics, a matrix: 1 for equal ones, 0 for disjoint ones.
+
+        The affinity of Bhattacharyya, ``sum_w sqrt(p(w | i) p(w | j))``.
+        """
+        check_is_fitted(self, "components_")
+        roots = np.sqrt(self.components_.astype(np.float64))
+        return np.asarray(roots @ roots.T)
+
+    def pyldavis_input(self, n_words: int = 20_000) -> dict[str, Any]:
+        """Return what ``pyLDAvis.prepare`` takes, without going through the documents.
+
+        The shares of the topics in the corpus stand for the documents: pyLDAvis takes nothing else from them.
+
+        Parameters
+        ----------
+        n_words : int
+            The most frequent words, at most; it draws no more than a few thousand well.
+
+        Returns
+        -------
+        dict
+            To be called as ``pyLDAvis.prepare(**model.pyldavis_input())``.
+        """
+        check_is_fitted(self, "components_")
+        kept = np.sort(np.argsort(-self.unigram_, kind="stable")[:n_words])
+        topics = self.components_[:, kept].astype(np.float64)
+        # Counts of a corpus of this many positions, which is only their scale.
+        n_positions = 1e6
+        return {
+            "topic_term_dists": topics / topics.sum(axis=1, keepdims=True),
+            "doc_topic_dists": np.eye(len(topics)),
+            "doc_lengths": self.weights_ * n_positions,
+            "vocab": [self.vocabulary_[i] for i in kept],
+            "term_frequency": self.unigram_[kept] * n_positions,
+        }
+
+    # On disk
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the model as a directory of arrays and JSON.
+
+        Raises
+        ------
+        UsageError
+            If the path exists, and is not a model or ``overwrite`` is not given.
+        """
+        check_is_fitted(self, "components_")
+        check_target(Path(path).absolute(), overwrite)
+        arrays = {
+            "topics": self.components_.T,
+            "weights": self.weights_,
+            "alpha": self.alpha_,
+            "unigram": self.unigram_,
+        }
+        arrays |= {
+            name: getattr(self, attribute).T
+            for name, attribute in _ERRORS.items()
+            if getattr(self, attribute) is not None
+        }
+        record = {
+            "model": type(self).__name__,
+            "parameters": self.get_params(),
+            "settings": self.settings_,
+            "n_documents": self.n_documents_,
+            "diagnostics": self.diagnostics_,
+            "selection": self.selection_,
+            "timings": self.timings_,
+            "spent": self.spent_,
+            "fit_seconds": self.fit_seconds_,
+        }
+        save_model(path, record, arrays, self.vocabulary_, [], overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a model; UsageError if there is none of this class, StoreError if it is damaged."""
+        record = load_record(path)
+        if record.get("model") != cls.__name__:
+            raise UsageError(f"{path}: a model of class {record.get('model')}, expected {cls.__name__}")
+        try:
+            arrays = load_arrays(path, record)
+            model = cls(**record["parameters"])
+            model.vocabulary_, model.label_names_ = load_names(path, record)
+            model.components_, model.weights_ = arrays["topics"].T, arrays["weights"]
+            model.alpha_, model.unigram_ = arrays["alpha"], arrays["unigram"]
+            model.n_features_in_, model.n_components_ = len(model.unigram_), len(model.weights_)
+            for name, attribute in _ERRORS.items():
+                setattr(model, attribute, arrays[name].T if name in arrays else None)
+            for name in (
+                "settings",
+                "n_documents",
+                "diagnostics",
+                "selection",
+                "timings",
+                "spent",
+                "fit_seconds",
+            ):
+                setattr(model, name + "_", record[name])
+            model.start_ = record["diagnostics"]["start"]
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise StoreError(
+                f"{Path(path) / 'model.json'}: not a whole model description: {error!r}"
+            ) from error
+        return model

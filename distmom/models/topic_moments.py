@@ -1,0 +1,425 @@
+"""Sums of the moments of topics that are kept: added to, taken from, merged, and fitted without the documents.
+
+Sums in one basis, over the same words, are plain additive arrays. Those of further documents, of another site
+or of documents that are to be forgotten are therefore found without touching the rest, and every way of adding
+them up gives what one pass over all of the documents would. They are kept in several parts of the documents,
+drawn by a hash of their positions, which tell how far sampling moves a topic.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import pairwise
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from distmom.corpus import Corpus, MemoryCorpus
+from distmom.engine import Engine, Observer, Selection, StoredColumns, Sums, open_engine, open_executor
+from distmom.engine.passes import fingerprint
+from distmom.errors import StoreError, UsageError
+from distmom.models.artifact import check_target, load_arrays, load_names, load_record, save_model
+from distmom.models.base import CorpusEstimator, check_bounds
+from distmom.models.core import Basis, CoreSettings, Words, basis_passes, basis_slabs, fit_basis
+from distmom.models.inputs import checked_rows
+from distmom.models.starts import CommittedMoments, check_topics, moment_words, topic_settings
+from distmom.models.tall import column_edges, to_columns
+
+#: share of the mass that must be left when a part is left out
+_LEAST_LEFT = 0.1
+
+
+@dataclass(frozen=True)
+class Source:
+    """Documents of one corpus, as their sums know them.
+
+    Attributes
+    ----------
+    name : str
+        Digest of the corpus.
+    sign : int
+        1, or -1 for documents that were taken away.
+    n_documents : int
+    document_frequency, word_frequency : ndarray of shape (n_words,)
+    parts : tuple of Sums
+        Sums of `distmom.moments.words.WordMomentsPass`, by parts of the documents.
+    """
+
+    name: str
+    sign: int
+    n_documents: int
+    document_frequency: np.ndarray
+    word_frequency: np.ndarray
+    parts: tuple[Sums, ...]
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What is known of documents that are not at hand; in place of a corpus where no pass is made."""
+
+    vocabulary: list[str]
+    settings: dict[str, Any]
+    n_documents: int
+    document_frequency: np.ndarray
+    word_frequency: np.ndarray
+    digest: str
+    shards: tuple[Any, ...] = ()
+
+    @property
+    def n_words(self) -> int:
+        """Number of words."""
+        return len(self.vocabulary)
+
+
+class TopicMoments(CorpusEstimator):
+    """Sums of the moments of a corpus, from which topic models are fitted without going back to it.
+
+    Parameters
+    ----------
+    n_components : int
+        Most topics that will be asked for.
+    n_parts : int
+        Parts of the documents whose sums are kept apart; each is one pass over its documents.
+    min_df, max_df, max_count, scale_words, weighting, n_oversamples, n_power_iter, precision, random_state
+        As in `SpectralLDA`.
+
+    Attributes
+    ----------
+    sources_ : tuple of Source
+    basis_ : ndarray of shape (n_moment_words, r)
+        Q, times the scale of the words.
+    n_documents_ : int
+    vocabulary_ : list of str
+    n_features_in_ : int
+
+    Notes
+    -----
+    ``a + b`` has the documents of both, ``a - b`` those of a without those of b; both must be in the same basis,
+    so that one is from `of` of the other.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from distmom.corpus import MemoryCorpus
+    >>> from distmom.models import SpectralLDA
+    >>> rng = np.random.default_rng(0)
+    >>> topics = rng.dirichlet(np.full(30, 0.1), 3)
+    >>> X = np.stack([rng.multinomial(60, rng.dirichlet([0.2] * 3) @ topics) for _ in range(900)])
+    >>> old = TopicMoments(3, max_df=1.0).fit(X[:600])
+    >>> both = old + old.of(MemoryCorpus(X[600:]))
+    >>> model = SpectralLDA(3, alpha0=0.6, start="tensor", n_polish=0).fit_moments(both)
+    >>> both.n_documents_, model.components_.shape, model.components_error_.shape
+    (900, (3, 30), (3, 30))
+    """
+
+    def __init__(
+        self,
+        n_components: int = 100,
+        *,
+        n_parts: int = 8,
+        min_df: float = 0.005,
+        max_df: float = 0.5,
+        max_count: int | None = 2,
+        scale_words: bool = True,
+        weighting: str = "tokens",
+        n_oversamples: int | None = None,
+        n_power_iter: int = 4,
+        precision: str = "single",
+        random_state: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.n_parts = n_parts
+        self.min_df = min_df
+        self.max_df = max_df
+        self.max_count = max_count
+        self.scale_words = scale_words
+        self.weighting = weighting
+        self.n_oversamples = n_oversamples
+        self.n_power_iter = n_power_iter
+        self.precision = precision
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> TopicMoments:
+        """Add up the moments of documents in memory, (n_documents, n_words) counts."""
+        return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicMoments")))
+
+    def check(self, corpus: Corpus | MemoryCorpus) -> None:
+        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
+        check_topics(self, corpus)
+        check_bounds(self, {"n_parts": 1})
+
+    @property
+    def settings(self) -> CoreSettings:
+        """How the sums are made."""
+        return topic_settings(self, self.n_components, "full")
+
+    def _fit(self, engine: Engine) -> None:
+        words, self.numbers_ = moment_words(
+            engine, self.n_components, self.min_df, self.max_df, self.scale_words
+        )
+        basis = fit_basis(engine, self.settings, words)
+        self.basis_ = np.array(to_columns(basis.matrix))
+        self.noise_ = basis.noise
+        self.scale_ = None if words.scale is None else np.array(words.scale.load())
+        self.vocabulary_ = list(engine.corpus.vocabulary)
+        self.settings_ = dict(engine.corpus.settings)
+        self.n_features_in_ = engine.corpus.n_words
+        self.sources_: tuple[Source, ...] = (self._collect(engine, words, basis),)
+
+    @property
+    def n_documents_(self) -> int:
+        """Documents that the sums are of."""
+        return sum(source.sign * source.n_documents for source in self.sources_)
+
+    def of(
+        self,
+        corpus: Corpus | MemoryCorpus,
+        *,
+        client: Any = None,
+        run: str | os.PathLike[str] | None = None,
+        memory_limit: int | None = None,
+        observer: Observer | None = None,
+    ) -> TopicMoments:
+        """Add up the moments of another corpus in the same basis, in one pass over each of its parts.
+
+        Parameters
+        ----------
+        corpus : Corpus or MemoryCorpus
+            With the same vocabulary.
+        client, run, memory_limit, observer
+            As in `fit_corpus`.
+
+        Raises
+        ------
+        UsageError
+            If the vocabulary differs.
+        """
+        check_is_fitted(self, "sources_")
+        if list(corpus.vocabulary) != self.vocabulary_:
+            raise UsageError(
+                f"the corpus has another vocabulary of {corpus.n_words} words; sums can be added over the same "
+                f"{self.n_features_in_} words alone"
+            )
+        with (
+            open_executor(client) as executor,
+            open_engine(corpus, run, executor, memory_limit, observer) as engine,
+        ):
+            words, basis = self.stored(engine)
+            other = copy(self)
+            other.sources_ = (self._collect(engine, words, basis),)
+            other.timings_ = [vars(t) for t in engine.timings]
+            other.spent_ = engine.spent
+        return other
+
+    def _collect(self, engine: Engine, words: Words, basis: Basis) -> Source:
+        corpus = engine.corpus
+        parts = []
+        for part in part_selections(self.n_parts, self.random_state):
+            pass_, _ = basis_passes(engine, self.settings, words, basis, part)
+            sums = engine.run(replace(pass_, mean=True, half=True)).sums
+            parts.append(Sums({name: np.array(value) for name, value in sums.items()}))
+        return Source(
+            corpus.digest, 1, corpus.n_documents, np.array(corpus.document_frequency),
+            np.array(corpus.word_frequency), tuple(parts),
+        )  # fmt: skip
+
+    def stored(self, engine: Engine) -> tuple[Words, Basis]:
+        """Store words and basis where an engine's passes read them."""
+        n_words, rank = self.basis_.shape
+        every = n_words == self.n_features_in_
+        vocabulary = None if every else engine.put(self.numbers_)
+        words = Words(n_words, vocabulary, None if self.scale_ is None else engine.put(self.scale_))
+        whole = StoredColumns((engine.put(self.basis_),))
+        passes = basis_passes(engine, self.settings, words, Basis(whole, rank, self.noise_), None)
+        edges = column_edges(rank, basis_slabs(passes[0], passes, engine.plan))
+        slabs = tuple(engine.put(np.ascontiguousarray(self.basis_[:, part])) for part in edges)
+        return words, Basis(StoredColumns(slabs), rank, self.noise_)
+
+    # As values
+
+    def __add__(self, other: TopicMoments) -> TopicMoments:
+        """Return the sums over the documents of both; UsageError if some are in both or bases differ."""
+        self._check_basis(other)
+        ours = {source.name: source for source in self.sources_}
+        for source in other.sources_:
+            here = ours.pop(source.name, None)
+            if here is None:
+                ours[source.name] = source
+            elif here.sign == source.sign:
+                raise UsageError(
+                    f"the documents of the corpus with digest {source.name[:12]} are in both sums"
+                )
+        return self._with(tuple(ours.values()))
+
+    def __sub__(self, other: TopicMoments) -> TopicMoments:
+        """Return the sums without the documents of the other; UsageError if there are more of them."""
+        found = self + other._with(tuple(replace(s, sign=-s.sign) for s in other.sources_))
+        if found.n_documents_ < 0:
+            raise UsageError(f"{-found.n_documents_} more documents are taken away than the sums are of")
+        return found
+
+    def _with(self, sources: tuple[Source, ...]) -> TopicMoments:
+        other = copy(self)
+        other.sources_ = sources
+        return other
+
+    def _check_basis(self, other: TopicMoments) -> None:
+        check_is_fitted(self, "sources_")
+        check_is_fitted(other, "sources_")
+        same = (
+            self.vocabulary_ == other.vocabulary_
+            and self.settings.kind == other.settings.kind
+            and np.array_equal(self.numbers_, other.numbers_)
+            and np.array_equal(self.basis_, other.basis_)
+        )
+        if not same:
+            raise UsageError(
+                "sums in different bases cannot be added: those of the second corpus must be made with the basis "
+                "of the first"
+            )
+
+    def total(self) -> Sums:
+        """Return the sums over all documents."""
+        return _signed_total(self.sources_)
+
+    def without_parts(self) -> Iterator[Sums]:
+        """Yield the sums over all documents but those of one part, for every part that was added.
+
+        Parts without which nothing would be left, or that have no moments themselves, are passed over.
+        """
+        total = self.total()
+        added = (part for source in self.sources_ if source.sign > 0 for part in source.parts)
+        for part in added:
+            mass = float(part["mass"][2])
+            if 0.0 < mass < (1.0 - _LEAST_LEFT) * float(total["mass"][2]):
+                yield Sums({name: value - part[name] for name, value in total.items()})
+
+    def totals(self) -> Totals:
+        """Return what is known of the documents apart from their moments."""
+        check_is_fitted(self, "sources_")
+        frequencies = {
+            name: sum(s.sign * getattr(s, name) for s in self.sources_)
+            + np.zeros(self.n_features_in_, np.int64)
+            for name in ("document_frequency", "word_frequency")
+        }
+        digest = fingerprint([(s.name, s.sign) for s in self.sources_])
+        return Totals(self.vocabulary_, self.settings_, self.n_documents_, **frequencies, digest=digest)
+
+    @contextmanager
+    def open(self) -> Iterator[tuple[Engine, CommittedMoments]]:
+        """Open an engine without documents, in which the moments of all documents are committed."""
+        with open_engine(self.totals()) as engine:  # type: ignore[arg-type]
+            words, basis = self.stored(engine)
+            committed = CommittedMoments(self.settings, words, basis, commit_sums(engine, self.total()))
+            yield engine, committed
+
+    # On disk
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the sums as a directory of arrays and JSON.
+
+        Raises
+        ------
+        UsageError
+            If the path exists, and is not a model or ``overwrite`` is not given.
+        """
+        check_is_fitted(self, "sources_")
+        check_target(Path(path).absolute(), overwrite)
+        arrays = {"basis": self.basis_, "numbers": self.numbers_}
+        if self.scale_ is not None:
+            arrays["scale"] = self.scale_
+        for i, source in enumerate(self.sources_):
+            for name in ("document_frequency", "word_frequency"):
+                arrays[f"sources/{i}/{name}"] = getattr(source, name)
+            for j, part in enumerate(source.parts):
+                arrays |= {f"sources/{i}/{j}/{name}": np.asarray(value) for name, value in part.items()}
+        record = {
+            "model": type(self).__name__,
+            "parameters": self.get_params(),
+            "settings": self.settings_,
+            "noise": self.noise_,
+            "n_documents": self.n_documents_,
+            "sources": [
+                {"name": s.name, "sign": s.sign, "n_documents": s.n_documents, "n_parts": len(s.parts)}
+                for s in self.sources_
+            ],
+            "timings": self.timings_,
+            "spent": self.spent_,
+        }
+        save_model(path, record, arrays, self.vocabulary_, [], overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TopicMoments:
+        """Read sums; UsageError if there are none, StoreError if they are damaged."""
+        record = load_record(path)
+        if record.get("model") != cls.__name__:
+            raise UsageError(f"{path}: a model of class {record.get('model')}, expected {cls.__name__}")
+        try:
+            arrays = load_arrays(path, record)
+            moments = cls(**record["parameters"])
+            moments.vocabulary_, _ = load_names(path, record)
+            moments.n_features_in_ = len(moments.vocabulary_)
+            moments.settings_, moments.noise_ = record["settings"], record["noise"]
+            moments.timings_, moments.spent_ = record["timings"], record["spent"]
+            moments.basis_, moments.numbers_ = arrays["basis"], arrays["numbers"]
+            moments.scale_ = arrays.get("scale")
+            moments.sources_ = tuple(
+                _loaded_source(entry, f"sources/{i}/", arrays) for i, entry in enumerate(record["sources"])
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise StoreError(
+                f"{Path(path) / 'model.json'}: not a whole description of moments: {error!r}"
+            ) from error
+        return moments
+
+
+def part_selections(n_parts: int, seed: int) -> list[Selection | None]:
+    """Cut the documents into parts; every document is in one of them."""
+    if n_parts == 1:
+        return [None]
+    edges = [i / n_parts for i in range(n_parts + 1)]
+    # The difference of two edges, the larger at most twice the smaller or the smaller zero, is exact.
+    return [Selection(high - low, heldout=True, seed=seed, offset=low) for low, high in pairwise(edges)]
+
+
+def commit_sums(engine: Engine, sums: Sums) -> str:
+    """Commit sums as those of a pass over the words' moments, and return their directory."""
+    key = fingerprint({name: np.asarray(value) for name, value in sums.items()})
+    engine.directory.commit_pass("moments", key, sums, {})
+    return str(engine.directory.pass_path("moments", key))
+
+
+def _signed_total(sources: tuple[Source, ...]) -> Sums:
+    signed = (
+        Sums({name: source.sign * np.asarray(value) for name, value in part.items()})
+        for source in sources
+        for part in source.parts
+    )
+    return reduce(add, signed)
+
+
+def _loaded_source(entry: dict[str, Any], prefix: str, arrays: dict[str, np.ndarray]) -> Source:
+    parts = tuple(
+        Sums(
+            {
+                name.removeprefix(f"{prefix}{j}/"): value
+                for name, value in arrays.items()
+                if name.startswith(f"{prefix}{j}/")
+            }
+        )
+        for j in range(entry["n_parts"])
+    )
+    return Source(
+        entry["name"], entry["sign"], entry["n_documents"], arrays[f"{prefix}document_frequency"],
+        arrays[f"{prefix}word_frequency"], parts,
+    )  # fmt: skip

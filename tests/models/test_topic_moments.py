@@ -1,0 +1,285 @@
+"""Moments that are kept: added, taken away, fitted again, and what their parts say of errors."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from helpers import WeightedCorpus
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import vstack
+
+from distmom.corpus import MemoryCorpus
+from distmom.engine import PassDone, open_executor
+from distmom.errors import StoreError, UsageError
+from distmom.models import AnchorTopics, SingleTopic, SpectralLDA, TopicMoments, load_model
+from distmom.models.jackknife import Jackknife
+from distmom.models.planning import plan_fit
+from distmom.models.rank import count_replicated
+from distmom.models.topic_moments import part_selections
+from distmom.simulate.topics import TopicPopulation
+
+ALL_WORDS = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "precision": "double"}
+PURE = {"start": "tensor", "n_polish": 0}
+
+
+def sample(n, d=60, k=3, length=40, seed=0):
+    rng = np.random.default_rng(seed)
+    population = TopicPopulation(np.full(k, 0.2), rng.dirichlet(np.full(d, 0.1), k).T)
+    counts, _ = population.sample(n, length, seed=seed + 1)
+    return population, counts
+
+
+def summed(moments):
+    return {name: np.asarray(value) for name, value in moments.total().items()}
+
+
+def assert_same_sums(left, right):
+    """Equal up to rounding, which is relative to the largest number of each sum."""
+    left, right = summed(left), summed(right)
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        assert_allclose(value, right[name], atol=1e-12 * max(1.0, np.abs(value).max()), rtol=0, err_msg=name)
+
+
+def test_moments_of_parts_add_up_to_those_of_one_pass():
+    _, counts = sample(700)
+    one = TopicMoments(3, n_parts=1, **ALL_WORDS).fit(counts)
+    some = TopicMoments(3, n_parts=5, **ALL_WORDS).fit(counts)
+    assert len(some.sources_[0].parts) == 5
+    assert_array_equal(one.basis_, some.basis_)
+    assert_same_sums(one, some)
+
+
+def test_every_document_is_in_one_part():
+    for n in range(2, 41):
+        masks = [part.mask(0, 3000) for part in part_selections(n, 7)]
+        assert_array_equal(np.sum(masks, axis=0), 1)
+
+
+def test_exact_population_comes_back_from_kept_moments():
+    rng = np.random.default_rng(1)
+    population = TopicPopulation((0.3, 0.8, 0.5), rng.dirichlet(np.full(6, 0.5), 3).T)
+    drawn = [population.enumerate(n) for n in (3, 4)]
+    corpora = [WeightedCorpus(c.astype(int), None, w, shard_documents=40) for c, w in drawn]
+    counts, weights = vstack([c for c, _ in drawn]).astype(int), np.concatenate([w for _, w in drawn])
+    both = WeightedCorpus(counts, None, weights, shard_documents=40)
+    whole = TopicMoments(3, n_parts=2, n_oversamples=3, **ALL_WORDS).fit_corpus(both)
+    # The population of either length has the moments; each alone, both, and one taken out of both.
+    short, long = (whole.of(corpus) for corpus in corpora)
+    for moments in (whole, short, long, short + long, whole - long):
+        model = SpectralLDA(3, alpha0=1.6, **PURE).fit_moments(moments)
+        cost = np.abs(population.topics.T[:, None, :] - model.components_[None, :, :]).sum(axis=2)
+        of, found = linear_sum_assignment(cost)
+        assert cost[of, found].max() < 1e-9
+        assert_allclose(model.weights_[found], population.alpha / 1.6, atol=1e-9)
+        assert model.diagnostics_["proportions_disagreement"] < 1e-9
+
+
+def test_documents_are_added_and_taken_away():
+    _, counts = sample(900)
+    old, new, gone = counts[:500], counts[500:], counts[100:180]
+    kept = TopicMoments(3, **ALL_WORDS).fit(old)
+    both = kept + kept.of(MemoryCorpus(new))
+    assert both.n_documents_ == 900
+    assert_same_sums(both, kept.of(MemoryCorpus(counts)))
+    # Documents that are only a part of a corpus are taken out of its sums.
+    less = both - kept.of(MemoryCorpus(gone))
+    rest = vstack([counts[:100], counts[180:]])
+    assert less.n_documents_ == 820
+    assert_same_sums(less, kept.of(MemoryCorpus(rest)))
+    totals, expected = less.totals(), MemoryCorpus(rest)
+    assert_array_equal(totals.document_frequency, expected.document_frequency)
+    assert_array_equal(totals.word_frequency, expected.word_frequency)
+    # A corpus that was added and taken away leaves nothing behind.
+    again = both - kept.of(MemoryCorpus(new))
+    assert [s.name for s in again.sources_] == [s.name for s in kept.sources_]
+    for name, value in summed(again).items():
+        assert_array_equal(value, summed(kept)[name])
+
+
+def test_two_sites_merge_to_what_one_would_have_found():
+    population, counts = sample(6000, d=80, k=4)
+    here = TopicMoments(4, **ALL_WORDS).fit(counts[:3000])
+    there = here.of(MemoryCorpus(counts[3000:]))
+    model = SpectralLDA(4, alpha0=0.8, **PURE).fit_moments(here + there)
+    whole = SpectralLDA(4, alpha0=0.8, **PURE, **ALL_WORDS).fit(counts)
+    order = linear_sum_assignment(-np.sqrt(whole.components_) @ np.sqrt(model.components_).T)[1]
+    # The basis is that of one half; what is left of the topics outside of it comes back by ``M2 Q``.
+    assert np.abs(whole.components_ - model.components_[order]).sum(axis=1).max() < 0.01
+    assert_allclose(whole.weights_, model.weights_[order], atol=0.005)
+    cost = np.abs(population.topics.T[:, None] - model.components_[None]).sum(axis=2)
+    assert cost[linear_sum_assignment(cost)].max() < 0.12
+
+
+def test_what_cannot_be_added_is_refused():
+    _, counts = sample(400)
+    kept = TopicMoments(3, **ALL_WORDS).fit(counts)
+    with pytest.raises(UsageError, match="are in both sums"):
+        kept + kept
+    with pytest.raises(UsageError, match="different bases"):
+        kept + TopicMoments(3, random_state=1, **ALL_WORDS).fit(counts[:300])
+    with pytest.raises(UsageError, match="another vocabulary of 59 words"):
+        kept.of(MemoryCorpus(counts[:, 1:]))
+    with pytest.raises(UsageError, match="100 more documents are taken away"):
+        kept.of(MemoryCorpus(counts[:100])) - kept.of(MemoryCorpus(counts[100:300]))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (SpectralLDA("auto", alpha0=1.0, **PURE), "n_components: expected a number, got 'auto'"),
+        (SpectralLDA(3, start="tensor", n_polish=0), "expected a number and one start"),
+        (SpectralLDA(3, alpha0=1.0, start="tensor"), "n_polish: expected 0, got 4"),
+        (SpectralLDA(4, alpha0=1.0, **PURE), "expected at most 3, for which the moments were made, got 4"),
+    ],
+)
+def test_what_needs_documents_is_refused(model, message):
+    _, counts = sample(300)
+    kept = TopicMoments(3, **ALL_WORDS).fit(counts)
+    with pytest.raises(UsageError, match=message):
+        model.fit_moments(kept)
+
+
+@pytest.mark.parametrize("kind", [SingleTopic, AnchorTopics])
+def test_other_models_take_kept_moments(kind):
+    _, counts = sample(3000, k=3)
+    model = kind(3, n_polish=0, **ALL_WORDS)
+    kept = TopicMoments(5, n_parts=4, n_oversamples=28, **ALL_WORDS).fit(counts)
+    fitted = model.fit_moments(kept)
+    alone = kind(3, n_polish=0, n_oversamples=30, **ALL_WORDS).fit(counts)
+    order = linear_sum_assignment(-np.sqrt(alone.components_) @ np.sqrt(fitted.components_).T)[1]
+    assert np.abs(alone.components_ - fitted.components_[order]).sum(axis=1).max() < 1e-3
+    assert fitted.transform(counts[:5]).shape == (5, 3)
+
+
+def test_standard_errors_are_as_large_as_the_errors():
+    """Errors over standard errors have a spread of about one, over topics, words and seeds."""
+    ratios, shares = [], []
+    for seed in range(4):
+        population, counts = sample(6000, d=200, k=5, seed=seed)
+        kept = TopicMoments(5, n_parts=8, **ALL_WORDS).fit(counts)
+        model = SpectralLDA(5, alpha0=1.0, **PURE).fit_moments(kept)
+        truth = population.topics.T
+        of, found = linear_sum_assignment(-np.sqrt(truth) @ np.sqrt(model.components_).T)
+        frequent = truth[of] > 5e-3
+        error = model.components_[found] - truth[of]
+        ratios.append(error[frequent] / model.components_error_[found][frequent])
+        shares.append((model.weights_[found] - 0.2) / model.weights_error_[found])
+    # With eight parts the ratio has the law of Student's t with seven degrees, of deviation 1.18.
+    assert 0.8 < np.concatenate(ratios).std() < 1.6
+    assert 0.5 < np.sqrt(np.mean(np.square(shares))) < 2.0
+
+
+def test_jackknife_is_the_formula():
+    rng = np.random.default_rng(0)
+    topics = np.eye(3) * 0.9 + 0.05
+    fits = [(topics + rng.uniform(0, 0.05, (3, 3)), rng.dirichlet(np.ones(3))) for _ in range(6)]
+    jackknife = Jackknife(topics, np.full(3, 1 / 3))
+    for (rows, shares), order in zip(fits, itertools.cycle(itertools.permutations(range(3))), strict=False):
+        # In whatever order the topics come.
+        jackknife.add(rows[list(order)], shares[list(order)])
+    errors, of_shares = jackknife.errors()
+    for found, values in ((errors, [f[0] for f in fits]), (of_shares, [f[1] for f in fits])):
+        expected = np.sqrt(5 / 6 * ((np.stack(values) - np.mean(values, axis=0)) ** 2).sum(axis=0))
+        assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_jackknife_with_one_fit_says_nothing():
+    jackknife = Jackknife(np.eye(2), np.full(2, 0.5))
+    assert jackknife.errors() == (None, None)
+    jackknife.add(np.eye(2), np.full(2, 0.5))
+    assert jackknife.errors() == (None, None)
+
+
+def test_a_topic_that_few_fits_have_has_no_error():
+    jackknife = Jackknife(np.eye(2), np.full(2, 0.5))
+    for _ in range(2):
+        jackknife.add(np.eye(2)[:1], np.array([0.4]))
+    errors, shares = jackknife.errors()
+    assert_array_equal(np.isnan(shares), [False, True])
+    assert_array_equal(np.isnan(errors).all(axis=1), [False, True])
+
+
+def test_moments_on_disk_are_whole(tmp_path):
+    _, counts = sample(500)
+    kept = TopicMoments(3, n_parts=3, **ALL_WORDS).fit(counts)
+    less = kept - kept.of(MemoryCorpus(counts[:50]))
+    less.save(tmp_path / "less")
+    found = TopicMoments.load(tmp_path / "less")
+    assert [s.sign for s in found.sources_] == [1, -1]
+    assert found.n_documents_ == 450
+    for name, value in summed(less).items():
+        assert_array_equal(value, summed(found)[name])
+    models = [SpectralLDA(3, alpha0=0.6, **PURE).fit_moments(m) for m in (less, found)]
+    assert_array_equal(models[0].components_, models[1].components_)
+    models[0].save(tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    assert_array_equal(loaded.components_error_, models[0].components_error_)
+    assert loaded.topics(3)[0]["weight_error"] == models[0].topics(3)[0]["weight_error"]
+    with pytest.raises(UsageError, match="moments, and no model"):
+        load_model(tmp_path / "less")
+    with pytest.raises(UsageError, match="a model of class SpectralLDA, expected TopicMoments"):
+        TopicMoments.load(tmp_path / "model")
+    with pytest.raises(UsageError, match="the model exists"):
+        kept.save(tmp_path / "less")
+    file = next(f for f in (tmp_path / "less" / "arrays.zarr").rglob("c/*") if f.is_file())
+    file.write_bytes(file.read_bytes()[:-1] + b"\0")
+    with pytest.raises(StoreError):
+        TopicMoments.load(tmp_path / "less")
+
+
+def test_a_cluster_finds_the_same_moments():
+    _, counts = sample(1500)
+    corpus = MemoryCorpus(counts, shard_documents=200)
+    kept = TopicMoments(3, n_parts=2, **ALL_WORDS).fit_corpus(corpus)
+    with open_executor(workers=2) as executor:
+        found = TopicMoments(3, n_parts=2, **ALL_WORDS).fit_corpus(corpus, client=executor)
+        more = found.of(corpus, client=executor)
+    for name, value in summed(kept).items():
+        assert_array_equal(value, summed(found)[name])
+        assert_array_equal(value, summed(more)[name])
+
+
+def test_planned_passes_are_made():
+    _, counts = sample(1500)
+    corpus = MemoryCorpus(counts, shard_documents=400)
+    model = SpectralLDA("auto", max_df=1.0, n_polish=2)
+    planned, made = Counter(), Counter()
+    for p in plan_fit(model, corpus):
+        planned[p.name] += p.n_scans
+    model.fit_corpus(corpus, observer=lambda event: made.update([event.name] * isinstance(event, PassDone)))
+    assert made == planned
+
+
+@pytest.mark.parametrize(("k", "n", "d"), [(2, 2000, 60), (5, 3000, 200), (12, 6000, 400)])
+def test_the_number_of_topics_is_found(k, n, d):
+    _, counts = sample(n, d=d, k=k, length=80, seed=k)
+    model = SpectralLDA("auto", max_df=1.0, max_count=None, n_polish=0).fit(counts)
+    assert model.n_components_ == len(model.components_) == k
+    spectrum, again = (model.diagnostics_[f"{x}_spectrum"] for x in ("half", "replicated"))
+    # Of a topic all comes back, and of noise next to nothing.
+    assert again[k - 1] > 0.7 * spectrum[k - 1]
+    assert again[k] < 0.2 * spectrum[k]
+
+
+def test_words_without_topics_make_one():
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(50, rng.dirichlet(np.ones(100)), 2000)
+    assert SpectralLDA("auto", max_df=1.0, max_count=None, n_polish=0).fit(counts).n_components_ == 1
+
+
+def test_a_background_topic_is_one_more():
+    _, counts = sample(2000, d=100, k=4, length=80)
+    model = SpectralLDA("auto", background=True, max_df=1.0, max_count=None, n_polish=1).fit(counts)
+    assert model.n_components_ == len(model.components_) == 5
+
+
+def test_at_least_one_and_at_most_all_come_back():
+    values = np.array([4.0, 3.0, 2.0, 1.0, -1.0])
+    assert count_replicated(values, np.array([4.0, 2.0, 0.5, -0.1, -2.0]), 4) == 2
+    # One that does not come back among others that do.
+    assert count_replicated(values, np.array([4.0, 0.5, 2.0, -0.1, -2.0]), 4) == 3
+    assert count_replicated(values, values, 2) == 2
+    assert count_replicated(values, -values, 4) == 1
