@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from distmom.models.multilabel import MultiLabelMoM
     from distmom.models.search import TopicSearch
     from distmom.models.topic_moments import TopicMoments
-    from distmom.models.topics import AnchorTopics, SingleTopic, SpectralLDA
+    from distmom.models.topics import AnchorTopics, IndependentTopics, SingleTopic, SpectralLDA
 
 __all__ = [
     "HEADS",
     "MODELS",
     "AnchorTopics",
+    "IndependentTopics",
     "MultiLabelMoM",
     "Scorer",
     "SingleTopic",
@@ -35,12 +36,14 @@ MODELS = {
     "lda": "SpectralLDA",
     "single-topic": "SingleTopic",
     "anchors": "AnchorTopics",
+    "eca": "IndependentTopics",
 }
 _MODULES = {
     "MultiLabelMoM": "multilabel",
     "SpectralLDA": "topics",
     "SingleTopic": "topics",
     "AnchorTopics": "topics",
+    "IndependentTopics": "topics",
     "TopicMoments": "topic_moments",
     "TopicSearch": "search",
 }

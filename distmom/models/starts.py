@@ -8,7 +8,8 @@ of alpha0 is applied to the small moments, and anchor words need the second alon
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +44,7 @@ class Start:
     Attributes
     ----------
     name : str
-        "tensor" with its alpha0, or "anchors".
+        "tensor" with its alpha0, "anchors" or "factors".
     topics : StoredColumns
         (d, k), columns sum to one; zero at words that the moments do not see.
     proportions : ndarray of shape (k,)
@@ -93,7 +94,14 @@ def topic_settings(model: Any, k: int, third_moment: str) -> CoreSettings:
     )
 
 
-def check_topics(model: Any, corpus: Corpus | MemoryCorpus, n_least: int = 1, *, autos: bool = False) -> None:
+def check_topics(
+    model: Any,
+    corpus: Corpus | MemoryCorpus,
+    n_least: int = 1,
+    *,
+    autos: bool = False,
+    weightings: Sequence[str] = WEIGHTINGS,
+) -> None:
     """Refuse parameters of the moments that are wrong or do not go with a corpus; UsageError.
 
     Parameters
@@ -104,8 +112,10 @@ def check_topics(model: Any, corpus: Corpus | MemoryCorpus, n_least: int = 1, *,
         Fewest topics.
     autos : bool
         The number of topics may be "auto".
+    weightings : sequence of str
+        Among which that of the model is.
     """
-    check_choices(model, {"weighting": WEIGHTINGS, "precision": ("single", "double")})
+    check_choices(model, {"weighting": weightings, "precision": ("single", "double")})
     check_bounds(model, {"max_count": 1, "n_power_iter": 0, "n_oversamples": 0})
     if not (autos and model.n_components == "auto"):
         check_bounds(model, {"n_components": n_least})
@@ -188,11 +198,17 @@ def fit_moments(
 
 
 def tensor_start(engine: Engine, moments: CommittedMoments, numbers: np.ndarray, alpha0: float) -> Start:
-    """Decompose the third moment at some alpha0 (tensor paper, theorem 3.5)."""
+    """Decompose the third moment at some alpha0 (tensor paper, theorem 3.5).
+
+    With infinite alpha0 moments are central, and what is found are independent factors, of which documents have
+    amounts in place of shares (ECA paper, algorithm 1): canonical columns, a topic times the standard deviation of
+    its amount, with the skewness of the amount as eigenvalue.
+    """
     settings = replace(moments.settings, alpha0=alpha0)
     core = find_components(engine, settings, moments.basis, (moments.directory,), None)
-    unwhiten = topic_factor(alpha0) * (core.B @ (core.V * core.eigenvalues))
-    shares = proportions(core.eigenvalues, alpha0)
+    independent = math.isinf(alpha0)
+    sizes = np.ones_like(core.eigenvalues) if independent else topic_factor(alpha0) * core.eigenvalues
+    unwhiten = core.B @ (core.V * sizes)
 
     sums, _ = load_sums(moments.directory)
     scale = moments.words.scale
@@ -203,7 +219,7 @@ def tensor_start(engine: Engine, moments: CommittedMoments, numbers: np.ndarray,
         return np.asarray(plain @ unwhiten)
 
     a, _, _ = shifts(alpha0)
-    whiten = topic_factor(alpha0) * (core.W @ (core.V * core.eigenvalues))
+    whiten = core.W @ (core.V * sizes)
 
     def free_rows(stored: np.ndarray, part: slice) -> np.ndarray:
         # M2 QW in place of Q Q'M2 QW: documents that the basis was not made of may have topics outside of it, and
@@ -211,25 +227,28 @@ def tensor_start(engine: Engine, moments: CommittedMoments, numbers: np.ndarray,
         mean1, m1 = (np.asarray(sums[name]) / float(sums["mass"][0]) for name in ("mean", "m1"))
         return np.asarray((half_rows(sums, part, stored) - a * np.outer(mean1[part], m1)) @ whiten)
 
-    topics, negative = _store_topics(
+    topics, masses, negative = _store_topics(
         engine, moments, numbers, free_rows if "half" in sums else rows, unwhiten.shape[1]
     )
+    diagnostics = {
+        **core.diagnostics,
+        **core.lengths,
+        "spectrum": [float(x) for x in core.spectrum],
+        "negative_mass": [float(x) for x in negative],
+    }
+    if independent:
+        # The mean amount of a factor times what it brings of words.
+        shares = np.maximum(core.mean, 0.0) * masses
+        diagnostics["skewness"] = [float(x) for x in core.eigenvalues]
+    else:
+        shares = proportions(core.eigenvalues, alpha0)
+        of_mean = proportions_of_mean(core.mean, core.eigenvalues, alpha0)
+        diagnostics["sum_proportions"] = float(shares.sum())
+        diagnostics["proportions_disagreement"] = float(np.abs(shares - of_mean).max())
     total = float(shares.sum())
-    of_mean = proportions_of_mean(core.mean, core.eigenvalues, alpha0)
-    return Start(
-        f"tensor-{alpha0:g}",
-        topics,
-        shares / total if total > 0 else np.full(len(shares), 1.0 / len(shares)),
-        alpha0,
-        {
-            **core.diagnostics,
-            **core.lengths,
-            "spectrum": [float(x) for x in core.spectrum],
-            "sum_proportions": total,
-            "proportions_disagreement": float(np.abs(shares - of_mean).max()),
-            "negative_mass": [float(x) for x in negative],
-        },
-    )
+    shares = shares / total if total > 0 else np.full(len(shares), 1.0 / len(shares))
+    name = "factors" if independent else f"tensor-{alpha0:g}"
+    return Start(name, topics, shares, None if independent else alpha0, diagnostics)
 
 
 def anchor_start(
@@ -273,7 +292,7 @@ def anchor_start(
     def of_rows(stored: np.ndarray, part: slice) -> np.ndarray:
         return np.asarray(joint[part])
 
-    topics, _ = _store_topics(engine, moments, numbers, of_rows, settings.n_states)
+    topics, _, _ = _store_topics(engine, moments, numbers, of_rows, settings.n_states)
     return Start(
         "anchors",
         topics,
@@ -289,7 +308,7 @@ def _store_topics(
     numbers: np.ndarray,
     rows_of: Callable[[np.ndarray, slice], np.ndarray],
     k: int,
-) -> tuple[StoredColumns, np.ndarray]:
+) -> tuple[StoredColumns, np.ndarray, np.ndarray]:
     """Store topics over all words, negative entries clipped and columns scaled to sum to one.
 
     Parameters
@@ -300,6 +319,8 @@ def _store_topics(
     Returns
     -------
     topics : StoredColumns
+    masses : ndarray of shape (k,)
+        What the columns summed to.
     negative : ndarray of shape (k,)
         Share of every topic's absolute mass that was negative.
     """
@@ -326,4 +347,4 @@ def _store_topics(
             writer.append(whole)
             done = upto
     release_maps()
-    return StoredColumns((writer.stored,)), negative / np.maximum(positive + negative, 1e-300)
+    return StoredColumns((writer.stored,)), positive, negative / np.maximum(positive + negative, 1e-300)

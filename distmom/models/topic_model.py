@@ -43,6 +43,7 @@ from distmom.models.starts import (
 )
 from distmom.models.tall import to_columns
 from distmom.models.topic_moments import TopicMoments, commit_sums
+from distmom.moments.weighting import WEIGHTINGS
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,9 @@ class TopicModel(FittedTopics):
     polish: str = "em"
     decomposition: str = "joint"
     decompose_on: str = "client"
+    #: starts and weightings that a model of this kind may have
+    starts: tuple[str, ...] = STARTS
+    weightings: tuple[str, ...] = WEIGHTINGS
 
     def fit(self, X: Any, y: Any = None) -> TopicModel:
         """Fit arrays in memory.
@@ -100,10 +104,15 @@ class TopicModel(FittedTopics):
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
         """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
-        check_topics(self, corpus, 1 + int(self.background), autos=True)
+        check_topics(self, corpus, 1 + int(self.background), autos=True, weightings=self.weightings)
         check_choices(
             self,
-            {"start": STARTS, "decomposition": METHODS, "polish": POLISHES, "decompose_on": DECOMPOSE_ON},
+            {
+                "start": self.starts,
+                "decomposition": METHODS,
+                "polish": POLISHES,
+                "decompose_on": DECOMPOSE_ON,
+            },
         )
         check_bounds(self, {"n_polish": 0})
         if not self.eta > 0.0:
@@ -198,7 +207,7 @@ class TopicModel(FittedTopics):
         self.n_components_ = self.most_components(engine.corpus)
         if self.n_components != "auto":
             return None
-        settings = rank_settings(topic_settings(self, 1, "none"), words.n_words)
+        settings = rank_settings(self.core_settings(self.n_components_), words.n_words)
         rank = find_rank(engine, settings, words)
         self.n_components_ = rank.n_components + int(self.background)
         return rank
@@ -268,6 +277,8 @@ class TopicModel(FittedTopics):
             wrong = "alpha0, start: expected a number and one start, got a choice"
         elif self.n_polish:
             wrong = f"n_polish: expected 0, got {self.n_polish}"
+        elif self.start == "factors":
+            wrong = "the moments of independent factors are others than those kept"
         if wrong is not None:
             raise UsageError(f"{wrong}; without documents none can be made")
         most = self.most_components(moments.totals()) - int(self.background)  # type: ignore[arg-type]
@@ -278,7 +289,9 @@ class TopicModel(FittedTopics):
             )
 
     def trials(self) -> list[float | None]:
-        """Return the starts to be tried: an alpha0 of the tensor, or None for anchor words."""
+        """Return the starts to be tried: an alpha0 of the tensor, infinite for factors, None for anchors."""
+        if self.start == "factors":
+            return [math.inf]
         tensors: list[float | None] = [] if self.start == "anchors" else list(self._alpha0s())
         return tensors if self.start == "tensor" else [*tensors, None]
 

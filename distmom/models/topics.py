@@ -238,3 +238,73 @@ class AnchorTopics(TopicModel):
         self.n_power_iter = n_power_iter
         self.precision = precision
         self.random_state = random_state
+
+
+class IndependentTopics(TopicModel):
+    """Topics that documents have in independent amounts, by central moments and a few passes of polish.
+
+    A document has an amount of every topic, independent of each other and not symmetric about their means, and the
+    count of every word is Poisson distributed about ``sum_i amount_i topic_i``. Amounts that follow Gamma
+    distributions of one scale make up the documents of `SpectralLDA`, with lengths of a law of their own; here no
+    law is assumed, and no alpha0 is to be known.
+
+    Parameters
+    ----------
+    n_components : int or "auto"
+        Topics, as in `SpectralLDA`.
+    n_polish : int
+        Passes of polish; 0 leaves the topics as the moments have them, zero at words that they do not see.
+    polish, min_df, max_df, scale_words, eta, decomposition, n_oversamples, n_power_iter
+        As in `SpectralLDA`.
+    precision, decompose_on, random_state
+        As in `SpectralLDA`.
+
+    Attributes
+    ----------
+    n_components_, components_, weights_, alpha_, vocabulary_, n_features_in_
+        As in `SpectralLDA`.
+    diagnostics_ : dict
+        ``skewness`` is that of the amounts.
+
+    Notes
+    -----
+    Factorial moments of counts, ``E[c c' - diag c]`` and so on, are those of the amounts (Anandkumar, Foster, Hsu,
+    Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation", section 3.1 and algorithm 1).
+    """
+
+    start = "factors"
+    starts = ("factors",)
+    weighting = "counts"
+    weightings = ("counts",)
+    max_count = None
+
+    def __init__(
+        self,
+        n_components: int | str = 100,
+        *,
+        n_polish: int = 4,
+        polish: str = "em",
+        min_df: float = 0.005,
+        max_df: float = 0.5,
+        scale_words: bool = True,
+        eta: float = ETA,
+        decomposition: str = "joint",
+        n_oversamples: int | None = None,
+        n_power_iter: int = 4,
+        precision: str = "single",
+        decompose_on: str = "scheduler",
+        random_state: int = 0,
+    ) -> None:
+        self.n_components = n_components
+        self.n_polish = n_polish
+        self.polish = polish
+        self.min_df = min_df
+        self.max_df = max_df
+        self.scale_words = scale_words
+        self.eta = eta
+        self.decomposition = decomposition
+        self.n_oversamples = n_oversamples
+        self.n_power_iter = n_power_iter
+        self.precision = precision
+        self.decompose_on = decompose_on
+        self.random_state = random_state

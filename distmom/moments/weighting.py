@@ -12,6 +12,8 @@ pooled     ``f_o(n)``: every tuple counts the same (multi-label paper, equations
 document   1: every document counts the same
 length     ``(n / (n + c))^2`` with c the mean length: long documents up to a bound
 tokens     n: every position counts the same
+counts     ``f_o(n)``, and every document brings the mass 1: factorial moments of the
+           counts themselves (documents of independent Poisson counts)
 ========== ==========================================================================
 """
 
@@ -25,6 +27,7 @@ from scipy.sparse import csr_array
 from distmom.errors import UsageError
 
 MOMENTS = ("paper", "distinct")
+#: of moments that are means over positions
 WEIGHTINGS = ("pooled", "document", "length", "tokens")
 
 
@@ -35,7 +38,7 @@ class MomentKind:
     Attributes
     ----------
     moments : {"paper", "distinct"}
-    weighting : {"pooled", "document", "length", "tokens"}
+    weighting : {"pooled", "document", "length", "tokens", "counts"}
     binary : bool
         Words are present or absent; otherwise counts are used.
     length_scale : float
@@ -53,7 +56,7 @@ class MomentKind:
     def __post_init__(self) -> None:
         if self.moments not in MOMENTS:
             raise UsageError(f"moments: expected one of {', '.join(MOMENTS)}, got {self.moments!r}")
-        if self.weighting not in WEIGHTINGS:
+        if self.weighting not in (*WEIGHTINGS, "counts"):
             raise UsageError(f"weighting: expected one of {', '.join(WEIGHTINGS)}, got {self.weighting!r}")
 
     @property
@@ -115,6 +118,8 @@ def document_weights(
     tuples = {1: n, 2: n * (n - step), 3: n * (n - step) * (n - 2 * step)}
 
     def weigh(count: np.ndarray) -> tuple[np.ndarray, float]:
+        if kind.weighting == "counts":
+            return own, float(own.sum())
         usable = count > 0
         if kind.weighting == "pooled":
             omega = count

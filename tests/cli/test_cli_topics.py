@@ -192,6 +192,32 @@ def test_moments_are_kept_added_and_fitted(place, run, tmp_path):
     assert run("fit", moments, tmp_path / "m", "-k", 3, "--model", "lda")[0] == 4
 
 
+def test_topics_of_independent_amounts(run, tmp_path):
+    """Themes come in amounts of their own, so that lengths vary."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for amounts in rng.gamma(0.5, 16.0, (1500, 3)):
+        words = [
+            w
+            for theme, n in zip(WORDS.values(), rng.poisson(amounts), strict=True)
+            for w in rng.choice(theme, n)
+        ]
+        lines.append(f"x\t{' '.join(words)}\n")
+    (tmp_path / "train.tsv").write_text("".join(lines))
+    assert run("ingest", tmp_path / "train.tsv", tmp_path / "corpus", *LOCAL)[0] == 0
+    options = ("-k", 3, "--model", "eca", "--max-df", 1)
+    assert run("fit", tmp_path / "corpus", tmp_path / "model", *options, *LOCAL)[0] == 0
+    code, out, _ = run("topics", tmp_path / "model", "--top", 5, "--json")
+    found = {frozenset(word for word, _ in topic["words"]) for topic in json.loads(out)["topics"]}
+    assert found == {frozenset(words) for words in WORDS.values()}
+    code, out, _ = run("evaluate", tmp_path / "model", tmp_path / "corpus", "--json", *LOCAL)
+    assert 5 < json.loads(out)["perplexity"] < 12
+    for option, value in (("--alpha0", 1), ("--max-count", 2), ("--weighting", "tokens")):
+        code, _, err = run("fit", tmp_path / "corpus", tmp_path / "m", *options, option, value, *LOCAL)
+        assert code == 2
+        assert f"{option}: not an option of --model eca" in err
+
+
 def test_the_number_of_topics_may_be_found(place, run, tmp_path):
     code, _, _ = run(
         "fit", place / "corpus", tmp_path / "m", "-k", "auto", "--model", "lda", "--max-df", 1, *LOCAL

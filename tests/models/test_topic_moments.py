@@ -13,7 +13,7 @@ from scipy.sparse import vstack
 from distmom.corpus import MemoryCorpus
 from distmom.engine import PassDone, open_executor
 from distmom.errors import StoreError, UsageError
-from distmom.models import AnchorTopics, SingleTopic, SpectralLDA, TopicMoments, load_model
+from distmom.models import AnchorTopics, IndependentTopics, SingleTopic, SpectralLDA, TopicMoments, load_model
 from distmom.models.jackknife import Jackknife
 from distmom.models.planning import plan_fit
 from distmom.models.rank import count_replicated
@@ -132,6 +132,7 @@ def test_what_cannot_be_added_is_refused():
         (SpectralLDA("auto", alpha0=1.0, **PURE), "n_components: expected a number, got 'auto'"),
         (SpectralLDA(3, start="tensor", n_polish=0), "expected a number and one start"),
         (SpectralLDA(3, alpha0=1.0, start="tensor"), "n_polish: expected 0, got 4"),
+        (IndependentTopics(3, n_polish=0), "are others than those kept"),
         (SpectralLDA(4, alpha0=1.0, **PURE), "expected at most 3, for which the moments were made, got 4"),
     ],
 )

@@ -1,4 +1,5 @@
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,8 +12,15 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distmom.corpus import MemoryCorpus
 from distmom.engine import PassDone, open_executor
-from distmom.errors import InputError, StoreError, UsageError
-from distmom.models import AnchorTopics, SingleTopic, SpectralLDA, load_model, topic_model
+from distmom.errors import InputError, NumericalError, StoreError, UsageError
+from distmom.models import (
+    AnchorTopics,
+    IndependentTopics,
+    SingleTopic,
+    SpectralLDA,
+    load_model,
+    topic_model,
+)
 from distmom.models.planning import plan_fit
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
@@ -121,6 +129,68 @@ def test_errors_fall_with_the_root_of_the_number_of_documents():
         errors.append(np.median(found))
     slope = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
     assert -0.7 < slope < -0.35
+
+
+def factorial_law(means):
+    """Probabilities of 0 to 3 with the first three factorial moments of Poisson laws, for means up to one."""
+    return np.stack(
+        [1 - means + means**2 / 2 - means**3 / 6, means - means**2 + means**3 / 2,
+         (means**2 - means**3) / 2, means**3 / 6], axis=-1,
+    )  # fmt: skip
+
+
+def independent_population(topics, odds, sizes):
+    """All documents of counts up to 3 about topics of which each is there, in some amount, or not."""
+    d, k = topics.shape
+    counts = np.array(list(product(range(4), repeat=d)))
+    weights = np.zeros(len(counts))
+    for there in product((0, 1), repeat=k):
+        chance = np.prod(np.where(there, odds, 1 - odds))
+        law = factorial_law(topics @ (there * sizes))
+        weights += chance * np.prod(law[np.arange(d), counts], axis=1)
+    return WeightedCorpus(counts, None, weights, shard_documents=300)
+
+
+@pytest.mark.parametrize("scale_words", [True, False])
+def test_exact_population_of_independent_amounts(scale_words):
+    rng = np.random.default_rng(3)
+    topics = rng.dirichlet(np.full(5, 0.7), 3).T
+    odds, sizes = np.array([0.2, 0.3, 0.15]), np.array([0.4, 0.3, 0.25])
+    corpus = independent_population(topics, odds, sizes)
+    assert corpus.row_weights.min() >= 0.0
+    exact = {"min_df": 0.0, "max_df": 1.0, "precision": "double", "scale_words": scale_words}
+    model = IndependentTopics(3, n_polish=0, n_oversamples=2, **exact).fit_corpus(corpus)
+    distance, order = matched(model.components_, topics.T)
+    assert distance < 1e-9
+    assert_allclose(model.weights_[order], odds * sizes / (odds * sizes).sum(), atol=1e-9)
+    skewness = (1 - 2 * odds) / np.sqrt(odds * (1 - odds))
+    assert_allclose(np.array(model.diagnostics_["skewness"])[order], skewness, atol=1e-8)
+
+
+def test_counts_that_vary_less_than_poisson_counts_have_no_amounts():
+    counts = np.full((50, 4), 3)
+    with pytest.raises(NumericalError, match="no number of components can be learned"):
+        IndependentTopics(2, min_df=0.0, max_df=1.0).fit(counts)
+
+
+def test_errors_of_independent_amounts_fall_likewise():
+    """Amounts of Gamma laws of several shapes, whose skewness is two over the root of the shape."""
+    sizes, errors, skewness = np.array([1000, 4000, 16000]), [], []
+    shapes = np.array([0.3, 0.5, 0.8, 1.0])
+    for n in sizes:
+        found = []
+        for seed in range(3):
+            rng = np.random.default_rng(seed)
+            topics = rng.dirichlet(np.full(80, 0.1), 4)
+            counts = rng.poisson(rng.gamma(shapes, 15.0, (n, 4)) @ topics)
+            model = IndependentTopics(4, n_polish=0, min_df=0.0, max_df=1.0).fit(counts)
+            distance, order = matched(model.components_, topics)
+            found.append(distance)
+            skewness.append(np.array(model.diagnostics_["skewness"])[order])
+        errors.append(np.median(found))
+    slope = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
+    assert -0.7 < slope < -0.3
+    assert_allclose(np.mean(skewness[-3:], axis=0), 2 / np.sqrt(shapes), rtol=0.15)
 
 
 def test_polish_improves_moments_and_shares_are_found():
