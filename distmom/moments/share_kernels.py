@@ -21,6 +21,8 @@ from distmom.compiled import compiled
 MAX_ITER, TOLERANCE = 20, 0.02
 #: the same where shares are the result
 FULL_ITER, FULL_TOLERANCE = 100, 1e-4
+#: counts of a topic in a document below which iteration goes on without it
+NO_COUNTS = 1e-3
 #: probability of a word that no topic has; a count over it is still a finite float32
 LEAST = 1e-30
 
@@ -82,7 +84,11 @@ def find_shares(
         widest = max(widest, indptr[i + 1] - indptr[i])
     by_word = np.empty((widest, k), topics.dtype)
     by_topic = np.empty((k, widest), topics.dtype)
+    # The topics that are left, and their columns of ``by_word``.
+    left = np.empty(k, np.int64)
+    narrow = np.empty((widest, k), topics.dtype)
     s = np.empty(widest, topics.dtype)
+    base = np.empty(widest, topics.dtype)
     found = np.empty(k, topics.dtype)
     keep, least = kind(1.0 - smoothing), kind(LEAST)
     for i in range(n):
@@ -108,29 +114,60 @@ def find_shares(
             for c in range(k):
                 theta[c] = alpha[c] / prior
             continue
+        n_left, columns, total = k, by_word, prior + length
+        for c in range(k):
+            left[c] = c
+        base[:size] = least
         for _ in range(n_iter):
-            s[:size] = least
-            for c in range(k):
-                weight = e[c]
+            s[:size] = base[:size]
+            for j in range(n_left):
+                weight = e[left[j]]
+                row = by_topic[left[j]]
                 for p in range(size):
-                    s[p] += weight * by_topic[c, p]
-            found[:] = 0.0
+                    s[p] += weight * row[p]
+            found[:n_left] = 0.0
             for p in range(size):
                 ratio = kind(data[start + p]) / s[p]
-                for c in range(k):
-                    found[c] += ratio * by_word[p, c]
-            total = 0.0
-            for c in range(k):
-                found[c] = alpha[c] + e[c] * found[c]
-                total += found[c]
+                for j in range(n_left):
+                    found[j] += ratio * columns[p, j]
+            n_kept, own = 0, 0.0
+            for j in range(n_left):
+                counts = e[left[j]] * found[j]
+                n_kept += counts >= NO_COUNTS
+                found[j] = alpha[left[j]] + counts
+                own += found[j]
+            if n_left == k:
+                total = own
             change = 0.0
-            for c in range(k):
-                value = found[c] / total
+            for j in range(n_left):
+                c = left[j]
+                value = found[j] / total
                 change += abs(value - theta[c])
                 theta[c] = value
-                e[c] = np.exp(_digamma(found[c]) - _digamma(total)) if variational else value
+                e[c] = np.exp(_digamma(found[j]) - _digamma(total)) if variational else value
             if change < tolerance:
-                break
+                if n_left == k:
+                    break
+                # Whether the others have come to have any is told by one more iteration over all.
+                n_left, columns = k, by_word
+                for c in range(k):
+                    left[c] = c
+                base[:size] = least
+            elif 2 * n_kept <= n_left:
+                # Topics of which the document has next to nothing are left at what they are.
+                at = 0
+                for j in range(n_left):
+                    c = left[j]
+                    if found[j] - alpha[c] >= NO_COUNTS:
+                        left[at] = c
+                        at += 1
+                    else:
+                        for p in range(size):
+                            base[p] += e[c] * by_topic[c, p]
+                n_left, columns = at, narrow
+                for p in range(size):
+                    for j in range(n_left):
+                        narrow[p, j] = by_word[p, left[j]]
 
 
 @compiled

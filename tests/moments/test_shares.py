@@ -60,6 +60,25 @@ def test_shares_are_those_of_the_plain_iteration(documents, variational, smoothi
     assert totals.sum() == pytest.approx(dense.sum())
 
 
+@pytest.mark.parametrize("variational", [False, True])
+def test_leaving_topics_out_changes_no_result(variational):
+    """Documents of two topics among forty, most of which iteration goes on without."""
+    rng = np.random.default_rng(4)
+    topics = rng.dirichlet(np.full(300, 0.05), 40).T
+    mixed = np.array([topics[:, rng.choice(40, 2, replace=False)] @ [0.7, 0.3] for _ in range(25)])
+    X = csr_array(np.array([rng.multinomial(80, p / p.sum()) for p in mixed]))
+    unigram, alpha = topics.mean(axis=1), np.full(40, 0.05)
+    shares, weights = np.full((25, 40), 1 / 40), np.empty((25, 40))
+    data = X.data.astype(float)
+    find_shares(
+        X.indptr, X.indices, data, topics, unigram, 0.01, alpha, variational, 3000, 1e-7, shares, weights
+    )
+    full = 0.99 * topics + 0.01 * unigram[:, None]
+    expected = np.array([plain_shares(x, full, alpha, variational, 3000) for x in X.toarray()])
+    assert_allclose(shares, expected, atol=1e-4)
+    assert_allclose(shares.sum(axis=1), 1.0, atol=1e-5)
+
+
 def test_single_precision_is_near_double(documents):
     X, topics, unigram = documents
     found = []
