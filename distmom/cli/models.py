@@ -100,6 +100,9 @@ def evaluate(
 
     fitted = load_model(model)
     if not hasattr(fitted, "scorer_"):
+        for option, value in (("--head", head), ("--auc-documents", auc_documents)):
+            if value is not None:
+                raise UsageError(f"{option}: {model} is a topic model, which ranks no labels")
         with (
             PassProgress(quiet=quiet) as progress,
             open_workers(workers, memory_limit, scheduler) as executor,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -17,6 +18,7 @@ from distmom.cli.options import (
     overwrite_option,
 )
 from distmom.cli.progress import PassProgress
+from distmom.cli.run import hold_moments
 from distmom.cli.shared import columns_of, open_source, open_workers, show, topic_line
 from distmom.corpus import open_corpus
 from distmom.errors import UsageError
@@ -47,7 +49,7 @@ def transform(
     \b
     Example: distmom transform model corpus out
     """
-    from distmom.predict.shares import transform_corpus
+    from distmom.predict import transform_corpus
 
     fitted = load_model(model)
     if hasattr(fitted, "scorer_"):
@@ -146,7 +148,9 @@ def search(
         raise UsageError("give --word, once or more, or --documents")
     opened = open_corpus(corpus)
     model = TopicSearch(n_components, alpha0=alpha0, min_df=min_df, max_df=max_df, random_state=seed)
+    model.check(opened)
     with (
+        nullcontext() if run_path is None else hold_moments(run_path),
         PassProgress(quiet=quiet) as progress,
         open_workers(workers, memory_limit, scheduler) as executor,
     ):

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -78,12 +78,17 @@ def write_report(
         If the metrics are not a mapping, or there is no directory to write into.
     """
     check_is_fitted(model, "scorer_")
+    write_page(out, metrics, lambda: render_report(model, metrics=metrics))
+
+
+def write_page(out: str | os.PathLike[str], metrics: Any, render: Callable[[], str]) -> None:
+    """Write a rendered page once metrics and destination are found to be right; UsageError otherwise."""
     if metrics is not None and not isinstance(metrics, Mapping):
         raise UsageError(f"metrics: expected names with numbers, got a {type(metrics).__name__}")
     target = Path(out)
     if not target.absolute().parent.is_dir():
         raise UsageError(f"{target}: there is no directory {target.absolute().parent}")
-    write_atomic(target, render_report(model, metrics=metrics).encode())
+    write_atomic(target, render().encode())
 
 
 def render_report(model: MultiLabelMoM, *, metrics: Mapping[str, Any] | None = None) -> str:

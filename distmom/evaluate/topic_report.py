@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from distmom.corpus.commit import write_atomic
-from distmom.errors import UsageError
 from distmom.evaluate.charts import bar_chart, disc_map, line_chart
-from distmom.evaluate.report import N_TOP, Row, cards, configuration, is_number, number, template
+from distmom.evaluate.report import N_TOP, Row, cards, configuration, is_number, number, template, write_page
 from distmom.models.topic_model import TopicModel
 
 _METRIC_NOTES = {
@@ -57,12 +54,7 @@ def write_topic_report(
         If the metrics are not a mapping, or there is no directory to write into.
     """
     check_is_fitted(model, "components_")
-    if metrics is not None and not isinstance(metrics, Mapping):
-        raise UsageError(f"metrics: expected names with numbers, got a {type(metrics).__name__}")
-    target = Path(out)
-    if not target.absolute().parent.is_dir():
-        raise UsageError(f"{target}: there is no directory {target.absolute().parent}")
-    write_atomic(target, render_topic_report(model, metrics=metrics).encode())
+    write_page(out, metrics, lambda: render_topic_report(model, metrics=metrics))
 
 
 def render_topic_report(model: TopicModel, *, metrics: Mapping[str, Any] | None = None) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +14,12 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.corpus.commit import put_directory, restore_replaced, write_atomic
+from distmom.corpus.commit import write_atomic
 from distmom.engine import Observer, Pass, Rows, Sums, SumSpec, open_engine, open_executor
-from distmom.errors import UsageError
 from distmom.models.reader import DocumentReader
 from distmom.models.topic_model import TopicModel
 from distmom.predict.aligned import align, unknown_words
+from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces, stored_corpus
 
 #: documents that are named for every topic
@@ -95,11 +93,12 @@ def transform_corpus(
 ) -> dict[str, Any]:
     """Write the shares of topics in every document of a corpus.
 
-    The output directory holds ``shares.zarr``, an array (n_documents, n_components) float32 whose rows sum to one,
-    in the order of the corpus, and ``topics.json`` with the mean share of every topic and the correlation of the
-    shares of every two topics over documents, and the documents with the largest share of every topic. Where the
-    documents have labels (a year, an author, a class), ``labels.tsv`` has a line a label: its name, its number of
-    documents, and the mean share of every topic in them.
+    The output directory holds ``shares.zarr``, an array (n_documents, k) float32 whose rows sum to one, in the
+    order of the corpus, k the topics that the model has, and ``topics.json`` with the mean share of every topic,
+    the correlation of the shares of every two topics over documents, and the `N_REPRESENTATIVES` documents with
+    the largest share of every topic. Where the corpus has labels (a year, an author, a class), `MAX_LABELS` at
+    most, ``labels.tsv`` has a line a label: its name, its number of documents, and the mean share of every topic
+    in them.
 
     Parameters
     ----------
@@ -118,26 +117,19 @@ def transform_corpus(
     -------
     dict
         ``n_documents``, ``n_empty`` (documents without any known word), ``n_unknown_words`` (occurrences of
-        words that the model does not know), ``mean_shares`` and ``out``.
+        words that the model does not know), ``mean_shares`` rounded to six digits, and ``out``.
 
     Raises
     ------
     UsageError
-        If the output exists.
+        If the method is unknown, or the output exists, and is not earlier shares or is not to be overwritten.
     """
-    target = Path(out).absolute()
-    restore_replaced(target)
-    if target.exists() and not (overwrite and (target / "shares.zarr").exists()):
-        raise UsageError(f"{target}: exists; choose another path, or overwrite earlier shares")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    aligned = in_pieces(align(corpus, model.vocabulary_, []))
-    temporary = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
-    temporary.mkdir()
     k = len(model.alpha_)
-    try:
+    with put_in_place(out, holds="shares.zarr", called="shares", overwrite=overwrite) as place:
+        aligned = in_pieces(align(corpus, model.vocabulary_, []))
         with (
             open_executor(client) as executor,
-            open_engine(aligned, temporary / "run", executor, memory_limit, observer) as engine,
+            open_engine(aligned, place.run, executor, memory_limit, observer) as engine,
         ):
             stored_corpus(engine)
             reader = model.reader(method).stored(engine.put)
@@ -145,9 +137,8 @@ def transform_corpus(
             pass_ = SharesPass(engine.corpus.n_words, reader=reader, n_topics=k, n_labels=n_labels)
             result = engine.run(pass_)
             n, stored = int(result.sums["n_documents"]), result.rows["shares"]
-            (temporary / "out").mkdir()
             array = zarr.create_array(
-                store=str(temporary / "out" / "shares.zarr"), shape=(n, k), dtype="float32",
+                store=str(place.out / "shares.zarr"), shape=(n, k), dtype="float32",
                 chunks=(max(1, min(n, (4 << 20) // (4 * k))), k), compressors=[ZstdCodec(level=1), Crc32cCodec()],
                 config={"write_empty_chunks": True},
             )  # fmt: skip
@@ -165,11 +156,8 @@ def transform_corpus(
                 "representatives": best.to_json(),
             }
             if n_labels:
-                _write_labels(temporary / "out" / "labels.tsv", aligned.label_names, result.sums)
-            write_atomic(temporary / "out" / "topics.json", json.dumps(summary, indent=1).encode())
-        put_directory(temporary / "out", target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+                _write_labels(place.out / "labels.tsv", aligned.label_names, result.sums)
+            write_atomic(place.out / "topics.json", json.dumps(summary, indent=1).encode())
     return {
         "n_documents": n,
         "n_empty": int(result.sums["n_empty"]),

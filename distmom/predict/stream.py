@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +13,13 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.corpus.commit import put_directory, restore_replaced
 from distmom.engine import Engine, Observer, Pass, PassResult, Rows, Sums, SumSpec, open_engine, open_executor
 from distmom.errors import UsageError
 from distmom.models.heads import Scorer
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.selection import stored_scorer
 from distmom.predict.aligned import align, unknown_words
+from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces, stored_corpus
 
 
@@ -99,28 +97,18 @@ def predict_corpus(
     UsageError
         If the output exists.
     """
-    target = Path(out).absolute()
     if top < 1:
         raise UsageError(f"top: expected at least 1, got {top}")
-    restore_replaced(target)
-    if target.exists() and not (overwrite and (target / "predictions.tsv").exists()):
-        raise UsageError(f"{target}: exists; choose another path, or overwrite earlier predictions")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    top = min(top, model.scorer_.n_labels)
-    aligned = in_pieces(align(corpus, model.vocabulary_, model.label_names_))
-    temporary = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
-    temporary.mkdir()
-    try:
+    with put_in_place(out, holds="predictions.tsv", called="predictions", overwrite=overwrite) as place:
+        top = min(top, model.scorer_.n_labels)
+        aligned = in_pieces(align(corpus, model.vocabulary_, model.label_names_))
         with (
             open_executor(client) as executor,
-            open_engine(aligned, temporary / "run", executor, memory_limit, observer) as engine,
+            open_engine(aligned, place.run, executor, memory_limit, observer) as engine,
         ):
             stored_corpus(engine)
             result = run_predictions(engine, model.scorer_, top)
-            _write(temporary / "out", result, len(aligned.shards), top, model.label_names_)
-        put_directory(temporary / "out", target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            _write(place.out, result, len(aligned.shards), top, model.label_names_)
     return {
         "n_documents": int(result.sums["n_documents"]),
         "n_empty": int(result.sums["n_empty"]),
@@ -135,7 +123,6 @@ def run_predictions(engine: Engine, scorer: Scorer, top: int) -> PassResult:
 
 
 def _write(out: Path, result: PassResult, n_shards: int, top: int, names: list[str]) -> None:
-    out.mkdir()
     n = int(result.sums["n_documents"])
     group = zarr.create_group(
         store=str(out / "predictions.zarr"),

@@ -8,6 +8,7 @@ import pytest
 import zarr
 
 from distmom.cli.main import main
+from distmom.corpus.commit import Lock
 from distmom.models import load_model
 
 WORDS = {
@@ -281,6 +282,42 @@ def test_one_topic_is_found_by_a_word_or_by_documents(place, run, tmp_path):
         code, _, err = run("search", place / "corpus", *arguments, *common)
         assert code == 2
         assert message in err
+
+
+def test_a_place_of_moments_is_neither_overrun_nor_shared(place, run, tmp_path):
+    search = ("search", place / "corpus", "--word", "cat", "-k", 3, "--max-df", 1, "--alpha0", 0.5, *LOCAL)
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "one.txt").write_text("x")
+    code, _, err = run(*search, "--run", tmp_path / "letters")
+    assert code == 2
+    assert "letters: exists and is not a run" in err
+    assert [path.name for path in (tmp_path / "letters").iterdir()] == ["one.txt"]
+    code, _, err = run(*search, "--run", tmp_path / "letters" / "one.txt")
+    assert code == 2
+    assert "expected a directory, got a file" in err
+    # What parameters forbid leaves no directory behind.
+    assert run(*search[:-4], "--min-df", 0.99, *LOCAL, "--run", tmp_path / "new")[0] == 2
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "held").mkdir()
+    with Lock(tmp_path / "held" / "lock"):
+        code, _, err = run(*search, "--run", tmp_path / "held")
+        assert code == 2
+        assert "is held by process" in err
+        assert [path.name for path in (tmp_path / "held").iterdir()] == ["lock"]
+    assert run(*search, "--run", tmp_path / "held")[0] == 0
+    assert not (tmp_path / "held" / "lock").exists()
+    # A run of a fit is a place of passes too, under the same lock.
+    run("fit", place / "corpus", tmp_path / "m", "-k", 3, "--model", "lda", "--run", tmp_path / "r", *LOCAL)
+    with Lock(tmp_path / "r" / "lock"):
+        assert run(*search, "--run", tmp_path / "r")[0] == 2
+    assert run(*search, "--run", tmp_path / "r")[0] == 0
+
+
+@pytest.mark.parametrize(("option", "value"), [("--head", "posterior"), ("--auc-documents", "10")])
+def test_options_of_labels_are_refused_for_topics(place, run, option, value):
+    code, _, err = run("evaluate", place / "lda", place / "test.tsv", option, value, *LOCAL)
+    assert code == 2
+    assert f"{option}: {place / 'lda'} is a topic model, which ranks no labels" in err
 
 
 def test_planted_topics_are_compared_with_their_truth(run, tmp_path):
