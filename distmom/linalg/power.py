@@ -140,7 +140,7 @@ def power_deflation(
         starts /= np.linalg.norm(starts, axis=0)
         ends = iterate(cube, starts, n_iter, _SETTLED)
         winner = int(cube.cubic_form(ends).argmax())
-        eigenvalue, u, fixed = _finish(cube, ends[:, winner], n_iter)
+        eigenvalue, u, fixed = climb(cube, ends[:, winner], n_iter)
         converged &= fixed
         vectors[:, component] = u
         found.append(eigenvalue)
@@ -193,7 +193,7 @@ def power_stopping(
             accepted = value > 0 and value >= max(bound, cube.slice_norm(end[:, 0]) / 1.05)
             if accepted or value > best_value:
                 best, best_value = end[:, 0], value
-        eigenvalue, u, fixed = _finish(cube, best, n_iter)
+        eigenvalue, u, fixed = climb(cube, best, n_iter)
         converged &= fixed and accepted
         vectors[:, component] = u
         found.append(eigenvalue)
@@ -202,8 +202,8 @@ def power_stopping(
     return np.array(found), vectors, history, converged
 
 
-def _finish(cube: PackedCube, u: Array, n_iter: int) -> tuple[float, Array, bool]:
-    """Update a winner further; return its value, the vector and whether it is fixed."""
+def climb(cube: PackedCube, u: Array, n_iter: int) -> tuple[float, Array, bool]:
+    """Update a unit vector until it is fixed, at most so often; return its value, the vector and whether it is."""
     u = iterate(cube, u[:, None], n_iter, _FIXED)
     value = float(cube.cubic_form(u)[0])
     moved = float(np.linalg.norm(_unit_columns(cube.contract_two(u), u) - u))

@@ -1,9 +1,9 @@
 """One topic from words or documents that are about it, without learning the others.
 
 Source: Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models" (JMLR 18, 2018), section 3.2. The
-moments of a corpus are added up once; every topic that is searched for then takes one small eigenvalue
-problem. Side information enters as its projection onto the basis of the moments, which leaves what it says of
-every topic as it is.
+moments of a corpus are added up and whitened once; every topic that is searched for then takes one small
+eigenvalue problem. Side information enters as its projection onto the basis of the moments, which leaves what it
+says of every topic as it is.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from distmom.engine import Engine, Selection, merge
 from distmom.engine.directory import load_sums
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg.search import SEARCHES, Found, search, whitened
+from distmom.linalg import Whitening
+from distmom.linalg.search import SEARCHES, Found, WhitenedMoments, search
 from distmom.models.base import CorpusEstimator, check_choices
 from distmom.models.core import basis_passes, fit_basis, whiten_moments
 from distmom.models.inputs import checked_rows
 from distmom.models.starts import check_topics, moment_words, topic_settings
-from distmom.moments.dirichlet import third_moment_slices
+from distmom.moments.dirichlet import corrected_slices
 from distmom.moments.words import WordMoments, word_moments
 
 
@@ -42,11 +43,12 @@ class FoundTopic:
     share : float
         Share of the topic in the corpus.
     gap : float
-        By how much the side information prefers this topic to the next one.
+        By how much the side information prefers this topic to the next one; negative where the method ended at
+        another topic than the one preferred.
     noise : float
         How far sampling moves what the side information says of a topic, from two halves of the corpus.
     preferences : ndarray of shape (k,)
-        What it says of every topic, falling.
+        What it says of this topic, then of the others, falling.
     negative_mass : float
         Share of the topic's absolute mass that was negative, and set to zero.
     """
@@ -73,8 +75,10 @@ class TopicSearch(CorpusEstimator):
         Topics that the corpus has, about: the rank of the moments.
     alpha0 : float
         Sum of the Dirichlet parameters of the topics; 0 means one topic a document.
-    method : {"whitening", "cancellation"}
-        Two ways to the same topic.
+    method : {"whitening", "cancellation", "fast-tpm", "tpm", "joint"}
+        The first two are ways to the same topic, without the others. ``fast-tpm`` is one run of the tensor power
+        method that starts from the side information. ``tpm`` finds all topics by the power method with restarts
+        and deflation, ``joint`` by joint diagonalisation, once for all searches, and takes the one preferred.
     min_df, max_df : float
         Shares of the documents that a word is in, for the moments to see it.
     max_count : int or None
@@ -96,6 +100,8 @@ class TopicSearch(CorpusEstimator):
     ----------
     spectrum_ : ndarray
         Eigenvalues of the second moment in the basis.
+    whitened_ : WhitenedMoments
+        What searches are made in (see `distmom.linalg.search`).
     vocabulary_ : list of str
     n_features_in_ : int
 
@@ -164,19 +170,25 @@ class TopicSearch(CorpusEstimator):
             halves.append(load_sums(engine.run(pass_).directory)[0])
         with threadpool_limits(limits=1):
             finish = partial(word_moments, kind=settings.kind, basis=basis.matrix)
-            self._moments, self._halves = finish(merge(halves)), [finish(half) for half in halves]
-            _, white = whiten_moments(self._moments, settings, basis.noise)
-        # A is alpha0 + 1 times M2, in the weights that sum to one.
-        factor = np.sqrt(self.alpha0 + 1.0)
-        self._white = replace(
-            white, W=white.W / factor, B=white.B * factor, eigenvalues=white.eigenvalues * factor**2
-        )
+            moments = finish(merge(halves))
+            _, white = whiten_moments(moments, settings, basis.noise)
+            # A is alpha0 + 1 times M2, in the weights that sum to one.
+            factor = np.sqrt(self.alpha0 + 1.0)
+            white = replace(
+                white, W=white.W / factor, B=white.B * factor, eigenvalues=white.eigenvalues * factor**2
+            )
+            slices = whitened_slices(white, moments, self.alpha0)
+            self.whitened_ = WhitenedMoments(white, moments.m1, slices, self.random_state)
+            first, second = (whitened_slices(white, finish(half), self.alpha0) for half in halves)
+            # The mean of two halves is off by half of their difference.
+            self._noise = replace(self.whitened_, slices=(first - second) / 2.0)
         self._stored = np.array(read_rows(basis.matrix, slice(0, words.n_words)), np.float64)
         scale = words.scale
         self._scale = np.ones((words.n_words, 1)) if scale is None else np.array(scale.load())
         self.vocabulary_ = list(corpus.vocabulary)
+        self._columns = {word: i for i, word in enumerate(self.vocabulary_)}
         self.n_features_in_ = corpus.n_words
-        self.spectrum_ = self._white.eigenvalues
+        self.spectrum_ = white.eigenvalues
 
     def search(
         self, words: Sequence[str | int] | None = None, documents: Any = None, *, force: bool = False
@@ -207,13 +219,48 @@ class TopicSearch(CorpusEstimator):
         check_is_fitted(self, "spectrum_")
         if (words is None) == (documents is None):
             raise UsageError("search: give words or documents")
-        along = self._of_words(words) if words is not None else self._of_documents(documents)
         with threadpool_limits(limits=1):
-            B = self._third(self._moments, along)
-            found = search(self.method, self._white, B, self._moments.m1)
-            first, second = (whitened(self._white, self._third(half, along)) for half in self._halves)
-            # The mean of two halves is off by half of their difference.
-            noise = float(np.linalg.norm(first - second, 2)) / 2.0
+            along = self._of_words(words) if words is not None else self._of_documents(documents)
+            return self._search(along, force)
+
+    def search_all(self, targets: Sequence[Any], *, force: bool = False) -> list[FoundTopic]:
+        """Find a topic for each of several targets, as separate calls of `search` would.
+
+        Parameters
+        ----------
+        targets : sequence
+            Each a sequence of words or column numbers, or documents as an array or sparse matrix of two
+            dimensions.
+        force : bool
+            Return a topic also where the side information does not tell which; `FoundTopic.informative` then
+            tells which are.
+
+        Returns
+        -------
+        list of FoundTopic
+
+        Raises
+        ------
+        UsageError, NumericalError
+            As `search`, with the number of the target, from 0.
+        """
+        check_is_fitted(self, "spectrum_")
+        found = []
+        with threadpool_limits(limits=1):
+            for i, target in enumerate(targets):
+                try:
+                    of_documents = getattr(target, "ndim", 1) == 2
+                    along = self._of_documents(target) if of_documents else self._of_words(target)
+                    found.append(self._search(along, force))
+                except (UsageError, NumericalError) as error:
+                    raise type(error)(f"target {i}: {error}") from error
+        return found
+
+    def _search(self, along: np.ndarray, force: bool) -> FoundTopic:
+        """Search for a vector in the basis."""
+        found = search(self.method, self.whitened_, along)
+        # The spectral norm of a symmetric matrix.
+        noise = float(np.abs(np.linalg.eigvalsh(self._noise.along(along))).max())
         topic = self._topic(found, noise)
         if not (force or topic.informative):
             raise NumericalError(
@@ -222,21 +269,15 @@ class TopicSearch(CorpusEstimator):
             )
         return topic
 
-    def _third(self, moments: WordMoments, along: np.ndarray) -> np.ndarray:
-        """Return ``sum p_i <mu_i, v> mu_i mu_i'`` in the basis, for v with these coordinates."""
-        assert moments.m3 is not None
-        slices = moments.m3 @ along[:, None]
-        corrected = third_moment_slices(moments.m1, moments.m2, slices, along[:, None], self.alpha0)
-        return np.asarray((self.alpha0 + 1.0) * (self.alpha0 + 2.0) / 2.0 * corrected[:, :, 0])
-
     def _of_words(self, words: Sequence[str | int]) -> np.ndarray:
         """Return the coordinates of a sum of words."""
-        columns = {word: i for i, word in enumerate(self.vocabulary_)}
+        if isinstance(words, str):
+            raise UsageError(f"search: expected a list of words, got the word {words!r}")
         along = np.zeros(self._stored.shape[1])
-        if not words:
+        if len(words) == 0:
             raise UsageError("search: no word was given")
         for word in words:
-            column = columns.get(word, -1) if isinstance(word, str) else int(word)
+            column = self._columns.get(word, -1) if isinstance(word, str) else int(word)
             if not 0 <= column < self.n_features_in_:
                 raise UsageError(f"search: {word!r} is not in the vocabulary")
             number = int(self._numbers[column])
@@ -260,10 +301,11 @@ class TopicSearch(CorpusEstimator):
         frequency = np.asarray(block.T @ (1.0 / np.maximum(length, 1))) / (length > 0).sum()
         seen = self._numbers >= 0
         projected = self._stored.T @ frequency[seen]
-        return np.asarray(self._white.W @ (self._white.W.T @ projected))
+        W = self.whitened_.white.W
+        return np.asarray(W @ (W.T @ projected))
 
     def _topic(self, found: Found, noise: float) -> FoundTopic:
-        values = (self._stored / self._scale**2) @ found.component
+        values = (self._stored @ found.component) / self._scale[:, 0] ** 2
         positive, negative = np.maximum(values, 0.0), -np.minimum(values, 0.0).sum()
         total = float(positive.sum())
         if not total > 0.0:
@@ -273,3 +315,14 @@ class TopicSearch(CorpusEstimator):
         return FoundTopic(
             topic, found.weight, found.gap, noise, found.values, float(negative / (total + negative))
         )
+
+
+def whitened_slices(white: Whitening, moments: WordMoments, alpha0: float) -> np.ndarray:
+    """Return ``sum p_i (W'mu_i) (W'mu_i) mu_i`` in the basis, (k, k, r), from moments that hold the third."""
+    W = white.W
+    assert moments.m3 is not None
+    # Contracting the first axis puts the new one last.
+    slices = np.tensordot(np.tensordot(moments.m3, W, axes=(0, 0)), W, axes=(0, 0)).transpose(1, 2, 0)
+    across = W.T @ moments.m2
+    corrected = corrected_slices(W.T @ moments.m1, across @ W, slices, moments.m1, across, alpha0)
+    return np.ascontiguousarray((alpha0 + 1.0) * (alpha0 + 2.0) / 2.0 * corrected)

@@ -63,10 +63,29 @@ def third_moment_slices(
         The h_l.
     alpha0 : float
     """
+    return corrected_slices(m1, e2, slices, m1 @ directions, e2 @ directions, alpha0)
+
+
+def corrected_slices(
+    m1: np.ndarray, e2: np.ndarray, slices: np.ndarray, along: np.ndarray, across: np.ndarray, alpha0: float
+) -> np.ndarray:
+    """Return M3(I, I, h_l) where the h_l are in other coordinates than the first two modes.
+
+    Parameters
+    ----------
+    m1 : ndarray of shape (k,)
+    e2 : ndarray of shape (k, k)
+    slices : ndarray of shape (k, k, m)
+        E3(I, I, h_l).
+    along : ndarray of shape (m,)
+        M1(h_l).
+    across : ndarray of shape (k, m)
+        E2(I, h_l).
+    alpha0 : float
+    """
     _, b, c = shifts(alpha0)
     if b == 0.0:
         return slices
-    along, across = m1 @ directions, e2 @ directions
     out = slices - (b * e2[:, :, None] - c * np.outer(m1, m1)[:, :, None]) * along
     mixed = b * across[:, None, :] * m1[None, :, None]
     out -= mixed

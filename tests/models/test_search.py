@@ -7,60 +7,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distmom.corpus import MemoryCorpus
 from distmom.errors import NumericalError, UsageError
-from distmom.linalg import decompose, multilinear, whiten
-from distmom.linalg.search import cancellation_search, search, whitening_search
+from distmom.linalg.search import SEARCHES, whitening_search
 from distmom.models import TopicSearch
-from distmom.moments.dirichlet import second_moment, third_moment
-from distmom.simulate.topics import TopicPopulation
-
-
-def exact_moments(d=20, k=6, seed=0, sign=1.0):
-    """m, A, B of some components in d dimensions, and what v says of each."""
-    rng = np.random.default_rng(seed)
-    mu, p = rng.standard_normal((d, k)), rng.dirichlet(np.full(k, 5.0))
-    v = rng.standard_normal(d)
-    w = mu.T @ v
-    if sign < 0:
-        # All preferences negative, by a part of v along which all components are alike.
-        v -= np.linalg.pinv(mu.T) @ np.full(k, w.max() + 1.0)
-        w = mu.T @ v
-    return mu, p, w, mu @ p, (mu * p) @ mu.T, (mu * (p * w)) @ mu.T
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("method", ["whitening", "cancellation"])
-def test_exact_moments_give_the_component_that_is_preferred(method, sign):
-    for seed in range(10):
-        mu, p, w, m, A, B = exact_moments(seed=seed, sign=sign)
-        found = search(method, whiten(A, 6), B, m)
-        best = int(np.argmax(w))
-        assert_allclose(found.component, mu[:, best], atol=1e-8)
-        assert found.weight == pytest.approx(p[best], abs=1e-9)
-        assert_allclose(found.values, np.sort(w)[::-1], atol=1e-9)
-        assert found.gap == pytest.approx(np.diff(np.sort(w))[-1], abs=1e-9)
-
-
-def test_both_ways_are_one_on_noisy_moments_and_errors_grow_with_the_noise():
-    mu, _, w, m, A, B = exact_moments()
-    rng = np.random.default_rng(1)
-    best, errors = int(np.argmax(w)), []
-    noise = [rng.standard_normal(x.shape) for x in (m, A, B)]
-    for size in (1e-2, 1e-3, 1e-4, 1e-5):
-        mn, An, Bn = (x + size * (e + e.T) / 2 for x, e in zip((m, A, B), noise, strict=True))
-        white = whiten(An, 6, noise=0.0)
-        one, other = whitening_search(white, Bn, mn), cancellation_search(white, Bn, mn)
-        assert_allclose(one.component, other.component, rtol=1e-5, atol=1e-7)
-        assert one.weight == pytest.approx(other.weight, rel=1e-5)
-        errors.append(np.linalg.norm(one.component - mu[:, best]) / size)
-    assert max(errors[1:]) < 1.5 * min(errors[1:])
-
-
-def test_a_component_without_weight_is_refused():
-    _, _, _, m, A, B = exact_moments()
-    with pytest.raises(NumericalError, match="has no weight"):
-        whitening_search(whiten(A, 6), B, np.zeros(20))
-    with pytest.raises(UsageError, match="method: expected one of whitening, cancellation, got 'x'"):
-        search("x", whiten(A, 6), B, m)
+from distmom.models import search as models_search
+from distmom.moments.dirichlet import third_moment
+from distmom.simulate import TopicPopulation
 
 
 def tiny(seed=1):
@@ -68,7 +19,7 @@ def tiny(seed=1):
     return TopicPopulation((0.3, 0.8, 0.5), rng.dirichlet(np.full(6, 0.5), 3).T)
 
 
-@pytest.mark.parametrize("method", ["whitening", "cancellation"])
+@pytest.mark.parametrize("method", SEARCHES)
 @pytest.mark.parametrize("scale_words", [True, False])
 def test_exact_population_gives_every_topic_by_a_word_and_by_documents(method, scale_words):
     population = tiny()
@@ -103,41 +54,89 @@ def sampled(n=4000, d=300, k=10, seed=0):
     return population, counts, shares
 
 
+def label_words(topics):
+    """The word that each topic, a column, has by the largest margin."""
+    others = np.stack([np.delete(topics, i, axis=1).max(axis=1) for i in range(topics.shape[1])], axis=1)
+    return [int(word) for word in (topics - others).argmax(axis=0)]
+
+
 def test_searches_are_as_good_as_the_whole_decomposition():
     population, counts, shares = sampled()
     model = TopicSearch(10, alpha0=1.0, min_df=0.0, max_df=1.0, max_count=None).fit(counts)
-    moments = model._moments
-    white = whiten(second_moment(moments.m1, moments.m2, 1.0), 10)
-    small = (moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W, multilinear(moments.m3, *[white.W] * 3))
-    found = decompose(third_moment(*small, 1.0), "joint")
-    whole = np.zeros((300, 10))
-    components = white.B @ (found.eigenvectors * found.eigenvalues)
-    whole[model._numbers >= 0] = (model._stored / model._scale**2) @ components
-    whole = np.maximum(whole, 0.0) / np.maximum(whole, 0.0).sum(axis=0)
-    errors = []
-    for topic in range(10):
-        truth = population.topics[:, topic]
-        word = int(np.argmax(truth - np.delete(population.topics, topic, axis=1).max(axis=1)))
-        by_word = model.search([word])
-        assert by_word.informative
-        pure = counts[np.argsort(-shares[:, topic])[:20]]
-        by_documents = model.search(documents=pure)
-        decomposed = np.abs(whole - truth[:, None]).sum(axis=0).min()
-        errors.append([np.abs(f.topic - truth).sum() for f in (by_word, by_documents)] + [decomposed])
-    by_word, by_documents, decomposed = np.mean(errors, axis=0)
+    words = [[word] for word in label_words(population.topics)]
+    documents = [counts[np.argsort(-shares[:, topic])[:20]] for topic in range(10)]
+
+    def error(method, targets):
+        found = model.set_params(method=method).search_all(targets)
+        return np.mean([np.abs(f.topic - t).sum() for f, t in zip(found, population.topics.T, strict=True)])
+
+    errors = {(method, by): error(method, targets) for method in SEARCHES for by, targets in
+              (("words", words), ("documents", documents))}  # fmt: skip
+    decomposed = errors["joint", "words"]
     assert decomposed < 0.2
-    assert by_word < 1.25 * decomposed
-    assert by_documents < 1.25 * decomposed
+    assert errors["joint", "documents"] == decomposed
+    for (method, by), value in errors.items():
+        assert value < 1.25 * decomposed, (method, by)
 
 
-def test_shares_of_all_topics_sum_to_one():
-    population, counts, _ = sampled()
-    model = TopicSearch(10, alpha0=1.0, min_df=0.0, max_df=1.0, max_count=None).fit(counts)
-    words = [
-        int(np.argmax(population.topics[:, t] - np.delete(population.topics, t, axis=1).max(axis=1)))
-        for t in range(10)
-    ]
-    assert sum(model.search([word]).share for word in words) == pytest.approx(1.0, abs=0.05)
+@pytest.mark.parametrize("method", SEARCHES)
+def test_many_targets_are_as_many_searches_and_their_shares_sum_to_one(method):
+    population, counts, shares = sampled()
+    model = TopicSearch(10, alpha0=1.0, method=method, min_df=0.0, max_df=1.0, max_count=None).fit(counts)
+    words = label_words(population.topics)
+    about = counts[np.argsort(-shares[:, 9])[:20]]
+    targets = [*([word] for word in words[:8]), [words[8], words[8]], about]
+    all_of_them = model.search_all(targets)
+    alone = [*(model.search(target) for target in targets[:9]), model.search(documents=about)]
+    for one, other in zip(all_of_them, alone, strict=True):
+        assert one.share == other.share
+        assert one.noise == other.noise
+        assert np.array_equal(one.topic, other.topic)
+        assert np.array_equal(one.preferences, other.preferences)
+    assert sum(found.share for found in all_of_them) == pytest.approx(1.0, abs=0.05)
+    nearest = [np.abs(found.topic[:, None] - population.topics).sum(axis=0).argmin() for found in all_of_them]
+    assert nearest == list(range(10))
+    assert model.search_all([]) == []
+
+
+def test_a_target_that_cannot_be_searched_for_is_named_by_its_number():
+    population, counts, _ = sampled(n=500)
+    model = TopicSearch(10, alpha0=1.0, min_df=0.0, max_df=1.0).fit(counts)
+    word = label_words(population.topics)[0]
+    with pytest.raises(UsageError, match="target 1: search: 'zebra' is not in the vocabulary"):
+        model.search_all([[word], ["zebra"]], force=True)
+    with pytest.raises(UsageError, match="target 0: search: expected a list of words, got the word 'zebra'"):
+        model.search_all(["zebra"])
+    with pytest.raises(NumericalError, match="target 1: the side information does not tell"):
+        # All words together say of each topic that it sums to one.
+        model.search_all([[word], np.flatnonzero(counts.sum(axis=0) > 0)])
+
+
+@pytest.mark.parametrize("alpha0", [0.0, 1.0])
+def test_whitened_slices_give_what_the_moments_in_the_basis_do(alpha0, monkeypatch):
+    whole = []
+    of_model = models_search.whitened_slices
+    monkeypatch.setattr(
+        models_search, "whitened_slices",
+        lambda white, moments, alpha0: [whole.append(moments), of_model(white, moments, alpha0)][1],
+    )  # fmt: skip
+    population, counts, _ = sampled(n=1000)
+    model = TopicSearch(10, alpha0=alpha0, min_df=0.0, max_df=1.0, max_count=None).fit(counts)
+    white = model.whitened_.white
+    for word in label_words(population.topics):
+        found = model.search([word], force=True)
+        v = model._of_words([word])
+        Ms = []
+        for moments in whole:
+            m3 = third_moment(moments.m1, moments.m2, moments.m3, alpha0)
+            M = (alpha0 + 1) * (alpha0 + 2) / 2 * white.W.T @ (m3 @ v) @ white.W
+            Ms.append((M + M.T) / 2)
+        direct = whitening_search(white, Ms[0], whole[0].m1)
+        assert_allclose(found.preferences, direct.values, rtol=1e-10, atol=1e-12)
+        assert found.share == pytest.approx(direct.weight, rel=1e-10)
+        assert found.noise == pytest.approx(np.linalg.norm(Ms[1] - Ms[2], 2) / 2, rel=1e-10)
+        topic = np.maximum((model._stored / model._scale**2) @ direct.component, 0.0)
+        assert_allclose(found.topic[model._numbers >= 0], topic / topic.sum(), atol=1e-10)
 
 
 def test_words_that_tell_nothing_are_refused():
@@ -156,6 +155,7 @@ def test_words_that_tell_nothing_are_refused():
     [
         ({"words": ["nonsense"]}, "'nonsense' is not in the vocabulary"),
         ({"words": []}, "no word was given"),
+        ({"words": "nonsense"}, "expected a list of words, got the word 'nonsense'"),
         ({"words": [0], "documents": [[1] * 300]}, "give words or documents"),
         ({}, "give words or documents"),
         ({"documents": [[1, 2]]}, "X has 2 features, but TopicSearch is expecting 300"),
