@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection, merge
@@ -168,7 +168,7 @@ class TopicSearch(CorpusEstimator):
             half = Selection(0.5, heldout=heldout, seed=self.random_state)
             pass_, _ = basis_passes(engine, settings, words, basis, half)
             halves.append(load_sums(engine.run(pass_).directory)[0])
-        with threadpool_limits(limits=1):
+        with _one_thread():
             finish = partial(word_moments, kind=settings.kind, basis=basis.matrix)
             moments = finish(merge(halves))
             _, white = whiten_moments(moments, settings, basis.noise)
@@ -219,7 +219,7 @@ class TopicSearch(CorpusEstimator):
         check_is_fitted(self, "spectrum_")
         if (words is None) == (documents is None):
             raise UsageError("search: give words or documents")
-        with threadpool_limits(limits=1):
+        with _one_thread():
             along = self._of_words(words) if words is not None else self._of_documents(documents)
             return self._search(along, force)
 
@@ -246,7 +246,7 @@ class TopicSearch(CorpusEstimator):
         """
         check_is_fitted(self, "spectrum_")
         found = []
-        with threadpool_limits(limits=1):
+        with _one_thread():
             for i, target in enumerate(targets):
                 try:
                     of_documents = getattr(target, "ndim", 1) == 2
@@ -315,6 +315,16 @@ class TopicSearch(CorpusEstimator):
         return FoundTopic(
             topic, found.weight, found.gap, noise, found.values, float(negative / (total + negative))
         )
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    """Look the pools of threads up once: that takes longer than a search."""
+    return ThreadpoolController()
+
+
+def _one_thread() -> Any:
+    return _thread_pools().limit(limits=1)
 
 
 def whitened_slices(white: Whitening, moments: WordMoments, alpha0: float) -> np.ndarray:

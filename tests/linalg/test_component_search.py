@@ -124,3 +124,80 @@ def test_what_says_nothing_or_has_no_weight_is_refused():
         UsageError, match="method: expected one of whitening, cancellation, fast-tpm, tpm, joint, got 'x'"
     ):
         search("x", exact, v)
+
+
+def norm(matrix):
+    return float(np.linalg.norm(matrix, 2))
+
+
+def draws(share, n=1000):
+    """A of rank k, B, and both off by some eps below a share of the k-th singular value of A."""
+    rng = np.random.default_rng(0)
+    for _ in range(n):
+        k = int(rng.integers(2, 6))
+        d = k + int(rng.integers(0, 6))
+        mu, p = rng.standard_normal((d, k)), rng.dirichlet(np.full(k, 5.0))
+        # Not below the singular values of A, as the last step of lemma 30 needs it.
+        w = rng.uniform(1.0, 3.0, k)
+        A, B = (mu * p) @ mu.T, (mu * (p * w)) @ mu.T
+        sigma = np.linalg.svd(A, compute_uv=False)[k - 1]
+        eps = share * sigma * rng.uniform(0.01, 1.0)
+        off = [e + e.T for e in rng.standard_normal((2, d, d))]
+        yield k, A, B, sigma, eps, *(x + 0.999 * eps * e / norm(e) for x, e in zip((A, B), off, strict=True))
+
+
+def test_whitening_of_noisy_moments_keeps_the_bounds_of_the_paper():
+    """Lemmas 16, 28 and 29."""
+    worst = np.zeros(3)
+    for k, A, _, sigma, eps, noisy_A, _ in draws(0.25):
+        white = whiten(noisy_A, k, noise=0.0)
+        V, estimate = np.linalg.svd(A)[0][:, :k], white.W * np.sqrt(white.eigenvalues[:k])
+        singular = np.linalg.svd(estimate.T @ V, compute_uv=False)
+        assert singular.max() < 1.0 + 1e-9
+        values, vectors = np.linalg.eigh(white.W.T @ A @ white.W)
+        root = (vectors / np.sqrt(values)) @ vectors.T
+        ratios = (
+            np.sqrt(max(0.0, 1.0 - 16.0 * (eps / sigma) ** 2)) / singular.min(),
+            norm(np.eye(k) - root) / (4.0 * eps / sigma),
+            norm(white.W - white.W @ root) / (8.0 * eps / sigma**1.5),
+        )
+        worst = np.maximum(worst, ratios)
+    assert (worst < 1.0).all()
+    # The bounds are not so wide that anything keeps them.
+    assert (worst > [0.9, 0.05, 0.02]).all()
+
+
+def test_preferences_of_noisy_moments_keep_the_bound_of_the_paper():
+    """Lemma 30."""
+    worst = 0.0
+    for k, A, B, sigma, eps, noisy_A, noisy_B in draws(1.0 / 16.0):
+        white = whiten(noisy_A, k, noise=0.0)
+        values, vectors = np.linalg.eigh(white.W.T @ A @ white.W)
+        exact = white.W @ (vectors / np.sqrt(values)) @ vectors.T
+        assert eps < norm(B) / 2.0
+        change = norm(white.W.T @ noisy_B @ white.W - exact.T @ B @ exact)
+        worst = max(worst, change / (51.0 * norm(B) * eps / sigma**2))
+    assert 1e-3 < worst < 1.0
+
+
+def test_the_weight_of_a_component_moves_no_more_than_the_mean():
+    """Lemmas 18 and 19, for the component w and the span E of the others that a search takes apart."""
+    rng, tight = np.random.default_rng(1), []
+    for k, A, B, _, eps, noisy_A, noisy_B in draws(0.25):
+        white, m = whiten(noisy_A, k, noise=0.0), A @ rng.standard_normal(len(A))
+        M = white.W.T @ noisy_B @ white.W
+        found = whitening_search(white, M, m)
+        w = np.sqrt(found.weight) * found.component
+        others = white.B @ np.linalg.svd((white.W.T @ w)[:, None])[0][:, 1:]
+        E = np.linalg.qr(others)[0]
+        distance = np.linalg.norm(w - E @ (E.T @ w))
+        bound = white.eigenvalues[k - 1]
+        assert np.linalg.norm(w) * distance >= bound * (1.0 - 1e-9)
+        change = eps * rng.standard_normal(len(m))
+        change = white.B @ (white.W.T @ change)
+        moved = whitening_search(white, M, m + change)
+        # The sign of w is that of a.
+        a, b = (np.sqrt(f.weight) * np.sign(f.component @ w) for f in (found, moved))
+        assert abs(a - b) <= np.linalg.norm(change) / distance * (1.0 + 1e-9)
+        tight.append((bound / (np.linalg.norm(w) * distance), abs(a - b) * distance / np.linalg.norm(change)))
+    assert (np.max(tight, axis=0) > 0.99).all()
