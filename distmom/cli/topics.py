@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -21,8 +22,11 @@ from distmom.cli.progress import PassProgress
 from distmom.cli.run import hold_moments
 from distmom.cli.shared import columns_of, open_source, open_workers, show, topic_line
 from distmom.corpus import open_corpus
-from distmom.errors import UsageError
+from distmom.errors import NumericalError, UsageError
 from distmom.models import load_model
+
+if TYPE_CHECKING:
+    from distmom.models.search import FoundTopic, TopicSearch
 
 
 @click.command()
@@ -110,6 +114,12 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
     default=None,
     help="Documents about the topic, in place of words: a corpus or file.",
 )
+@click.option(
+    "--targets",
+    type=click.Path(),
+    default=None,
+    help="A text file with the words of one topic a line, in place of words: a topic is found for every line.",
+)
 @click.option("-k", "--n-components", type=click.IntRange(min=1), default=100, show_default=True,
               help="Topics that the corpus has, about.")  # fmt: skip
 @click.option("--alpha0", type=float, default=1.0, show_default=True,
@@ -131,8 +141,8 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
 @cluster_options
 @json_option
 def search(
-    corpus: str, words: tuple[str, ...], documents: str | None, n_components: int, alpha0: float, min_df: float,
-    max_df: float, top: int, seed: int, run_path: str | None, force: bool, workers: int | None,
+    corpus: str, words: tuple[str, ...], documents: str | None, targets: str | None, n_components: int,
+    alpha0: float, min_df: float, max_df: float, top: int, seed: int, run_path: str | None, force: bool, workers: int | None,
     memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Find one topic of a corpus from words or documents about it, without the others.
@@ -140,12 +150,14 @@ def search(
     \b
     Examples: distmom search corpus --word ball --word coach -k 50
               distmom search corpus --documents about.tsv --run moments
+              distmom search corpus --targets words.txt -k 50 --force
     """
     from distmom.models import TopicSearch
     from distmom.predict import align
 
-    if bool(words) == (documents is not None):
-        raise UsageError("give --word, once or more, or --documents")
+    if sum((bool(words), documents is not None, targets is not None)) != 1:
+        raise UsageError("give --word, once or more, or --documents, or --targets")
+    lines = [] if targets is None else _read_targets(targets)
     opened = open_corpus(corpus)
     model = TopicSearch(n_components, alpha0=alpha0, min_df=min_df, max_df=max_df, random_state=seed)
     model.check(opened)
@@ -155,24 +167,54 @@ def search(
         open_workers(workers, memory_limit, scheduler) as executor,
     ):
         model.fit_corpus(opened, client=executor, run=run_path, memory_limit=memory_limit, observer=progress)
-        if documents is None:
-            found = model.search(words, force=force)
+        if targets is not None:
+            found = [_search_line(model, targets, number, line, force) for number, line in lines]
+        elif documents is None:
+            found = [model.search(words, force=force)]
         else:
             with open_source(documents, opened, executor, options) as about:
                 aligned = align(about, list(opened.vocabulary), list(opened.label_names))
                 rows = vstack([aligned.read_shard(i).words for i in range(len(aligned.shards))])
-            found = model.search(documents=rows, force=force)
+            found = [model.search(documents=rows, force=force)]
+    shown = [_shown(model, each, top) for each in found]
+    if targets is not None:
+        shown = [{"target": line, **each} for (_, line), each in zip(lines, shown, strict=True)]
+    if as_json:
+        click.echo(json.dumps({"topics": shown} if targets is not None else shown[0]))
+        return
+    for each in shown:
+        listed = each.pop("words")
+        show(each, as_json)
+        for word, probability in listed:
+            click.echo(f"{probability:.4f}  {word}")
+
+
+def _shown(model: TopicSearch, found: FoundTopic, top: int) -> dict[str, Any]:
+    """Return what is shown of a topic."""
     order = np.argsort(-found.topic, kind="stable")[:top]
-    shown = [(model.vocabulary_[i], float(found.topic[i])) for i in order if found.topic[i] > 0.0]
-    result = {
+    return {
         "share": found.share,
         "gap": found.gap,
         "noise": found.noise,
         "negative_mass": found.negative_mass,
+        "words": [(model.vocabulary_[i], float(found.topic[i])) for i in order if found.topic[i] > 0.0],
     }
-    if as_json:
-        click.echo(json.dumps({**result, "words": shown}))
-        return
-    show(result, as_json)
-    for word, probability in shown:
-        click.echo(f"{probability:.4f}  {word}")
+
+
+def _read_targets(path: str) -> list[tuple[int, list[str]]]:
+    """Return the words of every line that has some, with its number from 1."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read as text: {error}") from error
+    lines = [(i, line.split()) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise UsageError(f"{path}: expected words of a topic on every line, got no words")
+    return lines
+
+
+def _search_line(model: TopicSearch, path: str, number: int, words: list[str], force: bool) -> FoundTopic:
+    try:
+        return model.search(words, force=force)
+    except (UsageError, NumericalError) as error:
+        raise type(error)(f"{path}:{number}: {error}") from error

@@ -275,13 +275,43 @@ def test_one_topic_is_found_by_a_word_or_by_documents(place, run, tmp_path):
     _, _, err = run("search", place / "corpus", "--word", "bank", *common[:-3], "--workers", 0)
     assert err.count("found committed") == 7
     for arguments, message in (
-        ((), "give --word, once or more, or --documents"),
+        ((), "give --word, once or more, or --documents, or --targets"),
         (("--word", "cat", "--documents", "x"), "give --word, once or more, or --documents"),
+        (("--word", "cat", "--targets", "x"), "give --word, once or more, or --documents"),
+        (("--targets", tmp_path / "none"), "cannot be read as text"),
         (("--word", "zebra"), "'zebra' is not in the vocabulary"),
     ):
         code, _, err = run("search", place / "corpus", *arguments, *common)
         assert code == 2
         assert message in err
+
+
+def test_a_topic_is_found_for_every_line_of_a_file(place, run, tmp_path):
+    common = ("-k", 3, "--max-df", 1, "--alpha0", 0.5, "--run", tmp_path / "moments", *LOCAL)
+    targets = tmp_path / "targets.txt"
+    targets.write_text("cat dog\n\nbank\n ship\troad\n")
+    code, out, _ = run("search", place / "corpus", "--targets", targets, "--json", *common)
+    assert code == 0
+    topics = json.loads(out)["topics"]
+    assert [topic["target"] for topic in topics] == [["cat", "dog"], ["bank"], ["ship", "road"]]
+    assert [{word for word, _ in topic["words"][:5]} for topic in topics] == [set(w) for w in WORDS.values()]
+    one = json.loads(run("search", place / "corpus", "--word", "bank", "--json", *common)[1])
+    assert {"target": ["bank"], **one} == topics[1]
+    code, out, _ = run("search", place / "corpus", "--targets", targets, "--top", 2, *common)
+    assert code == 0
+    assert out.count("\n") == 3 * (5 + 2)
+    # Every theme has one of these words, and says the same of each.
+    targets.write_text("cat\ncat bank train\n")
+    code, _, err = run("search", place / "corpus", "--targets", targets, *common)
+    assert code == 3
+    assert f"{targets}:2: the side information does not tell" in err
+    assert run("search", place / "corpus", "--targets", targets, "--force", *common)[0] == 0
+    targets.write_text("cat\n\nzebra\n")
+    code, _, err = run("search", place / "corpus", "--targets", targets, *common)
+    assert code == 2
+    assert f"{targets}:3: search: 'zebra' is not in the vocabulary" in err
+    targets.write_text("\n")
+    assert run("search", place / "corpus", "--targets", targets, *common)[0] == 2
 
 
 def test_a_place_of_moments_is_neither_overrun_nor_shared(place, run, tmp_path):

@@ -183,7 +183,7 @@ def test_preferences_of_noisy_moments_keep_the_bound_of_the_paper():
 def test_the_weight_of_a_component_moves_no_more_than_the_mean():
     """Lemmas 18 and 19, for the component w and the span E of the others that a search takes apart."""
     rng, tight = np.random.default_rng(1), []
-    for k, A, B, _, eps, noisy_A, noisy_B in draws(0.25):
+    for k, A, _, _, eps, noisy_A, noisy_B in draws(0.25):
         white, m = whiten(noisy_A, k, noise=0.0), A @ rng.standard_normal(len(A))
         M = white.W.T @ noisy_B @ white.W
         found = whitening_search(white, M, m)
