@@ -79,6 +79,15 @@ def test_searches_are_as_good_as_the_whole_decomposition():
         assert value < 1.25 * decomposed, (method, by)
 
 
+def test_the_first_words_of_a_topic_are_found():
+    population, counts, _ = sampled(n=16_000)
+    model = TopicSearch(10, alpha0=1.0, min_df=0.0, max_df=1.0, max_count=None).fit(counts)
+    found = model.search_all([[word] for word in label_words(population.topics)])
+    for topic, truth in zip(found, population.topics.T, strict=True):
+        first, true = (set(np.argsort(-each)[:20].tolist()) for each in (topic.topic, truth))
+        assert len(first & true) >= 18
+
+
 @pytest.mark.parametrize("method", SEARCHES)
 def test_many_targets_are_as_many_searches_and_their_shares_sum_to_one(method):
     population, counts, shares = sampled()
