@@ -151,26 +151,6 @@ def create(
     return begun
 
 
-@contextmanager
-def hold_moments(path: str) -> Iterator[Path]:
-    """Hold a directory that keeps moments, made when absent; a context manager.
-
-    Raises
-    ------
-    UsageError
-        If it is neither empty nor a directory of passes, before anything is written, or another process holds it.
-    """
-    place = Path(path).absolute()
-    if place.exists() and not place.is_dir():
-        raise UsageError(f"{place}: expected a directory, got a file")
-    names = {entry.name for entry in place.iterdir()} if place.exists() else set()
-    if names - {"lock"} and not {"passes", "states"} <= names:
-        raise UsageError(f"{place}: exists and is not a run")
-    place.mkdir(parents=True, exist_ok=True)
-    with Lock(place / "lock"):
-        yield place
-
-
 def reopen(path: str | Path) -> Run:
     """Read a run; UsageError if there is none, StoreError if its record is damaged or of other versions."""
     record = describe(path)

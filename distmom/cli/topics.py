@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 from scipy.sparse import vstack
 
+from distmom.cli.moments import are_moments
 from distmom.cli.options import (
     LocalPath,
     cluster_options,
@@ -19,7 +20,6 @@ from distmom.cli.options import (
     overwrite_option,
 )
 from distmom.cli.progress import PassProgress
-from distmom.cli.run import hold_moments
 from distmom.cli.shared import columns_of, open_source, open_workers, show, topic_line
 from distmom.corpus import open_corpus
 from distmom.errors import NumericalError, UsageError
@@ -104,7 +104,7 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("corpus", type=click.Path())
+@click.argument("src", metavar="CORPUS", type=click.Path())
 @click.option(
     "--word", "words", multiple=True, help="A word that the topic has more than others; repeatable."
 )
@@ -120,60 +120,64 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
     default=None,
     help="A text file with the words of one topic a line, in place of words: a topic is found for every line.",
 )
-@click.option("-k", "--n-components", type=click.IntRange(min=1), default=100, show_default=True,
-              help="Topics that the corpus has, about.")  # fmt: skip
+@click.option("-k", "--n-components", type=click.IntRange(min=1), default=None,
+              help="Topics that the corpus has, about. [default: 100, or what moments were made for]")  # fmt: skip
 @click.option("--alpha0", type=float, default=1.0, show_default=True,
               help="Sum of the Dirichlet parameters; 0: one topic a document.")  # fmt: skip
-@click.option("--min-df", type=float, default=0.005, show_default=True,
-              help="Least share of the documents that a word of the moments is in.")  # fmt: skip
-@click.option("--max-df", type=float, default=0.5, show_default=True, help="Largest share of the same.")
+@click.option("--min-df", type=float, default=None,
+              help="Least share of the documents that a word of the moments is in. [default: 0.005]")  # fmt: skip
+@click.option("--max-df", type=float, default=None, help="Largest share of the same. [default: 0.5]")
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Words shown.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers.")
-@click.option(
-    "--run",
-    "run_path",
-    type=LocalPath(),
-    default=None,
-    help="Directory that keeps the moments: the next search with it makes no pass. [default: none kept]",
-)
+@click.option("--seed", type=int, default=None, help="Seed of all random numbers. [default: 0]")
 @click.option("--force", is_flag=True, help="Show a topic also where the words do not tell which.")
 @input_options
 @cluster_options
 @json_option
 def search(
-    corpus: str, words: tuple[str, ...], documents: str | None, targets: str | None, n_components: int,
-    alpha0: float, min_df: float, max_df: float, top: int, seed: int, run_path: str | None, force: bool, workers: int | None,
-    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+    src: str, words: tuple[str, ...], documents: str | None, targets: str | None, alpha0: float, top: int,
+    force: bool, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Find one topic of a corpus from words or documents about it, without the others.
 
+    In place of a corpus, moments that 'distmom moments' has kept: then no pass is made.
+
     \b
     Examples: distmom search corpus --word ball --word coach -k 50
-              distmom search corpus --documents about.tsv --run moments
-              distmom search corpus --targets words.txt -k 50 --force
+              distmom search moments --documents about.tsv
+              distmom search moments --targets words.txt --force
     """
-    from distmom.models import TopicSearch
+    from distmom.models import TopicMoments, TopicSearch
     from distmom.predict import align
 
     if sum((bool(words), documents is not None, targets is not None)) != 1:
         raise UsageError("give --word, once or more, or --documents, or --targets")
     lines = [] if targets is None else _read_targets(targets)
-    opened = open_corpus(corpus)
-    model = TopicSearch(n_components, alpha0=alpha0, min_df=min_df, max_df=max_df, random_state=seed)
-    model.check(opened)
+    names = {"n_components": "-k", "min_df": "--min-df", "max_df": "--max-df", "seed": "--seed"}
+    given = {name: value for name in names if (value := options.pop(name)) is not None}
+    columns: Any
     with (
-        nullcontext() if run_path is None else hold_moments(run_path),
         PassProgress(quiet=quiet) as progress,
-        open_workers(workers, memory_limit, scheduler) as executor,
+        open_workers(0 if are_moments(src) else workers, memory_limit, scheduler) as executor,
     ):
-        model.fit_corpus(opened, client=executor, run=run_path, memory_limit=memory_limit, observer=progress)
+        if are_moments(src):
+            for name in given.keys() - {"n_components"}:
+                raise UsageError(f"{names[name]}: settled with the moments in {src}")
+            kept = TopicMoments.load(src)
+            model = TopicSearch(given.get("n_components", kept.n_components), alpha0=alpha0).fit_moments(kept)
+            columns = SimpleNamespace(vocabulary=kept.vocabulary_, label_names=[], settings=kept.settings_)
+        else:
+            columns = open_corpus(src)
+            given["random_state"] = given.pop("seed", 0)
+            model = TopicSearch(alpha0=alpha0, **given)
+            model.fit_corpus(columns, client=executor, memory_limit=memory_limit, observer=progress)
         if targets is not None:
             found = [_search_line(model, targets, number, line, force) for number, line in lines]
         elif documents is None:
             found = [model.search(words, force=force)]
         else:
-            with open_source(documents, opened, executor, options) as about:
-                aligned = align(about, list(opened.vocabulary), list(opened.label_names))
+            with open_source(documents, columns, executor, options) as about:
+                aligned = align(about, list(columns.vocabulary), list(columns.label_names))
                 rows = vstack([aligned.read_shard(i).words for i in range(len(aligned.shards))])
             found = [model.search(documents=rows, force=force)]
     shown = [_shown(model, each, top) for each in found]

@@ -8,26 +8,27 @@ says of every topic as it is.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from inspect import signature
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import ThreadpoolController
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine, Selection, merge
-from distmom.engine.directory import load_sums
-from distmom.engine.tall import read_rows
+from distmom.engine import Engine, merge
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import Whitening
 from distmom.linalg.search import SEARCHES, Found, WhitenedMoments, search
 from distmom.models.base import CorpusEstimator, check_choices
-from distmom.models.core import basis_passes, fit_basis, whiten_moments
+from distmom.models.core import whiten_moments
 from distmom.models.inputs import checked_rows
-from distmom.models.starts import check_topics, moment_words, topic_settings
+from distmom.models.starts import check_topics
+from distmom.models.topic_moments import TopicMoments
 from distmom.moments.dirichlet import corrected_slices
 from distmom.moments.words import WordMoments, word_moments
 
@@ -157,37 +158,60 @@ class TopicSearch(CorpusEstimator):
             raise UsageError(f"alpha0: expected a number from 0 on, got {self.alpha0}")
 
     def _fit(self, engine: Engine) -> None:
-        corpus = engine.corpus
-        settings = replace(topic_settings(self, self.n_components, "full"), alpha0=self.alpha0)
-        words, self._numbers = moment_words(
-            engine, self.n_components, self.min_df, self.max_df, self.scale_words
-        )
-        basis = fit_basis(engine, settings, words)
-        halves = []
-        for heldout in (True, False):
-            half = Selection(0.5, heldout=heldout, seed=self.random_state)
-            pass_, _ = basis_passes(engine, settings, words, basis, half)
-            halves.append(load_sums(engine.run(pass_).directory)[0])
+        shared = {name: getattr(self, name) for name in set(signature(TopicMoments).parameters) - {"n_parts"}}
+        moments = TopicMoments(n_parts=2, **shared)
+        moments.add_up(engine)
+        self._take(moments)
+
+    def fit_moments(self, moments: TopicMoments) -> Self:
+        """Search in moments that were kept, without the documents.
+
+        Parameters
+        ----------
+        moments : TopicMoments
+            Of two parts at least. What the moments are of was settled with them; the parameters of this estimator
+            that say so are not looked at.
+
+        Raises
+        ------
+        UsageError
+            If the moments were made for fewer topics, or are in one part, which says nothing of noise.
+        """
+        started = time.monotonic()
+        self.check(moments.totals())  # type: ignore[arg-type]
+        if self.n_components > moments.n_components:
+            raise UsageError(
+                f"n_components: expected at most {moments.n_components}, for which the moments were made, got "
+                f"{self.n_components}"
+            )
+        self._take(moments)
+        self.timings_, self.spent_ = [], {}
+        self.fit_seconds_ = time.monotonic() - started
+        return self
+
+    def _take(self, moments: TopicMoments) -> None:
+        settings = replace(moments.settings, n_states=self.n_components, alpha0=self.alpha0)
         with _one_thread():
-            finish = partial(word_moments, kind=settings.kind, basis=basis.matrix)
-            moments = finish(merge(halves))
-            _, white = whiten_moments(moments, settings, basis.noise)
+            finish = partial(word_moments, kind=settings.kind, basis=moments.basis_)
+            halves = moments.halves()
+            whole = finish(merge(halves))
+            _, white = whiten_moments(whole, settings, moments.noise_)
             # A is alpha0 + 1 times M2, in the weights that sum to one.
             factor = np.sqrt(self.alpha0 + 1.0)
             white = replace(
                 white, W=white.W / factor, B=white.B * factor, eigenvalues=white.eigenvalues * factor**2
             )
-            slices = whitened_slices(white, moments, self.alpha0)
-            self.whitened_ = WhitenedMoments(white, moments.m1, slices, self.random_state)
+            slices = whitened_slices(white, whole, self.alpha0)
+            self.whitened_ = WhitenedMoments(white, whole.m1, slices, self.random_state)
             first, second = (whitened_slices(white, finish(half), self.alpha0) for half in halves)
             # The mean of two halves is off by half of their difference.
             self._noise = replace(self.whitened_, slices=(first - second) / 2.0)
-        self._stored = np.array(read_rows(basis.matrix, slice(0, words.n_words)), np.float64)
-        scale = words.scale
-        self._scale = np.ones((words.n_words, 1)) if scale is None else np.array(scale.load())
-        self.vocabulary_ = list(corpus.vocabulary)
+        self._stored = moments.basis_.astype(np.float64)
+        self._numbers = moments.numbers_
+        self._scale = np.ones((len(self._stored), 1)) if moments.scale_ is None else moments.scale_
+        self.vocabulary_ = moments.vocabulary_
         self._columns = {word: i for i, word in enumerate(self.vocabulary_)}
-        self.n_features_in_ = corpus.n_words
+        self.n_features_in_ = moments.n_features_in_
         self.spectrum_ = white.eigenvalues
 
     def search(

@@ -162,6 +162,10 @@ class TopicMoments(CorpusEstimator):
         return topic_settings(self, self.n_components, "full")
 
     def _fit(self, engine: Engine) -> None:
+        self.add_up(engine)
+
+    def add_up(self, engine: Engine) -> None:
+        """Make the passes over an engine's corpus."""
         words, self.numbers_ = moment_words(
             engine, self.n_components, self.min_df, self.max_df, self.scale_words
         )
@@ -289,6 +293,16 @@ class TopicMoments(CorpusEstimator):
     def total(self) -> Sums:
         """Return the sums over all documents."""
         return _signed_total(self.sources_)
+
+    def halves(self) -> tuple[Sums, Sums]:
+        """Return the sums over two halves of the documents; UsageError if they are in one part."""
+        found = []
+        for first in (0, 1):
+            of_half = tuple(replace(source, parts=source.parts[first::2]) for source in self.sources_)
+            if not any(source.parts for source in of_half):
+                raise UsageError("n_parts: expected moments in 2 parts at least, which tell of noise, got 1")
+            found.append(_signed_total(of_half))
+        return found[0], found[1]
 
     def without_parts(self) -> Iterator[Sums]:
         """Yield the sums over all documents but those of one part, for every part that was added.

@@ -8,7 +8,6 @@ import pytest
 import zarr
 
 from distmom.cli.main import main
-from distmom.corpus.commit import Lock
 from distmom.models import load_model
 
 WORDS = {
@@ -260,7 +259,7 @@ def test_a_run_of_another_model_is_not_taken_up(place, run, tmp_path):
 
 
 def test_one_topic_is_found_by_a_word_or_by_documents(place, run, tmp_path):
-    common = ("-k", 3, "--max-df", 1, "--alpha0", 0.5, "--run", tmp_path / "moments", "--json", *LOCAL)
+    common = ("-k", 3, "--max-df", 1, "--alpha0", 0.5, "--json", *LOCAL)
     code, out, _ = run("search", place / "corpus", "--word", "cat", "--word", "dog", *common)
     assert code == 0
     found = json.loads(out)
@@ -271,9 +270,24 @@ def test_one_topic_is_found_by_a_word_or_by_documents(place, run, tmp_path):
     code, out, _ = run("search", place / "corpus", "--documents", tmp_path / "about.tsv", *common)
     assert code == 0
     assert {word for word, _ in json.loads(out)["words"][:5]} == set(WORDS["transport"])
-    # The moments were kept: all passes are taken from the run.
-    _, _, err = run("search", place / "corpus", "--word", "bank", *common[:-3], "--workers", 0)
-    assert err.count("found committed") == 7
+    # In moments that were kept the same is found, and no pass is made.
+    kept = ("moments", place / "corpus", tmp_path / "kept", "-k", 5, "--max-df", 1, "--n-parts", 2, *LOCAL)
+    assert run(*kept)[0] == 0
+    search = ("search", tmp_path / "kept", "--alpha0", 0.5, "--json")
+    code, out, err = run(*search, "-k", 3, "--word", "cat", "--word", "dog")
+    assert code == 0
+    assert "pass" not in err
+    assert json.loads(out)["words"][:5] == found["words"][:5]
+    code, out, _ = run(*search, "-k", 3, "--documents", tmp_path / "about.tsv")
+    assert {word for word, _ in json.loads(out)["words"][:5]} == set(WORDS["transport"])
+    for arguments, message in (
+        (("-k", 6), "n_components: expected at most 5, for which the moments were made, got 6"),
+        (("--min-df", 0.1), "--min-df: settled with the moments"),
+        (("--seed", 0), "--seed: settled with the moments"),
+    ):
+        code, _, err = run(*search, "--word", "cat", *arguments)
+        assert code == 2
+        assert message in err
     for arguments, message in (
         ((), "give --word, once or more, or --documents, or --targets"),
         (("--word", "cat", "--documents", "x"), "give --word, once or more, or --documents"),
@@ -287,7 +301,7 @@ def test_one_topic_is_found_by_a_word_or_by_documents(place, run, tmp_path):
 
 
 def test_a_topic_is_found_for_every_line_of_a_file(place, run, tmp_path):
-    common = ("-k", 3, "--max-df", 1, "--alpha0", 0.5, "--run", tmp_path / "moments", *LOCAL)
+    common = ("-k", 3, "--max-df", 1, "--alpha0", 0.5, *LOCAL)
     targets = tmp_path / "targets.txt"
     targets.write_text("cat dog\n\nbank\n ship\troad\n")
     code, out, _ = run("search", place / "corpus", "--targets", targets, "--json", *common)
@@ -312,35 +326,6 @@ def test_a_topic_is_found_for_every_line_of_a_file(place, run, tmp_path):
     assert f"{targets}:3: search: 'zebra' is not in the vocabulary" in err
     targets.write_text("\n")
     assert run("search", place / "corpus", "--targets", targets, *common)[0] == 2
-
-
-def test_a_place_of_moments_is_neither_overrun_nor_shared(place, run, tmp_path):
-    search = ("search", place / "corpus", "--word", "cat", "-k", 3, "--max-df", 1, "--alpha0", 0.5, *LOCAL)
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "letters" / "one.txt").write_text("x")
-    code, _, err = run(*search, "--run", tmp_path / "letters")
-    assert code == 2
-    assert "letters: exists and is not a run" in err
-    assert [path.name for path in (tmp_path / "letters").iterdir()] == ["one.txt"]
-    code, _, err = run(*search, "--run", tmp_path / "letters" / "one.txt")
-    assert code == 2
-    assert "expected a directory, got a file" in err
-    # What parameters forbid leaves no directory behind.
-    assert run(*search[:-4], "--min-df", 0.99, *LOCAL, "--run", tmp_path / "new")[0] == 2
-    assert not (tmp_path / "new").exists()
-    (tmp_path / "held").mkdir()
-    with Lock(tmp_path / "held" / "lock"):
-        code, _, err = run(*search, "--run", tmp_path / "held")
-        assert code == 2
-        assert "is held by process" in err
-        assert [path.name for path in (tmp_path / "held").iterdir()] == ["lock"]
-    assert run(*search, "--run", tmp_path / "held")[0] == 0
-    assert not (tmp_path / "held" / "lock").exists()
-    # A run of a fit is a place of passes too, under the same lock.
-    run("fit", place / "corpus", tmp_path / "m", "-k", 3, "--model", "lda", "--run", tmp_path / "r", *LOCAL)
-    with Lock(tmp_path / "r" / "lock"):
-        assert run(*search, "--run", tmp_path / "r")[0] == 2
-    assert run(*search, "--run", tmp_path / "r")[0] == 0
 
 
 @pytest.mark.parametrize(("option", "value"), [("--head", "posterior"), ("--auc-documents", "10")])

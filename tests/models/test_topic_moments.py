@@ -13,7 +13,15 @@ from scipy.sparse import vstack
 from distmom.corpus import MemoryCorpus
 from distmom.engine import PassDone, open_executor
 from distmom.errors import StoreError, UsageError
-from distmom.models import AnchorTopics, IndependentTopics, SingleTopic, SpectralLDA, TopicMoments, load_model
+from distmom.models import (
+    AnchorTopics,
+    IndependentTopics,
+    SingleTopic,
+    SpectralLDA,
+    TopicMoments,
+    TopicSearch,
+    load_model,
+)
 from distmom.models.jackknife import Jackknife
 from distmom.models.planning import plan_fit
 from distmom.models.rank import count_replicated
@@ -284,3 +292,22 @@ def test_at_least_one_and_at_most_all_come_back():
     assert count_replicated(values, np.array([4.0, 0.5, 2.0, -0.1, -2.0]), 4) == 3
     assert count_replicated(values, values, 2) == 2
     assert count_replicated(values, -values, 4) == 1
+
+
+def test_searches_take_kept_moments():
+    population, counts = sample(4000, d=100, k=5)
+    word = int((population.topics[:, 0] - population.topics[:, 1:].max(axis=1)).argmax())
+    options = {**ALL_WORDS, "n_oversamples": 20}
+    alone = TopicSearch(5, **options).fit(counts).search([word])
+    kept = TopicMoments(5, n_parts=4, **options).fit(counts)
+    found = TopicSearch(5).fit_moments(kept).search([word])
+    assert_allclose(found.topic, alone.topic, atol=1e-9)
+    assert found.share == pytest.approx(alone.share, abs=1e-9)
+    # Halves are other documents, so that the noise is the same in size alone.
+    assert 0.3 < found.noise / alone.noise < 3.0
+    more = kept + kept.of(MemoryCorpus(sample(2000, d=100, k=5, seed=0)[1][1000:]))
+    assert np.abs(TopicSearch(5).fit_moments(more).search([word]).topic - found.topic).sum() < 0.2
+    with pytest.raises(UsageError, match="expected moments in 2 parts at least"):
+        TopicSearch(5).fit_moments(TopicMoments(5, n_parts=1, **options).fit(counts))
+    with pytest.raises(UsageError, match="expected at most 5, for which the moments were made, got 6"):
+        TopicSearch(6).fit_moments(kept)
