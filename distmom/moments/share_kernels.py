@@ -23,6 +23,8 @@ MAX_ITER, TOLERANCE = 20, 0.02
 FULL_ITER, FULL_TOLERANCE = 100, 1e-4
 #: counts of a topic in a document below which iteration goes on without it
 NO_COUNTS = 1e-3
+#: numbers that are added side by side
+LANES = 16
 #: probability of a word that no topic has; a count over it is still a finite float32
 LEAST = 1e-30
 
@@ -199,7 +201,10 @@ def add_counts(
     k = topics.shape[1]
     kind = topics.dtype.type
     keep, least = kind(1.0 - smoothing), kind(LEAST)
-    phi = np.empty(k, topics.dtype)
+    # Filled up with zeros, so that lanes of additions do not wait for each other.
+    n_groups = -(-k // LANES)
+    phi = np.zeros(n_groups * LANES, topics.dtype)
+    lanes = np.empty(LANES, topics.dtype)
     own = np.empty(k, topics.dtype)
     likelihood = 0.0
     for i in range(indptr.shape[0] - 1):
@@ -211,9 +216,18 @@ def add_counts(
             source = topics[v]
             for c in range(k):
                 phi[c] = e[c] * (keep * source[c] + floor)
+            for j in range(LANES):
+                lanes[j] = phi[j]
+            for group in range(1, n_groups):
+                for j in range(LANES):
+                    lanes[j] += phi[group * LANES + j]
+            for j in range(LANES // 2):
+                lanes[j] += lanes[j + LANES // 2]
+            for j in range(LANES // 4):
+                lanes[j] += lanes[j + LANES // 4]
             s = least
-            for c in range(k):
-                s += phi[c]
+            for j in range(LANES // 4):
+                s += lanes[j]
             likelihood += data[p] * np.log(s)
             if out.shape[0]:
                 ratio = kind(data[p]) / s
