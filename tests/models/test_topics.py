@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distmom.corpus import MemoryCorpus
-from distmom.engine import PassDone, open_executor
+from distmom.engine import PassDone, StoredColumns, open_engine, open_executor
 from distmom.errors import InputError, NumericalError, StoreError, UsageError
 from distmom.models import (
     AnchorTopics,
@@ -22,6 +23,7 @@ from distmom.models import (
     topic_model,
 )
 from distmom.models.planning import plan_fit
+from distmom.models.polish import polish_topics, start_topics
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
 
@@ -249,6 +251,21 @@ def test_variational_bayes_finds_the_dirichlet_parameters():
     model = SpectralLDA(5, alpha0=1.0, start="tensor", polish="vb", n_polish=6).fit_corpus(corpus)
     assert model.alpha_.sum() == pytest.approx(1.0, rel=0.3)
     assert len(plan_fit(model, corpus)) == 4
+
+
+def test_a_step_of_polish_goes_further_unless_the_one_before_overshot():
+    _, _, corpus = lda_corpus(n=300, d=50, k=3)
+    rng = np.random.default_rng(1)
+    start = rng.dirichlet(np.ones(50), 3).T.astype(np.float32)
+    with open_engine(corpus) as engine:
+        stored = StoredColumns((engine.put(start),))
+        for last, power in (((), 1.0), ((-100.0,), 1.5), ((0.0,), 1.0)):
+            topics = replace(start_topics(stored, np.full(3, 1 / 3)), smoothing=0.0, log_likelihoods=last)
+            found = polish_topics(engine, topics, "em", 1)
+            plain = polish_topics(engine, replace(topics, log_likelihoods=()), "em", 1)
+            step = np.asarray(plain.matrix.load().parts[0], np.float64)
+            expected = step**power * start.astype(np.float64) ** (1 - power)
+            assert_allclose(found.matrix.load().parts[0], expected / expected.sum(axis=0), rtol=1e-5)
 
 
 def test_a_mixture_is_polished_as_one():
