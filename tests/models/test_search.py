@@ -36,10 +36,10 @@ def test_exact_population_gives_every_topic_by_a_word_and_by_documents(method, s
         word = int(np.argmax(ratio[:, topic]))
         assert population.topics[word].argmax() == topic
         found = model.search([word], force=True)
-        assert_allclose(found.topic, population.topics[:, topic], atol=1e-9)
-        assert found.share == pytest.approx(population.alpha[topic] / 1.6, abs=1e-9)
-        assert_allclose(found.preferences, np.sort(population.topics[word])[::-1], atol=1e-9)
-        assert found.negative_mass < 1e-9
+        assert_allclose(found.topic, population.topics[:, topic], atol=1e-10)
+        assert found.share == pytest.approx(population.alpha[topic] / 1.6, abs=1e-10)
+        assert_allclose(found.preferences, np.sort(population.topics[word])[::-1], atol=1e-10)
+        assert found.negative_mass < 1e-10
         # A document of the topic's own frequencies, much longer than it has words.
         document = np.round(1e8 * population.topics[:, [topic]].T).astype(int)
         found = model.search(documents=document, force=True)
