@@ -42,6 +42,123 @@ def _digamma(x: Any) -> Any:
 
 
 @compiled
+def _gather(
+    start: Any,
+    stop: Any,
+    indices: Any,
+    data: Any,
+    topics: Any,
+    unigram: Any,
+    smoothing: Any,
+    by_word: Any,
+    by_topic: Any,
+) -> float:
+    """Set the smoothed probabilities of a document's words, in both orders, and return its length."""
+    kind = topics.dtype.type
+    keep = kind(1.0 - smoothing)
+    length = 0.0
+    for p in range(stop - start):
+        v = np.uint64(indices[start + p])
+        length += data[start + p]
+        floor = kind(smoothing * unigram[v])
+        for c in range(topics.shape[1]):
+            value = keep * topics[v, c] + floor
+            by_word[p, c] = value
+            by_topic[c, p] = value
+    return length
+
+
+@compiled
+def _iterate(
+    counts: Any,
+    length: Any,
+    by_word: Any,
+    by_topic: Any,
+    alpha: Any,
+    prior: Any,
+    variational: Any,
+    n_iter: Any,
+    tolerance: Any,
+    narrow: Any,
+    left: Any,
+    found: Any,
+    base: Any,
+    s: Any,
+    theta: Any,
+    e: Any,
+) -> None:
+    """Find the shares of one document, ``theta``, and what topics are weighted with, ``e``.
+
+    ``narrow``, ``left``, ``found``, ``base`` and ``s`` are room to work in.
+    """
+    k, size = theta.shape[0], counts.shape[0]
+    kind = by_word.dtype.type
+    for c in range(k):
+        e[c] = theta[c]
+        if variational:
+            e[c] = np.exp(_digamma(alpha[c] + length * theta[c]) - _digamma(prior + length))
+    if length == 0.0:
+        for c in range(k):
+            theta[c] = alpha[c] / prior
+        return
+    # The topics that are left, and their columns of ``by_word``.
+    n_left, columns, total = k, by_word, prior + length
+    for c in range(k):
+        left[c] = c
+    base[:size] = kind(LEAST)
+    for _ in range(n_iter):
+        s[:size] = base[:size]
+        for j in range(n_left):
+            weight = e[left[j]]
+            row = by_topic[left[j]]
+            for p in range(size):
+                s[p] += weight * row[p]
+        found[:n_left] = 0.0
+        for p in range(size):
+            ratio = kind(counts[p]) / s[p]
+            for j in range(n_left):
+                found[j] += ratio * columns[p, j]
+        n_kept, own = 0, 0.0
+        for j in range(n_left):
+            brought = e[left[j]] * found[j]
+            n_kept += brought >= NO_COUNTS
+            found[j] = alpha[left[j]] + brought
+            own += found[j]
+        if n_left == k:
+            total = own
+        change = 0.0
+        for j in range(n_left):
+            c = left[j]
+            value = found[j] / total
+            change += abs(value - theta[c])
+            theta[c] = value
+            e[c] = np.exp(_digamma(found[j]) - _digamma(total)) if variational else value
+        if change < tolerance:
+            if n_left == k:
+                break
+            # Whether the others have come to have any is told by one more iteration over all.
+            n_left, columns = k, by_word
+            for c in range(k):
+                left[c] = c
+            base[:size] = kind(LEAST)
+        elif 2 * n_kept <= n_left:
+            # Topics of which the document has next to nothing are left at what they are.
+            at = 0
+            for j in range(n_left):
+                c = left[j]
+                if found[j] - alpha[c] >= NO_COUNTS:
+                    left[at] = c
+                    at += 1
+                else:
+                    for p in range(size):
+                        base[p] += e[c] * by_topic[c, p]
+            n_left, columns = at, narrow
+            for p in range(size):
+                for j in range(n_left):
+                    narrow[p, j] = by_word[p, left[j]]
+
+
+@compiled
 def find_shares(
     indptr: Any,
     indices: Any,
@@ -53,10 +170,12 @@ def find_shares(
     variational: Any,
     n_iter: Any,
     tolerance: Any,
+    own: Any,
     shares: Any,
-    weights: Any,
-) -> None:
-    """Find the shares of documents.
+    totals: Any,
+    out: Any,
+) -> float:
+    """Find the shares of documents, and add up what these say of topics.
 
     Parameters
     ----------
@@ -73,10 +192,20 @@ def find_shares(
         Iterations at most.
     tolerance : float
         End when the shares of a document change by less, summed over topics.
+    own : ndarray of shape (n,)
+        How often each document counts in what is added up.
     shares : ndarray of shape (n, k)
         What iteration begins with; changed in place. Rows sum to one.
-    weights : ndarray of shape (n, k)
-        What topics are weighted with in ``s``, set in place: the shares, or e up to a factor.
+    totals : ndarray of shape (k,)
+        ``sum phi_wi theta_i c_w / s_w``; changed in place.
+    out : ndarray of shape (d, k)
+        ``sum theta_i c_w / s_w``, to be multiplied by the smoothed phi; changed in place. Without rows shares are
+        found alone.
+
+    Returns
+    -------
+    float
+        The log-likelihood ``sum c log s``.
     """
     k = topics.shape[1]
     kind = topics.dtype.type
@@ -86,157 +215,95 @@ def find_shares(
         widest = max(widest, indptr[i + 1] - indptr[i])
     by_word = np.empty((widest, k), topics.dtype)
     by_topic = np.empty((k, widest), topics.dtype)
-    # The topics that are left, and their columns of ``by_word``.
-    left = np.empty(k, np.int64)
     narrow = np.empty((widest, k), topics.dtype)
+    left = np.empty(k, np.int64)
     s = np.empty(widest, topics.dtype)
     base = np.empty(widest, topics.dtype)
     found = np.empty(k, topics.dtype)
-    keep, least = kind(1.0 - smoothing), kind(LEAST)
+    e = np.empty(k, topics.dtype)
+    prior = 0.0
+    for c in range(k):
+        prior += alpha[c]
+    likelihood = 0.0
     for i in range(n):
-        start, size = indptr[i], indptr[i + 1] - indptr[i]
-        length = 0.0
-        for p in range(size):
-            v = np.uint64(indices[start + p])
-            length += data[start + p]
-            floor = kind(smoothing * unigram[v])
-            for c in range(k):
-                value = keep * topics[v, c] + floor
-                by_word[p, c] = value
-                by_topic[c, p] = value
-        theta, e = shares[i], weights[i]
-        prior = 0.0
-        for c in range(k):
-            prior += alpha[c]
-        for c in range(k):
-            e[c] = theta[c]
-            if variational:
-                e[c] = np.exp(_digamma(alpha[c] + length * theta[c]) - _digamma(prior + length))
-        if length == 0.0:
-            for c in range(k):
-                theta[c] = alpha[c] / prior
+        start, stop = indptr[i], indptr[i + 1]
+        size = stop - start
+        length = _gather(start, stop, indices, data, topics, unigram, smoothing, by_word, by_topic)
+        _iterate(
+            data[start:stop],
+            length,
+            by_word,
+            by_topic,
+            alpha,
+            prior,
+            variational,
+            n_iter,
+            tolerance,
+            narrow,
+            left,
+            found,
+            base,
+            s,
+            shares[i],
+            e,
+        )
+        if not out.shape[0] or own[i] == 0.0:
             continue
-        n_left, columns, total = k, by_word, prior + length
+        s[:size] = kind(LEAST)
         for c in range(k):
-            left[c] = c
-        base[:size] = least
-        for _ in range(n_iter):
-            s[:size] = base[:size]
-            for j in range(n_left):
-                weight = e[left[j]]
-                row = by_topic[left[j]]
-                for p in range(size):
-                    s[p] += weight * row[p]
-            found[:n_left] = 0.0
+            weight = e[c]
             for p in range(size):
-                ratio = kind(data[start + p]) / s[p]
-                for j in range(n_left):
-                    found[j] += ratio * columns[p, j]
-            n_kept, own = 0, 0.0
-            for j in range(n_left):
-                counts = e[left[j]] * found[j]
-                n_kept += counts >= NO_COUNTS
-                found[j] = alpha[left[j]] + counts
-                own += found[j]
-            if n_left == k:
-                total = own
-            change = 0.0
-            for j in range(n_left):
-                c = left[j]
-                value = found[j] / total
-                change += abs(value - theta[c])
-                theta[c] = value
-                e[c] = np.exp(_digamma(found[j]) - _digamma(total)) if variational else value
-            if change < tolerance:
-                if n_left == k:
-                    break
-                # Whether the others have come to have any is told by one more iteration over all.
-                n_left, columns = k, by_word
-                for c in range(k):
-                    left[c] = c
-                base[:size] = least
-            elif 2 * n_kept <= n_left:
-                # Topics of which the document has next to nothing are left at what they are.
-                at = 0
-                for j in range(n_left):
-                    c = left[j]
-                    if found[j] - alpha[c] >= NO_COUNTS:
-                        left[at] = c
-                        at += 1
-                    else:
-                        for p in range(size):
-                            base[p] += e[c] * by_topic[c, p]
-                n_left, columns = at, narrow
-                for p in range(size):
-                    for j in range(n_left):
-                        narrow[p, j] = by_word[p, left[j]]
+                s[p] += weight * by_topic[c, p]
+        found[:] = 0.0
+        for p in range(size):
+            likelihood += own[i] * data[start + p] * np.log(s[p])
+            ratio = kind(own[i] * data[start + p]) / s[p]
+            target = out[np.uint64(indices[start + p])]
+            for c in range(k):
+                target[c] += ratio * e[c]
+                found[c] += ratio * by_word[p, c]
+        for c in range(k):
+            totals[c] += e[c] * found[c]
+    return likelihood
 
 
 @compiled
-def add_counts(
-    indptr: Any,
-    indices: Any,
-    data: Any,
-    topics: Any,
-    unigram: Any,
-    smoothing: Any,
-    weights: Any,
-    totals: Any,
-    out: Any,
+def log_likelihood(
+    indptr: Any, indices: Any, data: Any, topics: Any, unigram: Any, smoothing: Any, shares: Any
 ) -> float:
-    """Add what documents say of topics, and return the log-likelihood ``sum c log s``.
+    """Return the log-likelihood ``sum c log s`` of documents with given shares.
 
     Parameters
     ----------
     indptr, indices, data, topics, unigram, smoothing
         As in `find_shares`.
-    weights : ndarray of shape (n, k)
-        As set by `find_shares`, times how often each document counts in ``data``.
-    totals : ndarray of shape (k,)
-        ``sum phi_wi theta_i c_w / s_w``; changed in place.
-    out : ndarray of shape (d, k)
-        ``sum theta_i c_w / s_w``, to be multiplied by phi; changed in place. Without rows only the likelihood is
-        found.
+    shares : ndarray of shape (n, k)
     """
     k = topics.shape[1]
-    kind = topics.dtype.type
-    keep, least = kind(1.0 - smoothing), kind(LEAST)
+    keep, least = topics.dtype.type(1.0 - smoothing), topics.dtype.type(LEAST)
     # Filled up with zeros, so that lanes of additions do not wait for each other.
     n_groups = -(-k // LANES)
     phi = np.zeros(n_groups * LANES, topics.dtype)
     lanes = np.empty(LANES, topics.dtype)
-    own = np.empty(k, topics.dtype)
     likelihood = 0.0
     for i in range(indptr.shape[0] - 1):
-        e = weights[i]
-        own[:] = 0.0
+        theta = shares[i]
         for p in range(indptr[i], indptr[i + 1]):
+            if data[p] == 0.0:
+                continue
             v = np.uint64(indices[p])
-            floor = kind(smoothing * unigram[v])
+            floor = topics.dtype.type(smoothing * unigram[v])
             source = topics[v]
             for c in range(k):
-                phi[c] = e[c] * (keep * source[c] + floor)
-            for j in range(LANES):
-                lanes[j] = phi[j]
+                phi[c] = theta[c] * (keep * source[c] + floor)
+            lanes[:] = phi[:LANES]
             for group in range(1, n_groups):
                 for j in range(LANES):
                     lanes[j] += phi[group * LANES + j]
-            for j in range(LANES // 2):
-                lanes[j] += lanes[j + LANES // 2]
-            for j in range(LANES // 4):
-                lanes[j] += lanes[j + LANES // 4]
             s = least
-            for j in range(LANES // 4):
+            for j in range(LANES):
                 s += lanes[j]
             likelihood += data[p] * np.log(s)
-            if out.shape[0]:
-                ratio = kind(data[p]) / s
-                target = out[v]
-                for c in range(k):
-                    target[c] += ratio * e[c]
-                    own[c] += ratio * phi[c]
-        for c in range(k):
-            totals[c] += own[c]
     return likelihood
 
 

@@ -28,9 +28,9 @@ from distmom.moments.share_kernels import (
     LEAST,
     MAX_ITER,
     TOLERANCE,
-    add_counts,
     find_shares,
     half_counts,
+    log_likelihood,
 )
 from distmom.moments.words import row_weights
 
@@ -46,7 +46,10 @@ def document_shares(
     start: np.ndarray | None = None,
     n_iter: int = FULL_ITER,
     tolerance: float = FULL_TOLERANCE,
-) -> tuple[np.ndarray, np.ndarray]:
+    own: np.ndarray | None = None,
+    totals: np.ndarray | None = None,
+    out: np.ndarray | None = None,
+) -> tuple[np.ndarray, float]:
     """Find the shares of topics in documents.
 
     Parameters
@@ -58,19 +61,27 @@ def document_shares(
     start : ndarray of shape (n, k), optional
         What iteration begins with; even shares when absent.
 
+    own : ndarray of shape (n,), optional
+        How often each document counts in what is added up; once when absent.
+    totals : ndarray of shape (k,), optional
+    out : ndarray of shape (d, k), optional
+        What is added up, as in `distmom.moments.share_kernels.find_shares`; shares alone when absent.
+
     Returns
     -------
-    shares, weights : ndarray of shape (n, k)
-        In the type of the topics; the weights are those that `add_counts` takes.
+    shares : ndarray of shape (n, k)
+        In the type of the topics.
+    likelihood : float
+        Log-likelihood, where something was added up.
     """
-    shape = (words.shape[0], topics.shape[1])
-    shares = np.full(shape, 1.0 / max(1, shape[1]), topics.dtype) if start is None else start.copy()
-    weights = np.empty(shape, topics.dtype)
-    find_shares(
+    n, k = words.shape[0], topics.shape[1]
+    shares = np.full((n, k), 1.0 / max(1, k), topics.dtype) if start is None else start.copy()
+    likelihood = find_shares(
         words.indptr, words.indices, words.data.astype(np.float64), topics, unigram, smoothing, alpha,
-        variational, n_iter, tolerance, shares, weights,
+        variational, n_iter, tolerance, np.ones(n) if own is None else own, shares,
+        np.zeros(k) if totals is None else totals, np.zeros((0, k), topics.dtype) if out is None else out,
     )  # fmt: skip
-    return shares, weights
+    return shares, likelihood
 
 
 @dataclass(frozen=True)
@@ -114,16 +125,11 @@ class TopicsPass(Pass):
         return self.topics.parts[0] if isinstance(self.topics, Columns) else np.asarray(self.topics)
 
     def _shares(
-        self,
-        words: csr_array,
-        alpha: np.ndarray,
-        start: np.ndarray | None,
-        n_iter: int = FULL_ITER,
-        tolerance: float = FULL_TOLERANCE,
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self, words: csr_array, alpha: np.ndarray, start: np.ndarray | None, **how: Any
+    ) -> tuple[np.ndarray, float]:
         return document_shares(
             words, self._matrix(), self._frequency(), self.smoothing, alpha, variational=self.variational,
-            start=start, n_iter=n_iter, tolerance=tolerance,
+            start=start, **how,
         )  # fmt: skip
 
 
@@ -161,23 +167,20 @@ class PolishPass(TopicsPass):
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         words, own = block.words, row_weights(block)
-        data = words.data.astype(np.float64)
-        shares, weights = self._shares(words, self.alpha, rows.get("shares"), MAX_ITER, TOLERANCE)
-        if self.variational:
-            total = self.alpha.sum() + row_sums(words.indptr, data)
-            gamma = shares.astype(np.float64) * total[:, None]
-            sums["log_shares"] += own @ (psi(np.maximum(gamma, 1e-10)) - psi(total)[:, None])
-        if block.weights is not None:
-            data = data * np.repeat(own, np.diff(words.indptr))
-        counts = sums["counts"]
-        sums["log_likelihood"] += add_counts(
-            words.indptr, words.indices, data, self._matrix(), self._frequency(), self.smoothing, weights,
-            sums["totals"], counts.single,
+        counts, lengths = sums["counts"], row_sums(words.indptr, words.data.astype(np.float64))
+        shares, likelihood = self._shares(
+            words, self.alpha, rows.get("shares"), n_iter=MAX_ITER, tolerance=TOLERANCE, own=own,
+            totals=sums["totals"], out=counts.single,
         )  # fmt: skip
         counts.settle()
+        if self.variational:
+            total = self.alpha.sum() + lengths
+            gamma = shares.astype(np.float64) * total[:, None]
+            sums["log_shares"] += own @ (psi(np.maximum(gamma, 1e-10)) - psi(total)[:, None])
+        sums["log_likelihood"] += likelihood
         sums["shares"] += own @ shares.astype(np.float64)
         sums["documents"] += own.sum()
-        sums["tokens"] += data.sum()
+        sums["tokens"] += own @ lengths
         return None if self.variational else {"shares": shares}
 
 
@@ -298,7 +301,6 @@ class CompletionPass(TopicsPass):
         second = words.data - first
         own = np.repeat(row_weights(block), np.diff(words.indptr))
         proportions = self.alpha / self.alpha.sum()
-        nothing = np.zeros((0, topics.shape[1]), topics.dtype)
         half = csr_from_parts(first, words.indices, words.indptr, words.shape)
         shares = None
         for j, total in enumerate(self.alpha_sums):
@@ -308,10 +310,9 @@ class CompletionPass(TopicsPass):
             else:
                 # What one sum has led to is near what the next one leads to.
                 shares, _ = self._shares(half, total * proportions, shares)
-            sums["log_likelihood"][j] += add_counts(
-                words.indptr, words.indices, second * own, topics, self._frequency(), self.smoothing, shares,
-                np.zeros(topics.shape[1]), nothing,
-            )  # fmt: skip
+            sums["log_likelihood"][j] += log_likelihood(
+                words.indptr, words.indices, second * own, topics, self._frequency(), self.smoothing, shares
+            )
         sums["tokens"] += (second * own).sum()
         sums["documents"] += row_weights(block).sum()
         return None

@@ -9,7 +9,7 @@ from scipy.special import psi
 from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import open_engine
 from distmom.engine.tall import TallSum
-from distmom.moments.share_kernels import add_counts, find_shares, half_counts
+from distmom.moments.share_kernels import find_shares, half_counts, log_likelihood
 from distmom.moments.shares import CompletionPass, MixturePass, PolishPass, mixture_shares
 
 
@@ -23,8 +23,20 @@ def documents():
     return X, topics, unigram
 
 
+def shares_of(X, topics, unigram, smoothing, alpha, variational, n_iter, tolerance, own=None, out=None):
+    """Call the kernel from even shares; return them, the likelihood and the totals."""
+    (n, _), k = X.shape, topics.shape[1]
+    shares, totals = np.full((n, k), 1 / k, topics.dtype), np.zeros(k)
+    likelihood = find_shares(
+        X.indptr, X.indices, X.data.astype(float), topics, unigram, smoothing, alpha, variational, n_iter,
+        tolerance, np.ones(n) if own is None else own, shares, totals,
+        np.zeros((0, k), topics.dtype) if out is None else out,
+    )  # fmt: skip
+    return shares, likelihood, totals
+
+
 def plain_shares(x, topics, alpha, variational, n_iter):
-    """The two iterations of the module's first lines, word for word."""
+    """The two iterations of the module's first lines, word for word; shares, and what topics are weighted with."""
     theta = np.full(topics.shape[1], 1.0 / topics.shape[1])
     gamma = alpha + x.sum() * theta
     for _ in range(n_iter):
@@ -32,7 +44,7 @@ def plain_shares(x, topics, alpha, variational, n_iter):
         s = topics @ e
         gamma = alpha + e * (topics.T @ np.where(x > 0, x / s, 0.0))
         theta = gamma / gamma.sum()
-    return theta
+    return theta, np.exp(psi(gamma) - psi(gamma.sum())) if variational else theta
 
 
 @pytest.mark.parametrize("variational", [False, True])
@@ -40,22 +52,20 @@ def plain_shares(x, topics, alpha, variational, n_iter):
 def test_shares_are_those_of_the_plain_iteration(documents, variational, smoothing):
     X, topics, unigram = documents
     alpha = np.array([0.1, 0.5, 0.2, 1.0])
-    shares, weights = np.full((31, 4), 0.25), np.empty((31, 4))
-    data = X.data.astype(float)
-    find_shares(
-        X.indptr, X.indices, data, topics, unigram, smoothing, alpha, variational, 7, 0.0, shares, weights
+    own, out = np.linspace(0.5, 2.0, 31), np.zeros((25, 4))
+    shares, likelihood, totals = shares_of(
+        X, topics, unigram, smoothing, alpha, variational, 7, 0.0, own, out
     )
     mixed = (1 - smoothing) * topics + smoothing * unigram[:, None]
-    expected = np.array([plain_shares(x, mixed, alpha, variational, 7) for x in X.toarray()[:30]])
+    plain = [plain_shares(x, mixed, alpha, variational, 7) for x in X.toarray()[:30]]
+    expected, weights = (np.array(values) for values in zip(*plain, strict=True))
     assert_allclose(shares[:30], expected, atol=1e-9)
     # A document without words has the shares of the prior.
     assert_allclose(shares[30], alpha / alpha.sum())
-    totals, out = np.zeros(4), np.zeros((25, 4))
-    likelihood = add_counts(X.indptr, X.indices, data, topics, unigram, smoothing, weights, totals, out)
-    s = weights[:30] @ mixed.T
-    dense = X.toarray()[:30]
+    s = weights @ mixed.T
+    dense = own[:30, None] * X.toarray()[:30]
     assert likelihood == pytest.approx((dense * np.log(s)).sum(), rel=1e-9)
-    assert_allclose(out, (dense / s).T @ weights[:30], rtol=1e-9)
+    assert_allclose(out, (dense / s).T @ weights, rtol=1e-9)
     assert_allclose(totals, (out * mixed).sum(axis=0), rtol=1e-9)
     assert totals.sum() == pytest.approx(dense.sum())
 
@@ -68,44 +78,39 @@ def test_leaving_topics_out_changes_no_result(variational):
     mixed = np.array([topics[:, rng.choice(40, 2, replace=False)] @ [0.7, 0.3] for _ in range(25)])
     X = csr_array(np.array([rng.multinomial(80, p / p.sum()) for p in mixed]))
     unigram, alpha = topics.mean(axis=1), np.full(40, 0.05)
-    shares, weights = np.full((25, 40), 1 / 40), np.empty((25, 40))
-    data = X.data.astype(float)
-    find_shares(
-        X.indptr, X.indices, data, topics, unigram, 0.01, alpha, variational, 3000, 1e-7, shares, weights
-    )
+    shares, _, _ = shares_of(X, topics, unigram, 0.01, alpha, variational, 3000, 1e-7)
     full = 0.99 * topics + 0.01 * unigram[:, None]
-    expected = np.array([plain_shares(x, full, alpha, variational, 3000) for x in X.toarray()])
+    expected = np.array([plain_shares(x, full, alpha, variational, 3000)[0] for x in X.toarray()])
     assert_allclose(shares, expected, atol=1e-4)
     assert_allclose(shares.sum(axis=1), 1.0, atol=1e-5)
 
 
 def test_single_precision_is_near_double(documents):
     X, topics, unigram = documents
-    found = []
-    for dtype in (np.float64, np.float32):
-        shares, weights = np.full((31, 4), 0.25, dtype), np.empty((31, 4), dtype)
-        find_shares(
-            X.indptr, X.indices, X.data.astype(float), topics.astype(dtype), unigram, 0.01, np.full(4, 0.2),
-            True, 50, 1e-5, shares, weights,
-        )  # fmt: skip
-        found.append(shares)
+    found = [
+        shares_of(X, topics.astype(dtype), unigram, 0.01, np.full(4, 0.2), True, 50, 1e-5)[0]
+        for dtype in (np.float64, np.float32)
+    ]
     assert_allclose(found[1], found[0], atol=2e-4)
 
 
 def test_words_that_no_topic_has_leave_finite_numbers():
     X = csr_array(np.array([[3, 1000000, 0]]))
     topics = np.array([[1.0, 0.5], [0.0, 0.0], [0.0, 0.5]], np.float32)
-    shares, weights = np.full((1, 2), 0.5, np.float32), np.empty((1, 2), np.float32)
-    find_shares(
-        X.indptr, X.indices, X.data.astype(float), topics, np.zeros(3), 0.0, np.ones(2), False, 5, 0.0, shares,
-        weights,
-    )  # fmt: skip
-    totals, out = np.zeros(2), np.zeros((3, 2), np.float32)
-    likelihood = add_counts(
-        X.indptr, X.indices, X.data.astype(float), topics, np.zeros(3), 0.0, weights, totals, out
-    )
+    out = np.zeros((3, 2), np.float32)
+    shares, likelihood, totals = shares_of(X, topics, np.zeros(3), 0.0, np.ones(2), False, 5, 0.0, out=out)
     assert np.isfinite([*shares.ravel(), *totals, *out.ravel(), likelihood]).all()
     assert shares.sum() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("k", [1, 4, 16, 37])
+def test_likelihood_is_that_of_the_mixture(k):
+    rng = np.random.default_rng(k)
+    topics, shares = rng.dirichlet(np.ones(30), k).T, rng.dirichlet(np.ones(k), 12)
+    X, unigram = csr_array(rng.poisson(0.5, (12, 30))), np.full(30, 1 / 30)
+    found = log_likelihood(X.indptr, X.indices, X.data.astype(float), topics, unigram, 0.1, shares)
+    s = shares @ (0.9 * topics + 0.1 * unigram[:, None]).T
+    assert found == pytest.approx((X.toarray() * np.log(s)).sum(), rel=1e-12)
 
 
 def test_weights_of_documents_count_as_repetition(documents):
@@ -208,7 +213,7 @@ def test_completion_is_the_likelihood_of_second_halves(documents, mixture):
             joint = half @ np.log(mixed) + np.log(alpha)
             theta = np.exp(joint - np.logaddexp.reduce(joint))
         else:
-            theta = plain_shares(half, mixed, 2.0 * alpha, False, 300) if half.sum() else alpha
+            theta = plain_shares(half, mixed, 2.0 * alpha, False, 300)[0] if half.sum() else alpha
         expected += (x - half) @ np.log(mixed @ theta)
     # Iteration ends at a change of 1e-4, and posteriors are found in float32.
     assert sums["log_likelihood"][0] == pytest.approx(expected, rel=1e-4)
