@@ -3,9 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array, random_array, vstack
 
-from distmom.corpus import MemoryCorpus
+from distmom.corpus import MemoryCorpus, ViewCorpus
 
 
 class WeightedCorpus(MemoryCorpus):
@@ -47,3 +48,25 @@ def planted_matrices():
     corpus = planted_corpus(1500, d=120, n_labels=12, k=4, shard_documents=300)[2]
     blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
     return vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
+
+
+class WeightedViews(ViewCorpus):
+    """Groups of views that count as often as given: an enumerated population of `distmom.simulate.views`."""
+
+    def __init__(self, views, **options):
+        super().__init__(views.X, views.groups, **options)
+        self.group_weights = np.asarray(views.weights, float)
+
+    def read_shard(self, i):
+        block = super().read_shard(i)
+        return replace(block, weights=self.group_weights[block.first : block.first + block.n_documents])
+
+
+def matched(found, true, *, signed=True):
+    """Match rows one to one; return the largest distance relative to the true row, and the true row of each."""
+    distance = np.linalg.norm(found[:, None] - true[None], axis=2)
+    if not signed:
+        distance = np.minimum(distance, np.linalg.norm(found[:, None] + true[None], axis=2))
+    distance = distance / np.linalg.norm(true, axis=1)
+    rows, columns = linear_sum_assignment(distance)
+    return distance[rows, columns].max(), columns

@@ -16,7 +16,7 @@ from distmom.cli.options import (
     quiet_option,
 )
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import check_source, columns_of, describe_corpus, open_workers, show
+from distmom.cli.shared import check_source, columns_of, describe_corpus, load_text_model, open_workers, show
 from distmom.corpus import copy_corpus, ingest
 from distmom.errors import UsageError
 from distmom.simulate import PRESETS, preset, synthesise
@@ -156,6 +156,4 @@ def _like_model(path: str | None) -> SimpleNamespace | None:
     """Return the columns of a model that is stored at a path, if one is given."""
     if path is None:
         return None
-    from distmom.models import load_model
-
-    return columns_of(load_model(path))
+    return columns_of(load_text_model(path))

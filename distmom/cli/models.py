@@ -18,10 +18,9 @@ from distmom.cli.options import (
     quiet_option,
 )
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import columns_of, open_source, open_workers, show, topic_line
+from distmom.cli.shared import columns_of, load_text_model, open_source, open_workers, show, topic_line
 from distmom.corpus import ingest
 from distmom.errors import UsageError
-from distmom.models import load_model
 from distmom.simulate import load_truth
 
 
@@ -45,7 +44,7 @@ def predict(
     """
     from distmom.predict import predict_corpus
 
-    fitted = load_model(model)
+    fitted = load_text_model(model)
     if not hasattr(fitted, "scorer_"):
         raise UsageError(
             f"{model}: a topic model has no labels; 'distmom transform' tells topics of documents"
@@ -98,7 +97,7 @@ def evaluate(
     from distmom.evaluate.recovery import score_recovery
     from distmom.evaluate.topics import evaluate_topics
 
-    fitted = load_model(model)
+    fitted = load_text_model(model)
     if not hasattr(fitted, "scorer_"):
         for option, value in (("--head", head), ("--auc-documents", auc_documents)):
             if value is not None:
@@ -154,7 +153,7 @@ def report(model: str, out: Path, metrics: Path | None, overwrite: bool) -> None
             shown = json.loads(metrics.read_text())
         except (OSError, ValueError) as error:
             raise UsageError(f"{metrics}: not the JSON of 'evaluate --json': {error}") from error
-    fitted = load_model(model)
+    fitted = load_text_model(model)
     write = write_report if hasattr(fitted, "scorer_") else write_topic_report
     write(fitted, out, metrics=shown)
     click.echo(str(out))

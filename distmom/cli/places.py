@@ -39,7 +39,7 @@ def info(path: str, as_json: bool) -> None:
             "model": record["model"],
             **{f"param {k}": v for k, v in record["parameters"].items()},
             "n_words": model.n_features_in_,
-            "n_labels": len(model.label_names_),
+            "n_labels": len(getattr(model, "label_names_", ())),
             "n_documents": model.n_documents_,
             **heads,
             "fit_seconds": round(model.fit_seconds_, 2),

@@ -54,6 +54,16 @@ def _children_without_interrupt() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
+def load_text_model(path: str | os.PathLike[str]) -> Any:
+    """Read a model of documents; UsageError if it is of another kind."""
+    from distmom.models import MODELS, load_model
+
+    model = load_model(path)
+    if type(model).__name__ not in MODELS.values():
+        raise UsageError(f"{path}: a model of class {type(model).__name__}, which is not of documents")
+    return model
+
+
 def show(result: dict[str, Any], as_json: bool) -> None:
     """Print a result as JSON, or a line an entry."""
     if as_json:

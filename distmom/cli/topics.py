@@ -20,10 +20,9 @@ from distmom.cli.options import (
     overwrite_option,
 )
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import columns_of, open_source, open_workers, show, topic_line
+from distmom.cli.shared import columns_of, load_text_model, open_source, open_workers, show, topic_line
 from distmom.corpus import open_corpus
 from distmom.errors import NumericalError, UsageError
-from distmom.models import load_model
 
 if TYPE_CHECKING:
     from distmom.models.search import FoundTopic, TopicSearch
@@ -55,7 +54,7 @@ def transform(
     """
     from distmom.predict import transform_corpus
 
-    fitted = load_model(model)
+    fitted = load_text_model(model)
     if hasattr(fitted, "scorer_"):
         raise UsageError(f"{model}: not a topic model; 'distmom predict' ranks labels")
     with (
@@ -88,7 +87,7 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
     \b
     Example: distmom topics model --top 10
     """
-    fitted = load_model(model)
+    fitted = load_text_model(model)
     if not hasattr(fitted, "components_"):
         raise UsageError(
             f"{model}: the model has no latent states: {fitted.diagnostics_.get('states_error', '')}"

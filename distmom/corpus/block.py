@@ -1,8 +1,8 @@
-"""Documents in memory: a block of rows, and the matrices it is made of."""
+"""Documents in memory: a block of them, and the matrices it is made of."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,66 @@ class Block:
         """
         some = renumbered(self.words, numbers, int(numbers.max(initial=-1)) + 1)
         return Block(some, self.labels, self.first, self.weights, self.words)
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Real-valued rows in memory, one or several of them a document: its views, or the steps of a sequence.
+
+    Attributes
+    ----------
+    rows : ndarray or csr_array of shape (n_rows, n_features), float64
+        Finite values of either sign.
+    starts : ndarray of shape (n_documents + 1,), int64
+        Document i has the rows ``starts[i] : starts[i + 1]``, at least one.
+    first : int
+        Position in the corpus of the first document.
+    weights : ndarray of shape (n_documents,), float64, or None
+        How often each document counts; None means once.
+    """
+
+    rows: Any
+    starts: np.ndarray
+    first: int
+    weights: np.ndarray | None = None
+
+    @property
+    def n_documents(self) -> int:
+        """Number of documents."""
+        return len(self.starts) - 1
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Rows of every document, (n_documents,) int64."""
+        return np.asarray(np.diff(self.starts))
+
+    def take(self, documents: slice | np.ndarray) -> RowBlock:
+        """Return some of the documents, in order.
+
+        Parameters
+        ----------
+        documents : slice, bool ndarray of shape (n_documents,) or int ndarray
+        """
+        taken = np.arange(self.n_documents)[documents]
+        sizes = self.sizes[taken]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        first = self.first + (int(taken[0]) if len(taken) else 0)
+        weights = None if self.weights is None else self.weights[taken]
+        rows: slice | np.ndarray = np.repeat(self.starts[taken] - starts[:-1], sizes) + np.arange(starts[-1])
+        if len(taken) and bool(np.all(np.diff(taken) == 1)):
+            # Neighbours need no copy.
+            rows = slice(int(self.starts[taken[0]]), int(self.starts[taken[-1] + 1]))
+        return RowBlock(self.rows[rows], starts, first, weights)
+
+    def of_words(self, numbers: np.ndarray) -> RowBlock:
+        """Return the same documents with some of their features.
+
+        Parameters
+        ----------
+        numbers : ndarray of shape (n_features,), int32
+            New number of every feature, rising, -1 for those that are left out.
+        """
+        return replace(self, rows=self.rows[:, np.flatnonzero(numbers >= 0)])
 
 
 def word_matrix(X: Any, name: str = "X") -> csr_array:

@@ -77,6 +77,16 @@ class ShardInfo:
     nnz_labels: int
     digest: str
 
+    @property
+    def n_rows(self) -> int:
+        """Rows of its block."""
+        return self.n_documents
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of its block in memory, and of the parts that it is cut into."""
+        return 3 * 12 * (self.nnz_words + self.nnz_labels)
+
 
 class Corpus:
     """A corpus on disk or in an object store.

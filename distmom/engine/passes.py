@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from distmom.corpus import Block
 from distmom.engine.sums import Sums, SumSpec
 
 Rows = Mapping[str, np.ndarray]
@@ -143,15 +142,15 @@ class Pass:
         """Return the sums over no document."""
         return Sums({name: spec.zero(self.slab) for name, spec in self.specs().items() if spec.tall is None})
 
-    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+    def add(self, sums: Sums, block: Any, rows: Rows) -> Rows | None:
         """Add one block to ``sums`` in place and return the rows to be stored, if any.
 
         Parameters
         ----------
         sums : Sums
             Changed in place.
-        block : Block
-            Documents in memory.
+        block : Block or RowBlock
+            Documents in memory, of the kind that the pass is made for.
         rows : mapping of str to ndarray of shape (n_documents, ...)
             The stored rows named by ``rows_in``.
         """
@@ -186,7 +185,7 @@ class Together(Pass):
     def working_bytes(self, n_rows: int) -> int:
         return max((part.working_bytes(n_rows) for _, part in self.parts), default=0)
 
-    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+    def add(self, sums: Sums, block: Any, rows: Rows) -> Rows | None:
         stored: dict[str, np.ndarray] = {}
         for prefix, part in self._parts():
             own = Sums({name: sums[f"{prefix}.{name}"] for name in part.specs()})

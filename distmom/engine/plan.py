@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from distmom.corpus import Corpus, MemoryCorpus
+from distmom.corpus import AnyCorpus
 from distmom.engine.passes import Pass
 from distmom.engine.sparse import RUN_ENTRIES
 from distmom.engine.sums import FILE_BYTES, SumSpec
@@ -85,13 +85,13 @@ class PassPlan:
 
 
 def plan_pass(
-    corpus: Corpus | MemoryCorpus, pass_: Pass, memory_limit: int | None = None, n_workers: int = 1
+    corpus: AnyCorpus, pass_: Pass, memory_limit: int | None = None, n_workers: int = 1
 ) -> PassPlan:
     """Cut a pass into tasks that fit a worker's memory.
 
     Parameters
     ----------
-    corpus : Corpus or MemoryCorpus
+    corpus : Corpus, MemoryCorpus or ViewCorpus
     pass_ : Pass
     memory_limit : int or None
         Bytes that one worker may use.
@@ -144,9 +144,7 @@ def plan_pass(
     )
 
 
-def _plan_tall(
-    corpus: Corpus | MemoryCorpus, pass_: Pass, memory_limit: int | None, n_workers: int
-) -> PassPlan:
+def _plan_tall(corpus: AnyCorpus, pass_: Pass, memory_limit: int | None, n_workers: int) -> PassPlan:
     """Plan a pass with tall sums.
 
     A group adds its entries, then its partial sum is written and read again: there are so few groups that the
@@ -212,12 +210,12 @@ def _plan_tall(
     )
 
 
-def frequent_rows_of(corpus: Corpus | MemoryCorpus, kind: str, vocabulary: Any = None) -> np.ndarray:
+def frequent_rows_of(corpus: AnyCorpus, kind: str, vocabulary: Any = None) -> np.ndarray:
     """Return the rows of a kind of tall sum that are frequent (see `TallSum`); no entry is.
 
     Parameters
     ----------
-    corpus : Corpus or MemoryCorpus
+    corpus : Corpus, MemoryCorpus or ViewCorpus
     kind : {"words", "labels", "entries"}
     vocabulary : ndarray or StoredArray, optional
         The words that a pass sees, as told by it.
@@ -233,7 +231,7 @@ def frequent_rows_of(corpus: Corpus | MemoryCorpus, kind: str, vocabulary: Any =
     return frequent_rows(frequency)
 
 
-def _groups(corpus: Corpus | MemoryCorpus, bound: int) -> tuple[tuple[int, ...], ...]:
+def _groups(corpus: AnyCorpus, bound: int) -> tuple[tuple[int, ...], ...]:
     n_groups = min(len(corpus.shards), bound)
     edges = [len(corpus.shards) * g // n_groups for g in range(n_groups + 1)] if n_groups else [0]
     return tuple(tuple(range(a, b)) for a, b in pairwise(edges))
@@ -247,10 +245,10 @@ def _too_large(pass_: Pass, needed: int, base: int, memory_limit: int) -> UsageE
     )
 
 
-def _block_bytes(corpus: Corpus | MemoryCorpus, pass_: Pass) -> int:
-    largest = max((s.nnz_words + s.nnz_labels for s in corpus.shards), default=0)
-    documents = max((s.n_documents for s in corpus.shards), default=0)
-    return 3 * 12 * largest + pass_.working_bytes(min(documents, pass_.block_rows))
+def _block_bytes(corpus: AnyCorpus, pass_: Pass) -> int:
+    largest = max((s.block_bytes for s in corpus.shards), default=0)
+    n_rows = max((s.n_rows for s in corpus.shards), default=0)
+    return largest + pass_.working_bytes(min(n_rows, pass_.block_rows))
 
 
 def _mib(n_bytes: int) -> int:

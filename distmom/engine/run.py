@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from distmom.clock import add_spent
-from distmom.corpus import Corpus, MemoryCorpus
+from distmom.corpus import AnyCorpus
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
 from distmom.engine.executors import Executor, InProcess
@@ -70,7 +70,7 @@ class Engine:
 
     Attributes
     ----------
-    corpus : Corpus or MemoryCorpus
+    corpus : Corpus, MemoryCorpus or ViewCorpus
     directory : RunDirectory
         Where states, totals and rows are kept.
     executor : Executor
@@ -85,7 +85,7 @@ class Engine:
         Seconds of all tasks so far, by kind of work, and of the tensor's ``decomposition``.
     """
 
-    corpus: Corpus | MemoryCorpus
+    corpus: Any
     directory: RunDirectory
     executor: Executor = field(default_factory=InProcess)
     memory_limit: int | None = None
@@ -374,7 +374,7 @@ class Engine:
 
 @contextmanager
 def open_engine(
-    corpus: Corpus | MemoryCorpus,
+    corpus: AnyCorpus,
     directory: str | os.PathLike[str] | None = None,
     executor: Executor | None = None,
     memory_limit: int | None = None,

@@ -10,7 +10,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from distmom.clock import add_spent, spend, taken
-from distmom.corpus import Corpus, MemoryCorpus
+from distmom.corpus import AnyCorpus
 from distmom.engine.passes import Pass, resolve
 from distmom.engine.sparse import SparseSum
 from distmom.engine.state import StoredArray, StoredRows, release_maps, write_rows
@@ -28,7 +28,7 @@ class Folded:
 
 
 def fold_group(
-    corpus: Corpus | MemoryCorpus,
+    corpus: AnyCorpus,
     shards: tuple[int, ...],
     pass_: Pass,
     rows: Mapping[str, StoredRows],
@@ -51,7 +51,7 @@ def fold_group(
 
 
 def fold_tall(
-    corpus: Corpus | MemoryCorpus,
+    corpus: AnyCorpus,
     shards: tuple[int, ...],
     pass_: Pass,
     frequent: Mapping[str, StoredArray],
@@ -94,7 +94,7 @@ def fold_tall(
 
 
 def _accumulate(
-    corpus: Corpus | MemoryCorpus,
+    corpus: AnyCorpus,
     shards: tuple[int, ...],
     opened: Pass,
     sums: Sums,

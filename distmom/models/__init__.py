@@ -10,12 +10,14 @@ from distmom.models.fitting import HEADS
 from distmom.models.heads import Scorer
 
 if TYPE_CHECKING:
+    from distmom.models.factors import ECA
     from distmom.models.multilabel import MultiLabelMoM
     from distmom.models.search import TopicSearch
     from distmom.models.topic_moments import TopicMoments
     from distmom.models.topics import AnchorTopics, IndependentTopics, SingleTopic, SpectralLDA
 
 __all__ = [
+    "ECA",
     "HEADS",
     "MODELS",
     "AnchorTopics",
@@ -38,6 +40,8 @@ MODELS = {
     "anchors": "AnchorTopics",
     "eca": "IndependentTopics",
 }
+#: estimators that are saved and are not of documents
+OTHERS = ("ECA",)
 _MODULES = {
     "MultiLabelMoM": "multilabel",
     "SpectralLDA": "topics",
@@ -46,6 +50,7 @@ _MODULES = {
     "IndependentTopics": "topics",
     "TopicMoments": "topic_moments",
     "TopicSearch": "search",
+    "ECA": "factors",
 }
 
 
@@ -63,9 +68,9 @@ def estimator(name: str) -> Any:
 
 def load_model(path: str | os.PathLike[str]) -> Any:
     """Read a model of whatever kind; UsageError if there is none, StoreError if it is damaged."""
-    kind = str(load_record(path).get("model"))
+    kind, kinds = str(load_record(path).get("model")), (*MODELS.values(), *OTHERS)
     if kind == "TopicMoments":
         raise UsageError(f"{path}: moments, and no model; fit one to them")
-    if kind not in MODELS.values():
-        raise StoreError(f"{path}: expected a model of {', '.join(MODELS.values())}, got {kind!r}")
+    if kind not in kinds:
+        raise StoreError(f"{path}: expected a model of {', '.join(kinds)}, got {kind!r}")
     return __getattr__(kind).load(path)

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator
 
-from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import Engine, Observer, open_engine, open_executor
 from distmom.errors import UsageError
 from distmom.models.inputs import checked_rows
@@ -42,7 +42,7 @@ class CorpusEstimator(BaseEstimator):  # type: ignore[misc]
 
     def fit_corpus(
         self,
-        corpus: Corpus | MemoryCorpus,
+        corpus: Any,
         *,
         client: Any = None,
         run: str | os.PathLike[str] | None = None,
@@ -53,7 +53,8 @@ class CorpusEstimator(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        corpus : Corpus or MemoryCorpus
+        corpus : Corpus, MemoryCorpus or ViewCorpus
+            Of the kind that the model is of.
         client : distributed.Client or Executor, optional
             Where passes run; this process when absent. It is left open.
         run : path-like, optional
@@ -87,7 +88,7 @@ class CorpusEstimator(BaseEstimator):  # type: ignore[misc]
             self.fit_seconds_ = time.monotonic() - started
         return self
 
-    def check(self, corpus: Corpus | MemoryCorpus) -> None:
+    def check(self, corpus: Any) -> None:
         """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
         raise TypeError(f"{type(self).__name__} does not say what it refuses")
 

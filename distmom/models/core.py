@@ -44,6 +44,7 @@ from distmom.linalg import (
 )
 from distmom.models.tall import next_directions, store_columns
 from distmom.moments.dirichlet import second_moment, third_moment, third_moment_slices
+from distmom.moments.sketching import SketchPass
 from distmom.moments.weighting import MomentKind
 from distmom.moments.words import (
     WordMoments,
@@ -188,23 +189,53 @@ def fit_basis(
     """Find a basis for the moments of some documents in ``n_power_iter + 1`` passes."""
     r = min(settings.n_states + settings.n_oversamples, words.n_words)
     common = common_fields(settings, words, selection)
-    basis: StoredColumns | None = None
-    probes: StoredColumns | None = None
     # With pairs of a position and itself every eigenvalue is positive, and none of them vanishes as noise.
     n_probes = min(N_PROBES, words.n_words - r) if settings.kind.distinct else 0
-    noise = 0.0
     moments = moment_passes(settings, WordMomentsPass(**common, rank=r), engine.plan)
-    power = WordSketchPass(**common, n_columns=r, n_probes=n_probes, basis=0)
-    n_slabs = basis_slabs(power, moments, engine.plan)
-    for _ in range(settings.n_power_iter + 1):
-        pass_ = WordSketchPass(
-            **common, n_columns=r, seed=settings.seed, basis=basis, n_probes=n_probes, probes=probes
-        )
-        finish = partial(_next_basis, engine, basis, probes, n_slabs, settings, words.scale)
-        found = engine.run_tall(pass_, finish, (settings.dtype, words.scale))
+    sketch = WordSketchPass(**common, n_columns=r, seed=settings.seed, n_probes=n_probes)
+    n_slabs = basis_slabs(replace(sketch, basis=0), moments, engine.plan)
+    return range_basis(
+        engine, sketch, settings.n_power_iter, settings.dtype, n_slabs,
+        indefinite=settings.kind.distinct, scale=words.scale,
+    )  # fmt: skip
+
+
+def range_basis(
+    engine: Engine,
+    sketch: SketchPass,
+    n_power_iter: int,
+    dtype: str,
+    n_slabs: int = 1,
+    *,
+    indefinite: bool,
+    scale: StoredArray | None = None,
+) -> Basis:
+    """Find a basis for the range of a second moment.
+
+    Parameters
+    ----------
+    engine : Engine
+    sketch : SketchPass
+        The first pass, with a test matrix; those after it are the same with what was found.
+    n_power_iter : int
+        Passes after the first.
+    dtype : str
+        Type of the basis.
+    n_slabs : int
+        Slabs of columns that it is stored in.
+    indefinite, scale
+        As in `next_directions`.
+    """
+    basis: StoredColumns | None = None
+    probes: StoredColumns | None = None
+    pass_, r, noise = sketch, sketch.n_columns, 0.0
+    for _ in range(n_power_iter + 1):
+        finish = partial(_next_basis, engine, basis, probes, n_slabs, dtype, indefinite, scale)
+        found = engine.run_tall(pass_, finish, (dtype, scale))
         basis, r = found.states["basis"], found.values["rank"]
         probes, n_probes = found.states.get("probes"), found.values["n_probes"]
         noise = found.values["noise"]
+        pass_ = replace(sketch, n_columns=r, basis=basis, n_probes=n_probes, probes=probes)
     assert basis is not None
     return Basis(basis, r, noise)
 
@@ -266,7 +297,8 @@ def _next_basis(
     basis: StoredColumns | None,
     probes: StoredColumns | None,
     n_slabs: int,
-    settings: CoreSettings,
+    dtype: str,
+    indefinite: bool,
     scale: StoredArray | None,
     tallies: Tallies,
 ) -> TallResult:
@@ -275,10 +307,9 @@ def _next_basis(
     The level of noise is `PROBE_MARGIN` times the largest magnitude met by the probes, as a share of the
     largest Ritz value.
     """
-    dtype = settings.dtype
     found = next_directions(
         engine, tallies.tall["sketch"], basis, tallies.tall.get("noise"), probes,
-        indefinite=settings.kind.distinct, scale=scale,
+        indefinite=indefinite, scale=scale,
     )  # fmt: skip
     states = {"basis": store_columns(engine, found.basis, dtype, n_slabs)}
     n_probes = found.probes.width if found.probes is not None else 0

@@ -8,7 +8,14 @@ and their sum alpha0 (tensor paper, theorem 3.5; ECA paper, section 4.3):
                                          = sum_i 2 alpha_i / (alpha0 (alpha0 + 1) (alpha0 + 2)) mu_i^(x)3
 
 a = alpha0 / (alpha0 + 1), b = alpha0 / (alpha0 + 2), c = 2 a b; alpha0 = 0 is the model of one topic a
-document, and alpha0 = inf gives central moments.
+document, and alpha0 = inf gives central moments. With E4 the moment over quadruples, and shares written as
+gamma variables over their sum, whose cumulants are known,
+
+    M4 = E4 - p sym4(E3 (x) M1) - q sym3(E2 (x) E2) + s sym6(E2 (x) M1 (x) M1) - t M1 (x) M1 (x) M1 (x) M1
+                             = sum_i 6 alpha_i / (alpha0 (alpha0 + 1) (alpha0 + 2) (alpha0 + 3)) mu_i^(x)4
+
+with p = alpha0 / (alpha0 + 3), q = p (alpha0 + 1) / (alpha0 + 2), s = 2 p b and t = 3 p c; alpha0 = inf gives the
+fourth cumulant.
 """
 
 from __future__ import annotations
@@ -110,6 +117,58 @@ def proportions_of_mean(mean: np.ndarray, eigenvalues: np.ndarray, alpha0: float
     return np.where(usable, mean / (topic_factor(alpha0) * np.where(usable, eigenvalues, 1.0)), 0.0)
 
 
+def fourth_moment(
+    m1: np.ndarray,
+    e2: np.ndarray,
+    e3: np.ndarray,
+    contracted: np.ndarray,
+    left: np.ndarray,
+    right: np.ndarray,
+    alpha0: float,
+) -> np.ndarray:
+    """Return M4(I, I, a_l, b_l) from M1, E2, E3 and E4(I, I, a_l, b_l) in the same coordinates.
+
+    Parameters
+    ----------
+    m1 : ndarray of shape (k,)
+    e2 : ndarray of shape (k, k)
+    e3 : ndarray of shape (k, k, k)
+    contracted : ndarray of shape (k, k, m)
+    left, right : ndarray of shape (k, m)
+        The a_l and b_l.
+    alpha0 : float
+        From 0 to infinity.
+
+    Returns
+    -------
+    ndarray of shape (k, k, m), float64
+
+    Raises
+    ------
+    UsageError
+        If alpha0 is negative.
+    """
+    _, b, c = shifts(alpha0)
+    p = 1.0 if math.isinf(alpha0) else alpha0 / (alpha0 + 3.0)
+    q = 1.0 if math.isinf(alpha0) else p * (alpha0 + 1.0) / (alpha0 + 2.0)
+    s, t = 2.0 * p * b, 3.0 * p * c
+    along, beside = m1 @ left, m1 @ right
+    across, athwart = e2 @ left, e2 @ right
+    both = np.einsum("al,al->l", left, athwart)
+    out = np.array(contracted, np.float64)
+    # Every term and its transpose: half of it where it is symmetric.
+    half = np.zeros_like(out)
+    half -= (p / 2.0) * (beside * (e3 @ left) + along * (e3 @ right))
+    third = np.einsum("abc,bl,cl->al", e3, left, right, optimize=True)
+    half += m1[None, :, None] * (s * (beside * across + along * athwart) - p * third)[:, None, :]
+    half -= q * across[:, None, :] * athwart[None, :, :]
+    half += e2[:, :, None] * ((s * along * beside - q * both) / 2.0)
+    half += np.outer(m1, m1)[:, :, None] * ((s * both - t * along * beside) / 2.0)
+    out += half
+    out += half.transpose(1, 0, 2)
+    return out
+
+
 def topic_factor(alpha0: float) -> float:
     """Return what ``lambda_i B v_i`` is to be multiplied with to be the topic mu_i."""
     return (alpha0 + 2.0) / 2.0
@@ -120,3 +179,8 @@ def proportions(eigenvalues: np.ndarray, alpha0: float) -> np.ndarray:
     usable = eigenvalues > 0.0
     squares = np.where(usable, eigenvalues, 1.0) ** 2
     return np.where(usable, 4.0 * (alpha0 + 1.0) / ((alpha0 + 2.0) ** 2 * squares), 0.0)
+
+
+def least_skewness(alpha0: float) -> float:
+    """Return the least eigenvalue that the whitened third moment may have: that of a proportion of one."""
+    return 2.0 * math.sqrt(alpha0 + 1.0) / (alpha0 + 2.0)

@@ -1,4 +1,4 @@
-"""Products of weighted second moments of sparse rows with a random matrix or a basis, one fused loop.
+"""Products of second moments with a random matrix or a basis: what such passes share, and one fused loop.
 
 For rows x_i with weights w_i the loop adds ``sum_i w_i x_i (x_i' B)``, or ``sum_i w_i (x_i x_i' - diag x_i) B``
 with distinct positions, a row at a time: the row of products ``x_i' B`` never leaves the cache. B is a basis
@@ -12,13 +12,102 @@ small vocabulary often get rows that are equal up to sign, and Omega is then sin
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from distmom.compiled import compiled
+from distmom.engine.passes import Pass
+from distmom.engine.state import Columns, StoredColumns
+from distmom.engine.sums import SumSpec
 
 _SCALE = np.float32(3.0**0.5 / 2.0**31)
+
+
+@dataclass(frozen=True)
+class SketchPass(Pass):
+    """Base of passes that multiply a second moment by a test matrix or a basis.
+
+    Attributes
+    ----------
+    n_columns : int
+        Columns of the test matrix.
+    seed : int
+        Seed of the test matrix, whose row for a word depends on seed and word alone.
+    basis : matrix of shape (n_words, n_columns), optional
+        Multiplied in place of the test matrix (a power pass); an array, or slabs of columns.
+    n_probes : int
+        Columns of the probes.
+    probes : matrix of shape (n_words, n_probes), optional
+        Multiplied in place of further columns of the test matrix.
+    single : bool
+        Multiply in float32, and add all but the frequent words in it where the sum is large.
+    first_column : int
+        Column of the test matrix that the first column of ``basis`` stands for.
+
+    Notes
+    -----
+    Sums: ``sketch`` (n_words, n_columns) tall, ``mass`` (); with probes also ``noise`` (n_words, n_probes),
+    the product of the probes with the second moment in which every unit has a random sign. Its mean is
+    zero, and it is as large as the error of the moment by sampling (symmetrisation). Units with weights of
+    their own are an enumerated population, and without such an error.
+    """
+
+    n_columns: int = 0
+    seed: int = 0
+    basis: Any = None
+    n_probes: int = 0
+    probes: Any = None
+    single: bool = False
+    first_column: int = 0
+
+    @property
+    def name(self) -> str:
+        return "sketch" if self.basis is None else "power"
+
+    @property
+    def n_stored_slabs(self) -> int:
+        return n_stored_slabs(self.basis)
+
+    @property
+    def mapped_bytes(self) -> int:
+        return 0 if self.basis is None else (4 if self.single else 8) * self.n_words * self.n_columns
+
+    def for_columns(self, index: int, columns: tuple[slice, ...]) -> Pass:
+        basis = self.basis
+        if isinstance(basis, StoredColumns) and len(basis.parts) == len(columns):
+            # The other slabs of the basis are not needed, and not mapped into memory.
+            part = StoredColumns((basis.parts[index],))
+            return replace(self, columns=columns[index], basis=part, first_column=columns[index].start)
+        return replace(self, columns=columns[index])
+
+    def specs(self) -> dict[str, SumSpec]:
+        dtype = "float32" if self.single else "float64"
+        specs = {
+            "sketch": SumSpec((self.n_words, self.n_columns), dtype, tall="words", separable=True),
+            "mass": SumSpec(()),
+        }
+        if self.n_probes:
+            specs["noise"] = SumSpec((self.n_words, self.n_probes), dtype, tall="words")
+        return specs
+
+    def part_of(self, matrix: Any, start: int, stop: int) -> np.ndarray:
+        """Return some columns of a basis, and a matrix without rows where the test matrix is meant."""
+        if matrix is None:
+            return np.zeros((0, stop - start), np.float32)
+        parts = matrix.parts if isinstance(matrix, Columns) else (matrix,)
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        return np.asarray(whole if (start, stop) == (0, whole.shape[1]) else whole[:, start:stop].copy())
+
+    def signs(self, first: int, n: int) -> np.ndarray:
+        """Return the random signs of the units from ``first`` on, (n,)."""
+        return np.random.default_rng((self.seed, first)).choice((-1.0, 1.0), n)
+
+
+def n_stored_slabs(basis: Any) -> int:
+    """Return the slabs of columns that a basis is stored in."""
+    return len(basis.parts) if isinstance(basis, StoredColumns) else 1
 
 
 @compiled
@@ -51,7 +140,7 @@ def omega_key(seed: int, stream: int = 0) -> np.uint64:
     return np.uint64(np.random.SeedSequence([seed, stream]).generate_state(1, np.uint64)[0])
 
 
-def omega(words: np.ndarray, n_columns: int, key: np.uint64) -> np.ndarray:
+def omega(words: np.ndarray, n_columns: int, key: np.uint64, first: int = 0) -> np.ndarray:
     """Return rows of the test matrix.
 
     Parameters
@@ -61,20 +150,22 @@ def omega(words: np.ndarray, n_columns: int, key: np.uint64) -> np.ndarray:
         A wider matrix begins with the columns of a narrower one.
     key : uint64
         As returned by `omega_key`.
+    first : int
+        Columns to leave out before those.
 
     Returns
     -------
     ndarray of shape (n, n_columns), float32
     """
     out = np.empty((len(words), n_columns), np.float32)
-    _fill(np.asarray(words, np.int64), key, out)
+    _fill(np.asarray(words, np.int64), key, first, out)
     return out
 
 
 @compiled
-def _fill(words: Any, key: Any, out: Any) -> None:
+def _fill(words: Any, key: Any, first: Any, out: Any) -> None:
     for i in range(len(words)):
-        _fill_row(key, words[i], 0, out[i])
+        _fill_row(key, words[i], first, out[i])
 
 
 @compiled

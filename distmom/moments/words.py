@@ -14,14 +14,14 @@ Where r^3 numbers are too many, `WordSlicesPass` returns contractions ``M3(QW, Q
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from distmom.corpus import Block
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.state import Columns, StoredColumns, release, release_maps
+from distmom.engine.state import release, release_maps
 from distmom.engine.sums import Sums, SumSpec
 from distmom.engine.tall import Tall, TallSum, read_rows
 from distmom.moments.kernels import (
@@ -36,7 +36,7 @@ from distmom.moments.kernels import (
     row_sums,
     scatter,
 )
-from distmom.moments.sketching import add_product, omega_key
+from distmom.moments.sketching import SketchPass, add_product, n_stored_slabs, omega_key
 from distmom.moments.weighting import DocumentWeights, MomentKind, document_weights, word_values
 
 #: rows of the vocabulary that are worked on at a time when repeated positions are taken out
@@ -44,96 +44,34 @@ _FINISH_ROWS = 8192
 
 
 @dataclass(frozen=True)
-class WordSketchPass(Pass):
+class WordSketchPass(SketchPass):
     """Multiply the second word moment by a test matrix or a basis.
 
     Attributes
     ----------
     kind : MomentKind
-    n_columns : int
-        Columns of the test matrix.
-    seed : int
-        Seed of the test matrix, whose row for a word depends on seed and word alone.
-    basis : matrix of shape (n_words, n_columns), optional
-        Multiplied in place of the test matrix (a power pass); an array, or slabs of columns.
-    n_probes : int
-        Columns of the probes.
-    probes : matrix of shape (n_words, n_probes), optional
-        Multiplied in place of further columns of the test matrix.
-    single : bool
-        Multiply in float32, and add all but the frequent words in it where the sum is large.
-    first_column : int
-        Column of the test matrix that the first column of ``basis`` stands for.
 
     Notes
     -----
-    Sums: ``sketch`` (n_words, n_columns) tall, ``mass`` (); with probes also ``noise`` (n_words, n_probes),
-    the product of the probes with the second moment in which every document has a random sign. Its mean is
-    zero, and it is as large as the error of the moment by sampling (symmetrisation). Documents with weights of
-    their own are an enumerated population, and without such an error.
+    Sums and noise as in `SketchPass`; a unit that has a random sign is a document.
     """
 
     kind: MomentKind = field(default_factory=MomentKind)
-    n_columns: int = 0
-    seed: int = 0
-    basis: Any = None
-    n_probes: int = 0
-    probes: Any = None
-    single: bool = False
-    first_column: int = 0
 
     # Nothing is held for every row of a block.
     block_rows = 1 << 15
 
-    @property
-    def name(self) -> str:
-        return "sketch" if self.basis is None else "power"
-
-    @property
-    def n_stored_slabs(self) -> int:
-        return _n_stored_slabs(self.basis)
-
-    @property
-    def mapped_bytes(self) -> int:
-        return 0 if self.basis is None else (4 if self.single else 8) * self.n_words * self.n_columns
-
-    def for_columns(self, index: int, columns: tuple[slice, ...]) -> Pass:
-        basis = self.basis
-        if isinstance(basis, StoredColumns) and len(basis.parts) == len(columns):
-            # The other slabs of the basis are not needed, and not mapped into memory.
-            part = StoredColumns((basis.parts[index],))
-            return replace(self, columns=columns[index], basis=part, first_column=columns[index].start)
-        return replace(self, columns=columns[index])
-
-    def specs(self) -> dict[str, SumSpec]:
-        dtype = "float32" if self.single else "float64"
-        specs = {
-            "sketch": SumSpec((self.n_words, self.n_columns), dtype, tall="words", separable=True),
-            "mass": SumSpec(()),
-        }
-        if self.n_probes:
-            specs["noise"] = SumSpec((self.n_words, self.n_probes), dtype, tall="words")
-        return specs
-
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         weights = block_weights(block, self.kind)
         columns = self.columns or slice(0, self.n_columns)
-        basis = self._part(self.basis, columns.start - self.first_column, columns.stop - self.first_column)
+        basis = self.part_of(self.basis, columns.start - self.first_column, columns.stop - self.first_column)
         self._add(sums["sketch"], block, weights.rho2, basis, columns.start)
         if "noise" in sums and block.weights is None:
-            signs = np.random.default_rng((self.seed, block.first)).choice((-1.0, 1.0), block.n_documents)
-            probes = self._part(self.probes, 0, self.n_probes)
+            probes = self.part_of(self.probes, 0, self.n_probes)
+            signs = self.signs(block.first, block.n_documents)
             self._add(sums["noise"], block, weights.rho2 * signs, probes, self.n_columns)
         sums["mass"] += weights.mass2
         return None
-
-    def _part(self, matrix: Any, start: int, stop: int) -> np.ndarray:
-        """Return some columns of a basis, and a matrix without rows where the test matrix is meant."""
-        if matrix is None:
-            return np.zeros((0, stop - start), np.float32)
-        parts = matrix.parts if isinstance(matrix, Columns) else (matrix,)
-        whole = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-        return np.asarray(whole if (start, stop) == (0, whole.shape[1]) else whole[:, start:stop].copy())
 
     def _add(self, out: TallSum, block: Block, weights: np.ndarray, basis: np.ndarray, first: int) -> None:
         words = block.words
@@ -190,7 +128,7 @@ class WordMomentsPass(Pass):
 
     @property
     def n_stored_slabs(self) -> int:
-        return _n_stored_slabs(self.basis)
+        return n_stored_slabs(self.basis)
 
     @property
     def mapped_bytes(self) -> int:
@@ -303,7 +241,7 @@ class WordSlicesPass(Pass):
 
     @property
     def n_stored_slabs(self) -> int:
-        return _n_stored_slabs(self.basis)
+        return n_stored_slabs(self.basis)
 
     @property
     def mapped_bytes(self) -> int:
@@ -341,10 +279,6 @@ class WordSlicesPass(Pass):
         if self.kind.distinct:
             _add_repeated(sums, block, values, white.astype(np.float64), weights.rho3, self.slab.start)
         return None
-
-
-def _n_stored_slabs(basis: Any) -> int:
-    return len(basis.parts) if isinstance(basis, StoredColumns) else 1
 
 
 def _product_bytes(n_rows: int, width: int, size: int) -> int:

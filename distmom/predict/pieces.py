@@ -82,7 +82,7 @@ class Pieces:
 def stored_corpus(engine: Engine) -> None:
     """Store what the tasks of an engine would carry of its corpus."""
     if isinstance(engine.corpus, AlignedCorpus | Pieces):
-        engine.corpus = engine.corpus.with_stored(engine.put)  # type: ignore[assignment]
+        engine.corpus = engine.corpus.with_stored(engine.put)
 
 
 def in_pieces(corpus: Any) -> Any:

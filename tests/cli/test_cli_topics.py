@@ -8,7 +8,7 @@ import pytest
 import zarr
 
 from distmom.cli.main import main
-from distmom.models import load_model
+from distmom.models import ECA, load_model
 
 WORDS = {
     "animals": ["cat", "dog", "bird", "fish", "horse"],
@@ -346,3 +346,16 @@ def test_planted_topics_are_compared_with_their_truth(run, tmp_path):
     assert (metrics["n_planted"], metrics["n_recovered"]) == (5, 5)
     assert metrics["words_l1"] < 0.3
     assert "labels_l1" not in metrics
+
+
+def test_a_model_of_other_data_is_described_and_refused(place, run, tmp_path):
+    rows = np.random.default_rng(0).gamma(1.0, size=(400, 1)).repeat(4, axis=0) * [[1.0, 2.0]]
+    ECA(1).fit(rows + np.random.default_rng(1).normal(size=(1600, 2)), groups=np.arange(1600) // 4).save(
+        tmp_path / "m"
+    )
+    code, out, _ = run("info", tmp_path / "m", "--json")
+    assert (code, json.loads(out)["model"]) == (0, "ECA")
+    assert run("verify", tmp_path / "m")[0] == 0
+    code, _, err = run("topics", tmp_path / "m")
+    assert code == 2
+    assert "a model of class ECA, which is not of documents" in err

@@ -1,0 +1,331 @@
+"""Real-valued rows in groups: the views of documents, images or people, in memory or in an ``.npy`` file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse import csr_array
+
+from distmom.clock import spend
+from distmom.corpus.block import RowBlock
+from distmom.corpus.store import ShardInfo
+from distmom.errors import InputError, StoreError, UsageError
+
+#: bytes of the rows of a shard, float64, where the number of rows is not given
+SHARD_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class ViewShard(ShardInfo):
+    """A part of the groups; a document is a group.
+
+    Attributes
+    ----------
+    first_row : int
+        Position of its first row when rows are in the order of their groups.
+    n_views : int
+        Its rows.
+    row_bytes : int
+        Bytes of its rows on the way into memory and there, and of their order.
+    """
+
+    first_row: int
+    n_views: int
+    row_bytes: int
+
+    @property
+    def n_rows(self) -> int:
+        return self.n_views
+
+    @property
+    def block_bytes(self) -> int:
+        return self.row_bytes
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """An ``.npy`` file, as it was when it was first seen.
+
+    Attributes
+    ----------
+    path : str
+        Absolute.
+    n_bytes, changed_ns : int
+        Size and time of the last change.
+    """
+
+    path: str
+    n_bytes: int
+    changed_ns: int
+
+    @classmethod
+    def find(cls, path: str | os.PathLike[str]) -> ArrayFile:
+        """Look at a file; InputError if there is none."""
+        place = os.path.abspath(os.fspath(path))
+        try:
+            seen = os.stat(place)
+        except OSError as error:
+            raise InputError(f"{place}: cannot be read: {error}") from error
+        return cls(place, seen.st_size, seen.st_mtime_ns)
+
+    def load(self) -> np.ndarray:
+        """Map the array into memory; StoreError if the file has changed, InputError if it holds no array."""
+        if (now := ArrayFile.find(self.path)) != self:
+            raise StoreError(
+                f"{self.path}: expected the file of {self.n_bytes} bytes that the corpus was opened on, "
+                f"got one of {now.n_bytes} bytes changed at another time"
+            )
+        try:
+            array: np.ndarray = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.path}: not an .npy file of numbers: {error}") from error
+        return array
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which rows belong together.
+
+    Attributes
+    ----------
+    order : ndarray of shape (n_rows,), int64, or None
+        Rows in the order of their groups, groups in the order in which they first appear; None where they are
+        so already.
+    starts : ndarray of shape (n_groups + 1,), int64
+        Group g has the rows ``order[starts[g] : starts[g + 1]]``.
+    """
+
+    order: np.ndarray | None
+    starts: np.ndarray
+
+
+class ViewCorpus:
+    """Groups of views with the interface of a `Corpus`; a document is a group.
+
+    The views of a group are its rows. Groups are in the order in which they first appear, and the views of each in
+    the order of the rows.
+
+    Parameters
+    ----------
+    X : array_like or sparse matrix of shape (n_rows, n_features), or path-like
+        Finite numbers of either sign; or an ``.npy`` file of them, which all workers see. A file is mapped
+        where it is read, and never in memory as a whole.
+    groups : array_like of shape (n_rows,), or path-like
+        Which group every row belongs to, numbers or strings. An array travels with every task; with files of
+        many rows a file of groups is better.
+    shard_rows : int, optional
+        Rows of a shard, about: a shard holds whole groups. Default: as many as make 32 MiB.
+
+    Attributes
+    ----------
+    n_documents, n_rows, n_words : int
+        Groups, views and features.
+    largest : int
+        Views of the largest group.
+    shards : tuple of ViewShard
+    digest : str
+        Checksum of all values; of files their size and time of change.
+
+    Raises
+    ------
+    InputError
+        If X is no matrix of numbers, or groups are not one for every row.
+    UsageError
+        If ``shard_rows`` is below 1.
+    """
+
+    n_labels = 0
+
+    def __init__(self, X: Any, groups: Any, *, shard_rows: int | None = None) -> None:
+        if shard_rows is not None and shard_rows < 1:
+            raise UsageError(f"shard_rows: expected at least 1, got {shard_rows}")
+        self._X: Any = ArrayFile.find(X) if _is_path(X) else _checked_rows(X)
+        rows = _checked_rows(self._X.load()) if isinstance(self._X, ArrayFile) else self._X
+        self.n_rows, self.n_words = (int(n) for n in rows.shape)
+        self._groups: ArrayFile | Layout
+        if _is_path(groups):
+            self._groups = ArrayFile.find(groups)
+            layout = _layout_of_file(self._groups)
+        else:
+            self._groups = layout = _layout(groups, "groups")
+        if layout.starts[-1] != self.n_rows:
+            raise InputError.at(
+                "groups", None, "number of rows", f"{self.n_rows} as in X", str(int(layout.starts[-1]))
+            )
+        self._in_order = layout.order is None
+        self.n_documents = len(layout.starts) - 1
+        self.largest = int(np.diff(layout.starts).max(initial=0))
+        self.digest = self._digest(layout)
+        self.shards = self._cut(layout.starts, rows, shard_rows)
+
+    @property
+    def document_frequency(self) -> np.ndarray:
+        """Rows that have a value of every feature, (n_features,)."""
+        if sparse.issparse(self._X):
+            return np.bincount(self._X.indices, minlength=self.n_words)
+        return np.full(self.n_words, self.n_rows)
+
+    @property
+    def label_frequency(self) -> np.ndarray:
+        """Nothing: views have no labels."""
+        return np.zeros(0, np.int64)
+
+    def read_shard(self, index: int) -> RowBlock:
+        """Return the groups of one shard.
+
+        Raises
+        ------
+        InputError
+            If a value is not finite, with its row and column.
+        StoreError
+            If a file has changed since the corpus was opened.
+        """
+        shard = self.shards[index]
+        part = slice(shard.first_row, shard.first_row + shard.n_views)
+        with spend("read"):
+            where, starts = self._where(shard, part)
+            source = self._X.load() if isinstance(self._X, ArrayFile) else self._X
+            if sparse.issparse(source):
+                rows = csr_array(source[where], dtype=np.float64)
+                values = rows.data
+            else:
+                # A part of the map itself would keep its pages.
+                copy = isinstance(self._X, ArrayFile)
+                rows = values = np.array(source[where], np.float64, order="C", copy=copy or None)
+        with np.errstate(over="ignore", invalid="ignore"):
+            # A sum needs no room; large numbers alone may make it infinite, which is looked at then.
+            total = values.sum()
+        if not np.isfinite(total):
+            self._refuse(rows, where)
+        return RowBlock(rows, starts, shard.first)
+
+    def verify(self) -> list[str]:
+        """Return what is wrong: values that are not finite."""
+        found = []
+        for index in range(len(self.shards)):
+            try:
+                self.read_shard(index)
+            except InputError as error:
+                found.append(str(error))
+        return found
+
+    def _where(self, shard: ViewShard, part: slice) -> tuple[slice | np.ndarray, np.ndarray]:
+        """Return the rows of a shard, and where its groups start among them."""
+        if isinstance(self._groups, ArrayFile) and self._in_order:
+            # A worker need not know the groups of other shards.
+            labels = np.asarray(self._groups.load()[part])
+            return part, _run_starts(labels)
+        layout = _layout_of_file(self._groups) if isinstance(self._groups, ArrayFile) else self._groups
+        starts = layout.starts[shard.first : shard.first + shard.n_documents + 1] - shard.first_row
+        return part if layout.order is None else layout.order[part], starts
+
+    def _refuse(self, rows: Any, where: slice | np.ndarray) -> None:
+        at, column = 0, 0
+        if sparse.issparse(rows):
+            bad = np.flatnonzero(~np.isfinite(rows.data))
+            if len(bad):
+                at = int(np.searchsorted(rows.indptr, bad[0], side="right")) - 1
+                column = int(rows.indices[bad[0]])
+        else:
+            bad = np.flatnonzero(~np.isfinite(rows))
+            if len(bad):
+                at, column = divmod(int(bad[0]), rows.shape[1])
+        if not len(bad):
+            return
+        row = where.start + at if isinstance(where, slice) else int(where[at])
+        name = self._X.path if isinstance(self._X, ArrayFile) else "X"
+        got = str(rows[at, column])
+        raise InputError.at(name, None, f"value in row {row}, column {column}", "a finite number", got)
+
+    def _digest(self, layout: Layout) -> str:
+        digest = hashlib.sha256()
+        for part in (self._X, self._groups):
+            if isinstance(part, ArrayFile):
+                digest.update(json.dumps(vars(part)).encode())
+            elif isinstance(part, Layout):
+                for array in (layout.order, layout.starts):
+                    digest.update(b"none" if array is None else np.ascontiguousarray(array).data)
+            else:
+                arrays = (part.data, part.indices, part.indptr) if sparse.issparse(part) else (part,)
+                for array in arrays:
+                    digest.update(f"{array.shape}{array.dtype.str}".encode())
+                    digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def _cut(self, starts: np.ndarray, rows: Any, shard_rows: int | None) -> tuple[ViewShard, ...]:
+        is_sparse = sparse.issparse(rows)
+        n_values = len(rows.data) if is_sparse else self.n_rows * self.n_words
+        per_row = max(1, -(-n_values // max(1, self.n_rows)))
+        if shard_rows is None:
+            shard_rows = max(1, SHARD_BYTES // ((12 if is_sparse else 8) * per_row))
+        shards: list[ViewShard] = []
+        first = 0
+        while first < self.n_documents:
+            last = int(np.searchsorted(starts, starts[first] + shard_rows, side="right")) - 1
+            last = max(last, first + 1)
+            n_views = int(starts[last] - starts[first])
+            # Values in the file and in memory, and twice when some groups are left out.
+            row_bytes = n_views * per_row * (3 * 12 if is_sparse else 2 * 8 + rows.dtype.itemsize)
+            # A process that must sort has the labels, their order and the starts.
+            row_bytes += 0 if self._in_order else 4 * 8 * self.n_rows
+            shards.append(
+                ViewShard(
+                    f"s{len(shards):05d}", first, last - first, n_views * per_row, 0,
+                    f"{self.digest}:{first}:{last}", int(starts[first]), n_views, row_bytes,
+                )
+            )  # fmt: skip
+            first = last
+        return tuple(shards)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _checked_rows(X: Any) -> Any:
+    """Return a dense matrix as it is, and a sparse one as float64 CSR; InputError if it is none of numbers."""
+    matrix = X if sparse.issparse(X) else np.asarray(X)
+    if matrix.ndim != 2 or matrix.shape[1] < 1:
+        raise InputError.at("X", None, "shape", "a matrix of rows and features", str(matrix.shape))
+    if matrix.dtype.kind not in "iubf":
+        raise InputError.at("X", None, "type of the values", "real numbers", str(matrix.dtype))
+    return csr_array(matrix, dtype=np.float64) if sparse.issparse(matrix) else matrix
+
+
+def _layout(groups: Any, name: str) -> Layout:
+    """Put rows in the order of their groups; InputError if the groups are no vector."""
+    labels = np.asarray(groups)
+    if labels.ndim != 1:
+        raise InputError.at(name, None, "shape", "one group for every row", str(labels.shape))
+    if labels.dtype.kind == "f" and not np.isfinite(labels).all():
+        row = int(np.argmax(~np.isfinite(labels)))
+        raise InputError.at(name, None, f"group of row {row}", "a number or a string", str(labels[row]))
+    runs = _run_starts(labels)
+    _, first, codes = np.unique(labels[runs[:-1]], return_index=True, return_inverse=True)
+    if len(first) == len(runs) - 1:
+        return Layout(None, runs)
+    position = np.empty(len(first), np.int64)
+    position[np.argsort(first)] = np.arange(len(first))
+    of_rows = np.repeat(position[codes], np.diff(runs))
+    order = np.argsort(of_rows, kind="stable")
+    return Layout(order, np.concatenate([[0], np.cumsum(np.bincount(of_rows))]).astype(np.int64))
+
+
+@lru_cache(maxsize=2)
+def _layout_of_file(file: ArrayFile) -> Layout:
+    return _layout(file.load(), file.path)
+
+
+def _run_starts(labels: np.ndarray) -> np.ndarray:
+    """Return where runs of equal labels start, and the number of labels."""
+    if not len(labels):
+        return np.zeros(1, np.int64)
+    changes = np.flatnonzero(labels[1:] != labels[:-1]) + 1
+    return np.concatenate([[0], changes, [len(labels)]]).astype(np.int64)

@@ -1,0 +1,310 @@
+"""Directions of skewed or kurtotic factors from whitened cumulants of orders three and four.
+
+Source: Anandkumar, Foster, Hsu, Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation" (Algorithms 1
+and 2, remarks 2 to 4). With M orthogonal, a cumulant contracted with directions is
+
+    T(I, I, h) = M diag(gamma_i (M'h)_i) M'            Q(I, I, a, b) = M diag(kappa_i (M'a)_i (M'b)_i) M'
+
+Columns of M whose strength (gamma, kappa) is zero cannot be told from each other: one of them is found as what is
+left of the space, two or more are not found at all. Sampling moves strengths; differences between parts of the
+sample tell by how much, and a strength below that level counts as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from distmom.errors import NumericalError, UsageError
+from distmom.linalg.jacobi import joint_diagonalise
+from distmom.linalg.whiten import fix_signs
+
+Array = NDArray[np.float64]
+
+METHODS = ("joint", "single")
+#: strengths below this are rounding; skewness and kurtosis are of the order of one
+ROUNDING = 1e-8
+#: how far the level of noise lies above the largest strength that is found where there is only noise
+NOISE_MARGIN = 2.0
+#: the same above the standard deviation of strengths in random directions
+NOISE_DEVIATIONS = 3.0
+#: random bases in which that deviation is taken
+_NOISE_BASES = 16
+#: cosine of the angle from which on two directions are taken for one: those of two factors are orthogonal
+_SAME = 0.5
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Contractions of a whitened symmetric cumulant.
+
+    Attributes
+    ----------
+    matrices : ndarray of shape (k, k, m), float64
+        Along the last axis; symmetric up to rounding.
+    directions : tuple of ndarray of shape (k, m)
+        What the modes beyond two are contracted with: one array for order three, two for order four.
+    noise : ndarray of shape (k, k, m, n) or None
+        Draws of what sampling does to the matrices; None for an exact population.
+    """
+
+    matrices: Array
+    directions: tuple[Array, ...]
+    noise: Array | None = None
+
+    @property
+    def order(self) -> int:
+        """Order of the cumulant."""
+        return 2 + len(self.directions)
+
+    def strengths(self, V: Array, matrices: Array | None = None) -> Array:
+        """Return the skewness or excess kurtosis along orthonormal columns, by least squares over the slices.
+
+        Parameters
+        ----------
+        V : ndarray of shape (k, n)
+        matrices : ndarray of shape (k, k, m), optional
+            In place of the slices.
+        """
+        matrices = self.matrices if matrices is None else matrices
+        along = np.einsum("abm,an,bn->nm", matrices, V, V, optimize=True)
+        factors = np.prod([V.T @ d for d in self.directions], axis=0)
+        return np.asarray(np.sum(along * factors, axis=1) / np.maximum(np.sum(factors**2, axis=1), 1e-300))
+
+    def along(self, *vectors: Array) -> tuple[Array, float]:
+        """Return the contraction with one vector a mode beyond two, (k, k), and the spectral norm of its noise.
+
+        Exact where the slices hold the whole tensor, otherwise its projection on what they hold.
+        """
+        products = [
+            np.prod([d.T @ v for d, v in zip(self.directions, order, strict=True)], axis=0)
+            for order in permutations(vectors)
+        ]
+        weights = np.mean(products, axis=0)
+        norms = [np.linalg.norm(_symmetric(draw @ weights), 2) for draw in self._draws()]
+        return _symmetric(self.matrices @ weights), _root_mean_square(norms)
+
+    def _draws(self) -> list[Array]:
+        return [] if self.noise is None else list(np.moveaxis(self.noise, -1, 0))
+
+    def scale(self) -> float:
+        """Return the size of an entry of the noise, or of rounding where there is less."""
+        noise = 0.0 if self.noise is None else float(np.sqrt(np.mean(self.noise**2)))
+        return max(noise, ROUNDING)
+
+    def level(self, V: Array, seed: int = 0) -> float:
+        """Return the strength below which a direction in the span of orthonormal columns is noise.
+
+        It is the larger of what joint diagonalisation makes of the noise alone there, with a margin, and of some
+        standard deviations of the strengths of noise in random directions.
+        """
+        rng, n = np.random.default_rng(seed), V.shape[1]
+        largest: list[Any] = []
+        drawn: list[Any] = []
+        for noise in self._draws():
+            there = np.einsum("abm,ai,bj->ijm", noise, V, V, optimize=True)
+            found = self.strengths(V @ joint_diagonalise(_stacked(there))[0], noise)
+            largest.append(np.abs(found).max())
+            bases = (np.linalg.qr(rng.standard_normal((n, n)))[0] for _ in range(_NOISE_BASES))
+            drawn += [self.strengths(V @ basis, noise) for basis in bases]
+        return max(
+            NOISE_MARGIN * _root_mean_square(largest),
+            NOISE_DEVIATIONS * _root_mean_square(drawn),
+            ROUNDING,
+        )
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Directions that were identified.
+
+    Attributes
+    ----------
+    vectors : ndarray of shape (k, n), float64
+        Unit columns; orthogonal with method "joint".
+    strengths : dict of int to ndarray of shape (n,)
+        Skewness (3) and excess kurtosis (4) along each, for every order that is known.
+    separation : ndarray of shape (n,)
+        By what factor a column is told from the one most like it, relative to noise; above 1.
+    levels : dict of int to float
+        Strengths below which an order sees only noise, in the whole space.
+    off_diagonal_share : float
+        Share of the slices' energy, in units of their noise, that is off the diagonal in the basis found; NaN for
+        method "single".
+    n_rejected : int
+        Directions that nothing identifies.
+    """
+
+    vectors: Array
+    strengths: dict[int, Array]
+    separation: Array
+    levels: dict[int, float]
+    off_diagonal_share: float
+    n_rejected: int
+
+    def subset(self, kept: NDArray[np.bool_]) -> Factors:
+        """Return some of the directions, by a bool array of shape (n,)."""
+        strengths = {order: values[kept] for order, values in self.strengths.items()}
+        n_rejected = self.n_rejected + int((~kept).sum())
+        return replace(
+            self, vectors=self.vectors[:, kept], strengths=strengths, separation=self.separation[kept],
+            n_rejected=n_rejected,
+        )  # fmt: skip
+
+
+def find_factors(
+    known: Sequence[Slices],
+    orders: Sequence[int],
+    method: str = "joint",
+    *,
+    n_directions: int = 10,
+    tol: float = 1e-6,
+    random_state: int = 0,
+) -> Factors:
+    """Find the columns of M that cumulants of one or both orders identify.
+
+    Parameters
+    ----------
+    known : sequence of Slices
+        Cumulants that strengths are told of, each order once; those of ``orders`` among them.
+    orders : sequence of int
+        Orders that columns are found by.
+    method : {"joint", "single"}
+        Diagonalise all slices of all orders together, each in units of its noise; or take the eigenvectors with
+        unique eigenvalues along single random directions (Algorithms 1 and 2), for several directions and every
+        order, each column once (remarks 2 and 4).
+    n_directions : int
+        Random directions of an order, for "single".
+    tol : float
+        Least gap of a unique eigenvalue as a share of the largest one, beside the noise; for "single".
+    random_state : int
+
+    Returns
+    -------
+    Factors
+        Columns have positive skewness; without any, their largest entry is positive.
+
+    Raises
+    ------
+    UsageError
+        If a parameter is wrong, or an order is not among those known.
+    NumericalError
+        If an entry is not finite.
+    """
+    slices = {s.order: s for s in known}
+    if method not in METHODS:
+        raise UsageError(f"decomposition: expected one of {', '.join(METHODS)}, got {method!r}")
+    if not orders or not set(orders) <= set(slices):
+        raise UsageError(f"orders: expected some of {sorted(slices)}, got {list(orders)}")
+    if n_directions < 1 or not 0.0 < tol < 1.0:
+        raise UsageError(f"expected n_directions from 1 on and 0 < tol < 1, got {n_directions} and {tol}")
+    if not all(np.isfinite(s.matrices).all() for s in known):
+        raise NumericalError("the whitened cumulants have entries that are not finite")
+    used = [slices[order] for order in orders]
+    with threadpool_limits(limits=1, user_api="blas"):
+        levels = {s.order: s.level(np.eye(len(s.matrices)), random_state) for s in known}
+        if method == "joint":
+            V, separation, share = _joint(used, random_state)
+        else:
+            V, separation = _single(used, n_directions, tol, random_state)
+            share = float("nan")
+        V = fix_signs(V) if V.size else V
+        strengths = {s.order: s.strengths(V) for s in known}
+        if 3 in strengths:
+            flipped = strengths[3] < -ROUNDING
+            V = np.where(flipped, -V, V)
+            strengths[3] = np.where(flipped, -strengths[3], strengths[3])
+    return Factors(V, strengths, separation, levels, share, len(used[0].matrices) - V.shape[1])
+
+
+def unique_eigenvectors(matrix: Array, *, tol: float = 1e-6, noise: float = 0.0) -> tuple[Array, Array]:
+    """Return the eigenvectors of a symmetric matrix whose eigenvalues are unique.
+
+    Eigenvectors rather than singular vectors: eigenvalues of opposite sign are no ties.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (k, k)
+    tol : float
+        Least gap to the next eigenvalue as a share of the largest magnitude.
+    noise : float
+        Spectral norm of the error of the matrix; the gap must also be three times that, as errors alone part
+        equal eigenvalues by up to twice it.
+
+    Returns
+    -------
+    vectors : ndarray of shape (k, n)
+    margins : ndarray of shape (n,)
+        Gap over the least gap.
+    """
+    values, vectors = np.linalg.eigh(_symmetric(matrix))
+    steps = np.diff(values)
+    gaps = np.minimum(np.append(np.inf, steps), np.append(steps, np.inf))
+    least = max(tol * float(np.abs(values).max()), 3.0 * noise, float(np.finfo(np.float64).tiny))
+    # Where there is nothing but rounding every gap is large beside the largest eigenvalue.
+    unique = (gaps > least) & (np.abs(values).max() > ROUNDING)
+    return np.asarray(vectors[:, unique]), np.asarray(gaps[unique] / least)
+
+
+def _joint(used: Sequence[Slices], seed: int) -> tuple[Array, Array, float]:
+    """Diagonalise all slices together and keep the columns that some order tells from every other.
+
+    Noise is larger along strong factors than elsewhere. So the columns that stand out of the noise of the whole
+    space are set apart first, then those that stand out of the noise of what is left, until none does.
+    """
+    V, shares, _ = joint_diagonalise(_stacked(*(s.matrices / s.scale() for s in used)))
+    weak, separation = np.arange(V.shape[1]), np.full(V.shape[1], np.inf)
+    while len(weak) > 1:
+        # In units of the level of each order, the larger of both.
+        left = V[:, weak]
+        relative = np.max([np.abs(s.strengths(left)) / s.level(left, seed) for s in used], axis=0)
+        separation[weak] = relative
+        if not (relative > 1.0).any():
+            break
+        weak = weak[relative <= 1.0]
+    kept = np.ones(len(separation), bool)
+    if len(weak) > 1:
+        kept[weak] = False
+    else:
+        # The last one is as clear as the least clear of the others.
+        separation[weak] = np.delete(separation, weak).min(initial=np.inf)
+    return np.asarray(V[:, kept]), separation[kept], shares[-1] if shares else 0.0
+
+
+def _single(used: Sequence[Slices], n_directions: int, tol: float, seed: int) -> tuple[Array, Array]:
+    """Return the union of what single directions of every order identify, each column once, the clearest first."""
+    rng, k = np.random.default_rng(seed), len(used[0].matrices)
+    candidates: list[tuple[float, Array]] = []
+    for s in used:
+        for _ in range(n_directions):
+            thetas = [rng.standard_normal(k) for _ in s.directions]
+            matrix, noise = s.along(*(theta / np.linalg.norm(theta) for theta in thetas))
+            vectors, margins = unique_eigenvectors(matrix, tol=tol, noise=noise)
+            candidates += list(zip(margins.tolist(), vectors.T, strict=True))
+    candidates.sort(key=lambda pair: -pair[0])
+    columns: list[Array] = []
+    separation: list[float] = []
+    for margin, vector in candidates:
+        if all(abs(vector @ other) < _SAME for other in columns) and len(columns) < k:
+            columns.append(vector)
+            separation.append(margin)
+    return np.array(columns).reshape(-1, k).T, np.array(separation)
+
+
+def _stacked(*stacks: Array) -> Array:
+    """Return symmetric matrices of several stacks along the last axis, in new memory."""
+    return np.ascontiguousarray(np.concatenate([(s + s.transpose(1, 0, 2)) / 2.0 for s in stacks], axis=2))
+
+
+def _root_mean_square(values: Sequence[Any]) -> float:
+    return float(np.sqrt(np.mean(np.square(values)))) if len(values) else 0.0
+
+
+def _symmetric(matrix: Array) -> Array:
+    return np.asarray((matrix + matrix.T) / 2.0)

@@ -1,0 +1,151 @@
+"""Contractions of the moment of order four over distinct views of a group, in whitened coordinates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus import RowBlock
+from distmom.engine.passes import Pass, Rows
+from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.sketching import n_stored_slabs
+from distmom.moments.views import (
+    N_PARTS,
+    PIECE_ROWS,
+    WHOLE_SHARD,
+    mean_of_parts,
+    parts_of_groups,
+    project,
+)
+
+
+@dataclass(frozen=True)
+class ViewFourthPass(Pass):
+    """Contract the fourth moment over distinct views, in whitened coordinates, with pairs of directions.
+
+    With ``y_v`` the views in these coordinates, ``a_v = a'y_v``, ``b_v = b'y_v``, sums over the views of a group
+    written as ``s(.)``, ``A = s(a)`` and ``B = s(b)``, a group adds over ``(V)_4``
+
+        (A B - s(ab)) S S' + w S' + S w' + s(a y) s(b y)' + s(b y) s(a y)'
+            + s((s(ab) - A B + 2 B a + 2 A b - 6 a b) y y'),        w = 2 s(a b y) - B s(a y) - A s(b y)
+
+    Attributes
+    ----------
+    min_views, origin, basis, rank, seed
+        As in `ViewMomentsPass`.
+    whitener : ndarray of shape (r, k)
+        W, which whitens the second moment in the basis.
+    left, right : ndarray of shape (k, m)
+        The pairs a, b as columns.
+    n_states, n_pairs : int
+        k and m.
+
+    Notes
+    -----
+    Sums, of p parts: ``mass`` (p,), ``fourth`` (p, m, k, k).
+    """
+
+    min_views: int = 4
+    origin: Any = None
+    basis: Any = None
+    rank: int = 0
+    seed: int = 0
+    whitener: Any = None
+    left: Any = None
+    right: Any = None
+    n_states: int = 0
+    n_pairs: int = 0
+
+    block_rows = WHOLE_SHARD
+
+    @property
+    def name(self) -> str:
+        return "fourth"
+
+    @property
+    def n_stored_slabs(self) -> int:
+        return n_stored_slabs(self.basis)
+
+    @property
+    def mapped_bytes(self) -> int:
+        return 8 * self.n_words * self.rank
+
+    def working_bytes(self, n_rows: int) -> int:
+        piece = min(n_rows, PIECE_ROWS) * self.n_words
+        return 8 * (n_rows * (self.rank + 8 * self.n_states + 2 * self.n_pairs) + piece)
+
+    @property
+    def finish_bytes(self) -> int:
+        return 8 * (3 * N_PARTS + 4) * self.n_pairs * self.n_states**2
+
+    def specs(self) -> dict[str, SumSpec]:
+        k = self.n_states
+        return {"mass": SumSpec((N_PARTS,)), "fourth": SumSpec((N_PARTS, self.n_pairs, k, k))}
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        for index, part, weights in parts_of_groups(block, self.min_views, self.seed):
+            Y = project(part.rows, self.origin, self.basis) @ self.whitener
+            V = part.sizes.astype(np.float64)
+            tuples = weights / (V * (V - 1.0) * (V - 2.0) * (V - 3.0))
+            sums["mass"][index] += weights.sum()
+            _add_fourth(sums["fourth"][index], Y, part, tuples, Y @ self.left, Y @ self.right)
+        return None
+
+
+def _add_fourth(
+    out: np.ndarray, Y: np.ndarray, block: RowBlock, weights: np.ndarray, left: np.ndarray, right: np.ndarray
+) -> None:
+    """Add the contractions of some groups with every pair of directions to (m, k, k) matrices."""
+    first, sizes = block.starts[:-1], block.sizes
+    S = np.add.reduceat(Y, first, axis=0)
+    for pair in range(left.shape[1]):
+        a, b = left[:, pair], right[:, pair]
+        A, B, ab = (np.add.reduceat(x, first) for x in (a, b, a * b))
+        a_y, b_y, ab_y = (np.add.reduceat(Y * x[:, None], first, axis=0) for x in (a, b, a * b))
+        w = 2.0 * ab_y - B[:, None] * a_y - A[:, None] * b_y
+        crossed = (S * weights[:, None]).T @ w + (a_y * weights[:, None]).T @ b_y
+        same = (S * (weights * (A * B - ab))[:, None]).T @ S
+        A, B, ab, own = (np.repeat(x, sizes) for x in (A, B, ab, weights))
+        repeated = own * (ab - A * B + 2.0 * (B * a + A * b) - 6.0 * a * b)
+        out[pair] += same + crossed + crossed.T + (Y * repeated[:, None]).T @ Y
+
+
+def view_fourth(sums: Sums) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    """Turn the sums of `ViewFourthPass` into contractions, (k, k, m), of all groups, and of every part."""
+    mass = np.asarray(sums["mass"])
+    parts = [
+        np.ascontiguousarray(np.asarray(sums["fourth"][index]).transpose(1, 2, 0)) / mass[index]
+        for index in np.flatnonzero(mass > 0.0)
+    ]
+    return mean_of_parts(parts, mass[mass > 0.0]), tuple(parts)
+
+
+def pair_directions(k: int, n_pairs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return pairs of directions to contract a symmetric fourth-order tensor with.
+
+    Parameters
+    ----------
+    k : int
+    n_pairs : int
+        With ``k (k + 1) / 2`` or more all pairs of axes are taken, weighted so that nothing of the tensor is lost:
+        the sum of squares of the contractions is that of the tensor. Otherwise pairs from random orthonormal
+        bases.
+    seed : int
+
+    Returns
+    -------
+    left, right : ndarray of shape (k, m), float64
+    """
+    if n_pairs >= k * (k + 1) // 2:
+        i, j = np.triu_indices(k)
+        axes = np.eye(k)
+        return axes[:, i] * np.where(i == j, 1.0, np.sqrt(2.0)), axes[:, j]
+    rng = np.random.default_rng(seed)
+    n_bases = -(-n_pairs // k)
+    left, right = (
+        np.concatenate([np.linalg.qr(rng.standard_normal((k, k)))[0] for _ in range(n_bases)], axis=1)
+        for _ in range(2)
+    )
+    return left[:, :n_pairs], right[:, :n_pairs]

@@ -1,0 +1,250 @@
+"""Groups of real-valued views: samples, and exact populations of tiny ones.
+
+Views of a group are independent given its hidden h, and ``E[x | h] = O h`` (ECA paper, section 2). An exact
+population lists every value of h with every choice of the noise of every view, where noise takes few values of
+mean zero, and the probability of each; what is estimated from it is the truth.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from distmom.errors import UsageError
+from distmom.simulate.topics import TopicPopulation
+
+_MOST_ROWS = 20_000_000
+
+
+@dataclass(frozen=True)
+class Views:
+    """Rows of views.
+
+    Attributes
+    ----------
+    X : ndarray of shape (n_rows, d), float64
+    groups : ndarray of shape (n_rows,), int64
+        Rising.
+    hidden : ndarray of shape (n_groups, k), float64
+        h of every group; of an enumerated Dirichlet population the mean of h given its topics.
+    weights : ndarray of shape (n_groups,), float64, or None
+        Probabilities of the groups of an exact population.
+    """
+
+    X: np.ndarray
+    groups: np.ndarray
+    hidden: np.ndarray
+    weights: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Law:
+    """The law of one factor, by a few values.
+
+    Attributes
+    ----------
+    values, probabilities : tuple of float
+    """
+
+    values: tuple[float, ...]
+    probabilities: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return float(np.dot(self.values, self.probabilities))
+
+    def central(self, order: int) -> float:
+        """Return a central moment."""
+        return float(np.dot((np.array(self.values) - self.mean) ** order, self.probabilities))
+
+    @property
+    def skewness(self) -> float:
+        return float(self.central(3) / self.central(2) ** 1.5)
+
+    @property
+    def kurtosis(self) -> float:
+        """Excess kurtosis."""
+        return float(self.central(4) / self.central(2) ** 2 - 3.0)
+
+
+def bernoulli(q: float) -> Law:
+    """Return the law of a factor that is one with probability q, and else zero.
+
+    Its skewness ``(1 - 2 q) / sqrt(q (1 - q))`` vanishes at q = 1/2, its excess kurtosis
+    ``(1 - 6 q (1 - q)) / (q (1 - q))`` at ``(3 +- sqrt 3) / 6``.
+    """
+    if not 0.0 < q < 1.0:
+        raise UsageError(f"q: expected a number between 0 and 1, got {q}")
+    return Law((0.0, 1.0), (1.0 - q, q))
+
+
+class FactorPopulation:
+    """Views of independent factors that take few values each.
+
+    Parameters
+    ----------
+    laws : sequence of Law
+        Of the k factors.
+    O : array_like of shape (d, k)
+        Full column rank.
+    noise : array_like of shape (n_noise, d)
+        Equally likely noise of a view, of mean zero; scaled by ``1 + |h|``, so that it depends on h.
+
+    Attributes
+    ----------
+    components : ndarray of shape (k, d)
+        Canonical: the columns of O times the standard deviation of their factors.
+    skewness, kurtosis : ndarray of shape (k,)
+    mean : ndarray of shape (d,)
+
+    Raises
+    ------
+    UsageError
+        If shapes do not fit, or the noise has a mean.
+    """
+
+    def __init__(self, laws: Sequence[Law], O: np.ndarray, noise: np.ndarray) -> None:  # noqa: E741
+        self.laws, self.O, self.noise = tuple(laws), np.asarray(O, float), np.asarray(noise, float)
+        if self.O.ndim != 2 or self.O.shape[1] != len(self.laws):
+            raise UsageError(f"O has shape {self.O.shape} for {len(self.laws)} factors")
+        if self.noise.ndim != 2 or self.noise.shape[1] != len(self.O):
+            raise UsageError(f"noise has shape {self.noise.shape}, O {self.O.shape}")
+        if np.abs(self.noise.sum(axis=0)).max() > 1e-12:
+            raise UsageError("noise: expected a mean of zero")
+        self.components = (self.O * np.sqrt([law.central(2) for law in self.laws])).T
+        self.skewness = np.array([law.skewness for law in self.laws])
+        self.kurtosis = np.array([law.kurtosis for law in self.laws])
+        self.mean = self.O @ np.array([law.mean for law in self.laws])
+
+    def enumerate(self, n_views: int) -> Views:
+        """Return every group of a number of views, with its probability."""
+        states = list(itertools.product(*(range(len(law.values)) for law in self.laws)))
+        choices = _choices(len(self.noise), n_views, len(states))
+        hidden = np.array([[law.values[i] for law, i in zip(self.laws, s, strict=True)] for s in states])
+        chances = np.array(
+            [np.prod([law.probabilities[i] for law, i in zip(self.laws, s, strict=True)]) for s in states]
+        )
+        eta = self.noise[choices]
+        size = 1.0 + np.linalg.norm(hidden, axis=1)
+        X = (hidden @ self.O.T)[:, None, None, :] + size[:, None, None, None] * eta[None]
+        n = len(states) * len(choices)
+        weights = np.repeat(chances, len(choices)) / len(choices)
+        groups = np.repeat(np.arange(n), n_views)
+        return Views(X.reshape(-1, len(self.O)), groups, np.repeat(hidden, len(choices), axis=0), weights)
+
+
+class DirichletPopulation:
+    """Real-valued views of shares with a Dirichlet law (ECA paper, remark 8).
+
+    A view draws a topic from the shares, and is its column of O with noise: ``E[x | h] = O h``.
+
+    Parameters
+    ----------
+    alpha : array_like of shape (k,)
+        Dirichlet parameters.
+    O : array_like of shape (d, k)
+        Columns of any sign.
+    noise : array_like of shape (n_noise, d)
+        Equally likely noise of a view, of mean zero.
+    """
+
+    def __init__(self, alpha: np.ndarray, O: np.ndarray, noise: np.ndarray) -> None:  # noqa: E741
+        self.alpha, self.O = np.asarray(alpha, float), np.asarray(O, float)
+        self.noise = np.asarray(noise, float)
+        if self.O.ndim != 2 or self.O.shape[1] != len(self.alpha) or self.noise.shape[1:] != (len(self.O),):
+            raise UsageError(
+                f"O has shape {self.O.shape} for {len(self.alpha)} shares and noise {self.noise.shape}"
+            )
+        # Topics stand for words here.
+        self._shares = TopicPopulation(self.alpha, np.eye(len(self.alpha)))
+
+    def enumerate(self, n_views: int) -> Views:
+        """Return every group of a number of views, with its probability."""
+        k, alpha0 = len(self.alpha), self.alpha.sum()
+        X, hidden, weights = [], [], []
+        choices = _choices(len(self.noise), n_views, k**n_views)
+        for topics in itertools.product(range(k), repeat=n_views):
+            counts = np.bincount(topics, minlength=k)
+            X.append(self.O.T[list(topics)][None] + self.noise[choices])
+            hidden.append(np.tile((self.alpha + counts) / (alpha0 + n_views), (len(choices), 1)))
+            chance = self._shares.share_moment(counts.tolist()) / len(choices)
+            weights.append(np.full(len(choices), chance))
+        rows = np.concatenate(X).reshape(-1, len(self.O))
+        groups = np.repeat(np.arange(len(rows) // n_views), n_views)
+        return Views(rows, groups, np.concatenate(hidden), np.concatenate(weights))
+
+    def sample(self, n_groups: int, n_views: int, seed: int = 0) -> Views:
+        """Draw groups."""
+        rng = np.random.default_rng(seed)
+        hidden = rng.dirichlet(self.alpha, n_groups)
+        uniform = rng.random((n_groups, n_views, 1))
+        topics = np.minimum(
+            (uniform > np.cumsum(hidden, axis=1)[:, None, :]).sum(axis=2), len(self.alpha) - 1
+        )
+        eta = self.noise[rng.integers(len(self.noise), size=(n_groups, n_views))]
+        return _views(self.O.T[topics] + eta, hidden)
+
+
+def gaussian_binary(
+    O: np.ndarray,  # noqa: E741
+    q: Sequence[float],
+    n_groups: int,
+    n_views: int,
+    noise: float = 1.0,
+    seed: int = 0,
+) -> Views:
+    """Draw a multiple mixture of Gaussians: factors that are on or off, and noise of its own for every view.
+
+    Parameters
+    ----------
+    O : ndarray of shape (d, k)
+    q : sequence of float
+        Probability of each factor to be on.
+    n_groups, n_views : int
+    noise : float
+        Standard deviation.
+    seed : int
+    """
+    rng = np.random.default_rng(seed)
+    hidden = (rng.random((n_groups, len(q))) < np.asarray(q)).astype(float)
+    eta = noise * rng.standard_normal((n_groups, n_views, len(O)))
+    return _views((hidden @ O.T)[:, None, :] + eta, hidden)
+
+
+def poisson_sentences(
+    O: np.ndarray,  # noqa: E741
+    shapes: Sequence[float],
+    n_groups: int,
+    n_views: int,
+    seed: int = 0,
+) -> Views:
+    """Draw a multiple mixture of Poissons: word counts of sentences whose rates are sums of gamma factors.
+
+    Parameters
+    ----------
+    O : ndarray of shape (d, k)
+        Not negative.
+    shapes : sequence of float
+        Shape s of each gamma factor of scale one: variance s, skewness ``2 / sqrt s``, excess kurtosis ``6 / s``.
+    n_groups, n_views : int
+    seed : int
+    """
+    rng = np.random.default_rng(seed)
+    hidden = rng.gamma(np.asarray(shapes), size=(n_groups, len(shapes)))
+    rates = np.repeat((hidden @ O.T)[:, None, :], n_views, axis=1)
+    return _views(rng.poisson(rates).astype(float), hidden)
+
+
+def _choices(n_noise: int, n_views: int, n_states: int) -> np.ndarray:
+    """Return every choice of the noise of some views, (n, n_views); UsageError if there are too many groups."""
+    if n_states * n_noise**n_views * n_views > _MOST_ROWS:
+        raise UsageError(f"{n_states} states and {n_noise**n_views} choices of noise are too many to list")
+    return np.array(list(itertools.product(range(n_noise), repeat=n_views)))
+
+
+def _views(X: np.ndarray, hidden: np.ndarray) -> Views:
+    n_groups, n_views, d = X.shape
+    return Views(X.reshape(-1, d), np.repeat(np.arange(n_groups), n_views), hidden)

@@ -1,0 +1,163 @@
+import os
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from scipy.sparse import csr_array
+
+from distmom.corpus import RowBlock, ViewCorpus
+from distmom.engine import plan_pass
+from distmom.errors import InputError, StoreError, UsageError
+from distmom.moments.views import ViewMomentsPass, ViewSketchPass
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 5))
+GROUPS = np.repeat([7, 3, 9, 1, 4, 5, 0], [3, 8, 1, 9, 6, 2, 11])
+
+
+def groups_of(corpus):
+    """Return the rows of every group, shards after each other."""
+    found = []
+    for index, shard in enumerate(corpus.shards):
+        block = corpus.read_shard(index)
+        assert (block.first, block.n_documents) == (shard.first, shard.n_documents)
+        rows = block.rows.toarray() if hasattr(block.rows, "toarray") else block.rows
+        assert rows.dtype == np.float64
+        assert len(rows) == shard.n_rows == block.starts[-1]
+        found += np.split(rows, block.starts[1:-1])
+    assert len(found) == corpus.n_documents
+    return found
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("kind", ["array", "float32", "sparse", "file", "both"])
+def test_groups_are_whole_and_in_the_order_of_their_first_row(kind, shuffled, tmp_path):
+    order = np.random.default_rng(1).permutation(40) if shuffled else np.arange(40)
+    rows, groups = X[order], GROUPS[order]
+    given, of_rows = rows, groups
+    if kind == "float32":
+        given = rows = rows.astype(np.float32)
+    elif kind == "sparse":
+        given = csr_array(rows)
+    elif kind in ("file", "both"):
+        np.save(tmp_path / "X.npy", rows)
+        given = tmp_path / "X.npy"
+        if kind == "both":
+            np.save(tmp_path / "groups.npy", groups)
+            of_rows = str(tmp_path / "groups.npy")
+    corpus = ViewCorpus(given, of_rows, shard_rows=12)
+    assert (corpus.n_rows, corpus.n_words, corpus.n_documents, corpus.largest) == (40, 5, 7, 11)
+    assert 3 <= len(corpus.shards) < 7
+    labels = list(dict.fromkeys(groups.tolist()))
+    for found, label in zip(groups_of(pickle.loads(pickle.dumps(corpus))), labels, strict=True):
+        assert_array_equal(found, rows[groups == label])
+
+
+def test_groups_may_be_names():
+    corpus = ViewCorpus(X[:5], ["b", "a", "b", "c", "a"])
+    assert [len(rows) for rows in groups_of(corpus)] == [2, 2, 1]
+    assert_array_equal(groups_of(corpus)[0], X[[0, 2]])
+
+
+def test_a_file_is_not_sent_about(tmp_path):
+    large = np.zeros((20_000, 10))
+    np.save(tmp_path / "X.npy", large)
+    for name, groups in (("sorted", np.arange(20_000) // 4), ("mixed", np.arange(20_000) % 5_000)):
+        np.save(tmp_path / f"{name}.npy", groups)
+        corpus = ViewCorpus(tmp_path / "X.npy", tmp_path / f"{name}.npy")
+        assert len(pickle.dumps(corpus)) < 2_000
+
+
+def test_blocks_give_some_of_their_groups():
+    block = ViewCorpus(X, GROUPS).read_shard(0)
+    some = block.take(np.array([True, False, True, True, False, False, True]))
+    assert some.sizes.tolist() == [3, 1, 9, 11]
+    assert_array_equal(some.rows, X[np.isin(GROUPS, [7, 9, 1, 0])])
+    middle = block.take(slice(2, 4))
+    assert (middle.first, middle.sizes.tolist()) == (2, [1, 9])
+    assert np.shares_memory(middle.rows, block.rows)
+    assert_array_equal(block.of_words(np.array([-1, 0, -1, 1, -1])).rows, X[:, [1, 3]])
+    weighted = RowBlock(X, block.starts, 0, np.arange(7.0)).take(np.array([1, 6]))
+    assert weighted.weights.tolist() == [1.0, 6.0]
+    assert block.take(np.zeros(7, bool)).n_documents == 0
+
+
+def test_the_plan_counts_rows_not_groups(tmp_path):
+    """A task holds its shard, twice where groups are left out, and what is in the file besides."""
+    np.save(tmp_path / "X.npy", np.zeros((40_000, 50), np.float32))
+    groups = np.arange(40_000) // 8
+    of_file = ViewCorpus(tmp_path / "X.npy", groups, shard_rows=10_000)
+    assert len(of_file.shards) == 4
+    assert of_file.shards[0].block_bytes == 10_000 * 50 * (4 + 8 + 8)
+    pass_ = ViewMomentsPass(50, basis=np.zeros((50, 6)), rank=6)
+    in_memory = ViewCorpus(np.zeros((40_000, 50)), groups, shard_rows=10_000)
+    small = ViewCorpus(np.zeros((40_000, 50)), groups, shard_rows=1_000)
+    difference = plan_pass(in_memory, pass_).task_bytes - plan_pass(small, pass_).task_bytes
+    rows = 9_000 * 50 * 24
+    assert difference == rows + pass_.working_bytes(10_000) - pass_.working_bytes(1_000)
+    assert pass_.working_bytes(10_000) > 10_000 * 6 * 8
+    with pytest.raises(UsageError, match="a task needs"):
+        plan_pass(in_memory, ViewSketchPass(50, n_columns=6), memory_limit=64 << 20)
+
+
+def test_digest_tells_other_values_and_other_groups_apart(tmp_path):
+    digest = ViewCorpus(X, GROUPS).digest
+    assert ViewCorpus(X.copy(), list(GROUPS), shard_rows=5).digest == digest
+    assert ViewCorpus(X + 1e-12, GROUPS).digest != digest
+    assert ViewCorpus(X, np.arange(40) // 2).digest != digest
+    np.save(tmp_path / "X.npy", X)
+    first = ViewCorpus(tmp_path / "X.npy", GROUPS).digest
+    assert ViewCorpus(tmp_path / "X.npy", GROUPS).digest == first
+
+
+def test_a_file_that_changes_is_noticed(tmp_path):
+    path = tmp_path / "X.npy"
+    np.save(path, X)
+    corpus = ViewCorpus(path, GROUPS)
+    np.save(path, X[:39])
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(StoreError, match=r"X\.npy: expected the file of"):
+        corpus.read_shard(0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("kind", ["array", "file", "sparse", "mixed"])
+def test_a_value_that_is_not_finite_is_told_with_its_place(kind, value, tmp_path):
+    bad = X.copy()
+    bad[33, 2] = value
+    groups = GROUPS[::-1] if kind != "mixed" else np.arange(40) % 3
+    given = bad
+    if kind == "file":
+        np.save(tmp_path / "X.npy", bad)
+        given = tmp_path / "X.npy"
+    elif kind == "sparse":
+        given = csr_array(bad)
+    corpus = ViewCorpus(given, groups, shard_rows=10)
+    (problem,) = corpus.verify()
+    assert f"value in row 33, column 2: expected a finite number, got {value}" in problem
+    assert ("X.npy" in problem) == (kind == "file")
+    assert ViewCorpus(np.full((2, 2), 1e308), [0, 0]).verify() == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "groups", "error", "message"),
+    [
+        (X, GROUPS[:-1], InputError, "number of rows: expected 40 as in X, got 39"),
+        (X, GROUPS[:, None], InputError, "expected one group for every row"),
+        (X, np.where(GROUPS == 3, np.nan, GROUPS), InputError, "group of row 3: expected a number"),
+        (X[0], GROUPS, InputError, "expected a matrix of rows and features"),
+        (X.astype(complex), GROUPS, InputError, "expected real numbers, got complex128"),
+        (X.astype(str), GROUPS, InputError, "expected real numbers"),
+        ("/no/such/X.npy", GROUPS, InputError, r"X\.npy: cannot be read"),
+        (__file__, GROUPS, InputError, "not an .npy file"),
+    ],
+)
+def test_what_is_no_matrix_with_groups_is_refused(rows, groups, error, message):
+    with pytest.raises(error, match=message):
+        ViewCorpus(rows, groups)
+
+
+def test_shards_have_at_least_one_row():
+    with pytest.raises(UsageError, match="shard_rows: expected at least 1, got 0"):
+        ViewCorpus(X, GROUPS, shard_rows=0)

@@ -1,0 +1,111 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from distmom.errors import UsageError
+from distmom.simulate.views import (
+    DirichletPopulation,
+    FactorPopulation,
+    Law,
+    bernoulli,
+    gaussian_binary,
+    poisson_sentences,
+)
+
+O = np.array([[1.0, -0.5], [0.3, 2.0], [-1.0, 0.4]])  # noqa: E741
+NOISE = np.array([[0.5, -1.0, 0.2], [-0.5, 1.0, -0.2]])
+
+
+def pairs_of(views, weights=None):
+    """Return the mean of views and of products of the first two of every group."""
+    n = len(views.hidden)
+    X = views.X.reshape(n, -1, views.X.shape[1])
+    weights = np.full(n, 1.0 / n) if weights is None else weights
+    return weights @ X[:, 0], np.einsum("g,gi,gj->ij", weights, X[:, 0], X[:, 1])
+
+
+def test_laws_have_the_moments_of_their_formulas():
+    q = 0.2
+    law = bernoulli(q)
+    assert law.skewness == pytest.approx((1 - 2 * q) / np.sqrt(q * (1 - q)))
+    assert law.kurtosis == pytest.approx((1 - 6 * q * (1 - q)) / (q * (1 - q)))
+    assert bernoulli(0.5).skewness == pytest.approx(0.0, abs=1e-14)
+    assert bernoulli((3 - 3**0.5) / 6).kurtosis == pytest.approx(0.0, abs=1e-12)
+    assert Law((-1.0, 0.0, 1.0), (0.25, 0.5, 0.25)).kurtosis == pytest.approx(-1.0)
+
+
+def test_pairs_of_independent_factors_are_o_sigma_o():
+    """Lemma 4.1, enumerated, with noise that depends on the factors."""
+    laws = [bernoulli(0.3), Law((-1.0, 0.0, 2.0), (0.2, 0.5, 0.3))]
+    population = FactorPopulation(laws, O, NOISE)
+    views = population.enumerate(3)
+    assert views.weights.sum() == pytest.approx(1.0, abs=1e-12)
+    mean, pairs = pairs_of(views, views.weights)
+    sigma = np.diag([law.central(2) for law in laws])
+    assert_allclose(mean, population.mean, atol=1e-14)
+    assert_allclose(pairs - np.outer(mean, mean), O @ sigma @ O.T, atol=1e-14)
+    assert_allclose(population.components.T @ population.components, O @ sigma @ O.T, atol=1e-14)
+
+
+def test_pairs_of_a_dirichlet_law_are_those_of_lemma_b1():
+    alpha = np.array([0.4, 1.1])
+    population = DirichletPopulation(alpha, O, NOISE)
+    views = population.enumerate(3)
+    assert views.weights.sum() == pytest.approx(1.0, abs=1e-12)
+    mean, pairs = pairs_of(views, views.weights)
+    alpha0 = alpha.sum()
+    second = (np.diag(alpha) + np.outer(alpha, alpha)) / (alpha0 * (alpha0 + 1))
+    assert_allclose(mean, O @ alpha / alpha0, atol=1e-14)
+    assert_allclose(pairs, O @ second @ O.T, atol=1e-14)
+    assert_allclose(views.weights @ views.hidden, alpha / alpha0, atol=1e-14)
+    sampled = population.sample(100_000, 2, seed=1)
+    for found, true in zip(pairs_of(sampled), (mean, pairs), strict=True):
+        assert_allclose(found, true, atol=0.03)
+    assert_allclose(sampled.hidden.mean(axis=0), alpha / alpha0, atol=0.01)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "poisson"])
+def test_samples_have_the_moments_of_their_model(kind):
+    """Errors are those of a hundred thousand groups; noise of a view is not in products of two."""
+    n = 100_000
+    if kind == "gaussian":
+        q = np.array([0.3, 0.6])
+        views, sigma, mean = gaussian_binary(O, q, n, 3, noise=2.0, seed=1), q * (1 - q), O @ q
+    else:
+        shapes = np.array([0.5, 2.0])
+        views, sigma, mean = poisson_sentences(np.abs(O), shapes, n, 3, seed=1), shapes, np.abs(O) @ shapes
+    first, pairs = pairs_of(views)
+    columns = O if kind == "gaussian" else np.abs(O)
+    spread = np.sqrt(np.var(views.X, axis=0).max())
+    assert_allclose(first, mean, atol=5 * spread / np.sqrt(n))
+    expected = columns @ np.diag(sigma) @ columns.T + np.outer(mean, mean)
+    assert_allclose(pairs, expected, atol=10 * spread**2 / np.sqrt(n))
+    assert views.X.shape == (3 * n, 3)
+    assert views.groups.tolist()[:4] == [0, 0, 0, 1]
+
+
+def test_a_seed_tells_the_sample():
+    for draw in (
+        lambda seed: gaussian_binary(O, [0.3, 0.6], 20, 3, seed=seed).X,
+        lambda seed: poisson_sentences(np.abs(O), [1.0, 2.0], 20, 3, seed=seed).X,
+        lambda seed: DirichletPopulation([0.4, 1.1], O, NOISE).sample(20, 3, seed=seed).X,
+    ):
+        assert np.array_equal(draw(3), draw(3))
+        assert not np.array_equal(draw(3), draw(4))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: bernoulli(1.0), "q: expected a number between 0 and 1"),
+        (lambda: FactorPopulation([bernoulli(0.5)], O, NOISE), "O has shape"),
+        (lambda: FactorPopulation([bernoulli(0.5)] * 2, O, NOISE[:, :2]), "noise has shape"),
+        (lambda: FactorPopulation([bernoulli(0.5)] * 2, O, NOISE[:1]), "expected a mean of zero"),
+        (lambda: FactorPopulation([bernoulli(0.5)] * 2, O, NOISE).enumerate(24), "too many"),
+        (lambda: DirichletPopulation([1.0], O, NOISE), "O has shape"),
+        (lambda: DirichletPopulation([1.0, 2.0], O, NOISE).enumerate(20), "too many"),
+    ],
+)
+def test_what_is_no_population_is_refused(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()
