@@ -54,6 +54,10 @@ COLUMNS = (
     ("fit_s", 1),
     ("cpu_s", 1),
     ("predict_s", 1),
+    ("documents_s", 0),
+    ("documents_cpu_s", 0),
+    ("transform_s", 2),
+    ("shares_mb", 1),
     ("model_mb", 1),
     ("peak_rss_mb", 0),
 )
@@ -75,6 +79,10 @@ HEADINGS = {
     "fit_s": "fit s",
     "cpu_s": "CPU s",
     "predict_s": "predict s",
+    "documents_s": "documents / s",
+    "documents_cpu_s": "documents / CPU s",
+    "transform_s": "transform s",
+    "shares_mb": "shares MB",
     "model_mb": "model MB",
     "peak_rss_mb": "peak MB",
 }
