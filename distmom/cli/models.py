@@ -135,12 +135,19 @@ def evaluate(
 @click.option(
     "--metrics", type=click.Path(path_type=Path), default=None, help="JSON of 'evaluate --json', to be shown."
 )
+@click.option(
+    "--shares",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Directory that 'distmom transform' wrote: documents, correlations and labels of topics are shown.",
+)
 @overwrite_option
-def report(model: str, out: Path, metrics: Path | None, overwrite: bool) -> None:
+def report(model: str, out: Path, metrics: Path | None, shares: Path | None, overwrite: bool) -> None:
     """Write a self-contained HTML report of a model.
 
     \b
-    Example: distmom report model report.html
+    Examples: distmom report model report.html
+              distmom report model report.html --shares out
     """
     from distmom.evaluate.report import write_report
     from distmom.evaluate.topic_report import write_topic_report
@@ -154,8 +161,12 @@ def report(model: str, out: Path, metrics: Path | None, overwrite: bool) -> None
         except (OSError, ValueError) as error:
             raise UsageError(f"{metrics}: not the JSON of 'evaluate --json': {error}") from error
     fitted = load_text_model(model)
-    write = write_report if hasattr(fitted, "scorer_") else write_topic_report
-    write(fitted, out, metrics=shown)
+    if not hasattr(fitted, "scorer_"):
+        write_topic_report(fitted, out, metrics=shown, shares=shares)
+    elif shares is not None:
+        raise UsageError(f"--shares: {model} ranks labels; expected a topic model")
+    else:
+        write_report(fitted, out, metrics=shown)
     click.echo(str(out))
 
 

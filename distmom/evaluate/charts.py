@@ -12,6 +12,8 @@ from markupsafe import Markup
 
 WIDTH, HEIGHT = 640, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 14, 38
+#: characters of the name of a column that are shown
+_LONGEST = 24
 
 
 def line_chart(
@@ -79,7 +81,9 @@ def line_chart(
     return _svg(title, parts)
 
 
-def bar_chart(values: Sequence[float], *, title: str, x_label: str) -> Markup:
+def bar_chart(
+    values: Sequence[float], *, title: str, x_label: str, errors: Sequence[float] | None = None
+) -> Markup:
     """Draw values that are not negative as bars side by side.
 
     Parameters
@@ -88,6 +92,8 @@ def bar_chart(values: Sequence[float], *, title: str, x_label: str) -> Markup:
     title : str
         Read out in place of the drawing.
     x_label : str
+    errors : sequence of float, optional
+        Half of the length of a line over the end of every bar, which is cut at 0; none where it is not finite.
 
     Returns
     -------
@@ -97,7 +103,8 @@ def bar_chart(values: Sequence[float], *, title: str, x_label: str) -> Markup:
     heights = [max(0.0, float(v)) if math.isfinite(v) else 0.0 for v in values]
     if not heights:
         return Markup("")
-    scale = _Scale([0.0, *heights], log=False)
+    spread = [e if math.isfinite(e) else 0.0 for e in errors or [0.0] * len(heights)]
+    scale = _Scale([0.0, *(v + e for v, e in zip(heights, spread, strict=True))], log=False)
     slot = (WIDTH - _LEFT - _RIGHT) / len(heights)
     width = max(0.6, min(0.8 * slot, 40.0))
     floor = HEIGHT - _BOTTOM
@@ -107,6 +114,9 @@ def bar_chart(values: Sequence[float], *, title: str, x_label: str) -> Markup:
         left = _LEFT + (i + 0.5) * slot - width / 2
         size = f'width="{width:.2f}" height="{max(0.0, floor - top):.1f}"'
         parts.append(f'<rect class="bar" x="{left:.1f}" y="{top:.1f}" {size}/>')
+        if spread[i] > 0.0:
+            ends = (scale.y(max(0.0, v - spread[i])) or floor, scale.y(v + spread[i]) or floor)
+            parts.append(_line(left + width / 2, ends[0], left + width / 2, ends[1], "spread"))
     parts.append(_text((_LEFT + WIDTH - _RIGHT) / 2, HEIGHT - 5, x_label, "middle"))
     return _svg(title, parts)
 
@@ -149,6 +159,64 @@ def disc_map(
         parts.append(f'<circle class="disc" cx="{x:.1f}" cy="{y:.1f}" r="{r:.1f}"/>')
         parts.append(_text(x, y + 4, name, "middle"))
     return _svg(title, parts, height)
+
+
+def heat_chart(
+    values: Sequence[Sequence[float]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    title: str,
+    notes: Sequence[Sequence[str]],
+) -> Markup:
+    """Draw a table of values as cells, the darker the larger the magnitude; negative ones in another colour.
+
+    Parameters
+    ----------
+    values : sequence of sequence of float
+        From -1 to 1, one sequence a row.
+    rows, columns : sequence of str
+        Names at the left and above.
+    title : str
+        Read out in place of the drawing.
+    notes : sequence of sequence of str
+        What is shown where a cell is pointed at.
+
+    Returns
+    -------
+    Markup
+        An ``<svg>`` element, or an empty string when there is nothing to draw.
+    """
+    if not rows or not columns:
+        return Markup("")
+    side = min(18.0, (WIDTH - _LEFT - _RIGHT) / len(columns))
+    tall = min(18.0, max(side, 12.0))
+    names = [name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…" for name in columns]
+    top = 10.0 + 5.4 * max(len(name) for name in names)
+    parts = []
+    for j, name in enumerate(names):
+        # Where columns are narrower than letters, only some have room for their names.
+        if j % max(1, math.ceil(10.0 / side)) == 0:
+            parts.append(_upright(_LEFT + (j + 0.5) * side + 4, top - 4, name))
+    for i, (row, name) in enumerate(zip(values, rows, strict=True)):
+        y = top + i * tall
+        parts.append(_text(_LEFT - 6, y + tall / 2 + 4, name, "end"))
+        for j, (value, note) in enumerate(zip(row, notes[i], strict=True)):
+            strength = min(1.0, abs(value)) if math.isfinite(value) else 0.0
+            cell = Markup(
+                '<g><title>{}</title><rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" '
+                'fill-opacity="{:.3f}"/></g>'
+            ).format(
+                note,
+                "cell low" if value < 0 else "cell",
+                _LEFT + j * side,
+                y,
+                side - 0.6,
+                tall - 0.6,
+                strength,
+            )
+            parts.append(str(cell))
+    return _svg(title, parts, math.ceil(top + len(rows) * tall + 6))
 
 
 class _Scale:
@@ -224,6 +292,11 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
     return str(Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>').format(x, y, anchor, text))
+
+
+def _upright(x: float, y: float, text: str) -> str:
+    turned = Markup('<text x="{0:.1f}" y="{1:.1f}" transform="rotate(-90 {0:.1f} {1:.1f})">{2}</text>')
+    return str(turned.format(x, y, text))
 
 
 def _svg(title: str, parts: Sequence[str], height: int = HEIGHT) -> Markup:

@@ -121,14 +121,14 @@ def template(name: str) -> jinja2.Template:
         loader=jinja2.PackageLoader("distmom.evaluate", "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_clean,
+        finalize=clean,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     return environment.get_template(name)
 
 
-def _clean(value: Any) -> Any:
+def clean(value: Any) -> Any:
     """Return a value as it may stand on the page: text without control characters and of bounded length."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
@@ -261,26 +261,49 @@ def _percent(value: float, largest: float) -> str:
 
 
 def cards(topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Arrange states or topics with their first words and labels as cards."""
+    """Arrange states or topics with their first words and labels as cards, with standard errors where known."""
     largest = max((topic["weight"] for topic in topics), default=0.0)
 
-    def entries(pairs: Sequence[tuple[str, float]]) -> list[tuple[str, str, str]]:
-        top = max((p for _, p in pairs), default=0.0)
-        return [(name, _small(p), _percent(p, top)) for name, p in pairs]
+    def entries(pairs: Sequence[tuple[str, float]], errors: Sequence[float]) -> list[dict[str, Any]]:
+        ends = [p + _known(e) for (_, p), e in zip(pairs, errors, strict=True)]
+        top = max(ends, default=0.0)
+        return [
+            {
+                "name": name,
+                "value": small(p),
+                "width": _percent(p, top),
+                "error": _error(e),
+                "left": _percent(p - e, top),
+                "right": _percent(top - p - e, top),
+            }
+            for (name, p), e in zip(pairs, errors, strict=True)
+        ]
 
     return [
         {
             "state": topic["state"],
-            "weight": _small(topic["weight"]),
+            "weight": small(topic["weight"]),
+            "weight_error": _error(topic.get("weight_error", math.nan)),
             "width": _percent(topic["weight"], largest),
-            "words": entries(topic["words"]),
-            "labels": entries(topic["labels"]),
+            "words": entries(topic["words"], topic.get("word_errors", [math.nan] * len(topic["words"]))),
+            "labels": entries(topic["labels"], [math.nan] * len(topic["labels"])),
+            "documents": [],
         }
         for topic in topics
     ]
 
 
-def _small(probability: float) -> str:
+def _known(error: float) -> float:
+    return error if math.isfinite(error) else 0.0
+
+
+def _error(error: float) -> str:
+    """Return a standard error as it follows a value, nothing where there is none."""
+    return f"±{error:.2g}" if math.isfinite(error) else ""
+
+
+def small(probability: float) -> str:
+    """Return a probability in few digits."""
     return f"{probability:.3f}" if probability >= 0.0095 else f"{probability:.1g}"
 
 

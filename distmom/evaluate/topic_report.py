@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from sklearn.utils.validation import check_is_fitted
 
-from distmom.evaluate.charts import bar_chart, disc_map, line_chart
-from distmom.evaluate.report import N_TOP, Row, cards, configuration, is_number, number, template, write_page
+from distmom.errors import UsageError
+from distmom.evaluate.charts import bar_chart, disc_map, heat_chart, line_chart
+from distmom.evaluate.report import (
+    N_TOP,
+    Row,
+    cards,
+    clean,
+    configuration,
+    is_number,
+    number,
+    small,
+    template,
+    write_page,
+)
 from distmom.models.topic_model import TopicModel
+from distmom.predict import LabelShares, StoredShares, read_shares
+
+#: representative documents shown of each topic
+N_DOCUMENTS = 5
+#: topics and labels that a chart of cells shows at most
+MAX_CELLS = 50
+#: pairs of topics that meet in documents
+N_PAIRS = 10
 
 _METRIC_NOTES = {
     "perplexity": "of the second half of every document, given the first; the lower the better",
@@ -36,7 +58,11 @@ _FIT_NOTES = {
 
 
 def write_topic_report(
-    model: TopicModel, out: str | os.PathLike[str], *, metrics: Mapping[str, Any] | None = None
+    model: TopicModel,
+    out: str | os.PathLike[str],
+    *,
+    metrics: Mapping[str, Any] | None = None,
+    shares: str | os.PathLike[str] | None = None,
 ) -> None:
     """Write the report of a topic model.
 
@@ -47,24 +73,41 @@ def write_topic_report(
         An HTML file; an existing one is replaced once the new one is whole.
     metrics : mapping of str to float, optional
         As from `distmom.evaluate.topics.evaluate_topics`; entries that are not numbers are left out.
+    shares : path-like, optional
+        A directory that `distmom.predict.transform_corpus` wrote with this model: representative documents, mean
+        shares, their correlations and their means by label are shown.
 
     Raises
     ------
     UsageError
-        If the metrics are not a mapping, or there is no directory to write into.
+        If the metrics are not a mapping, the shares are no such directory or of another number of topics, or
+        there is no directory to write into.
+    StoreError
+        If the shares are damaged.
     """
     check_is_fitted(model, "components_")
-    write_page(out, metrics, lambda: render_topic_report(model, metrics=metrics))
+    stored = None
+    if shares is not None:
+        stored = read_shares(shares)
+        if len(stored.mean_shares) != len(model.weights_):
+            raise UsageError(
+                f"{os.fspath(shares)}: expected shares of the {len(model.weights_)} topics of the model, got "
+                f"{len(stored.mean_shares)}"
+            )
+    write_page(out, metrics, lambda: render_topic_report(model, metrics=metrics, stored=stored))
 
 
-def render_topic_report(model: TopicModel, *, metrics: Mapping[str, Any] | None = None) -> str:
-    """Return the report as HTML; see `write_topic_report`."""
+def render_topic_report(
+    model: TopicModel, *, metrics: Mapping[str, Any] | None = None, stored: StoredShares | None = None
+) -> str:
+    """Return the report as HTML, with shares that go with the model; see `write_topic_report`."""
     diagnostics = dict(model.diagnostics_)
     selection = model.selection_ or {}
     points, explained = plane(model.similar_topics())
     spectrum = [float(x) for x in diagnostics.get("spectrum", [])]
     likelihoods = [float(x) for x in diagnostics.get("log_likelihoods", [])]
     names = [str(i) for i in range(len(model.weights_))]
+    topics = model.topics(2 * N_TOP, "relevance")
     page = template("topics.html.j2").render(
         model=type(model).__name__,
         facts=_facts(model),
@@ -74,7 +117,9 @@ def render_topic_report(model: TopicModel, *, metrics: Mapping[str, Any] | None 
             for name, value in sorted(selection.get("perplexity", {}).items(), key=lambda item: item[1])
         ],
         n_held_out=number(selection.get("n_held_out", 0)),
-        topics=cards(model.topics(2 * N_TOP, "relevance")),
+        topics=_cards(topics, stored),
+        stored=None if stored is None else _stored(topics, stored),
+        has_errors=model.weights_error_ is not None,
         map=disc_map(
             [(float(x), float(y)) for x, y in points], model.weights_.tolist(), names, title="Map of the topics"
         ),
@@ -85,7 +130,8 @@ def render_topic_report(model: TopicModel, *, metrics: Mapping[str, Any] | None 
         ),
         fit_rows=_rows(diagnostics, _FIT_NOTES),
         shares=bar_chart(
-            np.sort(model.weights_)[::-1].tolist(), title="Shares of the topics", x_label="topics by falling share"
+            [topic["weight"] for topic in topics], title="Shares of the topics", x_label="topics by falling share",
+            errors=[topic.get("weight_error", math.nan) for topic in topics],
         ),
         likelihoods=line_chart(likelihoods, title="Log-likelihood by pass", x_label="pass"),
         **configuration(model),
@@ -116,6 +162,90 @@ def plane(similarity: np.ndarray) -> tuple[np.ndarray, float]:
     points[:, :n] = vectors[:, ::-1][:, :n] * np.sqrt(np.maximum(values[::-1][:n], 0.0))
     total = float(np.maximum(values, 0.0).sum())
     return points, float((points**2).sum() / total) if total > 0.0 else 1.0
+
+
+def _cards(topics: list[dict[str, Any]], stored: StoredShares | None) -> list[dict[str, Any]]:
+    """Return the cards of the topics, with their documents where shares were stored."""
+    found = cards(topics)
+    if stored is None:
+        return found
+    for card in found:
+        best = stored.representatives[card["state"]][:N_DOCUMENTS]
+        card["documents"] = [(str(document), f"{share:.2f}") for document, share in best]
+        card["mean_share"] = small(stored.mean_shares[card["state"]])
+    return found
+
+
+def _stored(topics: list[dict[str, Any]], stored: StoredShares) -> dict[str, Any]:
+    """Arrange what shares of documents say; topics come by falling share at the fit."""
+    order = [topic["state"] for topic in topics]
+    shown = order[:MAX_CELLS]
+    correlation = stored.correlation[np.ix_(shown, shown)]
+    names = [str(state) for state in shown]
+    labels, label_order = _labels_shown(stored.labels)
+    means = np.array([label.shares[shown] for label in labels]).reshape(len(labels), len(shown)).T
+    largest = means.max(axis=1, keepdims=True, initial=0.0)
+    return {
+        "n_documents": number(stored.n_documents),
+        "means": bar_chart(
+            stored.mean_shares[order].tolist(), title="Mean shares in the documents", x_label="topics, as above"
+        ),
+        "n_correlated": len(shown),
+        "correlations": "" if len(shown) < 2 else _correlations(correlation, names),
+        "pairs": _pairs(topics, stored.correlation),
+        "labels": heat_chart(
+            np.divide(means, largest, out=np.zeros_like(means), where=largest > 0.0).tolist(),
+            names,
+            [clean(label.name) for label in labels],
+            title="Mean shares of topics by label",
+            notes=[
+                [
+                    f"topic {state}, {clean(label.name)} ({number(label.n_documents)} documents): {small(mean)}"
+                    for label, mean in zip(labels, row, strict=True)
+                ]
+                for state, row in zip(names, means.tolist(), strict=True)
+            ],
+        ),
+        "n_labels": number(len(stored.labels)),
+        "n_labels_shown": number(len(labels)),
+        "n_labelled_topics": number(len(shown)),
+        "label_order": label_order,
+    }  # fmt: skip
+
+
+def _correlations(correlation: np.ndarray, names: list[str]) -> Markup:
+    notes = [
+        [f"topics {a}, {b}: {value:.2f}" for b, value in zip(names, row, strict=True)]
+        for a, row in zip(names, correlation.tolist(), strict=True)
+    ]
+    # A topic's correlation with itself says nothing, and would be the darkest.
+    shown = correlation * (1.0 - np.eye(len(names)))
+    return heat_chart(shown.tolist(), names, names, title="Correlations of shares", notes=notes)
+
+
+def _labels_shown(labels: list[LabelShares]) -> tuple[list[LabelShares], str]:
+    """Return the labels with most documents, by number where all are numbers, such as years."""
+    some = sorted((label for label in labels if label.n_documents), key=lambda label: -label.n_documents)
+    some = some[:MAX_CELLS]
+    try:
+        values = {label.name: float(label.name) for label in some}
+    except ValueError:
+        values = {"": math.nan}
+    if not all(math.isfinite(value) for value in values.values()):
+        return some, "by falling number of documents"
+    return sorted(some, key=lambda label: values[label.name]), "those of most documents, by number"
+
+
+def _pairs(topics: list[dict[str, Any]], correlation: np.ndarray) -> list[Row]:
+    """Return the pairs of topics with the largest positive correlations."""
+    words = {topic["state"]: " ".join(word for word, _ in topic["words"][:4]) for topic in topics}
+    first, second = np.triu_indices(len(correlation), 1)
+    best = np.argsort(-correlation[first, second], kind="stable")[:N_PAIRS]
+    return [
+        Row(f"{i}, {j}", f"{correlation[i, j]:.2f}", f"{words[i]} | {words[j]}")
+        for i, j in zip(first[best].tolist(), second[best].tolist(), strict=True)
+        if correlation[i, j] > 0.0
+    ]
 
 
 def _facts(model: TopicModel) -> list[Row]:

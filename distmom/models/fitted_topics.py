@@ -18,6 +18,8 @@ from distmom.models.reader import DocumentReader, least_squares_matrix
 METHODS_OF_SHARES = ("vb", "fast")
 #: how much of a word's own frequency is taken out when the words of a topic are ranked
 _LIFT_PARTS = {"probability": 0.0, "relevance": 0.4, "lift": 1.0}
+#: least probability that pyLDAvis is given: it takes logarithms
+_LEAST = 1e-12
 #: arrays that a model has only where it was fitted to moments in parts
 _ERRORS = {"topics_error": "components_error_", "weights_error": "weights_error_"}
 
@@ -122,12 +124,13 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
     def pyldavis_input(self, n_words: int = 20_000) -> dict[str, Any]:
         """Return what ``pyLDAvis.prepare`` takes, without going through the documents.
 
-        The shares of the topics in the corpus stand for the documents: pyLDAvis takes nothing else from them.
+        The shares of the topics in the corpus stand for the documents: pyLDAvis takes nothing else from them, and
+        the frequencies of words from the topics. It numbers topics from 1, by falling share.
 
         Parameters
         ----------
         n_words : int
-            The most frequent words, at most; it draws no more than a few thousand well.
+            The most frequent of the words that some topic has, at most; it draws no more than a few thousand well.
 
         Returns
         -------
@@ -135,8 +138,9 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
             To be called as ``pyLDAvis.prepare(**model.pyldavis_input())``.
         """
         check_is_fitted(self, "components_")
-        kept = np.sort(np.argsort(-self.unigram_, kind="stable")[:n_words])
-        topics = self.components_[:, kept].astype(np.float64)
+        some = np.flatnonzero(self.components_.max(axis=0) > 0.0)
+        kept = np.sort(some[np.argsort(-self.unigram_[some], kind="stable")[:n_words]])
+        topics = np.maximum(self.components_[:, kept].astype(np.float64), _LEAST)
         # Counts of a corpus of this many positions, which is only their scale.
         n_positions = 1e6
         return {

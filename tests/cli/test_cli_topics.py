@@ -112,6 +112,35 @@ def test_shares_are_written_in_order_and_whole(place, run, tmp_path, method):
     assert code == 2
     assert "exists; choose another path" in err
     assert run(*arguments, "--overwrite", *LOCAL)[0] == 0
+    report = ("report", place / "lda", tmp_path / "r.html", "--shares")
+    assert run(*report, tmp_path / "out")[0] == 0
+    page = (tmp_path / "r.html").read_text()
+    for best in summary["representatives"]:
+        assert f"<b>{best[0]['document']}</b> ({best[0]['share']:.2f})" in page
+    assert "x (81 documents)" in page
+    for wrong in (tmp_path / "none", place / "corpus"):
+        code, _, err = run(*report, wrong, "--overwrite")
+        assert code == 2
+        assert "expected a directory that 'distmom transform' wrote" in err
+    (tmp_path / "out" / "topics.json").write_text("{}")
+    assert run(*report, tmp_path / "out", "--overwrite")[0] == 4
+    assert (tmp_path / "r.html").read_text() == page
+
+
+def test_shares_of_other_models_are_not_reported(place, run, tmp_path):
+    fit = ("fit", place / "corpus", tmp_path / "two", "-k", 2, "--model", "anchors", "--max-df", 1, *LOCAL)
+    assert run(*fit)[0] == 0
+    assert run("transform", tmp_path / "two", place / "test.tsv", tmp_path / "out", *LOCAL)[0] == 0
+    report = (tmp_path / "r.html", "--shares", tmp_path / "out")
+    code, _, err = run("report", place / "lda", *report)
+    assert code == 2
+    assert "expected shares of the 3 topics of the model, got 2" in err
+    assert run("fit", place / "corpus", tmp_path / "labels", "-k", 2, "--head", "moment", *LOCAL)[0] == 0
+    code, _, err = run("report", tmp_path / "labels", *report)
+    assert code == 2
+    assert "--shares" in err
+    assert "expected a topic model" in err
+    assert not (tmp_path / "r.html").exists()
 
 
 def test_what_a_model_does_not_have_is_refused_by_name(place, run, tmp_path):

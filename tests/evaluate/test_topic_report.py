@@ -1,13 +1,18 @@
+import json
+import re
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.exceptions import NotFittedError
 from test_report import HOSTILE, Page
 
-from distmom.errors import UsageError
-from distmom.evaluate.charts import disc_map
+from distmom.corpus import MemoryCorpus
+from distmom.errors import StoreError, UsageError
+from distmom.evaluate.charts import bar_chart, disc_map, heat_chart
 from distmom.evaluate.topic_report import plane, render_topic_report, write_topic_report
-from distmom.models import AnchorTopics, SingleTopic, SpectralLDA
+from distmom.models import AnchorTopics, SingleTopic, SpectralLDA, TopicMoments
+from distmom.predict import read_shares, transform_corpus
 from distmom.simulate.topics import TopicPopulation
 
 
@@ -96,3 +101,145 @@ def test_discs_have_areas_of_their_sizes_and_lie_inside():
     for x, y, r in zip(circles["cx"], circles["cy"], circles["r"], strict=True):
         assert r <= x <= 640 - r
         assert r <= y <= 440 - r
+
+
+YEARS = ["2001", "1999", "2000"]
+
+
+@pytest.fixture(scope="module")
+def stored(lda, counts, tmp_path_factory):
+    """Shares of documents of three years, the last one without any."""
+    out = tmp_path_factory.mktemp("shares") / "out"
+    labels = np.zeros((800, 3), int)
+    labels[:500, 0], labels[500:, 1] = 1, 1
+    transform_corpus(lda, MemoryCorpus(counts, labels, label_names=YEARS), out)
+    return out
+
+
+def test_what_is_stored_of_shares_is_read_back(lda, counts, stored):
+    read, shares = read_shares(stored), lda.transform(counts).astype(np.float64)
+    assert read.n_documents == 800
+    assert_allclose(read.mean_shares, shares.mean(axis=0), atol=1e-6)
+    assert_allclose(read.correlation, np.corrcoef(shares.T), atol=1e-5)
+    for topic, best in enumerate(read.representatives):
+        assert [share for _, share in best] == pytest.approx([shares[i, topic] for i, _ in best], abs=1e-6)
+        assert best[0][1] == pytest.approx(shares[:, topic].max(), abs=1e-6)
+    assert [(label.name, label.n_documents) for label in read.labels] == [
+        ("2001", 500),
+        ("1999", 300),
+        ("2000", 0),
+    ]
+    assert_allclose(read.labels[0].shares, shares[:500].mean(axis=0), atol=1e-5)
+    assert_allclose(read.labels[1].shares, shares[500:].mean(axis=0), atol=1e-5)
+
+
+def test_documents_and_labels_of_topics_are_reported(lda, stored):
+    read = read_shares(stored)
+    text = render_topic_report(lda, stored=read)
+    page = Page(text)
+    assert {"documents", "labels"} <= set(page.ids)
+    cards = text.split("<article>")[1:]
+    for card, topic in zip(cards, lda.topics(1), strict=True):
+        told = re.findall(r"<b>(\d+)</b> \(([\d.]+)\)", card)
+        best = read.representatives[topic["state"]][:5]
+        assert told == [(str(document), f"{share:.2f}") for document, share in best]
+        assert f"{read.mean_shares[topic['state']]:.3f} in the mean" in card
+    # Correlations of four topics, and their shares in two years: one has no documents.
+    assert text.count('class="cell') == 4 * 4 + 4 * 2
+    assert text.index("1999 (300 documents)") < text.index("2001 (500 documents)")
+    assert "2000 (" not in text
+    section = text[text.index('id="labels"') :]
+    darkest = re.findall(r'<title>topic (\d), (\d+) [^<]*</title><rect [^>]*fill-opacity="1.000"', section)
+    means = np.array([label.shares for label in read.labels[:2]])
+    assert {int(topic): year for topic, year in darkest} == {
+        topic: YEARS[means[:, topic].argmax()] for topic in range(4)
+    }
+    assert not {"documents", "labels"} & set(Page(render_topic_report(lda)).ids)
+
+
+def test_standard_errors_are_reported_where_there_are_some(lda, counts):
+    assert "±" not in render_topic_report(lda)
+    moments = TopicMoments(4, min_df=0.0, max_df=1.0).fit_corpus(MemoryCorpus(counts))
+    model = SpectralLDA(4, alpha0=0.8, start="tensor", n_polish=0).fit_moments(moments)
+    text = render_topic_report(model)
+    Page(text)
+    for topic in model.topics(1):
+        assert f"±{topic['weight_error']:.2g}</span></header>" in text
+    assert text.count('class="spread"') == 4
+    # A bar and its line share one scale: the line ends as far from the right as value and error leave.
+    row = model.topics(16, "relevance")[0]
+    values, errors = (np.array(x) for x in ([p for _, p in row["words"]], row["word_errors"]))
+    ends = re.findall(r'<u style="left:([\d.]+)%;right:([\d.]+)%">', text.split("<article>")[1])
+    top = (values + errors).max()
+    assert_allclose(np.array(ends, float)[:, 1], 100 * (1 - (values + errors) / top), atol=0.06)
+    assert_allclose(np.array(ends, float)[:, 0], 100 * np.maximum(values - errors, 0) / top, atol=0.06)
+    model.components_error_[:] = model.weights_error_[:] = np.nan
+    text = render_topic_report(model)
+    assert "±nan" not in text
+    assert 'class="spread"' not in text
+
+
+def test_names_of_labels_are_escaped(lda, tmp_path):
+    labels = np.ones((50, 1), int)
+    words = np.eye(60, dtype=int)[np.arange(50)]
+    transform_corpus(lda, MemoryCorpus(words, labels, label_names=[HOSTILE]), tmp_path / "out")
+    text = render_topic_report(lda, stored=read_shares(tmp_path / "out"))
+    assert HOSTILE[:20] not in text
+    assert "onmouseover" not in {name for _, name, _ in Page(text).attributes}
+
+
+def test_what_are_no_shares_of_the_model_is_refused(lda, stored, counts, tmp_path):
+    with pytest.raises(UsageError, match="expected a directory that 'distmom transform' wrote"):
+        write_topic_report(lda, tmp_path / "r.html", shares=tmp_path)
+    with pytest.raises(UsageError, match="expected shares of the 3 topics of the model, got 4"):
+        write_topic_report(SingleTopic(3, max_df=1.0).fit(counts), tmp_path / "r.html", shares=stored)
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_damaged_shares_are_told_by_place(lda, counts, tmp_path):
+    labels = np.ones((800, 1), int)
+    transform_corpus(lda, MemoryCorpus(counts, labels, label_names=["a\u00a0b"]), tmp_path / "out")
+    summary, lines = tmp_path / "out" / "topics.json", tmp_path / "out" / "labels.tsv"
+    good, text = summary.read_text(), lines.read_bytes()
+    assert read_shares(tmp_path / "out").labels[0].name == "a\u00a0b"
+    for wrong in (text[:-1], text[:-4] + b"\n0", b"x" + text[8:].replace(b"\t", b" ", 1), text + b"a\tb\n"):
+        lines.write_bytes(wrong)
+        with pytest.raises(StoreError, match=r"labels\.tsv"):
+            read_shares(tmp_path / "out")
+    lines.write_bytes(text)
+    for wrong in (good[:-5], "[]", json.dumps({**json.loads(good), "mean_shares": [1.0]})):
+        summary.write_text(wrong)
+        with pytest.raises(StoreError, match=r"topics\.json"):
+            read_shares(tmp_path / "out")
+
+
+def test_cells_are_as_dark_as_their_values_and_lie_inside():
+    values = [[1.0, -0.5, 0.0], [0.25, float("nan"), 2.0]]
+    notes = [["a", "b", "c"], ["d", "<e", "f"]]
+    text = str(heat_chart(values, ["1", "2"], ["one", "<two", "a" * 40], title="t", notes=notes))
+    page = Page(text)
+    of = {
+        name: [value for tag, key, value in page.attributes if tag == "rect" and key == name]
+        for name in ("fill-opacity", "class", "x", "y", "width", "height")
+    }
+    assert of["fill-opacity"] == ["1.000", "0.500", "0.000", "0.250", "0.000", "1.000"]
+    assert of["class"] == ["cell", "cell low", "cell", "cell", "cell", "cell"]
+    assert "&lt;two" in text
+    assert "&lt;e" in text
+    assert "a" * 25 not in text
+    height = float(re.search(r'viewBox="0 0 640 (\d+)"', text)[1])
+    for x, y, w, h in zip(of["x"], of["y"], of["width"], of["height"], strict=True):
+        assert 0 <= float(x) <= float(x) + float(w) <= 640
+        assert 0 <= float(y) <= float(y) + float(h) <= height
+    assert heat_chart([], [], ["a"], title="t", notes=[]) == ""
+
+
+def test_lines_over_bars_are_as_long_as_the_errors():
+    text = str(bar_chart([0.5, 0.25, 0.2], title="t", x_label="x", errors=[0.1, 0.5, float("nan")]))
+    lines = re.findall(r'<line class="spread" x1="[\d.]+" y1="([\d.]+)" x2="[\d.]+" y2="([\d.]+)"', text)
+    bars = re.findall(r'<rect class="bar" [^>]*height="([\d.]+)"', text)
+    unit = float(bars[0]) / 0.5
+    assert len(lines) == 2
+    assert float(lines[0][0]) - float(lines[0][1]) == pytest.approx(0.2 * unit, abs=0.2)
+    # The second is cut at zero, the foot of the bars.
+    assert float(lines[1][0]) - float(lines[1][1]) == pytest.approx(0.75 * unit, abs=0.2)

@@ -1,0 +1,116 @@
+"""What `transform_corpus` wrote of the documents of a corpus, read back."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import zarr
+
+from distmom.errors import StoreError, UsageError
+
+
+@dataclass(frozen=True)
+class LabelShares:
+    """Mean shares in the documents of a label.
+
+    Attributes
+    ----------
+    name : str
+    n_documents : int
+    shares : ndarray of shape (k,)
+    """
+
+    name: str
+    n_documents: int
+    shares: np.ndarray
+
+
+@dataclass(frozen=True)
+class StoredShares:
+    """Shares of topics in the documents of a corpus, without those of every document.
+
+    Attributes
+    ----------
+    n_documents : int
+    mean_shares : ndarray of shape (k,)
+    correlation : ndarray of shape (k, k)
+        Of the shares of every two topics over documents.
+    representatives : list of list of (int, float)
+        Documents and shares of every topic, the largest share first; documents are numbered from 0 in the order
+        of the corpus.
+    labels : list of LabelShares
+        Empty where the corpus has no labels, or too many.
+    """
+
+    n_documents: int
+    mean_shares: np.ndarray
+    correlation: np.ndarray
+    representatives: list[list[tuple[int, float]]]
+    labels: list[LabelShares]
+
+
+def read_shares(path: str | os.PathLike[str]) -> StoredShares:
+    """Read what a directory of shares says of topics.
+
+    Parameters
+    ----------
+    path : path-like
+        A directory that `transform_corpus` wrote.
+
+    Returns
+    -------
+    StoredShares
+
+    Raises
+    ------
+    UsageError
+        If the path is not such a directory.
+    StoreError
+        If a file of it is damaged.
+    """
+    place = Path(path)
+    for name in ("shares.zarr", "topics.json"):
+        if not (place / name).exists():
+            raise UsageError(
+                f"{place}: expected a directory that 'distmom transform' wrote, got no {name} in it"
+            )
+    file = place / "topics.json"
+    try:
+        n_documents, k = zarr.open_array(str(place / "shares.zarr"), mode="r").shape
+        summary = json.loads(file.read_text(encoding="utf-8"))
+        stored = StoredShares(
+            n_documents,
+            np.asarray(summary["mean_shares"], np.float64),
+            np.asarray(summary["correlation"], np.float64),
+            [[(int(e["document"]), float(e["share"])) for e in best] for best in summary["representatives"]],
+            [],
+        )
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{file}: not a whole description of shares: {error!r}") from error
+    shapes = (stored.mean_shares.shape, stored.correlation.shape, (len(stored.representatives),))
+    if shapes != ((k,), (k, k), (k,)):
+        raise StoreError(f"{file}: expected means, correlations and documents of {k} topics, got {shapes}")
+    if (place / "labels.tsv").exists():
+        stored.labels.extend(_read_labels(place / "labels.tsv", k))
+    return stored
+
+
+def _read_labels(path: Path, k: int) -> list[LabelShares]:
+    labels = []
+    # Names may hold what Python takes for ends of lines.
+    lines = path.read_bytes().decode("utf-8", errors="replace").split("\n")
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            name, count, *shares = line.rsplit("\t", k + 1)
+            labels.append(LabelShares(name, int(count), np.array(shares, np.float64).reshape(k)))
+        except ValueError as error:
+            raise StoreError(
+                f"{path}:{number}: expected a name, a number of documents and {k} shares: {error}"
+            ) from error
+    if lines[-1]:
+        raise StoreError(f"{path}: expected whole lines, got an end within one")
+    return labels
