@@ -196,7 +196,7 @@ def heat_chart(
     parts = []
     for j, name in enumerate(names):
         # Where columns are narrower than letters, only some have room for their names.
-        if j % max(1, math.ceil(10.0 / side)) == 0:
+        if j % max(1, math.ceil(11.0 / side)) == 0:
             parts.append(_upright(_LEFT + (j + 0.5) * side + 4, top - 4, name))
     for i, (row, name) in enumerate(zip(values, rows, strict=True)):
         y = top + i * tall

@@ -270,9 +270,9 @@ def cards(topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [
             {
                 "name": name,
-                "value": small(p),
+                "value": _measured(p, e),
                 "width": _percent(p, top),
-                "error": _error(e),
+                "has_error": math.isfinite(e),
                 "left": _percent(p - e, top),
                 "right": _percent(top - p - e, top),
             }
@@ -282,8 +282,7 @@ def cards(topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             "state": topic["state"],
-            "weight": small(topic["weight"]),
-            "weight_error": _error(topic.get("weight_error", math.nan)),
+            "weight": _measured(topic["weight"], topic.get("weight_error", math.nan)),
             "width": _percent(topic["weight"], largest),
             "words": entries(topic["words"], topic.get("word_errors", [math.nan] * len(topic["words"]))),
             "labels": entries(topic["labels"], [math.nan] * len(topic["labels"])),
@@ -297,9 +296,12 @@ def _known(error: float) -> float:
     return error if math.isfinite(error) else 0.0
 
 
-def _error(error: float) -> str:
-    """Return a standard error as it follows a value, nothing where there is none."""
-    return f"±{error:.2g}" if math.isfinite(error) else ""
+def _measured(value: float, error: float) -> str:
+    """Return a value and its standard error, to two digits of the error; no error where none is known."""
+    if not math.isfinite(error):
+        return small(value)
+    digits = min(9, max(0, 1 - math.floor(math.log10(error)))) if error > 0.0 else 3
+    return f"{value:.{digits}f} ±{error:.{digits}f}"
 
 
 def small(probability: float) -> str:

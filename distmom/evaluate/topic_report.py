@@ -30,8 +30,8 @@ from distmom.predict import LabelShares, StoredShares, read_shares
 
 #: representative documents shown of each topic
 N_DOCUMENTS = 5
-#: topics and labels that a chart of cells shows at most
-MAX_CELLS = 50
+#: topics that a chart of cells shows at most; labels, and labels whose names are numbers
+MAX_TOPICS, MAX_LABELS, MAX_NUMBERS = 50, 40, 100
 #: pairs of topics that meet in documents
 N_PAIRS = 10
 
@@ -179,8 +179,10 @@ def _cards(topics: list[dict[str, Any]], stored: StoredShares | None) -> list[di
 def _stored(topics: list[dict[str, Any]], stored: StoredShares) -> dict[str, Any]:
     """Arrange what shares of documents say; topics come by falling share at the fit."""
     order = [topic["state"] for topic in topics]
-    shown = order[:MAX_CELLS]
-    correlation = stored.correlation[np.ix_(shown, shown)]
+    shown = order[:MAX_TOPICS]
+    # A topic's correlation with itself says nothing, and would be the darkest.
+    correlation = stored.correlation[np.ix_(shown, shown)] * (1.0 - np.eye(len(shown)))
+    strongest = correlation.flat[np.abs(correlation).argmax()]
     names = [str(state) for state in shown]
     labels, label_order = _labels_shown(stored.labels)
     means = np.array([label.shares[shown] for label in labels]).reshape(len(labels), len(shown)).T
@@ -191,6 +193,7 @@ def _stored(topics: list[dict[str, Any]], stored: StoredShares) -> dict[str, Any
             stored.mean_shares[order].tolist(), title="Mean shares in the documents", x_label="topics, as above"
         ),
         "n_correlated": len(shown),
+        "strongest": f"{strongest:.2f}",
         "correlations": "" if len(shown) < 2 else _correlations(correlation, names),
         "pairs": _pairs(topics, stored.correlation),
         "labels": heat_chart(
@@ -218,22 +221,30 @@ def _correlations(correlation: np.ndarray, names: list[str]) -> Markup:
         [f"topics {a}, {b}: {value:.2f}" for b, value in zip(names, row, strict=True)]
         for a, row in zip(names, correlation.tolist(), strict=True)
     ]
-    # A topic's correlation with itself says nothing, and would be the darkest.
-    shown = correlation * (1.0 - np.eye(len(names)))
-    return heat_chart(shown.tolist(), names, names, title="Correlations of shares", notes=notes)
+    return heat_chart(
+        (correlation / (np.abs(correlation).max() or 1.0)).tolist(),
+        names,
+        names,
+        title="Correlations of shares",
+        notes=notes,
+    )
 
 
 def _labels_shown(labels: list[LabelShares]) -> tuple[list[LabelShares], str]:
     """Return the labels with most documents, by number where all are numbers, such as years."""
     some = sorted((label for label in labels if label.n_documents), key=lambda label: -label.n_documents)
-    some = some[:MAX_CELLS]
-    try:
-        values = {label.name: float(label.name) for label in some}
-    except ValueError:
-        values = {"": math.nan}
+    values = {label.name: _number_of(label.name) for label in some}
     if not all(math.isfinite(value) for value in values.values()):
-        return some, "by falling number of documents"
-    return sorted(some, key=lambda label: values[label.name]), "those of most documents, by number"
+        return some[:MAX_LABELS], "by falling number of documents"
+    some = sorted(some[:MAX_NUMBERS], key=lambda label: values[label.name])
+    return some, "those of most documents, by number"
+
+
+def _number_of(name: str) -> float:
+    try:
+        return float(name)
+    except ValueError:
+        return math.nan
 
 
 def _pairs(topics: list[dict[str, Any]], correlation: np.ndarray) -> list[Row]:

@@ -154,6 +154,13 @@ def test_documents_and_labels_of_topics_are_reported(lda, stored):
     assert {int(topic): year for topic, year in darkest} == {
         topic: YEARS[means[:, topic].argmax()] for topic in range(4)
     }
+    # The strongest correlation is the darkest.
+    between = text[text.index('aria-label="Correlations') : text.index('id="labels"')]
+    a, b = re.search(
+        r'<title>topics (\d), (\d): [^<]*</title><rect [^>]*fill-opacity="1.000"', between
+    ).groups()
+    off = np.abs(read.correlation - np.eye(4))
+    assert off[int(a), int(b)] == off.max()
     assert not {"documents", "labels"} & set(Page(render_topic_report(lda)).ids)
 
 
@@ -164,7 +171,9 @@ def test_standard_errors_are_reported_where_there_are_some(lda, counts):
     text = render_topic_report(model)
     Page(text)
     for topic in model.topics(1):
-        assert f"±{topic['weight_error']:.2g}</span></header>" in text
+        told = re.search(rf"Topic {topic['state']}</h3><span>([\d.]+) ±([\d.]+)</span>", text)
+        assert float(told[2]) == pytest.approx(topic["weight_error"], rel=0.05)
+        assert float(told[1]) == pytest.approx(topic["weight"], abs=0.05 * topic["weight_error"])
     assert text.count('class="spread"') == 4
     # A bar and its line share one scale: the line ends as far from the right as value and error leave.
     row = model.topics(16, "relevance")[0]
