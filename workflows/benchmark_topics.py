@@ -2,7 +2,9 @@
 
 A fifth of the documents is held out; words are those that at least two training documents have. Every system
 gets the training counts and runs on one thread in a process of its own (see `run_topics` for what its seconds
-are). One routine judges the topics of all of them, smoothed with 1 % of the unigram distribution:
+are). With several seeds each of them settles which documents are held out, what is planted, and how the systems
+start; the table has the median over the seeds and, in brackets, the least and the largest value. One routine
+judges the topics of all systems, smoothed with 1 % of the unigram distribution:
 
 perplexity
     Of the second halves of the held-out documents' positions. Shares are found in the first halves, those of
@@ -22,16 +24,18 @@ topics L1
 DATA is ``uci:`` and a docword file, or ``planted:K,N,D,L``: N documents of K topics over D words, L words a
 document in the mean, a fifth of them held out as well. With ``--misspecified`` topics are correlated (their
 shares are logistic normal) and words bursty (a document repeats the words that it has drawn of a topic).
+The system ``random`` makes the same passes of polish as ``distmom`` from random documents in place of moments.
 Systems that are not installed, fail or take too long are named below the table::
 
     python3 -m venv peers
-    peers/bin/pip install tomotopy gensim scikit-learn
+    peers/bin/pip install tomotopy gensim lda scikit-learn
 
 Examples::
 
     python workflows/benchmark_topics.py uci:docword.kos.txt.xz vocab.kos.txt.xz -k 20 50 \\
         --peers-python peers/bin/python --json kos.json --markdown kos.md
-    python workflows/benchmark_topics.py planted:20,20000,5000,100 --misspecified --seeds 0 1 2
+    python workflows/benchmark_topics.py planted:20,20000,5000,100 --misspecified --seeds 3 \\
+        --systems distmom random tomotopy-300 lda --peers-python peers/bin/python
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from common import machine, markdown_table, results
+from common import Spread, machine, markdown_table, results
 from run_topics import OWN, SYSTEMS, distributions
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array, save_npz, vstack
@@ -68,6 +72,9 @@ ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
 N_TOP = 10
+#: what the table has of several seeds: medians with their range, and medians alone
+RANGES = ("perplexity", "NPMI", "topics_l1", "fit_s")
+MEDIANS = ("held_NPMI", "below_0", "diversity", "cpu_s", "peak_rss_mb")
 #: training documents in which the prior of the shares is found
 PRIOR_DOCUMENTS = 300
 #: share of the memory that is free which a system may take, unless it is given
@@ -155,8 +162,8 @@ def run_system(
     place = out / f"{name}-{k}-{seed}"
     python = options.peers_python if options.peers_python and name not in OWN else sys.executable
     command = [
-        python, str(Path(__file__).with_name("run_topics.py")), f"--system={name}", f"--train={out / 'train.npz'}",
-        f"-k{k}", f"--seed={seed}", f"--out={place}",
+        python, str(Path(__file__).with_name("run_topics.py")), f"--system={name}",
+        f"--train={out / f'train-{seed}.npz'}", f"-k{k}", f"--seed={seed}", f"--out={place}",
     ]  # fmt: skip
     if data.alpha0 is not None:
         command.append(f"--alpha0={data.alpha0}")
@@ -167,35 +174,44 @@ def run_system(
     return topics, json.loads((place / "fit.json").read_text())
 
 
-def run_systems(data: Data, out: Path, options: argparse.Namespace, rows: list[dict[str, Any]]) -> list[str]:
-    """Run all systems and add their rows; return what the table does not say of some."""
-    judge = Judge(data, options.split_seed)
-    same = {"data": data.name, **data.sizes(), "split_seed": options.split_seed, "machine": machine()}
+def run_systems(
+    data: Data,
+    seed: int,
+    out: Path,
+    options: argparse.Namespace,
+    rows: list[dict[str, Any]],
+    gone: dict[str, tuple[int, str]],
+) -> list[str]:
+    """Run all systems with one seed and add their rows; return what the table does not say of some.
+
+    Systems that gave up for good are put into ``gone``, with the number of topics and the reason, and are not run
+    with as many topics again.
+    """
+    judge = Judge(data, seed)
+    same = {"data": data.name, **data.sizes(), "seed": seed, "machine": machine()}
     rows.append({"system": "(unigram)", **judge.complete(judge.unigram[None]), **same})
     if data.truth is not None:
         rows.append({"system": "(planted)", **judge.score(distributions(data.truth[:, data.kept])), **same})
-    out.mkdir(parents=True, exist_ok=True)
-    save_npz(out / "train.npz", data.train)
-    gone: dict[str, str] = {}
+    save_npz(out / f"train-{seed}.npz", data.train)
     notes = []
-    for k in sorted(options.n_components):
-        for seed, name in ((seed, name) for seed in options.seeds for name in options.systems):
-            row: dict[str, Any] = {"system": name, "k": k, "seed": seed, **same}
-            try:
-                if name in gone:
-                    raise LeftOutError(gone[name])
-                topics, cost = run_system(name, k, seed, data, out, options)
-                row |= {**judge.score(topics), **cost, "n_found": len(topics)}
-                outcome = f"{len(topics)} topics in {row['fit_s']:.1f} s, perplexity {row['perplexity']:.1f}"
-            except LeftOutError as reason:
-                if reason.for_good:
-                    gone[name] = str(reason) + ("" if str(reason) == "not installed" else f" at k = {k}")
-                row["left_out"] = str(reason)
-                outcome = f"left out: {reason}"
-            print(f"{name}, k = {k}, seed {seed}: {outcome}", file=sys.stderr, flush=True)
-            if row.get("n_found") != k:
-                notes.append(f"{name}, k = {k}, seed {seed}: {outcome}")
-            rows.append(row)
+    for k, name in ((k, name) for k in sorted(options.n_components) for name in options.systems):
+        row: dict[str, Any] = {"system": name, "k": k, **same}
+        try:
+            if name in gone and k >= gone[name][0]:
+                raise LeftOutError(gone[name][1])
+            topics, cost = run_system(name, k, seed, data, out, options)
+            row |= {**judge.score(topics), **cost, "n_found": len(topics)}
+            outcome = f"{len(topics)} topics in {row['fit_s']:.1f} s, perplexity {row['perplexity']:.1f}"
+        except LeftOutError as reason:
+            if reason.for_good:
+                is_absent = str(reason) == "not installed"
+                gone[name] = (0, str(reason)) if is_absent else (k, f"{reason} at k = {k}, seed {seed}")
+            row["left_out"] = str(reason)
+            outcome = f"left out: {reason}"
+        print(f"{name}, k = {k}, seed {seed}: {outcome}", file=sys.stderr, flush=True)
+        if row.get("n_found") != k:
+            notes.append(f"{name}, k = {k}, seed {seed}: {outcome}")
+        rows.append(row)
     return notes
 
 
@@ -209,10 +225,14 @@ def arguments_parser() -> argparse.ArgumentParser:
     add("vocabulary", metavar="VOCAB", nargs="?", help="names of the words [vocab.* beside docword.*]")
     add("-k", "--n-components", type=int, nargs="+", metavar="K", help="[20 50, or as many as are planted]")
     add("--systems", nargs="+", choices=SYSTEMS, metavar="SYSTEM", help=f"some of {', '.join(SYSTEMS)} [all]")
-    add("--seeds", type=int, nargs="+", default=[0], metavar="SEED", help="of the systems [0]")
-    add("--split-seed", type=int, default=0, help="of the documents held out [%(default)s]")
+    add(
+        "--seeds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="seeds 0 to N - 1, of documents and systems [%(default)s]",
+    )
     add("--min-df", type=int, default=2, help="training documents that a word is in [%(default)s]")
-    add("--planted-seed", type=int, default=0, help="of planted documents [%(default)s]")
     add("--misspecified", action="store_true", help="plant correlated topics and bursty words")
     add("--peers-python", help="interpreter that has the systems which are not distmom's [this one]")
     add("--timeout", type=float, default=3600.0, help="seconds a system may take [%(default)s]")
@@ -223,26 +243,48 @@ def arguments_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def load(options: argparse.Namespace) -> Data:
-    """Read or draw the documents."""
-    split = {"seed": options.split_seed, "min_df": options.min_df}
+def load(options: argparse.Namespace, seed: int) -> Data:
+    """Read or draw the documents, and hold some out."""
+    split: dict[str, Any] = {"seed": seed, "min_df": options.min_df}
     if options.data.startswith(UCI):
         source = Path(options.data.removeprefix(UCI))
         return hold_out(bare_name(source), *read_uci(source, options.vocabulary), **split)
     sizes = map(int, options.data.removeprefix(PLANTED).split(","))
-    counts, truth, alpha0 = plant(*sizes, options.planted_seed, options.misspecified)
+    counts, truth, alpha0 = plant(*sizes, seed, options.misspecified)
     name = options.data + (" misspecified" if options.misspecified else "")
     words = [str(i) for i in range(counts.shape[1])]
     return hold_out(name, counts, words, truth=truth, alpha0=alpha0, **split)
 
 
+def over_seeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for every system and number of topics, with medians and ranges over the seeds.
+
+    Seeds without a result do not count in them; ``n_seeds`` tells of how many they are.
+    """
+    n_seeds = len({row["seed"] for row in rows})
+    found = []
+    for system, k in dict.fromkeys((row["system"], row.get("k")) for row in rows):
+        own = [row for row in rows if (row["system"], row.get("k")) == (system, k) and "left_out" not in row]
+        merged: dict[str, Any] = {"system": system, "k": k}
+        if n_seeds > 1:
+            merged["n_seeds"] = len(own)
+        for name in (*RANGES, *MEDIANS):
+            values = [row[name] for row in own if name in row]
+            if values:
+                spread = Spread.of(values)
+                merged[name] = spread if n_seeds > 1 and name in RANGES else spread.median
+        found.append(merged)
+    return found
+
+
 def report(rows: list[dict[str, Any]], notes: list[str]) -> str:
     """Return the table in Markdown, with what it is of and what it lacks."""
     first = rows[0]
+    several = " (seed 0)" if any(row["seed"] != first["seed"] for row in rows) else ""
     text = (
         f"{first['data']}: {first['n_train']} training documents of {first['n_tokens']} positions, "
-        f"{first['n_held_out']} held out, {first['n_words']} words; {first['machine']}\n\n"
-        + markdown_table([{name: row[name] for name in row if name != "n_train"} for row in rows])
+        f"{first['n_held_out']} held out, {first['n_words']} words{several}; {first['machine']}\n\n"
+        + markdown_table(over_seeds(rows))
     )
     return text + "".join(f"\n{each}.\n" for each in notes)
 
@@ -256,6 +298,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"{options.data}: expected {UCI}DOCWORD or {PLANTED}K,N,D,L")
     if options.misspecified and not is_planted:
         parser.error(f"--misspecified is for planted documents, not {options.data}")
+    if options.seeds < 1:
+        parser.error(f"--seeds: expected at least 1, got {options.seeds}")
     if options.systems is None:
         options.systems = [name for name in SYSTEMS if is_planted or name != PURE]
     elif PURE in options.systems and not is_planted:
@@ -272,8 +316,15 @@ def main(arguments: list[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="topics-", ignore_cleanup_errors=True) as temporary,
         results(options.json) as rows,
     ):
-        notes = run_systems(load(options), options.out or Path(temporary), options, rows)
+        out = options.out or Path(temporary)
+        out.mkdir(parents=True, exist_ok=True)
+        notes: list[str] = []
+        gone: dict[str, tuple[int, str]] = {}
+        for seed in range(options.seeds):
+            notes += run_systems(load(options, seed), seed, out, options, rows, gone)
     text = report(rows, notes)
+    if options.seeds > 1:
+        print(f"\n{text}")
     if options.markdown is not None:
         options.markdown.write_text(text, encoding="utf-8")
     for note in notes:

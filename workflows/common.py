@@ -10,11 +10,12 @@ import platform
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from statistics import median
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -28,6 +29,7 @@ COLUMNS = (
     ("n_train", 0),
     ("k", 0),
     ("seed", 0),
+    ("n_seeds", 0),
     ("P@1", 4),
     ("P@3", 4),
     ("P@5", 4),
@@ -64,6 +66,7 @@ COLUMNS = (
 #: headings of columns in Markdown
 HEADINGS = {
     "n_train": "documents",
+    "n_seeds": "seeds",
     "held_NPMI": "held-out NPMI",
     "below_0": "below 0",
     "topics_l1": "topics L1",
@@ -87,6 +90,20 @@ HEADINGS = {
     "peak_rss_mb": "peak MB",
 }
 SAMPLE_INTERVAL_S = 0.1
+
+
+class Spread(NamedTuple):
+    """The median of some values, and the least and largest of them; one cell of a table."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """Return the spread of some values."""
+        known = list(values)
+        return cls(median(known), min(known), max(known))
 
 
 class Stopwatch:
@@ -291,6 +308,8 @@ def machine() -> str:
 
 
 def _cell(value: Any, digits: int) -> str:
+    if isinstance(value, Spread):
+        return f"{value.median:.{digits}f} ({value.low:.{digits}f} to {value.high:.{digits}f})"
     if not isinstance(value, int | float) or math.isnan(value):
         return ""
     return f"{value:.{digits}f}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import resource
 import sys
 import time
@@ -28,9 +29,11 @@ from run_peer import NOT_INSTALLED, die_first, installed
 from scipy.sparse import csr_matrix, load_npz
 
 #: packages whose versions are stored with the results
-PACKAGES = ("distmom", "gensim", "numba", "numpy", "scikit-learn", "scipy", "tomotopy")
+PACKAGES = ("distmom", "gensim", "lda", "numba", "numpy", "scikit-learn", "scipy", "tomotopy")
 #: documents that a topic of a random start is the mean of, and passes of polish that follow
 RANDOM_DOCUMENTS, RANDOM_PASSES = 10, 4
+#: iterations of the package lda
+LDA_ITERATIONS = 300
 
 #: fits, and returns topics (k, d) and what else is to be stored
 Fit = Callable[[], tuple[np.ndarray, dict[str, Any]]]
@@ -154,6 +157,28 @@ def prepare_gensim(task: Task, name: str) -> Fit:
     return fit
 
 
+def prepare_lda(task: Task, name: str) -> Fit:
+    """Prepare collapsed Gibbs sampling by the package lda."""
+    import lda
+
+    counts = task.counts
+    # Otherwise it prints its progress.
+    logging.getLogger("lda").setLevel(logging.WARNING)
+    model = lda.LDA(
+        n_topics=task.n_topics,
+        n_iter=LDA_ITERATIONS,
+        alpha=0.1,
+        eta=0.01,
+        random_state=task.seed,
+        refresh=LDA_ITERATIONS + 1,
+    )
+    rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
+    positions = tuple(np.repeat(x, counts.data).astype(np.intc) for x in (counts.indices, rows))
+    # The same lists, which it makes of sparse counts one entry at a time.
+    lda.utils.matrix_to_lists = lambda doc_word: positions
+    return lambda: (model.fit(counts).topic_word_, {})
+
+
 def prepare_scikit_learn(task: Task, name: str) -> Fit:
     """Prepare the online variational Bayes of scikit-learn."""
     from sklearn.decomposition import LatentDirichletAllocation
@@ -188,6 +213,7 @@ OWN = {
 RIVALS = {
     "tomotopy-300": prepare_tomotopy,
     "tomotopy-1000": prepare_tomotopy,
+    "lda": prepare_lda,
     "gensim": prepare_gensim,
     "scikit-learn": prepare_scikit_learn,
     "scikit-learn-nmf": prepare_nmf,

@@ -236,8 +236,8 @@ def _labels_shown(labels: list[LabelShares]) -> tuple[list[LabelShares], str]:
     values = {label.name: _number_of(label.name) for label in some}
     if not all(math.isfinite(value) for value in values.values()):
         return some[:MAX_LABELS], "by falling number of documents"
-    some = sorted(some[:MAX_NUMBERS], key=lambda label: values[label.name])
-    return some, "those of most documents, by number"
+    shown = sorted(some[:MAX_NUMBERS], key=lambda label: values[label.name])
+    return shown, "by number" if len(shown) == len(some) else "those of most documents, by number"
 
 
 def _number_of(name: str) -> float:
