@@ -381,6 +381,42 @@ def test_topics_are_ranked_by_their_share():
     assert similar[0, 1] == pytest.approx(np.sqrt(a * b).sum())
 
 
+@pytest.mark.parametrize("n_polish", [4, 0])
+def test_pyldavis_draws_the_topics_of_the_model(n_polish):
+    """Also of moments alone, where most topics lack some words and a few words have no topic."""
+    vis = pytest.importorskip("pyLDAvis")
+    population, _, _ = lda_corpus(n=10)
+    counts = population.sample(1500, 60, seed=2)[0].toarray()
+    rare = np.zeros((1500, 3), int)
+    rare[:2] = 1
+    model = SpectralLDA(5, alpha0=1.0, start="tensor", n_polish=n_polish)
+    model.fit(np.hstack([counts, rare]))
+    unseen = {model.vocabulary_[i] for i in np.flatnonzero(model.components_.max(axis=0) == 0.0)}
+    assert bool(unseen) == (n_polish == 0)
+    drawn = vis.prepare(**model.pyldavis_input(), n_jobs=1)
+    order = np.argsort(-model.weights_, kind="stable")
+    assert drawn.topic_order == (order + 1).tolist()
+    assert_allclose(drawn.topic_coordinates["Freq"], 100.0 * model.weights_[order], rtol=1e-6)
+    assert not {"Infinity", "NaN"} & set(drawn.to_json().replace(":", " ").replace(",", " ").split())
+    mixture = model.weights_ @ model.components_.astype(float)
+    for place, topic in enumerate(order, 1):
+        listed = drawn.topic_info[drawn.topic_info["Category"] == f"Topic{place}"]
+        columns = [model.vocabulary_.index(word) for word in listed["Term"]]
+        row = model.components_[topic, columns].astype(float)
+        has = row > 0.0
+        # It rounds logarithms to four digits.
+        assert_allclose(listed["logprob"][has], np.log(row[has]), atol=1e-4)
+        assert_allclose(listed["loglift"][has], np.log(row[has] / mixture[columns][has]), atol=1e-4)
+        assert not unseen & set(listed["Term"])
+        for part in (0.0, 0.4, 1.0):
+            score = np.log(np.maximum(model.components_[topic], 1e-12)) - part * np.log(
+                np.maximum(mixture, 1e-12)
+            )
+            best = [model.vocabulary_[i] for i in np.argsort(-score, kind="stable")[:5]]
+            relevance = (1.0 - part) * listed["logprob"] + part * listed["loglift"]
+            assert listed["Term"][relevance.sort_values(ascending=False).index[:5]].tolist() == best
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
