@@ -1,6 +1,6 @@
 """Documents a second of `distmom transform` on one core: from a corpus on disk to shares in Zarr on disk.
 
-Planted documents (Dirichlet shares, Zipfian words, as `benchmark_topics` plants them) are ingested, and a
+Planted documents (Dirichlet shares, Zipfian words, as `benchmark_topics` plants them) are stored, and a
 `SpectralLDA` is fitted to them. Then `transform_corpus` reads the whole corpus and writes the shares of all its
 documents, in this process, which is kept to one core where the system lets it; reading, checking, decompressing,
 finding and writing are all in the seconds. Every method runs once on a few documents before, so that its kernels
@@ -22,13 +22,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from common import directory_mb, machine, markdown_table, results
-from scipy.sparse import csr_matrix, save_npz
 from threadpoolctl import threadpool_limits
 from topic_documents import plant
 
-from distmom.corpus import Corpus, ingest
+from distmom.corpus import Corpus, from_arrays
 from distmom.models import SpectralLDA
 from distmom.predict import transform_corpus
 
@@ -37,12 +35,6 @@ METHODS = ("fast", "vb")
 AIM = 20_000
 #: documents on which kernels are compiled
 WARM_DOCUMENTS = 500
-
-
-def ingest_planted(counts: csr_matrix, place: Path, name: str) -> Corpus:
-    """Return a corpus on disk of some counts."""
-    save_npz(place / f"{name}.npz", counts)
-    return ingest(place / f"{name}.npz", place / name, format="npz")
 
 
 def measure(
@@ -101,9 +93,8 @@ def main(arguments: list[str] | None = None) -> int:
     ):
         place = Path(temporary)
         counts, _, alpha0 = plant(k, n, d, length, options.seed, False)
-        counts = csr_matrix(counts.astype(np.int32))
-        corpus = ingest_planted(counts, place, "corpus")
-        warm = ingest_planted(counts[:WARM_DOCUMENTS], place, "warm")
+        corpus = from_arrays(place / "corpus", counts)
+        warm = from_arrays(place / "warm", counts[:WARM_DOCUMENTS])
         model = SpectralLDA(k, start="tensor", alpha0=alpha0, n_polish=1, random_state=options.seed)
         model.fit_corpus(corpus)
         print(f"fitted in {model.fit_seconds_:.1f} s", file=sys.stderr, flush=True)

@@ -10,8 +10,8 @@ from scipy.sparse import csr_array, vstack
 
 from distmom.corpus import MemoryCorpus, from_arrays
 from distmom.errors import StoreError, UsageError
-from distmom.models import MultiLabelMoM
-from distmom.predict import AlignedCorpus, align, predict_corpus
+from distmom.models import MultiLabelMoM, SpectralLDA
+from distmom.predict import AlignedCorpus, align, predict_corpus, transform_corpus
 from distmom.predict.aligned import unknown_words
 from distmom.predict.pieces import Pieces, in_pieces
 
@@ -201,6 +201,28 @@ def test_pieces_are_the_documents_in_order_and_do_not_change_predictions(
     monkeypatch.setattr("distmom.predict.pieces.PIECE_DOCUMENTS", 50)
     predict_corpus(model, on_disk, tmp_path / "pieces")
     assert lines(tmp_path / "pieces") == lines(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("method", "n_reads"), [("fast", 5), ("vb", 13)])
+def test_shards_are_read_once_where_shares_take_no_time(
+    planted, on_disk, tmp_path, monkeypatch, method, n_reads
+):
+    """A piece reads all of its shard."""
+    topics = SpectralLDA(3, start="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
+    read, reads = type(on_disk).read_shard, []
+
+    def counted(corpus, index, **options):
+        reads.append(index)
+        return read(corpus, index, **options)
+
+    monkeypatch.setattr(type(on_disk), "read_shard", counted)
+    monkeypatch.setattr("distmom.predict.pieces.PIECE_DOCUMENTS", 50)
+    transform_corpus(topics, on_disk, tmp_path / "out", method=method)
+    assert len(reads) == n_reads
+    shares = zarr.open_array(tmp_path / "out" / "shares.zarr", mode="r")[...]
+    X = planted[0][:500].tolil()
+    X[17] = 0
+    np.testing.assert_allclose(shares, topics.transform(csr_array(X), method), atol=1e-6)
 
 
 def test_earlier_predictions_survive_when_new_ones_cannot_take_their_place(
