@@ -12,7 +12,7 @@ from distmom.errors import StoreError, UsageError
 from distmom.evaluate.charts import bar_chart, disc_map, heat_chart
 from distmom.evaluate.topic_report import plane, render_topic_report, write_topic_report
 from distmom.models import AnchorTopics, SingleTopic, SpectralLDA, TopicMoments
-from distmom.predict import read_shares, transform_corpus
+from distmom.predict import LabelShares, StoredShares, read_shares, transform_corpus
 from distmom.simulate.topics import TopicPopulation
 
 
@@ -162,6 +162,32 @@ def test_documents_and_labels_of_topics_are_reported(lda, stored):
     off = np.abs(read.correlation - np.eye(4))
     assert off[int(a), int(b)] == off.max()
     assert not {"documents", "labels"} & set(Page(render_topic_report(lda)).ids)
+
+
+@pytest.mark.parametrize(
+    ("names", "shown", "order"),
+    [
+        # Of label i there are i + 1 documents.
+        (
+            [f"a{i}" for i in range(60)],
+            [f"a{i}" for i in range(59, 19, -1)],
+            "by falling number of documents",
+        ),
+        ([str(-i) for i in range(60)], [str(-i) for i in range(59, -1, -1)], "by number"),
+        (
+            [str(-i) for i in range(120)],
+            [str(-i) for i in range(119, 19, -1)],
+            "those of most documents, by number",
+        ),
+        (["1", "nan", "2"], ["2", "nan", "1"], "by falling number of documents"),
+    ],
+)
+def test_labels_are_shown_in_order_as_far_as_there_is_room(lda, names, shown, order):
+    labels = [LabelShares(name, i + 1, np.full(4, 0.25)) for i, name in enumerate(names)]
+    stored = StoredShares(9, np.full(4, 0.25), np.eye(4), [[(0, 1.0)]] * 4, labels)
+    text = render_topic_report(lda, stored=stored)
+    assert re.findall(r"<title>topic 0, (\S+) \(", text) == shown
+    assert f"{len(shown)} of {len(names)} labels,\n{order};" in text
 
 
 def test_standard_errors_are_reported_where_there_are_some(lda, counts):
