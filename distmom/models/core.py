@@ -40,6 +40,7 @@ from distmom.linalg import (
     decompose_slices,
     multilinear,
     slice_directions,
+    symmetrise,
     whiten,
 )
 from distmom.models.tall import next_directions, store_columns
@@ -380,7 +381,8 @@ def decompose_moments(moments: WordMoments, settings: CoreSettings, noise: float
         # Corrected where it is small.
         m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
         e3 = multilinear(moments.m3, white.W, white.W, white.W)
-        tensor = third_moment(m1, e2, e3, settings.alpha0)
+        # What products in float32 round off is large beside a tensor of noise alone.
+        tensor = symmetrise(third_moment(m1, e2, e3, settings.alpha0))
         found = decompose(tensor, settings.decomposition, random_state=settings.seed)
     return _core(moments, white, found, {"third_moment": "full", "decomposition": settings.decomposition})
 
@@ -416,6 +418,7 @@ def decompose_contracted(
     with threadpool_limits(limits=1):
         m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
         slices = third_moment_slices(m1, e2, slices, directions, alpha0)
+        slices = (slices + slices.transpose(1, 0, 2)) / 2.0
         found = decompose_slices(slices, directions)
     how = {"third_moment": "slices", "n_slices": directions.shape[1], "decomposition": "joint"}
     return _core(moments, white, found, how)
