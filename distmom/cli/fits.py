@@ -129,7 +129,8 @@ def fit(
               distmom fit corpus topics -k 50 --model lda
               distmom fit moments topics -k 50 --model lda
 
-    In place of a corpus, topic models take moments that 'distmom moments' has kept.
+    In place of a corpus, topic models take moments that 'distmom moments' has kept; then alpha0 is 1, the start
+    tensor and nothing is polished, unless told.
     """
     if are_moments(corpus):
         for name, value in (("--run", run_path), ("--workers", workers), ("--scheduler", scheduler)):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from distmom.cli.options import (
     LocalPath,
@@ -26,6 +27,8 @@ from distmom.moments.weighting import WEIGHTINGS
 if TYPE_CHECKING:
     from distmom.models import TopicMoments
 
+#: parameters of moments that a model fitted to them has of its own
+_FREE = ("n_components", "n_parts", "random_state")
 #: what a model fitted to moments has in place of its own defaults, which need documents
 _WITHOUT_DOCUMENTS = {"alpha0": 1.0, "start": "tensor", "n_polish": 0}
 
@@ -142,19 +145,27 @@ def fit_kept(src: str, dst: str, model_name: str, overwrite: bool, options: dict
     if not issubclass(kind, TopicModel):
         raise UsageError(f"{src}: holds moments of topics: expected --model lda, single-topic or anchors")
     check_target(Path(dst).absolute(), overwrite)
+    if Path(src).resolve() == Path(dst).resolve():
+        raise UsageError(f"{dst}: holds the moments themselves")
+    moments = TopicMoments.load(src)
+    settled = {name: value for name, value in moments.get_params().items() if name not in _FREE}
+    for name in settled.keys() & {name for name, value in options.items() if value is not None}:
+        raise UsageError(f"--{name.replace('_', '-')}: settled with the moments in {src}")
     known = parameters(model_name, options)
-    for name, value in _WITHOUT_DOCUMENTS.items():
-        if name in known and options.get(name) is None:
-            known[name] = value
-    model = kind(**known).fit_moments(TopicMoments.load(src))
+    defaults = {**_WITHOUT_DOCUMENTS, "n_components": moments.n_components}
+    known |= {name: value for name, value in defaults.items() if options.get(name) is None}
+    known |= settled
+    names = kind().get_params()
+    model = kind(**{name: value for name, value in known.items() if name in names}).fit_moments(moments)
     model.save(dst, overwrite=overwrite)
-    errors = model.weights_error_
+    errors = np.zeros(0) if model.weights_error_ is None else model.weights_error_
+    errors = errors[np.isfinite(errors)]
     result = {
         "model": dst,
         "n_documents": model.n_documents_,
         "n_topics": model.n_components_,
         "fit_seconds": round(model.fit_seconds_, 2),
         "residual": model.diagnostics_.get("residual"),
-        "weight_errors": None if errors is None else float(errors.mean()),
+        "weight_errors": float(errors.mean()) if len(errors) else None,
     }
     return {name: value for name, value in result.items() if value is not None}

@@ -140,8 +140,9 @@ def model_options(command: F) -> F:
     """Add the parameters of all models; what is not given is left to the model."""
     options = [
         click.option(
-            "-k", "--n-components", type=NumberOrAuto(int), default=100, show_default=True,
-            help="Latent states or topics; rank of the sketch of heads. auto counts topics. (auto: topic models)",
+            "-k", "--n-components", type=NumberOrAuto(int),
+            help="Latent states or topics; rank of the sketch of heads. auto counts topics. (auto: topic models) "
+            "[default: 100]",
         ),
         click.option(
             "--model", "model_name", type=click.Choice(list(MODELS)), default="multilabel", show_default=True,
@@ -164,7 +165,7 @@ def model_options(command: F) -> F:
         ),
         click.option(
             "--polish", type=click.Choice(["em", "vb"]),
-            help="By EM or by variational Bayes. (lda, anchors) [default: em]",
+            help="By EM or by variational Bayes. (lda, anchors, eca) [default: em]",
         ),
         click.option(
             "--min-df", type=float,
@@ -175,7 +176,8 @@ def model_options(command: F) -> F:
         ),
         click.option(
             "--max-count", type=click.IntRange(min=1),
-            help="Largest count of a word in a document that the moments see. (topic models) [default: 2]",
+            help="Largest count of a word in a document that the moments see. (lda, single-topic, anchors) "
+            "[default: 2]",
         ),
         click.option(
             "--moments", type=click.Choice(["paper", "distinct"]),
@@ -184,7 +186,7 @@ def model_options(command: F) -> F:
         ),
         click.option(
             "--weighting", type=click.Choice(list(WEIGHTINGS)),
-            help="How much each document counts. [default: pooled; tokens for topic models]",
+            help="How much each document counts. (not eca) [default: pooled; tokens for topic models]",
         ),
         click.option(
             "--length-scale", type=float,

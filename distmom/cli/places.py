@@ -23,7 +23,7 @@ from distmom.models.artifact import load_record
 @click.argument("path", type=click.Path())
 @json_option
 def info(path: str, as_json: bool) -> None:
-    """Say what a corpus, run or model is.
+    """Say what a corpus, run, model or kept moments are.
 
     \b
     Example: distmom info corpus
@@ -60,14 +60,14 @@ def info(path: str, as_json: bool) -> None:
 @click.argument("path", type=click.Path())
 @json_option
 def verify(path: str, as_json: bool) -> None:
-    """Read every byte of a corpus, run or model and check it. Exit code 4 when something is wrong.
+    """Read every byte of a corpus, run, model or kept moments and check it. Exit code 4 when something is wrong.
 
     \b
     Example: distmom verify corpus
     """
-    kind = _kind(path)
     problems: list[str] = []
     try:
+        kind = _kind(path)
         if kind == "model":
             load_model(path)
         elif kind == "moments":

@@ -140,6 +140,6 @@ def topic_line(topic: dict[str, Any]) -> str:
     """Return a state or topic as one line."""
     words = " ".join(word for word, _ in topic["words"])
     labels = ", ".join(name for name, _ in topic["labels"])
-    error = f" ±{topic['weight_error']:.4f}" if "weight_error" in topic else ""
+    error = f" ±{topic['weight_error']:.4f}" if topic.get("weight_error") is not None else ""
     line = f"{topic['state']:>3}  {topic['weight']:.4f}{error}  {words}"
     return f"{line}  [{labels}]" if topic["labels"] else line

@@ -155,6 +155,10 @@ def search(
     names = {"n_components": "-k", "min_df": "--min-df", "max_df": "--max-df", "seed": "--seed"}
     given = {name: value for name in names if (value := options.pop(name)) is not None}
     columns: Any
+    if are_moments(src):
+        for name, value in (("--workers", workers), ("--scheduler", scheduler)):
+            if value:
+                raise UsageError(f"{name}: moments are searched in this process")
     with (
         PassProgress(quiet=quiet) as progress,
         open_workers(0 if are_moments(src) else workers, memory_limit, scheduler) as executor,
@@ -177,6 +181,8 @@ def search(
         else:
             with open_source(documents, columns, executor, options) as about:
                 aligned = align(about, list(columns.vocabulary), list(columns.label_names))
+                if not aligned.shards:
+                    raise UsageError(f"{documents}: has no documents")
                 rows = vstack([aligned.read_shard(i).words for i in range(len(aligned.shards))])
             found = [model.search(documents=rows, force=force)]
     shown = [_shown(model, each, top) for each in found]

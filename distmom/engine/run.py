@@ -57,7 +57,7 @@ from distmom.engine.tasks import Folded, fold_group, fold_tall, merge_partials
 _R = TypeVar("_R")
 
 #: changes when the way of adding or of telling states apart changes, so that no older result is taken
-KERNEL_VERSION = 5
+KERNEL_VERSION = 6
 #: tasks for each thread that slabs of rows are shared out in: fewer leave workers idle, more wait for the client
 MAPS_PER_THREAD = 8
 #: slabs of a task at most, as it holds the small sums of each
@@ -93,6 +93,11 @@ class Engine:
     timings: list[Timing] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def _origin(self) -> tuple[Any, ...]:
+        """What the bits of every sum depend on beside the pass."""
+        return KERNEL_VERSION, self.corpus.digest, [s.n_documents for s in self.corpus.shards]
+
     def put(self, array: np.ndarray) -> StoredArray:
         """Store an array that passes will read."""
         return self.directory.put(array)
@@ -117,7 +122,7 @@ class Engine:
         """
         started, before = time.monotonic(), dict(self.spent)
         rows = dict(rows or {})
-        key = fingerprint((KERNEL_VERSION, self.corpus.digest, pass_, rows))
+        key = fingerprint((*self._origin, pass_, rows))
         committed = self.directory.load_pass(pass_.name, key)
         if committed is None:
             sums, digests = self._compute(pass_, rows, key)
@@ -160,7 +165,7 @@ class Engine:
         """
         started, before = time.monotonic(), dict(self.spent)
         rows = dict(rows or {})
-        key = fingerprint((KERNEL_VERSION, self.corpus.digest, pass_, parameters, rows))
+        key = fingerprint((*self._origin, pass_, parameters, rows))
         committed = self.directory.load_pass(pass_.name, key)
         if committed is None:
             tallies, digests = self._fold(pass_, rows, key)

@@ -394,7 +394,8 @@ def whiten_moments(
     with threadpool_limits(limits=1):
         m2 = second_moment(moments.m1, moments.m2, settings.alpha0)
         values = np.linalg.eigvalsh(m2)[::-1]
-        level = noise * max(float(values[0]), 0.0)
+        # It is a share of the largest eigenvalue that the sketch met, before the shift by the mean.
+        level = noise * max(float(np.linalg.eigvalsh(moments.m2)[-1]), 0.0)
         k = min(settings.n_states, len(m2))
         if k < settings.n_states and not settings.lower:
             raise NumericalError(

@@ -283,9 +283,22 @@ class ECA(CorpusEstimator):
 
     def _finish(self, basis: Basis, white: White, found: Factors) -> None:
         skewness = found.strengths[3]
+        n_impossible = 0
         if self.prior == "dirichlet":
             # A share cannot exceed one, which bounds the skewness from below; without it a column has no scale.
-            found = found.subset(skewness > LEAST_SKEWNESS * least_skewness(self.alpha0))
+            least = LEAST_SKEWNESS * least_skewness(self.alpha0)
+            n_impossible = int(np.sum(skewness <= least))
+            if n_impossible:
+                logger.warning(
+                    "ECA: %d factors are left out, as shares with alpha0=%g have a skewness above %.3g: "
+                    "try another alpha0", n_impossible, self.alpha0, least,
+                )  # fmt: skip
+            if n_impossible == len(skewness) > 0:
+                raise NumericalError(
+                    f"ECA: no factor has a skewness above {least:.3g}, which shares with alpha0={self.alpha0:g} "
+                    "must have; try another alpha0"
+                )
+            found = found.subset(skewness > least)
             skewness = found.strengths[3]
         V, n = found.vectors, found.vectors.shape[1]
         if n == 0:
@@ -295,10 +308,10 @@ class ECA(CorpusEstimator):
                 + (f" or excess kurtosis above {found.levels[4]:.3g}" if 4 in found.levels else "")
                 + ", the level of noise; use another order, or more data"
             )
-        if n < self.n_components:
+        if n + n_impossible < self.n_components:
             logger.warning(
-                "ECA: %d of %d factors are left out, which nothing tells from each other", self.n_components - n,
-                self.n_components,
+                "ECA: %d of %d factors are left out, which nothing tells from each other",
+                self.n_components - n - n_impossible, self.n_components,
             )  # fmt: skip
         W, B = white.whitening.W, white.whitening.B
         scale = np.ones(n)

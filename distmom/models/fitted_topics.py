@@ -91,7 +91,8 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
         -------
         list of dict
             Keys ``state``, ``weight``, ``words``, a list of (word, probability), and ``labels``, an empty list;
-            of a model that was fitted to moments in parts also ``weight_error`` and ``word_errors``.
+            of a model that was fitted to moments in parts also ``weight_error`` and ``word_errors``, None
+            where too few of the parts have the topic.
         """
         check_is_fitted(self, "components_")
         if by not in _LIFT_PARTS:
@@ -107,8 +108,8 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
             words = [(self.vocabulary_[i], float(row[i])) for i in order if row[i] > 0]
             topic = {"state": int(h), "weight": float(self.weights_[h]), "words": words, "labels": []}
             if self.components_error_ is not None and self.weights_error_ is not None:
-                topic["weight_error"] = float(self.weights_error_[h])
-                topic["word_errors"] = [float(self.components_error_[h, i]) for i in order[: len(words)]]
+                topic["weight_error"] = _known(self.weights_error_[h])
+                topic["word_errors"] = [_known(self.components_error_[h, i]) for i in order[: len(words)]]
             found.append(topic)
         return found
 
@@ -220,3 +221,7 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
                 f"{Path(path) / 'model.json'}: not a whole model description: {error!r}"
             ) from error
         return model
+
+
+def _known(error: Any) -> float | None:
+    return float(error) if np.isfinite(error) else None

@@ -55,7 +55,7 @@ class Topics:
     rows : dict of str to StoredRows
         Shares of the documents, if they were stored.
     log_likelihoods : tuple of float
-        Mean over all positions, before each pass.
+        Mean over the positions of a pass, before each of those over the same documents.
     """
 
     matrix: StoredColumns
@@ -311,7 +311,10 @@ def complete(
         alpha_sums=(1.0,) if mixture else alpha_sums, mixture=mixture, seed=seed,
     )  # fmt: skip
     sums: Mapping[str, Any] = engine.run(pass_).sums
-    tokens = max(float(sums["tokens"]), 1.0)
+    tokens = float(sums["tokens"])
+    if not tokens:
+        # Nothing was predicted, and nothing is told.
+        return Completion(EM_ALPHA * proportions, float("nan"), 0, int(sums["documents"]))
     values = np.asarray(sums["log_likelihood"]) / tokens
     best = int(np.argmax(values))
     return Completion(

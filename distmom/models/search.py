@@ -195,7 +195,7 @@ class TopicSearch(CorpusEstimator):
             finish = partial(word_moments, kind=settings.kind, basis=moments.basis_)
             halves = moments.halves()
             whole = finish(merge(halves))
-            _, white = whiten_moments(whole, settings, moments.noise_)
+            _, white = whiten_moments(whole, settings, moments.noise_level)
             # A is alpha0 + 1 times M2, in the weights that sum to one.
             factor = np.sqrt(self.alpha0 + 1.0)
             white = replace(

@@ -36,6 +36,9 @@ from distmom.moments.dirichlet import proportions, proportions_of_mean, shifts, 
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
 from distmom.moments.words import half_rows, word_moments
 
+#: length of a document with a quarter of the largest weight, for ``weighting="length"``
+LENGTH_SCALE = 100.0
+
 
 @dataclass(frozen=True)
 class Start:
@@ -84,7 +87,9 @@ def topic_settings(model: Any, k: int, third_moment: str) -> CoreSettings:
     """Return how the moments of an estimator with the parameters of topic models are found."""
     return CoreSettings(
         n_states=k,
-        kind=MomentKind("distinct", model.weighting, binary=False, max_count=model.max_count),
+        kind=MomentKind(
+            "distinct", model.weighting, binary=False, length_scale=LENGTH_SCALE, max_count=model.max_count
+        ),
         n_oversamples=max(20, k // 2) if model.n_oversamples is None else model.n_oversamples,
         n_power_iter=model.n_power_iter,
         third_moment=third_moment,

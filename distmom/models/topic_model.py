@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import time
 from dataclasses import replace
 from typing import Any, Self
@@ -115,6 +116,10 @@ class TopicModel(FittedTopics):
             },
         )
         check_bounds(self, {"n_polish": 0})
+        if self.background and not self.n_polish:
+            raise UsageError(
+                "background: expected n_polish of at least 1, as only polish tells its share, got 0"
+            )
         if not self.eta > 0.0:
             raise UsageError(f"eta: expected more than 0, got {self.eta}")
         for value in self._alpha0s():
@@ -257,6 +262,8 @@ class TopicModel(FittedTopics):
                 except NumericalError as error:
                     logger.warning("standard errors leave out a part of the documents: %s", error)
                     continue
+                finally:
+                    shutil.rmtree(part.directory)
                 jackknife.add(np.asarray(to_columns(topics.matrix)).T, topics.shares)
             self.components_error_, self.weights_error_ = jackknife.errors()
             self.timings_, self.spent_ = [vars(t) for t in engine.timings], engine.spent
@@ -277,6 +284,8 @@ class TopicModel(FittedTopics):
             wrong = "alpha0, start: expected a number and one start, got a choice"
         elif self.n_polish:
             wrong = f"n_polish: expected 0, got {self.n_polish}"
+        elif self.background:
+            wrong = "background: only polish tells its share"
         elif self.start == "factors":
             wrong = "the moments of independent factors are others than those kept"
         if wrong is not None:
@@ -337,12 +346,18 @@ class TopicModel(FittedTopics):
             if self.n_polish:
                 topics = polish_topics(engine, topics, self.polish, 1, trial, self.eta)
             tried.append((start, topics, complete(engine, topics.matrix, topics.shares, held)))
+        if not tried[0][2].n_tokens:
+            logger.warning("no held-out document has words to be told from others: the first start is taken")
+            return tried[0]
         best = max(tried, key=lambda t: t[2].log_likelihood)
         self.selection_ = {
             "start": best[0].name,
             "n_held_out": best[2].n_documents,
             "perplexity": {start.name: completion.perplexity for start, _, completion in tried},
         }
+        if n > TRIAL_DOCUMENTS:
+            # What some documents were likely says nothing of the first step over all of them.
+            return best[0], replace(best[1], log_likelihoods=()), best[2]
         return best
 
     def _final_alpha(self, engine: Engine, topics: Topics, completion: Completion | None) -> np.ndarray:

@@ -171,7 +171,7 @@ class TopicMoments(CorpusEstimator):
         )
         basis = fit_basis(engine, self.settings, words)
         self.basis_ = np.array(to_columns(basis.matrix))
-        self.noise_ = basis.noise
+        self.noise_, self.n_basis_documents_ = basis.noise, engine.corpus.n_documents
         self.scale_ = None if words.scale is None else np.array(words.scale.load())
         self.vocabulary_ = list(engine.corpus.vocabulary)
         self.settings_ = dict(engine.corpus.settings)
@@ -182,6 +182,14 @@ class TopicMoments(CorpusEstimator):
     def n_documents_(self) -> int:
         """Documents that the sums are of."""
         return sum(source.sign * source.n_documents for source in self.sources_)
+
+    @property
+    def noise_level(self) -> float:
+        """Level below which an eigenvalue is noise, as a share of the largest.
+
+        It was met with the documents that the basis is of, and falls with the root of their number.
+        """
+        return float(self.noise_ * np.sqrt(self.n_basis_documents_ / max(1, self.n_documents_)))
 
     def of(
         self,
@@ -242,10 +250,10 @@ class TopicMoments(CorpusEstimator):
         vocabulary = None if every else engine.put(self.numbers_)
         words = Words(n_words, vocabulary, None if self.scale_ is None else engine.put(self.scale_))
         whole = StoredColumns((engine.put(self.basis_),))
-        passes = basis_passes(engine, self.settings, words, Basis(whole, rank, self.noise_), None)
+        passes = basis_passes(engine, self.settings, words, Basis(whole, rank, 0.0), None)
         edges = column_edges(rank, basis_slabs(passes[0], passes, engine.plan))
         slabs = tuple(engine.put(np.ascontiguousarray(self.basis_[:, part])) for part in edges)
-        return words, Basis(StoredColumns(slabs), rank, self.noise_)
+        return words, Basis(StoredColumns(slabs), rank, self.noise_level)
 
     # As values
 
@@ -258,9 +266,8 @@ class TopicMoments(CorpusEstimator):
             if here is None:
                 ours[source.name] = source
             elif here.sign == source.sign:
-                raise UsageError(
-                    f"the documents of the corpus with digest {source.name[:12]} are in both sums"
-                )
+                what = "in both sums" if here.sign > 0 else "taken away twice"
+                raise UsageError(f"the documents of the corpus with digest {source.name[:12]} are {what}")
         return self._with(tuple(ours.values()))
 
     def __sub__(self, other: TopicMoments) -> TopicMoments:
@@ -268,6 +275,10 @@ class TopicMoments(CorpusEstimator):
         found = self + other._with(tuple(replace(s, sign=-s.sign) for s in other.sources_))
         if found.n_documents_ < 0:
             raise UsageError(f"{-found.n_documents_} more documents are taken away than the sums are of")
+        if any((f < 0).any() for f in found._frequencies()):
+            raise UsageError(
+                "documents are taken away that the sums are not of: some words are in fewer of them"
+            )
         return found
 
     def _with(self, sources: tuple[Source, ...]) -> TopicMoments:
@@ -291,7 +302,9 @@ class TopicMoments(CorpusEstimator):
             )
 
     def total(self) -> Sums:
-        """Return the sums over all documents."""
+        """Return the sums over all documents; UsageError if there are none."""
+        if not self.sources_:
+            raise UsageError("the sums are of no documents")
         return _signed_total(self.sources_)
 
     def halves(self) -> tuple[Sums, Sums]:
@@ -305,27 +318,35 @@ class TopicMoments(CorpusEstimator):
         return found[0], found[1]
 
     def without_parts(self) -> Iterator[Sums]:
-        """Yield the sums over all documents but those of one part, for every part that was added.
+        """Yield the sums over all documents but those of one part of every corpus that was added, part by part.
 
-        Parts without which nothing would be left, or that have no moments themselves, are passed over.
+        Parts without which nothing would be left, or that have no moments themselves, are passed over. In which
+        part a document is that was taken away is not known, so that all of these stay away: what is told of
+        errors is then more than they are.
         """
         total = self.total()
-        added = (part for source in self.sources_ if source.sign > 0 for part in source.parts)
-        for part in added:
+        added = [source.parts for source in self.sources_ if source.sign > 0]
+        for i in range(max((len(parts) for parts in added), default=0)):
+            part = reduce(add, [parts[i] for parts in added if i < len(parts)])
             mass = float(part["mass"][2])
             if 0.0 < mass < (1.0 - _LEAST_LEFT) * float(total["mass"][2]):
-                yield Sums({name: value - part[name] for name, value in total.items()})
+                yield total - part
 
     def totals(self) -> Totals:
         """Return what is known of the documents apart from their moments."""
         check_is_fitted(self, "sources_")
-        frequencies = {
-            name: sum(s.sign * getattr(s, name) for s in self.sources_)
-            + np.zeros(self.n_features_in_, np.int64)
-            for name in ("document_frequency", "word_frequency")
-        }
         digest = fingerprint([(s.name, s.sign) for s in self.sources_])
-        return Totals(self.vocabulary_, self.settings_, self.n_documents_, **frequencies, digest=digest)
+        document_frequency, word_frequency = self._frequencies()
+        return Totals(
+            self.vocabulary_, self.settings_, self.n_documents_, document_frequency, word_frequency, digest
+        )
+
+    def _frequencies(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return in how many documents every word is, and how often."""
+        zero = np.zeros(self.n_features_in_, np.int64)
+        of_documents = (s.sign * s.document_frequency for s in self.sources_)
+        of_words = (s.sign * s.word_frequency for s in self.sources_)
+        return np.asarray(sum(of_documents, zero)), np.asarray(sum(of_words, zero))
 
     @contextmanager
     def open(self) -> Iterator[tuple[Engine, CommittedMoments]]:
@@ -360,6 +381,7 @@ class TopicMoments(CorpusEstimator):
             "parameters": self.get_params(),
             "settings": self.settings_,
             "noise": self.noise_,
+            "n_basis_documents": self.n_basis_documents_,
             "n_documents": self.n_documents_,
             "sources": [
                 {"name": s.name, "sign": s.sign, "n_documents": s.n_documents, "n_parts": len(s.parts)}
@@ -382,6 +404,7 @@ class TopicMoments(CorpusEstimator):
             moments.vocabulary_, _ = load_names(path, record)
             moments.n_features_in_ = len(moments.vocabulary_)
             moments.settings_, moments.noise_ = record["settings"], record["noise"]
+            moments.n_basis_documents_ = record["n_basis_documents"]
             moments.timings_, moments.spent_ = record["timings"], record["spent"]
             moments.basis_, moments.numbers_ = arrays["basis"], arrays["numbers"]
             moments.scale_ = arrays.get("scale")

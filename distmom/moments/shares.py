@@ -60,7 +60,6 @@ def document_shares(
         As in `distmom.moments.share_kernels.find_shares`.
     start : ndarray of shape (n, k), optional
         What iteration begins with; even shares when absent.
-
     own : ndarray of shape (n,), optional
         How often each document counts in what is added up; once when absent.
     totals : ndarray of shape (k,), optional

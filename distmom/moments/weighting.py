@@ -10,7 +10,7 @@ weighting  omega
 ========== ==========================================================================
 pooled     ``f_o(n)``: every tuple counts the same (multi-label paper, equations 16, 18, 21)
 document   1: every document counts the same
-length     ``(n / (n + c))^2`` with c the mean length: long documents up to a bound
+length     ``(n / (n + c))^2`` with a given c: long documents count more, up to a bound
 tokens     n: every position counts the same
 counts     ``f_o(n)``, and every document brings the mass 1: factorial moments of the
            counts themselves (documents of independent Poisson counts)

@@ -195,6 +195,9 @@ def test_moments_are_kept_added_and_fitted(place, run, tmp_path):
     found = [frozenset(word for word, _ in topic["words"]) for topic in json.loads(out)["topics"]]
     assert set(found) == {frozenset(words) for words in WORDS.values()}
     assert "±0.0" in run("topics", tmp_path / "model")[1]
+    # As many topics as the moments were made for, and the parameters that they were made with.
+    assert run("fit", tmp_path / "all", tmp_path / "same", "--model", "lda", "--json")[0] == 0
+    assert load_model(tmp_path / "same").get_params()["max_df"] == 1.0
     assert json.loads(run("info", tmp_path / "all", "--json")[1])["kind"] == "moments"
     assert run("verify", tmp_path / "all")[0] == 0
     # What is wrong is said before anything is written.
@@ -205,6 +208,11 @@ def test_moments_are_kept_added_and_fitted(place, run, tmp_path):
             "n_polish: expected 0",
         ),
         (("fit", moments, tmp_path / "m", "-k", 9, "--model", "lda"), "expected at most 3"),
+        (
+            ("fit", moments, tmp_path / "m", "--model", "lda", "--min-df", 0.1),
+            "--min-df: settled with the moments",
+        ),
+        (("fit", moments, moments, "--model", "lda", "--overwrite"), "holds the moments themselves"),
         (("fit", moments, tmp_path / "m", "--model", "lda", "--workers", 2), "--workers: moments are fitted"),
         (("moments", tmp_path / "new", tmp_path / "m", "--like", moments, "--seed", 1), "--seed: settled by"),
         (("combine", tmp_path / "m", "--add", moments, "--add", moments), "are in both sums"),

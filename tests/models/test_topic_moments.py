@@ -130,6 +130,14 @@ def test_what_cannot_be_added_is_refused():
         kept + TopicMoments(3, random_state=1, **ALL_WORDS).fit(counts[:300])
     with pytest.raises(UsageError, match="another vocabulary of 59 words"):
         kept.of(MemoryCorpus(counts[:, 1:]))
+    part = kept.of(MemoryCorpus(counts[:100]))
+    less = kept - part
+    with pytest.raises(UsageError, match="are taken away twice"):
+        less - part
+    with pytest.raises(UsageError, match="documents are taken away that the sums are not of"):
+        part - kept.of(MemoryCorpus(50 * counts[:50]))
+    with pytest.raises(UsageError, match="the sums are of no documents"):
+        (kept - kept).total()
     with pytest.raises(UsageError, match="100 more documents are taken away"):
         kept.of(MemoryCorpus(counts[:100])) - kept.of(MemoryCorpus(counts[100:300]))
 
@@ -141,6 +149,7 @@ def test_what_cannot_be_added_is_refused():
         (SpectralLDA(3, start="tensor", n_polish=0), "expected a number and one start"),
         (SpectralLDA(3, alpha0=1.0, start="tensor"), "n_polish: expected 0, got 4"),
         (IndependentTopics(3, n_polish=0), "are others than those kept"),
+        (AnchorTopics(3), "n_polish: expected 0, got 4"),
         (SpectralLDA(4, alpha0=1.0, **PURE), "expected at most 3, for which the moments were made, got 4"),
     ],
 )
@@ -237,6 +246,27 @@ def test_moments_on_disk_are_whole(tmp_path):
     file.write_bytes(file.read_bytes()[:-1] + b"\0")
     with pytest.raises(StoreError):
         TopicMoments.load(tmp_path / "less")
+
+
+def test_noise_falls_with_the_documents_that_were_added():
+    """The level of a corpus four times as large is half of it, as one pass over all would find, about."""
+    _, counts = sample(4000, d=300, k=4)
+    first = TopicMoments(4, n_oversamples=20, **ALL_WORDS).fit(counts[:1000])
+    both = first + first.of(MemoryCorpus(counts[1000:]))
+    assert both.noise_level == pytest.approx(first.noise_level / 2)
+    whole = TopicMoments(4, n_oversamples=20, **ALL_WORDS).fit(counts)
+    assert 0.6 < both.noise_level / whole.noise_level < 1.6
+
+
+def test_corpora_that_are_added_are_left_out_part_by_part():
+    _, counts = sample(900)
+    kept = TopicMoments(3, n_parts=4, **ALL_WORDS).fit(counts[:500])
+    both = kept + kept.of(MemoryCorpus(counts[500:]))
+    left = list(both.without_parts())
+    assert len(left) == 4
+    # Every document is left out once.
+    mass = sum(float(both.total()["mass"][2]) - float(sums["mass"][2]) for sums in left)
+    assert mass == pytest.approx(float(both.total()["mass"][2]))
 
 
 def test_a_cluster_finds_the_same_moments():

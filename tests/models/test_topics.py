@@ -169,6 +169,20 @@ def test_exact_population_of_independent_amounts(scale_words):
     assert_allclose(np.array(model.diagnostics_["skewness"])[order], skewness, atol=1e-8)
 
 
+def test_no_held_out_position_chooses_nothing(caplog):
+    """The documents held out are empty, so that there is nothing to complete."""
+    counts = lda_corpus(n=60, d=20, k=2)[2].read_shard(0).words.toarray()
+    counts[topic_model.held_out(MemoryCorpus(counts), 0).mask(0, 60)] = 0
+    model = SpectralLDA(2, max_df=1.0, min_df=0.0, n_polish=1).fit(counts)
+    assert model.selection_ is None
+    assert "no held-out document has words" in caplog.text
+
+
+def test_a_background_topic_needs_polish():
+    with pytest.raises(UsageError, match="expected n_polish of at least 1"):
+        SpectralLDA(3, background=True, n_polish=0).fit(np.ones((5, 4), int))
+
+
 def test_counts_without_topics_are_no_error_of_use():
     """The whitened tensor is noise, and what rounding makes of it is not symmetric to six digits."""
     counts = np.random.default_rng(0).poisson(1.0, (200, 30))
