@@ -282,14 +282,24 @@ def cards(topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             "state": topic["state"],
-            "weight": _measured(topic["weight"], topic.get("weight_error", math.nan)),
+            "weight": _measured(topic["weight"], error_of(topic.get("weight_error"))),
             "width": _percent(topic["weight"], largest),
-            "words": entries(topic["words"], topic.get("word_errors", [math.nan] * len(topic["words"]))),
+            "words": entries(topic["words"], errors_of(topic)),
             "labels": entries(topic["labels"], [math.nan] * len(topic["labels"])),
             "documents": [],
         }
         for topic in topics
     ]
+
+
+def error_of(error: float | None) -> float:
+    """Return a standard error, NaN where none is known."""
+    return math.nan if error is None else error
+
+
+def errors_of(topic: Mapping[str, Any]) -> list[float]:
+    """Return the standard errors of the words of a topic, NaN where none is known."""
+    return [error_of(error) for error in topic.get("word_errors", [None] * len(topic["words"]))]
 
 
 def _known(error: float) -> float:

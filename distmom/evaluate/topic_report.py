@@ -19,6 +19,7 @@ from distmom.evaluate.report import (
     cards,
     clean,
     configuration,
+    error_of,
     is_number,
     number,
     small,
@@ -131,7 +132,7 @@ def render_topic_report(
         fit_rows=_rows(diagnostics, _FIT_NOTES),
         shares=bar_chart(
             [topic["weight"] for topic in topics], title="Shares of the topics", x_label="topics by falling share",
-            errors=[topic.get("weight_error", math.nan) for topic in topics],
+            errors=[error_of(topic.get("weight_error")) for topic in topics],
         ),
         likelihoods=line_chart(likelihoods, title="Log-likelihood by pass", x_label="pass"),
         **configuration(model),
