@@ -17,6 +17,8 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -182,6 +184,25 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{file}: written by an older distmom: expected format {FORMAT_VERSION}, got {version}; fit again"
         )
     return dict(record)
+
+
+def load_record_of(path: str | os.PathLike[str], name: str) -> dict[str, Any]:
+    """Read what a model of a class says of itself; UsageError if it is of another, else as `load_record`."""
+    record = load_record(path)
+    if record.get("model") != name:
+        raise UsageError(f"{path}: a model of class {record.get('model')}, expected {name}")
+    return record
+
+
+@contextmanager
+def whole_description(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what a record lacks into a StoreError that names it; a context manager."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise StoreError(f"{Path(path) / 'model.json'}: not a whole model description: {error!r}") from error
 
 
 def load_arrays(path: str | os.PathLike[str], record: dict[str, Any]) -> dict[str, np.ndarray]:

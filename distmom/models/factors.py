@@ -22,10 +22,10 @@ from threadpoolctl import threadpool_limits
 from distmom.corpus import ViewCorpus
 from distmom.engine import Engine, StoredArray
 from distmom.engine.tall import read_rows
-from distmom.errors import InputError, NumericalError, StoreError, UsageError
+from distmom.errors import InputError, NumericalError, UsageError
 from distmom.linalg import Whitening
 from distmom.linalg.factors import METHODS, Factors
-from distmom.models.artifact import check_target, load_arrays, load_record, save_model
+from distmom.models.artifact import check_target, load_arrays, load_record_of, save_model, whole_description
 from distmom.models.base import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices
 from distmom.models.core import N_PROBES, Basis, range_basis
 from distmom.models.cumulants import (
@@ -420,10 +420,8 @@ class ECA(CorpusEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ECA:
         """Read a model; UsageError if there is none of this class, StoreError if it is damaged."""
-        record = load_record(path)
-        if record.get("model") != cls.__name__:
-            raise UsageError(f"{path}: a model of class {record.get('model')}, expected {cls.__name__}")
-        try:
+        record = load_record_of(path, cls.__name__)
+        with whole_description(path):
             arrays = load_arrays(path, record)
             model = cls(**record["parameters"])
             for name in _ARRAYS:
@@ -431,12 +429,6 @@ class ECA(CorpusEstimator):
             for name in ("n_documents", "diagnostics", "timings", "spent", "fit_seconds"):
                 setattr(model, f"{name}_", record[name])
             model.n_features_in_ = model.components_.shape[1]
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            if isinstance(error, UsageError):
-                raise
-            raise StoreError(
-                f"{Path(path) / 'model.json'}: not a whole model description: {error!r}"
-            ) from error
         return model
 
 

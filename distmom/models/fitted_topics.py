@@ -10,8 +10,15 @@ import numpy as np
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from distmom.errors import StoreError, UsageError
-from distmom.models.artifact import check_target, load_arrays, load_names, load_record, save_model
+from distmom.errors import UsageError
+from distmom.models.artifact import (
+    check_target,
+    load_arrays,
+    load_names,
+    load_record_of,
+    save_model,
+    whole_description,
+)
 from distmom.models.base import CorpusEstimator
 from distmom.models.reader import DocumentReader, least_squares_matrix
 
@@ -191,10 +198,8 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a model; UsageError if there is none of this class, StoreError if it is damaged."""
-        record = load_record(path)
-        if record.get("model") != cls.__name__:
-            raise UsageError(f"{path}: a model of class {record.get('model')}, expected {cls.__name__}")
-        try:
+        record = load_record_of(path, cls.__name__)
+        with whole_description(path):
             arrays = load_arrays(path, record)
             model = cls(**record["parameters"])
             model.vocabulary_, model.label_names_ = load_names(path, record)
@@ -214,12 +219,6 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
             ):
                 setattr(model, name + "_", record[name])
             model.start_ = record["diagnostics"]["start"]
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            if isinstance(error, UsageError):
-                raise
-            raise StoreError(
-                f"{Path(path) / 'model.json'}: not a whole model description: {error!r}"
-            ) from error
         return model
 
 

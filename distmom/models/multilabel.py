@@ -20,16 +20,17 @@ from sklearn.utils.validation import check_is_fitted
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine
 from distmom.engine.state import SLAB_ROWS
-from distmom.errors import InputError, StoreError, UsageError
+from distmom.errors import InputError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.artifact import (
     check_target,
     load_arrays,
     load_names,
-    load_record,
+    load_record_of,
     pack,
     save_model,
     unpack,
+    whole_description,
 )
 from distmom.models.base import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices
 from distmom.models.fitting import HEADS, HeadFitter, held_out
@@ -441,15 +442,9 @@ class MultiLabelMoM(CorpusEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> MultiLabelMoM:
         """Read a model; UsageError if there is none, StoreError if it is damaged."""
-        record = load_record(path)
-        try:
+        record = load_record_of(path, cls.__name__)
+        with whole_description(path):
             return cls._from_record(path, record)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            if isinstance(error, UsageError):
-                raise
-            raise StoreError(
-                f"{Path(path) / 'model.json'}: not a whole model description: {error!r}"
-            ) from error
 
     @classmethod
     def _from_record(cls, path: str | os.PathLike[str], record: dict[str, Any]) -> MultiLabelMoM:

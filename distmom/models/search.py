@@ -179,11 +179,7 @@ class TopicSearch(CorpusEstimator):
         """
         started = time.monotonic()
         self.check(moments.totals())  # type: ignore[arg-type]
-        if self.n_components > moments.n_components:
-            raise UsageError(
-                f"n_components: expected at most {moments.n_components}, for which the moments were made, got "
-                f"{self.n_components}"
-            )
+        moments.check_components(self.n_components)
         self._take(moments)
         self.timings_, self.spent_ = [], {}
         self.fit_seconds_ = time.monotonic() - started

@@ -290,12 +290,7 @@ class TopicModel(FittedTopics):
             wrong = "the moments of independent factors are others than those kept"
         if wrong is not None:
             raise UsageError(f"{wrong}; without documents none can be made")
-        most = self.most_components(moments.totals()) - int(self.background)  # type: ignore[arg-type]
-        if most > moments.n_components:
-            raise UsageError(
-                f"n_components: expected at most {moments.n_components + int(self.background)}, for which the "
-                f"moments were made, got {self.n_components}"
-            )
+        moments.check_components(int(self.n_components))
 
     def trials(self) -> list[float | None]:
         """Return the starts to be tried: an alpha0 of the tensor, infinite for factors, None for anchors."""

@@ -23,10 +23,26 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine, Observer, Selection, StoredColumns, Sums, open_engine, open_executor
+from distmom.engine import (
+    Engine,
+    Observer,
+    Selection,
+    StoredArray,
+    StoredColumns,
+    Sums,
+    open_engine,
+    open_executor,
+)
 from distmom.engine.passes import fingerprint
-from distmom.errors import StoreError, UsageError
-from distmom.models.artifact import check_target, load_arrays, load_names, load_record, save_model
+from distmom.errors import UsageError
+from distmom.models.artifact import (
+    check_target,
+    load_arrays,
+    load_names,
+    load_record_of,
+    save_model,
+    whole_description,
+)
 from distmom.models.base import CorpusEstimator, check_bounds
 from distmom.models.core import Basis, CoreSettings, Words, basis_passes, basis_slabs, fit_basis
 from distmom.models.inputs import checked_rows
@@ -183,6 +199,14 @@ class TopicMoments(CorpusEstimator):
         """Documents that the sums are of."""
         return sum(source.sign * source.n_documents for source in self.sources_)
 
+    def check_components(self, n_components: int) -> None:
+        """Refuse more topics than the moments were made for; UsageError."""
+        if n_components > self.n_components:
+            raise UsageError(
+                f"n_components: expected at most {self.n_components}, for which the moments were made, got "
+                f"{n_components}"
+            )
+
     @property
     def noise_level(self) -> float:
         """Level below which an eigenvalue is noise, as a share of the largest.
@@ -249,8 +273,8 @@ class TopicMoments(CorpusEstimator):
         every = n_words == self.n_features_in_
         vocabulary = None if every else engine.put(self.numbers_)
         words = Words(n_words, vocabulary, None if self.scale_ is None else engine.put(self.scale_))
-        whole = StoredColumns((engine.put(self.basis_),))
-        passes = basis_passes(engine, self.settings, words, Basis(whole, rank, 0.0), None)
+        unstored = StoredColumns((StoredArray("", ""),))
+        passes = basis_passes(engine, self.settings, words, Basis(unstored, rank, 0.0), None)
         edges = column_edges(rank, basis_slabs(passes[0], passes, engine.plan))
         slabs = tuple(engine.put(np.ascontiguousarray(self.basis_[:, part])) for part in edges)
         return words, Basis(StoredColumns(slabs), rank, self.noise_level)
@@ -395,10 +419,8 @@ class TopicMoments(CorpusEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TopicMoments:
         """Read sums; UsageError if there are none, StoreError if they are damaged."""
-        record = load_record(path)
-        if record.get("model") != cls.__name__:
-            raise UsageError(f"{path}: a model of class {record.get('model')}, expected {cls.__name__}")
-        try:
+        record = load_record_of(path, cls.__name__)
+        with whole_description(path):
             arrays = load_arrays(path, record)
             moments = cls(**record["parameters"])
             moments.vocabulary_, _ = load_names(path, record)
@@ -411,12 +433,6 @@ class TopicMoments(CorpusEstimator):
             moments.sources_ = tuple(
                 _loaded_source(entry, f"sources/{i}/", arrays) for i, entry in enumerate(record["sources"])
             )
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            if isinstance(error, UsageError):
-                raise
-            raise StoreError(
-                f"{Path(path) / 'model.json'}: not a whole description of moments: {error!r}"
-            ) from error
         return moments
 
 

@@ -1,6 +1,7 @@
 """Moments that are kept: added, taken away, fitted again, and what their parts say of errors."""
 
 import itertools
+import math
 from collections import Counter
 
 import numpy as np
@@ -21,11 +22,14 @@ from distmom.models import (
     TopicMoments,
     TopicSearch,
     load_model,
+    topic_model,
 )
+from distmom.models.core import CoreSettings, whiten_moments
 from distmom.models.jackknife import Jackknife
 from distmom.models.planning import plan_fit
 from distmom.models.rank import count_replicated
 from distmom.models.topic_moments import part_selections
+from distmom.moments.words import WordMoments
 from distmom.simulate.topics import TopicPopulation
 
 ALL_WORDS = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "precision": "double"}
@@ -341,3 +345,30 @@ def test_searches_take_kept_moments():
         TopicSearch(5).fit_moments(TopicMoments(5, n_parts=1, **options).fit(counts))
     with pytest.raises(UsageError, match="expected at most 5, for which the moments were made, got 6"):
         TopicSearch(6).fit_moments(kept)
+
+
+def test_noise_is_a_share_of_the_moment_before_the_shift():
+    """The sketch met it beside a second moment that the mean was not yet taken from."""
+    rng = np.random.default_rng(0)
+    m1, root = rng.uniform(1, 2, 6), rng.standard_normal((6, 6))
+    moments = WordMoments(m1, root @ root.T + np.outer(m1, m1), None, {})
+    largest = np.linalg.eigvalsh(moments.m2)[-1]
+    for alpha0 in (0.0, 1.0, math.inf):
+        _, white = whiten_moments(moments, CoreSettings(2, alpha0=alpha0), 1e-3)
+        assert white.noise == pytest.approx(1e-3 * largest)
+
+
+def test_trials_on_some_documents_are_not_told_as_passes(monkeypatch):
+    monkeypatch.setattr(topic_model, "TRIAL_DOCUMENTS", 200)
+    _, counts = sample(600)
+    model = SpectralLDA(3, max_df=1.0, n_polish=2).fit(counts)
+    assert len(model.diagnostics_["log_likelihoods"]) == 2
+
+
+def test_a_run_over_other_shards_is_not_taken_up(tmp_path):
+    """Which sign a document has in the noise depends on its shard, and so do bits of every sum."""
+    _, counts = sample(300)
+    for shard_documents, resumed in ((100, False), (100, True), (50, False)):
+        corpus = MemoryCorpus(counts, shard_documents=shard_documents)
+        moments = TopicMoments(3, n_parts=2, **ALL_WORDS).fit_corpus(corpus, run=tmp_path / "run")
+        assert {timing["resumed"] for timing in moments.timings_} == {resumed}
