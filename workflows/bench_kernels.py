@@ -34,7 +34,7 @@ from distmom.moments.labels import posteriors
 from distmom.moments.residuals import add_residuals
 from distmom.moments.sketching import add_product, omega, omega_key, scatter_rows
 from distmom.simulate import preset
-from distmom.simulate.corpora import draw_documents
+from distmom.simulate.draws import draw_documents
 
 pytest.importorskip("pytest_benchmark")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from distmom.simulate import preset
-from distmom.simulate.corpora import draw_documents
+from distmom.simulate.draws import draw_documents
 
 BLOCK = 20_000
 

@@ -1,7 +1,8 @@
 """Generators with known truth: planted samples of any size, and exact populations of tiny ones."""
 
-from distmom.simulate.corpora import PRESETS, Planted, Truth, load_truth, preset, synthesise
+from distmom.simulate.corpora import Truth, load_truth, synthesise
 from distmom.simulate.multilabel import Documents, MultiLabelPopulation, planted
+from distmom.simulate.planted_model import PRESETS, Planted, preset
 from distmom.simulate.topics import TopicPopulation
 
 __all__ = [

@@ -15,8 +15,7 @@ from distmom.errors import UsageError
 from distmom.models import AnchorTopics, MultiLabelMoM, SpectralLDA, fitting
 from distmom.models.planning import plan_fit
 from distmom.models.states import fit_states
-from distmom.simulate import TopicPopulation
-from distmom.simulate.corpora import preset, synthesise
+from distmom.simulate import TopicPopulation, preset, synthesise
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ from distmom.engine import open_executor
 from distmom.errors import StoreError, UsageError
 from distmom.evaluate.recovery import score_recovery
 from distmom.models import MultiLabelMoM
-from distmom.simulate import Planted, load_truth, preset, synthesise
-from distmom.simulate.corpora import PRESETS, Zipf, draw_documents
+from distmom.simulate import PRESETS, Planted, load_truth, preset, synthesise
+from distmom.simulate.draws import draw_documents
+from distmom.simulate.planted_model import Zipf
 
 SMALL = Planted(3000, 900, 60, 6, 20, 28, 2, 3.0, seed=3)
 
