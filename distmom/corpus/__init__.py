@@ -8,8 +8,9 @@ from typing import TypeAlias
 from distmom.corpus.block import Block, RowBlock
 from distmom.corpus.copy import copy_corpus
 from distmom.corpus.ingest import FORMATS, ingest, write_corpus
+from distmom.corpus.manifest import ShardInfo
 from distmom.corpus.memory import MemoryCorpus
-from distmom.corpus.store import Corpus, ShardInfo, open_corpus
+from distmom.corpus.store import Corpus, open_corpus
 from distmom.corpus.views import ViewCorpus
 from distmom.corpus.write import CorpusWriter, from_arrays
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from distmom.corpus.manifest import MAX_RECORD_BYTES, parse_manifest
 from distmom.corpus.pipeline import Progress
 from distmom.corpus.storage import (
     AccessError,
@@ -17,7 +18,7 @@ from distmom.corpus.storage import (
     open_storage,
     place_of,
 )
-from distmom.corpus.store import COPY_OF, MAX_RECORD_BYTES, Corpus, open_corpus, parse_manifest
+from distmom.corpus.store import COPY_OF, Corpus, open_corpus
 from distmom.corpus.write import CorpusWriter
 from distmom.errors import StoreError, UsageError
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus.block import Block, label_matrix, word_matrix
+from distmom.corpus.manifest import ShardInfo
 from distmom.corpus.names import check_names
 from distmom.corpus.shard import count_totals
-from distmom.corpus.store import ShardInfo
 from distmom.errors import UsageError
 
 

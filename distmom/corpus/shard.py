@@ -15,8 +15,9 @@ from scipy.sparse import csr_array
 
 from distmom.corpus.arrays import encode_matrices
 from distmom.corpus.commit import commit_directory
+from distmom.corpus.manifest import MAX_RECORD_BYTES, ShardInfo, dump_record, parse_record
 from distmom.corpus.storage import LocalStorage
-from distmom.corpus.store import MAX_RECORD_BYTES, ShardInfo, dump_record, parse_record, read_block
+from distmom.corpus.store import read_block
 from distmom.errors import StoreError
 
 #: columns for each entry beyond which entries are sorted, where they are counted column by column otherwise

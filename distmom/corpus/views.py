@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 
 from distmom.clock import spend
 from distmom.corpus.block import RowBlock
-from distmom.corpus.store import ShardInfo
+from distmom.corpus.manifest import ShardInfo
 from distmom.errors import InputError, StoreError, UsageError
 
 #: bytes of the rows of a shard, float64, where the number of rows is not given

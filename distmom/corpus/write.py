@@ -28,17 +28,11 @@ from distmom.corpus.commit import (
     sync_tree,
     write_atomic,
 )
+from distmom.corpus.manifest import FORMAT, FORMAT_VERSION, STATISTICS, dump_manifest
 from distmom.corpus.names import check_names, number_lines
 from distmom.corpus.shard import ShardResult, count_totals, describe, write_files, write_shard
 from distmom.corpus.storage import is_url
-from distmom.corpus.store import (
-    FORMAT,
-    FORMAT_VERSION,
-    STATISTICS,
-    Corpus,
-    dump_manifest,
-    open_corpus,
-)
+from distmom.corpus.store import Corpus, open_corpus
 from distmom.errors import InputError, StoreError, UsageError
 
 

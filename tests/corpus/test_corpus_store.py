@@ -19,10 +19,11 @@ from scipy import sparse
 from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays, open_corpus
 from distmom.corpus.arrays import encode_matrices
 from distmom.corpus.commit import Lock, commit_directory, restore_replaced, write_atomic
+from distmom.corpus.manifest import dump_manifest, dump_record, parse_manifest
 from distmom.corpus.names import number_lines
 from distmom.corpus.shard import column_sums, describe
 from distmom.corpus.storage import LocalStorage
-from distmom.corpus.store import dump_record, parse_manifest, read_block
+from distmom.corpus.store import read_block
 from distmom.errors import InputError, StoreError, UsageError
 
 
@@ -236,8 +237,6 @@ def test_damaged_manifest_is_named(corpus, content):
 
 
 def test_manifest_of_wrong_types_or_version(corpus):
-    from distmom.corpus.store import dump_manifest
-
     path = Path(corpus.path) / "manifest.json"
     good = json.loads(path.read_text())
     good.pop("checksum")
