@@ -1,38 +1,28 @@
-"""A report of a fitted model as one HTML file that needs nothing else and runs nothing.
-
-Words and labels come from a corpus that anybody may have written. They are escaped, and control characters are
-taken out; the page forbids scripts and every load from elsewhere.
-"""
+"""A report of a fitted multi-label model as one HTML file that needs nothing else and runs nothing."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import jinja2
-import numpy as np
 from markupsafe import Markup
 from sklearn.utils.validation import check_is_fitted
 
-import distmom
-from distmom.corpus.commit import write_atomic
-from distmom.errors import UsageError
 from distmom.evaluate.charts import bar_chart, line_chart
+from distmom.evaluate.page import (
+    N_TOP,
+    Row,
+    cards,
+    configuration,
+    is_number,
+    number,
+    percent,
+    template,
+    write_page,
+)
 from distmom.models.multilabel import MultiLabelMoM
-
-#: words and labels shown of each state
-N_TOP = 8
-#: states that are open when the page is; the others are one click away
-N_OPEN = 12
-#: characters of a word, label or setting that are shown
-MAX_CHARACTERS = 200
 
 _DEPTH_METRICS = ("P", "nDCG", "PSP", "PSnDCG", "recall")
 _HISTORY = {
@@ -44,19 +34,6 @@ _HISTORY = {
     "polar": ("Polar steps", "step", "Relative residual of the tensor after each step."),
     "deflation": ("Power method", "component", "Eigenvalue found before each deflation."),
 }
-# The Unicode category of format characters is kept but for those that reverse or hide text.
-_HIDDEN = frozenset(
-    "\u200b\u200e\u200f\u2028\u2029\u2060\ufeff" + "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-)
-
-
-@dataclass(frozen=True)
-class Row:
-    """A name, a value and one sentence on it."""
-
-    name: str
-    value: str
-    note: str = ""
 
 
 def write_report(
@@ -81,16 +58,6 @@ def write_report(
     write_page(out, metrics, lambda: render_report(model, metrics=metrics))
 
 
-def write_page(out: str | os.PathLike[str], metrics: Any, render: Callable[[], str]) -> None:
-    """Write a rendered page once metrics and destination are found to be right; UsageError otherwise."""
-    if metrics is not None and not isinstance(metrics, Mapping):
-        raise UsageError(f"metrics: expected names with numbers, got a {type(metrics).__name__}")
-    target = Path(out)
-    if not target.absolute().parent.is_dir():
-        raise UsageError(f"{target}: there is no directory {target.absolute().parent}")
-    write_atomic(target, render().encode())
-
-
 def render_report(model: MultiLabelMoM, *, metrics: Mapping[str, Any] | None = None) -> str:
     """Return the report as HTML; see `write_report`."""
     diagnostics = dict(model.diagnostics_)
@@ -112,55 +79,6 @@ def render_report(model: MultiLabelMoM, *, metrics: Mapping[str, Any] | None = N
         **configuration(model),
     )
     return str(page)
-
-
-@cache
-def template(name: str) -> jinja2.Template:
-    """Return one of the pages of this package, whose texts are cleaned and escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("distmom.evaluate", "."),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=clean,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(name)
-
-
-def clean(value: Any) -> Any:
-    """Return a value as it may stand on the page: text without control characters and of bounded length."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    kept = "".join(c for c in value if unicodedata.category(c) not in ("Cc", "Cs", "Cn") and c not in _HIDDEN)
-    return kept if len(kept) <= MAX_CHARACTERS else kept[: MAX_CHARACTERS - 1] + "…"
-
-
-def number(value: Any) -> str:
-    """Return a number with four digits that matter."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int | np.integer):
-        return f"{int(value):,}"
-    x = float(value)
-    if not math.isfinite(x):
-        return "not defined" if math.isnan(x) else ("infinite" if x > 0 else "minus infinite")
-    if x == int(x) and abs(x) < 1e9:
-        return f"{int(x):,}"
-    return f"{x:,.1f}" if 1000 <= abs(x) < 1e6 else f"{x:.4g}"
-
-
-def _setting(value: Any) -> str:
-    if value is None:
-        return "by default"
-    if isinstance(value, str | int | float):
-        return number(value) if isinstance(value, bool) else str(value)
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value is a number that can be shown; a truth value is none."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def _facts(model: MultiLabelMoM, has_states: bool) -> list[Row]:
@@ -245,78 +163,13 @@ def _selection(model: MultiLabelMoM) -> dict[str, Any] | None:
                 "chosen": name == "auto" or name in weights,
                 "weight": number(weights[name]) if name in weights else "",
                 "cells": [
-                    (_share(held_out[name].get(key)), _percent(held_out[name].get(key, 0.0), best[key]))
+                    (_share(held_out[name].get(key)), percent(held_out[name].get(key, 0.0), best[key]))
                     for key in keys
                 ],
             }
             for name in order
         ],
     }
-
-
-def _percent(value: float, largest: float) -> str:
-    """Return a width for a style sheet."""
-    share = value / largest if largest > 0 and math.isfinite(value) else 0.0
-    return f"{100 * min(1.0, max(0.0, share)):.1f}%"
-
-
-def cards(topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Arrange states or topics with their first words and labels as cards, with standard errors where known."""
-    largest = max((topic["weight"] for topic in topics), default=0.0)
-
-    def entries(pairs: Sequence[tuple[str, float]], errors: Sequence[float]) -> list[dict[str, Any]]:
-        ends = [p + _known(e) for (_, p), e in zip(pairs, errors, strict=True)]
-        top = max(ends, default=0.0)
-        return [
-            {
-                "name": name,
-                "value": _measured(p, e),
-                "width": _percent(p, top),
-                "has_error": math.isfinite(e),
-                "left": _percent(p - e, top),
-                "right": _percent(top - p - e, top),
-            }
-            for (name, p), e in zip(pairs, errors, strict=True)
-        ]
-
-    return [
-        {
-            "state": topic["state"],
-            "weight": _measured(topic["weight"], error_of(topic.get("weight_error"))),
-            "width": _percent(topic["weight"], largest),
-            "words": entries(topic["words"], errors_of(topic)),
-            "labels": entries(topic["labels"], [math.nan] * len(topic["labels"])),
-            "documents": [],
-        }
-        for topic in topics
-    ]
-
-
-def error_of(error: float | None) -> float:
-    """Return a standard error, NaN where none is known."""
-    return math.nan if error is None else error
-
-
-def errors_of(topic: Mapping[str, Any]) -> list[float]:
-    """Return the standard errors of the words of a topic, NaN where none is known."""
-    return [error_of(error) for error in topic.get("word_errors", [None] * len(topic["words"]))]
-
-
-def _known(error: float) -> float:
-    return error if math.isfinite(error) else 0.0
-
-
-def _measured(value: float, error: float) -> str:
-    """Return a value and its standard error, to two digits of the error; no error where none is known."""
-    if not math.isfinite(error):
-        return small(value)
-    digits = min(9, max(0, 1 - math.floor(math.log10(error)))) if error > 0.0 else 3
-    return f"{value:.{digits}f} ±{error:.{digits}f}"
-
-
-def small(probability: float) -> str:
-    """Return a probability in few digits."""
-    return f"{probability:.3f}" if probability >= 0.0095 else f"{probability:.1g}"
 
 
 def _spectrum(model: MultiLabelMoM, diagnostics: Mapping[str, Any]) -> dict[str, Any]:
@@ -439,32 +292,3 @@ def _bounds(diagnostics: Mapping[str, Any]) -> dict[str, Any] | None:
         "rows": [Row(name, number(bounds[name]), note) for name, note in names.items() if name in bounds],
         "loose": bool(finite) and min(finite) > 1.0,
     }
-
-
-def configuration(model: Any) -> dict[str, Any]:
-    """Return what the end of every page takes: timings, parameters, and how the corpus was read."""
-    pass_seconds = sum(entry["seconds"] for entry in model.timings_)
-    return {
-        "version": distmom.__version__,
-        "n_open": N_OPEN,
-        "timings": _timings(model),
-        "pass_seconds": f"{pass_seconds:,.1f}",
-        "other_seconds": f"{max(0.0, model.fit_seconds_ - pass_seconds):,.1f}",
-        "parameters": [Row(name, _setting(value)) for name, value in sorted(model.get_params().items())],
-        "settings": [Row(name, _setting(value)) for name, value in sorted(model.settings_.items())],
-    }
-
-
-def _timings(model: Any) -> list[dict[str, str]]:
-    longest = max((entry["seconds"] for entry in model.timings_), default=0.0)
-    return [
-        {
-            "name": entry["name"],
-            "seconds": f"{entry['seconds']:.2f}",
-            "width": _percent(entry["seconds"], longest),
-            "rate": "found committed"
-            if entry["resumed"]
-            else f"{entry['n_documents'] / max(entry['seconds'], 1e-9):,.0f}",
-        }
-        for entry in model.timings_
-    ]

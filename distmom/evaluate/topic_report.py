@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.errors import UsageError
 from distmom.evaluate.charts import bar_chart, disc_map, heat_chart, line_chart
-from distmom.evaluate.report import (
+from distmom.evaluate.page import (
     N_TOP,
     Row,
     cards,
