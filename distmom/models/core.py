@@ -47,14 +47,8 @@ from distmom.models.tall import next_directions, store_columns
 from distmom.moments.dirichlet import second_moment, third_moment, third_moment_slices
 from distmom.moments.sketching import SketchPass
 from distmom.moments.weighting import MomentKind
-from distmom.moments.words import (
-    WordMoments,
-    WordMomentsPass,
-    WordSketchPass,
-    WordSlicesPass,
-    word_moments,
-    word_slices,
-)
+from distmom.moments.word_moments import WordMoments, word_moments, word_slices
+from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 
 THIRD_MOMENTS = ("auto", "full", "slices", "none")
 #: columns that measure what sampling does to a second moment of distinct positions

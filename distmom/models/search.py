@@ -30,7 +30,7 @@ from distmom.models.inputs import checked_rows
 from distmom.models.starts import check_topics
 from distmom.models.topic_moments import TopicMoments
 from distmom.moments.dirichlet import corrected_slices
-from distmom.moments.words import WordMoments, word_moments
+from distmom.moments.word_moments import WordMoments, word_moments
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from distmom.models.core import (
 )
 from distmom.moments.dirichlet import proportions, proportions_of_mean, shifts, topic_factor
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
-from distmom.moments.words import half_rows, word_moments
+from distmom.moments.word_moments import half_rows, word_moments
 
 #: length of a document with a quarter of the largest weight, for ``weighting="length"``
 LENGTH_SCALE = 100.0

@@ -20,8 +20,7 @@ from distmom.engine.sums import Sums, SumSpec
 from distmom.engine.tall import TallSum
 from distmom.moments.kernels import gather, gather_columns
 from distmom.moments.sketching import scatter_rows
-from distmom.moments.weighting import MomentKind, word_values
-from distmom.moments.words import block_weights, row_weights
+from distmom.moments.weighting import MomentKind, block_weights, row_weights, word_values
 
 
 @dataclass(frozen=True)

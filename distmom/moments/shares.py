@@ -32,7 +32,7 @@ from distmom.moments.share_kernels import (
     half_counts,
     log_likelihood,
 )
-from distmom.moments.words import row_weights
+from distmom.moments.weighting import row_weights
 
 
 def document_shares(

@@ -24,7 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
+from distmom.corpus import Block
 from distmom.errors import UsageError
+from distmom.moments.kernels import row_sums
 
 MOMENTS = ("paper", "distinct")
 #: of moments that are means over positions
@@ -97,7 +99,7 @@ def word_values(words: csr_array, kind: MomentKind, dtype: np.typing.DTypeLike =
 
 
 def document_weights(
-    lengths: np.ndarray, n_labels: np.ndarray, kind: MomentKind, row_weights: np.ndarray | None = None
+    lengths: np.ndarray, n_labels: np.ndarray, kind: MomentKind, weights: np.ndarray | None = None
 ) -> DocumentWeights:
     """Return the weights of documents.
 
@@ -108,12 +110,12 @@ def document_weights(
     n_labels : ndarray of shape (n,)
         Number of labels of each document.
     kind : MomentKind
-    row_weights : ndarray of shape (n,), optional
+    weights : ndarray of shape (n,), optional
         How often each document counts; one when absent.
     """
     n = lengths.astype(np.float64)
     m = n_labels.astype(np.float64)
-    own = np.ones(len(n)) if row_weights is None else row_weights.astype(np.float64)
+    own = np.ones(len(n)) if weights is None else weights.astype(np.float64)
     step = 1.0 if kind.distinct else 0.0
     tuples = {1: n, 2: n * (n - step), 3: n * (n - step) * (n - 2 * step)}
 
@@ -137,3 +139,27 @@ def document_weights(
     rho3, mass3 = weigh(tuples[3])
     rho_label, mass_label = weigh(tuples[2] * m)
     return DocumentWeights(rho1, rho2, rho3, rho_label, mass1, mass2, mass3, mass_label)
+
+
+def document_lengths(block: Block, kind: MomentKind) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of words and of labels of every document of a block, float64.
+
+    All its words: the pairs of some words are a part of the pairs of all, and only so moments of their own.
+    """
+    words = block.words if block.whole is None else block.whole
+    if kind.binary:
+        n = np.diff(words.indptr).astype(np.float64)
+    else:
+        n = row_sums(words.indptr, word_values(words, kind))
+    return n, np.diff(block.labels.indptr).astype(np.float64)
+
+
+def row_weights(block: Block) -> np.ndarray:
+    """Return how often every document of a block counts, float64."""
+    return np.ones(block.n_documents) if block.weights is None else block.weights
+
+
+def block_weights(block: Block, kind: MomentKind) -> DocumentWeights:
+    """Return the weights of the documents of a block."""
+    n, m = document_lengths(block, kind)
+    return document_weights(n, m, kind, block.weights)

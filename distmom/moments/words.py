@@ -1,4 +1,4 @@
-"""Word moments of orders one to three, never formed in the size of the vocabulary.
+"""Passes over word moments of orders one to three, never formed in the size of the vocabulary.
 
 With counts ``x`` (or 0/1 presence) of a document and the weights of `distmom.moments.weighting`:
 
@@ -9,11 +9,11 @@ each over its mass; the terms after the first are left out with ``moments="paper
 equations 16 and 18; tensor paper, equations 8 and 9). `WordSketchPass` returns ``M2 R`` for a test matrix or
 basis R (d x r), `WordMomentsPass` the three moments in a basis Q (d x r): ``Q'M1``, ``Q'M2 Q``, ``M3(Q,Q,Q)``.
 Where r^3 numbers are too many, `WordSlicesPass` returns contractions ``M3(QW, QW, QW h)`` in place of the last.
+`distmom.moments.word_moments` makes moments of the sums of the last two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,26 +21,20 @@ import numpy as np
 
 from distmom.corpus import Block
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.state import release, release_maps
 from distmom.engine.sums import Sums, SumSpec
-from distmom.engine.tall import Tall, TallSum, read_rows
+from distmom.engine.tall import TallSum
 from distmom.moments.kernels import (
     BLOCK_ROWS,
     TENSOR_BLOCK,
     add_slices,
     add_third_moment,
     column_sums,
-    fill_pairs,
-    fill_symmetric,
     gather_columns,
-    row_sums,
     scatter,
 )
 from distmom.moments.sketching import SketchPass, add_product, n_stored_slabs, omega_key
-from distmom.moments.weighting import DocumentWeights, MomentKind, document_weights, word_values
-
-#: rows of the vocabulary that are worked on at a time when repeated positions are taken out
-_FINISH_ROWS = 8192
+from distmom.moments.weighting import MomentKind, block_weights, document_lengths, row_weights, word_values
+from distmom.moments.word_moments import FINISH_ROWS
 
 
 @dataclass(frozen=True)
@@ -145,7 +139,7 @@ class WordMomentsPass(Pass):
     def finish_bytes(self) -> int:
         # The total is mapped and copied; the correction is a tensor too.
         n_tensors = (3 if self.kind.distinct else 2) if self.third else 0
-        rows = min(_FINISH_ROWS, self.n_words) * self.kind.distinct
+        rows = min(FINISH_ROWS, self.n_words) * self.kind.distinct
         return 8 * (n_tensors * self.rank**3 + 4 * rows * self.rank)
 
     def specs(self) -> dict[str, SumSpec]:
@@ -258,7 +252,7 @@ class WordSlicesPass(Pass):
     def finish_bytes(self) -> int:
         # The total is mapped, copied and put into another order; the correction is as large.
         n_copies = 4 if self.kind.distinct else 3
-        rows = min(_FINISH_ROWS, self.n_words) * self.kind.distinct
+        rows = min(FINISH_ROWS, self.n_words) * self.kind.distinct
         slices = n_copies * self.n_states**2 * self.n_slices
         return 8 * (slices + rows * (self.rank + 5 * self.n_states))
 
@@ -301,164 +295,3 @@ def _add_repeated(
     words = block.words
     scatter(words.indptr, words.indices, values, rows * rho3[:, None], sums["pair_rows"], first)
     column_sums(words.indptr, words.indices, values, rho3, sums["triple_mass"], first)
-
-
-@dataclass(frozen=True)
-class WordMoments:
-    """Word moments in a basis Q of r columns.
-
-    Attributes
-    ----------
-    m1 : ndarray of shape (r,)
-        ``Q'M1``.
-    m2 : ndarray of shape (r, r)
-        ``Q'M2 Q``.
-    m3 : ndarray of shape (r, r, r) or None
-        ``M3(Q, Q, Q)``, where it was added up.
-    lengths : dict of str to float
-        Number of documents and means of the powers of their lengths.
-    """
-
-    m1: np.ndarray
-    m2: np.ndarray
-    m3: np.ndarray | None
-    lengths: dict[str, float]
-
-
-def word_moments(sums: Sums, kind: MomentKind, basis: Tall | None = None) -> WordMoments:
-    """Turn the sums of `WordMomentsPass` into moments.
-
-    Parameters
-    ----------
-    sums : Sums
-    kind : MomentKind
-        As in the pass.
-    basis : matrix of shape (n_words, r), optional
-        The pass's basis; needed to take out repeated positions.
-    """
-    m2 = np.array(sums["m2"])
-    m3 = fill_symmetric(np.array(sums["m3"])) if "m3" in sums else None
-    if kind.distinct:
-        pairs = None if m3 is None else np.zeros_like(m3)
-        for part, q in _basis_rows(basis, len(sums["pair_mass"])):
-            m2 -= q.T @ (q * np.asarray(sums["pair_mass"][part])[:, None])
-            if pairs is not None:
-                # sym3(q q z) of z = pair_rows, less (2/3) of itself at z = triple_mass q: one product for both.
-                add_third_moment(pairs, q, _repeated_rows(sums, part, q))
-        if m3 is not None and pairs is not None:
-            fill_pairs(pairs)
-            for order in ((0, 1, 2), (0, 2, 1), (2, 1, 0)):
-                m3 -= pairs.transpose(order)
-    mass1, mass2, mass3 = (_positive(x) for x in sums["mass"])
-    if m3 is not None:
-        m3 /= mass3
-    count, usable, n1, n2, n3, n2m = (float(x) for x in sums["lengths"])
-    scale = max(count, 1.0)
-    lengths = {
-        "n_documents": count,
-        "n_with_triples": usable,
-        "mean_length": n1 / scale,
-        "mean_length2": n2 / scale,
-        "mean_length3": n3 / scale,
-        "mean_length2_labels": n2m / scale,
-    }
-    return WordMoments(np.asarray(sums["m1"]) / mass1, (m2 + m2.T) / (2 * mass2), m3, lengths)
-
-
-def half_rows(sums: Sums, part: slice, basis_rows: np.ndarray) -> np.ndarray:
-    """Return rows of ``M2 Q`` from the sums of a pass over distinct positions with one side in the basis.
-
-    Parameters
-    ----------
-    sums : Sums
-    part : slice
-        Words.
-    basis_rows : ndarray of shape (n, r)
-        Their rows of the pass's basis.
-    """
-    half, pairs = np.asarray(sums["half"][part]), np.asarray(sums["pair_mass"][part])
-    return np.asarray((half - pairs[:, None] * basis_rows) / _positive(sums["mass"][1]))
-
-
-def word_slices(
-    sums: Sums, kind: MomentKind, whitener: np.ndarray, directions: np.ndarray, basis: Tall | None = None
-) -> np.ndarray:
-    """Turn the sums of `WordSlicesPass` into slices of the whitened third moment.
-
-    Parameters
-    ----------
-    sums : Sums
-    kind : MomentKind
-    whitener : ndarray of shape (r, k)
-    directions : ndarray of shape (k, m)
-        All as in the pass.
-    basis : matrix of shape (n_words, r), optional
-        Needed to take out repeated positions.
-
-    Returns
-    -------
-    ndarray of shape (k, k, m), float64
-        ``T(I, I, h_l)`` along the last axis, for ``T = M3(QW, QW, QW)``.
-    """
-    total = np.array(sums["slices"])
-    if not kind.distinct:
-        found = np.ascontiguousarray(fill_pairs(total.transpose(0, 2, 1)))
-    else:
-        # sym3(q q z) as in `word_moments`, contracted: (z'h) q q' + (q'h) (q z' + z q').
-        cross = np.zeros_like(total)
-        for part, row in _basis_rows(basis, len(sums["triple_mass"])):
-            q = row @ whitener
-            z = _repeated_rows(sums, part, q)
-            add_slices(total, q, q, -(z @ directions))
-            add_slices(cross, q, z, q @ directions)
-        found = np.ascontiguousarray(fill_pairs(total.transpose(0, 2, 1)))
-        found -= cross.transpose(0, 2, 1)
-        found -= cross.transpose(2, 0, 1)
-    found /= _positive(sums["mass"])
-    return found
-
-
-def _basis_rows(basis: Tall | None, n_rows: int) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield slabs of rows of a basis, float64, and give back what was mapped for them."""
-    if basis is None:
-        raise ValueError("moments of distinct positions need the basis")
-    for start in range(0, n_rows, _FINISH_ROWS):
-        part = slice(start, min(start + _FINISH_ROWS, n_rows))
-        yield part, np.asarray(read_rows(basis, part), np.float64)
-        release_maps()
-
-
-def _repeated_rows(sums: Sums, part: slice, q: np.ndarray) -> np.ndarray:
-    """Return the z of some words with which sym3(q q z) is what repeated positions add."""
-    pairs, masses = sums["pair_rows"], sums["triple_mass"]
-    rows = np.asarray(pairs[part]) - (2.0 / 3.0) * np.asarray(masses[part])[:, None] * q
-    release(pairs)
-    return np.asarray(rows)
-
-
-def _positive(mass: Any) -> float:
-    return max(float(mass), np.finfo(float).tiny)
-
-
-def document_lengths(block: Block, kind: MomentKind) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of words and of labels of every document of a block, float64.
-
-    All its words: the pairs of some words are a part of the pairs of all, and only so moments of their own.
-    """
-    words = block.words if block.whole is None else block.whole
-    if kind.binary:
-        n = np.diff(words.indptr).astype(np.float64)
-    else:
-        n = row_sums(words.indptr, word_values(words, kind))
-    return n, np.diff(block.labels.indptr).astype(np.float64)
-
-
-def row_weights(block: Block) -> np.ndarray:
-    """Return how often every document of a block counts, float64."""
-    return np.ones(block.n_documents) if block.weights is None else block.weights
-
-
-def block_weights(block: Block, kind: MomentKind) -> DocumentWeights:
-    """Return the weights of the documents of a block."""
-    n, m = document_lengths(block, kind)
-    return document_weights(n, m, kind, block.weights)

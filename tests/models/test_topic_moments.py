@@ -29,7 +29,7 @@ from distmom.models.jackknife import Jackknife
 from distmom.models.planning import plan_fit
 from distmom.models.rank import count_replicated
 from distmom.models.topic_moments import part_selections
-from distmom.moments.words import WordMoments
+from distmom.moments.word_moments import WordMoments
 from distmom.simulate.topics import TopicPopulation
 
 ALL_WORDS = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "precision": "double"}

@@ -11,13 +11,8 @@ from distmom.engine.tall import FREQUENT, frequent_rows
 from distmom.errors import UsageError
 from distmom.moments.kernels import add_slices, add_third_moment, fill_pairs, fill_symmetric
 from distmom.moments.weighting import MomentKind
-from distmom.moments.words import (
-    WordMomentsPass,
-    WordSketchPass,
-    WordSlicesPass,
-    word_moments,
-    word_slices,
-)
+from distmom.moments.word_moments import word_moments, word_slices
+from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 
 
 def positions(row):

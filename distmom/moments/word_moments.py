@@ -1,0 +1,158 @@
+"""From sums of word passes to moments: repeated positions taken out, and every sum over its mass.
+
+The sums are those of `distmom.moments.words`, whose formulas have the terms that are taken out here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.engine.state import release, release_maps
+from distmom.engine.sums import Sums
+from distmom.engine.tall import Tall, read_rows
+from distmom.moments.kernels import add_slices, add_third_moment, fill_pairs, fill_symmetric
+from distmom.moments.weighting import MomentKind
+
+#: rows of the vocabulary that are worked on at a time when repeated positions are taken out
+FINISH_ROWS = 8192
+
+
+@dataclass(frozen=True)
+class WordMoments:
+    """Word moments in a basis Q of r columns.
+
+    Attributes
+    ----------
+    m1 : ndarray of shape (r,)
+        ``Q'M1``.
+    m2 : ndarray of shape (r, r)
+        ``Q'M2 Q``.
+    m3 : ndarray of shape (r, r, r) or None
+        ``M3(Q, Q, Q)``, where it was added up.
+    lengths : dict of str to float
+        Number of documents and means of the powers of their lengths.
+    """
+
+    m1: np.ndarray
+    m2: np.ndarray
+    m3: np.ndarray | None
+    lengths: dict[str, float]
+
+
+def word_moments(sums: Sums, kind: MomentKind, basis: Tall | None = None) -> WordMoments:
+    """Turn the sums of `WordMomentsPass` into moments.
+
+    Parameters
+    ----------
+    sums : Sums
+    kind : MomentKind
+        As in the pass.
+    basis : matrix of shape (n_words, r), optional
+        The pass's basis; needed to take out repeated positions.
+    """
+    m2 = np.array(sums["m2"])
+    m3 = fill_symmetric(np.array(sums["m3"])) if "m3" in sums else None
+    if kind.distinct:
+        pairs = None if m3 is None else np.zeros_like(m3)
+        for part, q in _basis_rows(basis, len(sums["pair_mass"])):
+            m2 -= q.T @ (q * np.asarray(sums["pair_mass"][part])[:, None])
+            if pairs is not None:
+                # sym3(q q z) of z = pair_rows, less (2/3) of itself at z = triple_mass q: one product for both.
+                add_third_moment(pairs, q, _repeated_rows(sums, part, q))
+        if m3 is not None and pairs is not None:
+            fill_pairs(pairs)
+            for order in ((0, 1, 2), (0, 2, 1), (2, 1, 0)):
+                m3 -= pairs.transpose(order)
+    mass1, mass2, mass3 = (_positive(x) for x in sums["mass"])
+    if m3 is not None:
+        m3 /= mass3
+    count, usable, n1, n2, n3, n2m = (float(x) for x in sums["lengths"])
+    scale = max(count, 1.0)
+    lengths = {
+        "n_documents": count,
+        "n_with_triples": usable,
+        "mean_length": n1 / scale,
+        "mean_length2": n2 / scale,
+        "mean_length3": n3 / scale,
+        "mean_length2_labels": n2m / scale,
+    }
+    return WordMoments(np.asarray(sums["m1"]) / mass1, (m2 + m2.T) / (2 * mass2), m3, lengths)
+
+
+def half_rows(sums: Sums, part: slice, basis_rows: np.ndarray) -> np.ndarray:
+    """Return rows of ``M2 Q`` from the sums of a pass over distinct positions with one side in the basis.
+
+    Parameters
+    ----------
+    sums : Sums
+    part : slice
+        Words.
+    basis_rows : ndarray of shape (n, r)
+        Their rows of the pass's basis.
+    """
+    half, pairs = np.asarray(sums["half"][part]), np.asarray(sums["pair_mass"][part])
+    return np.asarray((half - pairs[:, None] * basis_rows) / _positive(sums["mass"][1]))
+
+
+def word_slices(
+    sums: Sums, kind: MomentKind, whitener: np.ndarray, directions: np.ndarray, basis: Tall | None = None
+) -> np.ndarray:
+    """Turn the sums of `WordSlicesPass` into slices of the whitened third moment.
+
+    Parameters
+    ----------
+    sums : Sums
+    kind : MomentKind
+    whitener : ndarray of shape (r, k)
+    directions : ndarray of shape (k, m)
+        All as in the pass.
+    basis : matrix of shape (n_words, r), optional
+        Needed to take out repeated positions.
+
+    Returns
+    -------
+    ndarray of shape (k, k, m), float64
+        ``T(I, I, h_l)`` along the last axis, for ``T = M3(QW, QW, QW)``.
+    """
+    total = np.array(sums["slices"])
+    if not kind.distinct:
+        found = np.ascontiguousarray(fill_pairs(total.transpose(0, 2, 1)))
+    else:
+        # sym3(q q z) as in `word_moments`, contracted: (z'h) q q' + (q'h) (q z' + z q').
+        cross = np.zeros_like(total)
+        for part, row in _basis_rows(basis, len(sums["triple_mass"])):
+            q = row @ whitener
+            z = _repeated_rows(sums, part, q)
+            add_slices(total, q, q, -(z @ directions))
+            add_slices(cross, q, z, q @ directions)
+        found = np.ascontiguousarray(fill_pairs(total.transpose(0, 2, 1)))
+        found -= cross.transpose(0, 2, 1)
+        found -= cross.transpose(2, 0, 1)
+    found /= _positive(sums["mass"])
+    return found
+
+
+def _basis_rows(basis: Tall | None, n_rows: int) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield slabs of rows of a basis, float64, and give back what was mapped for them."""
+    if basis is None:
+        raise ValueError("moments of distinct positions need the basis")
+    for start in range(0, n_rows, FINISH_ROWS):
+        part = slice(start, min(start + FINISH_ROWS, n_rows))
+        yield part, np.asarray(read_rows(basis, part), np.float64)
+        release_maps()
+
+
+def _repeated_rows(sums: Sums, part: slice, q: np.ndarray) -> np.ndarray:
+    """Return the z of some words with which sym3(q q z) is what repeated positions add."""
+    pairs, masses = sums["pair_rows"], sums["triple_mass"]
+    rows = np.asarray(pairs[part]) - (2.0 / 3.0) * np.asarray(masses[part])[:, None] * q
+    release(pairs)
+    return np.asarray(rows)
+
+
+def _positive(mass: Any) -> float:
+    return max(float(mass), np.finfo(float).tiny)
