@@ -16,7 +16,8 @@ from distmom.linalg import Whitening, whiten
 from distmom.linalg.factors import Factors, Slices, find_factors
 from distmom.moments.dirichlet import fourth_moment, second_moment, third_moment
 from distmom.moments.fourth import view_fourth
-from distmom.moments.views import ViewMoments, contrasts, view_moments
+from distmom.moments.groups import contrasts
+from distmom.moments.views import ViewMoments, view_moments
 
 logger = logging.getLogger(__name__)
 

@@ -8,21 +8,13 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import Rows
 from distmom.engine.sums import Sums, SumSpec
-from distmom.moments.sketching import n_stored_slabs
-from distmom.moments.views import (
-    N_PARTS,
-    PIECE_ROWS,
-    WHOLE_SHARD,
-    mean_of_parts,
-    parts_of_groups,
-    project,
-)
+from distmom.moments.groups import N_PARTS, PIECE_ROWS, ProjectedViewsPass, mean_of_parts
 
 
 @dataclass(frozen=True)
-class ViewFourthPass(Pass):
+class ViewFourthPass(ProjectedViewsPass):
     """Contract the fourth moment over distinct views, in whitened coordinates, with pairs of directions.
 
     With ``y_v`` the views in these coordinates, ``a_v = a'y_v``, ``b_v = b'y_v``, sums over the views of a group
@@ -33,8 +25,6 @@ class ViewFourthPass(Pass):
 
     Attributes
     ----------
-    min_views, origin, basis, rank, seed
-        As in `ViewMomentsPass`.
     whitener : ndarray of shape (r, k)
         W, which whitens the second moment in the basis.
     left, right : ndarray of shape (k, m)
@@ -44,33 +34,19 @@ class ViewFourthPass(Pass):
 
     Notes
     -----
-    Sums, of p parts: ``mass`` (p,), ``fourth`` (p, m, k, k).
+    Other fields as in `ProjectedViewsPass`. Sums, of p parts: ``mass`` (p,), ``fourth`` (p, m, k, k).
     """
 
     min_views: int = 4
-    origin: Any = None
-    basis: Any = None
-    rank: int = 0
-    seed: int = 0
     whitener: Any = None
     left: Any = None
     right: Any = None
     n_states: int = 0
     n_pairs: int = 0
 
-    block_rows = WHOLE_SHARD
-
     @property
     def name(self) -> str:
         return "fourth"
-
-    @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
-
-    @property
-    def mapped_bytes(self) -> int:
-        return 8 * self.n_words * self.rank
 
     def working_bytes(self, n_rows: int) -> int:
         piece = min(n_rows, PIECE_ROWS) * self.n_words
@@ -85,8 +61,8 @@ class ViewFourthPass(Pass):
         return {"mass": SumSpec((N_PARTS,)), "fourth": SumSpec((N_PARTS, self.n_pairs, k, k))}
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        for index, part, weights in parts_of_groups(block, self.min_views, self.seed):
-            Y = project(part.rows, self.origin, self.basis) @ self.whitener
+        for index, part, weights in self.parts(block):
+            Y = self.project(part) @ self.whitener
             V = part.sizes.astype(np.float64)
             tuples = weights / (V * (V - 1.0) * (V - 2.0) * (V - 3.0))
             sums["mass"][index] += weights.sum()

@@ -9,16 +9,11 @@ averages over all ordered tuples of distinct views in place of one tuple):
 where powers are tensors, sym3 is the sum over the places of its last factor and ``(V)_n = V (V-1) ... (V-n+1)``
 (order four is in `distmom.moments.fourth`). Groups with fewer views than ``min_views`` count for no order. An
 origin may be taken from every view before all else: central moments do not depend on it, and lose no digits with
-it.
-
-Sums are kept for `N_PARTS` random parts of the groups apart, whose differences are as large as the errors of
-moments by sampling (see `contrasts`). Groups with weights of their own are an enumerated population, without such
-errors, and all of them are in the first part.
+it. Sums are kept by parts of the groups (`distmom.moments.groups`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +22,18 @@ from scipy import sparse
 
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
-from distmom.engine.state import Columns
 from distmom.engine.sums import Sums, SumSpec
 from distmom.engine.tall import TallSum
-from distmom.moments.counter import uniforms
+from distmom.moments.groups import (
+    N_PARTS,
+    PIECE_ROWS,
+    WHOLE_SHARD,
+    ProjectedViewsPass,
+    centred_pieces,
+    mean_of_parts,
+    project,
+    used_groups,
+)
 from distmom.moments.kernels import (
     BLOCK_ROWS,
     TENSOR_BLOCK,
@@ -40,14 +43,7 @@ from distmom.moments.kernels import (
     fill_symmetric,
     scatter,
 )
-from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
-
-#: random parts of the groups that sums are kept of
-N_PARTS = 8
-#: rows that are centred and multiplied at a time
-PIECE_ROWS = 4096
-#: more documents than any shard has: a shard is one block, as the views in a number of groups are not bounded
-WHOLE_SHARD = 1 << 40
+from distmom.moments.sketching import SketchPass, omega, omega_key
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,7 @@ class ViewMeanPass(Pass):
         }
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        used, weights = _used(block, self.min_views)
+        used, weights = used_groups(block, self.min_views)
         sums["groups"] += (used.n_documents, block.n_documents - used.n_documents)
         sums["mass"] += weights.sum()
         of_rows = np.repeat(weights / used.sizes, used.sizes)
@@ -128,7 +124,7 @@ class ViewSketchPass(SketchPass):
         return 8 * (3 * n_rows * width + piece) + 20 * self.n_words * (self.n_probes + 1)
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        used, weights = _used(block, self.min_views)
+        used, weights = used_groups(block, self.min_views)
         sums["mass"] += weights.sum()
         if not used.n_documents:
             return None
@@ -163,53 +159,25 @@ class ViewSketchPass(SketchPass):
                 for column, total in enumerate(others.sum(axis=0).tolist()):
                     out.single[:, column] -= total * self.origin
         else:
-            for piece, centred in _pieces(X, self.origin):
+            for piece, centred in centred_pieces(X, self.origin):
                 out.single[...] += centred.T @ others[piece]
         out.settle()
 
 
 @dataclass(frozen=True)
-class ViewMomentsPass(Pass):
+class ViewMomentsPass(ProjectedViewsPass):
     """Project the moments of orders one to three over distinct views onto a basis.
-
-    Attributes
-    ----------
-    min_views : int
-        Groups of fewer views are left out.
-    origin : ndarray of shape (n_words,), optional
-        Taken from every view.
-    basis : matrix of shape (n_words, r)
-        An array, or slabs of columns.
-    rank : int
-        r.
-    seed : int
-        Seed of the parts.
 
     Notes
     -----
-    Sums, of p parts: ``mass`` (p,), ``m1`` (p, r), ``m2`` (p, r, r), ``sums3`` and ``pairs3`` (p, r, r, r),
-    of ``S^3`` and of what a group's repeated views add to it (see `view_moments`).
+    Fields as in `ProjectedViewsPass`. Sums, of p parts: ``mass`` (p,), ``m1`` (p, r), ``m2`` (p, r, r),
+    ``sums3`` and ``pairs3`` (p, r, r, r), of ``S^3`` and of what a group's repeated views add to it (see
+    `view_moments`).
     """
-
-    min_views: int = 3
-    origin: Any = None
-    basis: Any = None
-    rank: int = 0
-    seed: int = 0
-
-    block_rows = WHOLE_SHARD
 
     @property
     def name(self) -> str:
         return "moments"
-
-    @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
-
-    @property
-    def mapped_bytes(self) -> int:
-        return 8 * self.n_words * self.rank
 
     def working_bytes(self, n_rows: int) -> int:
         r, n = self.rank, min(n_rows, BLOCK_ROWS)
@@ -232,8 +200,8 @@ class ViewMomentsPass(Pass):
         }
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        for index, part, weights in parts_of_groups(block, self.min_views, self.seed):
-            Y, V = project(part.rows, self.origin, self.basis), part.sizes.astype(np.float64)
+        for index, part, weights in self.parts(block):
+            Y, V = self.project(part), part.sizes.astype(np.float64)
             S = np.add.reduceat(Y, part.starts[:-1], axis=0)
             pairs = weights / (V * (V - 1.0))
             triples = pairs / (V - 2.0)
@@ -288,73 +256,3 @@ def view_moments(sums: Sums) -> tuple[ViewMoments, tuple[ViewMoments, ...]]:
         mean_of_parts([vars(part)[name] for part in parts], mass[mass > 0.0]) for name in ("m1", "m2", "m3")
     )
     return ViewMoments(m1, m2, m3), tuple(parts)
-
-
-def mean_of_parts(parts: list[np.ndarray], mass: np.ndarray) -> np.ndarray:
-    return np.asarray(sum(own * part for own, part in zip(mass.tolist(), parts, strict=True)) / mass.sum())
-
-
-def contrasts(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return independent draws of the error that a statistic of all groups has by sampling.
-
-    Parameters
-    ----------
-    parts : sequence of ndarray
-        The statistic of p parts of about equal size.
-
-    Returns
-    -------
-    ndarray of shape (..., p - 1), float64
-        Orthogonal contrasts of the parts over the root of p: as the parts are, each has p times the variance of
-        the statistic of all groups, and their mean is not in it.
-    """
-    p = len(parts)
-    # Helmert's: part j against the mean of those before it.
-    helmert = np.array([[1.0] * j + [-float(j)] + [0.0] * (p - j - 1) for j in range(1, p)]).reshape(p - 1, p)
-    helmert /= np.linalg.norm(helmert, axis=1, keepdims=True) * np.sqrt(p)
-    return np.tensordot(np.stack(parts, axis=-1), helmert, axes=([-1], [1]))
-
-
-def _used(block: RowBlock, min_views: int) -> tuple[RowBlock, np.ndarray]:
-    """Return the groups of a block that have enough views, and how often each counts."""
-    enough = block.sizes >= min_views
-    used = block if bool(enough.all()) else block.take(enough)
-    return used, np.ones(used.n_documents) if used.weights is None else used.weights
-
-
-def parts_of_groups(block: RowBlock, min_views: int, seed: int) -> Iterator[tuple[int, RowBlock, np.ndarray]]:
-    """Yield the groups of each random part that have enough views, with how often each counts."""
-    if block.weights is not None:
-        used, weights = _used(block, min_views)
-        if used.n_documents:
-            yield 0, used, weights
-        return
-    positions = np.arange(block.first, block.first + block.n_documents)
-    index = (N_PARTS * uniforms(positions, 1, seed=seed)[:, 0]).astype(np.int64)
-    index[block.sizes < min_views] = -1
-    for part in range(N_PARTS):
-        if (index == part).any():
-            used = block.take(index == part)
-            yield part, used, np.ones(used.n_documents)
-
-
-def _pieces(X: np.ndarray, origin: np.ndarray | None) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield centred rows, some at a time."""
-    for start in range(0, len(X), PIECE_ROWS):
-        piece = slice(start, min(start + PIECE_ROWS, len(X)))
-        yield piece, X[piece] if origin is None else X[piece] - origin
-
-
-def project(X: Any, origin: np.ndarray | None, matrix: Any) -> np.ndarray:
-    """Return ``(x - origin)' B`` of every row, float64."""
-    parts = matrix.each() if isinstance(matrix, Columns) else iter((matrix,))
-    found = []
-    for part in parts:
-        B = np.asarray(part, np.float64)
-        if sparse.issparse(X):
-            product = np.asarray(X @ B)
-            found.append(product if origin is None else product - origin @ B)
-        else:
-            pieces = [centred @ B for _, centred in _pieces(X, origin)]
-            found.append(np.concatenate(pieces) if pieces else np.zeros((0, B.shape[1])))
-    return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
