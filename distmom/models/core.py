@@ -26,8 +26,6 @@ from distmom.engine import (
     StoredArray,
     StoredColumns,
     Sums,
-    Tallies,
-    TallResult,
     merge,
 )
 from distmom.engine.directory import load_sums
@@ -43,18 +41,13 @@ from distmom.linalg import (
     symmetrise,
     whiten,
 )
-from distmom.models.tall import next_directions, store_columns
+from distmom.models.range_finder import N_PROBES, Basis, range_basis
 from distmom.moments.dirichlet import second_moment, third_moment, third_moment_slices
-from distmom.moments.sketching import SketchPass
 from distmom.moments.weighting import MomentKind
 from distmom.moments.word_moments import WordMoments, word_moments, word_slices
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 
 THIRD_MOMENTS = ("auto", "full", "slices", "none")
-#: columns that measure what sampling does to a second moment of distinct positions
-N_PROBES = 8
-#: the basis has sought out the largest noise, which a few passes of independent probes do not quite reach
-PROBE_MARGIN = 1.5
 
 
 @dataclass(frozen=True)
@@ -132,24 +125,6 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Basis:
-    """A basis for moments.
-
-    Attributes
-    ----------
-    matrix : StoredColumns
-        Q, or ``scale * Q``, which is what passes multiply rows with.
-    rank : int
-    noise : float
-        Level below which an eigenvalue of M2 is noise, as a share of the largest (see `_next_basis`).
-    """
-
-    matrix: StoredColumns
-    rank: int
-    noise: float
-
-
-@dataclass(frozen=True)
 class Core:
     """What comes back from the scheduler node, all in the basis Q.
 
@@ -193,46 +168,6 @@ def fit_basis(
         engine, sketch, settings.n_power_iter, settings.dtype, n_slabs,
         indefinite=settings.kind.distinct, scale=words.scale,
     )  # fmt: skip
-
-
-def range_basis(
-    engine: Engine,
-    sketch: SketchPass,
-    n_power_iter: int,
-    dtype: str,
-    n_slabs: int = 1,
-    *,
-    indefinite: bool,
-    scale: StoredArray | None = None,
-) -> Basis:
-    """Find a basis for the range of a second moment.
-
-    Parameters
-    ----------
-    engine : Engine
-    sketch : SketchPass
-        The first pass, with a test matrix; those after it are the same with what was found.
-    n_power_iter : int
-        Passes after the first.
-    dtype : str
-        Type of the basis.
-    n_slabs : int
-        Slabs of columns that it is stored in.
-    indefinite, scale
-        As in `next_directions`.
-    """
-    basis: StoredColumns | None = None
-    probes: StoredColumns | None = None
-    pass_, r, noise = sketch, sketch.n_columns, 0.0
-    for _ in range(n_power_iter + 1):
-        finish = partial(_next_basis, engine, basis, probes, n_slabs, dtype, indefinite, scale)
-        found = engine.run_tall(pass_, finish, (dtype, scale))
-        basis, r = found.states["basis"], found.values["rank"]
-        probes, n_probes = found.states.get("probes"), found.values["n_probes"]
-        noise = found.values["noise"]
-        pass_ = replace(sketch, n_columns=r, basis=basis, n_probes=n_probes, probes=probes)
-    assert basis is not None
-    return Basis(basis, r, noise)
 
 
 def common_fields(settings: CoreSettings, words: Words, selection: Selection | None) -> dict[str, Any]:
@@ -285,33 +220,6 @@ def moment_passes(
 def basis_slabs(power: Pass, moments: tuple[Pass | None, ...], plan: Callable[[Pass], PassPlan]) -> int:
     """Return how many slabs of columns the passes over a basis want it in."""
     return max(plan(p).n_mapped for p in (power, *moments) if p is not None)
-
-
-def _next_basis(
-    engine: Engine,
-    basis: StoredColumns | None,
-    probes: StoredColumns | None,
-    n_slabs: int,
-    dtype: str,
-    indefinite: bool,
-    scale: StoredArray | None,
-    tallies: Tallies,
-) -> TallResult:
-    """Orthonormalise ``M2 Q`` and the product of the probes, and measure the noise.
-
-    The level of noise is `PROBE_MARGIN` times the largest magnitude met by the probes, as a share of the
-    largest Ritz value.
-    """
-    found = next_directions(
-        engine, tallies.tall["sketch"], basis, tallies.tall.get("noise"), probes,
-        indefinite=indefinite, scale=scale,
-    )  # fmt: skip
-    states = {"basis": store_columns(engine, found.basis, dtype, n_slabs)}
-    n_probes = found.probes.width if found.probes is not None else 0
-    if found.probes is not None and n_probes:
-        states["probes"] = store_columns(engine, found.probes, dtype, 1)
-    noise = PROBE_MARGIN * found.noise / found.largest if found.largest > 0.0 else 0.0
-    return TallResult(states, {"rank": found.basis.width, "n_probes": n_probes, "noise": noise})
 
 
 def find_components(

@@ -27,7 +27,6 @@ from distmom.linalg import Whitening
 from distmom.linalg.factors import METHODS, Factors
 from distmom.models.artifact import check_target, load_arrays, load_record_of, save_model, whole_description
 from distmom.models.base import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices
-from distmom.models.core import N_PROBES, Basis, range_basis
 from distmom.models.cumulants import (
     White,
     decompose_views,
@@ -36,6 +35,7 @@ from distmom.models.cumulants import (
     warn_of_noise,
     whiten_views,
 )
+from distmom.models.range_finder import N_PROBES, Basis, range_basis
 from distmom.moments.dirichlet import least_skewness, proportions, second_moment
 from distmom.moments.fourth import ViewFourthPass, pair_directions
 from distmom.moments.views import ViewMeanPass, ViewMomentsPass, ViewSketchPass

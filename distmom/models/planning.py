@@ -11,10 +11,11 @@ import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Pass, PassPlan, StoredArray, StoredColumns, plan_pass
-from distmom.models.core import N_PROBES, CoreSettings, basis_slabs, moment_passes
+from distmom.models.core import CoreSettings, basis_slabs, moment_passes
 from distmom.models.fitting import extends_states, held_out, n_dense_heads, tries_ridge
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.polish import ALPHA_SUMS
+from distmom.models.range_finder import N_PROBES
 from distmom.models.rank import rank_settings
 from distmom.models.scorers import n_linear_entries, n_products
 from distmom.models.selection import candidates_pass

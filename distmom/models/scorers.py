@@ -27,7 +27,7 @@ from distmom.engine import (
 from distmom.engine.state import release_maps
 from distmom.models.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
 from distmom.models.kernels import fill_lists
-from distmom.models.tall import orthonormal_basis
+from distmom.models.range_finder import orthonormal_basis
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients
 from distmom.moments.residuals import ENTRY_COLUMNS, ResidualPass

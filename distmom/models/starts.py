@@ -24,14 +24,8 @@ from distmom.engine.tall import read_rows
 from distmom.errors import UsageError
 from distmom.linalg.anchors import select_anchors, simplex_weights
 from distmom.models.base import check_bounds, check_choices
-from distmom.models.core import (
-    Basis,
-    CoreSettings,
-    Words,
-    basis_passes,
-    find_components,
-    fit_basis,
-)
+from distmom.models.core import CoreSettings, Words, basis_passes, find_components, fit_basis
+from distmom.models.range_finder import Basis
 from distmom.moments.dirichlet import proportions, proportions_of_mean, shifts, topic_factor
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
 from distmom.moments.word_moments import half_rows, word_moments

@@ -17,7 +17,8 @@ import numpy as np
 from distmom.engine import Engine, Selection, StoredColumns, Tallies, TallResult
 from distmom.errors import UsageError
 from distmom.linalg import mixing_weights
-from distmom.models.core import Basis, Core, CoreSettings, Words, basis_passes, find_components, fit_basis
+from distmom.models.core import Core, CoreSettings, Words, basis_passes, find_components, fit_basis
+from distmom.models.range_finder import Basis
 from distmom.models.tall import WHOLE_BYTES, clipped_columns, column_masses, state_rows, to_columns
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.weighting import MomentKind

@@ -44,8 +44,9 @@ from distmom.models.artifact import (
     whole_description,
 )
 from distmom.models.base import CorpusEstimator, check_bounds
-from distmom.models.core import Basis, CoreSettings, Words, basis_passes, basis_slabs, fit_basis
+from distmom.models.core import CoreSettings, Words, basis_passes, basis_slabs, fit_basis
 from distmom.models.inputs import checked_rows
+from distmom.models.range_finder import Basis
 from distmom.models.starts import CommittedMoments, check_topics, moment_words, topic_settings
 from distmom.models.tall import column_edges, to_columns
 

@@ -167,7 +167,7 @@ def test_states_of_tall_matrices_in_slabs_are_those_of_whole_ones(moments, slabs
     for cut in (False, True):
         if cut:
             # A basis that is orthonormalised slab by slab, stored in slabs of columns.
-            monkeypatch.setattr("distmom.models.tall.WHOLE_BYTES", 0)
+            monkeypatch.setattr("distmom.models.range_finder.WHOLE_BYTES", 0)
             monkeypatch.setattr("distmom.models.core.basis_slabs", lambda *_: slabs)
             for module in ("state", "tall", "run"):
                 monkeypatch.setattr(f"distmom.engine.{module}.SLAB_ROWS", 64)

@@ -1,0 +1,336 @@
+"""A basis for the range of a second moment, by a sketch pass and power passes (a randomised range finder).
+
+A basis is never orthonormalised by anyone who holds it whole. Gram matrices of the slabs add up to small
+matrices, from those follow the coefficients of the new basis in the old matrices, and one more round over the
+slabs writes it. Sources: as `distmom.linalg.orthonormal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from threadpoolctl import threadpool_limits
+
+from distmom.engine import Engine, Partials, StoredArray, StoredColumns, Tallies, TallResult
+from distmom.engine.tall import Tall, read_rows
+from distmom.errors import NumericalError
+from distmom.linalg import orthonormalise
+from distmom.models.tall import WHOLE_BYTES, Slabs, column_edges
+from distmom.moments.sketching import SketchPass
+
+#: columns that measure what sampling does to a second moment of distinct positions
+N_PROBES = 8
+#: the basis has sought out the largest noise, which a few passes of independent probes do not quite reach
+PROBE_MARGIN = 1.5
+#: smallest eigenvalue of an equilibrated Gram matrix that is left to Cholesky: the departure from
+#: orthonormality is eps over it
+SAFE_EIGENVALUE = 1e-9
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A basis for moments.
+
+    Attributes
+    ----------
+    matrix : StoredColumns
+        Q, or ``scale * Q``, which is what passes multiply rows with.
+    rank : int
+    noise : float
+        Level below which an eigenvalue of M2 is noise, as a share of the largest (see `_next_basis`).
+    """
+
+    matrix: StoredColumns
+    rank: int
+    noise: float
+
+
+def range_basis(
+    engine: Engine,
+    sketch: SketchPass,
+    n_power_iter: int,
+    dtype: str,
+    n_slabs: int = 1,
+    *,
+    indefinite: bool,
+    scale: StoredArray | None = None,
+) -> Basis:
+    """Find a basis for the range of a second moment in ``n_power_iter + 1`` passes.
+
+    Parameters
+    ----------
+    engine : Engine
+    sketch : SketchPass
+        The first pass, with a test matrix; those after it are the same with what was found.
+    n_power_iter : int
+        Passes after the first.
+    dtype : str
+        Type of the basis.
+    n_slabs : int
+        Slabs of columns that it is stored in.
+    indefinite : bool
+        The moment may have negative eigenvalues.
+    scale : StoredArray of shape (d, 1), optional
+        D, positive, where the moment is D M2 D for the M2 of the passes.
+    """
+    basis: StoredColumns | None = None
+    probes: StoredColumns | None = None
+    pass_, r, noise = sketch, sketch.n_columns, 0.0
+    for _ in range(n_power_iter + 1):
+        finish = partial(_next_basis, engine, basis, probes, n_slabs, dtype, indefinite, scale)
+        found = engine.run_tall(pass_, finish, (dtype, scale))
+        basis, r = found.states["basis"], found.values["rank"]
+        probes, n_probes = found.states.get("probes"), found.values["n_probes"]
+        noise = found.values["noise"]
+        pass_ = replace(sketch, n_columns=r, basis=basis, n_probes=n_probes, probes=probes)
+    assert basis is not None
+    return Basis(basis, r, noise)
+
+
+def _next_basis(
+    engine: Engine,
+    basis: StoredColumns | None,
+    probes: StoredColumns | None,
+    n_slabs: int,
+    dtype: str,
+    indefinite: bool,
+    scale: StoredArray | None,
+    tallies: Tallies,
+) -> TallResult:
+    """Orthonormalise ``M2 Q`` and the product of the probes, and measure the noise.
+
+    The level of noise is `PROBE_MARGIN` times the largest magnitude met by the probes, as a share of the
+    largest Ritz value.
+    """
+    found = _next_directions(
+        engine, tallies.tall["sketch"], basis, tallies.tall.get("noise"), probes,
+        indefinite=indefinite, scale=scale,
+    )  # fmt: skip
+    states = {"basis": _store_columns(engine, found.basis, dtype, n_slabs)}
+    n_probes = found.probes.width if found.probes is not None else 0
+    if found.probes is not None and n_probes:
+        states["probes"] = _store_columns(engine, found.probes, dtype, 1)
+    noise = PROBE_MARGIN * found.noise / found.largest if found.largest > 0.0 else 0.0
+    return TallResult(states, {"rank": found.basis.width, "n_probes": n_probes, "noise": noise})
+
+
+@dataclass(frozen=True)
+class _Combination:
+    """A tall matrix ``sum_i A_i C_i``, not formed yet.
+
+    Attributes
+    ----------
+    n_rows, width : int
+    terms : tuple of (Tall, ndarray)
+        Tall matrices and coefficients.
+    scale : StoredArray of shape (n_rows, 1), optional
+        Squares of it multiply the rows of the sums (see `_next_directions`).
+    """
+
+    n_rows: int
+    width: int
+    terms: tuple[tuple[Tall, np.ndarray], ...]
+    scale: StoredArray | None = None
+
+
+@dataclass(frozen=True)
+class _Directions:
+    """What a sketch pass leads to.
+
+    Attributes
+    ----------
+    basis : _Combination
+        Orthonormal.
+    probes : _Combination or None
+        Orthonormal, and orthogonal to the basis.
+    largest : float
+        Largest Ritz value in the old basis; 0 without one.
+    noise : float
+        Largest magnitude of an eigenvalue that the old probes met.
+    """
+
+    basis: _Combination
+    probes: _Combination | None
+    largest: float
+    noise: float
+
+
+def _next_directions(
+    engine: Engine,
+    sketch: Partials,
+    basis: StoredColumns | None,
+    noise: Partials | None,
+    probes: StoredColumns | None,
+    *,
+    indefinite: bool,
+    scale: StoredArray | None = None,
+) -> _Directions:
+    """Orthonormalise ``M2 Q``, or ``(M2 + c I) Q`` where M2 has a negative Ritz value -c, and the noise outside.
+
+    Sampled moments of distinct positions have negative eigenvalues, and a power pass would be drawn to those
+    of large magnitude; the shift makes the algebraically largest the dominant ones. Probes stay outside of the
+    basis: what sampling does to the directions of large eigenvalues is large too, but says nothing of the
+    small ones.
+
+    With a scale D of the words the moment is D M2 D. Passes do not know of it: they multiply with ``D Q``, which
+    is what is stored for the basis and the probes, and what they return is to be multiplied by D.
+
+    Parameters
+    ----------
+    engine : Engine
+    sketch : Partials
+        ``M2 Q``, or M2 times the test matrix.
+    basis : StoredColumns or None
+        Q.
+    noise : Partials or None
+        The product of the probes P with the moment of random signs.
+    probes : StoredColumns or None
+        P.
+    indefinite : bool
+        M2 may have negative eigenvalues. Otherwise a large Q need not be read.
+    scale : StoredArray of shape (d, 1), optional
+        D, positive.
+    """
+    n = sketch.n_rows
+    if not indefinite:
+        basis = None
+    tall: dict[str, Tall | None] = {"S": sketch, "Q": basis, "N": noise, "P": probes, "D": scale}
+    there = {name: item for name, item in tall.items() if item is not None}
+
+    def at_once() -> _Directions:
+        rows = slice(0, n)
+        return _at_once({name: np.asarray(read_rows(item, rows)) for name, item in there.items()})
+
+    if n * sketch.width * 8 <= WHOLE_BYTES:
+        return at_once()
+    _, grams = engine.map_rows(_products, tuple(there.values()), n, {}, tuple(there))
+    ritz = _symmetric_values(grams["QS"]) if basis is not None else np.zeros(1)
+    shift = float(ritz[0]) if ritz[0] < -1e-9 * abs(ritz[-1]) else 0.0
+    gram = grams["SS"]
+    if shift:
+        gram = gram - shift * (grams["QS"] + grams["QS"].T) + shift**2 * np.eye(len(gram))
+    T = _cholesky_factor(gram)
+    if T is None:
+        # Dependent columns show only in the whole matrix.
+        return at_once()
+    terms: list[tuple[Tall, np.ndarray]] = [(sketch, T)]
+    if shift:
+        assert basis is not None
+        terms.append((basis, -shift * T))
+    found = _Combination(n, T.shape[1], tuple(terms), scale)
+    if noise is None:
+        return _Directions(found, None, float(ritz[-1]), 0.0)
+    level = np.abs(_symmetric_values(grams["PN"])).max() if probes is not None else 0.0
+    inside = T.T @ (grams["SN"] - shift * grams["QN"] if shift else grams["SN"])
+    rest = grams["NN"] - inside.T @ inside
+    outside = None
+    if np.trace(rest) > 1e-18 * np.trace(grams["NN"]):
+        factor = _cholesky_factor(rest)
+        if factor is None:
+            return at_once()
+        own = [(item, -coefficients @ inside @ factor) for item, coefficients in terms]
+        outside = _Combination(n, factor.shape[1], ((noise, factor), *own), scale)
+    return _Directions(found, outside, float(ritz[-1]), float(level))
+
+
+def _at_once(whole: Mapping[str, np.ndarray]) -> _Directions:
+    """Do the same with matrices in memory, also where columns depend on each other."""
+    D = whole.get("D", np.ones((1, 1)))
+    plain = _unscaled(whole)
+    S, Q, N, P = plain["S"], plain.get("Q"), plain.get("N"), plain.get("P")
+    largest = level = 0.0
+    with threadpool_limits(limits=1):
+        if Q is not None:
+            ritz = _symmetric_values(Q.T @ S)
+            largest = float(ritz[-1])
+            if ritz[0] < -1e-9 * abs(ritz[-1]):
+                S = S - ritz[0] * Q
+        basis = orthonormalise([S]).slabs[0]
+        found = _in_memory(D * basis)
+        if N is None:
+            return _Directions(found, None, largest, 0.0)
+        if P is not None:
+            level = float(np.abs(_symmetric_values(P.T @ N)).max())
+        outside = N - basis @ (basis.T @ N)
+        if not np.linalg.norm(outside) > 1e-9 * np.linalg.norm(N):
+            return _Directions(found, None, largest, level)
+        return _Directions(found, _in_memory(D * orthonormalise([outside]).slabs[0]), largest, level)
+
+
+def _unscaled(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return ``D M2 Q`` and ``Q`` in float64 from the sum ``M2 Q`` and the stored ``D Q``, for probes too."""
+    wide = {name: np.asarray(slab, np.float64) for name, slab in stored.items()}
+    scale = wide.pop("D", None)
+    if scale is None:
+        return wide
+    return {name: slab * scale if name in "SN" else slab / scale for name, slab in wide.items()}
+
+
+def _in_memory(matrix: np.ndarray) -> _Combination:
+    return _Combination(len(matrix), matrix.shape[1], ((matrix, np.zeros((0, 0))),))
+
+
+def _symmetric_values(matrix: np.ndarray) -> np.ndarray:
+    with threadpool_limits(limits=1):
+        return np.asarray(np.linalg.eigvalsh((matrix + matrix.T) / 2))
+
+
+def _cholesky_factor(gram: np.ndarray) -> np.ndarray | None:
+    """Return T such that ``A T`` is orthonormal where A has this Gram matrix; None where it is ill-conditioned."""
+    if not np.isfinite(gram).all():
+        raise NumericalError("the matrix to orthonormalise has entries that are not finite or overflow")
+    norms = np.sqrt(np.diag(gram))
+    if not (norms > 0.0).all():
+        return None
+    with threadpool_limits(limits=1):
+        equilibrated = gram / np.outer(norms, norms)
+        if float(np.linalg.eigvalsh(equilibrated)[0]) <= SAFE_EIGENVALUE:
+            return None
+        upper = np.linalg.cholesky(equilibrated).T
+        return np.asarray(solve_triangular(upper, np.eye(len(gram))) / norms[:, None])
+
+
+def _products(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
+    """Return ``A'B`` for every pair of matrices, by their names."""
+    names = arguments[-1]
+    slabs = dict(zip(names, arguments[:-1], strict=True))
+    wide = _unscaled(slabs)
+    pairs = (("S", "S"), ("Q", "S"), ("S", "N"), ("Q", "N"), ("P", "N"), ("N", "N"))
+    return {}, {a + b: wide[a].T @ wide[b] for a, b in pairs if a in wide and b in wide}
+
+
+def _store_columns(engine: Engine, what: _Combination, dtype: str, n_slabs: int) -> StoredColumns:
+    """Form a combination and store it in slabs of columns."""
+    edges = column_edges(what.width, n_slabs)
+    (matrix, coefficients), *others = what.terms
+    if isinstance(matrix, np.ndarray) and not coefficients.size:
+        return StoredColumns(tuple(engine.put(matrix[:, cut].astype(dtype)) for cut in edges))
+    terms = ((matrix, coefficients), *others)
+    outputs = {str(i): (cut.stop - cut.start, dtype) for i, cut in enumerate(edges)}
+    inputs = [item for item, _ in terms]
+    scaled = [what.scale is not None and isinstance(item, Partials) for item in inputs]
+    stored, _ = engine.map_rows(
+        _combine, inputs if what.scale is None else [*inputs, what.scale], what.n_rows, outputs,
+        [c for _, c in terms], scaled, edges,
+    )  # fmt: skip
+    return StoredColumns(tuple(stored[str(i)] for i in range(len(edges))))
+
+
+def _combine(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
+    *slabs, coefficients, scaled, edges = arguments
+    # A sum is to be multiplied by the scale, as is the basis that is stored.
+    factor = np.asarray(slabs.pop(), np.float64) ** 2 if any(scaled) else 1.0
+    products = (np.asarray(a, np.float64) @ c for a, c in zip(slabs, coefficients, strict=True))
+    total = sum(product * factor if by else product for product, by in zip(products, scaled, strict=True))
+    return {str(i): total[:, cut] for i, cut in enumerate(edges)}, {}
+
+
+def orthonormal_basis(sketch: np.ndarray) -> np.ndarray:
+    """Orthonormalise a matrix in memory and return the (d, rank) basis, float64."""
+    with threadpool_limits(limits=1):
+        return orthonormalise([sketch]).slabs[0]
