@@ -8,7 +8,6 @@ basis of the range of M2 and W whitening it there, the columns of M = W'Q'O are 
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from functools import partial
@@ -17,12 +16,10 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
-from threadpoolctl import threadpool_limits
 
 from distmom.corpus import ViewCorpus
 from distmom.engine import Engine, StoredArray
-from distmom.engine.tall import read_rows
-from distmom.errors import InputError, NumericalError, UsageError
+from distmom.errors import InputError, UsageError
 from distmom.linalg import Whitening
 from distmom.linalg.factors import METHODS, Factors
 from distmom.models.artifact import check_target, load_arrays, load_record_of, save_model, whole_description
@@ -36,18 +33,14 @@ from distmom.models.cumulants import (
     whiten_views,
 )
 from distmom.models.range_finder import N_PROBES, Basis, range_basis
-from distmom.moments.dirichlet import least_skewness, proportions, second_moment
+from distmom.models.recovery import admissible, recover_factors
 from distmom.moments.fourth import ViewFourthPass, pair_directions
 from distmom.moments.views import ViewMeanPass, ViewMomentsPass, ViewSketchPass
-
-logger = logging.getLogger(__name__)
 
 ORDERS = {"3": (3,), "4": (4,), "both": (3, 4)}
 PRIORS = ("independent", "dirichlet")
 #: pairs of directions that the fourth moment is contracted with, or as many as the factors where there are more
 N_PAIRS = 66
-#: what is left of the least skewness of a share where sampling may still account for the rest
-LEAST_SKEWNESS = 0.5
 
 _ARRAYS = ("components", "unmixing", "mean", "skewness", "kurtosis", "alpha", "proportions")
 
@@ -219,8 +212,18 @@ class ECA(CorpusEstimator):
         basis = self._basis(engine)
         white = self._whitened(engine, basis)
         found = self._found(engine, basis, white)
-        self._finish(basis, white, found)
-        self.diagnostics_ |= {"n_groups": self.n_documents_, "n_dropped_groups": n_dropped}
+        kept = admissible(found, self._alpha0, self.n_components, self.orders)
+        recovered = recover_factors(basis, white, kept, self.mean_, self._alpha0)
+        self.components_, self.unmixing_ = recovered.components, recovered.unmixing
+        self.skewness_, self.kurtosis_ = recovered.skewness, recovered.kurtosis
+        self.alpha_, self.proportions_ = recovered.alpha, recovered.proportions
+        self.diagnostics_ = {
+            **_spectrum(white.whitening, self.n_components),
+            **_separation(kept),
+            **recovered.diagnostics,
+            "n_groups": self.n_documents_,
+            "n_dropped_groups": n_dropped,
+        }
 
     @property
     def _alpha0(self) -> float:
@@ -280,79 +283,6 @@ class ECA(CorpusEstimator):
             load = partial(load_fourth, engine.run(pass_).directory, left, right)
         found: Factors = self._located(engine, decompose_views, load, *arguments)
         return found
-
-    def _finish(self, basis: Basis, white: White, found: Factors) -> None:
-        skewness = found.strengths[3]
-        n_impossible = 0
-        if self.prior == "dirichlet":
-            # A share cannot exceed one, which bounds the skewness from below; without it a column has no scale.
-            least = LEAST_SKEWNESS * least_skewness(self.alpha0)
-            n_impossible = int(np.sum(skewness <= least))
-            if n_impossible:
-                logger.warning(
-                    "ECA: %d factors are left out, as shares with alpha0=%g have a skewness above %.3g: "
-                    "try another alpha0", n_impossible, self.alpha0, least,
-                )  # fmt: skip
-            if n_impossible == len(skewness) > 0:
-                raise NumericalError(
-                    f"ECA: no factor has a skewness above {least:.3g}, which shares with alpha0={self.alpha0:g} "
-                    "must have; try another alpha0"
-                )
-            found = found.subset(skewness > least)
-            skewness = found.strengths[3]
-        V, n = found.vectors, found.vectors.shape[1]
-        if n == 0:
-            raise NumericalError(
-                f"ECA with orders={self.orders!r}: no factor stands out from the others: expected skewness above "
-                f"{found.levels[3]:.3g}"
-                + (f" or excess kurtosis above {found.levels[4]:.3g}" if 4 in found.levels else "")
-                + ", the level of noise; use another order, or more data"
-            )
-        if n + n_impossible < self.n_components:
-            logger.warning(
-                "ECA: %d of %d factors are left out, which nothing tells from each other",
-                self.n_components - n - n_impossible, self.n_components,
-            )  # fmt: skip
-        W, B = white.whitening.W, white.whitening.B
-        scale = np.ones(n)
-        self.proportions_ = self.alpha_ = np.zeros(0)
-        recoveries: dict[str, Any] = {}
-        if self.prior == "dirichlet":
-            # Algorithm 5: the length Z_i of the whitened column, from its skewness.
-            scale = 2.0 / ((self.alpha0 + 2.0) * skewness)
-        with threadpool_limits(limits=1):
-            Q = np.array(read_rows(basis.matrix, slice(0, self.n_features_in_)), np.float64)
-            self.components_ = np.ascontiguousarray((Q @ (B @ V) / scale).T)
-            self.unmixing_ = np.ascontiguousarray((Q @ (W @ V) * scale).T)
-        if self.prior == "dirichlet":
-            recoveries = self._recover_alpha(white, V, scale, skewness)
-        self.skewness_ = skewness
-        self.kurtosis_ = found.strengths.get(4, np.full(n, np.nan))
-        self.diagnostics_ = {**_spectrum(white.whitening, self.n_components), **_columns(found), **recoveries}
-
-    def _recover_alpha(
-        self, white: White, V: np.ndarray, scale: np.ndarray, skewness: np.ndarray
-    ) -> dict[str, Any]:
-        """Set the Dirichlet parameters, from recovery (iii), and return all four as shares of alpha0.
-
-        ``O^+ = diag(Z) V'W'`` needs no column but its own. With the second moment that W whitens, (i), (ii)
-        and (iv) are one number up to rounding; only the first moment adds to it.
-        """
-        duals = (V * scale).T
-        m2 = second_moment(white.moments.m1, white.moments.m2, self.alpha0)
-        shares = {
-            "second_moment": (self.alpha0 + 1.0) * (duals @ m2 @ duals.T).sum(axis=1),
-            "lengths": (self.alpha0 + 1.0) * scale**2,
-            "first_moment": self.unmixing_ @ self.mean_,
-            "skewness": proportions(skewness, self.alpha0),
-        }
-        self.proportions_ = shares["first_moment"]
-        self.alpha_ = self.alpha0 * self.proportions_
-        spread = np.ptp(list(shares.values()), axis=0)
-        return {
-            "proportions": {name: value.tolist() for name, value in shares.items()},
-            "proportions_disagreement": float(spread.max()),
-        }
 
     # Using a fitted model
 
@@ -446,7 +376,7 @@ def _spectrum(white: Whitening, k: int) -> dict[str, Any]:
     }
 
 
-def _columns(found: Factors) -> dict[str, Any]:
+def _separation(found: Factors) -> dict[str, Any]:
     return {
         "n_found": found.vectors.shape[1],
         "n_rejected": found.n_rejected,

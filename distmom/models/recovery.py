@@ -1,0 +1,166 @@
+"""From factors in whitened coordinates to what a model of views has: columns, duals and Dirichlet parameters.
+
+Source: as `distmom.models.factors`, Algorithm 5 and the recoveries (i) to (iv) of shares with a Dirichlet law. An
+infinite alpha0 stands for independent factors.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from distmom.engine.tall import read_rows
+from distmom.errors import NumericalError
+from distmom.linalg.factors import Factors
+from distmom.models.cumulants import White
+from distmom.models.range_finder import Basis
+from distmom.moments.dirichlet import least_skewness, proportions, second_moment
+
+logger = logging.getLogger(__name__)
+
+#: what is left of the least skewness of a share where sampling may still account for the rest
+LEAST_SKEWNESS = 0.5
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """Factors in the coordinates of the views.
+
+    Attributes
+    ----------
+    components, unmixing : ndarray of shape (n_found, n_features)
+        Columns of O as rows, and what a view is multiplied with to give least-squares factors.
+    skewness, kurtosis : ndarray of shape (n_found,)
+        NaN where the excess kurtosis was not used.
+    alpha, proportions : ndarray of shape (n_found,)
+        Dirichlet parameters, and the same as shares of alpha0; empty for independent factors.
+    diagnostics : dict
+        JSON values.
+    """
+
+    components: np.ndarray
+    unmixing: np.ndarray
+    skewness: np.ndarray
+    kurtosis: np.ndarray
+    alpha: np.ndarray
+    proportions: np.ndarray
+    diagnostics: dict[str, Any]
+
+
+def admissible(found: Factors, alpha0: float, n_components: int, orders: str) -> Factors:
+    """Return the factors that the law allows, and warn where they are fewer than were asked for.
+
+    Parameters
+    ----------
+    found : Factors
+    alpha0 : float
+    n_components : int
+        Factors asked for.
+    orders : str
+        As in `ECA`, for what is said.
+
+    Raises
+    ------
+    NumericalError
+        If none is left.
+    """
+    n_impossible = 0
+    if math.isfinite(alpha0):
+        skewness = found.strengths[3]
+        # A share cannot exceed one, which bounds the skewness from below; without it a column has no scale.
+        least = LEAST_SKEWNESS * least_skewness(alpha0)
+        n_impossible = int(np.sum(skewness <= least))
+        if n_impossible:
+            logger.warning(
+                "ECA: %d factors are left out, as shares with alpha0=%g have a skewness above %.3g: "
+                "try another alpha0", n_impossible, alpha0, least,
+            )  # fmt: skip
+        if n_impossible == len(skewness) > 0:
+            raise NumericalError(
+                f"ECA: no factor has a skewness above {least:.3g}, which shares with alpha0={alpha0:g} "
+                "must have; try another alpha0"
+            )
+        found = found.subset(skewness > least)
+    n = found.vectors.shape[1]
+    if n == 0:
+        raise NumericalError(
+            f"ECA with orders={orders!r}: no factor stands out from the others: expected skewness above "
+            f"{found.levels[3]:.3g}"
+            + (f" or excess kurtosis above {found.levels[4]:.3g}" if 4 in found.levels else "")
+            + ", the level of noise; use another order, or more data"
+        )
+    if n + n_impossible < n_components:
+        logger.warning(
+            "ECA: %d of %d factors are left out, which nothing tells from each other",
+            n_components - n - n_impossible, n_components,
+        )  # fmt: skip
+    return found
+
+
+def recover_factors(basis: Basis, white: White, found: Factors, mean: np.ndarray, alpha0: float) -> Recovered:
+    """Bring admissible factors back to the coordinates of the views.
+
+    Parameters
+    ----------
+    basis : Basis
+    white : White
+        Moments in the basis.
+    found : Factors
+        In whitened coordinates.
+    mean : ndarray of shape (n_features,)
+        Of the views.
+    alpha0 : float
+    """
+    W, B, V = white.whitening.W, white.whitening.B, found.vectors
+    skewness, scale = found.strengths[3], np.ones(V.shape[1])
+    if math.isfinite(alpha0):
+        # Algorithm 5: the length Z_i of the whitened column, from its skewness.
+        scale = 2.0 / ((alpha0 + 2.0) * skewness)
+    with threadpool_limits(limits=1):
+        Q = np.array(read_rows(basis.matrix, slice(0, len(mean))), np.float64)
+        components = np.ascontiguousarray((Q @ (B @ V) / scale).T)
+        unmixing = np.ascontiguousarray((Q @ (W @ V) * scale).T)
+    shares: dict[str, np.ndarray] = {}
+    if math.isfinite(alpha0):
+        shares = _proportions(white, V, scale, skewness, unmixing @ mean, alpha0)
+    own = shares.get("first_moment", np.zeros(0))
+    return Recovered(
+        components=components,
+        unmixing=unmixing,
+        skewness=skewness,
+        kurtosis=found.strengths.get(4, np.full(V.shape[1], np.nan)),
+        alpha=alpha0 * own if shares else own,
+        proportions=own,
+        diagnostics=_agreement(shares) if shares else {},
+    )
+
+
+def _proportions(
+    white: White, V: np.ndarray, scale: np.ndarray, skewness: np.ndarray, first: np.ndarray, alpha0: float
+) -> dict[str, np.ndarray]:
+    """Return the Dirichlet parameters as shares of alpha0 from all four recoveries; (iii) is the first moment.
+
+    ``O^+ = diag(Z) V'W'`` needs no column but its own. With the second moment that W whitens, (i), (ii)
+    and (iv) are one number up to rounding; only the first moment adds to it.
+    """
+    duals = (V * scale).T
+    m2 = second_moment(white.moments.m1, white.moments.m2, alpha0)
+    return {
+        "second_moment": (alpha0 + 1.0) * (duals @ m2 @ duals.T).sum(axis=1),
+        "lengths": (alpha0 + 1.0) * scale**2,
+        "first_moment": first,
+        "skewness": proportions(skewness, alpha0),
+    }
+
+
+def _agreement(shares: dict[str, np.ndarray]) -> dict[str, Any]:
+    spread = np.ptp(list(shares.values()), axis=0)
+    return {
+        "proportions": {name: value.tolist() for name, value in shares.items()},
+        "proportions_disagreement": float(spread.max()),
+    }
