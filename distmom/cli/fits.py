@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
-import shutil
 from typing import Any
 
 import click
 
 from distmom.cli import run as runs
-from distmom.cli.moments import are_moments, fit_kept
+from distmom.cli.moments import add_up, are_moments, fit_kept
 from distmom.cli.options import (
     LocalPath,
     cluster_options,
@@ -19,11 +17,12 @@ from distmom.cli.options import (
     model_options,
     overwrite_option,
     parameters,
+    run_option,
 )
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
 from distmom.corpus import open_corpus
-from distmom.errors import ClusterError, InputError, StoreError, UsageError
+from distmom.errors import UsageError
 from distmom.models import estimator
 from distmom.models.artifact import check_target
 
@@ -107,13 +106,7 @@ def floor(
 @click.argument("corpus", type=click.Path())
 @click.argument("model", type=LocalPath())
 @model_options
-@click.option(
-    "--run",
-    "run_path",
-    type=LocalPath(),
-    default=None,
-    help="Directory of the run. [default: MODEL.run, removed at the end]",
-)
+@run_option("MODEL")
 @overwrite_option
 @cluster_options
 @json_option
@@ -149,12 +142,14 @@ def fit(
 def resume(
     run: str, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Go on with an interrupted fit after its last committed pass.
+    """Go on with an interrupted fit, or with interrupted moments, after the last committed pass.
 
     \b
     Example: distmom resume model.run
     """
-    _run_fit(runs.reopen(run), workers, memory_limit, scheduler, quiet, as_json)
+    begun = runs.reopen(run)
+    go_on = add_up if begun.model_name == runs.MOMENTS else _run_fit
+    go_on(begun, workers, memory_limit, scheduler, quiet, as_json)
 
 
 def _run_fit(
@@ -168,32 +163,19 @@ def _run_fit(
     from distmom.models.planning import plan_fit, plan_to_json
 
     model = estimator(run.model_name)(**run.parameters)
-    try:
-        with run.lock(), PassProgress(quiet=quiet) as progress:
-            corpus = run.open_corpus()
-            planned = plan_to_json(plan_fit(model, corpus, memory_limit))
-            check_target(run.model, run.overwrite)
-            with open_workers(workers, memory_limit, scheduler) as executor:
-                progress.line(
-                    f"fitting {executor.description}: {planned['n_scans']} scans, {planned['n_tasks']} tasks, "
-                    f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB a worker"
-                )
-                model.fit_corpus(
-                    corpus, client=executor, run=run.path, memory_limit=memory_limit, observer=progress
-                )
-                model.save(run.model, overwrite=run.overwrite)
-    except (KeyboardInterrupt, ClusterError, StoreError, OSError) as error:
-        where = [f"--workers {workers}"] if workers is not None else []
-        where += [f"--scheduler {scheduler}"] if scheduler is not None else []
-        error.add_note(" ".join(["distmom resume", shlex.quote(str(run.path)), *where]))
-        raise
-    except (UsageError, InputError):
-        # The same would happen again: there is nothing to resume.
-        if run.temporary or not run.has_passes():
-            shutil.rmtree(run.path, ignore_errors=True)
-        raise
-    if run.temporary:
-        shutil.rmtree(run.path)
+    with run.carried_out(workers, scheduler), PassProgress(quiet=quiet) as progress:
+        corpus = run.open_corpus()
+        planned = plan_to_json(plan_fit(model, corpus, memory_limit))
+        check_target(run.model, run.overwrite)
+        with open_workers(workers, memory_limit, scheduler) as executor:
+            progress.line(
+                f"fitting {executor.description}: {planned['n_scans']} scans, {planned['n_tasks']} tasks, "
+                f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB a worker"
+            )
+            model.fit_corpus(
+                corpus, client=executor, run=run.path, memory_limit=memory_limit, observer=progress
+            )
+            model.save(run.model, overwrite=run.overwrite)
     result: dict[str, Any] = {"model": str(run.model), "fit_seconds": round(model.fit_seconds_, 2)}
     shown = (
         "n_states",

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from distmom.cli import run as runs
 from distmom.cli.options import (
     LocalPath,
     cluster_options,
     json_option,
     overwrite_option,
     parameters,
+    run_option,
 )
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
-from distmom.corpus import open_corpus
 from distmom.corpus.storage import is_url
-from distmom.errors import UsageError
+from distmom.errors import StoreError, UsageError
 from distmom.models import estimator
 from distmom.models.artifact import check_target, load_record
 from distmom.moments.weighting import WEIGHTINGS
@@ -52,14 +53,17 @@ _WITHOUT_DOCUMENTS = {"alpha0": 1.0, "start": "tensor", "n_polish": 0}
 )
 @click.option("--like", type=click.Path(), default=None,
               help="Moments whose words and basis are used, so that both can be added.")  # fmt: skip
+@run_option("DST")
 @overwrite_option
 @cluster_options
 @json_option
 def moments(
-    corpus: str, dst: str, like: str | None, overwrite: bool, workers: int | None, memory_limit: int | None,
-    scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+    corpus: str, dst: str, like: str | None, run_path: str | None, overwrite: bool, workers: int | None,
+    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Add up the moments of a corpus and keep them, for fits without the corpus.
+
+    Interrupted, the same command goes on after the last committed pass, and so does 'distmom resume DST.run'.
 
     \b
     Examples: distmom moments corpus moments -k 50
@@ -71,17 +75,70 @@ def moments(
     if like is not None and given:
         name = next(iter(given)).replace("random_state", "seed").replace("_", "-")
         raise UsageError(f"--{name}: settled by --like {like}")
-    first = None if like is None else TopicMoments.load(like)
-    check_target(Path(dst).absolute(), overwrite)
-    opened = open_corpus(corpus)
-    with (
-        PassProgress(quiet=quiet) as progress,
-        open_workers(workers, memory_limit, scheduler) as executor,
-    ):
-        where: dict[str, Any] = {"client": executor, "memory_limit": memory_limit, "observer": progress}
-        found = (TopicMoments(**given).fit_corpus if first is None else first.of)(opened, **where)
-    found.save(dst, overwrite=overwrite)
+    first = TopicMoments(**given) if like is None else TopicMoments.load(like)
+    basis = None if like is None else runs.Like(str(Path(like).absolute()), first.basis_digest)
+    run = runs.create(corpus, dst, run_path, runs.MOMENTS, first.get_params(), overwrite, basis)
+    add_up(run, workers, memory_limit, scheduler, quiet, as_json, first)
+
+
+def add_up(
+    run: runs.Run,
+    workers: int | None,
+    memory_limit: int | None,
+    scheduler: str | None,
+    quiet: bool,
+    as_json: bool,
+    first: TopicMoments | None = None,
+) -> None:
+    """Make the passes of moments that a run does not have yet, save what they give and show it.
+
+    Parameters
+    ----------
+    run : Run
+    workers, memory_limit, scheduler, quiet, as_json
+        As on the command line.
+    first : TopicMoments, optional
+        What the run was begun with: without sums, or with those in whose basis its own are. Read, when absent.
+    """
+    from distmom.models.planning import plan_fit
+
+    with run.carried_out(workers, scheduler), PassProgress(quiet=quiet) as progress:
+        corpus = run.open_corpus()
+        first = _begun_with(run) if first is None else first
+        check_target(run.model, run.overwrite)
+        if run.like is None:
+            # In a given basis the first pass is the largest, and is refused in time if it does not fit.
+            plan_fit(first, corpus, memory_limit)
+        with open_workers(workers, memory_limit, scheduler) as executor:
+            found = (first.fit_corpus if run.like is None else first.of)(
+                corpus, client=executor, run=run.path, memory_limit=memory_limit, observer=progress
+            )
+            found.save(run.model, overwrite=run.overwrite)
     show(describe_moments(found), as_json)
+
+
+def _begun_with(run: runs.Run) -> TopicMoments:
+    """Return what a run of moments was begun with.
+
+    Raises
+    ------
+    UsageError
+        If those are in another basis than when the run was begun.
+    StoreError
+        If they cannot be read now.
+    """
+    from distmom.models import TopicMoments
+
+    if run.like is None:
+        return TopicMoments(**run.parameters)
+    try:
+        first = TopicMoments.load(run.like.path)
+    except UsageError as error:
+        # A place that is not mounted: no reason to give up what is computed.
+        raise StoreError(str(error)) from error
+    if (first.basis_digest, first.get_params()) != (run.like.digest, run.parameters):
+        raise UsageError(f"{run.like.path}: changed since the run began: its moments are others")
+    return first
 
 
 @click.command()

@@ -95,6 +95,14 @@ scheduler_option = click.option(
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is at the destination.")
 
 
+def run_option(target: str) -> Callable[[F], F]:
+    """Return the option that says where a run is kept, by the argument that says where its result goes."""
+    return click.option(
+        "--run", "run_path", type=LocalPath(), default=None,
+        help=f"Directory of the run. [default: {target}.run, removed at the end]",
+    )  # fmt: skip
+
+
 def cluster_options(command: F) -> F:
     """Add the options that say where tasks run."""
     for option in (quiet_option, scheduler_option, memory_option, workers_option):

@@ -1,9 +1,11 @@
-"""The record of a fit on disk, so that it can be interrupted and resumed."""
+"""The record of a fit, or of moments, on disk, so that it can be interrupted and resumed."""
 
 from __future__ import annotations
 
 import json
 import platform
+import shlex
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,8 +20,11 @@ import distmom
 from distmom.corpus import Corpus, open_corpus
 from distmom.corpus.commit import Lock, write_atomic
 from distmom.engine import RunDirectory
-from distmom.errors import StoreError, UsageError
+from distmom.errors import ClusterError, InputError, StoreError, UsageError
 from distmom.models.artifact import check_target
+
+#: what a run of moments has in place of the name of a model
+MOMENTS = "moments"
 
 
 def versions() -> dict[str, str]:
@@ -35,8 +40,23 @@ def versions() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
+class Like:
+    """Moments in whose basis those of a run are.
+
+    Attributes
+    ----------
+    path : str
+    digest : str
+        Of the basis (see `TopicMoments.basis_digest`).
+    """
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class Run:
-    """A fit that was begun.
+    """A fit that was begun, or moments.
 
     Attributes
     ----------
@@ -44,15 +64,17 @@ class Run:
         Its directory.
     corpus, corpus_digest : str
     model : Path
-        Where the model will be written.
+        Where the model or the moments will be written.
     model_name : str
-        Kind of the model, as `distmom.models.MODELS` names it.
+        Kind of the model, as `distmom.models.MODELS` names it, or `MOMENTS`.
     parameters : dict
         Of the model.
     overwrite : bool
         An existing model may be replaced.
     temporary : bool
         The directory is removed once the model is written.
+    like : Like or None
+        With moments in the basis of others.
     """
 
     path: Path
@@ -63,6 +85,30 @@ class Run:
     parameters: dict[str, Any]
     overwrite: bool
     temporary: bool
+    like: Like | None = None
+
+    @contextmanager
+    def carried_out(self, workers: int | None, scheduler: str | None) -> Iterator[None]:
+        """Hold the run while it is carried out; a context manager.
+
+        What is cut short tells the command that goes on, with the options that say where tasks run. A run that
+        would meet the same error again is removed, and so is a temporary one that is done.
+        """
+        with self.lock():
+            try:
+                yield
+            except (KeyboardInterrupt, ClusterError, StoreError, OSError) as error:
+                where = [f"--workers {workers}"] if workers is not None else []
+                where += [f"--scheduler {scheduler}"] if scheduler is not None else []
+                error.add_note(" ".join(["distmom resume", shlex.quote(str(self.path)), *where]))
+                raise
+            except (UsageError, InputError):
+                # The same would happen again: there is nothing to resume.
+                if self.temporary or not _has_passes(self.path):
+                    shutil.rmtree(self.path, ignore_errors=True)
+                raise
+        if self.temporary:
+            shutil.rmtree(self.path)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -96,17 +142,19 @@ class Run:
         """Read all that is stored, and return what is wrong with it."""
         return RunDirectory(self.path).verify()
 
-    def has_passes(self) -> bool:
-        """Whether any pass is committed."""
-        return _has_passes(self.path)
-
 
 def _has_passes(path: Path) -> bool:
     return any((path / "passes").glob("*/DONE.json"))
 
 
 def create(
-    corpus: str, model: str, run: str | None, model_name: str, parameters: dict[str, Any], overwrite: bool
+    corpus: str,
+    model: str,
+    run: str | None,
+    model_name: str,
+    parameters: dict[str, Any],
+    overwrite: bool,
+    like: Like | None = None,
 ) -> Run:
     """Begin a run, or take up the same one again.
 
@@ -119,15 +167,12 @@ def create(
     check_target(target, overwrite)
     opened = open_corpus(corpus)
     path = Path(run).absolute() if run is not None else target.with_name(target.name + ".run")
-    begun = Run(path, opened.path, opened.digest, target, model_name, parameters, overwrite, run is None)
+    begun = Run(
+        path, opened.path, opened.digest, target, model_name, parameters, overwrite, run is None, like
+    )
     if (path / "run.json").exists() and _has_passes(path):
         old = reopen(path)
-        same = (old.corpus_digest, old.model_name, old.parameters) == (
-            begun.corpus_digest, begun.model_name, begun.parameters
-        )  # fmt: skip
-        if not same:
-            changed = [k for k in parameters if old.parameters.get(k) != parameters[k]] or ["corpus"]
-            changed = ["model"] if old.model_name != model_name else changed
+        if changed := _differences(old, begun):
             raise UsageError(
                 f"{path}: holds another run, which differs in {', '.join(changed)}; resume it with "
                 f"'distmom resume {path}', remove it, or give another --run"
@@ -145,10 +190,22 @@ def create(
         "overwrite": overwrite,
         "temporary": begun.temporary,
         "versions": versions(),
+        **({} if like is None else {"like": vars(like)}),
     }
     with begun.lock():
         write_atomic(path / "run.json", json.dumps(record, indent=1).encode())
     return begun
+
+
+def _differences(old: Run, new: Run) -> list[str]:
+    """Return what keeps a run from going on as another."""
+    if old.model_name != new.model_name:
+        return ["model"]
+    was, now = (None if run.like is None else run.like.digest for run in (old, new))
+    if was != now:
+        return ["like"]
+    changed = [name for name, value in new.parameters.items() if old.parameters.get(name) != value]
+    return changed or ["corpus"] * (old.corpus_digest != new.corpus_digest)
 
 
 def reopen(path: str | Path) -> Run:
@@ -160,6 +217,7 @@ def reopen(path: str | Path) -> Run:
     return Run(
         Path(path).absolute(), record["corpus"], record["corpus_digest"], Path(record["model"]),
         record["model_name"], record["parameters"], record["overwrite"], record["temporary"],
+        Like(**record["like"]) if "like" in record else None,
     )  # fmt: skip
 
 
@@ -184,6 +242,8 @@ def describe(path: str | Path) -> dict[str, Any]:
             "versions",
         ):
             record[key]
+        if "like" in record:
+            Like(**record["like"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{file}: not a readable run: {error}") from error
     return dict(record)

@@ -21,6 +21,7 @@ from distmom.models.scorers import n_linear_entries, n_products
 from distmom.models.selection import candidates_pass
 from distmom.models.starts import word_numbers
 from distmom.models.topic_model import TopicModel
+from distmom.models.topic_moments import TopicMoments
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass
 from distmom.moments.residuals import ResidualPass
@@ -63,7 +64,9 @@ Plan = Callable[[Pass], PassPlan]
 
 
 def plan_fit(
-    model: MultiLabelMoM | TopicModel, corpus: Corpus | MemoryCorpus, memory_limit: int | None = None
+    model: MultiLabelMoM | TopicModel | TopicMoments,
+    corpus: Corpus | MemoryCorpus,
+    memory_limit: int | None = None,
 ) -> list[PlannedPass]:
     """Plan the passes of a fit.
 
@@ -74,8 +77,12 @@ def plan_fit(
     """
     model.check(corpus)
     plan = partial(plan_pass, corpus, memory_limit=memory_limit)
-    topics = isinstance(model, TopicModel)
-    scans = _topic_passes(model, corpus, plan) if topics else _multilabel_passes(model, corpus, plan)
+    if isinstance(model, TopicMoments):
+        scans = _kept_passes(model, corpus, plan)
+    elif isinstance(model, TopicModel):
+        scans = _topic_passes(model, corpus, plan)
+    else:
+        scans = _multilabel_passes(model, corpus, plan)
     planned = []
     for n_scans, pass_ in scans:
         if not n_scans:
@@ -145,6 +152,12 @@ def _multilabel_passes(model: MultiLabelMoM, corpus: Corpus | MemoryCorpus, plan
         chosen = held_out(corpus, model.random_state)
         passes.append((1, candidates_pass(corpus, chosen, n_dense_heads(corpus, model.n_components))))
     return passes
+
+
+def _kept_passes(model: TopicMoments, corpus: Corpus | MemoryCorpus, plan: Plan) -> Scans:
+    numbers = word_numbers(corpus, model.n_components, model.min_df, model.max_df)
+    scans, moments, _ = _core_passes(model.settings, int(numbers.max()) + 1, plan, numbers)
+    return [*scans, (model.n_parts, replace(moments, mean=True, half=True))]
 
 
 def _topic_passes(model: TopicModel, corpus: Corpus | MemoryCorpus, plan: Plan) -> Scans:

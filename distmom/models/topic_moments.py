@@ -200,6 +200,12 @@ class TopicMoments(CorpusEstimator):
         """Documents that the sums are of."""
         return sum(source.sign * source.n_documents for source in self.sources_)
 
+    @property
+    def basis_digest(self) -> str:
+        """Digest of the words and the basis that the sums are in: equal where sums can be added."""
+        check_is_fitted(self, "sources_")
+        return fingerprint((self.vocabulary_, self.settings.kind, self.numbers_, self.basis_))
+
     def check_components(self, n_components: int) -> None:
         """Refuse more topics than the moments were made for; UsageError."""
         if n_components > self.n_components:
@@ -312,15 +318,7 @@ class TopicMoments(CorpusEstimator):
         return other
 
     def _check_basis(self, other: TopicMoments) -> None:
-        check_is_fitted(self, "sources_")
-        check_is_fitted(other, "sources_")
-        same = (
-            self.vocabulary_ == other.vocabulary_
-            and self.settings.kind == other.settings.kind
-            and np.array_equal(self.numbers_, other.numbers_)
-            and np.array_equal(self.basis_, other.basis_)
-        )
-        if not same:
+        if self.basis_digest != other.basis_digest:
             raise UsageError(
                 "sums in different bases cannot be added: those of the second corpus must be made with the basis "
                 "of the first"

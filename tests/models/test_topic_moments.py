@@ -285,10 +285,12 @@ def test_a_cluster_finds_the_same_moments():
         assert_array_equal(value, summed(more)[name])
 
 
-def test_planned_passes_are_made():
+@pytest.mark.parametrize(
+    "model", [SpectralLDA("auto", max_df=1.0, n_polish=2), TopicMoments(3, max_df=1.0, n_parts=3)]
+)
+def test_planned_passes_are_made(model):
     _, counts = sample(1500)
     corpus = MemoryCorpus(counts, shard_documents=400)
-    model = SpectralLDA("auto", max_df=1.0, n_polish=2)
     planned, made = Counter(), Counter()
     for p in plan_fit(model, corpus):
         planned[p.name] += p.n_scans
