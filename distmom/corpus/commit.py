@@ -122,7 +122,9 @@ def replace_directory(
         os.rename(old, final)
         raise
     sync_path(Path(final).parent)
-    shutil.rmtree(old)
+    # A network file system keeps what this process has mapped of it until the process ends; the next replacement
+    # removes that.
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def put_directory(temporary: str | os.PathLike[str], final: str | os.PathLike[str]) -> None:

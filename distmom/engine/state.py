@@ -79,10 +79,14 @@ def release_maps() -> None:
 
 
 def release(array: np.ndarray) -> None:
-    """Give the pages of one mapped array back (see `release_maps`); any other array is left alone."""
-    mapped = getattr(array, "_mmap", None)
-    if mapped is not None:
-        mapped.madvise(mmap.MADV_DONTNEED)
+    """Give the pages of one mapped array, or view of one, back (see `release_maps`); others are left alone."""
+    owner: Any = array
+    while isinstance(owner, np.ndarray):
+        mapped = getattr(owner, "_mmap", None)
+        if mapped is not None:
+            mapped.madvise(mmap.MADV_DONTNEED)
+            return
+        owner = owner.base
 
 
 def map_file(path: str) -> np.ndarray:

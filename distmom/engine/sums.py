@@ -108,10 +108,6 @@ class Sums(dict[str, Sum]):
     def __add__(self, other: Mapping[str, Sum]) -> Sums:
         return merge((self, other))
 
-    def __sub__(self, other: Mapping[str, Sum]) -> Sums:
-        _same_names(self, other)
-        return Sums({name: value - other[name] for name, value in self.items()})
-
 
 def large_to_files(sums: Mapping[str, Sum], directory: str) -> Sums:
     """Return sums of which the large dense ones are in files of a directory."""

@@ -4,7 +4,7 @@ Layout::
 
     model.json        parameters, diagnostics, digests of all other files; written last
     arrays.zarr/      arrays of the model, zstd and crc32c on every chunk
-    arrays/           those beyond 64 MB as .npy files, which are mapped into memory, not read
+    arrays/           large ones as .npy files, which are mapped into memory, not read
     vocabulary.txt    one word a line
     labels.txt        one label name a line
 
@@ -30,7 +30,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus.commit import put_directory, restore_replaced, sha256_file, write_atomic
 from distmom.engine import Csr, MixedRows
-from distmom.engine.state import array_digest, state_digest
+from distmom.engine.state import array_digest, release, state_digest
 from distmom.errors import StoreError, UsageError
 
 FORMAT_VERSION = 2
@@ -51,6 +51,7 @@ def save_model(
     label_names: list[str],
     *,
     overwrite: bool = False,
+    large_bytes: int | None = None,
 ) -> None:
     """Write a model directory.
 
@@ -64,6 +65,8 @@ def save_model(
     vocabulary, label_names : list of str
     overwrite : bool
         Replace an existing model.
+    large_bytes : int, optional
+        Beyond this size an array is a file of its own; `LARGE_BYTES` when absent.
 
     Raises
     ------
@@ -80,7 +83,7 @@ def save_model(
         group = zarr.create_group(store=str(temporary / "arrays.zarr"))
         entries: dict[str, dict[str, Any]] = {}
         for name, value in arrays.items():
-            if value.nbytes > LARGE_BYTES:
+            if value.nbytes > (LARGE_BYTES if large_bytes is None else large_bytes):
                 entries[name] = _save_large(temporary, name, value)
                 continue
             array = np.ascontiguousarray(value)
@@ -126,6 +129,7 @@ def _save_large(directory: Path, name: str, value: np.ndarray) -> dict[str, Any]
     if source.stem != digest[:32] or not _linked(source, path):
         with open(path, "xb") as stream:
             np.save(stream, value, allow_pickle=False)
+        release(value)
     return {"shape": value.shape, "dtype": value.dtype.str, "digest": digest, "file": _large_file(name)}
 
 

@@ -12,10 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, replace
-from functools import reduce
-from itertools import pairwise
-from operator import add
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,6 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import (
     Engine,
     Observer,
-    Selection,
     StoredArray,
     StoredColumns,
     Sums,
@@ -46,54 +42,21 @@ from distmom.models.artifact import (
 from distmom.models.base import CorpusEstimator, check_bounds
 from distmom.models.core import CoreSettings, Words, basis_passes, basis_slabs, fit_basis
 from distmom.models.inputs import checked_rows
+from distmom.models.moment_sources import (
+    MAPPED_BYTES,
+    Source,
+    Totals,
+    pack_sources,
+    part_selections,
+    signed_total,
+    unpack_sources,
+)
 from distmom.models.range_finder import Basis
 from distmom.models.starts import CommittedMoments, check_topics, moment_words, topic_settings
 from distmom.models.tall import column_edges, to_columns
 
 #: share of the mass that must be left when a part is left out
 _LEAST_LEFT = 0.1
-
-
-@dataclass(frozen=True)
-class Source:
-    """Documents of one corpus, as their sums know them.
-
-    Attributes
-    ----------
-    name : str
-        Digest of the corpus.
-    sign : int
-        1, or -1 for documents that were taken away.
-    n_documents : int
-    document_frequency, word_frequency : ndarray of shape (n_words,)
-    parts : tuple of Sums
-        Sums of `distmom.moments.words.WordMomentsPass`, by parts of the documents.
-    """
-
-    name: str
-    sign: int
-    n_documents: int
-    document_frequency: np.ndarray
-    word_frequency: np.ndarray
-    parts: tuple[Sums, ...]
-
-
-@dataclass(frozen=True)
-class Totals:
-    """What is known of documents that are not at hand; in place of a corpus where no pass is made."""
-
-    vocabulary: list[str]
-    settings: dict[str, Any]
-    n_documents: int
-    document_frequency: np.ndarray
-    word_frequency: np.ndarray
-    digest: str
-    shards: tuple[Any, ...] = ()
-
-    @property
-    def n_words(self) -> int:
-        """Number of words."""
-        return len(self.vocabulary)
 
 
 class TopicMoments(CorpusEstimator):
@@ -328,7 +291,7 @@ class TopicMoments(CorpusEstimator):
         """Return the sums over all documents; UsageError if there are none."""
         if not self.sources_:
             raise UsageError("the sums are of no documents")
-        return _signed_total(self.sources_)
+        return signed_total(self.sources_)
 
     def halves(self) -> tuple[Sums, Sums]:
         """Return the sums over two halves of the documents; UsageError if they are in one part."""
@@ -337,7 +300,7 @@ class TopicMoments(CorpusEstimator):
             of_half = tuple(replace(source, parts=source.parts[first::2]) for source in self.sources_)
             if not any(source.parts for source in of_half):
                 raise UsageError("n_parts: expected moments in 2 parts at least, which tell of noise, got 1")
-            found.append(_signed_total(of_half))
+            found.append(signed_total(of_half))
         return found[0], found[1]
 
     def without_parts(self) -> Iterator[Sums]:
@@ -348,12 +311,16 @@ class TopicMoments(CorpusEstimator):
         errors is then more than they are.
         """
         total = self.total()
-        added = [source.parts for source in self.sources_ if source.sign > 0]
-        for i in range(max((len(parts) for parts in added), default=0)):
-            part = reduce(add, [parts[i] for parts in added if i < len(parts)])
+        added = [source for source in self.sources_ if source.sign > 0]
+        for i in range(max((len(source.parts) for source in added), default=0)):
+            part = signed_total(replace(source, parts=source.parts[i : i + 1]) for source in added)
             mass = float(part["mass"][2])
             if 0.0 < mass < (1.0 - _LEAST_LEFT) * float(total["mass"][2]):
-                yield total - part
+                for name, value in total.items():
+                    # What is left takes the place of the part, so that two totals are held and no third.
+                    np.subtract(value, part[name], out=part[name])
+                yield part
+            del part
 
     def totals(self) -> Totals:
         """Return what is known of the documents apart from their moments."""
@@ -394,11 +361,7 @@ class TopicMoments(CorpusEstimator):
         arrays = {"basis": self.basis_, "numbers": self.numbers_}
         if self.scale_ is not None:
             arrays["scale"] = self.scale_
-        for i, source in enumerate(self.sources_):
-            for name in ("document_frequency", "word_frequency"):
-                arrays[f"sources/{i}/{name}"] = getattr(source, name)
-            for j, part in enumerate(source.parts):
-                arrays |= {f"sources/{i}/{j}/{name}": np.asarray(value) for name, value in part.items()}
+        sources = pack_sources(self.sources_, arrays)
         record = {
             "model": type(self).__name__,
             "parameters": self.get_params(),
@@ -406,18 +369,15 @@ class TopicMoments(CorpusEstimator):
             "noise": self.noise_,
             "n_basis_documents": self.n_basis_documents_,
             "n_documents": self.n_documents_,
-            "sources": [
-                {"name": s.name, "sign": s.sign, "n_documents": s.n_documents, "n_parts": len(s.parts)}
-                for s in self.sources_
-            ],
+            "sources": sources,
             "timings": self.timings_,
             "spent": self.spent_,
         }
-        save_model(path, record, arrays, self.vocabulary_, [], overwrite=overwrite)
+        save_model(path, record, arrays, self.vocabulary_, [], overwrite=overwrite, large_bytes=MAPPED_BYTES)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TopicMoments:
-        """Read sums; UsageError if there are none, StoreError if they are damaged."""
+        """Read sums, of which large ones are mapped; UsageError if there are none, StoreError if damaged."""
         record = load_record_of(path, cls.__name__)
         with whole_description(path):
             arrays = load_arrays(path, record)
@@ -429,19 +389,8 @@ class TopicMoments(CorpusEstimator):
             moments.timings_, moments.spent_ = record["timings"], record["spent"]
             moments.basis_, moments.numbers_ = arrays["basis"], arrays["numbers"]
             moments.scale_ = arrays.get("scale")
-            moments.sources_ = tuple(
-                _loaded_source(entry, f"sources/{i}/", arrays) for i, entry in enumerate(record["sources"])
-            )
+            moments.sources_ = unpack_sources(record["sources"], arrays)
         return moments
-
-
-def part_selections(n_parts: int, seed: int) -> list[Selection | None]:
-    """Cut the documents into parts; every document is in one of them."""
-    if n_parts == 1:
-        return [None]
-    edges = [i / n_parts for i in range(n_parts + 1)]
-    # The difference of two edges, the larger at most twice the smaller or the smaller zero, is exact.
-    return [Selection(high - low, heldout=True, seed=seed, offset=low) for low, high in pairwise(edges)]
 
 
 def commit_sums(engine: Engine, sums: Sums) -> str:
@@ -449,29 +398,3 @@ def commit_sums(engine: Engine, sums: Sums) -> str:
     key = fingerprint({name: np.asarray(value) for name, value in sums.items()})
     engine.directory.commit_pass("moments", key, sums, {})
     return str(engine.directory.pass_path("moments", key))
-
-
-def _signed_total(sources: tuple[Source, ...]) -> Sums:
-    signed = (
-        Sums({name: source.sign * np.asarray(value) for name, value in part.items()})
-        for source in sources
-        for part in source.parts
-    )
-    return reduce(add, signed)
-
-
-def _loaded_source(entry: dict[str, Any], prefix: str, arrays: dict[str, np.ndarray]) -> Source:
-    parts = tuple(
-        Sums(
-            {
-                name.removeprefix(f"{prefix}{j}/"): value
-                for name, value in arrays.items()
-                if name.startswith(f"{prefix}{j}/")
-            }
-        )
-        for j in range(entry["n_parts"])
-    )
-    return Source(
-        entry["name"], entry["sign"], entry["n_documents"], arrays[f"{prefix}document_frequency"],
-        arrays[f"{prefix}word_frequency"], parts,
-    )  # fmt: skip

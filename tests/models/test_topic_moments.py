@@ -2,7 +2,8 @@
 
 import itertools
 import math
-from collections import Counter
+import tracemalloc
+from collections import Counter, deque
 
 import numpy as np
 import pytest
@@ -26,9 +27,9 @@ from distmom.models import (
 )
 from distmom.models.core import CoreSettings, whiten_moments
 from distmom.models.jackknife import Jackknife
+from distmom.models.moment_sources import part_selections
 from distmom.models.planning import plan_fit
 from distmom.models.rank import count_replicated
-from distmom.models.topic_moments import part_selections
 from distmom.moments.word_moments import WordMoments
 from distmom.simulate.topics import TopicPopulation
 
@@ -250,6 +251,45 @@ def test_moments_on_disk_are_whole(tmp_path):
     file.write_bytes(file.read_bytes()[:-1] + b"\0")
     with pytest.raises(StoreError):
         TopicMoments.load(tmp_path / "less")
+
+
+def test_moments_of_many_corpora_take_the_memory_of_their_total(tmp_path):
+    """NumPy tells tracemalloc of every array; what is mapped from a file is none of them."""
+    _, counts = sample(900, d=80)
+    kept = TopicMoments(3, n_parts=4, n_oversamples=77, **ALL_WORDS).fit(counts[:300])
+    several = kept + kept.of(MemoryCorpus(counts[300:600])) + kept.of(MemoryCorpus(counts[600:]))
+    several = several - kept.of(MemoryCorpus(counts[:50]))
+    several.save(tmp_path / "kept")
+    n_bytes = sum(value.nbytes for value in several.total().values())
+    n_parts = sum(len(source.parts) for source in several.sources_)
+    assert n_parts == 16
+    tracemalloc.start()
+    try:
+
+        def peak_of(make):
+            """Totals held at most while something is made of them, and the thing."""
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            made = make()
+            return (tracemalloc.get_traced_memory()[1] - before) / n_bytes, made
+
+        loading, loaded = peak_of(lambda: TopicMoments.load(tmp_path / "kept"))
+        # Of the sums of a part all but the smallest are in files.
+        assert loading < 1.0
+        assert peak_of(loaded.total)[0] < 1.2
+        assert peak_of(loaded.halves)[0] < 2.2
+        # A caller that holds none of them.
+        assert peak_of(lambda: deque(loaded.without_parts(), maxlen=0))[0] < 2.2
+        assert peak_of(lambda: loaded.save(tmp_path / "again"))[0] < 1.0
+    finally:
+        tracemalloc.stop()
+    for memory, mapped in zip(several.without_parts(), loaded.without_parts(), strict=True):
+        for name, value in memory.items():
+            assert_array_equal(value, mapped[name])
+    # They stay what they are when something else takes their place.
+    kept.save(tmp_path / "kept", overwrite=True)
+    for name, value in summed(several).items():
+        assert_array_equal(value, summed(loaded)[name])
 
 
 def test_noise_falls_with_the_documents_that_were_added():

@@ -1,0 +1,132 @@
+"""What is kept of the documents of a corpus: their sums by parts, in memory or mapped from files.
+
+Sums of many corpora are many times as large as what they add up to. Those that were saved stay in their files,
+from which they are added one after the other into the total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from distmom.engine import Selection, Sums
+from distmom.engine.state import release
+
+#: sums beyond this size are saved as files that are mapped; smaller ones would be more files than they are worth
+MAPPED_BYTES = 1 << 18
+
+
+@dataclass(frozen=True)
+class Source:
+    """Documents of one corpus, as their sums know them.
+
+    Attributes
+    ----------
+    name : str
+        Digest of the corpus.
+    sign : int
+        1, or -1 for documents that were taken away.
+    n_documents : int
+    document_frequency, word_frequency : ndarray of shape (n_words,)
+    parts : tuple of Sums
+        Sums of `distmom.moments.words.WordMomentsPass`, by parts of the documents.
+    """
+
+    name: str
+    sign: int
+    n_documents: int
+    document_frequency: np.ndarray
+    word_frequency: np.ndarray
+    parts: tuple[Sums, ...]
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What is known of documents that are not at hand; in place of a corpus where no pass is made."""
+
+    vocabulary: list[str]
+    settings: dict[str, Any]
+    n_documents: int
+    document_frequency: np.ndarray
+    word_frequency: np.ndarray
+    digest: str
+    shards: tuple[Any, ...] = ()
+
+    @property
+    def n_words(self) -> int:
+        """Number of words."""
+        return len(self.vocabulary)
+
+
+def part_selections(n_parts: int, seed: int) -> list[Selection | None]:
+    """Cut the documents into parts; every document is in one of them."""
+    if n_parts == 1:
+        return [None]
+    edges = [i / n_parts for i in range(n_parts + 1)]
+    # The difference of two edges, the larger at most twice the smaller or the smaller zero, is exact.
+    return [Selection(high - low, heldout=True, seed=seed, offset=low) for low, high in pairwise(edges)]
+
+
+def signed_total(sources: Iterable[Source]) -> Sums:
+    """Add all parts of some sources with their signs, in the order given.
+
+    No more memory is needed than for the total: it is added to in place, and what was mapped is given back.
+
+    Parameters
+    ----------
+    sources : iterable of Source
+        With at least one part.
+    """
+    signed = [(source.sign, part) for source in sources for part in source.parts]
+    sign, first = signed[0]
+    total = Sums({name: sign * np.asarray(value) for name, value in first.items()})
+    _release(first)
+    for sign, part in signed[1:]:
+        add = np.add if sign > 0 else np.subtract
+        for name, value in part.items():
+            add(total[name], value, out=total[name])
+        _release(part)
+    return total
+
+
+def _release(part: Sums) -> None:
+    for value in part.values():
+        release(value)
+
+
+def pack_sources(sources: Sequence[Source], arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Move the arrays of sources into ``arrays``, and return the rest of each, JSON values."""
+    for i, source in enumerate(sources):
+        arrays[f"sources/{i}/document_frequency"] = source.document_frequency
+        arrays[f"sources/{i}/word_frequency"] = source.word_frequency
+        for j, part in enumerate(source.parts):
+            arrays |= {f"sources/{i}/{j}/{name}": np.asarray(value) for name, value in part.items()}
+    return [
+        {"name": s.name, "sign": s.sign, "n_documents": s.n_documents, "n_parts": len(s.parts)}
+        for s in sources
+    ]
+
+
+def unpack_sources(
+    entries: Sequence[Mapping[str, Any]], arrays: Mapping[str, np.ndarray]
+) -> tuple[Source, ...]:
+    """Rebuild sources from `pack_sources`; KeyError if an array is missing."""
+    places: dict[str, Sums] = {}
+    for path, value in arrays.items():
+        place, _, name = path.rpartition("/")
+        places.setdefault(place, Sums())[name] = value
+    return tuple(
+        Source(
+            entry["name"],
+            entry["sign"],
+            entry["n_documents"],
+            places[f"sources/{i}"]["document_frequency"],
+            places[f"sources/{i}"]["word_frequency"],
+            tuple(places[f"sources/{i}/{j}"] for j in range(entry["n_parts"])),
+        )
+        for i, entry in enumerate(entries)
+    )
