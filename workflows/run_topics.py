@@ -68,6 +68,7 @@ def prepare_distmom(task: Task, name: str) -> Fit:
         "distmom-vb": (SpectralLDA, {"polish": "vb"}),
         "distmom-tensor": (SpectralLDA, {"start": "tensor", "alpha0": 1.0}),
         "distmom-background": (SpectralLDA, {"background": True}),
+        "distmom-long": (SpectralLDA, {"background": True, "n_polish": 8}),
         "distmom-anchors": (AnchorTopics, {}),
         "distmom-pure": (SpectralLDA, {**pure, "alpha0": task.alpha0}),
     }[name]
@@ -203,7 +204,14 @@ def prepare_nmf(task: Task, name: str) -> Fit:
     return lambda: (model.fit(counts).components_, {"n_iter": int(model.n_iter_)})
 
 
-OWN_MODELS = ("distmom", "distmom-vb", "distmom-tensor", "distmom-background", "distmom-anchors")
+OWN_MODELS = (
+    "distmom",
+    "distmom-vb",
+    "distmom-tensor",
+    "distmom-background",
+    "distmom-long",
+    "distmom-anchors",
+)
 #: systems made of distmom
 OWN = {
     **dict.fromkeys(OWN_MODELS, prepare_distmom),

@@ -26,6 +26,9 @@ from distmom.errors import UsageError
 from distmom.models import estimator
 from distmom.models.artifact import check_target
 
+#: share of a text in words that most documents have, above which a background topic is told of
+MANY_COMMON = 0.2
+
 
 @click.command()
 @click.argument("corpus", type=click.Path())
@@ -176,6 +179,12 @@ def _run_fit(
                 corpus, client=executor, run=run.path, memory_limit=memory_limit, observer=progress
             )
             model.save(run.model, overwrite=run.overwrite)
+        common = model.diagnostics_.get("common_words", 0.0)
+        if common > MANY_COMMON and not run.parameters.get("background"):
+            progress.line(
+                f"words that are in more than {model.max_df:.0%} of the documents make up {common:.0%} of the text, and "
+                "topics share them: --background gives them one of their own"
+            )
     result: dict[str, Any] = {"model": str(run.model), "fit_seconds": round(model.fit_seconds_, 2)}
     shown = (
         "n_states",
@@ -186,6 +195,7 @@ def _run_fit(
         "mean_log_likelihood",
         "n_usable_eigenvalues",
         "n_moment_words",
+        "polish",
     )
     result.update({name: model.diagnostics_[name] for name in shown if name in model.diagnostics_})
     if "clipped_words" in model.diagnostics_:

@@ -16,6 +16,7 @@ from distmom.cli.options import (
     overwrite_option,
     parameters,
     run_option,
+    those_given,
 )
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
@@ -44,8 +45,8 @@ _WITHOUT_DOCUMENTS = {"alpha0": 1.0, "start": "tensor", "n_polish": 0}
 @click.option("--min-df", type=float, default=None,
               help="Least share of the documents that a word is in. [default: 0.005]")  # fmt: skip
 @click.option("--max-df", type=float, default=None, help="Largest share of the same. [default: 0.5]")
-@click.option("--max-count", type=click.IntRange(min=1), default=None,
-              help="Largest count of a word in a document that is seen. [default: 2]")  # fmt: skip
+@click.option("--max-count", type=click.IntRange(min=0), default=None,
+              help="Largest count of a word in a document that is seen, 0 for any. [default: 2]")  # fmt: skip
 @click.option("--weighting", type=click.Choice(list(WEIGHTINGS)), default=None,
               help="How much each document counts. [default: tokens]")  # fmt: skip
 @click.option(
@@ -71,7 +72,7 @@ def moments(
     """
     from distmom.models import TopicMoments
 
-    given = {name: value for name, value in options.items() if value is not None}
+    given = those_given(options)
     if like is not None and given:
         name = next(iter(given)).replace("random_state", "seed").replace("_", "-")
         raise UsageError(f"--{name}: settled by --like {like}")

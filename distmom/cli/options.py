@@ -172,8 +172,9 @@ def model_options(command: F) -> F:
             "--n-polish", type=click.IntRange(min=0), help="Passes of polish. (topic models) [default: 4]"
         ),
         click.option(
-            "--polish", type=click.Choice(["em", "vb"]),
-            help="By EM or by variational Bayes. (lda, anchors, eca) [default: em]",
+            "--polish", type=click.Choice(["auto", "em", "vb"]),
+            help="By EM, or by variational Bayes, which auto takes for documents of less than 30 words in the mean. "
+            "(lda, anchors, eca) [default: auto]",
         ),
         click.option(
             "--min-df", type=float,
@@ -183,9 +184,22 @@ def model_options(command: F) -> F:
             "--max-df", type=float, help="Largest share of the same. (topic models) [default: 0.5]"
         ),
         click.option(
-            "--max-count", type=click.IntRange(min=1),
-            help="Largest count of a word in a document that the moments see. (lda, single-topic, anchors) "
-            "[default: 2]",
+            "--max-count", type=click.IntRange(min=0),
+            help="Largest count of a word in a document that the moments see, 0 for any. (lda, single-topic, "
+            "anchors) [default: 2]",
+        ),
+        click.option(
+            "--scale-words/--no-scale-words", default=None,
+            help="Scale words of the moments by the inverse root of their frequency. (topic models) [default: scale]",
+        ),
+        click.option(
+            "--background", is_flag=True, default=None,
+            help="Let one of the topics take the words that all documents have; for long documents, or texts with "
+            "their stop words. (lda)",
+        ),
+        click.option(
+            "--eta", type=float,
+            help="What polish adds to the count of every word in every topic. (topic models) [default: 0.05]",
         ),
         click.option(
             "--moments", type=click.Choice(["paper", "distinct"]),
@@ -249,6 +263,14 @@ def model_options(command: F) -> F:
     return command
 
 
+def those_given(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that were given, no cap of counts where it is 0."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if given.get("max_count") == 0:
+        given["max_count"] = None
+    return given
+
+
 def parameters(model: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return all parameters of a model, those that options of `model_options` gave and its own defaults.
 
@@ -257,7 +279,7 @@ def parameters(model: str, options: dict[str, Any]) -> dict[str, Any]:
     UsageError
         If an option was given that the model does not have.
     """
-    given = {name: value for name, value in options.items() if value is not None}
+    given = those_given(options)
     given["random_state"] = given.pop("seed")
     known: dict[str, Any] = estimator(model)().get_params()
     for name in given:

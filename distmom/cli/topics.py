@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -205,6 +206,7 @@ def _shown(model: TopicSearch, found: FoundTopic, top: int) -> dict[str, Any]:
         "share": found.share,
         "gap": found.gap,
         "noise": found.noise,
+        "n_documents_needed": math.ceil(found.n_documents_needed) if found.gap > 0.0 else None,
         "negative_mass": found.negative_mass,
         "words": [(model.vocabulary_[i], float(found.topic[i])) for i in order if found.topic[i] > 0.0],
     }

@@ -15,6 +15,9 @@ import numpy as np
 from distmom.compiled import compiled
 from distmom.errors import NumericalError
 
+#: of projected gradient; rows that have come to rest are taken out at each check
+_ITERATIONS_BETWEEN_CHECKS = 10
+
 
 def select_anchors(rows: np.ndarray, n_anchors: int, candidates: np.ndarray) -> np.ndarray:
     """Choose the rows that span the others, greedily, and improve every choice once (algorithm 4).
@@ -69,12 +72,13 @@ def select_anchors(rows: np.ndarray, n_anchors: int, candidates: np.ndarray) -> 
 
 
 def simplex_weights(
-    rows: np.ndarray, anchors: np.ndarray, n_iter: int = 500, tolerance: float = 1e-4
+    rows: np.ndarray, anchors: np.ndarray, n_iter: int = 500, tolerance: float = 1e-5
 ) -> np.ndarray:
     """Write rows as mixtures of anchor rows, by least squares over the simplex.
 
-    Projected gradient with momentum (FISTA); the step follows from the largest eigenvalue of the anchors'
-    Gram matrix.
+    Projected gradient with momentum (FISTA), which a row loses where it leads uphill (O'Donoghue and Candes,
+    "Adaptive restart for accelerated gradient schemes", 2015); the step follows from the largest eigenvalue of the
+    anchors' Gram matrix.
 
     Parameters
     ----------
@@ -83,7 +87,7 @@ def simplex_weights(
     n_iter : int
         Iterations at most.
     tolerance : float
-        Largest change of a weight at which they end.
+        Largest change of a weight at which a row's iterations end.
 
     Returns
     -------
@@ -93,18 +97,25 @@ def simplex_weights(
     gram = anchors @ anchors.T
     step = 1.0 / max(float(np.linalg.eigvalsh(gram)[-1]), np.finfo(float).tiny)
     linear = rows @ anchors.T
-    weights = np.full(linear.shape, 1.0 / len(anchors))
-    ahead, momentum = weights.copy(), 1.0
-    for _ in range(n_iter):
+    found = np.full(linear.shape, 1.0 / len(anchors))
+    weights, ahead, momentum = found.copy(), found.copy(), np.ones(len(rows))
+    left = np.arange(len(rows))
+    for i in range(1, n_iter + 1):
         after = ahead - step * (ahead @ gram - linear)
         _project_rows(after)
-        change = float(np.abs(after - weights).max())
+        moved = after - weights
+        momentum[np.einsum("nk,nk->n", ahead - after, moved) > 0.0] = 1.0
         following = (1.0 + np.sqrt(1.0 + 4.0 * momentum**2)) / 2.0
-        ahead = after + ((momentum - 1.0) / following) * (after - weights)
+        ahead = after + ((momentum - 1.0) / following)[:, None] * moved
         weights, momentum = after, following
-        if change < tolerance:
-            break
-    return weights
+        if i % _ITERATIONS_BETWEEN_CHECKS == 0 or i == n_iter:
+            found[left] = weights
+            going_on = np.abs(moved).max(axis=1) >= tolerance
+            left, momentum = left[going_on], momentum[going_on]
+            weights, ahead, linear = weights[going_on], ahead[going_on], linear[going_on]
+            if not len(left):
+                break
+    return found
 
 
 @compiled

@@ -316,7 +316,10 @@ def _joint(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _
     n_slices = settings["n_slices"]
     if n_slices is None and k > _ALL_SLICES_UP_TO:
         n_slices = round(8 * np.log2(k))
-    V, shares, converged = joint_diagonalise(slices(T, n_slices, rng), max_sweeps=settings["max_sweeps"])
+    # What sweeps leave, the climb settles.
+    V, shares, converged = joint_diagonalise(
+        slices(T, n_slices, rng), stall=1e-4, max_sweeps=settings["max_sweeps"]
+    )
     history: History = [("sweep", share) for share in shares]
     V, residuals, settled = _polar_steps(T, V, settings["max_polar_steps"])
     history += [("polar", residual) for residual in residuals]

@@ -170,15 +170,13 @@ def _topic_passes(model: TopicModel, corpus: Corpus | MemoryCorpus, plan: Plan) 
     if auto:
         halved, second, _ = _core_passes(rank_settings(settings, n_moment), n_moment, plan, numbers)
         scans += [*halved, (2, second)]
-    step: Pass
-    if model.polish == "mixture":
-        step = MixturePass(d, n_topics=k)
-    else:
-        step = PolishPass(d, n_topics=k, variational=model.polish == "vb")
+    how = model.way_of_polish(corpus)
+    mixed: Pass = PolishPass(d, n_topics=k, variational=how == "vb")
+    step = MixturePass(d, n_topics=k) if how == "mixture" else mixed
     chooses = n_trials > 1
     n_polish = model.n_polish_passes(corpus) + (n_trials if chooses and model.n_polish else 0)
     # Variational Bayes finds the Dirichlet parameters itself.
-    n_completions = n_trials if chooses else int(not model.finds_alpha)
+    n_completions = n_trials if chooses else int(not model.finds_alpha(corpus))
     return [
         *scans,
         (1, replace(moments, mean=True)),

@@ -229,6 +229,9 @@ def fit_alpha(alpha: np.ndarray, mean_logs: np.ndarray) -> np.ndarray:
         ``E log theta_i``, the mean over documents.
     """
     alpha = np.array(alpha, np.float64)
+    if len(alpha) == 1:
+        # The share of the only topic says nothing.
+        return alpha
     for _ in range(_NEWTON_STEPS):
         total = alpha.sum()
         gradient = psi(total) - psi(alpha) + mean_logs

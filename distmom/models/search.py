@@ -48,6 +48,9 @@ class FoundTopic:
         another topic than the one preferred.
     noise : float
         How far sampling moves what the side information says of a topic, from two halves of the corpus.
+    n_documents_needed : float
+        Documents like those of the corpus at which the noise, which falls with the root of their number, would be
+        the gap; infinite where there is no gap.
     preferences : ndarray of shape (k,)
         What it says of this topic, then of the others, falling.
     negative_mass : float
@@ -58,6 +61,7 @@ class FoundTopic:
     share: float
     gap: float
     noise: float
+    n_documents_needed: float
     preferences: np.ndarray
     negative_mass: float
 
@@ -99,6 +103,7 @@ class TopicSearch(CorpusEstimator):
 
     Attributes
     ----------
+    n_documents_ : int
     spectrum_ : ndarray
         Eigenvalues of the second moment in the basis.
     whitened_ : WhitenedMoments
@@ -208,6 +213,7 @@ class TopicSearch(CorpusEstimator):
         self.vocabulary_ = moments.vocabulary_
         self._columns = {word: i for i, word in enumerate(self.vocabulary_)}
         self.n_features_in_ = moments.n_features_in_
+        self.n_documents_ = moments.n_documents_
         self.spectrum_ = white.eigenvalues
 
     def search(
@@ -283,9 +289,11 @@ class TopicSearch(CorpusEstimator):
         noise = float(np.abs(np.linalg.eigvalsh(self._noise.along(along))).max())
         topic = self._topic(found, noise)
         if not (force or topic.informative):
+            more = f", or about {topic.n_documents_needed:,.0f} documents in all" if topic.gap > 0.0 else ""
             raise NumericalError(
                 f"the side information does not tell which topic is meant: it prefers one by {topic.gap:.3g}, and "
-                f"sampling alone moves that by {noise:.3g}; give other words, more of them, or documents"
+                f"sampling alone moves that by {noise:.3g}; give other words, more of them, or documents about "
+                f"it{more}"
             )
         return topic
 
@@ -332,8 +340,9 @@ class TopicSearch(CorpusEstimator):
             raise NumericalError("the topic found has no positive mass")
         topic = np.zeros(self.n_features_in_)
         topic[self._numbers >= 0] = positive / total
+        needed = self.n_documents_ * (noise / found.gap) ** 2 if found.gap > 0.0 else np.inf
         return FoundTopic(
-            topic, found.weight, found.gap, noise, found.values, float(negative / (total + negative))
+            topic, found.weight, found.gap, noise, needed, found.values, float(negative / (total + negative))
         )
 
 

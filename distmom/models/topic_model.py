@@ -57,6 +57,9 @@ HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 5_000, 0.1
 TRIAL_DOCUMENTS = 50_000
 #: documents that tell the sum of the Dirichlet parameters where nothing is chosen
 ALPHA_DOCUMENTS = 500
+#: mean positions of a document below which ``polish="auto"`` is variational: shares of largest posterior say more
+#: of few words than they tell
+SHORT_DOCUMENT = 30
 #: share of the documents that an anchor word is in at least
 ANCHOR_DF = 0.01
 
@@ -80,7 +83,7 @@ class TopicModel(FittedTopics):
     background: bool = False
     alpha0: float | str = 0.0
     start: str = "tensor"
-    polish: str = "em"
+    polish: str = "auto"
     decomposition: str = "joint"
     decompose_on: str = "client"
     #: starts and weightings that a model of this kind may have
@@ -111,7 +114,7 @@ class TopicModel(FittedTopics):
             {
                 "start": self.starts,
                 "decomposition": METHODS,
-                "polish": POLISHES,
+                "polish": ("auto", *POLISHES),
                 "decompose_on": DECOMPOSE_ON,
             },
         )
@@ -136,10 +139,17 @@ class TopicModel(FittedTopics):
                 f"alpha0: expected a number from 0 on, or 'auto', got {self.alpha0!r}"
             ) from error
 
-    @property
-    def finds_alpha(self) -> bool:
-        """No further pass is needed for the parameters that documents are read with."""
-        return self.polish == "mixture" or (self.polish == "vb" and self.n_polish > 0)
+    def way_of_polish(self, corpus: Corpus | MemoryCorpus) -> str:
+        """Return how topics are polished; "auto" is settled by the mean length of the documents."""
+        if self.polish != "auto":
+            return self.polish
+        short = float(corpus.word_frequency.sum()) < SHORT_DOCUMENT * corpus.n_documents
+        return "vb" if short else "em"
+
+    def finds_alpha(self, corpus: Corpus | MemoryCorpus) -> bool:
+        """Whether no further pass is needed for the parameters that documents are read with."""
+        how = self.way_of_polish(corpus)
+        return how == "mixture" or (how == "vb" and self.n_polish > 0)
 
     def most_components(self, corpus: Corpus | MemoryCorpus) -> int:
         """Return the number of topics, or with "auto" how many there may be."""
@@ -173,14 +183,23 @@ class TopicModel(FittedTopics):
             start, topics, completion = self._choose(engine, starts, held)
             left = self.n_polish_passes(corpus)
         if left:
-            topics = polish_topics(engine, topics, self.polish, left, eta=self.eta)
+            topics = polish_topics(engine, topics, self.way_of_polish(corpus), left, eta=self.eta)
         self._take(start, topics, words.n_words)
+        self.diagnostics_["common_words"] = self._share_of_common_words(corpus)
+        if self.n_polish:
+            self.diagnostics_["polish"] = self.way_of_polish(corpus)
         if rank is not None:
             self.diagnostics_ |= {
                 "half_spectrum": [float(x) for x in rank.eigenvalues],
                 "replicated_spectrum": [float(x) for x in rank.replicated],
             }
         self.alpha_ = self._final_alpha(engine, topics, completion)
+
+    def _share_of_common_words(self, corpus: Corpus | MemoryCorpus) -> float:
+        """Return the share of the positions whose words are in more documents than those of the moments."""
+        common = np.asarray(corpus.document_frequency) > self.max_df * corpus.n_documents
+        frequency = np.asarray(corpus.word_frequency, np.float64)
+        return float(frequency[common].sum() / max(1.0, frequency.sum()))
 
     def _describe(self, corpus: Any) -> None:
         """Take over what a model knows of the documents it is fitted to."""
@@ -257,6 +276,8 @@ class TopicModel(FittedTopics):
             jackknife = Jackknife(self.components_, self.weights_)
             for sums in moments.without_parts():
                 part = replace(committed, directory=commit_sums(engine, sums))
+                # The next are added up in memory of their own.
+                del sums
                 try:
                     _, topics = self._of_moments(engine, part, moments.numbers_)
                 except NumericalError as error:
@@ -331,7 +352,7 @@ class TopicModel(FittedTopics):
         self, engine: Engine, starts: list[Start], held: Selection
     ) -> tuple[Start, Topics, Completion]:
         """Polish every start by one pass and keep the one that completes held-out documents best."""
-        n = engine.corpus.n_documents
+        n, how = engine.corpus.n_documents, self.way_of_polish(engine.corpus)
         trial = replace(held, heldout=False)
         if n > TRIAL_DOCUMENTS:
             trial = Selection(TRIAL_DOCUMENTS / n, heldout=True, seed=held.seed, offset=held.fraction)
@@ -339,7 +360,7 @@ class TopicModel(FittedTopics):
         for start in starts:
             topics = start_topics(start.topics, start.proportions)
             if self.n_polish:
-                topics = polish_topics(engine, topics, self.polish, 1, trial, self.eta)
+                topics = polish_topics(engine, topics, how, 1, trial, self.eta)
             tried.append((start, topics, complete(engine, topics.matrix, topics.shares, held)))
         if not tried[0][2].n_tokens:
             logger.warning("no held-out document has words to be told from others: the first start is taken")
@@ -357,7 +378,7 @@ class TopicModel(FittedTopics):
 
     def _final_alpha(self, engine: Engine, topics: Topics, completion: Completion | None) -> np.ndarray:
         """Return the parameters that new documents are read with."""
-        if self.finds_alpha:
+        if self.finds_alpha(engine.corpus):
             return topics.shares if self.polish == "mixture" else topics.alpha
         shares = np.maximum(topics.shares, 1e-6)
         shares = shares / shares.sum()

@@ -25,8 +25,9 @@ class SpectralLDA(TopicModel):
         Decompose the third moment, take anchor words of the second, or try both as with ``alpha0="auto"``.
     n_polish : int
         Passes of polish; 0 leaves the topics as the moments have them, zero at words they do not see.
-    polish : {"em", "vb"}
-        EM for shares of largest posterior, or variational Bayes.
+    polish : {"auto", "em", "vb"}
+        EM for shares of largest posterior, or variational Bayes; ``auto`` takes the latter where documents have
+        fewer than 30 words in the mean.
     min_df, max_df : float
         Shares of the documents that a word is in, for the moments to see it. Polish sees all words.
     max_count : int or None
@@ -91,7 +92,7 @@ class SpectralLDA(TopicModel):
         alpha0: float | str = "auto",
         start: str = "auto",
         n_polish: int = 4,
-        polish: str = "em",
+        polish: str = "auto",
         min_df: float = 0.005,
         max_df: float = 0.5,
         max_count: int | None = 2,
@@ -213,7 +214,7 @@ class AnchorTopics(TopicModel):
         n_components: int | str = 100,
         *,
         n_polish: int = 4,
-        polish: str = "em",
+        polish: str = "auto",
         min_df: float = 0.005,
         max_df: float = 0.5,
         max_count: int | None = 2,
@@ -283,7 +284,7 @@ class IndependentTopics(TopicModel):
         n_components: int | str = 100,
         *,
         n_polish: int = 4,
-        polish: str = "em",
+        polish: str = "auto",
         min_df: float = 0.005,
         max_df: float = 0.5,
         scale_words: bool = True,

@@ -274,6 +274,12 @@ def test_a_plan_tells_the_passes_of_the_model(place, run):
     code, out, _ = run("plan", place / "corpus", *options, "--start", "tensor", "--alpha0", 1, "--json")
     assert code == 0
     passes = {p["name"]: p["n_scans"] for p in json.loads(out)["passes"]}
+    # Documents of so few words are polished by variational Bayes, which finds the Dirichlet parameters itself.
+    assert passes == {"sketch": 1, "power": 4, "moments": 1, "polish": 4}
+    options = (*options, "--polish", "em")
+    code, out, _ = run("plan", place / "corpus", *options, "--start", "tensor", "--alpha0", 1, "--json")
+    assert code == 0
+    passes = {p["name"]: p["n_scans"] for p in json.loads(out)["passes"]}
     assert passes == {"sketch": 1, "power": 4, "moments": 1, "polish": 4, "completion": 1}
     by_name = {p["name"]: p for p in json.loads(out)["passes"]}
     # Shares of 600 documents in 3 topics, in float32.
@@ -302,6 +308,7 @@ def test_one_topic_is_found_by_a_word_or_by_documents(place, run, tmp_path):
     found = json.loads(out)
     assert {word for word, _ in found["words"][:5]} == set(WORDS["animals"])
     assert found["gap"] > found["noise"] > 0
+    assert 0 < found["n_documents_needed"] <= 600
     assert found["share"] == pytest.approx(1 / 3, abs=0.15)
     (tmp_path / "about.tsv").write_text("x\tship road car bus unknown\nx\ttrain train road\n")
     code, out, _ = run("search", place / "corpus", "--documents", tmp_path / "about.tsv", *common)
@@ -350,7 +357,7 @@ def test_a_topic_is_found_for_every_line_of_a_file(place, run, tmp_path):
     assert {"target": ["bank"], **one} == topics[1]
     code, out, _ = run("search", place / "corpus", "--targets", targets, "--top", 2, *common)
     assert code == 0
-    assert out.count("\n") == 3 * (5 + 2)
+    assert out.count("\n") == 3 * (6 + 2)
     # Every theme has one of these words, and says the same of each.
     targets.write_text("cat\ncat bank train\n")
     code, _, err = run("search", place / "corpus", "--targets", targets, *common)

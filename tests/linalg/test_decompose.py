@@ -89,8 +89,9 @@ def test_slices_of_a_whole_basis_are_as_good_as_the_tensor():
     H = np.linalg.qr(np.random.default_rng(0).standard_normal((12, 12)))[0]
     whole, sliced = decompose(T, max_polar_steps=0), decompose_slices(T @ H, H)
     np.testing.assert_allclose(sliced.eigenvalues, whole.eigenvalues, atol=1e-6)
-    assert sliced.residual == pytest.approx(whole.residual, rel=1e-9)
-    assert sliced.off_diagonal_share == pytest.approx(whole.off_diagonal_share, rel=1e-9)
+    # Each ends where a sweep gains little, and they do not end at the same sweep.
+    assert sliced.residual == pytest.approx(whole.residual, rel=1e-6)
+    assert sliced.off_diagonal_share == pytest.approx(whole.off_diagonal_share, rel=1e-6)
 
 
 def test_residual_of_few_slices_estimates_that_of_the_tensor():

@@ -148,13 +148,27 @@ def test_whitened_slices_give_what_the_moments_in_the_basis_do(alpha0, monkeypat
         assert_allclose(found.topic[model._numbers >= 0], topic / topic.sum(), atol=1e-10)
 
 
+def test_how_many_documents_would_tell_is_told_by_few_of_them():
+    population, _, _ = sampled()
+    words = label_words(population.topics)
+    needed = []
+    for n in (500, 8000):
+        model = TopicSearch(10, alpha0=1.0, min_df=0.0, max_df=1.0, max_count=None)
+        model.fit(population.sample(n, 60, seed=n)[0])
+        found = [model.search([word], force=True) for word in words]
+        assert [f.informative for f in found] == [f.n_documents_needed < n for f in found]
+        needed.append([f.n_documents_needed for f in found])
+    assert 0.5 < np.median(np.divide(*needed)) < 2.0
+
+
 def test_words_that_tell_nothing_are_refused():
     population, _, _ = sampled()
     # A word that all topics have alike.
     topics = np.vstack([0.9 * population.topics, np.full((1, 10), 0.1)])
     counts = TopicPopulation(population.alpha, topics).sample(4000, 60, seed=3)[0]
     model = TopicSearch(10, alpha0=1.0, min_df=0.0, max_df=1.0, max_count=None).fit(counts)
-    with pytest.raises(NumericalError, match="does not tell which topic is meant: it prefers one by"):
+    refusal = r"does not tell which topic is meant: it prefers one by .* or about [\d,]+ documents in all"
+    with pytest.raises(NumericalError, match=refusal):
         model.search([300])
     assert not model.search([300], force=True).informative
 

@@ -274,6 +274,27 @@ def test_variational_bayes_finds_the_dirichlet_parameters():
     assert len(plan_fit(model, corpus)) == 4
 
 
+@pytest.mark.parametrize(("length", "how"), [(12, "vb"), (60, "em")])
+def test_short_documents_are_polished_by_variational_bayes(length, how):
+    _, _, corpus = lda_corpus(n=500, length=length)
+    model, other = (SpectralLDA(5, max_df=1.0, polish=polish).fit_corpus(corpus) for polish in ("auto", how))
+    assert model.diagnostics_["polish"] == how
+    assert_allclose(model.components_, other.components_)
+    assert_allclose(model.alpha_, other.alpha_)
+    made = Counter(timing["name"] for timing in model.timings_)
+    assert made == Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, max_df=1.0), corpus)})
+
+
+def test_the_share_of_words_that_most_documents_have_is_told():
+    counts = np.array([[3, 1, 0, 1], [2, 0, 1, 0], [1, 1, 0, 0], [4, 0, 1, 0], [2, 0, 0, 1]] * 20)
+    model = SpectralLDA(2, alpha0=1.0, start="tensor", max_df=0.4, min_df=0.0).fit(counts)
+    assert model.diagnostics_["common_words"] == pytest.approx(12 / 18)
+    # In so few words the moments carry one topic.
+    assert model.diagnostics_["polish"] == "vb"
+    assert_allclose(model.components_.sum(axis=1), 1.0, rtol=1e-6)
+    assert model.alpha_ == pytest.approx([1.0])
+
+
 def test_a_step_of_polish_goes_further_unless_the_one_before_overshot():
     _, _, corpus = lda_corpus(n=300, d=50, k=3)
     rng = np.random.default_rng(1)
