@@ -91,8 +91,8 @@ class Run:
     def carried_out(self, workers: int | None, scheduler: str | None) -> Iterator[None]:
         """Hold the run while it is carried out; a context manager.
 
-        What is cut short tells the command that goes on, with the options that say where tasks run. A run that
-        would meet the same error again is removed, and so is a temporary one that is done.
+        What is cut short tells the command that goes on, with the options that say where tasks run. A run without
+        any pass that is refused is removed, and so is a temporary one that is done.
         """
         with self.lock():
             try:
@@ -103,8 +103,8 @@ class Run:
                 error.add_note(" ".join(["distmom resume", shlex.quote(str(self.path)), *where]))
                 raise
             except (UsageError, InputError):
-                # The same would happen again: there is nothing to resume.
-                if self.temporary or not _has_passes(self.path):
+                # Passes that were made may serve with other options.
+                if not _has_passes(self.path):
                     shutil.rmtree(self.path, ignore_errors=True)
                 raise
         if self.temporary:

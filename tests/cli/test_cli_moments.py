@@ -183,6 +183,21 @@ def test_a_run_of_moments_is_not_mixed_with_another(small, run, interrupted, tmp
     assert "holds another run, which differs in random_state;" in err
 
 
+def test_passes_outlast_a_refusal(small, run, interrupted, tmp_path):
+    target, tiny = tmp_path / "m", ("--memory-limit", "1MiB")
+    command = ("moments", small / "corpus", target, *OPTIONS, *LOCAL)
+    # A run without any pass leaves nothing.
+    assert run(*command, *tiny)[0] == 2
+    assert list(tmp_path.iterdir()) == []
+    interrupted(*command)
+    committed = sorted((tmp_path / "m.run" / "passes").iterdir())
+    assert run("resume", f"{target}.run", *tiny, *LOCAL)[0] == 2
+    assert sorted((tmp_path / "m.run" / "passes").iterdir()) == committed
+    code, _, err = run("resume", f"{target}.run", *LOCAL)
+    assert code == 0
+    assert all(resumed for _, resumed in passes(err))
+
+
 def test_moments_in_a_basis_that_is_gone_or_changed_do_not_go_on(small, run, interrupted, tmp_path):
     basis, options = tmp_path / "basis", (*OPTIONS, *LOCAL, "--quiet")
     assert run("moments", small / "corpus", basis, *options)[0] == 0

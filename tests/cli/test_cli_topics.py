@@ -167,6 +167,27 @@ def test_what_a_model_does_not_have_is_refused_by_name(place, run, tmp_path):
     assert not (tmp_path / "m.run").exists()
 
 
+def test_words_that_most_documents_have_are_told_of_and_get_a_topic(run, tmp_path):
+    common = " the the the the of of of and and in\n"
+    (tmp_path / "train.tsv").write_text("".join(line.rstrip() + common for line in texts(300, 2)))
+    assert run("ingest", tmp_path / "train.tsv", tmp_path / "corpus", *LOCAL)[0] == 0
+    fit = ("fit", tmp_path / "corpus", tmp_path / "m", "-k", 4, "--model", "lda", "--max-df", 0.9)
+    code, _, err = run(*fit, "--workers", 0)
+    assert code == 0
+    assert "more than 90% of the documents make up 29% of the text" in err
+    assert "--background gives them one of their own" in err
+    fit = (*fit, "--background", "--max-count", 0, "--overwrite")
+    code, _, err = run(*fit, "--workers", 0)
+    assert code == 0
+    assert "of their own" not in err
+    model = load_model(tmp_path / "m")
+    assert model.background
+    assert model.max_count is None
+    found = {frozenset(word for word, _ in topic["words"][:4]) for topic in model.topics(4)}
+    assert frozenset(["the", "of", "and", "in"]) in found
+    assert not any(words & {"the", "of", "and", "in"} for words in found if "the" not in words)
+
+
 def test_moments_are_kept_added_and_fitted(place, run, tmp_path):
     lines = (place / "train.tsv").read_text().splitlines(keepends=True)
     for name, part in (("old", lines[:400]), ("new", lines[400:]), ("gone", lines[:50])):

@@ -161,6 +161,16 @@ def test_how_many_documents_would_tell_is_told_by_few_of_them():
     assert 0.5 < np.median(np.divide(*needed)) < 2.0
 
 
+def test_the_first_words_of_topics_are_found():
+    population, counts, _ = sampled(n=20_000)
+    model = TopicSearch(10, alpha0=1.0, min_df=0.0, max_df=1.0, max_count=None).fit(counts)
+    overlaps = []
+    for topic, word in enumerate(label_words(population.topics)):
+        found = np.argsort(-model.search([word]).topic)[:20]
+        overlaps.append(len(np.intersect1d(found, np.argsort(-population.topics[:, topic])[:20])) / 20)
+    assert np.mean(overlaps) >= 0.9
+
+
 def test_words_that_tell_nothing_are_refused():
     population, _, _ = sampled()
     # A word that all topics have alike.
