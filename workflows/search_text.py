@@ -46,7 +46,6 @@ from distmom.models import AnchorTopics, TopicSearch
 N_TOP, MIN_DF = 20, 2
 #: shares of the documents that a label is in, at least and at most
 LABEL_DF = (0.05, 0.5)
-SYSTEMS = ("whitening", "nmf", "ss-nmf")
 
 
 class WeightedCorpus(MemoryCorpus):
@@ -69,7 +68,8 @@ def choose_labels(data: Data, k: int, seed: int) -> list[int]:
     relevance = 0.6 * np.log(model.components_) + 0.4 * np.log(model.components_ / model.unigram_)
     share = frequency / data.train.shape[0]
     relevance[:, (share < LABEL_DF[0]) | (share > LABEL_DF[1])] = -np.inf
-    return list(dict.fromkeys(int(word) for word in relevance.argmax(axis=1)))
+    told = relevance[np.isfinite(relevance.max(axis=1))]
+    return list(dict.fromkeys(int(word) for word in told.argmax(axis=1)))
 
 
 def search_labels(data: Data, k: int, seed: int, labels: list[int]) -> tuple[list[np.ndarray | None], int]:
@@ -173,7 +173,7 @@ def _first_words(topic: np.ndarray | None, words: list[str]) -> list[str]:
 def averages(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return means over seeds."""
     means = []
-    for system in SYSTEMS:
+    for system in FINDERS:
         same = [row for row in rows if row["system"] == system]
         shown: dict[str, Any] = {name: same[0][name] for name in ("system", "k", "n_train")}
         shown["NPMI"] = mean(mean(row["NPMI"]) for row in same)

@@ -52,20 +52,6 @@ def paths(folder, *names):
     return [str(folder / name) for name in names]
 
 
-@pytest.fixture
-def run(capsys):
-    """Run a command in this process: exit code, stdout, stderr."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        code = main([str(a) for a in arguments])
-        done = capsys.readouterr()
-        assert "Traceback" not in done.err
-        return code, done.out, done.err
-
-    return call
-
-
 def test_from_text_to_report(tmp_path, run, place):
     local = ("--workers", "0")
     source = place / "train.tsv"

@@ -58,20 +58,6 @@ def small(tmp_path_factory):
 
 
 @pytest.fixture
-def run(capsys):
-    """Run a command in this process: exit code, stdout, stderr."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        code = main([str(a) for a in arguments])
-        done = capsys.readouterr()
-        assert "Traceback" not in done.err
-        return code, done.out, done.err
-
-    return call
-
-
-@pytest.fixture
 def interrupted(run, monkeypatch):
     """Run a command that is interrupted when all passes are committed; its last line."""
 

@@ -4,22 +4,6 @@ import json
 
 import pytest
 
-from distmom.cli.main import main
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command in this process: exit code, stdout, stderr."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        code = main([str(a) for a in arguments])
-        done = capsys.readouterr()
-        return code, done.out, done.err
-
-    return call
-
-
 LOCAL = ("--workers", "0", "--quiet")
 
 

@@ -42,20 +42,6 @@ def url(bucket, place, run):
     return url
 
 
-@pytest.fixture
-def run(capsys):
-    """Run a command in this process: exit code, stdout, stderr."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        code = main([str(a) for a in arguments])
-        done = capsys.readouterr()
-        assert "Traceback" not in done.err
-        return code, done.out, done.err
-
-    return call
-
-
 def scores(model, corpus):
     block = open_corpus(corpus).read_shard(0)
     return MultiLabelMoM.load(model).decision_function(block.words[:300]).tobytes()

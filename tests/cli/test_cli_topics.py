@@ -40,20 +40,6 @@ def place(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def run(capsys):
-    """Run a command in this process: exit code, stdout, stderr."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        code = main([str(a) for a in arguments])
-        done = capsys.readouterr()
-        assert "Traceback" not in done.err
-        return code, done.out, done.err
-
-    return call
-
-
 @pytest.mark.parametrize("kind", ["lda", "single-topic", "anchors"])
 def test_themes_are_found_and_told(place, run, tmp_path, kind):
     code, out, _ = run("topics", place / kind, "--top", 5, "--json")
