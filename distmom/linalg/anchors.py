@@ -58,17 +58,29 @@ def select_anchors(rows: np.ndarray, n_anchors: int, candidates: np.ndarray) -> 
         chosen.append(best)
         direction = rest[best] / np.sqrt(lengths[best])
         rest -= np.outer(rest @ direction, direction)
-    for i in range(n_anchors):
-        # Farthest from the span of all the others.
-        others = [c for j, c in enumerate(chosen) if j != i]
-        if not others:
-            continue
-        shifted = points - points[others[0]]
-        if len(others) > 1:
-            basis = np.linalg.qr(shifted[others[1:]].T)[0]
-            shifted = shifted - (shifted @ basis) @ basis.T
-        chosen[i] = int(np.argmax((shifted**2).sum(axis=1)))
+    if n_anchors > 1:
+        distances = _squared_distances(points, chosen)
+        for i in range(n_anchors):
+            best = int(np.argmax(distances[:, i]))
+            if best != chosen[i]:
+                chosen[i] = best
+                distances = _squared_distances(points, chosen)
     return np.asarray(candidates[chosen])
+
+
+def _squared_distances(points: np.ndarray, chosen: list[int]) -> np.ndarray:
+    """Return how far points are, squared, from the span of all chosen ones but each, (n, k) for k chosen."""
+    shifted = points - points[chosen[0]]
+    basis, triangle = np.linalg.qr(shifted[chosen[1:]].T)
+    inside = shifted @ basis
+    outside = np.maximum((shifted**2).sum(axis=1) - (inside**2).sum(axis=1), 0.0)
+    # The weight of a chosen point in the mixture that a point inside is falls to zero on the span of the others;
+    # how steeply tells the distance.
+    slopes = np.linalg.inv(triangle)
+    slopes = np.vstack([-slopes.sum(axis=0), slopes])
+    weights = inside @ slopes.T
+    weights[:, 0] += 1.0
+    return np.asarray(outside[:, None] + weights**2 / (slopes**2).sum(axis=1))
 
 
 def simplex_weights(

@@ -230,11 +230,13 @@ def find_components(
     slices: WordSlicesPass | None,
 ) -> Core:
     """Whiten the second moment of some committed passes and decompose the third, whole or by slices."""
-    load, noise = partial(load_moments, directories, settings.kind, basis.matrix), basis.noise
     if slices is None:
-        whole: Core = _decomposed(engine, settings, decompose_moments, load, settings, noise)
-        return whole
-    moments, white = _decomposed(engine, settings, whiten_moments, load, settings, noise)
+        found = find_each(engine, (settings,), basis, directories)[0]
+        if isinstance(found, NumericalError):
+            raise found
+        return found
+    load = partial(load_moments, directories, settings.kind, basis.matrix)
+    moments, white = _decomposed(engine, settings, whiten_moments, load, settings, basis.noise)
     directions = slice_directions(white.W.shape[1], settings.seed)
     k, m = directions.shape
     stored, across = engine.put(white.W), engine.put(directions)
@@ -244,6 +246,17 @@ def find_components(
         engine, settings, decompose_contracted, contracted, moments, white, directions, settings.alpha0
     )
     return core
+
+
+def find_each(
+    engine: Engine, settings: tuple[CoreSettings, ...], basis: Basis, directories: tuple[str, ...]
+) -> list[Core | NumericalError]:
+    """Decompose the moments of some committed passes, loaded once, with each of some settings of one kind."""
+    load = partial(load_moments, directories, settings[0].kind, basis.matrix)
+    found: list[Core | NumericalError] = _decomposed(
+        engine, settings[0], decompose_each, load, settings, basis.noise
+    )
+    return found
 
 
 def _decomposed(
@@ -273,6 +286,19 @@ def _added(directories: tuple[str, ...]) -> Sums:
     """Return the sums of some committed passes together, mapped where there is only one."""
     parts = (load_sums(directory)[0] for directory in directories)
     return next(parts) if len(directories) == 1 else merge(parts)
+
+
+def decompose_each(
+    moments: WordMoments, settings: tuple[CoreSettings, ...], noise: float
+) -> list[Core | NumericalError]:
+    """Decompose moments with each of some settings; where they do not carry it, return the error in its place."""
+    found: list[Core | NumericalError] = []
+    for each in settings:
+        try:
+            found.append(decompose_moments(moments, each, noise))
+        except NumericalError as error:
+            found.append(error)
+    return found
 
 
 def decompose_moments(moments: WordMoments, settings: CoreSettings, noise: float) -> Core:

@@ -21,10 +21,10 @@ from distmom.engine import Engine, Selection, StoredColumns, Sums
 from distmom.engine.directory import load_sums
 from distmom.engine.state import SLAB_ROWS, release_maps
 from distmom.engine.tall import read_rows
-from distmom.errors import UsageError
+from distmom.errors import NumericalError, UsageError
 from distmom.linalg.anchors import select_anchors, simplex_weights
 from distmom.models.base import check_bounds, check_choices
-from distmom.models.core import CoreSettings, Words, basis_passes, find_components, fit_basis
+from distmom.models.core import Core, CoreSettings, Words, basis_passes, find_each, fit_basis
 from distmom.models.range_finder import Basis
 from distmom.moments.dirichlet import proportions, proportions_of_mean, shifts, topic_factor
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
@@ -196,15 +196,27 @@ def fit_moments(
     return CommittedMoments(settings, words, basis, engine.run(replace(pass_, mean=True)).directory)
 
 
-def tensor_start(engine: Engine, moments: CommittedMoments, numbers: np.ndarray, alpha0: float) -> Start:
-    """Decompose the third moment at some alpha0 (tensor paper, theorem 3.5).
+def tensor_starts(
+    engine: Engine, moments: CommittedMoments, numbers: np.ndarray, alpha0s: Sequence[float]
+) -> list[Start | NumericalError]:
+    """Decompose the third moment at each of some alpha0 (tensor paper, theorem 3.5).
 
     With infinite alpha0 moments are central, and what is found are independent factors, of which documents have
     amounts in place of shares (ECA paper, algorithm 1): canonical columns, a topic times the standard deviation of
-    its amount, with the skewness of the amount as eigenvalue.
+    its amount, with the skewness of the amount as eigenvalue. Where the moments do not carry any topic, the error
+    that says so is in the place of the start.
     """
-    settings = replace(moments.settings, alpha0=alpha0)
-    core = find_components(engine, settings, moments.basis, (moments.directory,), None)
+    settings = tuple(replace(moments.settings, alpha0=alpha0) for alpha0 in alpha0s)
+    cores = find_each(engine, settings, moments.basis, (moments.directory,)) if settings else []
+    return [
+        core if isinstance(core, NumericalError) else _tensor_start(engine, moments, numbers, alpha0, core)
+        for alpha0, core in zip(alpha0s, cores, strict=True)
+    ]
+
+
+def _tensor_start(
+    engine: Engine, moments: CommittedMoments, numbers: np.ndarray, alpha0: float, core: Core
+) -> Start:
     independent = math.isinf(alpha0)
     sizes = np.ones_like(core.eigenvalues) if independent else topic_factor(alpha0) * core.eigenvalues
     unwhiten = core.B @ (core.V * sizes)

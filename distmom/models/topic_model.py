@@ -39,7 +39,7 @@ from distmom.models.starts import (
     check_topics,
     fit_moments,
     moment_words,
-    tensor_start,
+    tensor_starts,
     topic_settings,
 )
 from distmom.models.tall import to_columns
@@ -328,18 +328,17 @@ class TopicModel(FittedTopics):
     def _starts(
         self, engine: Engine, moments: CommittedMoments, numbers: np.ndarray, trials: list[float | None]
     ) -> list[Start]:
-        found: list[Start] = []
-        errors: list[NumericalError] = []
-        for alpha0 in trials:
+        outcomes = tensor_starts(
+            engine, moments, numbers, [alpha0 for alpha0 in trials if alpha0 is not None]
+        )
+        if None in trials:
             try:
-                if alpha0 is None:
-                    found.append(anchor_start(engine, moments, numbers, self.vocabulary_, ANCHOR_DF))
-                else:
-                    found.append(tensor_start(engine, moments, numbers, alpha0))
+                outcomes.append(anchor_start(engine, moments, numbers, self.vocabulary_, ANCHOR_DF))
             except NumericalError as error:
-                errors.append(error)
+                outcomes.append(error)
+        found = [outcome for outcome in outcomes if isinstance(outcome, Start)]
         if not found:
-            raise errors[0]
+            raise next(outcome for outcome in outcomes if isinstance(outcome, NumericalError))
         for start in found:
             if len(start.proportions) < moments.settings.n_states:
                 logger.warning(

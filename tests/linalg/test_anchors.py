@@ -4,7 +4,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import minimize
 
 from distmom.errors import NumericalError
-from distmom.linalg.anchors import _project_rows, select_anchors, simplex_weights
+from distmom.linalg.anchors import _project_rows, _squared_distances, select_anchors, simplex_weights
 
 
 def mixtures(n=60, k=5, r=9, seed=0):
@@ -43,6 +43,20 @@ def test_a_second_look_mends_a_first_choice():
         return abs(np.linalg.det(np.stack([b - a, c - a]))) / 2
 
     assert area(anchors) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("k", [2, 3, 6])
+def test_distances_are_those_from_the_span_of_the_other_chosen_points(k):
+    rng = np.random.default_rng(k)
+    points = rng.standard_normal((30, 9)) + 5.0
+    chosen = list(rng.permutation(30)[:k])
+    found = _squared_distances(points, chosen)
+    for i in range(k):
+        first, *others = (points[c] for j, c in enumerate(chosen) if j != i)
+        span = np.array([other - first for other in others]).reshape(-1, 9)
+        for point, distance in zip(points - first, found[:, i], strict=True):
+            weights = np.linalg.lstsq(span.T, point, rcond=None)[0]
+            assert distance == pytest.approx(((point - weights @ span) ** 2).sum(), rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("outside", [0.0, 0.7])
