@@ -21,8 +21,9 @@ topics L1
     Planted documents only: mean L1 distance, 0 to 2, of the planted topics to those matched with them one to
     one.
 
-DATA is ``uci:`` and a docword file, or ``planted:K,N,D,L``: N documents of K topics over D words, L words a
-document in the mean, a fifth of them held out as well. With ``--misspecified`` topics are correlated (their
+DATA is ``uci:`` and a docword file, ``corpus:`` and a corpus that ``distmom ingest`` has made, or
+``planted:K,N,D,L``: N documents of K topics over D words, L words a document in the mean, a fifth of them held out
+as well. With ``--misspecified`` topics are correlated (their
 shares are logistic normal) and words bursty (a document repeats the words that it has drawn of a topic).
 The system ``random`` makes the same passes of polish as ``distmom`` from random documents in place of moments.
 Systems that are not installed, fail or take too long are named below the table::
@@ -57,16 +58,17 @@ from run_topics import OWN, SYSTEMS, distributions
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array, save_npz, vstack
 from scipy.spatial.distance import cdist
-from topic_documents import Data, bare_name, hold_out, plant, read_uci
+from topic_documents import Data, bare_name, hold_out, plant, read_corpus, read_uci
 from watched import LeftOutError, run_watched
 
-from distmom.corpus import MemoryCorpus
+from distmom.corpus import MemoryCorpus, open_corpus
 from distmom.engine import StoredColumns, open_engine
 from distmom.evaluate.topics import coherence_of_counts, diversity, top_words
 from distmom.models.polish import COMPLETION_SMOOTHING, complete
 from distmom.moments.shares import document_shares
 
-UCI, PLANTED, PURE = "uci:", "planted:", "distmom-pure"
+UCI, CORPUS, PLANTED, PURE = "uci:", "corpus:", "planted:", "distmom-pure"
+SOURCES = f"{UCI}DOCWORD, {CORPUS}DIR or {PLANTED}K,N,D,L"
 #: what keeps the libraries of all systems to one thread
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
@@ -221,8 +223,13 @@ def arguments_parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("data", metavar="DATA", help=f"{UCI}DOCWORD or {PLANTED}K,N,D,L")
-    add("vocabulary", metavar="VOCAB", nargs="?", help="names of the words [vocab.* beside docword.*]")
+    add("data", metavar="DATA", help=SOURCES)
+    add(
+        "vocabulary",
+        metavar="VOCAB",
+        nargs="?",
+        help=f"names of the words ({UCI}) [vocab.* beside docword.*]",
+    )
     add("-k", "--n-components", type=int, nargs="+", metavar="K", help="[20 50, or as many as are planted]")
     add("--systems", nargs="+", choices=SYSTEMS, metavar="SYSTEM", help=f"some of {', '.join(SYSTEMS)} [all]")
     add(
@@ -249,6 +256,9 @@ def load(options: argparse.Namespace, seed: int) -> Data:
     if options.data.startswith(UCI):
         source = Path(options.data.removeprefix(UCI))
         return hold_out(bare_name(source), *read_uci(source, options.vocabulary), **split)
+    if options.data.startswith(CORPUS):
+        corpus = open_corpus(options.data.removeprefix(CORPUS))
+        return hold_out(options.data, *read_corpus(corpus), **split)
     sizes = map(int, options.data.removeprefix(PLANTED).split(","))
     counts, truth, alpha0 = plant(*sizes, seed, options.misspecified)
     name = options.data + (" misspecified" if options.misspecified else "")
@@ -294,8 +304,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = arguments_parser()
     options = parser.parse_args(arguments)
     is_planted = re.fullmatch(PLANTED + r"[1-9]\d*(,[1-9]\d*){3}", options.data) is not None
-    if not is_planted and not options.data.startswith(UCI):
-        parser.error(f"{options.data}: expected {UCI}DOCWORD or {PLANTED}K,N,D,L")
+    if not is_planted and not options.data.startswith((UCI, CORPUS)):
+        parser.error(f"{options.data}: expected {SOURCES}")
     if options.misspecified and not is_planted:
         parser.error(f"--misspecified is for planted documents, not {options.data}")
     if options.seeds < 1:

@@ -65,6 +65,7 @@ def prepare_distmom(task: Task, name: str) -> Fit:
     pure = {"n_polish": 0, "min_df": 0.0, "max_df": 1.0, "max_count": None, "start": "tensor"}
     kind, options = {
         "distmom": (SpectralLDA, {}),
+        "distmom-em": (SpectralLDA, {"polish": "em"}),
         "distmom-vb": (SpectralLDA, {"polish": "vb"}),
         "distmom-tensor": (SpectralLDA, {"start": "tensor", "alpha0": 1.0}),
         "distmom-background": (SpectralLDA, {"background": True}),
@@ -206,6 +207,7 @@ def prepare_nmf(task: Task, name: str) -> Fit:
 
 OWN_MODELS = (
     "distmom",
+    "distmom-em",
     "distmom-vb",
     "distmom-tensor",
     "distmom-background",

@@ -1,4 +1,4 @@
-"""Documents for `benchmark_topics`: read from UCI files, or drawn with known topics."""
+"""Documents for `benchmark_topics`: read from UCI files or a corpus, or drawn with known topics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array, vstack
 
-from distmom.corpus import ingest
+from distmom.corpus import Corpus, ingest
 from distmom.simulate.topics import TopicPopulation
 
 HELD_OUT_SHARE = 0.2
@@ -64,9 +64,13 @@ class Data:
 def read_uci(docword: Path, vocabulary: str | None) -> tuple[csr_array, list[str]]:
     """Read counts and the names of words."""
     with tempfile.TemporaryDirectory(prefix="topics-") as temporary:
-        corpus = ingest(docword, Path(temporary) / "corpus", format="uci", vocabulary=vocabulary)
-        blocks = [corpus.read_shard(i).words for i in range(len(corpus.shards))]
-        return csr_array(vstack(blocks, format="csr")), list(corpus.vocabulary)
+        return read_corpus(ingest(docword, Path(temporary) / "corpus", format="uci", vocabulary=vocabulary))
+
+
+def read_corpus(corpus: Corpus) -> tuple[csr_array, list[str]]:
+    """Read counts and the names of words of a whole corpus."""
+    blocks = [corpus.read_shard(i).words for i in range(len(corpus.shards))]
+    return csr_array(vstack(blocks, format="csr")), list(corpus.vocabulary)
 
 
 def bare_name(docword: Path) -> str:
