@@ -46,6 +46,9 @@ class Topics:
     ----------
     matrix : StoredColumns
         (d, k), columns sum to one.
+    by_fold : StoredColumns
+        The topics that each fold of the documents is read with next, (d, k) each: ``matrix`` where there is one
+        fold, else those that the other folds made.
     shares : ndarray of shape (k,)
         Shares of the topics in the corpus; sum to one.
     alpha : ndarray of shape (k,)
@@ -59,6 +62,7 @@ class Topics:
     """
 
     matrix: StoredColumns
+    by_fold: StoredColumns
     shares: np.ndarray
     alpha: np.ndarray
     smoothing: float = START_SMOOTHING
@@ -71,9 +75,10 @@ class Topics:
         return str(self.matrix.parts[0].load().dtype)
 
 
-def start_topics(matrix: StoredColumns, shares: np.ndarray) -> Topics:
-    """Return the topics of a start with an even prior."""
-    return Topics(matrix, shares, np.full(len(shares), EM_ALPHA / len(shares)))
+def start_topics(matrix: StoredColumns, shares: np.ndarray, n_folds: int = 1) -> Topics:
+    """Return the topics of a start with an even prior, to be polished by so many folds of the documents."""
+    by_fold = StoredColumns(n_folds * matrix.parts)
+    return Topics(matrix, by_fold, shares, np.full(len(shares), EM_ALPHA / len(shares)))
 
 
 def with_background(engine: Engine, matrix: StoredColumns) -> StoredColumns:
@@ -136,14 +141,16 @@ def polish_topics(
             )  # fmt: skip
         else:
             step = PolishPass(
-                engine.corpus.n_words, selection, topics=topics.matrix, n_topics=k, alpha=topics.alpha,
+                engine.corpus.n_words, selection, topics=topics.by_fold, n_topics=k, alpha=topics.alpha,
                 unigram=unigram, smoothing=topics.smoothing, variational=how == "vb",
+                n_folds=len(topics.by_fold.parts),
             )  # fmt: skip
         finish = partial(_next_topics, engine, topics, unigram, how, eta)
         found = engine.run_tall(step, finish, (how, eta, topics.log_likelihoods), topics.rows)
         values = found.values
         topics = Topics(
             found.states["topics"],
+            found.states["by_fold"],
             np.asarray(values["shares"]),
             np.asarray(values["alpha"]),
             0.0,
@@ -162,15 +169,18 @@ def _next_topics(
     engine: Engine, topics: Topics, unigram: StoredArray, how: str, eta: float, tallies: Tallies
 ) -> TallResult:
     """Turn counts into topics, and shares into Dirichlet parameters where the way of polishing fits them."""
-    sums, counts = tallies.sums, tallies.tall["counts"]
-    k = len(topics.alpha)
-    totals = np.asarray(sums["totals"]) + eta * counts.n_rows
-    inputs: list[Partials | StoredColumns | StoredArray] = [counts]
+    sums, k, n_words = tallies.sums, len(topics.alpha), engine.corpus.n_words
+    n_folds = 1 if how == "mixture" else len(topics.by_fold.parts)
+    inputs: list[Partials | StoredColumns | StoredArray] = [
+        tallies.tall[f"counts{fold}"] for fold in range(n_folds)
+    ]
     if how != "mixture":
-        inputs += [topics.matrix, unigram]
+        inputs += [topics.by_fold, unigram]
+    names = ["topics", *(f"fold{fold}" for fold in range(n_folds if n_folds > 1 else 0))]
     stored, _ = engine.map_rows(
-        _distributions, inputs, counts.n_rows, {"topics": (k, topics.dtype)}, totals, eta, topics.smoothing
-    )
+        _distributions, inputs, n_words, dict.fromkeys(names, (k, topics.dtype)), np.asarray(sums["totals"]),
+        eta * n_words, eta, topics.smoothing,
+    )  # fmt: skip
     n = max(float(sums["documents"]), 1.0)
     alpha = topics.alpha
     if how == "vb":
@@ -179,31 +189,42 @@ def _next_topics(
     # The first step mends a start in one go; a step that overshot is followed by a plain one.
     last = topics.log_likelihoods[-1:]
     if how == "em" and last and likelihood >= last[0]:
-        stored = _relaxed(engine, stored["topics"], topics.matrix)
+        before = (topics.matrix, *(StoredColumns((part,)) for part in topics.by_fold.parts))
+        for name, old in zip(names, before, strict=False):
+            stored[name] = _relaxed(engine, stored[name], old)
     shares = np.asarray(sums["shares"]) / max(float(np.sum(sums["shares"])), 1e-300)
     values = {
         "shares": [float(x) for x in shares],
         "alpha": [float(x) for x in alpha],
         "log_likelihood": likelihood,
     }
-    return TallResult({"topics": StoredColumns((stored["topics"],))}, values)
+    by_fold = tuple(stored[name] for name in (names[1:] or names))
+    states = {"topics": StoredColumns((stored["topics"],)), "by_fold": StoredColumns(by_fold)}
+    return TallResult(states, values)
 
 
-def _distributions(rows: slice, counts: np.ndarray, *arguments: Any) -> tuple[Slabs, Slabs]:
-    *before, totals, eta, smoothing = arguments
+def _distributions(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
+    *inputs, totals, of_column, eta, smoothing = arguments
+    counts, before = inputs[: len(totals)], inputs[len(totals) :]
     if before:
-        topics, unigram = before
-        counts = counts * ((1.0 - smoothing) * topics + smoothing * unigram)
-    return {"topics": (counts + eta) / totals}, {}
+        mixed = (1.0 - smoothing) * before[0] + smoothing * before[1]
+        parts = np.split(mixed, len(totals), axis=1)
+        counts = [own * part for own, part in zip(counts, parts, strict=True)]
+    whole, all_totals = sum(counts), totals.sum(axis=0)
+    found = {"topics": (whole + eta) / (all_totals + of_column)}
+    if len(counts) > 1:
+        for fold, (own, total) in enumerate(zip(counts, totals, strict=True)):
+            found[f"fold{fold}"] = (whole - own + eta) / (all_totals - total + of_column)
+    return found, {}
 
 
-def _relaxed(engine: Engine, stepped: StoredArray, matrix: StoredColumns) -> dict[str, StoredArray]:
+def _relaxed(engine: Engine, stepped: StoredArray, matrix: StoredColumns) -> StoredArray:
     """Return topics further along the way from a matrix to those after a step of EM."""
     n_rows, k = stepped.load().shape
     outputs = {"topics": (k, str(stepped.load().dtype))}
     further, sums = engine.map_rows(_further, [stepped, matrix], n_rows, outputs)
     scaled, _ = engine.map_rows(_scaled, [further["topics"]], n_rows, outputs, np.asarray(sums["mass"]))
-    return scaled
+    return scaled["topics"]
 
 
 def _further(rows: slice, stepped: np.ndarray, before: np.ndarray) -> tuple[Slabs, Slabs]:

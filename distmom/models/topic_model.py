@@ -60,6 +60,9 @@ ALPHA_DOCUMENTS = 500
 #: mean positions of a document below which ``polish="auto"`` is variational: shares of largest posterior say more
 #: of few words than they tell
 SHORT_DOCUMENT = 30
+#: folds of the documents in polish, where there are fewer positions than this for every probability of a word in
+#: a topic, and no more such probabilities than that; with two folds each would follow the other one alone
+N_FOLDS, ENOUGH_POSITIONS, MOST_FREE = 4, 4.0, 1 << 24
 #: share of the documents that an anchor word is in at least
 ANCHOR_DF = 0.01
 
@@ -146,6 +149,13 @@ class TopicModel(FittedTopics):
         short = float(corpus.word_frequency.sum()) < SHORT_DOCUMENT * corpus.n_documents
         return "vb" if short else "em"
 
+    def n_folds(self, corpus: Corpus | MemoryCorpus) -> int:
+        """Return into how many folds polish parts the documents, so that none is read with topics it has made."""
+        n_free = self.most_components(corpus) * corpus.n_words
+        is_small = float(corpus.word_frequency.sum()) < ENOUGH_POSITIONS * n_free
+        fits = self.way_of_polish(corpus) != "mixture" and n_free <= MOST_FREE
+        return N_FOLDS if is_small and fits else 1
+
     def finds_alpha(self, corpus: Corpus | MemoryCorpus) -> bool:
         """Whether no further pass is needed for the parameters that documents are read with."""
         how = self.way_of_polish(corpus)
@@ -177,7 +187,8 @@ class TopicModel(FittedTopics):
         starts = self._starts(engine, moments, numbers, trials)
         completion = None
         if held is None:
-            start, topics = starts[0], start_topics(starts[0].topics, starts[0].proportions)
+            start = starts[0]
+            topics = start_topics(start.topics, start.proportions, self.n_folds(corpus))
             left = self.n_polish
         else:
             start, topics, completion = self._choose(engine, starts, held)
@@ -357,7 +368,7 @@ class TopicModel(FittedTopics):
             trial = Selection(TRIAL_DOCUMENTS / n, heldout=True, seed=held.seed, offset=held.fraction)
         tried: list[tuple[Start, Topics, Completion]] = []
         for start in starts:
-            topics = start_topics(start.topics, start.proportions)
+            topics = start_topics(start.topics, start.proportions, self.n_folds(engine.corpus))
             if self.n_polish:
                 topics = polish_topics(engine, topics, how, 1, trial, self.eta)
             tried.append((start, topics, complete(engine, topics.matrix, topics.shares, held)))

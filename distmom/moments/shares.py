@@ -1,9 +1,9 @@
 """Passes that look at documents with given topics.
 
 The shares of a document are found as `distmom.moments.share_kernels` tells, and bring every topic counts of words
-whose sums over documents are the next topics (`PolishPass`). `MixturePass` does the same where a document is
-of one topic. `CompletionPass` tells how well shares found in one half of a document's words predict the other
-half.
+whose sums over documents are the next topics (`PolishPass`), by folds of the documents if none is to be read with
+topics that it has made. `MixturePass` does the same where a document is of one topic. `CompletionPass` tells how
+well shares found in one half of a document's words predict the other half.
 """
 
 from __future__ import annotations
@@ -83,6 +83,14 @@ def document_shares(
     return shares, likelihood
 
 
+def folds_of(words: csr_array, n_folds: int) -> np.ndarray:
+    """Return the fold of every document, (n,) int, by its words alone.
+
+    So it is the same in every pass however the corpus is cut into shards, and equal documents go together.
+    """
+    return row_sums(words.indptr, words.indices).astype(np.int64) % n_folds
+
+
 @dataclass(frozen=True)
 class TopicsPass(Pass):
     """Base of the passes that look at documents with given topics.
@@ -120,29 +128,30 @@ class TopicsPass(Pass):
     def _frequency(self) -> np.ndarray:
         return np.asarray(self.unigram).reshape(-1)
 
-    def _matrix(self) -> np.ndarray:
-        return self.topics.parts[0] if isinstance(self.topics, Columns) else np.asarray(self.topics)
-
-    def _shares(
-        self, words: csr_array, alpha: np.ndarray, start: np.ndarray | None, **how: Any
-    ) -> tuple[np.ndarray, float]:
-        return document_shares(
-            words, self._matrix(), self._frequency(), self.smoothing, alpha, variational=self.variational,
-            start=start, **how,
-        )  # fmt: skip
+    def _matrix(self, part: int = 0) -> np.ndarray:
+        return self.topics.parts[part] if isinstance(self.topics, Columns) else np.asarray(self.topics)
 
 
 @dataclass(frozen=True)
 class PolishPass(TopicsPass):
     """Count words by topic, one step of EM or of variational Bayes.
 
+    Attributes
+    ----------
+    n_folds : int
+        Parts of the documents that are counted apart. Every part is read with topics of its own, the slabs of
+        columns of ``topics``.
+
     Notes
     -----
-    Sums: ``counts`` (n_words, k) tall, to be multiplied by the topics; ``totals`` (k,), their column sums after
-    that; ``shares`` (k,), their sum over documents, and with variational Bayes ``log_shares`` (k,), that of the
-    expected logarithms; ``documents``, ``tokens`` and ``log_likelihood`` (). Rows, but not with variational
-    Bayes, every step of which begins anew: ``shares`` (n, k), which the next step begins with.
+    Sums: ``counts0`` and on, one a fold, (n_words, k) tall, to be multiplied by the fold's topics; ``totals``
+    (n_folds, k), their column sums after that; ``shares`` (k,), their sum over documents, and with variational
+    Bayes ``log_shares`` (k,), that of the expected logarithms; ``documents``, ``tokens`` and ``log_likelihood``
+    (). Rows, but not with variational Bayes, every step of which begins anew: ``shares`` (n, k), which the next
+    step begins with.
     """
+
+    n_folds: int = 1
 
     @property
     def name(self) -> str:
@@ -152,11 +161,16 @@ class PolishPass(TopicsPass):
     def row_bytes(self) -> int:
         return 0 if self.variational else 4 * self.n_topics
 
+    @property
+    def mapped_bytes(self) -> int:
+        return 4 * self.n_words * (self.n_folds * self.n_topics + 1)
+
     def specs(self) -> dict[str, SumSpec]:
         k = self.n_topics
+        counts = SumSpec((self.n_words, k), "float32", tall="words")
         specs = {
-            "counts": SumSpec((self.n_words, k), "float32", tall="words"),
-            "totals": SumSpec((k,)),
+            **{f"counts{fold}": counts for fold in range(self.n_folds)},
+            "totals": SumSpec((self.n_folds, k)),
             "shares": SumSpec((k,)),
             "documents": SumSpec(()),
             "tokens": SumSpec(()),
@@ -166,17 +180,22 @@ class PolishPass(TopicsPass):
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         words, own = block.words, row_weights(block)
-        counts, lengths = sums["counts"], row_sums(words.indptr, words.data.astype(np.float64))
-        shares, likelihood = self._shares(
-            words, self.alpha, rows.get("shares"), n_iter=MAX_ITER, tolerance=TOLERANCE, own=own,
-            totals=sums["totals"], out=counts.single,
-        )  # fmt: skip
-        counts.settle()
+        begin, lengths = rows.get("shares"), row_sums(words.indptr, words.data.astype(np.float64))
+        folds = folds_of(words, self.n_folds)
+        shares = np.empty((words.shape[0], self.n_topics), self._matrix().dtype)
+        for fold in range(self.n_folds):
+            mine, counts = np.flatnonzero(folds == fold), sums[f"counts{fold}"]
+            shares[mine], likelihood = document_shares(
+                words[mine], self._matrix(fold), self._frequency(), self.smoothing, self.alpha,
+                variational=self.variational, start=None if begin is None else begin[mine], n_iter=MAX_ITER,
+                tolerance=TOLERANCE, own=own[mine], totals=sums["totals"][fold], out=counts.single,
+            )  # fmt: skip
+            counts.settle()
+            sums["log_likelihood"] += likelihood
         if self.variational:
             total = self.alpha.sum() + lengths
             gamma = shares.astype(np.float64) * total[:, None]
             sums["log_shares"] += own @ (psi(np.maximum(gamma, 1e-10)) - psi(total)[:, None])
-        sums["log_likelihood"] += likelihood
         sums["shares"] += own @ shares.astype(np.float64)
         sums["documents"] += own.sum()
         sums["tokens"] += own @ lengths
@@ -196,8 +215,8 @@ class MixturePass(Pass):
 
     Notes
     -----
-    Sums: ``counts`` (n_words, k) tall, ``totals`` (k,), their column sums; ``shares`` (k,), the sum of posteriors;
-    ``documents``, ``tokens`` and ``log_likelihood`` ().
+    Sums: ``counts0`` (n_words, k) tall, ``totals`` (1, k), their column sums; ``shares`` (k,), the sum of
+    posteriors; ``documents``, ``tokens`` and ``log_likelihood`` ().
     """
 
     log_topics: Any = None
@@ -224,11 +243,11 @@ class MixturePass(Pass):
         words, own = block.words, row_weights(block)
         posterior, evidence = posteriors(block, self.log_topics, self.log_weights, counts=True)
         posterior *= own[:, None]
-        counts = sums["counts"]
+        counts = sums["counts0"]
         scatter(words.indptr, words.indices, words.data, posterior, counts.single, 0)
         counts.settle()
         lengths = row_sums(words.indptr, words.data)
-        sums["totals"] += lengths @ posterior
+        sums["totals"][0] += lengths @ posterior
         sums["shares"] += posterior.sum(axis=0)
         sums["documents"] += own.sum()
         sums["tokens"] += lengths @ own
@@ -308,7 +327,10 @@ class CompletionPass(TopicsPass):
                 shares = mixture_shares(of_half, topics, self._frequency(), self.smoothing, self.alpha)
             else:
                 # What one sum has led to is near what the next one leads to.
-                shares, _ = self._shares(half, total * proportions, shares)
+                shares, _ = document_shares(
+                    half, topics, self._frequency(), self.smoothing, total * proportions,
+                    variational=self.variational, start=shares,
+                )  # fmt: skip
             sums["log_likelihood"][j] += log_likelihood(
                 words.indptr, words.indices, second * own, topics, self._frequency(), self.smoothing, shares
             )

@@ -23,7 +23,8 @@ from distmom.models import (
     topic_model,
 )
 from distmom.models.planning import plan_fit
-from distmom.models.polish import polish_topics, start_topics
+from distmom.models.polish import complete, polish_topics, start_topics
+from distmom.moments.shares import folds_of
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
 
@@ -308,6 +309,53 @@ def test_a_step_of_polish_goes_further_unless_the_one_before_overshot():
             step = np.asarray(plain.matrix.load().parts[0], np.float64)
             expected = step**power * start.astype(np.float64) ** (1 - power)
             assert_allclose(found.matrix.load().parts[0], expected / expected.sum(axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_folds", [1, 3])
+def test_a_step_of_polish_makes_the_topics_of_a_fold_of_the_others(n_folds):
+    _, _, corpus = lda_corpus(n=300, d=50, k=3)
+    start = np.random.default_rng(1).dirichlet(np.ones(50), 3).T.astype(np.float32)
+    words = corpus.read_shard(0).words
+    folds = folds_of(words, n_folds)
+    with open_engine(corpus) as engine:
+        begin = start_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3), n_folds)
+        begin = replace(begin, smoothing=0.0)
+        found = polish_topics(engine, begin, "em", 1)
+        whole = found.matrix.load().parts[0]
+        by_fold = found.by_fold.load().parts
+    assert len(by_fold) == n_folds
+    for fold in range(n_folds):
+        others = words[folds != fold] if n_folds > 1 else words
+        with open_engine(MemoryCorpus(others)) as engine:
+            begin = replace(
+                start_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3)), smoothing=0.0
+            )
+            alone = polish_topics(engine, begin, "em", 1).matrix.load().parts[0]
+        assert_allclose(by_fold[fold], alone, rtol=1e-5)
+    with open_engine(corpus) as engine:
+        begin = replace(start_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3)), smoothing=0.0)
+        assert_allclose(whole, polish_topics(engine, begin, "em", 1).matrix.load().parts[0], rtol=1e-5)
+
+
+def test_folds_are_for_corpora_with_few_positions_for_every_number(monkeypatch):
+    population, _, corpus = lda_corpus(n=400, d=1000, k=20)
+    others, _ = population.sample(400, 60, seed=9)
+    model = SpectralLDA(20, max_df=1.0, n_polish=6)
+    assert model.n_folds(corpus) == 4
+    assert SingleTopic(20).n_folds(corpus) == 1
+    perplexities = []
+    for enough in (0.0, 4.0):
+        monkeypatch.setattr(topic_model, "ENOUGH_POSITIONS", enough)
+        fitted = clone(model).fit_corpus(corpus)
+        made = Counter(timing["name"] for timing in fitted.timings_)
+        assert made == Counter({p.name: p.n_scans for p in plan_fit(model, corpus)})
+        with open_engine(MemoryCorpus(others)) as engine:
+            topics = StoredColumns((engine.put(np.ascontiguousarray(fitted.components_.T)),))
+            perplexities.append(complete(engine, topics, fitted.weights_).perplexity)
+    # What a document says of rare words does not come back to it.
+    assert perplexities[1] < 0.995 * perplexities[0]
+    monkeypatch.setattr(topic_model, "MOST_FREE", 20 * corpus.n_words - 1)
+    assert model.n_folds(corpus) == 1
 
 
 def test_a_mixture_is_polished_as_one():

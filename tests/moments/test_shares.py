@@ -1,16 +1,18 @@
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 from scipy.special import psi
 
 from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import open_engine
+from distmom.engine.state import Columns
 from distmom.engine.tall import TallSum
 from distmom.moments.share_kernels import find_shares, half_counts, log_likelihood
-from distmom.moments.shares import CompletionPass, MixturePass, PolishPass, mixture_shares
+from distmom.moments.shares import CompletionPass, MixturePass, PolishPass, folds_of, mixture_shares
 
 
 @pytest.fixture
@@ -124,13 +126,46 @@ def test_weights_of_documents_count_as_repetition(documents):
         Block(twice, csr_array((62, 0), dtype=np.uint8), 0),
     ):
         sums = pass_.zero()
-        sums["counts"] = TallSum.zero(25, 4)
+        sums["counts0"] = TallSum.zero(25, 4)
         rows = pass_.add(sums, block, {})
         assert rows["shares"].shape == (block.n_documents, 4)
-        found.append({**sums, "counts": sums["counts"].dense()})
+        found.append({**sums, "counts0": sums["counts0"].dense()})
     assert found[0].keys() == found[1].keys()
     for name in found[0]:
         assert_allclose(found[0][name], found[1][name], rtol=1e-9)
+
+
+@pytest.mark.parametrize("variational", [False, True])
+def test_folds_are_counted_apart_and_read_with_topics_of_their_own(documents, variational):
+    X, topics, unigram = documents
+    others = np.ascontiguousarray(topics[:, ::-1])
+    options = {
+        "n_topics": 4, "alpha": np.full(4, 0.5), "unigram": unigram, "smoothing": 0.1, "variational": variational
+    }  # fmt: skip
+    folds = folds_of(X, 2)
+    assert_array_equal(folds, [X.indices[i:j].sum() % 2 for i, j in pairwise(X.indptr)])
+    assert 5 < folds.sum() < 26
+
+    def run(pass_, words):
+        sums = pass_.zero()
+        names = [f"counts{fold}" for fold in range(pass_.n_folds)]
+        sums |= {name: TallSum.zero(25, 4) for name in names}
+        rows = pass_.add(sums, Block(words, csr_array((words.shape[0], 0), dtype=np.uint8), 0), {})
+        return {**sums, **{name: sums[name].dense() for name in names}}, rows
+
+    together, rows = run(PolishPass(25, topics=Columns((topics, others)), n_folds=2, **options), X)
+    alone = [
+        run(PolishPass(25, topics=own, **options), X[folds == fold])
+        for fold, own in enumerate((topics, others))
+    ]
+    for fold, (sums, _) in enumerate(alone):
+        assert_allclose(together[f"counts{fold}"], sums["counts0"], rtol=1e-6)
+        assert_allclose(together["totals"][fold], sums["totals"][0], rtol=1e-9)
+    for name in ("shares", "tokens", "documents", "log_likelihood"):
+        assert_allclose(together[name], alone[0][0][name] + alone[1][0][name], rtol=1e-9)
+    if not variational:
+        for fold, (_, own) in enumerate(alone):
+            assert_allclose(rows["shares"][folds == fold], own["shares"])
 
 
 def test_polish_goes_on_from_its_rows(documents):
@@ -140,7 +175,7 @@ def test_polish_goes_on_from_its_rows(documents):
 
     def run(rows):
         sums = pass_.zero()
-        sums["counts"] = TallSum.zero(25, 4)
+        sums["counts0"] = TallSum.zero(25, 4)
         return pass_.add(sums, block, rows)["shares"], float(sums["log_likelihood"])
 
     cold, before = run({})
@@ -149,7 +184,7 @@ def test_polish_goes_on_from_its_rows(documents):
     assert np.abs(warm - cold).max() < 0.05
     variational = replace(pass_, variational=True)
     sums = variational.zero()
-    sums["counts"] = TallSum.zero(25, 4)
+    sums["counts0"] = TallSum.zero(25, 4)
     assert variational.add(sums, block, {}) is None
 
 
@@ -158,14 +193,14 @@ def test_a_mixture_step_is_plain_em(documents):
     logs, weights = np.log(0.99 * topics + 0.01 / 25), np.array([0.4, 0.3, 0.2, 0.1])
     pass_ = MixturePass(25, log_topics=logs, n_topics=4, log_weights=np.log(weights))
     sums = pass_.zero()
-    sums["counts"] = TallSum.zero(25, 4)
+    sums["counts0"] = TallSum.zero(25, 4)
     pass_.add(sums, Block(X, csr_array((31, 0), dtype=np.uint8), 0), {})
     dense = X.toarray()
     joint = dense @ logs + np.log(weights)
     evidence = np.logaddexp.reduce(joint, axis=1)
     posterior = np.exp(joint - evidence[:, None])
-    assert_allclose(sums["counts"].dense(), dense.T @ posterior, rtol=1e-5)
-    assert_allclose(sums["totals"], (dense.T @ posterior).sum(axis=0), rtol=1e-5)
+    assert_allclose(sums["counts0"].dense(), dense.T @ posterior, rtol=1e-5)
+    assert_allclose(sums["totals"][0], (dense.T @ posterior).sum(axis=0), rtol=1e-5)
     assert_allclose(sums["shares"], posterior.sum(axis=0), rtol=1e-5)
     assert sums["log_likelihood"] == pytest.approx(evidence.sum(), rel=1e-6)
 
