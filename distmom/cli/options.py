@@ -172,8 +172,9 @@ def model_options(command: F) -> F:
             "--n-polish", type=click.IntRange(min=0), help="Passes of polish. (topic models) [default: 4]"
         ),
         click.option(
-            "--polish", type=click.Choice(["auto", "em", "vb"]),
-            help="By EM, or by variational Bayes, which auto takes for documents of less than 30 words in the mean. "
+            "--polish", type=click.Choice(["auto", "em", "vb", "cvb"]),
+            help="By EM, by variational Bayes, or by the same collapsed, which auto takes for documents of less than "
+            "30 words in the mean. "
             "(lda, anchors, eca) [default: auto]",
         ),
         click.option(

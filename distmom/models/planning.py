@@ -171,7 +171,7 @@ def _topic_passes(model: TopicModel, corpus: Corpus | MemoryCorpus, plan: Plan) 
         halved, second, _ = _core_passes(rank_settings(settings, n_moment), n_moment, plan, numbers)
         scans += [*halved, (2, second)]
     how = model.way_of_polish(corpus)
-    step: Pass = PolishPass(d, n_topics=k, variational=how == "vb", n_folds=model.n_folds(corpus))
+    step: Pass = PolishPass(d, n_topics=k, how=how, n_folds=model.n_folds(corpus))
     if how == "mixture":
         step = MixturePass(d, n_topics=k)
     chooses = n_trials > 1

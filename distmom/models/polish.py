@@ -22,9 +22,9 @@ from distmom.engine.state import StoredRows
 from distmom.models.tall import Slabs
 from distmom.moments.shares import CompletionPass, MixturePass, PolishPass
 
-POLISHES = ("em", "vb", "mixture")
-#: sum of the Dirichlet parameters of EM, which leaves it fixed
-EM_ALPHA = 1.0
+POLISHES = ("em", "vb", "cvb", "mixture")
+#: sum of the Dirichlet parameters where polish leaves it fixed, and the least share of a topic in it
+EM_ALPHA, LEAST_SHARE = 1.0, 1e-4
 #: added to the count of every word in every topic
 ETA = 0.05
 #: share of the unigram distribution in the topics of a start, whose words the moments did not all see
@@ -114,13 +114,13 @@ def polish_topics(
     selection: Selection | None = None,
     eta: float = ETA,
 ) -> Topics:
-    """Make some passes of EM ("em"), variational Bayes ("vb") or EM for a mixture ("mixture").
+    """Make some passes of EM, variational Bayes ("vb"), the same collapsed ("cvb"), or EM for a mixture.
 
     Parameters
     ----------
     engine : Engine
     topics : Topics
-    how : {"em", "vb", "mixture"}
+    how : {"em", "vb", "cvb", "mixture"}
     n_passes : int
     selection : Selection, optional
     eta : float
@@ -142,8 +142,7 @@ def polish_topics(
         else:
             step = PolishPass(
                 engine.corpus.n_words, selection, topics=topics.by_fold, n_topics=k, alpha=topics.alpha,
-                unigram=unigram, smoothing=topics.smoothing, variational=how == "vb",
-                n_folds=len(topics.by_fold.parts),
+                unigram=unigram, smoothing=topics.smoothing, how=how, n_folds=len(topics.by_fold.parts),
             )  # fmt: skip
         finish = partial(_next_topics, engine, topics, unigram, how, eta)
         found = engine.run_tall(step, finish, (how, eta, topics.log_likelihoods), topics.rows)
@@ -183,8 +182,13 @@ def _next_topics(
     )  # fmt: skip
     n = max(float(sums["documents"]), 1.0)
     alpha = topics.alpha
+    shares = np.asarray(sums["shares"]) / max(float(np.sum(sums["shares"])), 1e-300)
     if how == "vb":
         alpha = fit_alpha(alpha, np.asarray(sums["log_shares"]) / n)
+    elif how == "cvb":
+        # What positions are expected to say is spread over more topics than the positions are: a fit would have
+        # no end. The topics differ, though.
+        alpha = EM_ALPHA * np.maximum(shares, LEAST_SHARE)
     likelihood = float(sums["log_likelihood"]) / max(float(sums["tokens"]), 1.0)
     # The first step mends a start in one go; a step that overshot is followed by a plain one.
     last = topics.log_likelihoods[-1:]
@@ -192,7 +196,6 @@ def _next_topics(
         before = (topics.matrix, *(StoredColumns((part,)) for part in topics.by_fold.parts))
         for name, old in zip(names, before, strict=False):
             stored[name] = _relaxed(engine, stored[name], old)
-    shares = np.asarray(sums["shares"]) / max(float(np.sum(sums["shares"])), 1e-300)
     values = {
         "shares": [float(x) for x in shares],
         "alpha": [float(x) for x in alpha],

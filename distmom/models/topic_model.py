@@ -57,8 +57,8 @@ HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 5_000, 0.1
 TRIAL_DOCUMENTS = 50_000
 #: documents that tell the sum of the Dirichlet parameters where nothing is chosen
 ALPHA_DOCUMENTS = 500
-#: mean positions of a document below which ``polish="auto"`` is variational: shares of largest posterior say more
-#: of few words than they tell
+#: mean positions of a document below which ``polish="auto"`` is collapsed: shares of largest posterior say more of
+#: few words than they tell, and so does each of these words of itself
 SHORT_DOCUMENT = 30
 #: folds of the documents in polish, where there are fewer positions than this for every probability of a word in
 #: a topic, and no more such probabilities than that; with two folds each would follow the other one alone
@@ -147,7 +147,7 @@ class TopicModel(FittedTopics):
         if self.polish != "auto":
             return self.polish
         short = float(corpus.word_frequency.sum()) < SHORT_DOCUMENT * corpus.n_documents
-        return "vb" if short else "em"
+        return "cvb" if short else "em"
 
     def n_folds(self, corpus: Corpus | MemoryCorpus) -> int:
         """Return into how many folds polish parts the documents, so that none is read with topics it has made."""

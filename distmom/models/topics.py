@@ -25,9 +25,9 @@ class SpectralLDA(TopicModel):
         Decompose the third moment, take anchor words of the second, or try both as with ``alpha0="auto"``.
     n_polish : int
         Passes of polish; 0 leaves the topics as the moments have them, zero at words they do not see.
-    polish : {"auto", "em", "vb"}
-        EM for shares of largest posterior, or variational Bayes; ``auto`` takes the latter where documents have
-        fewer than 30 words in the mean.
+    polish : {"auto", "em", "vb", "cvb"}
+        EM for shares of largest posterior, variational Bayes, or the same collapsed (CVB0); ``auto`` takes the
+        last where documents have fewer than 30 words in the mean, else the first.
     min_df, max_df : float
         Shares of the documents that a word is in, for the moments to see it. Polish sees all words.
     max_count : int or None

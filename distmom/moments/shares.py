@@ -28,6 +28,7 @@ from distmom.moments.share_kernels import (
     LEAST,
     MAX_ITER,
     TOLERANCE,
+    find_collapsed,
     find_shares,
     half_counts,
     log_likelihood,
@@ -43,6 +44,7 @@ def document_shares(
     alpha: np.ndarray,
     *,
     variational: bool,
+    collapsed: bool = False,
     start: np.ndarray | None = None,
     n_iter: int = FULL_ITER,
     tolerance: float = FULL_TOLERANCE,
@@ -58,6 +60,8 @@ def document_shares(
         Counts.
     topics, unigram, smoothing, alpha, variational, n_iter, tolerance
         As in `distmom.moments.share_kernels.find_shares`.
+    collapsed : bool
+        By `distmom.moments.share_kernels.find_collapsed`.
     start : ndarray of shape (n, k), optional
         What iteration begins with; even shares when absent.
     own : ndarray of shape (n,), optional
@@ -75,12 +79,14 @@ def document_shares(
     """
     n, k = words.shape[0], topics.shape[1]
     shares = np.full((n, k), 1.0 / max(1, k), topics.dtype) if start is None else start.copy()
-    likelihood = find_shares(
-        words.indptr, words.indices, words.data.astype(np.float64), topics, unigram, smoothing, alpha,
-        variational, n_iter, tolerance, np.ones(n) if own is None else own, shares,
-        np.zeros(k) if totals is None else totals, np.zeros((0, k), topics.dtype) if out is None else out,
+    given = (words.indptr, words.indices, words.data.astype(np.float64), topics, unigram, smoothing, alpha)
+    added = (
+        np.ones(n) if own is None else own, shares, np.zeros(k) if totals is None else totals,
+        np.zeros((0, k), topics.dtype) if out is None else out,
     )  # fmt: skip
-    return shares, likelihood
+    if collapsed:
+        return shares, find_collapsed(*given, n_iter, tolerance, *added)
+    return shares, find_shares(*given, variational, n_iter, tolerance, *added)
 
 
 def folds_of(words: csr_array, n_folds: int) -> np.ndarray:
@@ -105,8 +111,6 @@ class TopicsPass(Pass):
     unigram : ndarray of shape (n_words,) or (n_words, 1), float32
     smoothing : float
         Share of the unigram distribution that is mixed into every topic.
-    variational : bool
-        Find shares by variational Bayes, else those of largest posterior.
     """
 
     topics: Any = None
@@ -114,7 +118,6 @@ class TopicsPass(Pass):
     alpha: Any = None
     unigram: Any = None
     smoothing: float = 0.0
-    variational: bool = False
 
     block_rows = 4096
 
@@ -138,6 +141,8 @@ class PolishPass(TopicsPass):
 
     Attributes
     ----------
+    how : {"em", "vb", "cvb"}
+        By EM, variational Bayes, or the same collapsed.
     n_folds : int
         Parts of the documents that are counted apart. Every part is read with topics of its own, the slabs of
         columns of ``topics``.
@@ -147,10 +152,10 @@ class PolishPass(TopicsPass):
     Sums: ``counts0`` and on, one a fold, (n_words, k) tall, to be multiplied by the fold's topics; ``totals``
     (n_folds, k), their column sums after that; ``shares`` (k,), their sum over documents, and with variational
     Bayes ``log_shares`` (k,), that of the expected logarithms; ``documents``, ``tokens`` and ``log_likelihood``
-    (). Rows, but not with variational Bayes, every step of which begins anew: ``shares`` (n, k), which the next
-    step begins with.
+    (). Rows of EM: ``shares`` (n, k), which the next step begins with; the others begin every step anew.
     """
 
+    how: str = "em"
     n_folds: int = 1
 
     @property
@@ -159,7 +164,7 @@ class PolishPass(TopicsPass):
 
     @property
     def row_bytes(self) -> int:
-        return 0 if self.variational else 4 * self.n_topics
+        return 4 * self.n_topics if self.how == "em" else 0
 
     @property
     def mapped_bytes(self) -> int:
@@ -176,7 +181,7 @@ class PolishPass(TopicsPass):
             "tokens": SumSpec(()),
             "log_likelihood": SumSpec(()),
         }
-        return specs | {"log_shares": SumSpec((k,))} if self.variational else specs
+        return specs | {"log_shares": SumSpec((k,))} if self.how == "vb" else specs
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         words, own = block.words, row_weights(block)
@@ -187,19 +192,20 @@ class PolishPass(TopicsPass):
             mine, counts = np.flatnonzero(folds == fold), sums[f"counts{fold}"]
             shares[mine], likelihood = document_shares(
                 words[mine], self._matrix(fold), self._frequency(), self.smoothing, self.alpha,
-                variational=self.variational, start=None if begin is None else begin[mine], n_iter=MAX_ITER,
-                tolerance=TOLERANCE, own=own[mine], totals=sums["totals"][fold], out=counts.single,
+                variational=self.how == "vb", collapsed=self.how == "cvb",
+                start=None if begin is None else begin[mine], n_iter=MAX_ITER, tolerance=TOLERANCE, own=own[mine],
+                totals=sums["totals"][fold], out=counts.single,
             )  # fmt: skip
             counts.settle()
             sums["log_likelihood"] += likelihood
-        if self.variational:
+        if self.how == "vb":
             total = self.alpha.sum() + lengths
             gamma = shares.astype(np.float64) * total[:, None]
             sums["log_shares"] += own @ (psi(np.maximum(gamma, 1e-10)) - psi(total)[:, None])
         sums["shares"] += own @ shares.astype(np.float64)
         sums["documents"] += own.sum()
         sums["tokens"] += own @ lengths
-        return None if self.variational else {"shares": shares}
+        return {"shares": shares} if self.how == "em" else None
 
 
 @dataclass(frozen=True)
@@ -329,7 +335,7 @@ class CompletionPass(TopicsPass):
                 # What one sum has led to is near what the next one leads to.
                 shares, _ = document_shares(
                     half, topics, self._frequency(), self.smoothing, total * proportions,
-                    variational=self.variational, start=shares,
+                    variational=False, start=shares,
                 )  # fmt: skip
             sums["log_likelihood"][j] += log_likelihood(
                 words.indptr, words.indices, second * own, topics, self._frequency(), self.smoothing, shares

@@ -243,7 +243,7 @@ def test_polish_improves_moments_and_shares_are_found():
         model.transform(X, "slow")
 
 
-@pytest.mark.parametrize("polish", ["em", "vb"])
+@pytest.mark.parametrize("polish", ["em", "vb", "cvb"])
 def test_the_start_is_chosen_on_documents_held_out(polish):
     population, _, corpus = lda_corpus()
     model = SpectralLDA(5, polish=polish, min_df=0.0, max_df=1.0).fit_corpus(corpus)
@@ -275,8 +275,8 @@ def test_variational_bayes_finds_the_dirichlet_parameters():
     assert len(plan_fit(model, corpus)) == 4
 
 
-@pytest.mark.parametrize(("length", "how"), [(12, "vb"), (60, "em")])
-def test_short_documents_are_polished_by_variational_bayes(length, how):
+@pytest.mark.parametrize(("length", "how"), [(12, "cvb"), (60, "em")])
+def test_short_documents_are_polished_by_collapsed_variational_bayes(length, how):
     _, _, corpus = lda_corpus(n=500, length=length)
     model, other = (SpectralLDA(5, max_df=1.0, polish=polish).fit_corpus(corpus) for polish in ("auto", how))
     assert model.diagnostics_["polish"] == how
@@ -286,13 +286,23 @@ def test_short_documents_are_polished_by_variational_bayes(length, how):
     assert made == Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, max_df=1.0), corpus)})
 
 
+def test_few_words_of_a_document_do_not_confirm_themselves():
+    population, _, corpus = lda_corpus(n=2000, d=500, k=10, length=6)
+    options = {"alpha0": 2.0, "start": "tensor", "min_df": 0.0, "max_df": 1.0}
+    em, vb, cvb = (
+        matched(SpectralLDA(10, polish=how, **options).fit_corpus(corpus).components_, population.topics.T)[0]
+        for how in ("em", "vb", "cvb")
+    )
+    assert cvb < 0.98 * vb < 0.9 * em
+
+
 def test_the_share_of_words_that_most_documents_have_is_told():
     counts = np.array([[3, 1, 0, 1], [2, 0, 1, 0], [1, 1, 0, 0], [4, 0, 1, 0], [2, 0, 0, 1]] * 20)
-    model = SpectralLDA(2, alpha0=1.0, start="tensor", max_df=0.4, min_df=0.0).fit(counts)
-    assert model.diagnostics_["common_words"] == pytest.approx(12 / 18)
-    # In so few words the moments carry one topic.
-    assert model.diagnostics_["polish"] == "vb"
-    assert_allclose(model.components_.sum(axis=1), 1.0, rtol=1e-6)
+    for polish in ("cvb", "vb"):
+        model = SpectralLDA(2, alpha0=1.0, start="tensor", polish=polish, max_df=0.4, min_df=0.0).fit(counts)
+        assert model.diagnostics_["common_words"] == pytest.approx(12 / 18)
+        # In so few words the moments carry one topic.
+        assert_allclose(model.components_.sum(axis=1), 1.0, rtol=1e-6)
     assert model.alpha_ == pytest.approx([1.0])
 
 

@@ -11,7 +11,7 @@ from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import open_engine
 from distmom.engine.state import Columns
 from distmom.engine.tall import TallSum
-from distmom.moments.share_kernels import find_shares, half_counts, log_likelihood
+from distmom.moments.share_kernels import find_collapsed, find_shares, half_counts, log_likelihood
 from distmom.moments.shares import CompletionPass, MixturePass, PolishPass, folds_of, mixture_shares
 
 
@@ -96,6 +96,35 @@ def test_single_precision_is_near_double(documents):
     assert_allclose(found[1], found[0], atol=2e-4)
 
 
+def test_collapsed_shares_are_what_the_other_positions_say(documents):
+    X, topics, unigram = documents
+    alpha, own = np.array([0.4, 0.3, 0.2, 0.1]), np.linspace(0.5, 2.0, 31)
+    shares, totals, out = np.full((31, 4), 0.25), np.zeros(4), np.zeros((25, 4))
+    likelihood = find_collapsed(
+        X.indptr, X.indices, X.data.astype(float), topics, unigram, 0.1, alpha, 5000, 1e-14, own, shares, totals,
+        out,
+    )  # fmt: skip
+    mixed = 0.9 * topics + 0.1 * unigram[:, None]
+    expected, expected_likelihood = np.zeros((25, 4)), 0.0
+    for i in range(31):
+        row = slice(X.indptr[i], X.indptr[i + 1])
+        words, counts = X.indices[row], X.data[row].astype(float)
+        theta = np.full(4, 0.25)
+        taken = mixed[words] * theta
+        taken /= taken.sum(axis=1, keepdims=True)
+        for _ in range(3000):
+            # All positions at once, and half of the way: another iteration to the same fixed point.
+            after = mixed[words] * (counts @ taken - taken + alpha)
+            taken = 0.5 * taken + 0.5 * after / after.sum(axis=1, keepdims=True)
+        theta = (counts @ taken + alpha) / (counts.sum() + 1.0)
+        assert_allclose(shares[i], theta, atol=1e-9)
+        np.add.at(expected, words, own[i] * counts[:, None] * taken)
+        expected_likelihood += own[i] * counts @ np.log(mixed[words] @ theta)
+    assert_allclose(out * mixed, expected, atol=1e-9)
+    assert_allclose(totals, expected.sum(axis=0), rtol=1e-9)
+    assert likelihood == pytest.approx(expected_likelihood, rel=1e-9)
+
+
 def test_words_that_no_topic_has_leave_finite_numbers():
     X = csr_array(np.array([[3, 1000000, 0]]))
     topics = np.array([[1.0, 0.5], [0.0, 0.0], [0.0, 0.5]], np.float32)
@@ -135,12 +164,12 @@ def test_weights_of_documents_count_as_repetition(documents):
         assert_allclose(found[0][name], found[1][name], rtol=1e-9)
 
 
-@pytest.mark.parametrize("variational", [False, True])
-def test_folds_are_counted_apart_and_read_with_topics_of_their_own(documents, variational):
+@pytest.mark.parametrize("how", ["em", "vb", "cvb"])
+def test_folds_are_counted_apart_and_read_with_topics_of_their_own(documents, how):
     X, topics, unigram = documents
     others = np.ascontiguousarray(topics[:, ::-1])
     options = {
-        "n_topics": 4, "alpha": np.full(4, 0.5), "unigram": unigram, "smoothing": 0.1, "variational": variational
+        "n_topics": 4, "alpha": np.full(4, 0.5), "unigram": unigram, "smoothing": 0.1, "how": how
     }  # fmt: skip
     folds = folds_of(X, 2)
     assert_array_equal(folds, [X.indices[i:j].sum() % 2 for i, j in pairwise(X.indptr)])
@@ -163,7 +192,7 @@ def test_folds_are_counted_apart_and_read_with_topics_of_their_own(documents, va
         assert_allclose(together["totals"][fold], sums["totals"][0], rtol=1e-9)
     for name in ("shares", "tokens", "documents", "log_likelihood"):
         assert_allclose(together[name], alone[0][0][name] + alone[1][0][name], rtol=1e-9)
-    if not variational:
+    if how == "em":
         for fold, (_, own) in enumerate(alone):
             assert_allclose(rows["shares"][folds == fold], own["shares"])
 
@@ -182,7 +211,7 @@ def test_polish_goes_on_from_its_rows(documents):
     warm, after = run({"shares": cold})
     assert after > before
     assert np.abs(warm - cold).max() < 0.05
-    variational = replace(pass_, variational=True)
+    variational = replace(pass_, how="vb")
     sums = variational.zero()
     sums["counts0"] = TallSum.zero(25, 4)
     assert variational.add(sums, block, {}) is None
