@@ -63,6 +63,8 @@ SHORT_DOCUMENT = 30
 #: folds of the documents in polish, where there are fewer positions than this for every probability of a word in
 #: a topic, and no more such probabilities than that; with two folds each would follow the other one alone
 N_FOLDS, ENOUGH_POSITIONS, MOST_FREE = 4, 4.0, 1 << 24
+#: documents for every topic and fold that it takes
+FOLD_DOCUMENTS = 2
 #: share of the documents that an anchor word is in at least
 ANCHOR_DF = 0.01
 
@@ -151,10 +153,12 @@ class TopicModel(FittedTopics):
 
     def n_folds(self, corpus: Corpus | MemoryCorpus) -> int:
         """Return into how many folds polish parts the documents, so that none is read with topics it has made."""
-        n_free = self.most_components(corpus) * corpus.n_words
+        k = self.most_components(corpus)
+        n_free = k * corpus.n_words
         is_small = float(corpus.word_frequency.sum()) < ENOUGH_POSITIONS * n_free
         fits = self.way_of_polish(corpus) != "mixture" and n_free <= MOST_FREE
-        return N_FOLDS if is_small and fits else 1
+        # Elsewhere some fold might have to do without a topic.
+        return N_FOLDS if is_small and fits and corpus.n_documents >= FOLD_DOCUMENTS * N_FOLDS * k else 1
 
     def finds_alpha(self, corpus: Corpus | MemoryCorpus) -> bool:
         """Whether no further pass is needed for the parameters that documents are read with."""

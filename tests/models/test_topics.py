@@ -364,6 +364,8 @@ def test_folds_are_for_corpora_with_few_positions_for_every_number(monkeypatch):
             perplexities.append(complete(engine, topics, fitted.weights_).perplexity)
     # What a document says of rare words does not come back to it.
     assert perplexities[1] < 0.995 * perplexities[0]
+    assert SpectralLDA(50).n_folds(corpus) == 4
+    assert SpectralLDA(51).n_folds(corpus) == 1
     monkeypatch.setattr(topic_model, "MOST_FREE", 20 * corpus.n_words - 1)
     assert model.n_folds(corpus) == 1
 
