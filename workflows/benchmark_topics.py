@@ -131,9 +131,7 @@ class Judge:
             stored = StoredColumns((engine.put(matrix),))
             even = complete(engine, stored, np.full(k, 1.0 / k), unigram=engine.put(unigram[:, None]))
             words = self._some.read_shard(0).words
-            shares, _ = document_shares(
-                words, matrix, unigram, COMPLETION_SMOOTHING, even.alpha, variational=False
-            )
+            shares, _ = document_shares(words, matrix, unigram, COMPLETION_SMOOTHING, even.alpha, how="em")
             prior = complete(engine, stored, shares.mean(axis=0), unigram=engine.put(unigram[:, None])).alpha
         total = float(prior.sum())
         with open_engine(self._held_out) as engine:
@@ -257,8 +255,11 @@ def load(options: argparse.Namespace, seed: int) -> Data:
         source = Path(options.data.removeprefix(UCI))
         return hold_out(bare_name(source), *read_uci(source, options.vocabulary), **split)
     if options.data.startswith(CORPUS):
-        corpus = open_corpus(options.data.removeprefix(CORPUS))
-        return hold_out(options.data, *read_corpus(corpus), **split)
+        source = Path(options.data.removeprefix(CORPUS))
+        corpus = open_corpus(source)
+        if corpus.values != "counts":
+            sys.exit(f"{source}: expected counts of words, got {corpus.values}")
+        return hold_out(bare_name(source), *read_corpus(corpus), **split)
     sizes = map(int, options.data.removeprefix(PLANTED).split(","))
     counts, truth, alpha0 = plant(*sizes, seed, options.misspecified)
     name = options.data + (" misspecified" if options.misspecified else "")

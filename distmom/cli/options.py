@@ -174,8 +174,7 @@ def model_options(command: F) -> F:
         click.option(
             "--polish", type=click.Choice(["auto", "em", "vb", "cvb"]),
             help="By EM, by variational Bayes, or by the same collapsed, which auto takes for documents of less than "
-            "30 words in the mean. "
-            "(lda, anchors, eca) [default: auto]",
+            "30 words in the mean. (lda, anchors, eca) [default: auto]",
         ),
         click.option(
             "--min-df", type=float,

@@ -171,9 +171,8 @@ def _topic_passes(model: TopicModel, corpus: Corpus | MemoryCorpus, plan: Plan) 
         halved, second, _ = _core_passes(rank_settings(settings, n_moment), n_moment, plan, numbers)
         scans += [*halved, (2, second)]
     how = model.way_of_polish(corpus)
-    step: Pass = PolishPass(d, n_topics=k, how=how, n_folds=model.n_folds(corpus))
-    if how == "mixture":
-        step = MixturePass(d, n_topics=k)
+    polish = PolishPass(d, n_topics=k, how=how, n_folds=model.n_folds(corpus))
+    step: Pass = MixturePass(d, n_topics=k) if how == "mixture" else polish
     chooses = n_trials > 1
     n_polish = model.n_polish_passes(corpus) + (n_trials if chooses and model.n_polish else 0)
     # Variational Bayes finds the Dirichlet parameters itself.

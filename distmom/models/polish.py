@@ -3,7 +3,8 @@
 One pass is one step of EM, of variational Bayes or, with one topic a document, of EM for a mixture. It sees all
 words and raw counts, so it also gives the words their probabilities that the moments did not see. What topics
 are worth is told by document completion: how well the shares found in half of a held-out document predict the
-other half.
+other half. Where a corpus is small, documents are parted into folds, and each is read with topics that the others
+have made, so that none is told what it has said itself.
 """
 
 from __future__ import annotations
@@ -175,10 +176,11 @@ def _next_topics(
     ]
     if how != "mixture":
         inputs += [topics.by_fold, unigram]
-    names = ["topics", *(f"fold{fold}" for fold in range(n_folds if n_folds > 1 else 0))]
+    folds = [f"fold{fold}" for fold in range(n_folds)] if n_folds > 1 else []
+    outputs = dict.fromkeys(("topics", *folds), (k, topics.dtype))
     stored, _ = engine.map_rows(
-        _distributions, inputs, n_words, dict.fromkeys(names, (k, topics.dtype)), np.asarray(sums["totals"]),
-        eta * n_words, eta, topics.smoothing,
+        _distributions, inputs, n_words, outputs, np.asarray(sums["totals"]), eta * n_words, eta,
+        topics.smoothing,
     )  # fmt: skip
     n = max(float(sums["documents"]), 1.0)
     alpha = topics.alpha
@@ -186,24 +188,24 @@ def _next_topics(
     if how == "vb":
         alpha = fit_alpha(alpha, np.asarray(sums["log_shares"]) / n)
     elif how == "cvb":
-        # What positions are expected to say is spread over more topics than the positions are: a fit would have
-        # no end. The topics differ, though.
+        # What positions are expected to say is spread over more topics than the positions are, so that a fit would
+        # come out too large; but shares differ.
         alpha = EM_ALPHA * np.maximum(shares, LEAST_SHARE)
     likelihood = float(sums["log_likelihood"]) / max(float(sums["tokens"]), 1.0)
     # The first step mends a start in one go; a step that overshot is followed by a plain one.
     last = topics.log_likelihoods[-1:]
     if how == "em" and last and likelihood >= last[0]:
-        before = (topics.matrix, *(StoredColumns((part,)) for part in topics.by_fold.parts))
-        for name, old in zip(names, before, strict=False):
-            stored[name] = _relaxed(engine, stored[name], old)
+        stored["topics"] = _relaxed(engine, stored["topics"], topics.matrix)
+        for fold, old in zip(folds, topics.by_fold.parts, strict=False):
+            stored[fold] = _relaxed(engine, stored[fold], StoredColumns((old,)))
     values = {
         "shares": [float(x) for x in shares],
         "alpha": [float(x) for x in alpha],
         "log_likelihood": likelihood,
     }
-    by_fold = tuple(stored[name] for name in (names[1:] or names))
-    states = {"topics": StoredColumns((stored["topics"],)), "by_fold": StoredColumns(by_fold)}
-    return TallResult(states, values)
+    whole = StoredColumns((stored["topics"],))
+    by_fold = StoredColumns(tuple(stored[fold] for fold in folds)) if folds else whole
+    return TallResult({"topics": whole, "by_fold": by_fold}, values)
 
 
 def _distributions(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:

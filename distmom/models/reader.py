@@ -53,7 +53,7 @@ class DocumentReader:
             even = np.asarray(self.prior / np.sum(self.prior), np.float32)
             return np.asarray(np.where(total > 0.0, shares / np.maximum(total, LEAST), even))
         shares, _ = document_shares(
-            words, self.matrix, self.unigram, COMPLETION_SMOOTHING, self.prior, variational=True
+            words, self.matrix, self.unigram, COMPLETION_SMOOTHING, self.prior, how="vb"
         )
         return shares
 

@@ -47,6 +47,15 @@ def _digamma(x: Any) -> Any:
 
 
 @compiled
+def _widest(indptr: Any) -> Any:
+    """Return the number of different words of the document that has the most."""
+    widest = 0
+    for i in range(indptr.shape[0] - 1):
+        widest = max(widest, indptr[i + 1] - indptr[i])
+    return widest
+
+
+@compiled
 def _gather(
     start: Any,
     stop: Any,
@@ -56,9 +65,8 @@ def _gather(
     unigram: Any,
     smoothing: Any,
     by_word: Any,
-    by_topic: Any,
 ) -> float:
-    """Set the smoothed probabilities of a document's words, in both orders, and return its length."""
+    """Set the smoothed probabilities of a document's words and return its length."""
     kind = topics.dtype.type
     keep = kind(1.0 - smoothing)
     length = 0.0
@@ -67,9 +75,7 @@ def _gather(
         length += data[start + p]
         floor = kind(smoothing * unigram[v])
         for c in range(topics.shape[1]):
-            value = keep * topics[v, c] + floor
-            by_word[p, c] = value
-            by_topic[c, p] = value
+            by_word[p, c] = keep * topics[v, c] + floor
     return length
 
 
@@ -212,12 +218,8 @@ def find_shares(
     float
         The log-likelihood ``sum c log s``.
     """
-    k = topics.shape[1]
+    k, n, widest = topics.shape[1], indptr.shape[0] - 1, _widest(indptr)
     kind = topics.dtype.type
-    n = indptr.shape[0] - 1
-    widest = 0
-    for i in range(n):
-        widest = max(widest, indptr[i + 1] - indptr[i])
     by_word = np.empty((widest, k), topics.dtype)
     by_topic = np.empty((k, widest), topics.dtype)
     narrow = np.empty((widest, k), topics.dtype)
@@ -233,7 +235,10 @@ def find_shares(
     for i in range(n):
         start, stop = indptr[i], indptr[i + 1]
         size = stop - start
-        length = _gather(start, stop, indices, data, topics, unigram, smoothing, by_word, by_topic)
+        length = _gather(start, stop, indices, data, topics, unigram, smoothing, by_word)
+        for p in range(size):
+            for c in range(k):
+                by_topic[c, p] = by_word[p, c]
         _iterate(
             data[start:stop],
             length,
@@ -302,14 +307,9 @@ def find_collapsed(
     float
         The log-likelihood ``sum c log s`` with the shares found.
     """
-    k = topics.shape[1]
+    k, n, widest = topics.shape[1], indptr.shape[0] - 1, _widest(indptr)
     kind = topics.dtype.type
-    n = indptr.shape[0] - 1
-    widest = 0
-    for i in range(n):
-        widest = max(widest, indptr[i + 1] - indptr[i])
     by_word = np.empty((widest, k), topics.dtype)
-    by_topic = np.empty((k, widest), topics.dtype)
     taken = np.empty((widest, k), topics.dtype)
     after = np.empty(k, topics.dtype)
     counts = np.empty(k, topics.dtype)
@@ -320,7 +320,7 @@ def find_collapsed(
     for i in range(n):
         start, stop = indptr[i], indptr[i + 1]
         theta = shares[i]
-        length = _gather(start, stop, indices, data, topics, unigram, smoothing, by_word, by_topic)
+        length = _gather(start, stop, indices, data, topics, unigram, smoothing, by_word)
         if length == 0.0:
             for c in range(k):
                 theta[c] = alpha[c] / prior

@@ -8,6 +8,7 @@ well shares found in one half of a document's words predict the other half.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,8 +44,7 @@ def document_shares(
     smoothing: float,
     alpha: np.ndarray,
     *,
-    variational: bool,
-    collapsed: bool = False,
+    how: str,
     start: np.ndarray | None = None,
     n_iter: int = FULL_ITER,
     tolerance: float = FULL_TOLERANCE,
@@ -58,10 +58,10 @@ def document_shares(
     ----------
     words : csr_array of shape (n, d)
         Counts.
-    topics, unigram, smoothing, alpha, variational, n_iter, tolerance
+    topics, unigram, smoothing, alpha, n_iter, tolerance
         As in `distmom.moments.share_kernels.find_shares`.
-    collapsed : bool
-        By `distmom.moments.share_kernels.find_collapsed`.
+    how : {"em", "vb", "cvb"}
+        Shares of largest posterior, by variational Bayes, or by the same collapsed.
     start : ndarray of shape (n, k), optional
         What iteration begins with; even shares when absent.
     own : ndarray of shape (n,), optional
@@ -84,9 +84,9 @@ def document_shares(
         np.ones(n) if own is None else own, shares, np.zeros(k) if totals is None else totals,
         np.zeros((0, k), topics.dtype) if out is None else out,
     )  # fmt: skip
-    if collapsed:
+    if how == "cvb":
         return shares, find_collapsed(*given, n_iter, tolerance, *added)
-    return shares, find_shares(*given, variational, n_iter, tolerance, *added)
+    return shares, find_shares(*given, how == "vb", n_iter, tolerance, *added)
 
 
 def folds_of(words: csr_array, n_folds: int) -> np.ndarray:
@@ -183,16 +183,24 @@ class PolishPass(TopicsPass):
         }
         return specs | {"log_shares": SumSpec((k,))} if self.how == "vb" else specs
 
+    def _folds(self, words: csr_array) -> Iterator[tuple[slice | np.ndarray, csr_array]]:
+        """Yield which documents each fold has, and their words."""
+        if self.n_folds == 1:
+            yield slice(None), words
+            return
+        folds = folds_of(words, self.n_folds)
+        for fold in range(self.n_folds):
+            mine = np.flatnonzero(folds == fold)
+            yield mine, words[mine]
+
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         words, own = block.words, row_weights(block)
         begin, lengths = rows.get("shares"), row_sums(words.indptr, words.data.astype(np.float64))
-        folds = folds_of(words, self.n_folds)
         shares = np.empty((words.shape[0], self.n_topics), self._matrix().dtype)
-        for fold in range(self.n_folds):
-            mine, counts = np.flatnonzero(folds == fold), sums[f"counts{fold}"]
+        for fold, (mine, read) in enumerate(self._folds(words)):
+            counts = sums[f"counts{fold}"]
             shares[mine], likelihood = document_shares(
-                words[mine], self._matrix(fold), self._frequency(), self.smoothing, self.alpha,
-                variational=self.how == "vb", collapsed=self.how == "cvb",
+                read, self._matrix(fold), self._frequency(), self.smoothing, self.alpha, how=self.how,
                 start=None if begin is None else begin[mine], n_iter=MAX_ITER, tolerance=TOLERANCE, own=own[mine],
                 totals=sums["totals"][fold], out=counts.single,
             )  # fmt: skip
@@ -334,9 +342,14 @@ class CompletionPass(TopicsPass):
             else:
                 # What one sum has led to is near what the next one leads to.
                 shares, _ = document_shares(
-                    half, topics, self._frequency(), self.smoothing, total * proportions,
-                    variational=False, start=shares,
-                )  # fmt: skip
+                    half,
+                    topics,
+                    self._frequency(),
+                    self.smoothing,
+                    total * proportions,
+                    how="em",
+                    start=shares,
+                )
             sums["log_likelihood"][j] += log_likelihood(
                 words.indptr, words.indices, second * own, topics, self._frequency(), self.smoothing, shares
             )
