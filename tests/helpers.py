@@ -70,3 +70,20 @@ def matched(found, true, *, signed=True):
     distance = distance / np.linalg.norm(true, axis=1)
     rows, columns = linear_sum_assignment(distance)
     return distance[rows, columns].max(), columns
+
+
+def matched_topics(found, truth):
+    """Mean L1 distance of the best matching of rows, and the order of the rows of ``found``."""
+    cost = np.abs(truth[:, None, :] - found[None, :, :]).sum(axis=2)
+    rows, columns = linear_sum_assignment(cost)
+    return cost[rows, columns].mean(), columns
+
+
+def lda_corpus(n=2000, d=200, k=5, length=60, seed=0, shard_documents=300):
+    """Documents of a Dirichlet law over known topics, and their shares."""
+    from distmom.simulate.topics import TopicPopulation
+
+    rng = np.random.default_rng(seed)
+    population = TopicPopulation(np.full(k, 0.2), rng.dirichlet(np.full(d, 0.1), k).T)
+    counts, shares = population.sample(n, length, seed=seed + 1)
+    return population, shares, MemoryCorpus(counts, shard_documents=shard_documents)

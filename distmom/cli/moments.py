@@ -11,6 +11,7 @@ import numpy as np
 from distmom.cli import run as runs
 from distmom.cli.options import (
     LocalPath,
+    NumberOrAuto,
     cluster_options,
     json_option,
     overwrite_option,
@@ -42,8 +43,9 @@ _WITHOUT_DOCUMENTS = {"alpha0": 1.0, "start": "tensor", "n_polish": 0}
               help="Most topics that will be asked for. [default: 100]")  # fmt: skip
 @click.option("--n-parts", type=click.IntRange(min=1), default=None,
               help="Parts of the documents that are kept apart, for standard errors. [default: 8]")  # fmt: skip
-@click.option("--min-df", type=float, default=None,
-              help="Least share of the documents that a word is in. [default: 0.005]")  # fmt: skip
+@click.option("--min-df", type=NumberOrAuto(float), default=None,
+              help="Least share of the documents that a word is in; auto is 0.005, or less where documents are "
+              "short. [default: auto]")  # fmt: skip
 @click.option("--max-df", type=float, default=None, help="Largest share of the same. [default: 0.5]")
 @click.option("--max-count", type=click.IntRange(min=0), default=None,
               help="Largest count of a word in a document that is seen, 0 for any. [default: 2]")  # fmt: skip

@@ -169,7 +169,8 @@ def model_options(command: F) -> F:
             help="Start from the third moment, from anchor words, or from the better. (lda) [default: auto]",
         ),
         click.option(
-            "--n-polish", type=click.IntRange(min=0), help="Passes of polish. (topic models) [default: 4]"
+            "--n-polish", type=NumberOrAuto(int),
+            help="Passes of polish; auto is 2 with --polish cvb, else 4. (topic models) [default: auto]",
         ),
         click.option(
             "--polish", type=click.Choice(["auto", "em", "vb", "cvb"]),
@@ -177,8 +178,9 @@ def model_options(command: F) -> F:
             "30 words in the mean. (lda, anchors, eca) [default: auto]",
         ),
         click.option(
-            "--min-df", type=float,
-            help="Least share of the documents that a word of the moments is in. (topic models) [default: 0.005]",
+            "--min-df", type=NumberOrAuto(float),
+            help="Least share of the documents that a word of the moments is in; auto is 0.005, or less where "
+            "documents are short. (topic models) [default: auto]",
         ),
         click.option(
             "--max-df", type=float, help="Largest share of the same. (topic models) [default: 0.5]"

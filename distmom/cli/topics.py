@@ -15,6 +15,7 @@ from scipy.sparse import vstack
 from distmom.cli.moments import are_moments
 from distmom.cli.options import (
     LocalPath,
+    NumberOrAuto,
     cluster_options,
     input_options,
     json_option,
@@ -124,8 +125,9 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
               help="Topics that the corpus has, about. [default: 100, or what moments were made for]")  # fmt: skip
 @click.option("--alpha0", type=float, default=1.0, show_default=True,
               help="Sum of the Dirichlet parameters; 0: one topic a document.")  # fmt: skip
-@click.option("--min-df", type=float, default=None,
-              help="Least share of the documents that a word of the moments is in. [default: 0.005]")  # fmt: skip
+@click.option("--min-df", type=NumberOrAuto(float), default=None,
+              help="Least share of the documents that a word of the moments is in; auto is 0.005, or less where "
+              "documents are short. [default: auto]")  # fmt: skip
 @click.option("--max-df", type=float, default=None, help="Largest share of the same. [default: 0.5]")
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Words shown.")
 @click.option("--seed", type=int, default=None, help="Seed of all random numbers. [default: 0]")

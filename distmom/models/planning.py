@@ -174,7 +174,7 @@ def _topic_passes(model: TopicModel, corpus: Corpus | MemoryCorpus, plan: Plan) 
     polish = PolishPass(d, n_topics=k, how=how, n_folds=model.n_folds(corpus))
     step: Pass = MixturePass(d, n_topics=k) if how == "mixture" else polish
     chooses = n_trials > 1
-    n_polish = model.n_polish_passes(corpus) + (n_trials if chooses and model.n_polish else 0)
+    n_polish = model.n_last_passes(corpus) + (n_trials if chooses and model.n_polish else 0)
     # Variational Bayes finds the Dirichlet parameters itself.
     n_completions = n_trials if chooses else int(not model.finds_alpha(corpus))
     return [

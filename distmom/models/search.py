@@ -84,8 +84,11 @@ class TopicSearch(CorpusEstimator):
         The first two are ways to the same topic, without the others. ``fast-tpm`` is one run of the tensor power
         method that starts from the side information. ``tpm`` finds all topics by the power method with restarts
         and deflation, ``joint`` by joint diagonalisation, once for all searches, and takes the one preferred.
-    min_df, max_df : float
-        Shares of the documents that a word is in, for the moments to see it.
+    min_df : float or "auto"
+        Share of the documents that a word is in at least, for the moments to see it.
+        ``auto`` is 0.005, or less where documents are so short that 30 positions in the mean are not left of them.
+    max_df : float
+        Share of the documents that a word of the moments is in at most.
     max_count : int or None
         Largest count of a word in a document that the moments see.
     scale_words : bool
@@ -128,7 +131,7 @@ class TopicSearch(CorpusEstimator):
         *,
         alpha0: float = 1.0,
         method: str = "whitening",
-        min_df: float = 0.005,
+        min_df: float | str = "auto",
         max_df: float = 0.5,
         max_count: int | None = 2,
         scale_words: bool = True,

@@ -32,6 +32,12 @@ from distmom.moments.word_moments import half_rows, word_moments
 
 #: length of a document with a quarter of the largest weight, for ``weighting="length"``
 LENGTH_SCALE = 100.0
+#: share of the documents that a word of the moments is in at least with ``min_df="auto"``, unless documents have
+#: fewer such words than that in the mean: then as many are taken as make up some share of all positions, down to
+#: words of a few documents
+MIN_DF, SEEN_POSITIONS, SEEN_SHARE, FEWEST_DOCUMENTS = 0.005, 30, 0.8, 10
+#: words for every topic among which anchors are chosen, at least
+ANCHOR_CANDIDATES = 10
 
 
 @dataclass(frozen=True)
@@ -116,9 +122,12 @@ def check_topics(
     """
     check_choices(model, {"weighting": weightings, "precision": ("single", "double")})
     check_bounds(model, {"max_count": 1, "n_power_iter": 0, "n_oversamples": 0})
+    if isinstance(model.min_df, str) and model.min_df != "auto":
+        raise UsageError(f"min_df: expected a share of the documents, or 'auto', got {model.min_df!r}")
+    min_df = 0.0 if model.min_df == "auto" else model.min_df
     if not (autos and model.n_components == "auto"):
         check_bounds(model, {"n_components": n_least})
-    if not 0.0 <= model.min_df <= model.max_df <= 1.0:
+    if not 0.0 <= min_df <= model.max_df <= 1.0:
         raise UsageError(
             f"min_df, max_df: expected 0 <= min_df <= max_df <= 1, got {model.min_df}, {model.max_df}"
         )
@@ -130,9 +139,12 @@ def check_topics(
 
 
 def word_numbers(
-    corpus: Corpus | MemoryCorpus, n_components: int, min_df: float, max_df: float
+    corpus: Corpus | MemoryCorpus, n_components: int, min_df: float | str, max_df: float
 ) -> np.ndarray:
     """Number the words that some share of the documents have at least, and another at most.
+
+    With "auto" those that 0.5 % have at least; if they leave fewer than 30 positions of a document in the mean,
+    also rarer ones, until they make up four fifths of the positions, but none of fewer than 10 documents.
 
     Returns
     -------
@@ -146,17 +158,33 @@ def word_numbers(
     """
     frequency = np.asarray(corpus.document_frequency, np.float64)
     n = max(1, corpus.n_documents)
-    kept = (frequency >= max(1.0, min_df * n)) & (frequency <= max_df * n)
+    not_too_many = frequency <= max_df * n
+    least = _least_documents(corpus, not_too_many) if isinstance(min_df, str) else min_df * n
+    kept = (frequency >= max(1.0, least)) & not_too_many
     if kept.sum() < n_components:
         raise UsageError(
             f"n_components={n_components} needs as many words, but only {kept.sum()} of {corpus.n_words} are in "
-            f"at least {min_df:g} and at most {max_df:g} of the documents: change min_df or max_df"
+            f"at least {least / n:g} and at most {max_df:g} of the documents: change min_df or max_df"
         )
     return np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
 
 
+def _least_documents(corpus: Corpus | MemoryCorpus, allowed: np.ndarray) -> float:
+    """Return in how many documents a word of the moments is at least, with ``min_df="auto"``."""
+    n = max(1, corpus.n_documents)
+    frequency = np.asarray(corpus.document_frequency, np.float64)[allowed]
+    positions = np.asarray(corpus.word_frequency, np.float64)[allowed]
+    order = np.argsort(-frequency, kind="stable")
+    seen = np.cumsum(positions[order])
+    if not len(seen):
+        return MIN_DF * n
+    enough = min(SEEN_POSITIONS * n, SEEN_SHARE * seen[-1])
+    last = frequency[order[int(np.searchsorted(seen, enough))]]
+    return float(min(MIN_DF * n, max(FEWEST_DOCUMENTS, last)))
+
+
 def moment_words(
-    engine: Engine, n_components: int, min_df: float, max_df: float, scaled: bool
+    engine: Engine, n_components: int, min_df: float | str, max_df: float, scaled: bool
 ) -> tuple[Words, np.ndarray]:
     """Choose the words of the moments.
 
@@ -164,8 +192,9 @@ def moment_words(
     ----------
     engine : Engine
     n_components : int
-    min_df, max_df : float
-        Shares of the documents that a word is in, at least and at most.
+    min_df : float or "auto"
+    max_df : float
+        Shares of the documents that a word is in, at least and at most, as in `word_numbers`.
     scaled : bool
         Scale words by ``D^(-1/2)``, D with a floor of the mean.
 
@@ -277,14 +306,15 @@ def anchor_start(
     vocabulary : list of str
         All words of the corpus, to name the anchors.
     min_df : float
-        Share of the documents that an anchor word is in at least.
+        Share of the documents that an anchor word is in at least, unless there are fewer than ten such words for
+        every topic.
     """
     settings, corpus = moments.settings, engine.corpus
     kept = np.flatnonzero(numbers >= 0)
     frequency = np.asarray(corpus.document_frequency)[kept]
-    candidates = np.flatnonzero(frequency >= min_df * corpus.n_documents)
-    if len(candidates) < settings.n_states:
-        candidates = np.argsort(-frequency, kind="stable")[: max(settings.n_states, len(kept) // 2)]
+    n_least = min(len(frequency), ANCHOR_CANDIDATES * settings.n_states)
+    least = min(min_df * corpus.n_documents, np.sort(frequency)[-n_least])
+    candidates = np.flatnonzero(frequency >= least)
     with threadpool_limits(limits=1):
         sums, _ = load_sums(moments.directory)
         # The third moment is left alone.

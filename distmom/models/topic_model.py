@@ -60,6 +60,8 @@ ALPHA_DOCUMENTS = 500
 #: mean positions of a document below which ``polish="auto"`` is collapsed: shares of largest posterior say more of
 #: few words than they tell, and so does each of these words of itself
 SHORT_DOCUMENT = 30
+#: passes of polish with ``n_polish="auto"``, and how many if it is collapsed: few words are soon learned by heart
+N_POLISH, N_COLLAPSED = 4, 2
 #: folds of the documents in polish, where there are fewer positions than this for every probability of a word in
 #: a topic, and no more such probabilities than that; with two folds each would follow the other one alone
 N_FOLDS, ENOUGH_POSITIONS, MOST_FREE = 4, 4.0, 1 << 24
@@ -74,8 +76,8 @@ class TopicModel(FittedTopics):
 
     # What a model does not let the user choose.
     n_components: int | str
-    n_polish: int
-    min_df: float
+    n_polish: int | str
+    min_df: float | str
     max_df: float
     max_count: int | None
     scale_words: bool
@@ -123,7 +125,8 @@ class TopicModel(FittedTopics):
                 "decompose_on": DECOMPOSE_ON,
             },
         )
-        check_bounds(self, {"n_polish": 0})
+        if self.n_polish != "auto":
+            check_bounds(self, {"n_polish": 0})
         if self.background and not self.n_polish:
             raise UsageError(
                 "background: expected n_polish of at least 1, as only polish tells its share, got 0"
@@ -163,7 +166,7 @@ class TopicModel(FittedTopics):
     def finds_alpha(self, corpus: Corpus | MemoryCorpus) -> bool:
         """Whether no further pass is needed for the parameters that documents are read with."""
         how = self.way_of_polish(corpus)
-        return how == "mixture" or (how == "vb" and self.n_polish > 0)
+        return how == "mixture" or (how == "vb" and self.n_polish != 0)
 
     def most_components(self, corpus: Corpus | MemoryCorpus) -> int:
         """Return the number of topics, or with "auto" how many there may be."""
@@ -193,10 +196,10 @@ class TopicModel(FittedTopics):
         if held is None:
             start = starts[0]
             topics = start_topics(start.topics, start.proportions, self.n_folds(corpus))
-            left = self.n_polish
+            left = self.n_polish_passes(corpus)
         else:
             start, topics, completion = self._choose(engine, starts, held)
-            left = self.n_polish_passes(corpus)
+            left = self.n_last_passes(corpus)
         if left:
             topics = polish_topics(engine, topics, self.way_of_polish(corpus), left, eta=self.eta)
         self._take(start, topics, words.n_words)
@@ -319,7 +322,7 @@ class TopicModel(FittedTopics):
         elif len(self.trials()) > 1:
             wrong = "alpha0, start: expected a number and one start, got a choice"
         elif self.n_polish:
-            wrong = f"n_polish: expected 0, got {self.n_polish}"
+            wrong = f"n_polish: expected 0, got {self.n_polish!r}"
         elif self.background:
             wrong = "background: only polish tells its share"
         elif self.start == "factors":
@@ -336,9 +339,15 @@ class TopicModel(FittedTopics):
         return tensors if self.start == "tensor" else [*tensors, None]
 
     def n_polish_passes(self, corpus: Corpus | MemoryCorpus) -> int:
+        """Return the passes of polish; "auto" is settled by the way of polish."""
+        if self.n_polish != "auto":
+            return int(self.n_polish)
+        return N_COLLAPSED if self.way_of_polish(corpus) == "cvb" else N_POLISH
+
+    def n_last_passes(self, corpus: Corpus | MemoryCorpus) -> int:
         """Return the passes of polish over all documents, those in which starts are tried apart."""
         tried_on_all = len(self.trials()) > 1 and corpus.n_documents <= TRIAL_DOCUMENTS
-        return max(0, self.n_polish - int(tried_on_all))
+        return max(0, self.n_polish_passes(corpus) - int(tried_on_all))
 
     def _starts(
         self, engine: Engine, moments: CommittedMoments, numbers: np.ndarray, trials: list[float | None]

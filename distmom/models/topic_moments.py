@@ -105,7 +105,7 @@ class TopicMoments(CorpusEstimator):
         n_components: int = 100,
         *,
         n_parts: int = 8,
-        min_df: float = 0.005,
+        min_df: float | str = "auto",
         max_df: float = 0.5,
         max_count: int | None = 2,
         scale_words: bool = True,

@@ -23,13 +23,17 @@ class SpectralLDA(TopicModel):
         whose topics, polished by one pass, complete held-out documents best.
     start : {"auto", "tensor", "anchors"}
         Decompose the third moment, take anchor words of the second, or try both as with ``alpha0="auto"``.
-    n_polish : int
-        Passes of polish; 0 leaves the topics as the moments have them, zero at words they do not see.
+    n_polish : int or "auto"
+        Passes of polish; 0 leaves the topics as the moments have them, zero at words they do not see. ``auto`` is
+        2 where polish is collapsed, else 4.
     polish : {"auto", "em", "vb", "cvb"}
         EM for shares of largest posterior, variational Bayes, or the same collapsed (CVB0); ``auto`` takes the
         last where documents have fewer than 30 words in the mean, else the first.
-    min_df, max_df : float
-        Shares of the documents that a word is in, for the moments to see it. Polish sees all words.
+    min_df : float or "auto"
+        Share of the documents that a word is in at least, for the moments to see it; polish sees all words.
+        ``auto`` is 0.005, or less where documents are so short that 30 positions in the mean are not left of them.
+    max_df : float
+        Share of the documents that a word of the moments is in at most.
     max_count : int or None
         Largest count of a word in a document that the moments see.
     scale_words : bool
@@ -91,9 +95,9 @@ class SpectralLDA(TopicModel):
         *,
         alpha0: float | str = "auto",
         start: str = "auto",
-        n_polish: int = 4,
+        n_polish: int | str = "auto",
         polish: str = "auto",
-        min_df: float = 0.005,
+        min_df: float | str = "auto",
         max_df: float = 0.5,
         max_count: int | None = 2,
         scale_words: bool = True,
@@ -134,7 +138,7 @@ class SingleTopic(TopicModel):
     ----------
     n_components : int or "auto"
         Topics, as in `SpectralLDA`.
-    n_polish : int
+    n_polish : int or "auto"
         Passes of EM; 0 leaves the topics as the moments have them, zero at words they do not see.
     min_df, max_df, max_count, scale_words, weighting, eta, decomposition, n_oversamples, n_power_iter
         As in `SpectralLDA`.
@@ -155,8 +159,8 @@ class SingleTopic(TopicModel):
         self,
         n_components: int | str = 100,
         *,
-        n_polish: int = 4,
-        min_df: float = 0.005,
+        n_polish: int | str = "auto",
+        min_df: float | str = "auto",
         max_df: float = 0.5,
         max_count: int | None = 2,
         scale_words: bool = True,
@@ -192,7 +196,7 @@ class AnchorTopics(TopicModel):
     ----------
     n_components : int or "auto"
         Topics, as in `SpectralLDA`.
-    n_polish : int
+    n_polish : int or "auto"
         Passes of polish; 0 leaves the topics as the moments have them, zero at words they do not see.
     polish, min_df, max_df, max_count, scale_words, weighting, eta, n_oversamples, n_power_iter
         As in `SpectralLDA`.
@@ -213,9 +217,9 @@ class AnchorTopics(TopicModel):
         self,
         n_components: int | str = 100,
         *,
-        n_polish: int = 4,
+        n_polish: int | str = "auto",
         polish: str = "auto",
-        min_df: float = 0.005,
+        min_df: float | str = "auto",
         max_df: float = 0.5,
         max_count: int | None = 2,
         scale_words: bool = True,
@@ -253,7 +257,7 @@ class IndependentTopics(TopicModel):
     ----------
     n_components : int or "auto"
         Topics, as in `SpectralLDA`.
-    n_polish : int
+    n_polish : int or "auto"
         Passes of polish; 0 leaves the topics as the moments have them, zero at words that they do not see.
     polish, min_df, max_df, scale_words, eta, decomposition, n_oversamples, n_power_iter
         As in `SpectralLDA`.
@@ -283,9 +287,9 @@ class IndependentTopics(TopicModel):
         self,
         n_components: int | str = 100,
         *,
-        n_polish: int = 4,
+        n_polish: int | str = "auto",
         polish: str = "auto",
-        min_df: float = 0.005,
+        min_df: float | str = "auto",
         max_df: float = 0.5,
         scale_words: bool = True,
         eta: float = ETA,

@@ -152,9 +152,9 @@ def test_what_cannot_be_added_is_refused():
     [
         (SpectralLDA("auto", alpha0=1.0, **PURE), "n_components: expected a number, got 'auto'"),
         (SpectralLDA(3, start="tensor", n_polish=0), "expected a number and one start"),
-        (SpectralLDA(3, alpha0=1.0, start="tensor"), "n_polish: expected 0, got 4"),
+        (SpectralLDA(3, alpha0=1.0, start="tensor"), "n_polish: expected 0, got 'auto'"),
         (IndependentTopics(3, n_polish=0), "are others than those kept"),
-        (AnchorTopics(3), "n_polish: expected 0, got 4"),
+        (AnchorTopics(3), "n_polish: expected 0, got 'auto'"),
         (SpectralLDA(4, alpha0=1.0, **PURE), "expected at most 3, for which the moments were made, got 4"),
     ],
 )

@@ -1,39 +1,20 @@
-from collections import Counter
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
-from helpers import WeightedCorpus
+from helpers import WeightedCorpus, lda_corpus, matched_topics
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.optimize import linear_sum_assignment
 from scipy.sparse import vstack
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distmom.corpus import MemoryCorpus
-from distmom.engine import PassDone, StoredColumns, open_engine, open_executor
+from distmom.engine import PassDone, open_executor
 from distmom.errors import InputError, NumericalError, StoreError, UsageError
-from distmom.models import (
-    AnchorTopics,
-    IndependentTopics,
-    SingleTopic,
-    SpectralLDA,
-    load_model,
-    topic_model,
-)
-from distmom.models.planning import plan_fit
-from distmom.models.polish import complete, polish_topics, start_topics
-from distmom.moments.shares import folds_of
+from distmom.models import AnchorTopics, IndependentTopics, SingleTopic, SpectralLDA, core, load_model
+from distmom.models.starts import word_numbers
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
-
-
-def matched(found, truth):
-    """Mean L1 distance of the best matching of rows, and the order of the rows of ``found``."""
-    cost = np.abs(truth[:, None, :] - found[None, :, :]).sum(axis=2)
-    rows, columns = linear_sum_assignment(cost)
-    return cost[rows, columns].mean(), columns
 
 
 def tiny(alpha=(0.3, 0.8, 0.5), d=6, seed=1):
@@ -66,7 +47,7 @@ def test_exact_population_gives_back_topics_and_dirichlet_parameters(decompositi
         decomposition=decomposition,
         weighting=weighting,
     ).fit_corpus(population_corpus(population))
-    distance, order = matched(model.components_, population.topics.T)
+    distance, order = matched_topics(model.components_, population.topics.T)
     assert distance < 1e-10
     assert_allclose(model.weights_[order], population.alpha / 1.6, atol=1e-10)
     assert model.diagnostics_["sum_proportions"] == pytest.approx(1.0, abs=1e-10)
@@ -86,8 +67,40 @@ def test_moments_of_some_words_are_exact_too():
     assert seen.sum() == 6
     assert_array_equal(model.components_[:, ~seen], 0.0)
     expected = population.topics[seen] / population.topics[seen].sum(axis=0)
-    assert matched(model.components_[:, seen], expected.T)[0] < 1e-10
+    assert matched_topics(model.components_[:, seen], expected.T)[0] < 1e-10
     assert_allclose(np.sort(model.weights_), np.sort(population.alpha / 1.6), atol=1e-10)
+
+
+def zipf_counts(n, d, length):
+    law = 1.0 / np.arange(3, d + 3)
+    return np.random.default_rng(0).multinomial(length, law / law.sum(), n)
+
+
+@pytest.mark.parametrize(("n", "d", "length", "least"), [(1000, 3000, 100, 5), (700, 500, 3, 4)])
+def test_the_moments_see_the_words_in_half_a_percent_of_long_or_few_documents(n, d, length, least):
+    counts = zipf_counts(n, d, length)
+    frequency = (counts > 0).sum(axis=0)
+    seen = word_numbers(MemoryCorpus(counts), 2, "auto", 0.5) >= 0
+    assert_array_equal(seen, (frequency >= least) & (frequency <= 0.5 * n))
+    assert 0 < seen.sum() < d
+
+
+def test_of_short_documents_the_moments_see_rarer_words():
+    counts = zipf_counts(6000, 500, 3)
+    frequency = (counts > 0).sum(axis=0)
+    seen = word_numbers(MemoryCorpus(counts), 2, "auto", 0.5) >= 0
+    least = frequency[seen].min()
+    assert 10 < least < 30
+    assert_array_equal(seen, frequency >= least)
+    assert counts[:, frequency > least].sum() < 0.8 * counts.sum() <= counts[:, seen].sum()
+
+
+def test_words_of_the_moments_are_in_ten_documents_at_least():
+    counts = np.random.default_rng(0).multinomial(5, np.full(3000, 1 / 3000), 4000)
+    frequency = (counts > 0).sum(axis=0)
+    seen = word_numbers(MemoryCorpus(counts), 2, "auto", 0.5) >= 0
+    assert_array_equal(seen, frequency >= 10)
+    assert seen.sum() < 600
 
 
 def test_exact_population_of_one_topic_a_document():
@@ -97,7 +110,7 @@ def test_exact_population_of_one_topic_a_document():
     corpus = WeightedCorpus(vstack([p.words for p in parts]).astype(int), None, weights, shard_documents=50)
     exact = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "precision": "double"}
     model = SingleTopic(3, n_polish=0, n_oversamples=3, **exact).fit_corpus(corpus)
-    distance, order = matched(model.components_, population.O.T)
+    distance, order = matched_topics(model.components_, population.O.T)
     assert distance < 1e-10
     assert_allclose(model.weights_[order], population.pi, atol=1e-10)
 
@@ -110,15 +123,20 @@ def test_exact_population_with_anchor_words():
     exact = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "precision": "double"}
     model = AnchorTopics(3, n_polish=0, n_oversamples=4, **exact).fit_corpus(population_corpus(population))
     # Least squares end at a change of 1e-4.
-    assert matched(model.components_, topics.T)[0] < 5e-3
+    assert matched_topics(model.components_, topics.T)[0] < 5e-3
     assert set(model.diagnostics_["anchors"]) == set(model.vocabulary_[:3])
 
 
-def lda_corpus(n=2000, d=200, k=5, length=60, seed=0, shard_documents=300):
-    rng = np.random.default_rng(seed)
-    population = TopicPopulation(np.full(k, 0.2), rng.dirichlet(np.full(d, 0.1), k).T)
-    counts, shares = population.sample(n, length, seed=seed + 1)
-    return population, shares, MemoryCorpus(counts, shard_documents=shard_documents)
+def test_anchors_are_chosen_among_ten_words_for_every_topic():
+    """Hardly any word is in 1 % of the documents."""
+    law = np.random.default_rng(1).dirichlet(np.full(4000, 0.3), 4)
+    counts = TopicPopulation(np.full(4, 0.1), law.T).sample(12_000, 6, seed=2)[0]
+    model = AnchorTopics(4, n_polish=0).fit(counts)
+    frequency = (counts > 0).sum(axis=0)
+    assert (frequency >= 120).sum() < 40
+    anchors = [model.vocabulary_.index(word) for word in model.diagnostics_["anchors"]]
+    assert frequency[anchors].min() >= np.sort(frequency)[-40]
+    assert len({int(law[:, word].argmax()) for word in anchors}) == 4
 
 
 def test_errors_fall_with_the_root_of_the_number_of_documents():
@@ -128,7 +146,7 @@ def test_errors_fall_with_the_root_of_the_number_of_documents():
         for seed in range(3):
             population, _, corpus = lda_corpus(int(n), d=60, k=4, length=30, seed=seed, shard_documents=4000)
             model = pure(4, alpha0=0.8, n_oversamples=20, precision="single").fit_corpus(corpus)
-            found.append(matched(model.components_, population.topics.T)[0])
+            found.append(matched_topics(model.components_, population.topics.T)[0])
         errors.append(np.median(found))
     slope = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
     assert -0.7 < slope < -0.35
@@ -163,25 +181,11 @@ def test_exact_population_of_independent_amounts(scale_words):
     assert corpus.row_weights.min() >= 0.0
     exact = {"min_df": 0.0, "max_df": 1.0, "precision": "double", "scale_words": scale_words}
     model = IndependentTopics(3, n_polish=0, n_oversamples=2, **exact).fit_corpus(corpus)
-    distance, order = matched(model.components_, topics.T)
+    distance, order = matched_topics(model.components_, topics.T)
     assert distance < 1e-10
     assert_allclose(model.weights_[order], odds * sizes / (odds * sizes).sum(), atol=1e-10)
     skewness = (1 - 2 * odds) / np.sqrt(odds * (1 - odds))
     assert_allclose(np.array(model.diagnostics_["skewness"])[order], skewness, atol=1e-8)
-
-
-def test_no_held_out_position_chooses_nothing(caplog):
-    """The documents held out are empty, so that there is nothing to complete."""
-    counts = lda_corpus(n=60, d=20, k=2)[2].read_shard(0).words.toarray()
-    counts[topic_model.held_out(MemoryCorpus(counts), 0).mask(0, 60)] = 0
-    model = SpectralLDA(2, max_df=1.0, min_df=0.0, n_polish=1).fit(counts)
-    assert model.selection_ is None
-    assert "no held-out document has words" in caplog.text
-
-
-def test_a_background_topic_needs_polish():
-    with pytest.raises(UsageError, match="expected n_polish of at least 1"):
-        SpectralLDA(3, background=True, n_polish=0).fit(np.ones((5, 4), int))
 
 
 def test_counts_without_topics_are_no_error_of_use():
@@ -208,92 +212,13 @@ def test_errors_of_independent_amounts_fall_likewise():
             topics = rng.dirichlet(np.full(80, 0.1), 4)
             counts = rng.poisson(rng.gamma(shapes, 15.0, (n, 4)) @ topics)
             model = IndependentTopics(4, n_polish=0, min_df=0.0, max_df=1.0).fit(counts)
-            distance, order = matched(model.components_, topics)
+            distance, order = matched_topics(model.components_, topics)
             found.append(distance)
             skewness.append(np.array(model.diagnostics_["skewness"])[order])
         errors.append(np.median(found))
     slope = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
     assert -0.7 < slope < -0.3
     assert_allclose(np.mean(skewness[-3:], axis=0), 2 / np.sqrt(shapes), rtol=0.15)
-
-
-def test_polish_improves_moments_and_shares_are_found():
-    population, shares, corpus = lda_corpus()
-    truth = population.topics.T
-    distances = []
-    for n_polish in (0, 1, 4):
-        model = SpectralLDA(
-            5, alpha0=1.0, start="tensor", n_polish=n_polish, min_df=0.0, max_df=1.0, max_count=None
-        ).fit_corpus(corpus)
-        distance, order = matched(model.components_, truth)
-        distances.append(distance)
-        assert_allclose(model.components_.sum(axis=1), 1.0, atol=1e-5)
-        assert_allclose(model.weights_[order], shares.mean(axis=0), atol=0.05)
-    assert distances[0] < 0.08
-    assert distances[2] < distances[0]
-    rising = model.diagnostics_["log_likelihoods"]
-    assert len(rising) == 4
-    assert rising == sorted(rising)
-    X = corpus.read_shard(0).words
-    for method, bound in (("vb", 0.2), ("fast", 0.3)):
-        found = model.transform(X, method)[:, order]
-        assert_allclose(found.sum(axis=1), 1.0, atol=1e-5)
-        assert np.abs(found - shares[:300]).sum(axis=1).mean() < bound
-    with pytest.raises(UsageError, match="method: expected one of vb, fast, got 'slow'"):
-        model.transform(X, "slow")
-
-
-@pytest.mark.parametrize("polish", ["em", "vb", "cvb"])
-def test_the_start_is_chosen_on_documents_held_out(polish):
-    population, _, corpus = lda_corpus()
-    model = SpectralLDA(5, polish=polish, min_df=0.0, max_df=1.0).fit_corpus(corpus)
-    tried = model.selection_["perplexity"]
-    assert set(tried) == {"tensor-1", "tensor-5", "anchors"}
-    assert model.start_ == min(tried, key=tried.get)
-    assert 100 < model.selection_["n_held_out"] < 300
-    assert matched(model.components_, population.topics.T)[0] < 0.15
-    made = Counter(timing["name"] for timing in model.timings_)
-    planned = Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, polish=polish), corpus)})
-    assert made == planned
-
-
-def test_large_corpora_try_starts_on_a_sample(monkeypatch):
-    population, _, corpus = lda_corpus()
-    monkeypatch.setattr(topic_model, "TRIAL_DOCUMENTS", 500)
-    model = SpectralLDA(5, n_polish=2, min_df=0.0, max_df=1.0).fit_corpus(corpus)
-    made = Counter(timing["name"] for timing in model.timings_)
-    # One pass for each of three starts on the sample, and two over all documents.
-    assert made["polish"] == 5
-    assert made == Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, n_polish=2), corpus)})
-    assert matched(model.components_, population.topics.T)[0] < 0.2
-
-
-def test_variational_bayes_finds_the_dirichlet_parameters():
-    _, _, corpus = lda_corpus(n=4000, length=80)
-    model = SpectralLDA(5, alpha0=1.0, start="tensor", polish="vb", n_polish=6).fit_corpus(corpus)
-    assert model.alpha_.sum() == pytest.approx(1.0, rel=0.3)
-    assert len(plan_fit(model, corpus)) == 4
-
-
-@pytest.mark.parametrize(("length", "how"), [(12, "cvb"), (60, "em")])
-def test_short_documents_are_polished_by_collapsed_variational_bayes(length, how):
-    _, _, corpus = lda_corpus(n=500, length=length)
-    model, other = (SpectralLDA(5, max_df=1.0, polish=polish).fit_corpus(corpus) for polish in ("auto", how))
-    assert model.diagnostics_["polish"] == how
-    assert_allclose(model.components_, other.components_)
-    assert_allclose(model.alpha_, other.alpha_)
-    made = Counter(timing["name"] for timing in model.timings_)
-    assert made == Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, max_df=1.0), corpus)})
-
-
-def test_few_words_of_a_document_do_not_confirm_themselves():
-    population, _, corpus = lda_corpus(n=2000, d=500, k=10, length=6)
-    options = {"alpha0": 2.0, "start": "tensor", "min_df": 0.0, "max_df": 1.0}
-    em, vb, cvb = (
-        matched(SpectralLDA(10, polish=how, **options).fit_corpus(corpus).components_, population.topics.T)[0]
-        for how in ("em", "vb", "cvb")
-    )
-    assert cvb < 0.98 * vb < 0.9 * em
 
 
 def test_the_share_of_words_that_most_documents_have_is_told():
@@ -304,81 +229,6 @@ def test_the_share_of_words_that_most_documents_have_is_told():
         # In so few words the moments carry one topic.
         assert_allclose(model.components_.sum(axis=1), 1.0, rtol=1e-6)
     assert model.alpha_ == pytest.approx([1.0])
-
-
-def test_a_step_of_polish_goes_further_unless_the_one_before_overshot():
-    _, _, corpus = lda_corpus(n=300, d=50, k=3)
-    rng = np.random.default_rng(1)
-    start = rng.dirichlet(np.ones(50), 3).T.astype(np.float32)
-    with open_engine(corpus) as engine:
-        stored = StoredColumns((engine.put(start),))
-        for last, power in (((), 1.0), ((-100.0,), 1.5), ((0.0,), 1.0)):
-            topics = replace(start_topics(stored, np.full(3, 1 / 3)), smoothing=0.0, log_likelihoods=last)
-            found = polish_topics(engine, topics, "em", 1)
-            plain = polish_topics(engine, replace(topics, log_likelihoods=()), "em", 1)
-            step = np.asarray(plain.matrix.load().parts[0], np.float64)
-            expected = step**power * start.astype(np.float64) ** (1 - power)
-            assert_allclose(found.matrix.load().parts[0], expected / expected.sum(axis=0), rtol=1e-5)
-
-
-@pytest.mark.parametrize("n_folds", [1, 3])
-def test_a_step_of_polish_makes_the_topics_of_a_fold_of_the_others(n_folds):
-    _, _, corpus = lda_corpus(n=300, d=50, k=3)
-    start = np.random.default_rng(1).dirichlet(np.ones(50), 3).T.astype(np.float32)
-    words = corpus.read_shard(0).words
-    folds = folds_of(words, n_folds)
-    with open_engine(corpus) as engine:
-        begin = start_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3), n_folds)
-        begin = replace(begin, smoothing=0.0)
-        found = polish_topics(engine, begin, "em", 1)
-        whole = found.matrix.load().parts[0]
-        by_fold = found.by_fold.load().parts
-    assert len(by_fold) == n_folds
-    for fold in range(n_folds):
-        others = words[folds != fold] if n_folds > 1 else words
-        with open_engine(MemoryCorpus(others)) as engine:
-            begin = replace(
-                start_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3)), smoothing=0.0
-            )
-            alone = polish_topics(engine, begin, "em", 1).matrix.load().parts[0]
-        assert_allclose(by_fold[fold], alone, rtol=1e-5)
-    with open_engine(corpus) as engine:
-        begin = replace(start_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3)), smoothing=0.0)
-        assert_allclose(whole, polish_topics(engine, begin, "em", 1).matrix.load().parts[0], rtol=1e-5)
-
-
-def test_folds_are_for_corpora_with_few_positions_for_every_number(monkeypatch):
-    population, _, corpus = lda_corpus(n=400, d=1000, k=20)
-    others, _ = population.sample(400, 60, seed=9)
-    model = SpectralLDA(20, max_df=1.0, n_polish=6)
-    assert model.n_folds(corpus) == 4
-    assert SingleTopic(20).n_folds(corpus) == 1
-    perplexities = []
-    for enough in (0.0, 4.0):
-        monkeypatch.setattr(topic_model, "ENOUGH_POSITIONS", enough)
-        fitted = clone(model).fit_corpus(corpus)
-        made = Counter(timing["name"] for timing in fitted.timings_)
-        assert made == Counter({p.name: p.n_scans for p in plan_fit(model, corpus)})
-        with open_engine(MemoryCorpus(others)) as engine:
-            topics = StoredColumns((engine.put(np.ascontiguousarray(fitted.components_.T)),))
-            perplexities.append(complete(engine, topics, fitted.weights_).perplexity)
-    # What a document says of rare words does not come back to it.
-    assert perplexities[1] < 0.995 * perplexities[0]
-    assert SpectralLDA(50).n_folds(corpus) == 4
-    assert SpectralLDA(51).n_folds(corpus) == 1
-    monkeypatch.setattr(topic_model, "MOST_FREE", 20 * corpus.n_words - 1)
-    assert model.n_folds(corpus) == 1
-
-
-def test_a_mixture_is_polished_as_one():
-    population = planted(150, 4, 4, random_state=0)
-    documents = population.sample(0, 1500, words_per_document=(20, 40), labels_per_document=1, random_state=0)
-    model = SingleTopic(4, min_df=0.0, max_df=1.0).fit(documents.words.astype(int))
-    distance, order = matched(model.components_, population.O.T)
-    assert distance < 0.15
-    found = model.transform(documents.words.astype(int))[:, order].argmax(axis=1)
-    assert (found == documents.states).mean() > 0.98
-    assert_allclose(model.alpha_, model.weights_)
 
 
 @pytest.mark.parametrize(
@@ -434,20 +284,28 @@ def test_any_number_of_workers_gives_the_same_bits():
     assert_array_equal(found.alpha_, expected.alpha_)
 
 
-def test_a_background_takes_the_words_that_all_documents_share():
-    population, _, _ = lda_corpus(n=10)
-    # Half of every document is of common words.
-    common = np.random.default_rng(3).dirichlet(np.ones(20))
-    widened = np.vstack([0.5 * population.topics, np.outer(0.5 * common, np.ones(5))])
-    counts = TopicPopulation(population.alpha, widened).sample(2000, 120, seed=4)[0]
-    model = SpectralLDA(6, background=True, alpha0=1.0, start="tensor", min_df=0.0).fit(counts)
-    plain = SpectralLDA(5, alpha0=1.0, start="tensor", min_df=0.0).fit(counts)
-    assert model.components_.shape == (6, 220)
-    mass = model.components_[:, 200:].sum(axis=1)
-    most = int(np.argmax(mass))
-    assert mass[most] > 0.7
-    assert np.delete(mass, most).max() < plain.components_[:, 200:].sum(axis=1).min()
-    assert len(model.transform(counts)[0]) == 6
+def test_one_load_of_the_moments_serves_every_alpha0_and_one_that_fails_leaves_the_others(monkeypatch):
+    _, _, corpus = lda_corpus(800)
+    loads, load, decompose = [], core.load_moments, core.decompose_moments
+
+    def counted(*arguments):
+        loads.append(arguments)
+        return load(*arguments)
+
+    def failing(moments, settings, noise):
+        if settings.alpha0 == 5.0:
+            raise NumericalError("no number of components can be learned")
+        return decompose(moments, settings, noise)
+
+    monkeypatch.setattr(core, "load_moments", counted)
+    model = SpectralLDA(5, start="tensor").fit_corpus(corpus)
+    assert set(model.selection_["perplexity"]) == {"tensor-1", "tensor-5"}
+    assert len(loads) == 1
+    monkeypatch.setattr(core, "decompose_moments", failing)
+    model = SpectralLDA(5).fit_corpus(corpus)
+    assert set(model.selection_["perplexity"]) == {"tensor-1", "anchors"}
+    with pytest.raises(NumericalError, match="no number of components can be learned"):
+        SpectralLDA(5, start="tensor", alpha0=5.0).fit_corpus(corpus)
 
 
 def test_topics_are_ranked_by_their_share():
@@ -525,7 +383,9 @@ def test_pyldavis_draws_the_topics_of_the_model(n_polish):
         ({"alpha0": -1.0}, "alpha0: expected a number from 0 on, or 'auto', got -1"),
         ({"alpha0": "much"}, "alpha0: expected a number from 0 on, or 'auto', got 'much'"),
         ({"start": "random"}, "start: expected one of auto, tensor, anchors"),
+        ({"min_df": "few"}, "min_df: expected a share of the documents, or 'auto', got 'few'"),
         ({"min_df": 0.6}, "expected 0 <= min_df <= max_df <= 1"),
+        ({"n_polish": "many"}, "n_polish: expected a number, got 'many'"),
         ({"n_polish": -1}, "n_polish: expected at least 0"),
         ({"eta": 0.0}, "eta: expected more than 0"),
         ({"min_df": 0.99, "max_df": 1.0}, "n_components=5 needs as many words, but only 0 of 200"),

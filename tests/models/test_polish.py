@@ -1,0 +1,201 @@
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import lda_corpus, matched_topics
+from numpy.testing import assert_allclose
+from sklearn.base import clone
+
+from distmom.corpus import MemoryCorpus
+from distmom.engine import StoredColumns, open_engine
+from distmom.errors import UsageError
+from distmom.models import SingleTopic, SpectralLDA, topic_model
+from distmom.models.planning import plan_fit
+from distmom.models.polish import complete, polish_topics, start_topics
+from distmom.moments.shares import folds_of
+from distmom.simulate.multilabel import planted
+from distmom.simulate.topics import TopicPopulation
+
+
+def test_no_held_out_position_chooses_nothing(caplog):
+    """The documents held out are empty, so that there is nothing to complete."""
+    counts = lda_corpus(n=60, d=20, k=2)[2].read_shard(0).words.toarray()
+    counts[topic_model.held_out(MemoryCorpus(counts), 0).mask(0, 60)] = 0
+    model = SpectralLDA(2, max_df=1.0, min_df=0.0, n_polish=1).fit(counts)
+    assert model.selection_ is None
+    assert "no held-out document has words" in caplog.text
+
+
+def test_a_background_topic_needs_polish():
+    with pytest.raises(UsageError, match="expected n_polish of at least 1"):
+        SpectralLDA(3, background=True, n_polish=0).fit(np.ones((5, 4), int))
+
+
+def test_polish_improves_moments_and_shares_are_found():
+    population, shares, corpus = lda_corpus()
+    truth = population.topics.T
+    distances = []
+    for n_polish in (0, 1, 4):
+        model = SpectralLDA(
+            5, alpha0=1.0, start="tensor", n_polish=n_polish, min_df=0.0, max_df=1.0, max_count=None
+        ).fit_corpus(corpus)
+        distance, order = matched_topics(model.components_, truth)
+        distances.append(distance)
+        assert_allclose(model.components_.sum(axis=1), 1.0, atol=1e-5)
+        assert_allclose(model.weights_[order], shares.mean(axis=0), atol=0.05)
+    assert distances[0] < 0.08
+    assert distances[2] < distances[0]
+    rising = model.diagnostics_["log_likelihoods"]
+    assert len(rising) == 4
+    assert rising == sorted(rising)
+    X = corpus.read_shard(0).words
+    for method, bound in (("vb", 0.2), ("fast", 0.3)):
+        found = model.transform(X, method)[:, order]
+        assert_allclose(found.sum(axis=1), 1.0, atol=1e-5)
+        assert np.abs(found - shares[:300]).sum(axis=1).mean() < bound
+    with pytest.raises(UsageError, match="method: expected one of vb, fast, got 'slow'"):
+        model.transform(X, "slow")
+
+
+@pytest.mark.parametrize("polish", ["em", "vb", "cvb"])
+def test_the_start_is_chosen_on_documents_held_out(polish):
+    population, _, corpus = lda_corpus()
+    model = SpectralLDA(5, polish=polish, min_df=0.0, max_df=1.0).fit_corpus(corpus)
+    tried = model.selection_["perplexity"]
+    assert set(tried) == {"tensor-1", "tensor-5", "anchors"}
+    assert model.start_ == min(tried, key=tried.get)
+    assert 100 < model.selection_["n_held_out"] < 300
+    assert matched_topics(model.components_, population.topics.T)[0] < 0.15
+    made = Counter(timing["name"] for timing in model.timings_)
+    planned = Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, polish=polish), corpus)})
+    assert made == planned
+
+
+def test_large_corpora_try_starts_on_a_sample(monkeypatch):
+    population, _, corpus = lda_corpus()
+    monkeypatch.setattr(topic_model, "TRIAL_DOCUMENTS", 500)
+    model = SpectralLDA(5, n_polish=2, min_df=0.0, max_df=1.0).fit_corpus(corpus)
+    made = Counter(timing["name"] for timing in model.timings_)
+    # One pass for each of three starts on the sample, and two over all documents.
+    assert made["polish"] == 5
+    assert made == Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, n_polish=2), corpus)})
+    assert matched_topics(model.components_, population.topics.T)[0] < 0.2
+
+
+def test_variational_bayes_finds_the_dirichlet_parameters():
+    _, _, corpus = lda_corpus(n=4000, length=80)
+    model = SpectralLDA(5, alpha0=1.0, start="tensor", polish="vb", n_polish=6).fit_corpus(corpus)
+    assert model.alpha_.sum() == pytest.approx(1.0, rel=0.3)
+    assert len(plan_fit(model, corpus)) == 4
+
+
+@pytest.mark.parametrize(("length", "how"), [(12, "cvb"), (60, "em")])
+def test_short_documents_are_polished_by_collapsed_variational_bayes(length, how):
+    _, _, corpus = lda_corpus(n=500, length=length)
+    model, other = (SpectralLDA(5, max_df=1.0, polish=polish).fit_corpus(corpus) for polish in ("auto", how))
+    assert model.diagnostics_["polish"] == how
+    assert model.n_polish_passes(corpus) == (2 if how == "cvb" else 4)
+    assert_allclose(model.components_, other.components_)
+    assert_allclose(model.alpha_, other.alpha_)
+    made = Counter(timing["name"] for timing in model.timings_)
+    assert made == Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, max_df=1.0), corpus)})
+
+
+def test_few_words_of_a_document_do_not_confirm_themselves():
+    population, _, corpus = lda_corpus(n=2000, d=500, k=10, length=6)
+    options = {"alpha0": 2.0, "start": "tensor", "n_polish": 4, "min_df": 0.0, "max_df": 1.0}
+    models = [SpectralLDA(10, polish=how, **options).fit_corpus(corpus) for how in ("em", "vb", "cvb")]
+    em, vb, cvb = (matched_topics(model.components_, population.topics.T)[0] for model in models)
+    assert cvb < 0.98 * vb < 0.9 * em
+
+
+def test_a_step_of_polish_goes_further_unless_the_one_before_overshot():
+    _, _, corpus = lda_corpus(n=300, d=50, k=3)
+    rng = np.random.default_rng(1)
+    start = rng.dirichlet(np.ones(50), 3).T.astype(np.float32)
+    with open_engine(corpus) as engine:
+        stored = StoredColumns((engine.put(start),))
+        for last, power in (((), 1.0), ((-100.0,), 1.5), ((0.0,), 1.0)):
+            topics = replace(start_topics(stored, np.full(3, 1 / 3)), smoothing=0.0, log_likelihoods=last)
+            found = polish_topics(engine, topics, "em", 1)
+            plain = polish_topics(engine, replace(topics, log_likelihoods=()), "em", 1)
+            step = np.asarray(plain.matrix.load().parts[0], np.float64)
+            expected = step**power * start.astype(np.float64) ** (1 - power)
+            assert_allclose(found.matrix.load().parts[0], expected / expected.sum(axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_folds", [1, 3])
+def test_a_step_of_polish_makes_the_topics_of_a_fold_of_the_others(n_folds):
+    _, _, corpus = lda_corpus(n=300, d=50, k=3)
+    start = np.random.default_rng(1).dirichlet(np.ones(50), 3).T.astype(np.float32)
+    words = corpus.read_shard(0).words
+    folds = folds_of(words, n_folds)
+    with open_engine(corpus) as engine:
+        begin = start_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3), n_folds)
+        begin = replace(begin, smoothing=0.0)
+        found = polish_topics(engine, begin, "em", 1)
+        whole = found.matrix.load().parts[0]
+        by_fold = found.by_fold.load().parts
+    assert len(by_fold) == n_folds
+    for fold in range(n_folds):
+        others = words[folds != fold] if n_folds > 1 else words
+        with open_engine(MemoryCorpus(others)) as engine:
+            begin = replace(
+                start_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3)), smoothing=0.0
+            )
+            alone = polish_topics(engine, begin, "em", 1).matrix.load().parts[0]
+        assert_allclose(by_fold[fold], alone, rtol=1e-5)
+    with open_engine(corpus) as engine:
+        begin = replace(start_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3)), smoothing=0.0)
+        assert_allclose(whole, polish_topics(engine, begin, "em", 1).matrix.load().parts[0], rtol=1e-5)
+
+
+def test_folds_are_for_corpora_with_few_positions_for_every_number(monkeypatch):
+    population, _, corpus = lda_corpus(n=400, d=1000, k=20)
+    others, _ = population.sample(400, 60, seed=9)
+    model = SpectralLDA(20, max_df=1.0, n_polish=6)
+    assert model.n_folds(corpus) == 4
+    assert SingleTopic(20).n_folds(corpus) == 1
+    perplexities = []
+    for enough in (0.0, 4.0):
+        monkeypatch.setattr(topic_model, "ENOUGH_POSITIONS", enough)
+        fitted = clone(model).fit_corpus(corpus)
+        made = Counter(timing["name"] for timing in fitted.timings_)
+        assert made == Counter({p.name: p.n_scans for p in plan_fit(model, corpus)})
+        with open_engine(MemoryCorpus(others)) as engine:
+            topics = StoredColumns((engine.put(np.ascontiguousarray(fitted.components_.T)),))
+            perplexities.append(complete(engine, topics, fitted.weights_).perplexity)
+    # What a document says of rare words does not come back to it.
+    assert perplexities[1] < 0.995 * perplexities[0]
+    assert SpectralLDA(50).n_folds(corpus) == 4
+    assert SpectralLDA(51).n_folds(corpus) == 1
+    monkeypatch.setattr(topic_model, "MOST_FREE", 20 * corpus.n_words - 1)
+    assert model.n_folds(corpus) == 1
+
+
+def test_a_mixture_is_polished_as_one():
+    population = planted(150, 4, 4, random_state=0)
+    documents = population.sample(0, 1500, words_per_document=(20, 40), labels_per_document=1, random_state=0)
+    model = SingleTopic(4, min_df=0.0, max_df=1.0).fit(documents.words.astype(int))
+    distance, order = matched_topics(model.components_, population.O.T)
+    assert distance < 0.15
+    found = model.transform(documents.words.astype(int))[:, order].argmax(axis=1)
+    assert (found == documents.states).mean() > 0.98
+    assert_allclose(model.alpha_, model.weights_)
+
+
+def test_a_background_takes_the_words_that_all_documents_share():
+    population, _, _ = lda_corpus(n=10)
+    # Half of every document is of common words.
+    common = np.random.default_rng(3).dirichlet(np.ones(20))
+    widened = np.vstack([0.5 * population.topics, np.outer(0.5 * common, np.ones(5))])
+    counts = TopicPopulation(population.alpha, widened).sample(2000, 120, seed=4)[0]
+    model = SpectralLDA(6, background=True, alpha0=1.0, start="tensor", min_df=0.0).fit(counts)
+    plain = SpectralLDA(5, alpha0=1.0, start="tensor", min_df=0.0).fit(counts)
+    assert model.components_.shape == (6, 220)
+    mass = model.components_[:, 200:].sum(axis=1)
+    most = int(np.argmax(mass))
+    assert mass[most] > 0.7
+    assert np.delete(mass, most).max() < plain.components_[:, 200:].sum(axis=1).min()
+    assert len(model.transform(counts)[0]) == 6
