@@ -86,7 +86,7 @@ class TopicSearch(CorpusEstimator):
         and deflation, ``joint`` by joint diagonalisation, once for all searches, and takes the one preferred.
     min_df : float or "auto"
         Share of the documents that a word is in at least, for the moments to see it.
-        ``auto`` is 0.005, or less where documents are so short that 30 positions in the mean are not left of them.
+        ``auto`` is 0.005, or less where that leaves fewer than 30 positions of a document in the mean.
     max_df : float
         Share of the documents that a word of the moments is in at most.
     max_count : int or None

@@ -141,9 +141,15 @@ def test_what_a_model_does_not_have_is_refused_by_name(place, run, tmp_path):
         assert code == 2
         assert f"{option}: not an option of --model {kind}" in err
         assert not (tmp_path / "m").exists()
-    code, _, err = run(*fit, "--model", "lda", "--alpha0", "much", *LOCAL)
-    assert code == 2
-    assert "expected a number or auto, got 'much'" in err
+    for option, value, message in (
+        ("--alpha0", "much", "expected a number or auto, got 'much'"),
+        ("--min-df", "few", "expected a number or auto, got 'few'"),
+        ("--n-polish", "some", "expected a whole number or auto, got 'some'"),
+        ("--n-polish", "-1", "n_polish: expected at least 0, got -1"),
+    ):
+        code, _, err = run(*fit, "--model", "lda", option, value, *LOCAL)
+        assert code == 2
+        assert message in err
     code, _, err = run("predict", place / "lda", place / "test.tsv", tmp_path / "out", *LOCAL)
     assert code == 2
     assert "a topic model has no labels" in err
