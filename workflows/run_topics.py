@@ -30,8 +30,8 @@ from scipy.sparse import csr_matrix, load_npz
 
 #: packages whose versions are stored with the results
 PACKAGES = ("distmom", "gensim", "lda", "numba", "numpy", "scikit-learn", "scipy", "tomotopy")
-#: documents that a topic of a random start is the mean of, and passes of polish that follow
-RANDOM_DOCUMENTS, RANDOM_PASSES = 10, 4
+#: documents that a topic of a random start is the mean of
+RANDOM_DOCUMENTS = 10
 #: iterations of the package lda
 LDA_ITERATIONS = 300
 
@@ -84,9 +84,10 @@ def prepare_distmom(task: Task, name: str) -> Fit:
 
 
 def prepare_random(task: Task, name: str) -> Fit:
-    """Prepare distmom's EM from random topics, half unigram and half the mean of a few documents."""
+    """Prepare distmom's polish from random topics, half unigram and half the mean of a few documents."""
     from distmom.corpus import MemoryCorpus
     from distmom.engine import StoredColumns, open_engine
+    from distmom.models import SpectralLDA
     from distmom.models.polish import polish_topics, start_topics
     from distmom.models.tall import to_columns
 
@@ -101,10 +102,13 @@ def prepare_random(task: Task, name: str) -> Fit:
             start[:, j] = 0.5 * unigram + 0.5 * (counts[rows].T @ (1.0 / lengths[rows])) / len(rows)
         with open_engine(corpus) as engine:
             stored = StoredColumns((engine.put(start),))
-            topics = start_topics(stored, np.full(k, 1.0 / k))
-            return np.array(to_columns(polish_topics(engine, topics, "em", RANDOM_PASSES).matrix).T)
+            topics = start_topics(stored, np.full(k, 1.0 / k), n_folds)
+            return np.array(to_columns(polish_topics(engine, topics, how, n_passes).matrix).T)
 
     corpus, tiny = MemoryCorpus(task.counts), _tiny_counts()
+    default = SpectralLDA(task.n_topics)
+    how, n_passes = default.way_of_polish(corpus), default.n_polish_passes(corpus)
+    n_folds = default.n_folds(corpus)
     polished(tiny, MemoryCorpus(tiny), 2)
     return lambda: (polished(task.counts, corpus, task.n_topics), {})
 

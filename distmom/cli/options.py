@@ -170,7 +170,7 @@ def model_options(command: F) -> F:
         ),
         click.option(
             "--n-polish", type=NumberOrAuto(int),
-            help="Passes of polish; auto is 2 with --polish cvb, else 4. (topic models) [default: auto]",
+            help="Passes of polish; auto is 2 where polish is cvb, else 4. (topic models) [default: auto]",
         ),
         click.option(
             "--polish", type=click.Choice(["auto", "em", "vb", "cvb"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -115,10 +115,12 @@ def check_choices(model: Any, choices: Mapping[str, Sequence[str]]) -> None:
             raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(model, name)!r}")
 
 
-def check_bounds(model: Any, bounds: Mapping[str, int]) -> None:
-    """Refuse parameters below their least value, unless they are None; UsageError."""
+def check_bounds(model: Any, bounds: Mapping[str, int], *, autos: Collection[str] = ()) -> None:
+    """Refuse parameters below their least value, unless they are None, or "auto" where they may be; UsageError."""
     for name, least in bounds.items():
         value = getattr(model, name)
+        if name in autos and value == "auto":
+            continue
         if isinstance(value, str):
             raise UsageError(f"{name}: expected a number, got {value!r}")
         if value is not None and value < least:

@@ -125,8 +125,7 @@ def check_topics(
     if isinstance(model.min_df, str) and model.min_df != "auto":
         raise UsageError(f"min_df: expected a share of the documents, or 'auto', got {model.min_df!r}")
     min_df = 0.0 if model.min_df == "auto" else model.min_df
-    if not (autos and model.n_components == "auto"):
-        check_bounds(model, {"n_components": n_least})
+    check_bounds(model, {"n_components": n_least}, autos=("n_components",) if autos else ())
     if not 0.0 <= min_df <= model.max_df <= 1.0:
         raise UsageError(
             f"min_df, max_df: expected 0 <= min_df <= max_df <= 1, got {model.min_df}, {model.max_df}"

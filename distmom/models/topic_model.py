@@ -125,8 +125,7 @@ class TopicModel(FittedTopics):
                 "decompose_on": DECOMPOSE_ON,
             },
         )
-        if self.n_polish != "auto":
-            check_bounds(self, {"n_polish": 0})
+        check_bounds(self, {"n_polish": 0}, autos=("n_polish",))
         if self.background and not self.n_polish:
             raise UsageError(
                 "background: expected n_polish of at least 1, as only polish tells its share, got 0"
@@ -345,7 +344,7 @@ class TopicModel(FittedTopics):
         return N_COLLAPSED if self.way_of_polish(corpus) == "cvb" else N_POLISH
 
     def n_last_passes(self, corpus: Corpus | MemoryCorpus) -> int:
-        """Return the passes of polish over all documents, those in which starts are tried apart."""
+        """Return the passes of polish that are left when the start is chosen."""
         tried_on_all = len(self.trials()) > 1 and corpus.n_documents <= TRIAL_DOCUMENTS
         return max(0, self.n_polish_passes(corpus) - int(tried_on_all))
 

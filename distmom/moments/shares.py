@@ -342,14 +342,8 @@ class CompletionPass(TopicsPass):
             else:
                 # What one sum has led to is near what the next one leads to.
                 shares, _ = document_shares(
-                    half,
-                    topics,
-                    self._frequency(),
-                    self.smoothing,
-                    total * proportions,
-                    how="em",
-                    start=shares,
-                )
+                    half, topics, self._frequency(), self.smoothing, total * proportions, how="em", start=shares
+                )  # fmt: skip
             sums["log_likelihood"][j] += log_likelihood(
                 words.indptr, words.indices, second * own, topics, self._frequency(), self.smoothing, shares
             )
