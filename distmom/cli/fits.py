@@ -166,7 +166,7 @@ def _run_fit(
     from distmom.models.planning import plan_fit, plan_to_json
 
     model = estimator(run.model_name)(**run.parameters)
-    with run.carried_out(workers, scheduler), PassProgress(quiet=quiet) as progress:
+    with run.carried_out(workers, scheduler) as directory, PassProgress(quiet=quiet) as progress:
         corpus = run.open_corpus()
         planned = plan_to_json(plan_fit(model, corpus, memory_limit))
         check_target(run.model, run.overwrite)
@@ -176,7 +176,7 @@ def _run_fit(
                 f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB a worker"
             )
             model.fit_corpus(
-                corpus, client=executor, run=run.path, memory_limit=memory_limit, observer=progress
+                corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress
             )
             model.save(run.model, overwrite=run.overwrite)
         common = model.diagnostics_.get("common_words", 0.0)

@@ -105,7 +105,7 @@ def add_up(
     """
     from distmom.models.planning import plan_fit
 
-    with run.carried_out(workers, scheduler), PassProgress(quiet=quiet) as progress:
+    with run.carried_out(workers, scheduler) as directory, PassProgress(quiet=quiet) as progress:
         corpus = run.open_corpus()
         first = _begun_with(run) if first is None else first
         check_target(run.model, run.overwrite)
@@ -114,7 +114,7 @@ def add_up(
             plan_fit(first, corpus, memory_limit)
         with open_workers(workers, memory_limit, scheduler) as executor:
             found = (first.fit_corpus if run.like is None else first.of)(
-                corpus, client=executor, run=run.path, memory_limit=memory_limit, observer=progress
+                corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress
             )
             found.save(run.model, overwrite=run.overwrite)
     show(describe_moments(found), as_json)

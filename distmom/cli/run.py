@@ -88,15 +88,15 @@ class Run:
     like: Like | None = None
 
     @contextmanager
-    def carried_out(self, workers: int | None, scheduler: str | None) -> Iterator[None]:
-        """Hold the run while it is carried out; a context manager.
+    def carried_out(self, workers: int | None, scheduler: str | None) -> Iterator[RunDirectory]:
+        """Hold the run while it is carried out; a context manager that returns its directory.
 
         What is cut short tells the command that goes on, with the options that say where tasks run. A run without
         any pass that is refused is removed, and so is a temporary one that is done.
         """
-        with self.lock():
+        with RunDirectory(self.path).held() as directory:
             try:
-                yield
+                yield directory
             except (KeyboardInterrupt, ClusterError, StoreError, OSError) as error:
                 where = [f"--workers {workers}"] if workers is not None else []
                 where += [f"--scheduler {scheduler}"] if scheduler is not None else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -11,6 +12,7 @@ import shutil
 import socket
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -132,6 +134,37 @@ def put_directory(temporary: str | os.PathLike[str], final: str | os.PathLike[st
     (replace_directory if os.path.lexists(final) else commit_directory)(temporary, final)
 
 
+def put_if_absent(
+    temporary: str | os.PathLike[str], final: str | os.PathLike[str], is_whole: Callable[[Path], bool]
+) -> None:
+    """Give a finished directory its final name, unless one that is whole has it already.
+
+    Parameters
+    ----------
+    temporary : path-like
+        The finished directory; it stays where it is if it is not needed.
+    final : path-like
+        A name that says what the directory holds, so that two of one name are the same.
+    is_whole : callable
+        Whether a directory that is there is undamaged; one that is not is replaced.
+    """
+    target = Path(final)
+    while True:
+        try:
+            os.rename(temporary, target)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+        if is_whole(target):
+            return
+        damaged = target.with_name(f".tmp-{uuid.uuid4().hex}")
+        # Another process may have been faster.
+        with suppress(FileNotFoundError):
+            os.rename(target, damaged)
+        shutil.rmtree(damaged, ignore_errors=True)
+
+
 def restore_replaced(final: str | os.PathLike[str]) -> None:
     """Bring back a directory that an interrupted `replace_directory` left under its other name."""
     old = Path(f"{final}.replaced")
@@ -172,18 +205,18 @@ class Lock:
                 "since": datetime.now(UTC).isoformat(timespec="seconds"),
             }
         ).encode()
-        while True:
-            try:
-                descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-            except FileExistsError:
-                self._remove_stale()
-                continue
-            try:
-                os.write(descriptor, content)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            return
+        # Linked into place: a process that dies leaves no lock without an owner.
+        own = self.path.with_name(f".tmp-{uuid.uuid4().hex}")
+        write_atomic(own, content)
+        try:
+            while True:
+                try:
+                    os.link(own, self.path)
+                    return
+                except FileExistsError:
+                    self._remove_stale()
+        finally:
+            own.unlink()
 
     def release(self) -> None:
         """Give the lock up."""

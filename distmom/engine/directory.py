@@ -5,13 +5,16 @@ Layout of a run directory::
     run.json                        what is being computed, and with which versions
     states/<digest>.npy             arrays that passes read (bases, whitening matrices)
     passes/<name>-<fingerprint>/    one committed pass: an .npy a sum, and DONE.json written last
-    rows/<name>-<fingerprint>/      one Zarr array a shard and row output
-    partial/<name>-<fingerprint>/   large partial sums while a pass runs
-    partial/spare/                  files of earlier partial sums, to be written over
+    rows/<name>-<fingerprint>/      one Zarr array for each shard and row output, named by its digest
+    partial/<driver>/<pass>/        large partial sums while a pass runs
+    partial/<driver>/spare/         files of earlier partial sums, to be written over
+    lock                            held by the process that runs passes
 
 A pass is committed by the rename of its directory, once all it holds and refers to is on the disk; the next pass
-does not wait for the disk. A rerun asks for a pass by its fingerprint, which holds
-its parameters, the digests of its inputs and the digest of the corpus, so a stale result is never taken.
+does not wait for the disk. A commit removes nothing that is whole: a pass, state or row that is there already is
+the same one. A rerun asks for a pass by its fingerprint, which holds its parameters, the digests of its inputs and
+the digest of the corpus, so a stale result is never taken. Partial sums belong to one driver, since tasks of an
+earlier one may still be writing theirs.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ import queue
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -32,8 +35,8 @@ from typing import Any
 
 import numpy as np
 
-from distmom.corpus.commit import sha256_file, sync_path, write_atomic
-from distmom.engine.scratch import SPARE, claimed
+from distmom.corpus.commit import Lock, put_if_absent, sha256_file, sync_path, sync_tree, write_atomic
+from distmom.engine.scratch import SPARE, ScratchFile, claimed
 from distmom.engine.state import (
     SLAB_ROWS,
     SlabChecksum,
@@ -64,7 +67,24 @@ class RunDirectory:
         self.durable = durable
         for name in ("states", "passes", "rows"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
+        self._partials = self.path / "partial" / uuid.uuid4().hex[:12]
         self._committer = _Committer()
+
+    @contextmanager
+    def held(self) -> Iterator[RunDirectory]:
+        """Hold the lock of the run, and remove what earlier drivers have left unfinished; a context manager.
+
+        Raises
+        ------
+        UsageError
+            If another process holds it.
+        """
+        with Lock(self.path / "lock"):
+            _remove_tree(self.path / "partial")
+            for name in ("states", "passes", "rows"):
+                for left in (self.path / name).rglob(".tmp-*"):
+                    (_remove_tree if left.is_dir() else _remove_file)(left)
+            yield self
 
     def put(self, array: np.ndarray) -> StoredArray:
         """Write an array once and return its handle; equal arrays share one file."""
@@ -82,31 +102,37 @@ class RunDirectory:
         """Return a name for a state whose digest is not known yet."""
         return self.path / "states" / f".tmp-{uuid.uuid4().hex}.npy"
 
+    def partial(self, name: str) -> Path:
+        """Return a directory for partial sums of this driver, which `spare_partials` gives up."""
+        return self._partials / name
+
     @property
     def spare(self) -> Path:
         """Directory of the files that may be written over."""
-        return self.path / "partial" / SPARE
+        return self._partials / SPARE
 
-    def spare_partials(self) -> None:
-        """Give up all partial sums; their files are written over by the next ones."""
+    def recycle(self, files: Iterable[ScratchFile]) -> None:
+        """Give up files that tasks have reported, and that nobody reads any more; later ones are written over them."""
         self.spare.mkdir(parents=True, exist_ok=True)
-        for place in list((self.path / "partial").iterdir()):
-            if place.name == SPARE:
-                continue
-            for folder, _, names in os.walk(place):
-                for name in names:
-                    self.spare_file(os.path.join(folder, name))
-            shutil.rmtree(place, ignore_errors=True)
+        for file in files:
+            with suppress(OSError):
+                os.rename(file.path, self.spare / uuid.uuid4().hex)
 
-    def spare_file(self, path: str) -> None:
-        """Give up one file; it is written over by a later one."""
-        self.spare.mkdir(parents=True, exist_ok=True)
-        with suppress(OSError):
-            os.rename(path, self.spare / uuid.uuid4().hex)
+    def spare_partials(self, files: Iterable[ScratchFile] = ()) -> None:
+        """Give up all partial sums: recycle those that were reported and remove all others.
+
+        A file that was not reported may still be written by an attempt that the cluster has given up.
+        """
+        self.recycle(files)
+        for place in self._partials.iterdir():
+            if place.name != SPARE:
+                _remove_tree(place)
 
     def drop_partials(self) -> None:
-        """Remove all partial sums and spare files."""
-        shutil.rmtree(self.path / "partial", ignore_errors=True)
+        """Remove all partial sums and spare files of this driver."""
+        _remove_tree(self._partials)
+        with suppress(OSError):
+            self._partials.parent.rmdir()
 
     def writer(self, dtype: str, size: int, width: int | None = None) -> ArrayWriter:
         """Return a writer of a state of about so many elements, in rows of a width if told; a context manager."""
@@ -168,23 +194,25 @@ class RunDirectory:
 
     def _commit(self, name: str, key: str, sums: Mapping[str, Sum], record: dict[str, Any]) -> None:
         target = self.pass_path(name, key)
-        if target.exists():
-            # Only a pass that failed its check on loading is computed again.
-            shutil.rmtree(target)
         temporary = self.path / "passes" / f".tmp-{uuid.uuid4().hex}"
         temporary.mkdir()
         try:
+            if self.durable and (rows := self.path / "rows" / target.name).exists():
+                sync_tree(rows)
+                sync_path(rows.parent)
+            write = partial(write_atomic, survives_power_failure=self.durable)
             files: dict[str, dict[str, Any]] = {}
             for sum_name, value in sums.items():
                 path = temporary / f"{sum_name}.npy"
-                write_atomic(path, partial(np.save, arr=value, allow_pickle=False))
+                write(path, partial(np.save, arr=value, allow_pickle=False))
                 files[path.name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
             done = {"pass": name, "fingerprint": key, "files": files, "record": record}
-            write_atomic(temporary / "DONE.json", json.dumps(done, indent=1).encode())
-            os.rename(temporary, target)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+            write(temporary / "DONE.json", json.dumps(done, indent=1).encode())
+            put_if_absent(temporary, target, _is_whole_pass)
+            if self.durable:
+                sync_path(target.parent)
+        finally:
+            _remove_tree(temporary)
 
     def load_pass(self, name: str, key: str) -> tuple[Sums, dict[str, Any]] | None:
         """Return sums (memory-mapped) and record of a committed pass, or None if there is none.
@@ -209,10 +237,9 @@ class RunDirectory:
             except StoreError as error:
                 problems.append(str(error))
 
-        for path in sorted((self.path / "states").glob("*.npy")):
+        for path in sorted((self.path / "states").glob("[!.]*.npy")):
             check(partial(_check_state, path))
-        for done in sorted((self.path / "passes").glob("*/DONE.json")):
-            directory = done.parent
+        for directory in sorted((self.path / "passes").glob("[!.]*")):
             try:
                 record = load_sums(str(directory))[1]
             except StoreError as error:
@@ -339,6 +366,22 @@ class _Committer:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+
+
+def _remove_tree(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove_file(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+def _is_whole_pass(directory: Path) -> bool:
+    try:
+        load_sums(str(directory))
+    except StoreError:
+        return False
+    return True
 
 
 def _is_intact(path: Path, digest: str) -> bool:

@@ -1,16 +1,16 @@
 """Where tasks run: in this process, or on a Dask cluster that is given or opened here.
 
-This is the only module that talks to Dask. Both executors evaluate the same tree of sums in the same order.
+Both executors evaluate the same tree of sums in the same order. Every task of a cluster makes sure first that its
+process runs the same versions as this one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 import dask
@@ -19,6 +19,8 @@ from distributed import Client, LocalCluster
 from distributed.comm.core import CommClosedError
 from distributed.protocol.serialize import Serialized, merge_and_deserialize
 
+from distmom.engine.environment import Environment, differing, environment
+from distmom.engine.watch import Watch, check_address, kept_alive
 from distmom.errors import ClusterError, DistmomError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -32,10 +34,8 @@ OnDone = Callable[[int], None]
 WORKER_ENVIRONMENT = {"MALLOC_TRIM_THRESHOLD_": 128 << 20, "MALLOC_MMAP_THRESHOLD_": 32 << 20}
 #: times that a task may be submitted again after its worker died
 MAX_ATTEMPTS = 3
-#: seconds without any finished task after which a cluster is given up
-STALL_TIMEOUT_S = 900.0
-#: seconds that a cluster may be without any worker
-NO_WORKERS_TIMEOUT_S = 60.0
+#: seconds that closing a connection may take
+CLOSE_TIMEOUT_S = 10.0
 
 
 class Executor(Protocol):
@@ -46,6 +46,11 @@ class Executor(Protocol):
     @property
     def n_threads(self) -> int:
         """Number of tasks that run at a time."""
+        ...
+
+    @property
+    def environments(self) -> tuple[Environment, ...]:
+        """Different environments of the processes in which tasks run."""
         ...
 
     def reduce(
@@ -88,6 +93,11 @@ class InProcess:
     description = "in this process"
     n_threads = 1
 
+    @property
+    def environments(self) -> tuple[Environment, ...]:
+        """That of this process."""
+        return (environment(),)
+
     def reduce(
         self,
         function: Callable[..., Any],
@@ -129,12 +139,45 @@ class OnCluster:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.description = f"on {_n_threads(client)} threads of {client.scheduler.address}"
+        n_threads = Watch(client, "cluster").n_threads
+        self.description = f"on {n_threads} threads of {client.scheduler.address}"
+        self._versions = environment().versions()
 
     @property
     def n_threads(self) -> int:
         """Number of threads of all workers."""
-        return max(1, _n_threads(self.client))
+        return max(1, Watch(self.client, "cluster").n_threads)
+
+    @property
+    def environments(self) -> tuple[Environment, ...]:
+        """Different environments of the workers that are there.
+
+        Raises
+        ------
+        ClusterError
+            If a worker lacks distmom, or runs other versions than this process.
+        """
+        found = Watch(self.client, "cluster").call(self.client.run, environment, on_error="return")
+        for worker, got in sorted(found.items()):
+            if not isinstance(got, Environment):
+                raise ClusterError(f"worker {worker}: cannot run this distmom: {got}")
+            if wrong := differing(self._versions, got.versions()):
+                raise ClusterError(f"worker {worker}: other versions than here: {wrong}")
+        return tuple(sorted(set(found.values()), key=str))
+
+    def idle_timeout_s(self) -> float | None:
+        """Return after how many seconds without a task the scheduler closes itself, or None if it does not say."""
+        try:
+            found: float | None = Watch(self.client, "cluster").call(
+                self.client.run_on_scheduler, _idle_timeout
+            )
+        except ImportError:
+            # A scheduler needs distmom only where it decomposes tensors.
+            return None
+        return found
+
+    def _submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> distributed.Future:
+        return self.client.submit(_checked, self._versions, function, *arguments, pure=False, **options)
 
     def reduce(
         self,
@@ -146,7 +189,7 @@ class OnCluster:
         name: str,
     ) -> Any:
         levels = tree_levels(len(arguments), fan_in)
-        watch = _Watch(self.client, name)
+        watch = Watch(self.client, name)
         run_key = f"{name}-{uuid.uuid4().hex[:8]}"
         ready: list[dict[int, distributed.Future]] = [{} for _ in levels]
         flying: dict[distributed.Future, tuple[int, int, int]] = {}
@@ -155,11 +198,11 @@ class OnCluster:
         def submit(level: int, index: int, attempt: int) -> None:
             key = f"{run_key}-L{level}-{index}-{attempt}"
             if level == 0:
-                future = self.client.submit(function, *arguments[index], key=key, retries=2, pure=False)
+                future = self._submit(function, *arguments[index], key=key, retries=2)
             else:
                 below = ready[level - 1]
                 parts = [below[c] for c in tree_node_children(index, fan_in, levels[level - 1])]
-                future = self.client.submit(merge, parts, key=key, retries=2, pure=False, priority=level)
+                future = self._submit(merge, parts, key=key, retries=2, priority=level)
             flying[future] = (level, index, attempt)
 
         def settle(level: int, index: int, future: distributed.Future) -> None:
@@ -177,7 +220,7 @@ class OnCluster:
 
         try:
             while True:
-                while sum(level == 0 for level, _, _ in flying.values()) < 2 * max(1, watch.n_threads()):
+                while sum(level == 0 for level, _, _ in flying.values()) < 2 * max(1, watch.n_threads):
                     index = next(waiting, None)
                     if index is None:
                         break
@@ -194,10 +237,10 @@ class OnCluster:
                                 ready[level - 1].pop(child)
                         settle(level, index, future)
                         continue
-                    _raise_unless_worker_lost(future, name, attempt)
+                    _raise_unless_worker_lost(future, watch, attempt)
                     logger.warning("%s: task %s lost its worker, submitted again", name, future.key)
                     submit(level, index, attempt + 1)
-            return ready[-1][0].result()
+            return watch.call(ready[-1][0].result)
         except BaseException as error:
             self.client.cancel(list(flying), force=True)
             _raise_if_lost(error, name)
@@ -206,27 +249,30 @@ class OnCluster:
     def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
         iterator = iter(items)
         window: list[tuple[distributed.Future, Any]] = []
-        watch = _Watch(self.client, "map")
+        watch = Watch(self.client, "map")
+
+        def start(item: Any) -> distributed.Future:
+            # Scattered, not passed: a chunk of text is too large for the graph.
+            data = item if isinstance(item, int) else watch.call(self.client.scatter, item, hash=False)
+            return self._submit(function, data)
 
         def submit() -> None:
             for item in iterator:
-                # Scattered, not passed: a chunk of text is too large for the graph.
-                data = self.client.scatter(item, hash=False) if not isinstance(item, int) else item
-                window.append((self.client.submit(function, data, pure=False), item))
+                window.append((start(item), item))
                 return
 
         try:
-            for _ in range(2 * max(1, watch.n_threads())):
+            for _ in range(2 * max(1, watch.n_threads)):
                 submit()
             while window:
                 future, item = window.pop(0)
                 for attempt in range(MAX_ATTEMPTS + 1):
-                    watch.wait_for(future)
+                    watch.finished([future])
                     if future.status == "finished":
                         break
-                    _raise_unless_worker_lost(future, "map", attempt)
-                    future = self.client.submit(function, self.client.scatter(item, hash=False), pure=False)
-                result = future.result()
+                    _raise_unless_worker_lost(future, watch, attempt)
+                    future = start(item)
+                result = watch.call(future.result)
                 del future, item
                 submit()
                 yield result
@@ -236,22 +282,39 @@ class OnCluster:
             raise
 
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
-        future = self.client.submit(load, pure=False, key=f"for-scheduler-{uuid.uuid4().hex[:8]}")
-        watch = _Watch(self.client, "decomposition")
-        watch.wait_for(future)
+        future = self._submit(load, key=f"for-scheduler-{uuid.uuid4().hex[:8]}")
+        watch = Watch(self.client, "decomposition")
+        watch.finished([future])
         if future.status != "finished":
-            _raise_unless_worker_lost(future, "decomposition", MAX_ATTEMPTS)
+            _raise_unless_worker_lost(future, watch, MAX_ATTEMPTS)
+        task = {"versions": self._versions, "work": function, "key": future.key, "arguments": arguments}
         try:
-            return self.client.run_on_scheduler(  # type: ignore[no-any-return]
-                _on_scheduler, work=function, key=future.key, arguments=arguments
-            )
+            return watch.call(self.client.run_on_scheduler, _on_scheduler, **task)  # type: ignore[no-any-return]
+        except ImportError as error:
+            raise ClusterError(f"the scheduler cannot run this distmom: {error}") from error
         except Exception as error:
             _raise_if_lost(error, "decomposition")
             raise
 
 
+def _checked(versions: Mapping[str, str], function: Callable[..., _R], *arguments: Any) -> _R:
+    """Call a function, unless this process runs other versions than the one that has asked."""
+    if wrong := differing(versions, environment().versions()):
+        raise ClusterError(f"a process of the cluster runs other versions than the client: {wrong}")
+    return function(*arguments)
+
+
+def _idle_timeout(dask_scheduler: Any) -> float | None:
+    timeout: float | None = dask_scheduler.idle_timeout
+    return timeout
+
+
 async def _on_scheduler(
-    dask_scheduler: Any, work: Callable[..., Any], key: str, arguments: tuple[Any, ...]
+    dask_scheduler: Any,
+    versions: Mapping[str, str],
+    work: Callable[..., Any],
+    key: str,
+    arguments: tuple[Any, ...],
 ) -> Any:
     """Fetch a worker's result and work on it in a thread, so that the event loop stays free."""
     reply = await dask_scheduler.gather([key])
@@ -263,79 +326,30 @@ async def _on_scheduler(
         # The scheduler does not open what it passes on, so what it fetched is still in its wire form.
         wired = isinstance(value, Serialized)
         opened = merge_and_deserialize(value.header, value.frames) if wired else value
-        return work(opened, *arguments)
+        return _checked(versions, work, opened, *arguments)
 
     return await asyncio.to_thread(opened_and_done)
 
 
-class _Watch:
-    """Wait for tasks, and notice when a cluster has died or stands still."""
-
-    def __init__(self, client: Client, name: str) -> None:
-        self.client = client
-        self.name = name
-        self._progress = time.monotonic()
-        self._workers = time.monotonic()
-        self._n_threads = _n_threads(client)
-
-    def n_threads(self) -> int:
-        return self._n_threads
-
-    def finished(self, flying: Iterable[distributed.Future]) -> list[distributed.Future]:
-        futures = list(flying)
-        while True:
-            try:
-                # wait() asks for the current client, and ours is deliberately nobody's default.
-                with self.client.as_current():
-                    done = list(distributed.wait(futures, timeout=1.0, return_when="FIRST_COMPLETED").done)
-            except TimeoutError:
-                done = []
-            if done:
-                self._progress = time.monotonic()
-                return done
-            self._check()
-
-    def wait_for(self, future: distributed.Future) -> None:
-        self.finished([future])
-
-    def _check(self) -> None:
-        now = time.monotonic()
-        if self.client.status not in ("running", "connecting"):
-            raise ClusterError(f"{self.name}: the connection to the scheduler is {self.client.status}")
-        self._n_threads = _n_threads(self.client)
-        if self._n_threads:
-            self._workers = now
-        elif now - self._workers > NO_WORKERS_TIMEOUT_S:
-            raise ClusterError(f"{self.name}: no worker has been there for {NO_WORKERS_TIMEOUT_S:.0f} s")
-        if now - self._progress > STALL_TIMEOUT_S:
-            raise ClusterError(f"{self.name}: no task has finished for {STALL_TIMEOUT_S:.0f} s")
-
-
-def _n_threads(client: Client) -> int:
-    return sum(client.nthreads().values())
-
-
-def _raise_unless_worker_lost(future: distributed.Future, name: str, attempt: int) -> None:
+def _raise_unless_worker_lost(future: distributed.Future, watch: Watch, attempt: int) -> None:
     if future.status == "error":
-        error = future.exception()
+        error = watch.call(future.exception)
+        if isinstance(error, ImportError):
+            raise ClusterError(f"{watch.name}: a worker cannot run this distmom: {error}") from error
         if not isinstance(error, distributed.KilledWorker):
             raise error
         if attempt >= MAX_ATTEMPTS:
             raise ClusterError(
-                f"{name}: task {future.key} ended {attempt + 1} times with the death of its worker; "
+                f"{watch.name}: task {future.key} ended {attempt + 1} times with the death of its worker; "
                 "it may need more memory than the worker's limit"
             ) from error
     elif attempt >= MAX_ATTEMPTS:
-        raise ClusterError(f"{name}: task {future.key} was lost {attempt + 1} times ({future.status})")
+        raise ClusterError(f"{watch.name}: task {future.key} was lost {attempt + 1} times ({future.status})")
 
 
 def _raise_if_lost(error: BaseException, name: str) -> None:
-    lost = (CommClosedError, distributed.client.FuturesCancelledError, OSError)
-    if (
-        isinstance(error, lost)
-        and not isinstance(error, DistmomError)
-        and not isinstance(error, FileNotFoundError)
-    ):
+    lost = (CommClosedError, distributed.client.FuturesCancelledError, ConnectionError, TimeoutError)
+    if isinstance(error, lost) and not isinstance(error, DistmomError):
         raise ClusterError(f"{name}: the cluster was lost: {error}") from error
 
 
@@ -368,25 +382,31 @@ def open_executor(
     UsageError
         If both a scheduler and a number of workers are asked for.
     ClusterError
-        If the scheduler does not answer.
+        If the scheduler does not answer, or a worker runs other versions than this process.
     """
     if isinstance(client, InProcess | OnCluster):
         yield client
     elif client is not None:
-        yield OnCluster(client)
+        with _in_use(client) as executor:
+            yield executor
     elif scheduler is not None:
         if workers:
             raise UsageError("give either a scheduler or a number of workers, not both")
+        check_address(scheduler, connect_timeout_s)
         try:
             remote = Client(scheduler, set_as_default=False, timeout=connect_timeout_s)
         except (OSError, TimeoutError, ValueError) as error:
             raise ClusterError(f"no scheduler answers at {scheduler}: {error}") from error
-        with remote:
-            yield OnCluster(remote)
+        try:
+            with _in_use(remote) as executor:
+                yield executor
+        finally:
+            with suppress(TimeoutError, OSError):
+                remote.close(timeout=CLOSE_TIMEOUT_S)
     elif workers:
-        environment = {**dask.config.get("distributed.nanny.pre-spawn-environ"), **WORKER_ENVIRONMENT}
+        variables = {**dask.config.get("distributed.nanny.pre-spawn-environ"), **WORKER_ENVIRONMENT}
         with (
-            dask.config.set({"distributed.nanny.pre-spawn-environ": environment}),
+            dask.config.set({"distributed.nanny.pre-spawn-environ": variables}),
             LocalCluster(
                 n_workers=workers,
                 threads_per_worker=1,
@@ -395,7 +415,22 @@ def open_executor(
                 silence_logs=logging.CRITICAL,
             ) as cluster,
             Client(cluster, set_as_default=False) as local,
+            _in_use(local) as executor,
         ):
-            yield OnCluster(local)
+            yield executor
     else:
         yield InProcess()
+
+
+@contextmanager
+def _in_use(client: Client) -> Iterator[OnCluster]:
+    """Make sure that the processes of a cluster are as this one, and keep its scheduler alive."""
+    executor = OnCluster(client)
+    kinds = {str(found.hardware()) for found in executor.environments}
+    if len(kinds) > 1:
+        logger.warning(
+            "workers have %d kinds of processors or BLAS: the last bits of a result depend on them",
+            len(kinds),
+        )
+    with kept_alive(client, executor.idle_timeout_s()):
+        yield executor

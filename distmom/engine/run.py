@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -53,11 +53,14 @@ from distmom.engine.tall import (
     map_task,
 )
 from distmom.engine.tasks import Folded, fold_group, fold_tall, merge_partials
+from distmom.errors import StoreError
 
 _R = TypeVar("_R")
 
+logger = logging.getLogger(__name__)
+
 #: changes when the way of adding or of telling states apart changes, so that no older result is taken
-KERNEL_VERSION = 6
+KERNEL_VERSION = 7
 #: tasks for each thread that slabs of rows are shared out in: fewer leave workers idle, more wait for the client
 MAPS_PER_THREAD = 8
 #: slabs of a task at most, as it holds the small sums of each
@@ -123,20 +126,35 @@ class Engine:
         started, before = time.monotonic(), dict(self.spent)
         rows = dict(rows or {})
         key = fingerprint((*self._origin, pass_, rows))
-        committed = self.directory.load_pass(pass_.name, key)
+        committed = self._committed(pass_, key)
         if committed is None:
-            sums, digests = self._compute(pass_, rows, key)
-            self.directory.commit_pass(pass_.name, key, sums, {"rows": digests})
-            self.directory.spare_partials()
+            sums, result = self._compute(pass_, rows, key)
+            self.directory.commit_pass(pass_.name, key, sums, {"rows": result.row_digests})
+            self.directory.spare_partials(result.all_files())
             loaded = self.directory.load_pass(pass_.name, key)
             assert loaded is not None
-            resumed = False
         else:
-            loaded, resumed = committed, True
+            loaded = committed
         total, record = loaded
-        self._done(pass_, started, before, resumed)
+        self._done(pass_, started, before, committed is not None)
         stored = self._stored_rows(pass_, key, record["rows"])
         return PassResult(total, stored, str(self.directory.pass_path(pass_.name, key)))
+
+    def _committed(self, pass_: Pass, key: str) -> tuple[Sums, dict[str, Any]] | None:
+        """Return what is committed of a pass, or None if there is nothing, or anything of it is damaged."""
+        try:
+            committed = self.directory.load_pass(pass_.name, key)
+            if committed is not None:
+                record = committed[1]
+                for stored in TallResult.from_json(record).stored_arrays() if "states" in record else ():
+                    stored.load()
+                for rows in self._stored_rows(pass_, key, record["rows"]).values():
+                    for shard in rows.digests:
+                        rows.read(int(shard))
+        except StoreError as error:
+            logger.warning("pass %s is run again, as what was committed is damaged: %s", pass_.name, error)
+            return None
+        return committed
 
     def run_tall(
         self,
@@ -166,11 +184,12 @@ class Engine:
         started, before = time.monotonic(), dict(self.spent)
         rows = dict(rows or {})
         key = fingerprint((*self._origin, pass_, parameters, rows))
-        committed = self.directory.load_pass(pass_.name, key)
+        committed = self._committed(pass_, key)
         if committed is None:
-            tallies, digests = self._fold(pass_, rows, key)
+            tallies, folded = self._fold(pass_, rows, key)
+            digests = folded.row_digests
             result = finish(tallies)
-            self.directory.spare_partials()
+            self.directory.spare_partials(folded.all_files())
             self.directory.commit_pass(
                 pass_.name, key, {}, {"rows": digests, **result.to_json()}, result.stored_arrays()
             )
@@ -192,15 +211,15 @@ class Engine:
             for name, of_shards in digests.items()
         }
 
-    def _fold(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Tallies, dict[str, Any]]:
-        """Add all documents into files of partial tall sums; also return the digests of the rows stored."""
+    def _fold(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Tallies, Folded]:
+        """Add all documents into files of partial tall sums; also return what the tasks have reported."""
         plan = self.plan(pass_)
         # Their pages become those of the accumulators, which become those of files again.
         self.directory.drop_partials()
         release_maps()
         n_slabs = max(1, len(plan.columns))
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), n_slabs))
-        prefix = self.partial(f"{pass_.name}-{key[:16]}")
+        files = str(self.directory.partial(f"{pass_.name}-{key[:16]}"))
         outputs = self.directory.rows_directory(pass_.name, key, "")
         frequent: dict[str, StoredArray] = {}
         tall = {name: spec for name, spec in pass_.specs().items() if spec.tall}
@@ -212,7 +231,7 @@ class Engine:
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
         arguments = [
             (self.corpus, group, pass_.for_columns(j, plan.columns) if plan.columns else pass_, frequent,
-             plan.single, rows, outputs, str(prefix), i, j)
+             plan.single, rows, outputs, files, i, j)
             for i, group in enumerate(plan.groups)
             for j in range(n_slabs)
         ]  # fmt: skip
@@ -220,30 +239,26 @@ class Engine:
         def on_done(index: int) -> None:
             self.observer(GroupDone(pass_.name, sizes[index // n_slabs] // n_slabs))
 
-        sums, digests = Sums(pass_.zero()), {}
+        folded = Folded(pass_.zero(), {})
         if arguments:
-            result = self.executor.reduce(
+            folded = self.executor.reduce(
                 fold_tall, arguments, merge_partials, plan.fan_in, on_done, pass_.name
             )
-            sums, digests = result.sums, result.row_digests
-            add_spent(self.spent, result.spent)
+            add_spent(self.spent, folded.spent)
         partials: dict[str, Partials] = {}
         runs: dict[str, Runs] = {}
         for name, spec in tall.items():
             n_rows, width = spec.shape
             if spec.sparse:
-                runs[name] = Runs.find(str(prefix / name), n_rows, width)
+                parts = [run for i in range(len(plan.groups)) for run in folded.runs[name, i]]
+                runs[name] = Runs(tuple(parts), n_rows, width)
                 continue
-            columns = plan.columns if spec.separable else (slice(0, width),)
+            columns = (plan.columns if spec.separable else ()) or (slice(0, width),)
             partials[name] = Partials(
-                str(prefix / name), n_rows, width, len(plan.groups), columns or (slice(0, width),),
-                "float32" if plan.single else "float64", frequent.get(str(spec.tall)),
+                tuple(tuple(folded.tall[name, i, j] for j in range(len(columns))) for i in range(len(plan.groups))),
+                n_rows, width, columns, "float32" if plan.single else "float64", frequent.get(str(spec.tall)),
             )  # fmt: skip
-        return Tallies(sums, partials, runs), digests
-
-    def partial(self, name: str) -> Path:
-        """Return where partial sums are kept; what is there is given up at the end of a pass."""
-        return self.directory.path / "partial" / name
+        return Tallies(folded.sums, partials, runs), folded
 
     def plan(self, pass_: Pass) -> PassPlan:
         """Return how a pass is cut here."""
@@ -328,34 +343,34 @@ class Engine:
     def _combine(self, terms: Sequence[Term], pruning: Pruning | None, *, mixed: bool) -> MixedRows:
         terms = stored_terms(self.directory, terms)
         slabs, n_entries = row_slabs(terms)
-        prefix = str(self.partial("pieces") / uuid.uuid4().hex)
+        files = str(self.directory.partial("pieces"))
         stride = max(1, n_entries // SAMPLE_ENTRIES)
-        work = partial(add_slab, terms, slabs, prefix, pruning, stride)
+        work = partial(add_slab, terms, slabs, files, pruning, stride)
         pieces = []
         for piece, spent in self.executor.map(work, range(len(slabs))):
             add_spent(self.spent, spent)
             pieces.append(piece)
         return join_pieces(self.directory, pieces, terms[0].shape[1], pruning, mixed)
 
-    def _compute(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, dict[str, Any]]:
+    def _compute(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, Folded]:
+        """Return the total, and what the tasks have reported."""
         plan = self.plan(pass_)
         self.directory.spare_partials()
         release_maps()
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), len(plan.slabs)))
-        by_slab: list[Sums] = []
-        digests: dict[str, Any] = {}
-        for slab in plan.slabs:
-            part = replace(pass_, features=slab) if len(plan.slabs) > 1 else pass_
-            result = self._scan(part, plan, rows, key)
-            by_slab.append(result.sums)
-            digests = result.row_digests
-        return _join_slabs(by_slab, pass_), digests
+        by_slab = [
+            self._scan(replace(pass_, features=slab) if len(plan.slabs) > 1 else pass_, plan, rows, key)
+            for slab in plan.slabs
+        ]
+        files = tuple(file for folded in by_slab for file in folded.files)
+        total = _join_slabs([_opened(folded.sums) for folded in by_slab], pass_)
+        return total, replace(by_slab[-1], files=files)
 
     def _scan(self, pass_: Pass, plan: PassPlan, rows: dict[str, StoredRows], key: str) -> Folded:
         if not plan.groups:
             return Folded(pass_.zero(), {})
         outputs = self.directory.rows_directory(pass_.name, key, "")
-        files = str(self.directory.path / "partial" / f"{pass_.name}-{key[:16]}-{pass_.slab.start}")
+        files = str(self.directory.partial(f"{pass_.name}-{key[:16]}-{pass_.slab.start}"))
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
 
         def on_done(index: int) -> None:
@@ -366,7 +381,7 @@ class Engine:
             fold_group, arguments, merge_partials, plan.fan_in, on_done, pass_.name
         )
         add_spent(self.spent, result.spent)
-        return replace(result, sums=_opened(result.sums))
+        return result
 
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
         """Call ``function(load(), *arguments)`` on the scheduler node; ``load`` runs on a worker."""
@@ -380,25 +395,46 @@ class Engine:
 @contextmanager
 def open_engine(
     corpus: AnyCorpus,
-    directory: str | os.PathLike[str] | None = None,
+    directory: str | os.PathLike[str] | RunDirectory | None = None,
     executor: Executor | None = None,
     memory_limit: int | None = None,
     observer: Observer | None = None,
 ) -> Iterator[Engine]:
-    """Open an engine on a run directory, or on a temporary one that is removed afterwards."""
+    """Open an engine on a run directory, whose lock it holds, or on a temporary one that is removed afterwards.
+
+    Parameters
+    ----------
+    corpus : Corpus, MemoryCorpus or ViewCorpus
+    directory : path-like or RunDirectory, optional
+        The lock of a `RunDirectory` is left to the caller, who holds it.
+    executor : Executor, optional
+        In this process when absent.
+    memory_limit : int, optional
+        Bytes that one worker may use.
+    observer : callable, optional
+        Receives the engine's events.
+
+    Raises
+    ------
+    UsageError
+        If another process holds the run.
+    """
     options: dict[str, Any] = {"executor": executor or InProcess(), "memory_limit": memory_limit}
     if observer is not None:
         options["observer"] = observer
-    if directory is not None:
-        engine = Engine(corpus, RunDirectory(directory), **options)
+    with ExitStack() as stack:
+        if directory is None:
+            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="distmom-"))
+            run = RunDirectory(temporary, durable=False)
+        elif isinstance(directory, RunDirectory):
+            run = directory
+        else:
+            run = stack.enter_context(RunDirectory(directory).held())
         try:
-            yield engine
+            yield Engine(corpus, run, **options)
         finally:
-            engine.directory.drop_partials()
-            engine.directory.flush()
-        return
-    with tempfile.TemporaryDirectory(prefix="distmom-") as temporary:
-        yield Engine(corpus, RunDirectory(temporary, durable=False), **options)
+            run.drop_partials()
+            run.flush()
 
 
 def _opened(sums: Sums) -> Sums:

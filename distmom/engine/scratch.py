@@ -1,7 +1,11 @@
-"""Memory and files of partial sums, which pass the same pages of memory on to each other.
+"""Files and memory of partial sums, which pass the same pages of memory on to each other.
 
 Pages that were in use a moment ago are several times faster to write to than new ones: files are written over
 earlier ones, and a sum gives its pages up while it is written.
+
+A file belongs to the attempt of a task that writes it. Only the name that the attempt reports is ever read, and
+only a reported file, which nobody writes any more, is written over: an attempt that a cluster has given up, and
+that writes on, changes nothing that counts. Blocks of a file carry checksums, which are compared when it is read.
 """
 
 from __future__ import annotations
@@ -11,51 +15,186 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, Protocol
 
+import google_crc32c
 import numpy as np
 
-#: name of the directory of files that may be written over
+from distmom.errors import StoreError
+
+#: name of the directory of files that may be written over, beside the directories of passes
 SPARE = "spare"
+#: bytes that share a checksum; ranges are read in whole blocks
+BLOCK_BYTES = 1 << 16
 #: bytes of a sum that are written before their pages are given up; a multiple of any page
 _POURED_BYTES = 8 << 20
 
 
-def spare_of(path: str | os.PathLike[str]) -> Path:
-    """Return the directory of spare files beside that of a partial sum, ``partial/<pass>/<file>``."""
-    return Path(path).parent.parent / SPARE
+@dataclass(frozen=True)
+class ScratchFile:
+    """The numbers that one attempt of a task has written, as it reports them.
+
+    Attributes
+    ----------
+    path : str
+        The numbers, then the CRC-32C of every block, uint32.
+    n_bytes : int
+        Size of the numbers.
+    block_bytes : int
+        Size of a block; a multiple of the size of a number.
+    checksum : int
+        CRC-32C of the checksums.
+    """
+
+    path: str
+    n_bytes: int
+    block_bytes: int
+    checksum: int
+
+    def read(self, dtype: str, start: int, stop: int) -> np.ndarray:
+        """Return the numbers from ``start`` to ``stop``; StoreError unless they are those that were written."""
+        size = np.dtype(dtype).itemsize
+        first = start * size // self.block_bytes
+        begin, end = first * self.block_bytes, -(-stop * size // self.block_bytes) * self.block_bytes
+        content = _read(self.path, begin, min(end, self.n_bytes))
+        self._check(content, first)
+        values: np.ndarray = content[start * size - begin : stop * size - begin].view(dtype)
+        return values
+
+    def map(self, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Map all numbers into memory, read-only; StoreError unless they are those that were written."""
+        try:
+            content = np.memmap(self.path, np.uint8, mode="r", shape=(self.n_bytes,))
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{self.path}: a partial sum cannot be read: {error}") from error
+        self._check(content, 0)
+        return content.view(dtype).reshape(shape)
+
+    def _check(self, content: np.ndarray, first: int) -> None:
+        checksums = _checksums(self)
+        for number, start in enumerate(range(0, len(content), self.block_bytes), first):
+            got = _crc(content[start : start + self.block_bytes])
+            if got != checksums[number]:
+                raise StoreError(
+                    f"{self.path}: a partial sum has changed since it was written: "
+                    f"block {number}: expected CRC-32C {checksums[number]:08x}, got {got:08x}"
+                )
+
+
+def _crc(content: np.ndarray, before: int = 0) -> int:
+    return int(google_crc32c.extend(before, content))
+
+
+@lru_cache(maxsize=4096)
+def _checksums(file: ScratchFile) -> tuple[int, ...]:
+    """Read the checksums of a file, once a process."""
+    n_blocks = -(-file.n_bytes // file.block_bytes)
+    content = _read(file.path, file.n_bytes, file.n_bytes + 4 * n_blocks)
+    if (got := _crc(content)) != file.checksum:
+        raise StoreError(
+            f"{file.path}: a partial sum has changed since it was written: "
+            f"checksums: expected CRC-32C {file.checksum:08x}, got {got:08x}"
+        )
+    return tuple(content.view("<u4").tolist())
+
+
+def _read(path: str, start: int, stop: int) -> np.ndarray:
+    try:
+        content = np.fromfile(path, np.uint8, stop - start, offset=start)
+    except OSError as error:
+        raise StoreError(f"{path}: a partial sum cannot be read: {error}") from error
+    if len(content) != stop - start:
+        raise StoreError(f"{path}: expected {stop - start} bytes at {start}, got {len(content)}")
+    return content
+
+
+class ScratchWriter:
+    """Writes a file block by block; made by `scratch_file`.
+
+    Attributes
+    ----------
+    written : ScratchFile
+        Once the block of `scratch_file` is left without an error.
+    """
+
+    written: ScratchFile
+
+    def __init__(self, path: Path, stream: IO[bytes], block_bytes: int) -> None:
+        self._path, self._stream, self._block_bytes = path, stream, block_bytes
+        self._checksums: list[int] = []
+        self._open = self._n_bytes = 0
+
+    def write(self, array: np.ndarray) -> None:
+        """Write the numbers of an array that is contiguous in memory."""
+        content = array.reshape(-1).view(np.uint8)
+        start = 0
+        while start < len(content):
+            stop = min(len(content), start + self._block_bytes - self._n_bytes % self._block_bytes)
+            self._open = _crc(content[start:stop], self._open)
+            self._n_bytes += stop - start
+            start = stop
+            if self._n_bytes % self._block_bytes == 0:
+                self._close_block()
+        self._stream.write(content.data)
+
+    def _close_block(self) -> None:
+        self._checksums.append(self._open)
+        self._open = 0
+
+    def finish(self) -> None:
+        """Write the checksums behind the numbers."""
+        if self._n_bytes % self._block_bytes:
+            self._close_block()
+        checksums = np.array(self._checksums, "<u4").view(np.uint8)
+        self._stream.write(checksums.data)
+        self._stream.truncate()
+        checksum = _crc(checksums)
+        self.written = ScratchFile(str(self._path), self._n_bytes, self._block_bytes, checksum)
 
 
 @contextmanager
-def scratch_file(path: str | os.PathLike[str], n_bytes: int, spare: Path) -> Iterator[Any]:
-    """Open a file that is there under its name once it is whole, written over a spare one where there is one.
+def scratch_file(
+    directory: str | os.PathLike[str], n_bytes: int, block_bytes: int = BLOCK_BYTES
+) -> Iterator[ScratchWriter]:
+    """Open a file under a name of its own, written over a spare one where there is one.
 
     Parameters
     ----------
-    path : path-like
+    directory : path-like
+        Created when absent; the directory `SPARE` beside it holds the files that may be written over.
     n_bytes : int
-        How much will be written, about.
-    spare : Path
-        Directory of the files that may be written over.
+        Approximate size.
+    block_bytes : int
+        Bytes that share a checksum.
     """
-    target = Path(path)
-    # A twin of this task may write the same bytes at the same time.
-    own = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    mode = "r+b" if claimed(own, n_bytes, spare) else "xb"
+    place = Path(directory)
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / uuid.uuid4().hex
+    mode = "r+b" if claimed(path, n_bytes, place.parent / SPARE) else "xb"
     try:
-        with open(own, mode) as stream:
-            yield stream
-            stream.truncate()
-        os.replace(own, target)
+        with path.open(mode) as stream:
+            writer = ScratchWriter(path, stream, block_bytes)
+            yield writer
+            writer.finish()
     except BaseException:
-        own.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         raise
 
 
+def write_scratch(
+    directory: str | os.PathLike[str], array: np.ndarray, block_bytes: int = BLOCK_BYTES
+) -> ScratchFile:
+    """Write one array to a file and report it; an array made by `cleared` is zeros afterwards."""
+    with scratch_file(directory, array.nbytes, block_bytes) as writer:
+        pour(array, writer)
+    return writer.written
+
+
 def claimed(own: Path, n_bytes: int, spare: Path) -> bool:
-    """Take the spare file of the best size, unless all are much too large, and give it a name of one's own."""
+    """Rename the spare file of the most similar size to ``own``, unless all are much larger than needed."""
     sizes = []
     with suppress(OSError), os.scandir(spare) as entries:
         for entry in entries:
@@ -82,12 +221,16 @@ def cleared(shape: tuple[int, ...], dtype: str) -> np.ndarray:
     return np.ndarray(shape, dtype, buffer=pages)
 
 
-def pour(array: np.ndarray, stream: BinaryIO) -> None:
+class _Writer(Protocol):
+    def write(self, array: np.ndarray, /) -> Any: ...
+
+
+def pour(array: np.ndarray, stream: _Writer) -> None:
     """Write an array; one made by `cleared` is zeros afterwards, and its pages hold the file."""
     content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     pages = getattr(array.base, "madvise", None)
     for start in range(0, len(content), _POURED_BYTES):
         part = content[start : start + _POURED_BYTES]
-        stream.write(part.data)
+        stream.write(part)
         if pages is not None:
             pages(mmap.MADV_DONTNEED, start, len(part))

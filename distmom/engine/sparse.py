@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,8 @@ from distmom.clock import spend, taken
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.csr import Csr, MixedRows, combine, drop_small, largest_of_rows, nearly_full
 from distmom.engine.directory import RunDirectory
-from distmom.engine.scratch import scratch_file, spare_of
+from distmom.engine.scratch import ScratchFile, write_scratch
 from distmom.engine.state import StoredArray, release_maps
-from distmom.errors import StoreError
 
 #: products that are kept before they are added up
 RUN_ENTRIES = 1 << 24
@@ -35,39 +33,64 @@ SAMPLE_ENTRIES = 1_000_000
 _PARTS = (("indptr", "int64"), ("indices", "int32"), ("data", "float32"))
 
 
+@dataclass(frozen=True)
+class SparsePart:
+    """A sparse matrix in files, as the task that has written them reports it.
+
+    Attributes
+    ----------
+    indptr, indices, data : ScratchFile
+    """
+
+    indptr: ScratchFile
+    indices: ScratchFile
+    data: ScratchFile
+
+    @classmethod
+    def write(cls, directory: str, value: csr_array) -> SparsePart:
+        """Write a matrix to three files of a directory."""
+        arrays = [getattr(value, name).astype(dtype, copy=False) for name, dtype in _PARTS]
+        return cls(*(write_scratch(directory, array) for array in arrays))
+
+    def files(self) -> tuple[ScratchFile, ...]:
+        """Return the files in the order of `_PARTS`."""
+        return self.indptr, self.indices, self.data
+
+    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Return the elements of one array from ``start`` to ``stop``."""
+        file: ScratchFile = getattr(self, name)
+        return file.read(dict(_PARTS)[name], start, stop)
+
+
 class SparseSum:
     """An accumulator of a sparse sum that leaves runs in files.
 
     Parameters
     ----------
-    prefix : str
-        Of the files; the number of the run follows.
+    directory : str
+        Of the files.
     """
 
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
         self._parts: list[csr_array] = []
-        self._n_runs = 0
+        self._runs: list[SparsePart] = []
 
     def add(self, value: csr_array) -> None:
         """Add a matrix (n_words, n_columns)."""
         self._parts.append(value)
         if sum(part.nnz for part in self._parts) > RUN_ENTRIES:
-            self.finish()
+            self._write()
 
-    def finish(self) -> None:
-        """Write what is still in memory."""
+    def finish(self) -> tuple[SparsePart, ...]:
+        """Write what is still in memory, and report all runs."""
+        self._write()
+        return tuple(self._runs)
+
+    def _write(self) -> None:
         if self._parts:
-            _write(f"{self._prefix}-{self._n_runs:05d}", combine(self._parts))
-            self._n_runs += 1
+            self._runs.append(SparsePart.write(self._directory, combine(self._parts)))
             self._parts = []
-
-
-def _write(prefix: str, value: csr_array) -> None:
-    for name, dtype in _PARTS:
-        array = getattr(value, name).astype(dtype, copy=False)
-        with scratch_file(f"{prefix}.{name}", array.nbytes, spare_of(prefix)) as stream:
-            stream.write(array.data)
 
 
 @dataclass(frozen=True)
@@ -76,49 +99,29 @@ class Runs:
 
     Attributes
     ----------
-    prefixes : tuple of str
-        Of the files, in the order in which they are added.
+    parts : tuple of SparsePart
+        In the order in which they are added.
     n_rows, n_columns : int
     """
 
-    prefixes: tuple[str, ...]
+    parts: tuple[SparsePart, ...]
     n_rows: int
     n_columns: int
 
-    @classmethod
-    def find(cls, prefix: str, n_rows: int, n_columns: int) -> Runs:
-        """Find the runs that the groups of a pass have left."""
-        place = Path(prefix)
-        # The last file of a run is there when all of it is.
-        found = sorted(place.parent.glob(f"{place.name}-*.data"))
-        return cls(tuple(str(path).removesuffix(".data") for path in found), n_rows, n_columns)
-
     def row_ends(self) -> Iterator[np.ndarray]:
         """Yield ``indptr`` of every run."""
-        return (_numbers(prefix, 0, 0, self.n_rows + 1) for prefix in self.prefixes)
+        return (part.read("indptr", 0, self.n_rows + 1) for part in self.parts)
 
     def read_rows(self, rows: slice) -> list[csr_array]:
-        """Return some rows of every run."""
+        """Return some rows of every run; StoreError if one has changed."""
         slabs = []
-        for prefix in self.prefixes:
-            indptr = _numbers(prefix, 0, rows.start, rows.stop + 1)
+        for part in self.parts:
+            indptr = part.read("indptr", rows.start, rows.stop + 1)
             start, stop = int(indptr[0]), int(indptr[-1])
-            indices, data = _numbers(prefix, 1, start, stop), _numbers(prefix, 2, start, stop)
+            indices, data = part.read("indices", start, stop), part.read("data", start, stop)
             shape = (rows.stop - rows.start, self.n_columns)
             slabs.append(csr_from_parts(data, indices, indptr - start, shape))
         return slabs
-
-
-def _numbers(prefix: str, part: int, start: int, stop: int) -> np.ndarray:
-    name, dtype = _PARTS[part]
-    path = f"{prefix}.{name}"
-    try:
-        values = np.fromfile(path, dtype, stop - start, offset=start * np.dtype(dtype).itemsize)
-    except OSError as error:
-        raise StoreError(f"{path}: a partial sum cannot be read: {error}") from error
-    if len(values) != stop - start:
-        raise StoreError(f"{path}: expected {stop - start} numbers, got {len(values)}")
-    return values
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,7 @@ class Pruning:
 class _Piece:
     """A slab of rows of a result, in files."""
 
-    prefix: str
+    files: SparsePart
     lengths: np.ndarray
     sample: np.ndarray
 
@@ -193,7 +196,7 @@ def _row_ends(matrix: Runs | Csr) -> Iterator[np.ndarray]:
 def add_slab(
     terms: Sequence[Term],
     slabs: Sequence[slice],
-    prefix: str,
+    directory: str,
     pruning: Pruning | None,
     stride: int,
     index: int,
@@ -206,9 +209,9 @@ def add_slab(
             if pruning is not None and pruning.row_entries is not None:
                 total = largest_of_rows(total, pruning.row_entries)
         with spend("write"):
-            _write(f"{prefix}-{index:05d}", total)
+            files = SparsePart.write(directory, total)
         release_maps()
-        piece = _Piece(f"{prefix}-{index:05d}", np.diff(total.indptr), np.abs(total.data[::stride]))
+        piece = _Piece(files, np.diff(total.indptr), np.abs(total.data[::stride]))
         return piece, taken()
 
 
@@ -265,8 +268,8 @@ def join_pieces(
     ):
         for piece in pieces:
             indptr = np.concatenate([[0], np.cumsum(piece.lengths)]).astype(np.int64)
-            values = _numbers(piece.prefix, 2, 0, int(indptr[-1]))
-            columns = _numbers(piece.prefix, 1, 0, int(indptr[-1]))
+            values = piece.files.read("data", 0, int(indptr[-1]))
+            columns = piece.files.read("indices", 0, int(indptr[-1]))
             slab = csr_from_parts(values, columns, indptr, (len(piece.lengths), n_columns))
             if level > 0.0:
                 slab = drop_small(slab, np.full(len(piece.lengths), level, np.float32))
@@ -278,8 +281,7 @@ def join_pieces(
             indices.append(slab.indices)
             data.append(slab.data)
             lengths.append(np.diff(slab.indptr))
-            for name, _ in _PARTS:
-                directory.spare_file(f"{piece.prefix}.{name}")
+            directory.recycle(piece.files.files())
     indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
     full = np.concatenate(full_rows)
     dense_row = np.where(full, np.cumsum(full) - 1, -1).astype(np.int32)

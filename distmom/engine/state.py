@@ -9,25 +9,25 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-import os
 import shutil
 import uuid
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from distmom.corpus.commit import put_if_absent
 from distmom.errors import StoreError
 
 #: rows of a tall array that are read, worked on and digested together
 SLAB_ROWS = 1 << 15
-#: bytes of a slab from which on its CRC-32 stands for it, which is found several times as fast as its sha256
+#: bytes of a slab from which on its CRC-32C stands for it, which is found several times as fast as its sha256
 CHECKSUM_BYTES = 1 << 17
 
 
@@ -153,7 +153,7 @@ class StoredRows:
     Attributes
     ----------
     directory : str
-        Holds one array a shard, named by the shard's index.
+        Holds one array for each shard, named by the shard's index and the digest of its rows.
     digests : dict of str to str
         sha256 of each shard's rows.
     """
@@ -168,10 +168,10 @@ class StoredRows:
 
     def read(self, shard: int) -> np.ndarray:
         """Read the rows of one shard; StoreError if they are not what was written."""
-        path = Path(self.directory) / f"s{shard:05d}"
         expected = self.digests.get(str(shard))
         if expected is None:
-            raise StoreError(f"{path}: no rows are stored for this shard")
+            raise StoreError(f"{self.directory}: no rows are stored for shard {shard}")
+        path = _rows_path(self.directory, shard, expected)
         try:
             array = zarr.open_array(str(path), mode="r")
             rows = np.ascontiguousarray(array[...])
@@ -180,6 +180,14 @@ class StoredRows:
         if (got := array_digest(rows)) != expected:
             raise StoreError(f"{path}: stored rows differ: expected sha256 {expected[:12]}, got {got[:12]}")
         return rows
+
+    def has(self, shard: int) -> bool:
+        """Whether the rows of one shard are what was written."""
+        try:
+            self.read(shard)
+        except StoreError:
+            return False
+        return True
 
 
 def array_digest(array: np.ndarray) -> str:
@@ -203,7 +211,7 @@ def state_digest(array: np.ndarray) -> str:
 class SlabChecksum:
     """What tells a slab of rows from another and from a damaged one: of a small slab its sha256.
 
-    Of a large one it is the CRC-32, which misses one difference in four billion.
+    Of a large one it is the CRC-32C, which misses one difference in four billion.
     """
 
     def __init__(self) -> None:
@@ -214,7 +222,7 @@ class SlabChecksum:
         self._n_bytes += content.nbytes
         if self._n_bytes < CHECKSUM_BYTES:
             self._sha.update(content.data)
-        self._crc = zlib.crc32(content.data, self._crc)
+        self._crc = int(google_crc32c.extend(self._crc, content.reshape(-1).view(np.uint8)))
 
     def hexdigest(self) -> str:
         """Return the checksum of all that was added."""
@@ -244,7 +252,6 @@ def write_rows(directory: str, shard: int, rows: np.ndarray) -> str:
         Index of the shard.
     rows : ndarray of shape (n_documents, ...)
     """
-    target = Path(directory) / f"s{shard:05d}"
     temporary = Path(directory) / f".tmp-{uuid.uuid4().hex}"
     temporary.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -257,11 +264,14 @@ def write_rows(directory: str, shard: int, rows: np.ndarray) -> str:
             config={"write_empty_chunks": True},
         )
         array[...] = rows
-        if target.exists():
-            # A twin of this task was faster; the digest decides which rows a reader accepts.
-            shutil.rmtree(target)
-        os.rename(temporary, target)
-    except BaseException:
+        digest = array_digest(rows)
+        stored = StoredRows(directory, {str(shard): digest})
+        # An attempt that was given up may have been faster, or come later.
+        put_if_absent(temporary, _rows_path(directory, shard, digest), lambda _: stored.has(shard))
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    return array_digest(rows)
+    return digest
+
+
+def _rows_path(directory: str, shard: int, digest: str) -> Path:
+    return Path(directory) / f"s{shard:05d}-{digest[:16]}"

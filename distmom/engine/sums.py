@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from distmom.engine.scratch import scratch_file, spare_of
-from distmom.errors import StoreError
+from distmom.engine.scratch import ScratchFile, scratch_file, write_scratch
 
 #: an ndarray, a FileSum, or the accumulator of a tall sum
 Sum: TypeAlias = Any
@@ -75,31 +72,19 @@ class FileSum:
 
     Attributes
     ----------
-    path : str
-        Its numbers and nothing else; in a directory that all workers see.
+    file : ScratchFile
+        In a directory that all workers see.
     shape : tuple of int
     dtype : str
     """
 
-    path: str
+    file: ScratchFile
     shape: tuple[int, ...]
     dtype: str
 
     def load(self) -> np.ndarray:
-        """Map the sum into memory, read-only."""
-        return np.memmap(self.path, self.dtype, mode="r", shape=self.shape)
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return some of the numbers in the order in which they lie."""
-        try:
-            values = np.fromfile(
-                self.path, self.dtype, stop - start, offset=start * np.dtype(self.dtype).itemsize
-            )
-        except OSError as error:
-            raise StoreError(f"{self.path}: a partial sum cannot be read: {error}") from error
-        if len(values) != stop - start:
-            raise StoreError(f"{self.path}: expected {stop - start} numbers at {start}, got {len(values)}")
-        return values
+        """Map the sum into memory, read-only; StoreError if it is not what was written."""
+        return self.file.map(self.dtype, self.shape)
 
 
 class Sums(dict[str, Sum]):
@@ -114,31 +99,22 @@ def large_to_files(sums: Mapping[str, Sum], directory: str) -> Sums:
     moved = Sums(sums)
     for name, value in sums.items():
         if isinstance(value, np.ndarray) and value.nbytes > FILE_BYTES:
-            path = _new_file(directory)
-            with scratch_file(path, value.nbytes, spare_of(path)) as stream:
-                stream.write(np.ascontiguousarray(value).data)
-            moved[name] = FileSum(path, value.shape, value.dtype.str)
+            moved[name] = FileSum(write_scratch(directory, value), value.shape, value.dtype.str)
     return moved
-
-
-def _new_file(directory: str) -> str:
-    """Return a path that a twin of this task will not write to."""
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    return os.path.join(directory, uuid.uuid4().hex)
 
 
 def _add_files(parts: Sequence[FileSum]) -> FileSum:
     """Add sums in files, piece by piece, into another file."""
-    path, size = _new_file(os.path.dirname(parts[0].path)), int(np.prod(parts[0].shape, dtype=np.int64))
-    n_bytes = size * np.dtype(parts[0].dtype).itemsize
-    with scratch_file(path, n_bytes, spare_of(path)) as stream:
+    shape, dtype = parts[0].shape, parts[0].dtype
+    size = int(np.prod(shape, dtype=np.int64))
+    with scratch_file(Path(parts[0].file.path).parent, size * np.dtype(dtype).itemsize) as writer:
         for start in range(0, size, _CHUNK):
             stop = min(start + _CHUNK, size)
-            total = parts[0].read(start, stop)
+            total = parts[0].file.read(dtype, start, stop)
             for part in parts[1:]:
-                total += part.read(start, stop)
-            stream.write(total.data)
-    return FileSum(path, parts[0].shape, parts[0].dtype)
+                total += part.file.read(dtype, start, stop)
+            writer.write(total)
+    return FileSum(writer.written, shape, dtype)
 
 
 def merge(parts: Iterable[Mapping[str, Sum]]) -> Sums:

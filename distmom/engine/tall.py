@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from distmom.clock import spend, taken
 from distmom.compiled import compiled
-from distmom.engine.scratch import cleared, pour, scratch_file, spare_of
+from distmom.engine.scratch import ScratchFile, claimed, cleared, write_scratch
 from distmom.engine.state import (
     SLAB_ROWS,
     Columns,
@@ -30,7 +30,6 @@ from distmom.engine.state import (
     slab_checksum,
     slab_digest,
 )
-from distmom.errors import StoreError
 
 #: rows that are worked on at a time when slabs of rows are mapped
 PIECE_ROWS = 1 << 12
@@ -90,11 +89,26 @@ def frequent_rows(frequency: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.asarray(frequency) > FREQUENT).astype(np.int64)
 
 
-def write_partial(prefix: str, value: TallSum) -> None:
-    """Leave an accumulator in the files ``<prefix>.single`` and ``<prefix>.double``; it is empty afterwards."""
-    for name, array in (("single", value.single), ("double", value.double)):
-        with scratch_file(f"{prefix}.{name}", array.nbytes, spare_of(prefix)) as stream:
-            pour(array, stream)
+@dataclass(frozen=True)
+class TallPart:
+    """An accumulator in files, as the task that has written them reports it.
+
+    Attributes
+    ----------
+    single, double : ScratchFile
+        See `TallSum`.
+    """
+
+    single: ScratchFile
+    double: ScratchFile
+
+
+def write_partial(directory: str, value: TallSum) -> TallPart:
+    """Write an accumulator to two files of a directory; it is empty afterwards."""
+    # What `Partials` reads at a time shares a checksum.
+    piece_bytes = PIECE_ROWS * max(1, value.single.shape[1]) * value.single.itemsize
+    single = write_scratch(directory, value.single, piece_bytes)
+    return TallPart(single, write_scratch(directory, value.double))
 
 
 @dataclass(frozen=True)
@@ -103,10 +117,9 @@ class Partials:
 
     Attributes
     ----------
-    prefix : str
-        Directory and name; ``-<group>-<slab>`` follows.
+    parts : tuple of tuple of TallPart
+        Of every group, those of its slabs of columns.
     n_rows, width : int
-    n_groups : int
     columns : tuple of slice
         The slabs of columns.
     dtype : str
@@ -115,39 +128,31 @@ class Partials:
         Numbers of the rows that are held in float64 apart.
     """
 
-    prefix: str
+    parts: tuple[tuple[TallPart, ...], ...]
     n_rows: int
     width: int
-    n_groups: int
     columns: tuple[slice, ...]
     dtype: str
     frequent: StoredArray | None
 
     def read_rows(self, rows: slice) -> np.ndarray:
-        """Return some rows of the total, float64."""
+        """Return some rows of the total, float64; StoreError if a partial sum has changed."""
         out = np.zeros((rows.stop - rows.start, self.width))
         frequent = np.zeros(0, np.int64) if self.frequent is None else self.frequent.load()
-        low, high = np.searchsorted(frequent, (rows.start, rows.stop))
+        low, high = (int(x) for x in np.searchsorted(frequent, (rows.start, rows.stop)))
         wide = np.zeros((high - low, self.width))
-        for group in range(self.n_groups):
-            for slab, columns in enumerate(self.columns):
-                prefix, width = f"{self.prefix}-{group}-{slab}", columns.stop - columns.start
-                out[:, columns] += _read(f"{prefix}.single", self.dtype, rows.start, rows.stop, width)
+        for slabs in self.parts:
+            for part, columns in zip(slabs, self.columns, strict=True):
+                width = columns.stop - columns.start
+                out[:, columns] += _rows(part.single, self.dtype, rows.start, rows.stop, width)
                 if high > low:
-                    wide[:, columns] += _read(f"{prefix}.double", "float64", int(low), int(high), width)
+                    wide[:, columns] += _rows(part.double, "float64", low, high, width)
         out[frequent[low:high] - rows.start] += wide
         return out
 
 
-def _read(path: str, dtype: str, start: int, stop: int, width: int) -> np.ndarray:
-    size = np.dtype(dtype).itemsize * width
-    try:
-        values = np.fromfile(path, dtype, (stop - start) * width, offset=start * size)
-    except OSError as error:
-        raise StoreError(f"{path}: a partial sum cannot be read: {error}") from error
-    if len(values) != (stop - start) * width:
-        raise StoreError(f"{path}: expected {(stop - start) * width} numbers, got {len(values)}")
-    return values.reshape(stop - start, width)
+def _rows(file: ScratchFile, dtype: str, start: int, stop: int, width: int) -> np.ndarray:
+    return file.read(dtype, start * width, stop * width).reshape(stop - start, width)
 
 
 #: what `map_rows` reads
@@ -175,11 +180,11 @@ class RowOutput:
     def create(cls, path: Path, n_rows: int, width: int, dtype: str, spare: Path) -> RowOutput:
         """Make the file, with the header of an ``.npy`` file and room for all rows."""
         n_bytes = n_rows * width * np.dtype(dtype).itemsize
-        with scratch_file(path, n_bytes, spare) as stream:
+        mode = "r+b" if claimed(path, n_bytes, spare) else "xb"
+        with open(path, mode) as stream:
             header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (n_rows, width)}
             np.lib.format.write_array_header_1_0(stream, header)
-            stream.seek(n_bytes, os.SEEK_CUR)
-            stream.truncate()
+            stream.truncate(stream.tell() + n_bytes)
         return cls(str(path), dtype, width)
 
     def write(self, start: int, rows: np.ndarray) -> str:

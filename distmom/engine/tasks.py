@@ -12,19 +12,48 @@ from threadpoolctl import threadpool_limits
 from distmom.clock import add_spent, spend, taken
 from distmom.corpus import AnyCorpus
 from distmom.engine.passes import Pass, resolve
-from distmom.engine.sparse import SparseSum
+from distmom.engine.scratch import ScratchFile
+from distmom.engine.sparse import SparsePart, SparseSum
 from distmom.engine.state import StoredArray, StoredRows, release_maps, write_rows
-from distmom.engine.sums import Sums, large_to_files, merge
-from distmom.engine.tall import TallSum, write_partial
+from distmom.engine.sums import FileSum, Sums, large_to_files, merge
+from distmom.engine.tall import TallPart, TallSum, write_partial
 
 
 @dataclass
 class Folded:
-    """Sums over some shards, the digests of the rows stored for them, and where the seconds went."""
+    """What tasks report of some shards.
+
+    Attributes
+    ----------
+    sums : Sums
+    row_digests : dict of str to dict
+        Digests of the rows stored, by output and shard.
+    spent : dict of str to float
+        Seconds by kind of work.
+    tall : dict of (str, int, int) to TallPart
+        Accumulators in files, by name of the sum, group and slab of columns.
+    runs : dict of (str, int) to tuple of SparsePart
+        Runs of sparse sums, by name of the sum and group.
+    files : tuple of ScratchFile
+        Sums in files, those that were merged among them.
+    """
 
     sums: Sums
     row_digests: dict[str, dict[str, str]]
     spent: dict[str, float] = field(default_factory=dict)
+    tall: dict[tuple[str, int, int], TallPart] = field(default_factory=dict)
+    runs: dict[tuple[str, int], tuple[SparsePart, ...]] = field(default_factory=dict)
+    files: tuple[ScratchFile, ...] = ()
+
+    def all_files(self) -> list[ScratchFile]:
+        """Return every file that was reported."""
+        files = list(self.files)
+        for part in self.tall.values():
+            files += [part.single, part.double]
+        for runs in self.runs.values():
+            for run in runs:
+                files += run.files()
+        return files
 
 
 def fold_group(
@@ -47,7 +76,11 @@ def fold_group(
         release_maps()
         with spend("write"):
             left = large_to_files(sums, files)
-        return Folded(left, digests, taken())
+        return Folded(left, digests, taken(), files=_files_of(left))
+
+
+def _files_of(sums: Sums) -> tuple[ScratchFile, ...]:
+    return tuple(value.file for value in sums.values() if isinstance(value, FileSum))
 
 
 def fold_tall(
@@ -58,7 +91,7 @@ def fold_tall(
     single: bool,
     rows: Mapping[str, StoredRows],
     outputs: str,
-    prefix: str,
+    files: str,
     group: int,
     slab: int,
 ) -> Folded:
@@ -74,23 +107,25 @@ def fold_tall(
                 continue
             n_rows, width = spec.shape
             if spec.sparse:
-                sums[name] = SparseSum(f"{prefix}/{name}-{group:05d}")
+                sums[name] = SparseSum(files)
                 continue
             if columns is not None and spec.separable:
                 width = columns.stop - columns.start
             apart = frequent[spec.tall].load() if single else None
             sums[name] = TallSum.zero(n_rows, width, apart)
         digests = _accumulate(corpus, shards, opened, sums, rows, outputs)
+        tall: dict[tuple[str, int, int], TallPart] = {}
+        runs: dict[tuple[str, int], tuple[SparsePart, ...]] = {}
         with spend("write"):
-            for name in sums.keys() - set(small):
+            for name in [name for name in sums if name not in small]:
                 if isinstance(sums[name], SparseSum):
-                    sums[name].finish()
+                    runs[name, group] = sums[name].finish()
                 else:
-                    write_partial(f"{prefix}/{name}-{group}-{slab}", sums[name])
+                    tall[name, group, slab] = write_partial(files, sums[name])
         release_maps()
         # Every slab of columns meets all documents: one of them counts.
         own = Sums({name: sums[name] if slab == 0 else np.zeros_like(sums[name]) for name in small})
-        return Folded(own, digests, taken())
+        return Folded(own, digests, taken(), tall, runs)
 
 
 def _accumulate(
@@ -132,10 +167,17 @@ def merge_partials(parts: Iterable[Folded]) -> Folded:
     """Add partial sums in the order given."""
     digests: dict[str, dict[str, str]] = {}
     spent: dict[str, float] = {}
+    tall: dict[tuple[str, int, int], TallPart] = {}
+    runs: dict[tuple[str, int], tuple[SparsePart, ...]] = {}
+    files: tuple[ScratchFile, ...] = ()
     started = time.perf_counter()
 
     def sums() -> Iterator[Sums]:
+        nonlocal files
         for part in parts:
+            tall.update(part.tall)
+            runs.update(part.runs)
+            files += part.files
             for name, of_shard in part.row_digests.items():
                 digests.setdefault(name, {}).update(of_shard)
             add_spent(spent, part.spent)
@@ -143,4 +185,4 @@ def merge_partials(parts: Iterable[Folded]) -> Folded:
 
     total = merge(sums())
     add_spent(spent, {"merge": time.perf_counter() - started})
-    return Folded(total, digests, spent)
+    return Folded(total, digests, spent, tall, runs, files + _files_of(total))

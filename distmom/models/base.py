@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator
 
 from distmom.corpus import Block, MemoryCorpus
-from distmom.engine import Engine, Observer, open_engine, open_executor
+from distmom.engine import Engine, Observer, RunDirectory, open_engine, open_executor
 from distmom.errors import UsageError
 from distmom.models.inputs import checked_rows
 
@@ -45,7 +45,7 @@ class CorpusEstimator(BaseEstimator):  # type: ignore[misc]
         corpus: Any,
         *,
         client: Any = None,
-        run: str | os.PathLike[str] | None = None,
+        run: str | os.PathLike[str] | RunDirectory | None = None,
         memory_limit: int | None = None,
         observer: Observer | None = None,
     ) -> Self:
@@ -57,9 +57,10 @@ class CorpusEstimator(BaseEstimator):  # type: ignore[misc]
             Of the kind that the model is of.
         client : distributed.Client or Executor, optional
             Where passes run; this process when absent. It is left open.
-        run : path-like, optional
-            Directory of states and committed passes; a fit on the same directory goes on after the last
-            committed pass. A temporary one when absent.
+        run : path-like or RunDirectory, optional
+            Directory of states and committed passes, which one process at a time may use; a fit on the same
+            directory resumes after the last committed pass. A temporary one when absent. The lock of a
+            `RunDirectory` is left to the caller, who holds it.
         memory_limit : int, optional
             Bytes that one worker may use.
         observer : callable, optional
@@ -72,7 +73,7 @@ class CorpusEstimator(BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         UsageError
-            If parameters and corpus do not go together.
+            If parameters and corpus do not go together, or another process uses the run directory.
         NumericalError
             If the moments do not carry the number of components asked for.
         """

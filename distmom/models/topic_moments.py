@@ -23,6 +23,7 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import (
     Engine,
     Observer,
+    RunDirectory,
     StoredArray,
     StoredColumns,
     Sums,
@@ -190,7 +191,7 @@ class TopicMoments(CorpusEstimator):
         corpus: Corpus | MemoryCorpus,
         *,
         client: Any = None,
-        run: str | os.PathLike[str] | None = None,
+        run: str | os.PathLike[str] | RunDirectory | None = None,
         memory_limit: int | None = None,
         observer: Observer | None = None,
     ) -> TopicMoments:

@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +32,10 @@ from distmom.engine import (
     split_sums,
 )
 from distmom.engine.csr import combine
+from distmom.engine.directory import load_sums
 from distmom.engine.executors import tree_levels
 from distmom.engine.plan import LIMIT_SHARE, RESERVED_BYTES
-from distmom.engine.state import release_maps
+from distmom.engine.state import _maps, release_maps
 from distmom.engine.sums import _add_files, large_to_files
 from distmom.errors import StoreError, UsageError
 from distmom.moments.words import WordSketchPass
@@ -109,27 +113,107 @@ def test_a_committed_pass_is_found_and_another_is_not(tmp_path):
         assert first.sums[name].tobytes() == second.sums[name].tobytes()
 
 
-def test_damage_to_a_committed_pass_is_an_error(tmp_path):
-    corpus = random_corpus()
-    engine = Engine(corpus, RunDirectory(tmp_path))
-    result = engine.run(count(corpus))
-    [file] = tmp_path.glob("passes/*/words.npy")
-    content = bytearray(file.read_bytes())
+def forget_maps():
+    _maps.clear()
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
     content[-3] ^= 4
-    file.write_bytes(content)
-    with pytest.raises(StoreError, match=r"words\.npy: expected sha256 \w{12}, got \w{12}"):
-        engine.run(count(corpus))
-    [done] = tmp_path.glob("passes/*/DONE.json")
-    done.write_text("{")
-    with pytest.raises(StoreError, match=r"DONE\.json: cannot be read"):
-        engine.run(count(corpus))
-    [rows] = tmp_path.glob("rows/*/length/s00003/c")
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("what", ["passes/*/words.npy", "passes/*/DONE.json", "rows/*/length/s00003-*/c/0"])
+def test_a_damaged_pass_is_run_again(tmp_path, caplog, what):
+    corpus, events = random_corpus(), []
+    engine = Engine(corpus, RunDirectory(tmp_path), observer=events.append)
+    first = engine.run(count(corpus))
+    expected = {name: np.array(value) for name, value in first.sums.items()}
+    [file] = tmp_path.glob(what)
+    for damage in (flip, Path.unlink):
+        damage(file)
+        assert engine.directory.verify()
+        with caplog.at_level("WARNING", "distmom"):
+            result = engine.run(count(corpus))
+        assert engine.directory.verify() == []
+        assert {name: value.tobytes() for name, value in result.sums.items()} == {
+            name: value.tobytes() for name, value in expected.items()
+        }
+        assert result.rows == first.rows
+    assert [event.resumed for event in events if isinstance(event, PassDone)] == [False] * 3
+    if "DONE" not in what:
+        assert "is run again, as what was committed is damaged" in caplog.text
+    assert engine.run(count(corpus)).rows == first.rows
+    assert events[-1].resumed
+    assert not list(tmp_path.rglob(".tmp-*"))
+
+
+def test_a_damaged_state_of_a_committed_pass_is_made_again(tmp_path):
+    corpus, pass_ = random_corpus(), WordSketchPass(40, n_columns=4)
+
+    def finish(tallies):
+        state = engine.put(tallies.tall["sketch"].read_rows(slice(0, corpus.n_words)))
+        return TallResult({"total": StoredColumns((state,))}, {})
+
+    engine = Engine(corpus, RunDirectory(tmp_path))
+    [state] = engine.run_tall(pass_, finish).stored_arrays()
+    engine.directory.flush()
+    expected = Path(state.path).read_bytes()
+    for damage in (flip, Path.unlink):
+        damage(Path(state.path))
+        # What this process has checked it trusts; a driver that resumes is another one.
+        forget_maps()
+        assert engine.run_tall(pass_, finish).stored_arrays() == [state]
+        engine.directory.flush()
+        assert Path(state.path).read_bytes() == expected
+        assert not engine.timings[-1].resumed
+
+
+def test_rows_that_are_missing_are_an_error(tmp_path):
+    corpus = random_corpus()
+    result = Engine(corpus, RunDirectory(tmp_path)).run(count(corpus))
+    [rows] = tmp_path.glob("rows/*/length/s00003-*/c")
     for chunk in rows.iterdir():
         chunk.unlink()
-    with pytest.raises(StoreError, match="s00003: stored rows differ"):
+    with pytest.raises(StoreError, match=r"s00003-.*: stored rows differ"):
         result.rows["length"].read(3)
-    with pytest.raises(StoreError, match="no rows are stored for this shard"):
+    with pytest.raises(StoreError, match="no rows are stored for shard 99"):
         result.rows["length"].read(99)
+
+
+def test_a_late_commit_removes_nothing(tmp_path):
+    """Two drivers commit the same pass: the second finds it whole and leaves it as it is."""
+    corpus = random_corpus()
+    Engine(corpus, RunDirectory(tmp_path)).run(count(corpus))
+    [place] = tmp_path.glob("passes/*")
+    inodes = {path: path.stat().st_ino for path in sorted(tmp_path.rglob("*")) if "partial" not in path.parts}
+    late = Engine(corpus, RunDirectory(tmp_path))
+    sums, folded = late._compute(count(corpus), {}, fingerprint((*late._origin, count(corpus), {})))
+    record = load_sums(str(place))[1]
+    assert folded.row_digests == record["rows"]
+    key = fingerprint((*late._origin, count(corpus), {}))
+    late.directory.commit_pass("count", key, sums, {"rows": folded.row_digests})
+    now = {path: path.stat().st_ino for path in sorted(tmp_path.rglob("*")) if "partial" not in path.parts}
+    assert now == inodes
+
+
+def test_a_run_is_held_by_one_process(tmp_path):
+    """The lock that `fit_corpus` takes keeps another process out, and what an earlier one has left is removed."""
+    corpus = random_corpus()
+    with open_engine(corpus, tmp_path) as engine:
+        engine.run(count(corpus))
+        script = "import sys; from distmom.engine import RunDirectory as R; R(sys.argv[1]).held().__enter__()"
+        command = [sys.executable, "-c", script, str(tmp_path)]
+        other = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert f"is held by process {os.getpid()}" in other.stderr
+        (state := engine.directory.new_state()).touch()
+        assert engine.directory.verify() == []
+        (stray := engine.directory.path / "partial" / "other" / "pass").mkdir(parents=True)
+    assert not (tmp_path / "lock").exists()
+    with open_engine(corpus, tmp_path):
+        assert not state.exists()
+        assert not stray.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["passes", "rows", "states"]
 
 
 def test_verify_tells_every_damage_of_a_run(tmp_path):
@@ -145,12 +229,13 @@ def test_verify_tells_every_damage_of_a_run(tmp_path):
         [problem] = directory.verify()
         assert problem.startswith(f"{file}: ")
         file.write_bytes(content)
-    [rows] = tmp_path.glob("rows/*/length/s00003/c")
+    [rows] = tmp_path.glob("rows/*/length/s00003-*/c")
     for chunk in rows.iterdir():
         chunk.unlink()
     state.unlink()
     [problem] = directory.verify()
-    assert "s00003: stored rows differ" in problem
+    assert "/length/s00003-" in problem
+    assert ": stored rows differ" in problem
 
 
 def test_selection_splits_the_documents_once_and_for_all():
@@ -218,20 +303,20 @@ def test_large_sums_are_merged_in_files_to_the_same_bits(tmp_path, monkeypatch):
         engine = Engine(corpus, RunDirectory(tmp_path / str(limit)))
         sums = engine.run(count(corpus, factor=0.1)).sums
         found.append({name: np.asarray(x).tobytes() for name, x in sums.items()})
-        assert [place.name for place in (engine.directory.path / "partial").iterdir()] == ["spare"]
+        assert [place.name for place in engine.directory.spare.parent.iterdir()] == ["spare"]
     # One of the sums is large, of 60 groups: eight to a node, then the eight nodes.
     assert seen == [8] * 7 + [4, 8]
     assert found[0] == found[1]
 
 
 def test_a_partial_sum_that_lost_its_end_is_an_error(tmp_path):
-    sums = large_to_files({"x": np.ones(1 << 20), "n": np.ones(3)}, str(tmp_path))
+    sums = large_to_files({"x": np.ones(1 << 20), "n": np.ones(3)}, str(tmp_path / "pass"))
     assert isinstance(sums["n"], np.ndarray)
-    with open(sums["x"].path, "r+b") as stream:
-        stream.truncate(100)
-    with pytest.raises(StoreError, match="expected 524288 numbers at 0, got 12"):
+    file = Path(sums["x"].file.path)
+    os.truncate(file, 100)
+    with pytest.raises(StoreError, match="expected 4194304 bytes at 0, got 100"):
         merge([sums, sums])
-    Path(sums["x"].path).unlink()
+    file.unlink()
     with pytest.raises(StoreError, match="a partial sum cannot be read"):
         merge([sums, sums])
 
@@ -333,7 +418,11 @@ def test_a_pass_with_tall_sums_is_committed_once_and_found(tmp_path):
     assert found[0] == found[1]
     assert len(calls) == 1
     assert [e.resumed for e in events if isinstance(e, PassDone)] == [False, True]
-    assert [place.name for place in (tmp_path / "partial").iterdir()] == ["spare"]
+    # Either driver recycles the files that its tasks have reported; the second had none to write.
+    partials = sorted(
+        path.relative_to(tmp_path / "partial").parts[1:] for path in tmp_path.glob("partial/*/*")
+    )
+    assert partials == [("spare",)]
     engine.run_tall(pass_, finish, ("another",))
     assert len(calls) == 2
     # The state that a committed pass names is checked when it is mapped.

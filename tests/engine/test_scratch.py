@@ -1,45 +1,91 @@
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
 import numpy as np
 import pytest
+from helpers import random_corpus
 
-from distmom.engine.scratch import cleared, pour, scratch_file, spare_of
+from distmom.engine import Engine, Pass, RunDirectory, SumSpec, open_engine
+from distmom.engine.scratch import SPARE, cleared, pour, scratch_file, write_scratch
+from distmom.errors import StoreError
+
+
+def content(file, dtype="float64"):
+    return file.read(dtype, 0, file.n_bytes // np.dtype(dtype).itemsize)
 
 
 def test_a_spare_file_is_written_over_and_cut(tmp_path):
-    spare = tmp_path / "spare"
+    spare = tmp_path / SPARE
     spare.mkdir()
     (spare / "large").write_bytes(b"x" * 1000)
-    (spare / "near").write_bytes(b"x" * 60)
+    (spare / "near").write_bytes(b"x" * 90)
     inode = (spare / "near").stat().st_ino
-    target = tmp_path / "pass" / "sum"
-    assert spare_of(target) == spare
-    with scratch_file(target, 50, spare) as stream:
-        assert not target.exists()
-        stream.write(b"y" * 50)
-    assert target.read_bytes() == b"y" * 50
-    assert target.stat().st_ino == inode
+    file = write_scratch(tmp_path / "pass", np.arange(7.0))
+    assert content(file).tolist() == list(range(7))
+    status = os.stat(file.path)
+    # The numbers, and the checksum of their one block.
+    assert (status.st_ino, status.st_size) == (inode, 56 + 4)
     assert [path.name for path in spare.iterdir()] == ["large"]
 
 
 def test_without_a_spare_file_of_about_the_size_one_is_made(tmp_path):
-    spare = tmp_path / "spare"
+    spare = tmp_path / SPARE
     for _ in range(2):
-        with scratch_file(tmp_path / "pass" / "sum", 5, spare) as stream:
-            stream.write(b"12345")
+        file = write_scratch(tmp_path / "pass", np.arange(2.0))
+        assert content(file).tolist() == [0.0, 1.0]
         spare.mkdir(exist_ok=True)
         (spare / "large").write_bytes(b"x" * 1000)
-    assert (tmp_path / "pass" / "sum").read_bytes() == b"12345"
     assert (spare / "large").stat().st_size == 1000
+
+
+def test_attempts_of_one_task_write_to_files_of_their_own(tmp_path):
+    files = {write_scratch(tmp_path / "pass", np.ones(3)).path for _ in range(3)}
+    assert len(files) == 3
 
 
 def test_after_an_error_nothing_is_there(tmp_path):
     def fail():
-        with scratch_file(tmp_path / "pass" / "sum", 80, tmp_path / "spare") as stream:
-            stream.write(np.zeros(10).data)
+        with scratch_file(tmp_path / "pass", 80) as writer:
+            writer.write(np.zeros(10))
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail()
     assert not list((tmp_path / "pass").iterdir())
+
+
+@pytest.mark.parametrize("block_bytes", [8, 40, 1 << 16])
+def test_ranges_are_read_in_whole_blocks(tmp_path, block_bytes):
+    array = np.random.default_rng(0).standard_normal(33).astype(np.float32)
+    file = write_scratch(tmp_path / "pass", array, block_bytes)
+    for start in range(34):
+        for stop in range(start, 34):
+            assert file.read("float32", start, stop).tobytes() == array[start:stop].tobytes()
+    assert file.map("float32", (3, 11)).tobytes() == array.tobytes()
+
+
+def test_every_flipped_bit_is_found_when_it_is_read(tmp_path):
+    array = np.arange(12.0)
+    file = write_scratch(tmp_path / "pass", array, 40)
+    whole = bytearray(Path(file.path).read_bytes())
+    assert len(whole) == 96 + 3 * 4
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << position % 8
+        # A new name: what this process has read of a file, it does not read again.
+        path = tmp_path / "pass" / str(position)
+        path.write_bytes(damaged)
+        altered = type(file)(str(path), file.n_bytes, file.block_bytes, file.checksum)
+        with pytest.raises(StoreError, match=r"expected CRC-32C \w{8}, got \w{8}"):
+            altered.read("float64", 0, 12)
+        with pytest.raises(StoreError, match="a partial sum has changed since it was written"):
+            altered.map("float64", (12,))
+    # Other blocks than those that are read may be damaged.
+    damaged = bytearray(whole)
+    damaged[95] ^= 1
+    path.write_bytes(damaged)
+    assert altered.read("float64", 0, 5).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
 def test_a_sum_gives_up_its_pages_while_it_is_written(tmp_path):
@@ -59,3 +105,57 @@ def test_any_other_array_is_written_and_kept(tmp_path):
         pour(array, stream)
     assert np.array_equal(np.fromfile(tmp_path / "sum").reshape(4, 3), array)
     assert array[3, 2] == 11.0
+
+
+@dataclass(frozen=True)
+class WidePass(Pass):
+    """A sum that waits for its merge in a file."""
+
+    factor: float = 1.0
+
+    def specs(self):
+        return {"wide": SumSpec((1 << 20,))}
+
+    def add(self, sums, block, rows):
+        sums["wide"] += self.factor * block.n_documents
+
+
+def test_an_attempt_that_was_given_up_changes_no_later_sum(tmp_path):
+    """A task whose worker was taken for dead writes on while the next passes use the files of the first."""
+    corpus = random_corpus()
+    run = RunDirectory(tmp_path)
+    engine = Engine(corpus, run)
+    engine.run(WidePass(corpus.n_words))
+    n_spare = len(list(run.spare.iterdir()))
+    stalled = scratch_file(run.partial("wide-0"), 8 << 20)
+    writer = stalled.__enter__()
+    # It has taken a file of the pass before, as any task does.
+    assert len(list(run.spare.iterdir())) == n_spare - 1
+    writer.write(np.ones(1 << 19))
+    writer._stream.flush()
+    for factor in (2.0, 3.0):
+        total = engine.run(WidePass(corpus.n_words, factor=factor)).sums["wide"]
+        assert set(total.tolist()) == {factor * corpus.n_documents}
+        writer.write(np.ones(1 << 18))
+        writer._stream.flush()
+    stalled.__exit__(None, None, None)
+    assert set(total.tolist()) == {3.0 * corpus.n_documents}
+    assert not [path for path in run.spare.parent.rglob("*") if path.parent != run.spare and path.is_file()]
+
+
+def test_tasks_of_an_earlier_driver_change_nothing(tmp_path):
+    """A client is killed; the next one resumes while a task of the first is writing."""
+    corpus = random_corpus()
+    first = RunDirectory(tmp_path)
+    Engine(corpus, first).run(WidePass(corpus.n_words))
+    stalled = scratch_file(first.partial("wide-0"), 8 << 20)
+    writer = stalled.__enter__()
+    writer.write(np.ones(1 << 19))
+    with open_engine(corpus, tmp_path) as engine:
+        for factor in (2.0, 3.0):
+            total = engine.run(WidePass(corpus.n_words, factor=factor)).sums["wide"]
+            writer.write(np.ones(1 << 18))
+            writer._stream.flush()
+            assert set(total.tolist()) == {factor * corpus.n_documents}
+    stalled.__exit__(None, None, None)
+    assert not (tmp_path / "partial").exists()

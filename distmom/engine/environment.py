@@ -1,0 +1,98 @@
+"""What the bits of a result depend on beside corpus and parameters: versions of the software, kind of processor."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+import llvmlite.binding
+import numba
+import numpy
+import scipy
+import zarr
+from threadpoolctl import threadpool_info
+
+import distmom
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The software and the processor of one process.
+
+    Attributes
+    ----------
+    distmom : str
+        Version, and the first digits of the sha256 of the source.
+    python, numpy, scipy, numba, zarr : str
+        Versions.
+    machine : str
+        Instruction set.
+    processor : str
+        Kind of processor, as compiled kernels are made for it.
+    blas : str
+        Libraries that multiply matrices, with their versions and kernels.
+    """
+
+    distmom: str
+    python: str
+    numpy: str
+    scipy: str
+    numba: str
+    zarr: str
+    machine: str
+    processor: str
+    blas: str
+
+    def versions(self) -> dict[str, str]:
+        """Return what must be the same in every process of a run."""
+        return {name: value for name, value in asdict(self).items() if name not in ("processor", "blas")}
+
+    def hardware(self) -> dict[str, str]:
+        """Return what may differ between processes, and then changes the last bits of a result."""
+        return {"processor": self.processor, "blas": self.blas}
+
+
+@cache
+def environment() -> Environment:
+    """Return the environment of this process."""
+    libraries = {
+        f"{info['internal_api']} {info.get('version')} {info.get('architecture', '')}".strip()
+        for info in threadpool_info()
+        if info["user_api"] == "blas"
+    }
+    return Environment(
+        distmom=f"{distmom.__version__}+{source_digest()[:12]}",
+        python=platform.python_version(),
+        numpy=numpy.__version__,
+        scipy=scipy.__version__,
+        numba=numba.__version__,
+        zarr=zarr.__version__,
+        machine=platform.machine(),
+        processor=llvmlite.binding.get_host_cpu_name(),
+        blas=", ".join(sorted(libraries)),
+    )
+
+
+@cache
+def source_digest() -> str:
+    """sha256 of the modules of distmom as they are installed, names and content."""
+    package = Path(distmom.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(package).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def differing(expected: Mapping[str, str], got: Mapping[str, str]) -> str:
+    """Return which versions differ, as a clause of a message; empty where none does."""
+    return "; ".join(
+        f"{name}: expected {value}, got {got.get(name, 'none')}"
+        for name, value in expected.items()
+        if got.get(name) != value
+    )

@@ -1,0 +1,184 @@
+"""Liveness of a Dask cluster: waiting that ends when the cluster has died, stands still or does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import distributed
+from distributed import Client
+from distributed.comm.core import connect
+
+from distmom.errors import ClusterError
+
+_R = TypeVar("_R")
+
+#: seconds without any finished task after which a cluster is given up
+STALL_TIMEOUT_S = 900.0
+#: seconds that a cluster may be without any worker
+NO_WORKERS_TIMEOUT_S = 60.0
+#: seconds that a scheduler may leave requests without an answer
+SILENCE_TIMEOUT_S = 60.0
+#: seconds after which a request is made anew
+REQUEST_TIMEOUT_S = 5.0
+#: seconds between signs of life to a scheduler that does not say after how long it closes itself
+KEEP_ALIVE_S = 10.0
+
+
+class Watch:
+    """Wait for tasks and requests, and notice when a cluster has died, stands still or does not answer.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    name : str
+        What errors call the work.
+    """
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.client = client
+        self.name = name
+        self._progress = self._workers = self._answer = time.monotonic()
+        self._n_threads = 1
+        self._ask()
+
+    @property
+    def n_threads(self) -> int:
+        """Number of threads of all workers, when last asked."""
+        return self._n_threads
+
+    def finished(self, flying: Iterable[distributed.Future]) -> list[distributed.Future]:
+        """Wait until at least one task has ended, and return those that have.
+
+        Raises
+        ------
+        ClusterError
+            If none ends, the workers are gone, or the scheduler does not answer.
+        """
+        futures = list(flying)
+        self._progress = time.monotonic()
+        while True:
+            try:
+                # wait() asks for the current client, and ours is deliberately nobody's default.
+                with self.client.as_current():
+                    return list(distributed.wait(futures, timeout=1.0, return_when="FIRST_COMPLETED").done)
+            except TimeoutError:
+                pass
+            self._ask()
+            now = time.monotonic()
+            if now - self._workers > NO_WORKERS_TIMEOUT_S:
+                raise ClusterError(f"{self.name}: no worker has been there for {NO_WORKERS_TIMEOUT_S:.0f} s")
+            if now - self._progress > STALL_TIMEOUT_S:
+                raise ClusterError(f"{self.name}: no task has finished for {STALL_TIMEOUT_S:.0f} s")
+
+    def call(self, function: Callable[..., _R], *arguments: Any, **options: Any) -> _R:
+        """Call a function that waits for the cluster, as long as the scheduler answers.
+
+        Raises
+        ------
+        ClusterError
+            If the scheduler does not answer.
+        """
+        future = _in_thread(function, *arguments, **options)
+        while True:
+            try:
+                return future.result(timeout=1.0)
+            except TimeoutError:
+                if future.done():
+                    raise
+            self._ask()
+
+    def _ask(self) -> None:
+        """Ask the scheduler for its workers."""
+        if self.client.status not in ("running", "connecting"):
+            raise ClusterError(f"{self.name}: the connection to the scheduler is {self.client.status}")
+        try:
+            found = _in_thread(self.client.nthreads).result(timeout=REQUEST_TIMEOUT_S)
+        except TimeoutError:
+            if time.monotonic() - self._answer > SILENCE_TIMEOUT_S:
+                raise ClusterError(
+                    f"{self.name}: the scheduler has not answered for {SILENCE_TIMEOUT_S:.0f} s"
+                ) from None
+            return
+        self._answer = time.monotonic()
+        self._n_threads = sum(found.values())
+        if self._n_threads:
+            self._workers = self._answer
+
+
+def _in_thread(function: Callable[..., _R], *arguments: Any, **options: Any) -> Future[_R]:
+    """Call a function in a thread that does not keep the process alive."""
+    future: Future[_R] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(function(*arguments, **options))
+        except BaseException as error:  # noqa: BLE001 (raised where the result is asked for)
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="distmom-call", daemon=True).start()
+    return future
+
+
+@contextmanager
+def kept_alive(client: Client, idle_timeout_s: float | None) -> Iterator[None]:
+    """Give a scheduler trivial tasks, so that it does not close itself while work is done elsewhere.
+
+    Decomposing a tensor, or joining results, is idle time to a scheduler that only looks at tasks.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    idle_timeout_s : float or None
+        Seconds after which the scheduler closes itself, where it says.
+    """
+    period = KEEP_ALIVE_S if idle_timeout_s is None else min(KEEP_ALIVE_S, idle_timeout_s / 3)
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.wait(period) and client.status == "running":
+            client.submit(int, key=f"distmom-alive-{uuid.uuid4().hex[:8]}", pure=False)
+
+    thread = threading.Thread(target=work, name="distmom-alive", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def check_address(address: str, timeout_s: float) -> None:
+    """Make sure that a Dask server listens at an address.
+
+    Raises
+    ------
+    ClusterError
+        If nothing answers in time, or what answers is something else.
+    """
+
+    async def exchange() -> None:
+        options = distributed.Security().get_connection_args("client")
+        comm = await connect(address, timeout=timeout_s, **options)
+        comm.abort()
+
+    async def bounded() -> None:
+        await asyncio.wait_for(exchange(), timeout_s)
+
+    try:
+        asyncio.run(bounded())
+    except TimeoutError:
+        raise ClusterError(
+            f"no scheduler answers at {address}: expected a Dask scheduler, got no reply within {timeout_s:.0f} s"
+        ) from None
+    except MemoryError:
+        # The first bytes of another protocol, read as the size of a message.
+        raise ClusterError(f"no scheduler answers at {address}: what listens there is not Dask") from None
+    except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
+        raise ClusterError(f"no scheduler answers at {address}: {error}") from error
