@@ -17,7 +17,7 @@ import dask
 import distributed
 from distributed import Client, LocalCluster
 from distributed.comm.core import CommClosedError
-from distributed.protocol.serialize import Serialized, merge_and_deserialize
+from distributed.protocol.serialize import Serialize, Serialized, merge_and_deserialize
 
 from distmom.engine.environment import Environment, differing, environment
 from distmom.engine.watch import Watch, check_address, kept_alive
@@ -323,9 +323,11 @@ async def _on_scheduler(
     value = reply["data"][key]
 
     def opened_and_done() -> Any:
-        # The scheduler does not open what it passes on, so what it fetched is still in its wire form.
-        wired = isinstance(value, Serialized)
-        opened = merge_and_deserialize(value.header, value.frames) if wired else value
+        # The scheduler does not open what it passes on, so what it fetched is still in its wire form, or only
+        # wrapped where it came from a thread of this process.
+        opened = value.data if isinstance(value, Serialize) else value
+        if isinstance(value, Serialized):
+            opened = merge_and_deserialize(value.header, value.frames)
         return _checked(versions, work, opened, *arguments)
 
     return await asyncio.to_thread(opened_and_done)
