@@ -112,7 +112,7 @@ class RunDirectory:
         return self._partials / SPARE
 
     def recycle(self, files: Iterable[ScratchFile]) -> None:
-        """Give up files that tasks have reported, and that nobody reads any more; later ones are written over them."""
+        """Give up files that tasks have reported and nobody reads any more, to be written over by later ones."""
         self.spare.mkdir(parents=True, exist_ok=True)
         for file in files:
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What the bits of a result depend on beside corpus and parameters: versions of the software, kind of processor."""
+"""What the bits of a result depend on beside corpus and parameters: versions and the kind of processor."""
 
 from __future__ import annotations
 
