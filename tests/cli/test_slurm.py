@@ -120,7 +120,6 @@ def test_a_submitted_job_has_its_settings_and_the_same_bits(tmp_path):
             "--parsable",
             "--ntasks=2",
             "--mem-per-cpu=1G",
-            "--open-mode=append",
             f"--output={log}",
         ]
         variables = {**environment, "HOST": "127.0.0.1", "PORT": str(free_port()), "MEMORY": "1GiB"}

@@ -126,21 +126,23 @@ def altered_package(directory):
 def test_a_worker_with_another_distmom_is_refused_before_and_after_it_has_come(tmp_path):
     corpus = random_corpus()
     other = altered_package(tmp_path / "other")
-    expected = rf"distmom: expected {distmom.__version__}\+{environment().distmom[-12:]}, got {distmom.__version__}\+"
-    with scheduler(tmp_path) as (address, _), open_executor(scheduler=address) as executor:
-        # There was no worker to be asked.
+    version = rf"{distmom.__version__}\+"
+    expected = f"distmom: expected {version}{environment().distmom[-12:]}, got {version}"
+    pass_ = WordMomentsPass(corpus.n_words, basis=np.eye(corpus.n_words, 3), rank=3)
+    with (
+        scheduler(tmp_path) as (address, _),
+        # There is no worker to be asked yet.
+        open_executor(scheduler=address) as executor,
+        worker(tmp_path, address, "late", PYTHONPATH=other),
+        open_engine(corpus, None, executor) as engine,
+    ):
+        with pytest.raises(ClusterError, match=expected):
+            engine.run(pass_)
         with (
-            worker(tmp_path, address, "late", PYTHONPATH=other),
-            open_engine(corpus, None, executor) as engine,
+            pytest.raises(ClusterError, match=rf"worker tcp://\S+: other versions than here: {expected}"),
+            open_executor(scheduler=address),
         ):
-            pass_ = WordMomentsPass(corpus.n_words, basis=np.eye(corpus.n_words, 3), rank=3)
-            with pytest.raises(ClusterError, match=expected):
-                engine.run(pass_)
-            with (
-                pytest.raises(ClusterError, match=rf"worker tcp://\S+: other versions than here: {expected}"),
-                open_executor(scheduler=address),
-            ):
-                pass
+            pass
 
 
 def test_versions_that_differ_are_named():
