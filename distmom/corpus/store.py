@@ -18,14 +18,14 @@ from distmom.clock import spend
 from distmom.corpus.arrays import decode_group, decode_matrix
 from distmom.corpus.block import Block
 from distmom.corpus.manifest import (
-    MAX_RECORD_BYTES,
+    CORPUS,
     STATISTICS,
     VALUE_TYPES,
     ShardInfo,
-    dump_manifest,
     parse_manifest,
     parse_shard_record,
 )
+from distmom.corpus.records import MAX_RECORD_BYTES
 from distmom.corpus.storage import AccessError, Storage, check_digest, open_storage, place_of
 from distmom.errors import StoreError, UsageError
 
@@ -183,7 +183,7 @@ class Corpus:
 
     def manifest_bytes(self) -> bytes:
         """Return the content of ``manifest.json``."""
-        return dump_manifest(self._manifest)
+        return CORPUS.dump(self._manifest)
 
     def read_files(self, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
         """Read some of the files that `inventory` names and check them; StoreError if one differs."""
