@@ -17,7 +17,6 @@ its parameters, the digests of its inputs and the digest of the corpus, so a sta
 from __future__ import annotations
 
 import io
-import json
 import os
 import queue
 import shutil
@@ -33,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus.commit import sha256_file, sync_path, write_atomic
+from distmom.corpus.records import RecordFormat, are_files, check_file
 from distmom.engine.scratch import SPARE, claimed
 from distmom.engine.state import (
     SLAB_ROWS,
@@ -46,6 +46,9 @@ from distmom.engine.state import (
 )
 from distmom.engine.sums import Sum, Sums
 from distmom.errors import StoreError
+
+#: of DONE.json
+COMMITTED = RecordFormat("distmom-pass", 2, "remove the directory of the run and begin it again")
 
 
 class RunDirectory:
@@ -180,7 +183,7 @@ class RunDirectory:
                 write_atomic(path, partial(np.save, arr=value, allow_pickle=False))
                 files[path.name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
             done = {"pass": name, "fingerprint": key, "files": files, "record": record}
-            write_atomic(temporary / "DONE.json", json.dumps(done, indent=1).encode())
+            COMMITTED.write(temporary / "DONE.json", done)
             os.rename(temporary, target)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -357,16 +360,11 @@ def _check_state(path: Path) -> None:
 def load_sums(directory: str) -> tuple[Sums, dict[str, Any]]:
     """Open the committed sums in a directory written by `RunDirectory.commit_pass`."""
     place = Path(directory)
-    try:
-        done = json.loads((place / "DONE.json").read_text())
-        files = done["files"]
-    except (OSError, ValueError, KeyError) as error:
-        raise StoreError(f"{place}/DONE.json: cannot be read: {error}") from error
+    done = COMMITTED.read(place / "DONE.json")
+    files, name = done.get("files"), f"{done.get('pass')}-{str(done.get('fingerprint'))[:16]}"
+    if not are_files(files) or not isinstance(done.get("record"), dict) or name != place.name:
+        raise StoreError(f"{place}/DONE.json: expected the record of this pass, got that of {name}")
     for file_name, entry in files.items():
-        path = place / file_name
-        got = sha256_file(path) if path.exists() else "no file"
-        if got != entry["sha256"]:
-            raise StoreError(f"{path}: expected sha256 {entry['sha256'][:12]}, got {got[:12]}")
-
+        check_file(place, file_name, entry)
     sums = Sums({name.removesuffix(".npy"): map_file(str(place / name)) for name in files})
     return sums, done["record"]
