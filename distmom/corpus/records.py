@@ -74,18 +74,21 @@ class RecordFormat:
         except RecursionError as error:
             raise StoreError(f"{place}: is nested too deeply for a record of distmom") from error
         if again != content or not isinstance(checksum, str):
-            raise StoreError(f"{place}: checksum: expected {checksum!r}, got another; the file was altered")
+            raise StoreError(
+                f"{place}: checksum: expected {checksum!r}, got another; the file was altered: restore it, or "
+                f"{self.remedy}"
+            )
         return record, checksum
 
     def read(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Read and check a record; StoreError as `parse`, or if the file cannot be read."""
         try:
             with open(path, "rb") as stream:
-                content = stream.read(MAX_RECORD_BYTES + 1)
+                if (size := os.fstat(stream.fileno()).st_size) > MAX_RECORD_BYTES:
+                    raise StoreError(f"{path}: size: expected at most {MAX_RECORD_BYTES} bytes, got {size}")
+                content = stream.read()
         except OSError as error:
             raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from error
-        if len(content) > MAX_RECORD_BYTES:
-            raise StoreError(f"{path}: size: expected at most {MAX_RECORD_BYTES} bytes, got more")
         return self.parse(str(path), content)[0]
 
 
@@ -111,12 +114,13 @@ def _checksum(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(dump_json(record)).hexdigest()
 
 
-def describe_files(root: Path) -> dict[str, dict[str, Any]]:
-    """Return size and sha256 of every file below a directory, by its path there."""
+def describe_files(root: Path, below: str = "") -> dict[str, dict[str, Any]]:
+    """Return size and sha256 of every file in a directory, or of those below a name there, by path from it."""
+    start = root / below
+    found = [start] if start.is_file() else sorted(path for path in start.rglob("*") if path.is_file())
     return {
         path.relative_to(root).as_posix(): {"size": path.stat().st_size, "sha256": sha256_file(path)}
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
+        for path in found
     }
 
 

@@ -361,7 +361,8 @@ def load_sums(directory: str) -> tuple[Sums, dict[str, Any]]:
     """Open the committed sums in a directory written by `RunDirectory.commit_pass`."""
     place = Path(directory)
     done = COMMITTED.read(place / "DONE.json")
-    files, name = done.get("files"), f"{done.get('pass')}-{str(done.get('fingerprint'))[:16]}"
+    files: Any = done.get("files")
+    name = f"{done.get('pass')}-{str(done.get('fingerprint'))[:16]}"
     if not are_files(files) or not isinstance(done.get("record"), dict) or name != place.name:
         raise StoreError(f"{place}/DONE.json: expected the record of this pass, got that of {name}")
     for file_name, entry in files.items():
