@@ -46,7 +46,7 @@ from distmom.errors import StoreError, UsageError
 from distmom.models.layout import Layout, check_entries, check_values
 
 #: of model.json
-MODEL = RecordFormat("distmom-model", 3, "fit again")
+MODEL = RecordFormat("distmom-model", 3, "fit again, or add moments up again")
 _CHUNK_BYTES = 4 << 20
 #: arrays beyond this size are files of their own
 LARGE_BYTES = 64 << 20
