@@ -45,9 +45,15 @@ class RecordFormat:
         values = json.loads(json.dumps({**content, "format": self.name, "format_version": self.version}))
         return dump_json({**values, "checksum": _checksum(values)})
 
-    def write(self, path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
-        """Write a record so that it is there whole or not at all."""
-        write_atomic(path, self.dump(content))
+    def write(
+        self,
+        path: str | os.PathLike[str],
+        content: Mapping[str, Any],
+        *,
+        survives_power_failure: bool = True,
+    ) -> None:
+        """Write a record so that it is there whole or not at all (see `write_atomic`)."""
+        write_atomic(path, self.dump(content), survives_power_failure=survives_power_failure)
 
     def parse(self, place: str, content: bytes) -> tuple[dict[str, Any], str]:
         """Parse a record and return it with its checksum, which is no longer among its entries.
