@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import shlex
 import shutil
@@ -18,13 +17,26 @@ import zarr
 
 import distmom
 from distmom.corpus import Corpus, open_corpus
-from distmom.corpus.commit import Lock, write_atomic
+from distmom.corpus.commit import Lock
+from distmom.corpus.records import RecordFormat
 from distmom.engine import RunDirectory
 from distmom.errors import ClusterError, InputError, StoreError, UsageError
 from distmom.models.artifact import check_target
 
 #: what a run of moments has in place of the name of a model
 MOMENTS = "moments"
+#: of run.json
+RUN = RecordFormat("distmom-run", 2, "remove the run and begin it again")
+_ENTRIES = {
+    "corpus": str,
+    "corpus_digest": str,
+    "model": str,
+    "model_name": str,
+    "parameters": dict,
+    "overwrite": bool,
+    "temporary": bool,
+    "versions": dict,
+}
 
 
 def versions() -> dict[str, str]:
@@ -181,7 +193,6 @@ def create(
         raise UsageError(f"{path}: exists and is not a run")
     path.mkdir(parents=True, exist_ok=True)
     record = {
-        "format": "distmom-run",
         "corpus": begun.corpus,
         "corpus_digest": begun.corpus_digest,
         "model": str(begun.model),
@@ -193,7 +204,7 @@ def create(
         **({} if like is None else {"like": vars(like)}),
     }
     with begun.lock():
-        write_atomic(path / "run.json", json.dumps(record, indent=1).encode())
+        RUN.write(path / "run.json", record)
     return begun
 
 
@@ -226,24 +237,12 @@ def describe(path: str | Path) -> dict[str, Any]:
     file = Path(path) / "run.json"
     if not file.exists():
         raise UsageError(f"{path}: not a run (no run.json)")
-    try:
-        record = json.loads(file.read_text())
-        if record["format"] != "distmom-run":
-            raise KeyError("format")
-        record["committed"] = sorted(p.parent.name for p in (Path(path) / "passes").glob("*/DONE.json"))
-        for key in (
-            "corpus",
-            "corpus_digest",
-            "model",
-            "model_name",
-            "parameters",
-            "overwrite",
-            "temporary",
-            "versions",
-        ):
-            record[key]
-        if "like" in record:
-            Like(**record["like"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{file}: not a readable run: {error}") from error
-    return dict(record)
+    record = RUN.read(file)
+    for name, kind in _ENTRIES.items():
+        if not isinstance(record.get(name), kind):
+            raise StoreError(f"{file}: {name}: expected a {kind.__name__}, got {record.get(name)!r}")
+    like = record.get("like")
+    if like is not None and not (isinstance(like, dict) and set(like) == {"path", "digest"}):
+        raise StoreError(f"{file}: like: expected path and digest, got {like!r}")
+    committed = sorted(p.parent.name for p in (Path(path) / "passes").glob("*/DONE.json"))
+    return {**record, "committed": committed}

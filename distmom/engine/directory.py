@@ -20,7 +20,6 @@ earlier one may still be writing theirs.
 from __future__ import annotations
 
 import io
-import json
 import os
 import queue
 import shutil
@@ -36,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus.commit import Lock, put_if_absent, sha256_file, sync_path, sync_tree, write_atomic
+from distmom.corpus.records import RecordFormat, are_files, check_file
 from distmom.engine.scratch import SPARE, ScratchFile, claimed
 from distmom.engine.state import (
     SLAB_ROWS,
@@ -49,6 +49,9 @@ from distmom.engine.state import (
 )
 from distmom.engine.sums import Sum, Sums
 from distmom.errors import StoreError
+
+#: of DONE.json
+COMMITTED = RecordFormat("distmom-pass", 2, "remove the directory of the run and begin it again")
 
 
 class RunDirectory:
@@ -207,7 +210,7 @@ class RunDirectory:
                 write(path, partial(np.save, arr=value, allow_pickle=False))
                 files[path.name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
             done = {"pass": name, "fingerprint": key, "files": files, "record": record}
-            write(temporary / "DONE.json", json.dumps(done, indent=1).encode())
+            COMMITTED.write(temporary / "DONE.json", done, survives_power_failure=self.durable)
             put_if_absent(temporary, target, _is_whole_pass)
             if self.durable:
                 sync_path(target.parent)
@@ -400,16 +403,12 @@ def _check_state(path: Path) -> None:
 def load_sums(directory: str) -> tuple[Sums, dict[str, Any]]:
     """Open the committed sums in a directory written by `RunDirectory.commit_pass`."""
     place = Path(directory)
-    try:
-        done = json.loads((place / "DONE.json").read_text())
-        files = done["files"]
-    except (OSError, ValueError, KeyError) as error:
-        raise StoreError(f"{place}/DONE.json: cannot be read: {error}") from error
+    done = COMMITTED.read(place / "DONE.json")
+    files: Any = done.get("files")
+    name = f"{done.get('pass')}-{str(done.get('fingerprint'))[:16]}"
+    if not are_files(files) or not isinstance(done.get("record"), dict) or name != place.name:
+        raise StoreError(f"{place}/DONE.json: expected the record of this pass, got that of {name}")
     for file_name, entry in files.items():
-        path = place / file_name
-        got = sha256_file(path) if path.exists() else "no file"
-        if got != entry["sha256"]:
-            raise StoreError(f"{path}: expected sha256 {entry['sha256'][:12]}, got {got[:12]}")
-
+        check_file(place, file_name, entry)
     sums = Sums({name.removesuffix(".npy"): map_file(str(place / name)) for name in files})
     return sums, done["record"]

@@ -16,6 +16,7 @@ from distmom.engine import plan_pass
 from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import InputError, NumericalError, StoreError, UsageError
 from distmom.models import ECA, load_model
+from distmom.models.artifact import MODEL
 from distmom.models.cumulants import warn_of_noise, whiten_views
 from distmom.moments.views import ViewMoments, ViewSketchPass
 from distmom.simulate.views import (
@@ -376,9 +377,9 @@ def test_a_fit_is_stored_and_read_again(sample, tmp_path):
     assert isinstance(load_model(tmp_path / "m"), ECA)
     with pytest.raises(UsageError, match="the model exists"):
         model.save(tmp_path / "m")
-    record = json.loads((tmp_path / "m" / "model.json").read_text())
+    record = MODEL.read(tmp_path / "m" / "model.json")
     record["parameters"]["nonsense"] = 1
-    (tmp_path / "m" / "model.json").write_text(json.dumps(record))
+    MODEL.write(tmp_path / "m" / "model.json", record)
     with pytest.raises(StoreError, match="not a whole model description"):
         ECA.load(tmp_path / "m")
 

@@ -250,7 +250,7 @@ def test_saved_models_are_the_same_and_damage_is_told(model, tmp_path):
         next(c for c in (SpectralLDA, SingleTopic) if c is not type(model)).load(tmp_path / "m")
     vocabulary = tmp_path / "m" / "vocabulary.txt"
     vocabulary.write_text(vocabulary.read_text().replace("1", "one"))
-    with pytest.raises(StoreError, match=r"vocabulary\.txt: expected sha256"):
+    with pytest.raises(StoreError, match=r"vocabulary\.txt: expected \d+ bytes, got"):
         load_model(tmp_path / "m")
 
 
