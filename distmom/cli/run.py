@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -11,15 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy
-import scipy
-import zarr
-
-import distmom
 from distmom.corpus import Corpus, open_corpus
 from distmom.corpus.commit import Lock
 from distmom.corpus.records import RecordFormat
 from distmom.engine import RunDirectory
+from distmom.engine.environment import differing, environment
 from distmom.errors import ClusterError, InputError, StoreError, UsageError
 from distmom.models.artifact import check_target
 
@@ -37,18 +32,6 @@ _ENTRIES = {
     "temporary": bool,
     "versions": dict,
 }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that the bits of a result depend on."""
-    return {
-        "distmom": distmom.__version__,
-        "python": platform.python_version(),
-        "numpy": numpy.__version__,
-        "scipy": scipy.__version__,
-        "zarr": zarr.__version__,
-        "machine": platform.machine(),
-    }
 
 
 @dataclass(frozen=True)
@@ -200,7 +183,7 @@ def create(
         "parameters": parameters,
         "overwrite": overwrite,
         "temporary": begun.temporary,
-        "versions": versions(),
+        "versions": environment().versions(),
         **({} if like is None else {"like": vars(like)}),
     }
     with begun.lock():
@@ -222,9 +205,9 @@ def _differences(old: Run, new: Run) -> list[str]:
 def reopen(path: str | Path) -> Run:
     """Read a run; UsageError if there is none, StoreError if its record is damaged or of other versions."""
     record = describe(path)
-    if record["versions"] != versions():
-        differing = [k for k, v in versions().items() if record["versions"].get(k) != v]
-        raise UsageError(f"{path}: was begun with other versions of {', '.join(differing)}; begin a new run")
+    if record["versions"] != environment().versions():
+        wrong = differing(record["versions"], environment().versions())
+        raise UsageError(f"{path}: was begun with other versions: {wrong}; begin a new run")
     return Run(
         Path(path).absolute(), record["corpus"], record["corpus_digest"], Path(record["model"]),
         record["model_name"], record["parameters"], record["overwrite"], record["temporary"],
@@ -245,4 +228,4 @@ def describe(path: str | Path) -> dict[str, Any]:
     if like is not None and not (isinstance(like, dict) and set(like) == {"path", "digest"}):
         raise StoreError(f"{file}: like: expected path and digest, got {like!r}")
     committed = sorted(p.parent.name for p in (Path(path) / "passes").glob("*/DONE.json"))
-    return {**record, "committed": committed}
+    return {**record, "committed": committed, "environments": RunDirectory(path).environments()}

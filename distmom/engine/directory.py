@@ -8,6 +8,7 @@ Layout of a run directory::
     rows/<name>-<fingerprint>/      one Zarr array for each shard and row output, named by its digest
     partial/<driver>/<pass>/        large partial sums while a pass runs
     partial/<driver>/spare/         files of earlier partial sums, to be written over
+    environment.json                software and processors of the processes that have run tasks
     lock                            held by the process that runs passes
 
 A pass is committed by the rename of its directory, once all it holds and refers to is on the disk; the next pass
@@ -20,6 +21,7 @@ earlier one may still be writing theirs.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import queue
 import shutil
@@ -27,6 +29,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +39,7 @@ import numpy as np
 
 from distmom.corpus.commit import Lock, put_if_absent, sha256_file, sync_path, sync_tree, write_atomic
 from distmom.corpus.records import RecordFormat, are_files, check_file
+from distmom.engine.environment import Environment
 from distmom.engine.scratch import SPARE, ScratchFile, claimed
 from distmom.engine.state import (
     SLAB_ROWS,
@@ -50,6 +54,10 @@ from distmom.engine.state import (
 from distmom.engine.sums import Sum, Sums
 from distmom.errors import StoreError
 
+logger = logging.getLogger(__name__)
+
+#: of environment.json
+ENVIRONMENT = RecordFormat("distmom-environment", 1, "remove the file")
 #: of DONE.json
 COMMITTED = RecordFormat("distmom-pass", 2, "remove the directory of the run and begin it again")
 
@@ -88,6 +96,25 @@ class RunDirectory:
                 for left in (self.path / name).rglob(".tmp-*"):
                     (_remove_tree if left.is_dir() else _remove_file)(left)
             yield self
+
+    def environments(self) -> list[dict[str, str]]:
+        """Return software and processors of the processes that have run tasks so far."""
+        path = self.path / "environment.json"
+        found: list[dict[str, str]] = ENVIRONMENT.read(path)["environments"] if path.exists() else []
+        return found
+
+    def record_environments(self, environments: Iterable[Environment]) -> None:
+        """Add the environments of the processes that will run tasks, with a warning where processors differ."""
+        before = self.environments()
+        found = before + [asdict(each) for each in environments if asdict(each) not in before]
+        if len({(each["processor"], each["blas"]) for each in found}) > 1:
+            kinds = sorted({f"{each['processor']} ({each['blas']})" for each in found})
+            logger.warning(
+                "the last bits of a result depend on processors, which differ: %s", "; ".join(kinds)
+            )
+        if found != before:
+            content = {"environments": found}
+            ENVIRONMENT.write(self.path / "environment.json", content, survives_power_failure=self.durable)
 
     def put(self, array: np.ndarray) -> StoredArray:
         """Write an array once and return its handle; equal arrays share one file."""
@@ -240,6 +267,7 @@ class RunDirectory:
             except StoreError as error:
                 problems.append(str(error))
 
+        check(self.environments)
         for path in sorted((self.path / "states").glob("[!.]*.npy")):
             check(partial(_check_state, path))
         for directory in sorted((self.path / "passes").glob("[!.]*")):

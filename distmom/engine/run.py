@@ -432,6 +432,7 @@ def open_engine(
         else:
             run = stack.enter_context(RunDirectory(directory).held())
         try:
+            run.record_environments(options["executor"].environments)
             yield Engine(corpus, run, **options)
         finally:
             run.drop_partials()

@@ -61,6 +61,7 @@ def _wait(value):
     return value
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_stands_still_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "SILENCE_TIMEOUT_S", 2.0)
     monkeypatch.setattr(watch, "REQUEST_TIMEOUT_S", 0.5)
@@ -104,14 +105,15 @@ def _slow_sum(value, seconds):
     return float(value.sum())
 
 
+@pytest.mark.slow
 def test_a_decomposition_outlasts_the_idle_timeout_of_its_scheduler(tmp_path):
     """Work on the scheduler node is no task: to Dask the cluster is idle meanwhile."""
     with (
-        cluster_of_processes(tmp_path, 1, options=("--idle-timeout", "3s")) as (address, _),
+        cluster_of_processes(tmp_path, 1, options=("--idle-timeout", "5s")) as (address, _),
         open_executor(scheduler=address) as executor,
     ):
-        assert executor.idle_timeout_s() == 3.0
-        assert executor.on_scheduler(_slow_sum, _ones, 8.0) == 3.0
+        assert executor.idle_timeout_s() == 5.0
+        assert executor.on_scheduler(_slow_sum, _ones, 14.0) == 3.0
 
 
 def altered_package(directory):
