@@ -159,7 +159,7 @@ class TopicSearch(CorpusEstimator):
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicSearch")))
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
+        """Refuse parameters that are wrong or do not go with a corpus, UsageError, and weights, InputError."""
         check_topics(self, corpus)
         check_choices(self, {"method": SEARCHES})
         if not 0.0 <= self.alpha0 < np.inf:

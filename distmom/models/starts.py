@@ -25,6 +25,7 @@ from distmom.errors import NumericalError, UsageError
 from distmom.linalg.anchors import select_anchors, simplex_weights
 from distmom.models.base import check_bounds, check_choices
 from distmom.models.core import Core, CoreSettings, Words, basis_passes, find_each, fit_basis
+from distmom.models.inputs import check_counts
 from distmom.models.range_finder import Basis
 from distmom.moments.dirichlet import proportions, proportions_of_mean, shifts, topic_factor
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
@@ -107,7 +108,7 @@ def check_topics(
     autos: bool = False,
     weightings: Sequence[str] = WEIGHTINGS,
 ) -> None:
-    """Refuse parameters of the moments that are wrong or do not go with a corpus; UsageError.
+    """Refuse parameters of the moments that are wrong or do not go with a corpus.
 
     Parameters
     ----------
@@ -119,6 +120,13 @@ def check_topics(
         The number of topics may be "auto".
     weightings : sequence of str
         Among which that of the model is.
+
+    Raises
+    ------
+    UsageError
+        If a parameter is wrong, or the corpus is too small for it.
+    InputError
+        If the corpus holds weights in place of counts.
     """
     check_choices(model, {"weighting": weightings, "precision": ("single", "double")})
     check_bounds(model, {"max_count": 1, "n_power_iter": 0, "n_oversamples": 0})
@@ -135,6 +143,7 @@ def check_topics(
             f"a corpus of n_samples={corpus.n_documents} documents and n_features={corpus.n_words} words has "
             "no topics"
         )
+    check_counts(corpus, type(model).__name__)
 
 
 def word_numbers(

@@ -103,18 +103,27 @@ class TopicModel(FittedTopics):
         Parameters
         ----------
         X : array or sparse matrix of shape (n_documents, n_words)
-            Counts, not negative.
+            Counts: whole numbers, not negative, of any type.
         y : None
             Ignored.
 
         Returns
         -------
         self
+
+        Raises
+        ------
+        UsageError
+            If a parameter is wrong, or does not go with the documents.
+        InputError
+            If a value is negative, not finite or not a whole number.
+        NumericalError
+            If the moments do not carry any topic.
         """
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, type(self).__name__)))
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
+        """Refuse parameters that are wrong or do not go with a corpus, UsageError, and weights, InputError."""
         check_topics(self, corpus, 1 + int(self.background), autos=True, weightings=self.weightings)
         check_choices(
             self,

@@ -132,7 +132,7 @@ class TopicMoments(CorpusEstimator):
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicMoments")))
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
+        """Refuse parameters that are wrong or do not go with a corpus, UsageError, and weights, InputError."""
         check_topics(self, corpus)
         check_bounds(self, {"n_parts": 1})
 

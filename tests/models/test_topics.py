@@ -8,10 +8,21 @@ from scipy.sparse import vstack
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from distmom.corpus import MemoryCorpus
+from distmom.corpus import MemoryCorpus, from_arrays
 from distmom.engine import PassDone, open_executor
 from distmom.errors import InputError, NumericalError, StoreError, UsageError
-from distmom.models import AnchorTopics, IndependentTopics, SingleTopic, SpectralLDA, core, load_model
+from distmom.evaluate.topics import evaluate_topics
+from distmom.models import (
+    AnchorTopics,
+    IndependentTopics,
+    SingleTopic,
+    SpectralLDA,
+    TopicMoments,
+    TopicSearch,
+    core,
+    load_model,
+    starts,
+)
 from distmom.models.starts import word_numbers
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
@@ -412,5 +423,55 @@ def test_negative_counts_and_other_vocabularies_are_refused():
     AnchorTopics(2, min_df=0.0, max_df=1.0),
     SingleTopic(2, min_df=0.0, max_df=1.0),
 ])  # fmt: skip
-def test_scikit_learn_contract(estimator, check):
+def test_scikit_learn_contract(estimator, check, monkeypatch):
+    # Its documents are not of counts.
+    monkeypatch.setattr(starts, "check_counts", lambda *_: None)
     check(estimator)
+
+
+def small_counts():
+    return lda_corpus(300, d=40, k=2)[2].read_shard(0).words
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [SpectralLDA(2), AnchorTopics(2), SingleTopic(2), IndependentTopics(2), TopicMoments(2), TopicSearch(2)],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_weights_are_refused_with_their_place_and_what_to_do(estimator):
+    counts = small_counts().astype(float)
+    counts.data[counts.indptr[7]] = 0.5
+    word = counts.indices[counts.indptr[7]]
+    message = (
+        rf"^document 7: word '{word}': expected a count, got 0\.5; {type(estimator).__name__} needs counts of "
+        "words, not weights such as tf-idf: give the raw counts, or ingest the texts, whose words are counted$"
+    )
+    with pytest.raises(InputError, match=message):
+        estimator.fit(counts)
+
+
+def test_a_corpus_of_weights_on_disk_is_refused(tmp_path):
+    X = np.array([[1.0, 2.0, 0.0], [0.0, 1.0, 1.0], [1.25, 0.0, 2.0]])
+    corpus = from_arrays(tmp_path / "c", X, vocabulary=["a", "b", "c"], shard_documents=1)
+    with pytest.raises(InputError, match=r"document 2: word 'a': expected a count, got 1\.25"):
+        SpectralLDA(2).fit_corpus(corpus)
+    with pytest.raises(
+        InputError, match=r"document 2: word 'a': expected a count, got 1\.25; perplexity needs"
+    ):
+        evaluate_topics(SpectralLDA(2, n_polish=1).fit(small_counts()), corpus)
+
+
+def test_counts_of_any_type_give_the_same_topics():
+    counts = small_counts()
+    whole = SingleTopic(2, n_polish=1).fit(counts)
+    assert_array_equal(SingleTopic(2, n_polish=1).fit(counts.astype(float)).components_, whole.components_)
+
+
+def test_documents_of_weights_are_read():
+    """Shares change no more than the weights do."""
+    counts = small_counts()
+    model = SpectralLDA(2, n_polish=1, alpha0=1.0, start="tensor").fit(counts)
+    for method in ("vb", "fast"):
+        assert_allclose(model.transform(counts * 1.0001, method), model.transform(counts, method), atol=1e-3)
+    # Least squares look at proportions alone.
+    assert_allclose(model.transform(0.01 * counts, "fast"), model.transform(counts, "fast"), atol=1e-5)
