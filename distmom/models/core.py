@@ -11,7 +11,8 @@ outside of the range of W', which carry nothing but noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -47,6 +48,10 @@ from distmom.moments.weighting import MomentKind
 from distmom.moments.word_moments import WordMoments, word_moments, word_slices
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 
+logger = logging.getLogger(__name__)
+
+#: residual of a sum rule that rounding does not explain; one document of millions in one order alone is as much
+SUM_RULE_TOLERANCE = 1e-8
 THIRD_MOMENTS = ("auto", "full", "slices", "none")
 
 
@@ -151,6 +156,17 @@ class Core:
     mean: np.ndarray
     lengths: dict[str, float]
     diagnostics: dict[str, Any]
+
+
+def warn_of_sum_rules(rules: Mapping[str, float]) -> None:
+    """Warn where moments of different orders are not of the same documents, beyond rounding."""
+    broken = {order: value for order, value in rules.items() if not value < SUM_RULE_TOLERANCE}
+    if broken:
+        logger.warning(
+            "the moments of different orders are not of the same documents: summed over one position, that of "
+            "order %s differs from the order below by %s of it; the topics may be wrong", ", ".join(broken),
+            ", ".join(f"{value:.2g}" for value in broken.values()),
+        )  # fmt: skip
 
 
 def fit_basis(
@@ -365,6 +381,7 @@ def _core(moments: WordMoments, white: Whitening, found: Decomposition, how: dic
         "n_usable_eigenvalues": int(white.n_usable),
         "noise_level": float(white.noise),
         "gap": float(white.gap),
+        **({"sum_rules": moments.sum_rules} if moments.sum_rules else {}),
         **{name: float(value) for name, value in found.diagnostics.items()},
     }
     return Core(

@@ -8,6 +8,7 @@ of alpha0 is applied to the small moments, and anchor words need the second alon
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -31,12 +32,16 @@ from distmom.moments.dirichlet import proportions, proportions_of_mean, shifts, 
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
 from distmom.moments.word_moments import half_rows, word_moments
 
+logger = logging.getLogger(__name__)
+
 #: length of a document with a quarter of the largest weight, for ``weighting="length"``
 LENGTH_SCALE = 100.0
 #: share of the documents that a word of the moments is in at least with ``min_df="auto"``, unless documents have
 #: fewer such words than that in the mean: then as many are taken as make up some share of all positions, down to
 #: words of a few documents
 MIN_DF, SEEN_POSITIONS, SEEN_SHARE, FEWEST_DOCUMENTS = 0.005, 30, 0.8, 10
+#: share of the documents that are long enough for the moments below which a warning says so
+LEAST_SHARE = 0.5
 #: words for every topic among which anchors are chosen, at least
 ANCHOR_CANDIDATES = 10
 
@@ -89,7 +94,12 @@ def topic_settings(model: Any, k: int, third_moment: str) -> CoreSettings:
     return CoreSettings(
         n_states=k,
         kind=MomentKind(
-            "distinct", model.weighting, binary=False, length_scale=LENGTH_SCALE, max_count=model.max_count
+            "distinct",
+            model.weighting,
+            binary=False,
+            length_scale=LENGTH_SCALE,
+            max_count=model.max_count,
+            orders=2 if third_moment == "none" else 3,
         ),
         n_oversamples=max(20, k // 2) if model.n_oversamples is None else model.n_oversamples,
         n_power_iter=model.n_power_iter,
@@ -230,7 +240,15 @@ def fit_moments(
     """Run the passes that give the moments in a basis."""
     basis = fit_basis(engine, settings, words, selection)
     pass_, _ = basis_passes(engine, settings, words, basis, selection)
-    return CommittedMoments(settings, words, basis, engine.run(replace(pass_, mean=True)).directory)
+    found = engine.run(replace(pass_, mean=True))
+    kind = settings.kind
+    n_documents, n_long = (float(x) for x in found.sums["lengths"][:2])
+    if kind.needs_positions and kind.orders == 3 and n_long < LEAST_SHARE * n_documents:
+        logger.warning(
+            "%.0f %% of the documents have fewer than 3 words and no part in the moments",
+            100.0 * (1.0 - n_long / n_documents),
+        )  # fmt: skip
+    return CommittedMoments(settings, words, basis, found.directory)
 
 
 def tensor_starts(
@@ -349,7 +367,7 @@ def anchor_start(
         topics,
         shares / shares.sum(),
         None,
-        {**found.lengths, "anchors": [vocabulary[i] for i in kept[anchors]]},
+        {**found.lengths, "sum_rules": found.sum_rules, "anchors": [vocabulary[i] for i in kept[anchors]]},
     )
 
 

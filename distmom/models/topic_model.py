@@ -16,7 +16,7 @@ from distmom.engine import Engine, Selection
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.base import DECOMPOSE_ON, check_bounds, check_choices
-from distmom.models.core import CoreSettings, Words
+from distmom.models.core import CoreSettings, Words, warn_of_sum_rules
 from distmom.models.fitted_topics import FittedTopics
 from distmom.models.inputs import checked_rows
 from distmom.models.jackknife import Jackknife
@@ -248,6 +248,7 @@ class TopicModel(FittedTopics):
             "n_moment_words": n_moment_words,
             "log_likelihoods": list(topics.log_likelihoods),
         }
+        warn_of_sum_rules(self.diagnostics_.get("sum_rules", {}))
         self.components_ = np.array(to_columns(topics.matrix).T)
         self.weights_ = topics.shares
         self.n_components_ = len(self.weights_)

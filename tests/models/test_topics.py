@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -24,6 +25,7 @@ from distmom.models import (
     starts,
 )
 from distmom.models.starts import word_numbers
+from distmom.moments import weighting
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
 
@@ -33,7 +35,7 @@ def tiny(alpha=(0.3, 0.8, 0.5), d=6, seed=1):
     return TopicPopulation(alpha, rng.dirichlet(np.full(d, 0.5), len(alpha)).T)
 
 
-def population_corpus(population, lengths=(3, 4)):
+def population_corpus(population, lengths=(2, 3, 4)):
     parts = [population.enumerate(n) for n in lengths]
     weights = np.concatenate([w for _, w in parts]) / len(parts)
     return WeightedCorpus(vstack([c for c, _ in parts]).astype(int), None, weights, shard_documents=40)
@@ -63,6 +65,8 @@ def test_exact_population_gives_back_topics_and_dirichlet_parameters(decompositi
     assert_allclose(model.weights_[order], population.alpha / 1.6, atol=1e-10)
     assert model.diagnostics_["sum_proportions"] == pytest.approx(1.0, abs=1e-10)
     assert model.diagnostics_["residual"] < 1e-10
+    assert model.diagnostics_["sum_rules"].keys() == {"2", "3"}
+    assert max(model.diagnostics_["sum_rules"].values()) < 1e-10
 
 
 def test_moments_of_some_words_are_exact_too():
@@ -124,6 +128,72 @@ def test_exact_population_of_one_topic_a_document():
     distance, order = matched_topics(model.components_, population.O.T)
     assert distance < 1e-10
     assert_allclose(model.weights_[order], population.pi, atol=1e-10)
+
+
+def short_beside_long(length):
+    """8,000 documents of a few words of the first topic beside 4,000 of 40 words of all three."""
+    rng = np.random.default_rng(0)
+    topics = rng.dirichlet(np.full(30, 0.3), 3).T
+    population = TopicPopulation([0.3, 0.3, 0.3], topics)
+    short = rng.multinomial(length, topics[:, 0], 8000)
+    return topics, MemoryCorpus(np.vstack([short, population.sample(4000, 40, seed=1)[0].toarray()]))
+
+
+@pytest.mark.parametrize("weighting", ["document", "tokens", "length"])
+def test_documents_of_two_words_count_in_no_order(weighting, caplog):
+    topics, corpus = short_beside_long(2)
+    model = pure(3, alpha0=0.9, weighting=weighting).fit_corpus(corpus)
+    assert matched_topics(model.components_, topics.T)[0] < 0.05
+    assert_allclose(model.weights_, 1 / 3, atol=0.03)
+    assert max(model.diagnostics_["sum_rules"].values()) < 1e-12
+    assert "67 % of the documents have fewer than 3 words and no part in the moments" in caplog.text
+    kept = TopicMoments(3, min_df=0.0, max_df=1.0, max_count=None, weighting=weighting).fit_corpus(corpus)
+    model = SpectralLDA(3, alpha0=0.9, start="tensor", n_polish=0).fit_moments(kept)
+    assert matched_topics(model.components_, topics.T)[0] < 0.05
+    assert max(model.diagnostics_["sum_rules"].values()) < 1e-10
+    words = [int(topic.argmax()) for topic in topics.T]
+    searched = TopicSearch(3, alpha0=0.9).fit_moments(kept)
+    found = np.array([found.topic for found in searched.search_all([[word] for word in words], force=True)])
+    assert np.abs(found - topics.T).sum(axis=1).max() < 0.1
+    assert max(searched.diagnostics_["sum_rules"].values()) < 1e-10
+
+
+def test_anchors_need_two_words_of_a_document():
+    """Moments of orders one and two are the same with documents of one word and without them."""
+    counts = short_beside_long(1)[1].read_shard(0).words
+    exact = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "weighting": "document", "scale_words": False}
+    model = AnchorTopics(3, n_polish=0, **exact).fit(counts)
+    assert model.diagnostics_["sum_rules"].keys() == {"2"}
+    assert model.diagnostics_["sum_rules"]["2"] < 1e-12
+    assert_allclose(
+        model.components_, AnchorTopics(3, n_polish=0, **exact).fit(counts[8000:]).components_, atol=1e-6
+    )
+    short = np.eye(30, dtype=int)[np.arange(600) % 30]
+    for model, counts in (
+        (AnchorTopics(3, **exact), short),
+        (SpectralLDA(3, min_df=0.0, max_df=1.0), 2 * short),
+    ):
+        with pytest.raises(
+            NumericalError, match="no document is long enough for the moments: triples of words"
+        ):
+            model.fit(counts)
+    assert AnchorTopics(3, min_df=0.0, max_df=1.0, max_count=None).fit(2 * short).n_components_ == 3
+
+
+def test_moments_of_other_documents_in_an_order_are_reported(monkeypatch, caplog):
+    """As documents of two words were in pairs alone, and no third word is counted for."""
+    weigh = weighting.document_weights
+
+    def of_all_documents(lengths, n_labels, kind, weights=None):
+        pairs = weigh(lengths, n_labels, replace(kind, orders=2), weights)
+        return replace(weigh(lengths, n_labels, kind, weights), rho2=pairs.rho2, mass2=pairs.mass2)
+
+    topics, corpus = short_beside_long(2)
+    monkeypatch.setattr(weighting, "document_weights", of_all_documents)
+    model = pure(3, alpha0=0.9, weighting="document").fit_corpus(corpus)
+    assert min(model.diagnostics_["sum_rules"].values()) > 0.1
+    assert "the moments of different orders are not of the same documents" in caplog.text
+    assert matched_topics(model.components_, topics.T)[0] > 0.3
 
 
 def test_exact_population_with_anchor_words():
