@@ -287,7 +287,7 @@ def _decomposed(
 def load_moments(directories: tuple[str, ...], kind: MomentKind, basis: StoredColumns) -> WordMoments:
     """Add the committed sums of moments passes and finish them; runs on a worker."""
     with threadpool_limits(limits=1):
-        return word_moments(_added(directories), kind, basis)
+        return word_moments(added_sums(directories), kind, basis)
 
 
 def load_slices(
@@ -295,12 +295,16 @@ def load_slices(
 ) -> np.ndarray:
     """Finish the committed sums of a slices pass; runs on a worker."""
     with threadpool_limits(limits=1):
-        return word_slices(_added((directory,)), kind, whitener, directions, basis)
+        return word_slices(added_sums((directory,)), kind, whitener, directions, basis)
 
 
-def _added(directories: tuple[str, ...]) -> Sums:
-    """Return the sums of some committed passes together, mapped where there is only one."""
-    parts = (load_sums(directory)[0] for directory in directories)
+def added_sums(directories: tuple[str, ...], *, without: str = "") -> Sums:
+    """Return the sums of some committed passes together but for one, mapped where there is only one pass."""
+
+    def load(directory: str) -> Sums:
+        return Sums({name: value for name, value in load_sums(directory)[0].items() if name != without})
+
+    parts = map(load, directories)
     return next(parts) if len(directories) == 1 else merge(parts)
 
 

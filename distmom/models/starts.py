@@ -18,14 +18,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine, Selection, StoredColumns, Sums
-from distmom.engine.directory import load_sums
+from distmom.engine import Engine, Selection, StoredColumns
 from distmom.engine.state import SLAB_ROWS, release_maps
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.anchors import select_anchors, simplex_weights
 from distmom.models.base import check_bounds, check_choices
-from distmom.models.core import Core, CoreSettings, Words, basis_passes, find_each, fit_basis
+from distmom.models.core import Core, CoreSettings, Words, added_sums, basis_passes, find_each, fit_basis
 from distmom.models.inputs import check_counts
 from distmom.models.range_finder import Basis
 from distmom.moments.dirichlet import proportions, proportions_of_mean, shifts, topic_factor
@@ -79,14 +78,14 @@ class CommittedMoments:
     settings : CoreSettings
     words : Words
     basis : Basis
-    directory : str
-        Of the committed sums.
+    directories : tuple of str
+        Of the committed sums, which are to be added.
     """
 
     settings: CoreSettings
     words: Words
     basis: Basis
-    directory: str
+    directories: tuple[str, ...]
 
 
 def topic_settings(model: Any, k: int, third_moment: str) -> CoreSettings:
@@ -237,8 +236,8 @@ def moment_words(
 def fit_moments(
     engine: Engine, settings: CoreSettings, words: Words, selection: Selection | None
 ) -> CommittedMoments:
-    """Run the passes that give the moments in a basis."""
-    basis = fit_basis(engine, settings, words, selection)
+    """Run the passes that give the moments of some documents, in a basis for all, so that others can be added."""
+    basis = fit_basis(engine, settings, words)
     pass_, _ = basis_passes(engine, settings, words, basis, selection)
     found = engine.run(replace(pass_, mean=True))
     kind = settings.kind
@@ -248,7 +247,14 @@ def fit_moments(
             "%.0f %% of the documents have fewer than 3 words and no part in the moments",
             100.0 * (1.0 - n_long / n_documents),
         )  # fmt: skip
-    return CommittedMoments(settings, words, basis, found.directory)
+    return CommittedMoments(settings, words, basis, (found.directory,))
+
+
+def extend_moments(engine: Engine, moments: CommittedMoments, added: Selection) -> CommittedMoments:
+    """Add the sums of documents that were left out, in the same basis."""
+    pass_, _ = basis_passes(engine, moments.settings, moments.words, moments.basis, added)
+    directory = engine.run(replace(pass_, mean=True)).directory
+    return replace(moments, directories=(*moments.directories, directory))
 
 
 def tensor_starts(
@@ -262,7 +268,7 @@ def tensor_starts(
     that says so is in the place of the start.
     """
     settings = tuple(replace(moments.settings, alpha0=alpha0) for alpha0 in alpha0s)
-    cores = find_each(engine, settings, moments.basis, (moments.directory,)) if settings else []
+    cores = find_each(engine, settings, moments.basis, moments.directories) if settings else []
     return [
         core if isinstance(core, NumericalError) else _tensor_start(engine, moments, numbers, alpha0, core)
         for alpha0, core in zip(alpha0s, cores, strict=True)
@@ -276,7 +282,7 @@ def _tensor_start(
     sizes = np.ones_like(core.eigenvalues) if independent else topic_factor(alpha0) * core.eigenvalues
     unwhiten = core.B @ (core.V * sizes)
 
-    sums, _ = load_sums(moments.directory)
+    sums = added_sums(moments.directories, without="m3")
     scale = moments.words.scale
 
     def rows(stored: np.ndarray, part: slice) -> np.ndarray:
@@ -342,12 +348,8 @@ def anchor_start(
     least = min(min_df * corpus.n_documents, np.sort(frequency)[-n_least])
     candidates = np.flatnonzero(frequency >= least)
     with threadpool_limits(limits=1):
-        sums, _ = load_sums(moments.directory)
-        # The third moment is left alone.
-        found = word_moments(
-            Sums({name: value for name, value in sums.items() if name != "m3"}), settings.kind,
-            moments.basis.matrix,
-        )  # fmt: skip
+        sums = added_sums(moments.directories, without="m3")
+        found = word_moments(sums, settings.kind, moments.basis.matrix)
         mean = np.maximum(np.asarray(sums["mean"]), 0.0)
         stored = np.asarray(read_rows(moments.basis.matrix, slice(0, len(kept))), np.float64)
         scale = 1.0 if moments.words.scale is None else np.asarray(moments.words.scale.load())

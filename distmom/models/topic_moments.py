@@ -343,7 +343,7 @@ class TopicMoments(CorpusEstimator):
         """Open an engine without documents, in which the moments of all documents are committed."""
         with open_engine(self.totals()) as engine:  # type: ignore[arg-type]
             words, basis = self.stored(engine)
-            committed = CommittedMoments(self.settings, words, basis, commit_sums(engine, self.total()))
+            committed = CommittedMoments(self.settings, words, basis, (commit_sums(engine, self.total()),))
             yield engine, committed
 
     # On disk
