@@ -329,7 +329,18 @@ def test_a_cluster_finds_the_same_moments():
 
 
 @pytest.mark.parametrize(
-    "model", [SpectralLDA("auto", max_df=1.0, n_polish=2), TopicMoments(3, max_df=1.0, n_parts=3)]
+    "model",
+    [
+        SpectralLDA("auto", max_df=1.0, n_polish=2),
+        SpectralLDA(3, max_df=1.0, n_polish=0),
+        SpectralLDA(3, max_df=1.0, n_polish=1),
+        SpectralLDA(3, max_df=1.0, polish="vb", start="tensor", alpha0=1.0),
+        AnchorTopics(3, max_df=1.0),
+        AnchorTopics(3, max_df=1.0, n_polish=0),
+        IndependentTopics(3, max_df=1.0, n_polish=1),
+        SingleTopic(3, max_df=1.0),
+        TopicMoments(3, max_df=1.0, n_parts=3),
+    ],
 )
 def test_planned_passes_are_made(model):
     _, counts = sample(1500)
