@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from helpers import WeightedCorpus, lda_corpus, matched_topics
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.sparse import vstack
+from scipy.sparse import issparse, vstack
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -22,7 +22,7 @@ from distmom.models import (
     TopicSearch,
     core,
     load_model,
-    starts,
+    topic_model,
 )
 from distmom.models.starts import word_numbers
 from distmom.moments import weighting
@@ -495,8 +495,14 @@ def test_negative_counts_and_other_vocabularies_are_refused():
     SingleTopic(2, min_df=0.0, max_df=1.0),
 ])  # fmt: skip
 def test_scikit_learn_contract(estimator, check, monkeypatch):
-    # Its documents are not of counts.
-    monkeypatch.setattr(starts, "check_counts", lambda *_: None)
+    # The documents of the checks are made of counts.
+    checked = topic_model.checked_rows
+
+    def counts(*arguments):
+        X = 10 * checked(*arguments)
+        return X.ceil() if issparse(X) else np.ceil(X)
+
+    monkeypatch.setattr(topic_model, "checked_rows", counts)
     check(estimator)
 
 
