@@ -234,10 +234,14 @@ def moment_words(
 
 
 def fit_moments(
-    engine: Engine, settings: CoreSettings, words: Words, selection: Selection | None
+    engine: Engine,
+    settings: CoreSettings,
+    words: Words,
+    selection: Selection | None,
+    of_basis: Selection | None,
 ) -> CommittedMoments:
-    """Run the passes that give the moments of some documents, in a basis for all, so that others can be added."""
-    basis = fit_basis(engine, settings, words)
+    """Run the passes that give the moments of some documents in a basis for these, or for others."""
+    basis = fit_basis(engine, settings, words, of_basis)
     pass_, _ = basis_passes(engine, settings, words, basis, selection)
     found = engine.run(replace(pass_, mean=True))
     kind = settings.kind

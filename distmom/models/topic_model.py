@@ -217,7 +217,9 @@ class TopicModel(FittedTopics):
         words, numbers = moment_words(engine, fewest, self.min_df, self.max_df, self.scale_words)
         rank = self._find_components(engine, words)
         settings = self.core_settings(self.n_components_)
-        moments = fit_moments(engine, settings, words, rest)
+        # Documents that the basis is of are completed too well to tell starts from each other. How documents are
+        # read it does not move.
+        moments = fit_moments(engine, settings, words, rest, rest if len(trials) > 1 else None)
         completion = None
         if held is not None:
             starts = self._starts(engine, moments, numbers, trials)
