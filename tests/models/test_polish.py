@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers import lda_corpus, matched_topics
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from sklearn.base import clone
 
 from distmom.corpus import MemoryCorpus
@@ -85,18 +85,19 @@ def test_large_corpora_try_starts_on_a_sample(monkeypatch):
 
 @pytest.mark.parametrize("polish", ["em", "cvb"])
 def test_documents_held_out_are_added_back(polish):
-    """What is chosen is what a fit with the same start finds."""
+    """What is chosen is what a fit with the same start finds, but for the basis, which is without them."""
     _, _, corpus = lda_corpus()
     options = {"polish": polish, "min_df": 0.0, "max_df": 1.0}
     model = SpectralLDA(5, **options).fit_corpus(corpus)
     assert model.start_ in ("tensor-1", "tensor-5")
     alpha0 = float(model.start_.removeprefix("tensor-"))
     fixed = SpectralLDA(5, start="tensor", alpha0=alpha0, **options).fit_corpus(corpus)
-    assert_array_equal(model.components_, fixed.components_)
-    assert_array_equal(model.alpha_, fixed.alpha_)
-    assert len(model.diagnostics_["log_likelihoods"]) == fixed.n_polish_passes(corpus)
-    # All documents count in the moments, and in every pass over their words.
-    assert fixed.diagnostics_["n_documents"] == corpus.n_documents
+    assert matched_topics(model.components_, fixed.components_)[0] < 0.004
+    assert model.alpha_.sum() == fixed.alpha_.sum()
+    for found in (model, fixed):
+        # All documents count in the moments, and in every pass over their words.
+        assert found.diagnostics_["n_documents"] == corpus.n_documents
+        assert len(found.diagnostics_["log_likelihoods"]) == found.n_polish_passes(corpus)
 
 
 @pytest.mark.parametrize("model", [SpectralLDA(10, start="tensor", alpha0=1.0), AnchorTopics(10)])
