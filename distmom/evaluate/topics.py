@@ -16,6 +16,7 @@ import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Observer, StoredColumns, open_engine, open_executor
+from distmom.models.inputs import check_counts
 from distmom.models.polish import complete
 from distmom.models.topic_model import TopicModel
 from distmom.moments.cooccurrence import CooccurrencePass
@@ -39,7 +40,7 @@ def evaluate_topics(
     ----------
     model : TopicModel
     corpus : Corpus or MemoryCorpus
-        Words that the model does not know are left out.
+        Of counts. Words that the model does not know are left out.
     n_top : int
         Words of every topic that coherence and diversity look at.
     seed : int
@@ -55,7 +56,13 @@ def evaluate_topics(
     dict of str to float
         ``perplexity``, ``log_likelihood`` a position, ``NPMI``, ``UMass``, ``negative_NPMI`` (share of topics
         below 0), ``diversity``, ``n_documents``, ``n_tokens`` (positions that were predicted).
+
+    Raises
+    ------
+    InputError
+        If the corpus holds weights: positions are halved, and a weight is not a number of them.
     """
+    check_counts(corpus, "perplexity")
     aligned = in_pieces(align(corpus, model.vocabulary_, []))
     top = top_words(model.components_, n_top)
     with (

@@ -11,7 +11,8 @@ outside of the range of W', which carry nothing but noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -47,6 +48,10 @@ from distmom.moments.weighting import MomentKind
 from distmom.moments.word_moments import WordMoments, word_moments, word_slices
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 
+logger = logging.getLogger(__name__)
+
+#: residual of a sum rule that rounding does not explain; one document of millions in one order alone is as much
+SUM_RULE_TOLERANCE = 1e-8
 THIRD_MOMENTS = ("auto", "full", "slices", "none")
 
 
@@ -151,6 +156,17 @@ class Core:
     mean: np.ndarray
     lengths: dict[str, float]
     diagnostics: dict[str, Any]
+
+
+def warn_of_sum_rules(rules: Mapping[str, float]) -> None:
+    """Warn where moments of different orders are not of the same documents, beyond rounding."""
+    broken = {order: value for order, value in rules.items() if not value < SUM_RULE_TOLERANCE}
+    if broken:
+        logger.warning(
+            "the moments of different orders are not of the same documents: summed over one position, that of "
+            "order %s differs from the order below by %s of it; the topics may be wrong", ", ".join(broken),
+            ", ".join(f"{value:.2g}" for value in broken.values()),
+        )  # fmt: skip
 
 
 def fit_basis(
@@ -271,7 +287,7 @@ def _decomposed(
 def load_moments(directories: tuple[str, ...], kind: MomentKind, basis: StoredColumns) -> WordMoments:
     """Add the committed sums of moments passes and finish them; runs on a worker."""
     with threadpool_limits(limits=1):
-        return word_moments(_added(directories), kind, basis)
+        return word_moments(added_sums(directories), kind, basis)
 
 
 def load_slices(
@@ -279,12 +295,16 @@ def load_slices(
 ) -> np.ndarray:
     """Finish the committed sums of a slices pass; runs on a worker."""
     with threadpool_limits(limits=1):
-        return word_slices(_added((directory,)), kind, whitener, directions, basis)
+        return word_slices(added_sums((directory,)), kind, whitener, directions, basis)
 
 
-def _added(directories: tuple[str, ...]) -> Sums:
-    """Return the sums of some committed passes together, mapped where there is only one."""
-    parts = (load_sums(directory)[0] for directory in directories)
+def added_sums(directories: tuple[str, ...], *, without: str = "") -> Sums:
+    """Return the sums of some committed passes together but for one, mapped where there is only one pass."""
+
+    def load(directory: str) -> Sums:
+        return Sums({name: value for name, value in load_sums(directory)[0].items() if name != without})
+
+    parts = map(load, directories)
     return next(parts) if len(directories) == 1 else merge(parts)
 
 
@@ -365,6 +385,7 @@ def _core(moments: WordMoments, white: Whitening, found: Decomposition, how: dic
         "n_usable_eigenvalues": int(white.n_usable),
         "noise_level": float(white.noise),
         "gap": float(white.gap),
+        **({"sum_rules": moments.sum_rules} if moments.sum_rules else {}),
         **{name: float(value) for name, value in found.diagnostics.items()},
     }
     return Core(

@@ -71,6 +71,7 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array or sparse matrix of shape (n_documents, n_words)
+            Counts, not negative. Weights are read, too: a word of weight 0.5 counts as half an occurrence.
         method : {"vb", "fast"}
             Variational Bayes, or least squares in one sparse product. A model of one topic a document returns the
             probabilities of the topics in either case.

@@ -58,6 +58,7 @@ class Totals:
     word_frequency: np.ndarray
     digest: str
     shards: tuple[Any, ...] = ()
+    values: str = "counts"
 
     @property
     def n_words(self) -> int:

@@ -107,6 +107,11 @@ def _next_basis(
     The level of noise is `PROBE_MARGIN` times the largest magnitude met by the probes, as a share of the
     largest Ritz value.
     """
+    if not float(tallies.sums["mass"]) > 0.0:
+        raise NumericalError(
+            "no document is long enough for the moments: triples of words need 3 in a document, and pairs alone, "
+            "as for anchor words, need 2"
+        )
     found = _next_directions(
         engine, tallies.tall["sketch"], basis, tallies.tall.get("noise"), probes,
         indefinite=indefinite, scale=scale,

@@ -25,7 +25,7 @@ from distmom.errors import NumericalError, UsageError
 from distmom.linalg import Whitening
 from distmom.linalg.search import SEARCHES, Found, WhitenedMoments, search
 from distmom.models.base import CorpusEstimator, check_choices
-from distmom.models.core import whiten_moments
+from distmom.models.core import warn_of_sum_rules, whiten_moments
 from distmom.models.inputs import checked_rows
 from distmom.models.starts import check_topics
 from distmom.models.topic_moments import TopicMoments
@@ -111,6 +111,8 @@ class TopicSearch(CorpusEstimator):
         Eigenvalues of the second moment in the basis.
     whitened_ : WhitenedMoments
         What searches are made in (see `distmom.linalg.search`).
+    diagnostics_ : dict
+        Number and lengths of the documents, and ``sum_rules`` as in `SpectralLDA`.
     vocabulary_ : list of str
     n_features_in_ : int
 
@@ -159,7 +161,7 @@ class TopicSearch(CorpusEstimator):
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicSearch")))
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
+        """Refuse parameters that are wrong or do not go with a corpus, UsageError, and weights, InputError."""
         check_topics(self, corpus)
         check_choices(self, {"method": SEARCHES})
         if not 0.0 <= self.alpha0 < np.inf:
@@ -199,6 +201,8 @@ class TopicSearch(CorpusEstimator):
             finish = partial(word_moments, kind=settings.kind, basis=moments.basis_)
             halves = moments.halves()
             whole = finish(merge(halves))
+            self.diagnostics_ = {**whole.lengths, "sum_rules": whole.sum_rules}
+            warn_of_sum_rules(whole.sum_rules)
             _, white = whiten_moments(whole, settings, moments.noise_level)
             # A is alpha0 + 1 times M2, in the weights that sum to one.
             factor = np.sqrt(self.alpha0 + 1.0)

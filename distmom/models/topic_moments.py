@@ -140,7 +140,7 @@ class TopicMoments(CorpusEstimator):
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicMoments")))
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
+        """Refuse parameters that are wrong or do not go with a corpus, UsageError, and weights, InputError."""
         check_topics(self, corpus)
         check_bounds(self, {"n_parts": 1})
 
@@ -351,7 +351,7 @@ class TopicMoments(CorpusEstimator):
         """Open an engine without documents, in which the moments of all documents are committed."""
         with open_engine(self.totals()) as engine:  # type: ignore[arg-type]
             words, basis = self.stored(engine)
-            committed = CommittedMoments(self.settings, words, basis, commit_sums(engine, self.total()))
+            committed = CommittedMoments(self.settings, words, basis, (commit_sums(engine, self.total()),))
             yield engine, committed
 
     # On disk
@@ -401,6 +401,11 @@ class TopicMoments(CorpusEstimator):
             moments.basis_, moments.numbers_ = arrays["basis"], arrays["numbers"]
             moments.scale_ = arrays.get("scale")
             moments.sources_ = unpack_sources(record["sources"], arrays)
+        if any("rule2" not in part for source in moments.sources_ for part in source.parts):
+            raise StoreError(
+                f"{path}: moments of an earlier version, in which documents of one or two words count in some "
+                "orders alone: make them again with distmom moments"
+            )
         return moments
 
 
