@@ -9,7 +9,7 @@ head                score of label l
 =================== ==========================================================================
 `StateHead`         ``sum_h P(h | x) Q_lh`` (multi-label paper, equations 14 and 15)
 `RidgeHead`         centred ridge regression on Z
-`SparseHead`        ``A W`` for sparse weights W: centroids, or diagonal ridge after residual passes
+`SparseHead`        ``(A, 1) W`` for sparse weights W: centroids, or diagonal ridge after residual passes
 `NeighborsHead`     votes of the rows of largest cosine in A, found exactly by an inverted index
 `SketchNeighbors`   the same in Z
 =================== ==========================================================================
@@ -37,7 +37,7 @@ from distmom.models.kernels import (
     top_labels,
     update_top,
 )
-from distmom.moments.features import tfidf_rows
+from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.kernels import gather
 from distmom.moments.labels import posteriors
 
@@ -191,14 +191,14 @@ class SparseHead:
     Attributes
     ----------
     weights : MixedRows
-        W (d, L).
+        W (d + 1, L); the last row are the intercepts.
     """
 
     weights: MixedRows
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
-        """Add ``factor * A W``."""
-        a, w = query.features, self.weights
+        """Add ``factor * (A, 1) W``."""
+        a, w = with_constant(query.features), self.weights
         add_sparse_scores(
             a.indptr, a.indices, a.data, w.sparse.indptr, w.sparse.indices, w.sparse.data, w.dense_row, w.dense,
             factor, out,

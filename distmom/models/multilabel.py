@@ -474,6 +474,10 @@ class MultiLabelMoM(CorpusEstimator):
     def _unpacked(self, entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> Head:
         """Rebuild a head from its record."""
         head: Head = unpack(_KINDS[entry["kind"]], entry["fields"], f"heads/{entry['name']}", arrays)
+        if isinstance(head, SparseHead) and len(head.weights.dense_row) != len(self.idf_) + 1:
+            raise ValueError(
+                f"expected weights of {len(self.idf_)} words and a constant, got {len(head.weights.dense_row)} rows"
+            )
         if isinstance(head, StateHead):
             labels = (self.label_moments_ if entry["name"] == "moment" else self.label_components_).T
             return replace(
