@@ -173,7 +173,7 @@ class StoredRows:
             raise StoreError(f"{self.directory}: no rows are stored for shard {shard}")
         path = _rows_path(self.directory, shard, expected)
         try:
-            array = zarr.open_array(str(path), mode="r")
+            array = zarr.open_array(Path(path), mode="r")
             rows = np.ascontiguousarray(array[...])
         except (OSError, ValueError, KeyError) as error:
             raise StoreError(f"{path}: stored rows cannot be read: {error}") from error
@@ -256,7 +256,7 @@ def write_rows(directory: str, shard: int, rows: np.ndarray) -> str:
     temporary.parent.mkdir(parents=True, exist_ok=True)
     try:
         array = zarr.create_array(
-            store=str(temporary),
+            store=temporary,
             shape=rows.shape,
             dtype=rows.dtype,
             chunks=(max(1, min(rows.shape[0], (4 << 20) // max(1, rows[:1].nbytes))), *rows.shape[1:]),

@@ -80,7 +80,7 @@ def save_model(
     temporary = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
     temporary.mkdir()
     try:
-        group = zarr.create_group(store=str(temporary / "arrays.zarr"))
+        group = zarr.create_group(store=temporary / "arrays.zarr")
         entries: dict[str, dict[str, Any]] = {}
         for name, value in arrays.items():
             if value.nbytes > (LARGE_BYTES if large_bytes is None else large_bytes):
@@ -218,7 +218,7 @@ def load_arrays(path: str | os.PathLike[str], record: dict[str, Any]) -> dict[st
             arrays[name] = _load_large(Path(path), name, entry)
             continue
         try:
-            node = zarr.open_array(str(place / name), mode="r")
+            node = zarr.open_array(place / name, mode="r")
             if list(node.shape) != list(entry["shape"]) or node.dtype.str != entry["dtype"]:
                 raise StoreError(
                     f"{place / name}: expected {entry['dtype']} of shape {entry['shape']}, "

@@ -32,7 +32,7 @@ from distmom.models.artifact import (
     unpack,
     whole_description,
 )
-from distmom.models.base import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices
+from distmom.models.base import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices, check_seed
 from distmom.models.fitting import HEADS, HeadFitter, held_out
 from distmom.models.heads import (
     Head,
@@ -216,10 +216,13 @@ class MultiLabelMoM(CorpusEstimator):
             "decompose_on": DECOMPOSE_ON,
         }
         check_choices(self, choices)
+        check_seed(self)
         # Settings refuse what does not go together.
         self.state_settings(1)
         if not 0 <= self.smoothing < 1:
             raise UsageError(f"smoothing: expected 0 <= smoothing < 1, got {self.smoothing}")
+        if not math.isfinite(self.propensity):
+            raise UsageError(f"propensity: expected a finite number, got {self.propensity}")
         check_bounds(self, {"n_components": 1, "n_residual_passes": 0})
         if corpus.n_labels == 0 or not np.asarray(corpus.label_frequency).any():
             raise UsageError("the corpus has no labels: a multi-label model cannot be fitted to it")
@@ -475,9 +478,8 @@ class MultiLabelMoM(CorpusEstimator):
         """Rebuild a head from its record."""
         head: Head = unpack(_KINDS[entry["kind"]], entry["fields"], f"heads/{entry['name']}", arrays)
         if isinstance(head, SparseHead) and len(head.weights.dense_row) != len(self.idf_) + 1:
-            raise ValueError(
-                f"expected weights of {len(self.idf_)} words and a constant, got {len(head.weights.dense_row)} rows"
-            )
+            n_rows = len(head.weights.dense_row)
+            raise ValueError(f"expected weights of {len(self.idf_)} words and a constant, got {n_rows} rows")
         if isinstance(head, StateHead):
             labels = (self.label_moments_ if entry["name"] == "moment" else self.label_components_).T
             return replace(

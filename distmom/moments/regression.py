@@ -1,7 +1,7 @@
 """Sums for scoring labels by least squares: sketches of tf-idf rows, ridge sums, sparse cross moments.
 
-A is the matrix of tf-idf rows (n x d), Y the labels (n x L, 0/1), R a basis (d x r), Z = A R. In cross moments A has
-a constant column too, the last one, of ones.
+A is the matrix of tf-idf rows (n x d), Y the labels (n x L, 0/1), R a basis (d x r), Z = A R. In cross moments A
+has one more column, of ones.
 """
 
 from __future__ import annotations
@@ -192,6 +192,10 @@ class RidgePass(Pass):
         return {"z": z.astype(np.float32)} if self.store else None
 
 
+#: share of the squares of the sketch below which the spread about its mean is rounding
+LEAST_SPREAD = 1e-12
+
+
 def ridge_coefficients(sums: Sums, penalty: float) -> tuple[np.ndarray, np.ndarray]:
     """Solve the centred ridge regression from the sums of `RidgePass`.
 
@@ -213,6 +217,9 @@ def ridge_coefficients(sums: Sums, penalty: float) -> tuple[np.ndarray, np.ndarr
     mean_z, mean_y = np.asarray(sums["z"]) / n, np.asarray(sums["y"]) / n
     gram = np.asarray(sums["zz"]) - n * np.outer(mean_z, mean_z)
     cross = np.asarray(sums["zy"]).T - n * np.outer(mean_z, mean_y)
+    if not np.trace(gram) > LEAST_SPREAD * np.trace(sums["zz"]):
+        # Documents that are all alike tell labels by their frequency alone.
+        return np.zeros_like(cross), mean_y
     gram = gram + (penalty * np.trace(gram) / len(gram)) * np.eye(len(gram))
     coefficients = np.linalg.solve(gram, cross)
     return coefficients, mean_y - mean_z @ coefficients

@@ -1,11 +1,11 @@
 """Residual passes: what a sparse linear scorer still gets wrong, on true labels and on its hardest wrong ones.
 
-With A the tf-idf rows and a constant column, and weights W (d + 1 x L), let F be the scores ``A W`` restricted, in every row, to the true
-labels and the few wrong labels of largest score. A pass accumulates ``A'F`` on the entries of W, and as all true
-labels are kept, ``A'Y - s A'F`` is there the cross moment of the features with the residual ``Y - s F`` for any
-scale s. Adding a multiple of ``D^-1`` times it to ``s W``, D = diag(A'A) + mu, is one Jacobi step of ridge
-regression on those entries: additive over shards, one number for every entry of W, and without a loop over
-labels. The scale of least squares follows from two numbers of the same pass.
+With A the tf-idf rows and a constant column, and weights W (d + 1 x L), let F be the scores ``A W`` restricted, in
+every row, to the true labels and the few wrong labels of largest score. A pass accumulates ``A'F`` on the entries
+of W, and as all true labels are kept, ``A'Y - s A'F`` is there the cross moment of the features with the residual
+``Y - s F`` for any scale s. Adding a multiple of ``D^-1`` times it to ``s W``, D = diag(A'A) + mu, is one Jacobi
+step of ridge regression on those entries: additive over shards, one number for every entry of W, and without a
+loop over labels. The scale of least squares follows from two numbers of the same pass.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def read_shares(path: str | os.PathLike[str]) -> StoredShares:
             )
     file = place / "topics.json"
     try:
-        n_documents, k = zarr.open_array(str(place / "shares.zarr"), mode="r").shape
+        n_documents, k = zarr.open_array(place / "shares.zarr", mode="r").shape
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{place / 'shares.zarr'}: cannot be read: {error!r}") from error
     try:
