@@ -52,7 +52,11 @@ _WITHOUT_DOCUMENTS = {"alpha0": 1.0, "start": "tensor", "n_polish": 0}
 @click.option("--weighting", type=click.Choice(list(WEIGHTINGS)), default=None,
               help="How much each document counts. [default: tokens]")  # fmt: skip
 @click.option(
-    "--seed", "random_state", type=int, default=None, help="Seed of all random numbers. [default: 0]"
+    "--seed",
+    "random_state",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Seed of all random numbers. [default: 0]",
 )
 @click.option("--like", type=click.Path(), default=None,
               help="Moments whose words and basis are used, so that both can be added.")  # fmt: skip

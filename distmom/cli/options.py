@@ -255,7 +255,7 @@ def model_options(command: F) -> F:
             "--decompose-on", type=click.Choice(["scheduler", "client"]),
             help="Where the tensor is decomposed when there is a cluster. [default: scheduler]",
         ),
-        click.option("--seed", type=int, default=0, show_default=True, help="Seed of all random numbers."),
+        click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all random numbers."),
         click.option(
             "--force", is_flag=True, default=None, help="Fit more states than the corpus can carry. (multilabel)"
         ),

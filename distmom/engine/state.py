@@ -260,7 +260,7 @@ def write_rows(directory: str, shard: int, rows: np.ndarray) -> str:
     temporary.parent.mkdir(parents=True, exist_ok=True)
     try:
         array = zarr.create_array(
-            store=str(temporary),
+            store=temporary,
             shape=rows.shape,
             dtype=rows.dtype,
             chunks=(max(1, min(rows.shape[0], (4 << 20) // max(1, rows[:1].nbytes))), *rows.shape[1:]),

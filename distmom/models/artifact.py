@@ -96,7 +96,7 @@ def save_model(
     temporary = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
     temporary.mkdir()
     try:
-        group = zarr.create_group(store=str(temporary / "arrays.zarr"))
+        group = zarr.create_group(store=temporary / "arrays.zarr")
         entries: dict[str, dict[str, Any]] = {}
         for name, value in arrays.items():
             if value.nbytes > (LARGE_BYTES if large_bytes is None else large_bytes):

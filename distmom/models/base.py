@@ -116,6 +116,13 @@ def check_choices(model: Any, choices: Mapping[str, Sequence[str]]) -> None:
             raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(model, name)!r}")
 
 
+def check_seed(model: Any) -> None:
+    """Refuse a seed that is not a whole number of 64 bits from 0 on; UsageError."""
+    seed = model.random_state
+    if not isinstance(seed, int) or not 0 <= seed < 1 << 64:
+        raise UsageError(f"random_state: expected a whole number from 0 to 2**64 - 1, got {seed!r}")
+
+
 def check_bounds(model: Any, bounds: Mapping[str, int], *, autos: Collection[str] = ()) -> None:
     """Refuse parameters below their least value, unless they are None, or "auto" where they may be; UsageError."""
     for name, least in bounds.items():

@@ -23,7 +23,7 @@ from distmom.errors import InputError, UsageError
 from distmom.linalg import Whitening
 from distmom.linalg.factors import METHODS, Factors
 from distmom.models.artifact import check_target, load_arrays, load_record_of, save_model, whole_description
-from distmom.models.base import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices
+from distmom.models.base import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices, check_seed
 from distmom.models.cumulants import (
     White,
     decompose_views,
@@ -199,6 +199,7 @@ class ECA(CorpusEstimator):
                 "decompose_on": DECOMPOSE_ON,
             },
         )
+        check_seed(self)
         check_bounds(self, {"n_components": 1, "n_oversamples": 0, "n_power_iter": 0, "n_directions": 1})
         if self.prior == "dirichlet" and not 0.0 <= self.alpha0 < math.inf:
             raise UsageError(f"alpha0: expected a number from 0 on, got {self.alpha0}")

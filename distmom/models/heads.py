@@ -9,7 +9,7 @@ head                score of label l
 =================== ==========================================================================
 `StateHead`         ``sum_h P(h | x) Q_lh`` (multi-label paper, equations 14 and 15)
 `RidgeHead`         centred ridge regression on Z
-`SparseHead`        ``A W`` for sparse weights W: centroids, or diagonal ridge after residual passes
+`SparseHead`        ``(A, 1) W`` for sparse weights W: centroids, or diagonal ridge after residual passes
 `NeighborsHead`     votes of the rows of largest cosine in A, found exactly by an inverted index
 `SketchNeighbors`   the same in Z
 =================== ==========================================================================
@@ -27,18 +27,20 @@ from scipy.sparse import csr_array
 
 from distmom.corpus import Block
 from distmom.engine import Csr, MixedRows
+from distmom.errors import UsageError
 from distmom.models.kernels import (
     add_sparse_scores,
     add_votes,
     check_labels,
     fill_lists,
+    nearest_of,
     nearest_rows,
     sort_top,
     top_by_states,
     top_labels,
     update_top,
 )
-from distmom.moments.features import tfidf_rows
+from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.kernels import gather
 from distmom.moments.labels import posteriors
 
@@ -48,6 +50,8 @@ SCORES_BYTES = 16 << 20
 MIN_ROWS = 64
 #: documents and labels of a block of scores of which the best are kept
 TOP_ROWS, TOP_LABELS = 512, 1024
+#: relative error of a sum in float32, for every term
+ROUNDING = 2.0**-23
 #: labels of every state that are kept in order
 RANKED_LABELS = 1024
 #: columns that are copied together: those of one line of the processor's cache
@@ -192,14 +196,14 @@ class SparseHead:
     Attributes
     ----------
     weights : MixedRows
-        W (d, L).
+        W (d + 1, L); the last row are the intercepts.
     """
 
     weights: MixedRows
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
-        """Add ``factor * A W``."""
-        a, w = query.features, self.weights
+        """Add ``factor * (A, 1) W``."""
+        a, w = with_constant(query.features), self.weights
         add_sparse_scores(
             a.indptr, a.indices, a.data, w.sparse.indptr, w.sparse.indices, w.sparse.data, w.dense_row, w.dense,
             factor, out,
@@ -262,7 +266,7 @@ class NeighborsHead:
 
 @dataclass(frozen=True)
 class SketchNeighbors:
-    """Votes of the nearest training rows in the sketch, by brute force.
+    """Votes of the nearest training rows in the sketch, by brute force; of equally near ones the first.
 
     Attributes
     ----------
@@ -287,17 +291,13 @@ class SketchNeighbors:
         """Add ``factor * votes``."""
         z = unit_rows(query.sketch)
         k = min(self.n_neighbors, len(self.alive))
-        cosines = z @ np.asarray(self.rows, np.float32).T
+        rows = np.asarray(self.rows, np.float32)
+        cosines = z @ rows.T
         cosines[:, np.asarray(self.alive) == 0] = -1.0
-        # Ties go to the smaller row: the sort is stable.
-        found = np.argpartition(-cosines, k - 1, axis=1)[:, :k]
-        found.sort(axis=1)
-        products = np.take_along_axis(cosines, found, axis=1)
-        order = np.argsort(-products, axis=1, kind="stable")
-        found = np.take_along_axis(found, order, axis=1).astype(np.int32)
-        products = np.take_along_axis(products, order, axis=1)
-        found[products <= 0] = -1
-        products = np.maximum(products, 0.0)
+        # What the product says of equal rows may differ in the last bits, by where they lie.
+        margin = np.float32(2 * ROUNDING * rows.shape[1])
+        least = np.partition(cosines, -k, axis=1)[:, -k] - margin
+        found, products = nearest_of(cosines, least, z, rows, k)
         y = self.labels
         add_votes(found, products, y.indptr, y.indices, k, self.power, factor * self.factor, 0.0, out)
 
@@ -370,8 +370,12 @@ class Scorer:
             yield slice(start, min(start + step, n_documents))
 
     def only(self, name: str) -> Scorer:
-        """Return the scorer of one head alone."""
-        return replace(self, heads=tuple(h for h in self.heads if h[0] == name), weights=(1.0,))
+        """Return the scorer of one head alone; UsageError if there is none of that name."""
+        heads = tuple(h for h in self.heads if h[0] == name)
+        if not heads:
+            names = ", ".join(known for known, _ in self.heads)
+            raise UsageError(f"head: expected one of {names}, which the model has, got {name!r}")
+        return replace(self, heads=heads, weights=(1.0,))
 
 
 def rows_at_a_time(n_labels: int, min_rows: int) -> int:

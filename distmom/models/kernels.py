@@ -378,6 +378,53 @@ def nearest_rows(
 
 
 @compiled
+def nearest_of(
+    cosines: np.ndarray, least: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k rows of largest inner product with every query, among those that may be.
+
+    Products are formed again, term by term in double precision, so that equal rows have equal ones.
+
+    Parameters
+    ----------
+    cosines : ndarray of shape (n, N), float32
+        Products as they are known so far.
+    least : ndarray of shape (n,), float32
+        Below this no row is among the k nearest.
+    queries : ndarray of shape (n, r), float32
+    rows : ndarray of shape (N, r), float32
+    k : int
+
+    Returns
+    -------
+    rows : ndarray of shape (n, k), int32
+        By falling product, ties by smaller row; -1 where fewer than k products are positive.
+    products : ndarray of shape (n, k), float32
+    """
+    n = len(queries)
+    found = np.full((n, k), 2147483647, np.int32)
+    products = np.zeros((n, k), np.float32)
+    for i in range(n):
+        ids, best = found[i], products[i]
+        for j in range(len(rows)):
+            if cosines[i, j] < least[i] or cosines[i, j] <= 0.0:
+                continue
+            product = 0.0
+            for c in range(rows.shape[1]):
+                product += np.float64(queries[i, c]) * np.float64(rows[j, c])
+            # Rows come in rising order, so an equal product never replaces an earlier row.
+            if np.float32(product) > best[0]:
+                best[0] = np.float32(product)
+                ids[0] = j
+                _sift_down(best, ids, k)
+        _sort_heap(best, ids)
+        for j in range(k):
+            if best[j] <= 0.0:
+                ids[j] = -1
+    return found, products
+
+
+@compiled
 def add_votes(
     rows: np.ndarray,
     products: np.ndarray,

@@ -32,7 +32,7 @@ from distmom.models.artifact import (
     unpack,
     whole_description,
 )
-from distmom.models.base import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices
+from distmom.models.base import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices, check_seed
 from distmom.models.fitting import HEADS, HeadFitter, held_out
 from distmom.models.heads import (
     Head,
@@ -69,16 +69,17 @@ _LAYOUT: Layout = {
     "basis": Array(("d", "r"), optional=True),
 }
 _LABELS = Matrix(("n", "m"), ("|u1",), ("<i4", "<i8"))
-#: heads by the names of their kinds, each with the layout of its arrays; n are the documents that it compares with
+#: heads by the names of their kinds, each with the layout of its arrays; n are the documents that it compares with,
+#: d1 the words and a constant
 _KINDS: dict[str, tuple[type[Head], Layout]] = {
     "StateHead": (StateHead, {}),
     "RidgeHead": (RidgeHead, {"coefficients": Array(("r", "m")), "intercept": Array(("m",))}),
     "SparseHead": (
         SparseHead,
         {
-            "weights/sparse": Matrix(("d", "m")),
+            "weights/sparse": Matrix(("d1", "m")),
             "weights/dense": Array(("dense rows*", "m"), ("<f4",)),
-            "weights/dense_row": Array(("d",), ("<i4",), least=-1, below="dense rows*"),
+            "weights/dense_row": Array(("d1",), ("<i4",), least=-1, below="dense rows*"),
         },
     ),
     "NeighborsHead": (
@@ -247,10 +248,13 @@ class MultiLabelMoM(CorpusEstimator):
             "decompose_on": DECOMPOSE_ON,
         }
         check_choices(self, choices)
+        check_seed(self)
         # Settings refuse what does not go together.
         self.state_settings(1)
         if not 0 <= self.smoothing < 1:
             raise UsageError(f"smoothing: expected 0 <= smoothing < 1, got {self.smoothing}")
+        if not math.isfinite(self.propensity):
+            raise UsageError(f"propensity: expected a finite number, got {self.propensity}")
         check_bounds(self, {"n_components": 1, "n_residual_passes": 0})
         if corpus.n_labels == 0 or not np.asarray(corpus.label_frequency).any():
             raise UsageError("the corpus has no labels: a multi-label model cannot be fitted to it")
@@ -481,7 +485,8 @@ class MultiLabelMoM(CorpusEstimator):
     def _from_record(cls, path: str | os.PathLike[str], record: dict[str, Any]) -> MultiLabelMoM:
         model = cls(**record["parameters"])
         model.vocabulary_, model.label_names_ = load_names(path, record)
-        sizes = {"d": len(model.vocabulary_), "m": len(model.label_names_)}
+        d = len(model.vocabulary_)
+        sizes = {"d": d, "d1": d + 1, "m": len(model.label_names_)}
         arrays = load_arrays(path, record, _layout(record["heads"]), sizes)
         model.idf_ = arrays["idf"]
         model.label_frequency_ = arrays["label_frequency"]

@@ -59,8 +59,8 @@ class Features:
     selection : Selection or None
         Documents that are fitted on.
     cross : tuple of Csr
-        Stored matrices that add up to A'Y (d, L).
-    squares : ndarray of shape (d,)
+        Stored matrices that add up to A'Y (d + 1, L), the last row that of the constant column.
+    squares : ndarray of shape (d + 1,)
         diag(A'A).
     label_counts : ndarray of shape (L,)
         Y'1.
@@ -85,7 +85,7 @@ def fit_features(engine: Engine, selection: Selection | None) -> Features:
 
 def n_products(corpus: Corpus | MemoryCorpus) -> int:
     """Return about how many pairs of a word and a label the documents have."""
-    return int(sum(s.nnz_words * s.nnz_labels / max(s.n_documents, 1) for s in corpus.shards))
+    return int(sum((s.nnz_words / max(s.n_documents, 1) + 1) * s.nnz_labels for s in corpus.shards))
 
 
 def _cross(engine: Engine, idf: StoredArray, selection: Selection | None) -> Features:
@@ -151,7 +151,7 @@ def sketch_basis(
         left = found.states["left"].parts[0].load()
         scale = 1.0 / np.sqrt(np.maximum(features.label_counts.astype(np.float64), 1.0))
         terms = [Term(cross, columns=scale) for cross in features.cross]
-        weighted = engine.combine(terms).to_scipy().astype(np.float64)
+        weighted = engine.combine(terms).to_scipy()[:d].astype(np.float64)
         n_label = min(rank // 2, min(weighted.shape) - 1, corpus.n_labels)
         if n_label > 0 and weighted.nnz:
             rng = np.random.default_rng(seed)
@@ -230,13 +230,16 @@ def centroid_terms(engine: Engine, features: Features) -> list[Term]:
     if len(features.cross) > 1:
         cross = engine.combine([Term(part) for part in features.cross])
     opened = cross.opened()
-    lengths = np.zeros(cross.n_columns)
-    for start in range(0, len(opened.data), LENGTHS_ENTRIES):
-        part = slice(start, start + LENGTHS_ENTRIES)
+    lengths, n_words = np.zeros(cross.n_columns), len(opened.indptr) - 2
+    n_entries = int(opened.indptr[n_words])
+    for start in range(0, n_entries, LENGTHS_ENTRIES):
+        part = slice(start, min(start + LENGTHS_ENTRIES, n_entries))
         values = np.asarray(opened.data[part], np.float64)
         lengths += np.bincount(opened.indices[part], values**2, minlength=cross.n_columns)
     release_maps()
-    return [Term(cross, columns=1.0 / np.sqrt(lengths + CENTROID_PENALTY))]
+    # Centroids have no intercept.
+    words = np.append(np.ones(n_words), 0.0)
+    return [Term(cross, rows=words, columns=1.0 / np.sqrt(lengths + CENTROID_PENALTY))]
 
 
 @dataclass(frozen=True)
@@ -266,8 +269,8 @@ class LinearFit:
     ----------
     stages : tuple of Stage
     terms : tuple of Term
-        Stored matrices that add up to W (d, L).
-    inverse : ndarray of shape (d,)
+        Stored matrices that add up to W (d + 1, L).
+    inverse : ndarray of shape (d + 1,)
         1 / D.
     """
 
@@ -282,7 +285,8 @@ def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
     Where documents are long and their words correlated, diagonal ridge counts the same evidence many times.
     The scale of least squares, at most one, shrinks it, and is the step of all passes: what is counted r times
     would overshoot r times. Negligible weights are dropped before the passes, which leave all others where they
-    are: most entries, and most of the time, would be those of common words with nearly all labels.
+    are: most entries, and most of the time, would be those of common words with nearly all labels. The constant
+    column is a feature like any word; its weights are the intercepts.
 
     Parameters
     ----------
@@ -327,7 +331,8 @@ def _residual_pass(
 def n_linear_entries(corpus: Corpus | MemoryCorpus) -> int:
     """Return about how many weights the linear head of a corpus has."""
     n_labels = sum(s.nnz_labels for s in corpus.shards) / max(corpus.n_documents, 1)
-    of_words = np.asarray(corpus.document_frequency) * n_labels
+    # Every document has the constant.
+    of_words = np.append(corpus.document_frequency, corpus.n_documents) * n_labels
     return int(np.minimum(of_words, LINEAR_PRUNING.row_entries or np.inf).sum())
 
 

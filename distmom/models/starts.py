@@ -23,7 +23,7 @@ from distmom.engine.state import SLAB_ROWS, release_maps
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.anchors import select_anchors, simplex_weights
-from distmom.models.base import check_bounds, check_choices
+from distmom.models.base import check_bounds, check_choices, check_seed
 from distmom.models.core import Core, CoreSettings, Words, added_sums, basis_passes, find_each, fit_basis
 from distmom.models.inputs import check_counts
 from distmom.models.range_finder import Basis
@@ -138,6 +138,7 @@ def check_topics(
         If the corpus holds weights in place of counts.
     """
     check_choices(model, {"weighting": weightings, "precision": ("single", "double")})
+    check_seed(model)
     check_bounds(model, {"max_count": 1, "n_power_iter": 0, "n_oversamples": 0})
     if isinstance(model.min_df, str) and model.min_df != "auto":
         raise UsageError(f"min_df: expected a share of the documents, or 'auto', got {model.min_df!r}")

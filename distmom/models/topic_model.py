@@ -66,6 +66,8 @@ N_POLISH, N_COLLAPSED = 4, 2
 #: folds of the documents in polish, where there are fewer positions than this for every probability of a word in
 #: a topic, and no more such probabilities than that; with two folds each would follow the other one alone
 N_FOLDS, ENOUGH_POSITIONS, MOST_FREE = 4, 4.0, 1 << 24
+#: least count that is added to those of words: probabilities of float32 end at 1e-38
+LEAST_ETA = 1e-12
 #: documents for every topic and fold that it takes
 FOLD_DOCUMENTS = 2
 #: share of the documents that an anchor word is in at least
@@ -140,8 +142,8 @@ class TopicModel(FittedTopics):
             raise UsageError(
                 "background: expected n_polish of at least 1, as only polish tells its share, got 0"
             )
-        if not self.eta > 0.0:
-            raise UsageError(f"eta: expected more than 0, got {self.eta}")
+        if not LEAST_ETA <= self.eta < math.inf:
+            raise UsageError(f"eta: expected a number from {LEAST_ETA:g} on, got {self.eta}")
         for value in self._alpha0s():
             if not (0.0 <= value < math.inf):
                 raise UsageError(f"alpha0: expected a number from 0 on, or 'auto', got {value}")

@@ -1,4 +1,4 @@
-"""Rows as features: tf-idf with unit length, from counts taken at ingest."""
+"""Rows as features: tf-idf with unit length, from counts taken at ingest, and a constant column beside them."""
 
 from __future__ import annotations
 
@@ -47,3 +47,24 @@ def tfidf_rows(words: csr_array, idf: np.ndarray, dtype: np.typing.DTypeLike = n
     squares = np.where(counts > 0, squares, 1.0)
     scale = np.repeat(1.0 / np.sqrt(np.where(squares > 0, squares, 1.0)), counts)
     return csr_from_parts((values * scale).astype(dtype), words.indices, words.indptr, words.shape)
+
+
+def with_constant(rows: csr_array) -> csr_array:
+    """Append a column of ones, the feature whose weights are the intercepts of linear scorers.
+
+    Parameters
+    ----------
+    rows : csr_array of shape (n, d)
+
+    Returns
+    -------
+    csr_array of shape (n, d + 1)
+        In the type of the rows.
+    """
+    n, d = rows.shape
+    indptr = rows.indptr + np.arange(n + 1, dtype=rows.indptr.dtype)
+    own = np.ones(rows.nnz + n, bool)
+    own[indptr[1:] - 1] = False
+    indices, data = np.full(len(own), d, rows.indices.dtype), np.ones(len(own), rows.dtype)
+    indices[own], data[own] = rows.indices, rows.data
+    return csr_from_parts(data, indices, indptr, (n, d + 1))

@@ -1,6 +1,7 @@
 """Sums for scoring labels by least squares: sketches of tf-idf rows, ridge sums, sparse cross moments.
 
-A is the matrix of tf-idf rows (n x d), Y the labels (n x L, 0/1), R a basis (d x r), Z = A R.
+A is the matrix of tf-idf rows (n x d), Y the labels (n x L, 0/1), R a basis (d x r), Z = A R. In cross moments A
+has one more column, of ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from distmom.engine.csr import transposed_product
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sparse import SparseSum
 from distmom.engine.sums import Sums, SumSpec
-from distmom.moments.features import tfidf_rows
+from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.kernels import gather, scatter
 from distmom.moments.sketching import add_product, omega_key
 
@@ -102,8 +103,8 @@ class CrossMomentPass(Pass):
 
     Notes
     -----
-    Sums: ``cross`` = A'Y (n_words, n_labels) sparse, ``squares`` = diag(A'A) (n_words,), ``labels`` = Y'1
-    (n_labels,), ``n_documents`` ().
+    Sums: ``cross`` = A'Y (n_words + 1, n_labels) sparse, ``squares`` = diag(A'A) (n_words + 1,), ``labels`` = Y'1
+    (n_labels,), ``n_documents`` (). The last row and entry are those of the constant column.
     """
 
     n_labels: int = 0
@@ -119,21 +120,21 @@ class CrossMomentPass(Pass):
 
     def specs(self) -> dict[str, SumSpec]:
         return {
-            "cross": sparse_spec(self.n_words, self.n_labels, self.n_products),
-            "squares": SumSpec((self.n_words,)),
+            "cross": sparse_spec(self.n_words + 1, self.n_labels, self.n_products),
+            "squares": SumSpec((self.n_words + 1,)),
             "labels": SumSpec((self.n_labels,)),
             "n_documents": SumSpec(()),
         }
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
-        a = tfidf_rows(block.words, self.idf, np.float32)
+        a = with_constant(tfidf_rows(block.words, self.idf, np.float32))
         ones = np.ones(block.labels.nnz, np.float32)
         add_products(
             sums["cross"],
             a,
             csr_from_parts(ones, block.labels.indices, block.labels.indptr, block.labels.shape),
         )
-        sums["squares"] += np.bincount(a.indices, a.data.astype(np.float64) ** 2, minlength=self.n_words)
+        sums["squares"] += np.bincount(a.indices, a.data.astype(np.float64) ** 2, minlength=a.shape[1])
         sums["labels"] += np.bincount(block.labels.indices, minlength=self.n_labels)
         sums["n_documents"] += block.n_documents
         return None
@@ -191,6 +192,10 @@ class RidgePass(Pass):
         return {"z": z.astype(np.float32)} if self.store else None
 
 
+#: share of the squares of the sketch below which the spread about its mean is rounding
+LEAST_SPREAD = 1e-12
+
+
 def ridge_coefficients(sums: Sums, penalty: float) -> tuple[np.ndarray, np.ndarray]:
     """Solve the centred ridge regression from the sums of `RidgePass`.
 
@@ -212,6 +217,9 @@ def ridge_coefficients(sums: Sums, penalty: float) -> tuple[np.ndarray, np.ndarr
     mean_z, mean_y = np.asarray(sums["z"]) / n, np.asarray(sums["y"]) / n
     gram = np.asarray(sums["zz"]) - n * np.outer(mean_z, mean_z)
     cross = np.asarray(sums["zy"]).T - n * np.outer(mean_z, mean_y)
+    if not np.trace(gram) > LEAST_SPREAD * np.trace(sums["zz"]):
+        # Documents that are all alike tell labels by their frequency alone.
+        return np.zeros_like(cross), mean_y
     gram = gram + (penalty * np.trace(gram) / len(gram)) * np.eye(len(gram))
     coefficients = np.linalg.solve(gram, cross)
     return coefficients, mean_y - mean_z @ coefficients

@@ -1,11 +1,11 @@
 """Residual passes: what a sparse linear scorer still gets wrong, on true labels and on its hardest wrong ones.
 
-With A the tf-idf rows and weights W (d x L), let F be the scores ``A W`` restricted, in every row, to the true
-labels and the few wrong labels of largest score. A pass accumulates ``A'F`` on the entries of W, and as all true
-labels are kept, ``A'Y - s A'F`` is there the cross moment of the features with the residual ``Y - s F`` for any
-scale s. Adding a multiple of ``D^-1`` times it to ``s W``, D = diag(A'A) + mu, is one Jacobi step of ridge
-regression on those entries: additive over shards, one number for every entry of W, and without a loop over
-labels. The scale of least squares follows from two numbers of the same pass.
+With A the tf-idf rows and a constant column, and weights W (d + 1 x L), let F be the scores ``A W`` restricted, in
+every row, to the true labels and the few wrong labels of largest score. A pass accumulates ``A'F`` on the entries
+of W, and as all true labels are kept, ``A'Y - s A'F`` is there the cross moment of the features with the residual
+``Y - s F`` for any scale s. Adding a multiple of ``D^-1`` times it to ``s W``, D = diag(A'A) + mu, is one Jacobi
+step of ridge regression on those entries: additive over shards, one number for every entry of W, and without a
+loop over labels. The scale of least squares follows from two numbers of the same pass.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distmom.corpus import Block
 from distmom.engine.csr import Csr
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
-from distmom.moments.features import tfidf_rows
+from distmom.moments.features import tfidf_rows, with_constant
 
 #: labels that are looked at together for one that enters the hardest wrong ones
 WINDOW = 128
@@ -41,10 +41,10 @@ class ResidualPass(Pass):
     n_labels : int
     idf : ndarray of shape (n_words,)
     weights : Csr
-        W (n_words, n_labels), float32, with sorted rows.
+        W (n_words + 1, n_labels), float32, with sorted rows; the last one are the intercepts.
     n_entries : int
         Entries of W.
-    inverse_diagonal : ndarray of shape (n_words,)
+    inverse_diagonal : ndarray of shape (n_words + 1,)
         1 / D.
     n_negatives : int
         Wrong labels a row.
@@ -79,7 +79,7 @@ class ResidualPass(Pass):
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         assert self.weights is not None
-        a = tfidf_rows(block.words, self.idf, np.float32)
+        a = with_constant(tfidf_rows(block.words, self.idf, np.float32))
         y, w = block.labels, self.weights
         n_true = np.diff(y.indptr)
         indptr = np.concatenate([[0], np.cumsum(n_true + self.n_negatives)]).astype(np.int64)

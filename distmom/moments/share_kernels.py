@@ -28,6 +28,8 @@ MAX_ITER, TOLERANCE = 20, 0.02
 FULL_ITER, FULL_TOLERANCE = 100, 1e-4
 #: counts of a topic in a document below which iteration goes on without it
 NO_COUNTS = 1e-3
+#: counts of a word in a document above which halves are drawn by a formula, not position by position
+MANY_POSITIONS = 1 << 16
 #: numbers that are added side by side
 LANES = 16
 #: probability of a word that no topic has; a count over it is still a finite float32
@@ -410,7 +412,8 @@ def half_counts(indptr: Any, indices: Any, data: Any, key: Any, first: Any) -> N
     """Give every position of every document to its first half with probability 1/2.
 
     The bits are a hash of the document's words and counts and of the word, so that the halves of a document do
-    not depend on where it lies.
+    not depend on where it lies. Of more than `MANY_POSITIONS` the first half is drawn from the normal distribution
+    of the same mean and variance.
 
     Parameters
     ----------
@@ -426,15 +429,35 @@ def half_counts(indptr: Any, indices: Any, data: Any, key: Any, first: Any) -> N
             document = _scramble(document ^ _scramble(np.uint64(indices[p])) + np.uint64(data[p]))
         for p in range(indptr[i], indptr[i + 1]):
             bits = _scramble(document ^ np.uint64(indices[p]))
-            left, n = np.int64(data[p]), np.int64(0)
+            left: Any = np.int64(data[p])
+            n: Any = np.int64(0)
+            if left > MANY_POSITIONS:
+                document = _scramble(document + np.uint64(left))
+                more = _scramble(document ^ np.uint64(indices[p]))
+                # Uniform in (0, 1]: the logarithm of zero is not finite.
+                radius = np.sqrt(-2.0 * np.log(((bits >> np.uint64(11)) + np.uint64(1)) * 2.0**-53))
+                normal = radius * np.cos(2.0 * np.pi * ((more >> np.uint64(11)) * 2.0**-53))
+                first[p] = min(max(np.rint(0.5 * (left + np.sqrt(np.float64(left)) * normal)), 0.0), left)
+                continue
+            # All but the first 64 bits or fewer are taken in full.
+            n_bits: Any = (left - 1) % 64 + 1
             while left > 0:
-                n += np.int64(bits & np.uint64(1))
-                bits >>= np.uint64(1)
-                left -= 1
-                if left > 0 and left % 64 == 0:
+                n += _count_bits(bits << np.uint64(64 - n_bits))
+                left -= n_bits
+                n_bits = 64
+                if left > 0:
                     document = _scramble(document + np.uint64(left))
                     bits = _scramble(document ^ np.uint64(indices[p]))
             first[p] = n
+
+
+@compiled
+def _count_bits(x: Any) -> Any:
+    """Return how many of 64 bits are set, by sums of ever longer fields."""
+    x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
 
 
 @compiled

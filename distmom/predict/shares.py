@@ -141,7 +141,7 @@ def transform_corpus(
             result = engine.run(pass_)
             n, stored = int(result.sums["n_documents"]), result.rows["shares"]
             array = zarr.create_array(
-                store=str(place.out / "shares.zarr"), shape=(n, k), dtype="float32",
+                store=place.out / "shares.zarr", shape=(n, k), dtype="float32",
                 chunks=(max(1, min(n, (4 << 20) // (4 * k))), k), compressors=[ZstdCodec(level=1), Crc32cCodec()],
                 config={"write_empty_chunks": True},
             )  # fmt: skip

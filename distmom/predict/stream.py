@@ -128,7 +128,7 @@ def run_predictions(engine: Engine, scorer: Scorer, top: int) -> PassResult:
 def _write(out: Path, result: PassResult, n_shards: int, top: int, names: list[str]) -> None:
     n = int(result.sums["n_documents"])
     group = zarr.create_group(
-        store=str(out / "predictions.zarr"),
+        store=out / "predictions.zarr",
         attributes={"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [n, len(names)]},
     )
     codecs = [ZstdCodec(level=3), Crc32cCodec()]

@@ -78,6 +78,13 @@ def test_each_head_can_be_measured_alone(model, planted):
         assert 0.5 < evaluate_corpus(model, corpus, head=name)["AUC"] <= 1
 
 
+def test_a_head_that_a_blend_does_not_have_is_refused_with_those_it_has(model, planted):
+    corpus = corpus_of(model, planted[0][1000:], planted[1][1000:])
+    names = ", ".join(name for name, _ in model.scorer_.heads)
+    with pytest.raises(UsageError, match=f"head: expected one of {names}, which the model has, got 'auto'"):
+        evaluate_corpus(model, corpus, head="auto")
+
+
 def test_documents_without_labels_or_words_are_counted(model, planted):
     X, Y = planted[0][1000:1100].tolil(), planted[1][1000:1100].tolil()
     X[3] = 0

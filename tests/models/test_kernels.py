@@ -8,7 +8,15 @@ from scipy.sparse import csr_array, random_array, vstack
 
 from distmom.engine import Csr, Term, open_engine
 from distmom.engine.passes import transform_fields
-from distmom.models.heads import NeighborsHead, RidgeHead, StateHead, rank_labels
+from distmom.models.heads import (
+    NeighborsHead,
+    Query,
+    RidgeHead,
+    SketchNeighbors,
+    StateHead,
+    rank_labels,
+    unit_rows,
+)
 from distmom.models.kernels import add_sparse_scores, add_votes, nearest_rows, top_by_states, top_labels
 from distmom.moments.residuals import add_residuals
 
@@ -64,6 +72,35 @@ def test_neighbors_are_exact(k, density):
         assert_array_equal(real, best[i] > 0)
         assert len(set(found[i][real])) == real.sum()
         assert_allclose(exact[i, found[i][real]], cosines[i][real], atol=1e-6)
+
+
+def sketch_query(z):
+    query = Query(random_corpus(len(z)).read_shard(0).take(slice(0, len(z))), None)
+    query.sketch = z
+    return query
+
+
+@pytest.mark.parametrize("k", [1, 7, 150, 400])
+def test_neighbors_in_the_sketch_are_exact_and_the_first_of_equal_ones(k):
+    rng = np.random.default_rng(0)
+    kinds = unit_rows(rng.standard_normal((12, 37))).astype(np.float32)
+    owner = rng.integers(0, 12, 400)
+    alive = (rng.random(400) < 0.8).astype(np.uint8)
+    labels = Csr.of(csr_array(np.eye(400, dtype=np.uint8)), np.uint8)
+    # Every row has a label of its own, so that votes tell which rows were found.
+    head = SketchNeighbors(kinds[owner], labels, alive, n_neighbors=k, power=1.0)
+    z = rng.standard_normal((40, 37)).astype(np.float32)
+    out = np.zeros((40, 400), np.float32)
+    head.add_scores(sketch_query(z), 1.0, out)
+    exact = unit_rows(z).astype(np.float64) @ kinds.T.astype(np.float64)
+    for i in range(40):
+        cosines = np.where(alive == 1, exact[i, owner], -1.0)
+        expected = np.argsort(-cosines, kind="stable")[:k]
+        assert_array_equal(np.flatnonzero(out[i]), np.sort(expected[cosines[expected] > 0]))
+        alone = np.zeros((1, 400), np.float32)
+        head.add_scores(sketch_query(z[i : i + 1]), 1.0, alone)
+        assert_array_equal(alone[0], out[i])
+    assert len(np.unique(out[0])) <= 13
 
 
 @pytest.mark.parametrize("window", [100, 128, 1000, 5000])

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -469,7 +470,10 @@ def test_pyldavis_draws_the_topics_of_the_model(n_polish):
         ({"min_df": 0.6}, "expected 0 <= min_df <= max_df <= 1"),
         ({"n_polish": "many"}, "n_polish: expected a number, got 'many'"),
         ({"n_polish": -1}, "n_polish: expected at least 0"),
-        ({"eta": 0.0}, "eta: expected more than 0"),
+        ({"eta": 0.0}, "eta: expected a number from 1e-12 on, got 0.0"),
+        ({"eta": 1e-300}, "eta: expected a number from 1e-12 on, got 1e-300"),
+        ({"eta": math.inf}, "eta: expected a number from 1e-12 on, got inf"),
+        ({"random_state": -1}, r"random_state: expected a whole number from 0 to 2\*\*64 - 1, got -1"),
         ({"min_df": 0.99, "max_df": 1.0}, "n_components=5 needs as many words, but only 0 of 200"),
     ],
 )

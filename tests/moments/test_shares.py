@@ -1,3 +1,4 @@
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -255,6 +256,59 @@ def test_halves_are_fair_and_follow_the_document_alone():
     other = np.empty(X.nnz)
     half_counts(X.indptr, X.indices, X.data, np.uint64(1), other)
     assert (other != first).mean() > 0.5
+
+
+def scramble(x):
+    """Splitmix64."""
+    x = (x + 0x9E3779B97F4A7C15) % 2**64
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+    return x ^ (x >> 31)
+
+
+def halves_bit_by_bit(indices, counts, key):
+    """The positions of one document one by one, each by a bit of its own."""
+    document = key
+    for v, c in zip(indices, counts, strict=True):
+        document = scramble(document ^ (scramble(v) + c) % 2**64)
+    found = []
+    for v, left in zip(indices, counts, strict=True):
+        bits, n = scramble(document ^ v), 0
+        while left > 0:
+            n, bits, left = n + bits % 2, bits >> 1, left - 1
+            if left > 0 and left % 64 == 0:
+                document = scramble((document + left) % 2**64)
+                bits = scramble(document ^ v)
+        found.append(n)
+    return found
+
+
+def test_halves_are_those_of_a_bit_for_every_position():
+    rng = np.random.default_rng(0)
+    counts = np.array([1, 2, 63, 64, 65, 127, 128, 129, 500, 1024, 5000, 65_536], np.int32)
+    for key in range(3):
+        shuffled = rng.permutation(counts)
+        indices, first = np.arange(3, 3 + len(counts), dtype=np.int32), np.empty(len(counts))
+        half_counts(np.array([0, len(counts)]), indices, shuffled, np.uint64(key), first)
+        assert first.tolist() == halves_bit_by_bit(indices.tolist(), shuffled.tolist(), key)
+
+
+def test_halves_of_huge_counts_are_drawn_at_once():
+    counts = np.repeat([70_000, 10**8, 2**31 - 1], 2000).astype(np.int32)
+    order = np.random.default_rng(1).permutation(len(counts))
+    first = np.empty(len(counts))
+    indptr, indices = np.arange(0, len(counts) + 1, 10), np.tile(np.arange(10, dtype=np.int32), 600)
+    started = time.monotonic()
+    half_counts(indptr, indices, counts[order], np.uint64(0), first)
+    # Position by position it would take an hour.
+    assert time.monotonic() - started < 20
+    assert (first == np.rint(first)).all()
+    z = (first - counts[order] / 2) / np.sqrt(counts[order] / 4)
+    for n in np.unique(counts):
+        mine = z[counts[order] == n]
+        assert abs(mine.mean()) < 4 / np.sqrt(len(mine))
+        assert abs(mine.var() - 1) < 4 * np.sqrt(2 / len(mine))
+        assert len(np.unique(mine)) > 500
 
 
 @pytest.mark.parametrize("mixture", [False, True])
