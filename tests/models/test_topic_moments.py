@@ -256,6 +256,7 @@ def test_moments_on_disk_are_whole(tmp_path):
         TopicMoments.load(tmp_path / "less")
 
 
+@pytest.mark.slow
 def test_moments_of_many_corpora_take_the_memory_of_their_total(tmp_path):
     """NumPy tells tracemalloc of every array; what is mapped from a file is none of them."""
     _, counts = sample(900, d=100)
@@ -316,6 +317,7 @@ def test_corpora_that_are_added_are_left_out_part_by_part():
     assert mass == pytest.approx(float(both.total()["mass"][2]))
 
 
+@pytest.mark.slow
 def test_a_cluster_finds_the_same_moments():
     _, counts = sample(1500)
     corpus = MemoryCorpus(counts, shard_documents=200)
