@@ -25,7 +25,7 @@ def real_data():
 
 @pytest.fixture(scope="session")
 def cluster():
-    """A local cluster of two worker processes and a client that is nobody's default, for tests that leave it whole."""
+    """A local cluster of two worker processes, for tests that leave it whole; the client is nobody's default."""
     from distributed import Client, LocalCluster
 
     with (

@@ -69,8 +69,8 @@ _LAYOUT: Layout = {
     "basis": Array(("d", "r"), optional=True),
 }
 _LABELS = Matrix(("n", "m"), ("|u1",), ("<i4", "<i8"))
-#: heads by the names of their kinds, each with the layout of its arrays; n are the documents that it compares with,
-#: d1 the words and a constant
+#: heads by the names of their kinds, each with the layout of its arrays; n are the documents that it compares
+#: with, d1 the words and a constant
 _KINDS: dict[str, tuple[type[Head], Layout]] = {
     "StateHead": (StateHead, {}),
     "RidgeHead": (RidgeHead, {"coefficients": Array(("r", "m")), "intercept": Array(("m",))}),

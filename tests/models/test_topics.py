@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distmom.corpus import MemoryCorpus, from_arrays
-from distmom.engine import PassDone, open_executor
+from distmom.engine import PassDone
 from distmom.errors import InputError, NumericalError, StoreError, UsageError
 from distmom.evaluate.topics import evaluate_topics
 from distmom.models import (
@@ -357,11 +357,10 @@ def test_a_resumed_fit_gives_the_same_bits(tmp_path):
 
 
 @pytest.mark.cluster
-def test_any_number_of_workers_gives_the_same_bits():
+def test_any_number_of_workers_gives_the_same_bits(cluster):
     _, _, corpus = lda_corpus(900)
     expected = SpectralLDA(5).fit_corpus(corpus)
-    with open_executor(workers=2) as executor:
-        found = SpectralLDA(5).fit_corpus(corpus, client=executor)
+    found = SpectralLDA(5).fit_corpus(corpus, client=cluster)
     assert_array_equal(found.components_, expected.components_)
     assert_array_equal(found.alpha_, expected.alpha_)
 
