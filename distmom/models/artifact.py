@@ -214,8 +214,6 @@ def whole_description(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn what a record lacks into a StoreError that names it; a context manager."""
     try:
         yield
-    except UsageError:
-        raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise StoreError(f"{Path(path) / 'model.json'}: not a whole model description: {error!r}") from error
 

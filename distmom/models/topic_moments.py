@@ -392,7 +392,9 @@ class TopicMoments(CorpusEstimator):
             moments.vocabulary_, _ = load_names(path, record)
             moments.n_features_in_ = len(moments.vocabulary_)
             n_words, rank = record["arrays"]["basis"]["shape"]
-            layout = {**_LAYOUT, **sources_layout(record["sources"], moments.settings.kind, n_words, rank)}
+            sources, n_arrays = record["sources"], len(record["arrays"])
+            of_sources = sources_layout(sources, moments.settings.kind, n_words, rank, n_arrays)
+            layout = {**_LAYOUT, **of_sources}
             arrays = load_arrays(path, record, layout, {"d": moments.n_features_in_})
             _check_numbers(path, arrays["numbers"], n_words)
             moments.settings_, moments.noise_ = record["settings"], record["noise"]
