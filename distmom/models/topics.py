@@ -67,8 +67,8 @@ class SpectralLDA(TopicModel):
     components_error_, weights_error_ : ndarray or None
         Standard errors of `components_` and `weights_`, of a model from `fit_moments`.
     alpha_ : ndarray of shape (n_components_,)
-        Dirichlet parameters that documents are read with; their sum is chosen on documents held out at first, unless
-        polish finds it.
+        Dirichlet parameters that documents are read with; their sum is chosen on documents held out at first,
+        unless polish finds it.
     weights_ : ndarray of shape (n_components_,)
         Shares of the topics in the corpus.
     start_ : str
@@ -76,8 +76,8 @@ class SpectralLDA(TopicModel):
     selection_ : dict or None
         Held-out perplexity of every start that was tried.
     diagnostics_ : dict
-        Among others ``sum_rules``, relative residuals that are zero but for rounding where the moments of all orders
-        are of the same documents.
+        Among others ``sum_rules``, relative residuals that are zero but for rounding where the moments of all
+        orders are of the same documents.
     vocabulary_ : list of str
     n_features_in_ : int
 
