@@ -19,7 +19,7 @@ from distmom.engine import Engine, Observer, StoredColumns, open_engine, open_ex
 from distmom.models.polish import complete
 from distmom.models.topic_model import TopicModel
 from distmom.moments.cooccurrence import CooccurrencePass
-from distmom.predict.aligned import align
+from distmom.predict.aligned import align, check_words
 from distmom.predict.pieces import in_pieces, stored_corpus
 
 
@@ -55,7 +55,17 @@ def evaluate_topics(
     dict of str to float
         ``perplexity``, ``log_likelihood`` a position, ``NPMI``, ``UMass``, ``negative_NPMI`` (share of topics
         below 0), ``diversity``, ``n_documents``, ``n_tokens`` (positions that were predicted).
+
+    Raises
+    ------
+    UsageError
+        If the model knows none of the words.
+
+    Notes
+    -----
+    A warning is logged from a tenth of unknown words on.
     """
+    check_words(corpus, model.vocabulary_)
     aligned = in_pieces(align(corpus, model.vocabulary_, []))
     top = top_words(model.components_, n_top)
     with (

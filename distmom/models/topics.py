@@ -75,7 +75,8 @@ class SpectralLDA(TopicModel):
     selection_ : dict or None
         Held-out perplexity of every start that was tried.
     diagnostics_ : dict
-    vocabulary_ : list of str
+    vocabulary_, label_names_ : list of str
+        Names of the words, and of the labels of the corpus if it has some.
     n_features_in_ : int
 
     Examples
@@ -149,7 +150,7 @@ class SingleTopic(TopicModel):
     ----------
     n_components_, components_, weights_, alpha_, components_error_, weights_error_
         As in `SpectralLDA`.
-    diagnostics_, vocabulary_, n_features_in_
+    diagnostics_, vocabulary_, label_names_, n_features_in_
         As in `SpectralLDA`.
     """
 
@@ -205,7 +206,7 @@ class AnchorTopics(TopicModel):
 
     Attributes
     ----------
-    n_components_, components_, components_error_, weights_, weights_error_, alpha_, vocabulary_, n_features_in_
+    n_components_, components_, components_error_, weights_, weights_error_, alpha_, vocabulary_, label_names_, n_features_in_
         As in `SpectralLDA`.
     diagnostics_ : dict
         ``anchors`` are the anchor words.
@@ -266,7 +267,7 @@ class IndependentTopics(TopicModel):
 
     Attributes
     ----------
-    n_components_, components_, weights_, alpha_, vocabulary_, n_features_in_
+    n_components_, components_, weights_, alpha_, vocabulary_, label_names_, n_features_in_
         As in `SpectralLDA`.
     diagnostics_ : dict
         ``skewness`` is that of the amounts.
