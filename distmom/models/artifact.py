@@ -28,7 +28,7 @@ import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from distmom.corpus.commit import put_directory, restore_replaced, sha256_file, write_atomic
+from distmom.corpus.commit import destination, put_directory, restore_replaced, sha256_file, write_atomic
 from distmom.engine import Csr, MixedRows
 from distmom.engine.state import array_digest, release, state_digest
 from distmom.errors import StoreError, UsageError
@@ -73,7 +73,7 @@ def save_model(
     UsageError
         If the path exists and is not a model, or is one and ``overwrite`` is not given.
     """
-    target = Path(path).absolute()
+    target = destination(path)
     restore_replaced(target)
     check_target(target, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from distmom.corpus.commit import put_directory, restore_replaced
+from distmom.corpus.commit import destination, put_directory, restore_replaced
 from distmom.errors import UsageError
 
 
@@ -53,7 +53,7 @@ def put_in_place(
     UsageError
         If the output exists, and is not an earlier one or ``overwrite`` is not given.
     """
-    target = Path(out).absolute()
+    target = destination(out)
     restore_replaced(target)
     if target.exists() and not (overwrite and (target / holds).exists()):
         raise UsageError(f"{target}: exists; choose another path, or overwrite earlier {called}")
