@@ -31,7 +31,7 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus.arrays import decode_array
-from distmom.corpus.commit import put_directory, restore_replaced, write_atomic
+from distmom.corpus.commit import destination, put_directory, restore_replaced, write_atomic
 from distmom.corpus.records import (
     RecordFormat,
     are_files,
@@ -89,7 +89,7 @@ def save_model(
     UsageError
         If the path exists and is not a model, or is one and ``overwrite`` is not given.
     """
-    target = Path(path).absolute()
+    target = destination(path)
     restore_replaced(target)
     check_target(target, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -442,3 +442,27 @@ def test_moments_in_which_short_documents_count_in_some_orders_are_refused(tmp_p
         StoreError, match=r"moments of an earlier version, .* make them again with distmom moments"
     ):
         TopicMoments.load(tmp_path / "kept")
+
+
+def test_documents_that_were_never_added_cannot_be_taken_away():
+    """No sum of documents is negative, and no word is in more documents than there are, or than it occurs."""
+    counts = sample(100)[1].toarray()
+    kept = TopicMoments(3, weighting="pooled", **ALL_WORDS).fit(counts)
+    often = int((counts > 0).sum(axis=0).argmax())
+    assert (counts[:, often] > 0).sum() > 40
+    total, n = counts.sum(axis=0), (counts > 0).sum(axis=0)
+    one = np.zeros((1, counts.shape[1]), int)
+    one[0, often] = total[often] + 5
+    longest = np.where(n > 0, total - n + 1, 0)[None]
+    for other, message in (
+        (one, f"'{often}' would be left in {n[often] - 1} of 99 documents, -5 times"),
+        (np.zeros((60, counts.shape[1]), int), r"would be left in \d+ of 40 documents"),
+        (longest, r"pairs and triples have the weights \["),
+    ):
+        with pytest.raises(
+            UsageError, match=f"documents are taken away that the sums are not of: .*{message}"
+        ):
+            kept - kept.of(MemoryCorpus(other))
+    # Documents that were added can be taken away, whatever corpus they are in now.
+    assert (kept - kept.of(MemoryCorpus(counts[::3]))).n_documents_ == 66
+    assert (kept - kept.of(MemoryCorpus(counts[::-1], shard_documents=7))).n_documents_ == 0

@@ -555,3 +555,15 @@ def test_documents_of_weights_are_read():
         assert_allclose(model.transform(counts * 1.0001, method), model.transform(counts, method), atol=1e-3)
     # Least squares look at proportions alone.
     assert_allclose(model.transform(0.01 * counts, "fast"), model.transform(counts, "fast"), atol=1e-5)
+
+
+def test_a_topic_model_remembers_the_labels_of_its_corpus(tmp_path):
+    X = lda_corpus(300, 40, 3, 20)[2].read_shard(0).words
+    Y = np.eye(300, 3, dtype=int)
+    for names in (["b", "c", "a"], None):
+        corpus = MemoryCorpus(X, Y, label_names=names)
+        model = SpectralLDA(2, start="tensor", alpha0=1.0, max_df=1.0, n_polish=0).fit_corpus(corpus)
+        assert model.label_names_ == (names or ["0", "1", "2"])
+        model.save(tmp_path / "m", overwrite=True)
+        assert load_model(tmp_path / "m").label_names_ == model.label_names_
+    assert SpectralLDA(2, start="tensor", alpha0=1.0, max_df=1.0, n_polish=0).fit(X).label_names_ == []
