@@ -72,8 +72,8 @@ def test_unknown_labels_are_told_of_from_a_tenth_and_refused_where_none_is_known
     assert metrics["n_unknown_labels"] == 1
     assert caplog.messages == [
         (
-            "the model does not know 10 % of the labels of the documents (100 of 1,000), such as 'x'; they count as "
-            "missed; documents are given the words and labels of a model by 'distmom ingest --like MODEL'"
+            "the model does not know 10 % of the labels of the documents (100 of 1,000), such as 'x'; they count "
+            "as missed; documents are given the words and labels of a model by 'distmom ingest --like MODEL'"
         )
     ]
     message = (
