@@ -260,6 +260,30 @@ def test_info_says_what_things_are(place, root, shown, capsys):
     assert {name: told.get(name) for name in shown} == shown
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "remedy"),
+    [
+        ("record of a model", {"format": "distmom-model", "format_version": 2}, "fit again"),
+        ("record of kept moments", {"format": "distmom-model", "format_version": 2}, "add moments up again"),
+        ("record of a run", {"format": "distmom-run"}, "remove the run and begin it again"),
+        ("record of a pass", {}, "remove the directory of the run and begin it again"),
+        ("record of a truth", {"kind": "distmom-truth"}, "draw the corpus again"),
+    ],
+)
+def test_records_of_an_older_distmom_are_refused_with_what_to_do(place, name, old, remedy):
+    kind = KINDS[name]
+    path = files_of(place, kind)[0]
+    content = path.read_bytes()
+    record = json.loads(content)
+    kept = {key: record[key] for key in record.keys() - {"checksum", "format", "format_version"}}
+    try:
+        path.write_text(json.dumps({**kept, **old}, indent=1))
+        with pytest.raises(StoreError, match=f"{path.name}: format.*an older distmom; .*{remedy}"):
+            kind.read(place / kind.root)
+    finally:
+        path.write_bytes(content)
+
+
 def test_outputs_of_an_older_distmom_are_refused_and_replaced(place, tmp_path, capsys):
     out = shutil.copytree(place / "shares", tmp_path / "out")
     (out / "shares.json").unlink()
