@@ -22,6 +22,7 @@ from distmom.simulate import load_truth
 
 _OUTPUTS = ("predictions", "shares")
 
+
 @click.command()
 @click.argument("path", type=click.Path())
 @json_option

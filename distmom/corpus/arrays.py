@@ -128,7 +128,10 @@ def decode_matrix(
 
 
 def decode_array(
-    place: str, files: Mapping[str, bytes], kinds: str | None = None, shape: tuple[int | None, ...] | None = None
+    place: str,
+    files: Mapping[str, bytes],
+    kinds: str | None = None,
+    shape: tuple[int | None, ...] | None = None,
 ) -> np.ndarray:
     """Decode an array that distmom has written, however damaged it may be.
 
@@ -213,9 +216,7 @@ def _store(files: Mapping[str, bytes]) -> MemoryStore:
     return MemoryStore({key: make(value) for key, value in files.items()}, read_only=True)
 
 
-def check_csr(
-    place: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, n_columns: int
-) -> None:
+def check_csr(place: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, n_columns: int) -> None:
     """Check that arrays are a CSR matrix whose columns increase within a row; compiled loops rely on that.
 
     Parameters

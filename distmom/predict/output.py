@@ -84,7 +84,9 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
 def output_kind(path: str | os.PathLike[str]) -> str | None:
     """Return what kind of output a directory is, or None if it is none."""
     place = Path(path)
-    kinds = (kind for kind, name in _HOLDS.items() if any((place / n).exists() for n in (f"{kind}.json", name)))
+    kinds = (
+        kind for kind, name in _HOLDS.items() if any((place / n).exists() for n in (f"{kind}.json", name))
+    )
     return next(kinds, None)
 
 
@@ -98,7 +100,9 @@ def read_output(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     """
     file = Path(path) / f"{kind}.json"
     if not file.is_file():
-        raise StoreError(f"{file}: there is no such file: damaged, or an older distmom; {OUTPUTS[kind].remedy}")
+        raise StoreError(
+            f"{file}: there is no such file: damaged, or an older distmom; {OUTPUTS[kind].remedy}"
+        )
     record = OUTPUTS[kind].read(file)
     if not are_files(record.get("files")):
         raise StoreError(f"{file}: files: expected sizes and digests of files in this directory, got others")

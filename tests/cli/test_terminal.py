@@ -35,7 +35,9 @@ def place(tmp_path_factory):
     for name in ("labels", "lda", "moments"):
         edit_arrays(folder / name, rename)
         own = "length_scale" if name == "labels" else "min_df"
-        edit_record(folder / name, lambda record, own=own: record["parameters"].update({own: HOSTILE + "\nkind"}))
+        edit_record(
+            folder / name, lambda record, own=own: record["parameters"].update({own: HOSTILE + "\nkind"})
+        )
     return folder
 
 

@@ -216,7 +216,10 @@ def test_damaged_metadata_of_an_array_ends_in_one_kind_of_error():
         ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2**40]}}}, "chunks: expected"),
         ({"data_type": "uint8"}, "size: expected a chunk of 50 bytes, got 400"),
         ({"data_type": "string"}, "place"),
-        ({"codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}, "codecs: expected bytes, zstd"),
+        (
+            {"codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]},
+            "codecs: expected bytes, zstd",
+        ),
     ],
 )
 def test_arrays_that_declare_more_than_there_is_are_refused(edit, message):

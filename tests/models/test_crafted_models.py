@@ -136,8 +136,16 @@ def test_arrays_that_do_not_fit_are_refused(crafted, what):
         ("moments", lambda arrays, names: names["vocabulary"].pop(), r"shape: expected \[d = 59"),
         ("ridge", lambda arrays, names: arrays.pop("basis"), "array basis: expected one, got none"),
         ("lda", lambda arrays, names: arrays.pop("alpha"), "array alpha: expected one, got none"),
-        ("ridge", lambda arrays, names: arrays.pop("states/weights"), "states/weights: expected one, got none"),
-        ("lda", lambda arrays, names: arrays.update(more=np.ones(3)), "array 'more': is not one of this kind"),
+        (
+            "ridge",
+            lambda arrays, names: arrays.pop("states/weights"),
+            "states/weights: expected one, got none",
+        ),
+        (
+            "lda",
+            lambda arrays, names: arrays.update(more=np.ones(3)),
+            "array 'more': is not one of this kind",
+        ),
     ],
 )
 def test_names_and_arrays_are_as_many_as_they_should_be(crafted, name, edit, message):
@@ -156,7 +164,8 @@ def test_names_of_a_record_may_not_leave_the_directory(crafted, tmp_path, key):
         load(path)
     path = shutil.copytree(path, tmp_path / "other", dirs_exist_ok=True)
     edit_record(
-        path, lambda record: (record["files"].pop(key), record["arrays"].update({key: record["arrays"]["alpha"]}))
+        path,
+        lambda record: (record["files"].pop(key), record["arrays"].update({key: record["arrays"]["alpha"]})),
     )
     with pytest.raises(StoreError, match=r"model\.json: arrays: expected names, shapes and types"):
         load(path)
@@ -277,7 +286,9 @@ def test_neighbours_in_a_sketch_are_checked_too(crafted, tmp_path):
     X, Y = (matrix[:400] for matrix in planted_matrices())
     model = load(crafted("ridge"))
     rows = unit_rows(model.scorer_.query(MemoryCorpus(X).read_shard(0)).sketch)
-    head = SketchNeighbors(rows, Csr.of(MemoryCorpus(X, Y).read_shard(0).labels, np.uint8), np.ones(400, np.uint8))
+    head = SketchNeighbors(
+        rows, Csr.of(MemoryCorpus(X, Y).read_shard(0).labels, np.uint8), np.ones(400, np.uint8)
+    )
     model.scorer_ = replace(model.scorer_, heads=(("sketch-neighbors", head),))
     model.save(tmp_path / "sketch")
     loaded = load(tmp_path / "sketch")
@@ -304,7 +315,11 @@ def test_scores_that_are_no_numbers_name_no_labels(crafted):
 def test_a_crafted_model_ends_the_command_with_one_line(crafted, capsys):
     path = crafted("neighbors")
     edit_arrays(path, changed(f"{LISTS}/indices", put(5, 2**30)))
-    for command in (("verify", path), ("info", path), ("predict", path, path.parent / "x.tsv", path.parent / "o")):
+    for command in (
+        ("verify", path),
+        ("info", path),
+        ("predict", path, path.parent / "x.tsv", path.parent / "o"),
+    ):
         capsys.readouterr()
         assert main([str(argument) for argument in command]) == 4
         out, err = capsys.readouterr()
