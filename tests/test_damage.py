@@ -17,7 +17,7 @@ from distmom.corpus import MemoryCorpus, from_arrays, ingest, open_corpus
 from distmom.corpus.readers.part import Part
 from distmom.engine import StoredRows, TallResult, state
 from distmom.engine.directory import load_sums
-from distmom.errors import StoreError
+from distmom.errors import StoreError, UsageError
 from distmom.models import MultiLabelMoM, SpectralLDA, TopicMoments, load_model
 from distmom.predict import predict_corpus, read_shares, transform_corpus
 from distmom.predict.output import verify_output
@@ -26,6 +26,10 @@ from distmom.simulate import load_truth, preset, synthesise
 LOCAL = ("--workers", "0", "--quiet")
 #: flips of each kind of file
 N_FLIPS = 6
+
+
+def interrupt(*event):
+    raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +54,6 @@ def place(tmp_path_factory):
     transform_corpus(lda, labelled, folder / "shares")
     synthesise(preset("bibtex", n_documents=50, n_words=60, n_states=3), folder / "planted")
     (folder / "texts.tsv").write_text("a,b\tone two three two\nb\tone four\n" * 5)
-
-    def interrupt(*event):
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         ingest(folder / "texts.tsv", folder / "ingested", min_df=1, progress=interrupt)
     return folder
@@ -158,14 +158,18 @@ def files_of(place, kind):
     return found
 
 
-@contextmanager
-def flipped(path, byte, bit):
+def flip(path, byte, bit):
     content = path.read_bytes()
     path.write_bytes(content[:byte] + bytes([content[byte] ^ 1 << bit]) + content[byte + 1 :])
+
+
+@contextmanager
+def flipped(path, byte, bit):
+    flip(path, byte, bit)
     try:
         yield
     finally:
-        path.write_bytes(content)
+        flip(path, byte, bit)
 
 
 def silent(place, kind, flips):
@@ -209,6 +213,23 @@ def test_many_more_flips_are_found(place, name):
     kind = KINDS[name]
     flips = random_flips(files_of(place, kind), 50 * N_FLIPS, 1)
     assert silent(place, kind, flips) == []
+
+
+def test_a_flipped_fingerprint_of_an_ingest_makes_it_start_anew(place, tmp_path):
+    (tmp_path / "texts.tsv").write_bytes((place / "texts.tsv").read_bytes())
+    whole = ingest(tmp_path / "texts.tsv", tmp_path / "whole", min_df=1)
+    note = tmp_path / "again.partial" / "fingerprint"
+    flips = [*random_flips([place / "ingested.partial" / "fingerprint"], N_FLIPS, 3), (note, 0, 7)]
+    # The last makes it what is no text.
+    for _, byte, bit in flips:
+        with pytest.raises(KeyboardInterrupt):
+            ingest(tmp_path / "texts.tsv", tmp_path / "again", min_df=1, progress=interrupt)
+        flip(note, byte, bit)
+        with pytest.raises(UsageError, match="is not a corpus yet"):
+            open_corpus(tmp_path / "again")
+        again = ingest(tmp_path / "texts.tsv", tmp_path / "again", min_df=1)
+        assert again.digest == whole.digest
+        shutil.rmtree(tmp_path / "again")
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -258,6 +279,30 @@ def test_info_says_what_things_are(place, root, shown, capsys):
     assert main(["info", str(place / root), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {name: told.get(name) for name in shown} == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "remedy"),
+    [
+        ("record of a model", {"format": "distmom-model", "format_version": 2}, "fit again"),
+        ("record of kept moments", {"format": "distmom-model", "format_version": 2}, "add moments up again"),
+        ("record of a run", {"format": "distmom-run"}, "remove the run and begin it again"),
+        ("record of a pass", {}, "remove the directory of the run and begin it again"),
+        ("record of a truth", {"kind": "distmom-truth"}, "draw the corpus again"),
+    ],
+)
+def test_records_of_an_older_distmom_are_refused_with_what_to_do(place, name, old, remedy):
+    kind = KINDS[name]
+    path = files_of(place, kind)[0]
+    content = path.read_bytes()
+    record = json.loads(content)
+    kept = {key: record[key] for key in record.keys() - {"checksum", "format", "format_version"}}
+    try:
+        path.write_text(json.dumps({**kept, **old}, indent=1))
+        with pytest.raises(StoreError, match=f"{path.name}: format.*an older distmom; .*{remedy}"):
+            kind.read(place / kind.root)
+    finally:
+        path.write_bytes(content)
 
 
 def test_outputs_of_an_older_distmom_are_refused_and_replaced(place, tmp_path, capsys):

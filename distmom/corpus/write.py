@@ -229,7 +229,8 @@ class CorpusWriter:
         if self.partial.exists():
             if not note.is_file() and any(self.partial.iterdir()):
                 raise UsageError(f"{self.partial}: is in the way and was not written by distmom; remove it")
-            if not note.is_file() or not self._fingerprint or note.read_text() != self._fingerprint:
+            expected = self._fingerprint.encode()
+            if not note.is_file() or not expected or note.read_bytes() != expected:
                 shutil.rmtree(self.partial)
         if not self.partial.exists():
             self.partial.mkdir()

@@ -50,7 +50,7 @@ MODEL = RecordFormat("distmom-model", 3, "fit again, or add moments up again")
 _CHUNK_BYTES = 4 << 20
 #: arrays beyond this size are files of their own
 LARGE_BYTES = 64 << 20
-#: what such an array may take in memory at most when it is read
+#: one in `arrays.zarr` that declares more is not read
 _MAX_PACKED_BYTES = LARGE_BYTES
 _LINES_AT_A_TIME = 1 << 16
 #: how the names of the files of the other arrays begin

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ from helpers import lda_corpus, planted_matrices
 from distmom.cli.main import main
 from distmom.corpus import MemoryCorpus
 from distmom.corpus.arrays import check_csr
+from distmom.engine import Csr
 from distmom.errors import NumericalError, StoreError
 from distmom.models import ECA, MultiLabelMoM, SpectralLDA, TopicMoments, load_model
+from distmom.models.heads import SketchNeighbors, unit_rows
 from distmom.simulate.views import poisson_sentences
 
 
@@ -133,6 +136,11 @@ def test_arrays_that_do_not_fit_are_refused(crafted, what):
         ("moments", lambda arrays, names: names["vocabulary"].pop(), r"shape: expected \[d = 59"),
         ("ridge", lambda arrays, names: arrays.pop("basis"), "array basis: expected one, got none"),
         ("lda", lambda arrays, names: arrays.pop("alpha"), "array alpha: expected one, got none"),
+        (
+            "ridge",
+            lambda arrays, names: arrays.pop("states/weights"),
+            "states/weights: expected one, got none",
+        ),
         (
             "lda",
             lambda arrays, names: arrays.update(more=np.ones(3)),
@@ -271,6 +279,27 @@ def test_other_entries_that_no_model_has_are_refused(crafted, name, edit):
     edit_record(path, edit)
     with pytest.raises(StoreError, match=str(path)):
         load(path)
+
+
+def test_neighbours_in_a_sketch_are_checked_too(crafted, tmp_path):
+    """A blend that was chosen may have them; no head of its own does."""
+    X, Y = (matrix[:400] for matrix in planted_matrices())
+    model = load(crafted("ridge"))
+    rows = unit_rows(model.scorer_.query(MemoryCorpus(X).read_shard(0)).sketch)
+    head = SketchNeighbors(
+        rows, Csr.of(MemoryCorpus(X, Y).read_shard(0).labels, np.uint8), np.ones(400, np.uint8)
+    )
+    model.scorer_ = replace(model.scorer_, heads=(("sketch-neighbors", head),))
+    model.save(tmp_path / "sketch")
+    loaded = load(tmp_path / "sketch")
+    for found, expected in zip(loaded.predict_top(X[:50]), model.predict_top(X[:50]), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    edit_arrays(tmp_path / "sketch", changed("heads/sketch-neighbors/labels/indices", put(3, 12)))
+    with pytest.raises(StoreError, match="labels/indices: expected columns from 0 to 11"):
+        load(tmp_path / "sketch")
+    edit_arrays(tmp_path / "sketch", lambda arrays, names: arrays.pop("basis"))
+    with pytest.raises(StoreError, match="array basis: expected one, got none"):
+        load(tmp_path / "sketch")
 
 
 def test_scores_that_are_no_numbers_name_no_labels(crafted):
