@@ -130,7 +130,9 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
               "documents are short. [default: auto]")  # fmt: skip
 @click.option("--max-df", type=float, default=None, help="Largest share of the same. [default: 0.5]")
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Words shown.")
-@click.option("--seed", type=click.IntRange(min=0), default=None, help="Seed of all random numbers. [default: 0]")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=None, help="Seed of all random numbers. [default: 0]"
+)
 @click.option("--force", is_flag=True, help="Show a topic also where the words do not tell which.")
 @input_options
 @cluster_options

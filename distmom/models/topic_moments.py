@@ -288,10 +288,8 @@ class TopicMoments(CorpusEstimator):
                 f"{of_documents[word]} of {n} documents, {of_words[word]:g} times"
             )
         masses = [(s.sign, np.asarray(part["mass"])) for s in self.sources_ for part in s.parts]
-        left, added = (
-            sum(sign * mass for sign, mass in masses),
-            sum(mass for sign, mass in masses if sign > 0),
-        )
+        left = np.sum([sign * mass for sign, mass in masses], axis=0)
+        added = np.sum([max(sign, 0) * mass for sign, mass in masses], axis=0)
         if np.any(left < -_ROUNDING * added):
             raise UsageError(
                 "documents are taken away that the sums are not of: their positions, pairs and triples have the "

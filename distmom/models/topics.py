@@ -206,7 +206,9 @@ class AnchorTopics(TopicModel):
 
     Attributes
     ----------
-    n_components_, components_, components_error_, weights_, weights_error_, alpha_, vocabulary_, label_names_, n_features_in_
+    n_components_, components_, components_error_, weights_, weights_error_, alpha_, vocabulary_
+        As in `SpectralLDA`.
+    label_names_, n_features_in_
         As in `SpectralLDA`.
     diagnostics_ : dict
         ``anchors`` are the anchor words.
