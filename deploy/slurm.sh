@@ -6,8 +6,17 @@
 # CORPUS, MODEL and the environment that holds distmom lie on a file system that all nodes see.
 set -euo pipefail
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-export DASK_CONFIG=${DASK_CONFIG:-$here/dask.yaml}
+script=${BASH_SOURCE[0]}
+if [ -n "${SLURM_JOB_ID:-}" ]; then
+    # SLURM runs a copy of this file; the settings lie beside the original, whose path precedes the arguments.
+    command=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *Command=//p')
+    script=${command%" $*"}
+fi
+export DASK_CONFIG=${DASK_CONFIG:-$(dirname "$script")/dask.yaml}
+if [ ! -r "$DASK_CONFIG" ]; then
+    echo "$DASK_CONFIG: expected the settings of Dask, got no such file; set DASK_CONFIG" >&2
+    exit 2
+fi
 port=${PORT:-8786}
 host=${HOST:-$(hostname -f)}
 address=tcp://$host:$port

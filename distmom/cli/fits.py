@@ -21,6 +21,7 @@ from distmom.cli.options import (
 )
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
+from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
 from distmom.errors import UsageError
 from distmom.models import estimator
@@ -49,16 +50,16 @@ def plan(corpus: str, model_name: str, memory_limit: int | None, as_json: bool, 
     if as_json:
         click.echo(json.dumps(result))
         return
-    click.echo(f"{'pass':<10} {'scans':>5} {'tasks':>6} {'slabs':>5} {'worker MiB':>10} {'sums MiB':>9}")
+    say(f"{'pass':<10} {'scans':>5} {'tasks':>6} {'slabs':>5} {'worker MiB':>10} {'sums MiB':>9}")
     for p in planned:
-        click.echo(
+        say(
             f"{p.name:<10} {p.n_scans:>5} {p.n_tasks:>6} {p.n_slabs:>5} {p.task_bytes / 2**20:>10.0f} "
             f"{p.sums_bytes / 2**20:>9.1f}"
         )
     if model_name == "multilabel":
         whole = "added up whole" if result["third_moment"] == "full" else "by slices, in a pass of its own"
-        click.echo(f"third moment: {whole} (--third-moment {result['third_moment']})")
-    click.echo(
+        say(f"third moment: {whole} (--third-moment {result['third_moment']})")
+    say(
         f"in all: {result['n_scans']} scans, {result['n_tasks']} tasks, {result['worker_bytes'] / 2**20:.0f} MiB "
         f"a worker at most, {result['disk_bytes'] / 2**20:.0f} MiB of disk"
     )
@@ -225,4 +226,4 @@ def _run_fit(
     held_out = result.pop("held_out", {})
     show(result, as_json)
     for name, scores in held_out.items():
-        click.echo(f"held out  {name:<18} " + "  ".join(f"{key} {x:.4f}" for key, x in scores.items()))
+        say(f"held out  {name:<18} " + "  ".join(f"{key} {x:.4f}" for key, x in scores.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 import click
 
+from distmom.cli.terminal import plain, say
 from distmom.errors import DistmomError
 
 
@@ -38,7 +40,9 @@ def _exit_code(arguments: list[str] | None) -> int:
         logging.getLogger("distributed").setLevel(logging.CRITICAL)
         cli.main(args=arguments, prog_name="distmom", standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        with io.StringIO() as shown:
+            error.show(shown)
+            _say(shown.getvalue().rstrip("\n"), None)
         return 2
     except (KeyboardInterrupt, click.Abort) as error:
         _say("interrupted", error)
@@ -68,7 +72,7 @@ class _Sentence(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
-        return prefix + record.getMessage()
+        return plain(prefix + record.getMessage())
 
 
 @contextmanager
@@ -98,10 +102,11 @@ def _interruptible() -> Iterator[None]:
 
 
 def _say(text: str, error: BaseException | None) -> None:
-    click.echo(text, err=True)
+    for line in text.split("\n"):
+        say(line, err=True)
     while error is not None:
         for note in getattr(error, "__notes__", []):
-            click.echo(f"to go on: {note}", err=True)
+            say(f"to go on: {note}", err=True)
             return
         error = error.__cause__ or error.__context__
 

@@ -19,6 +19,7 @@ from distmom.cli.options import (
 )
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import columns_of, load_text_model, open_source, open_workers, show, topic_line
+from distmom.cli.terminal import say
 from distmom.corpus import ingest
 from distmom.errors import UsageError
 from distmom.simulate import load_truth
@@ -167,7 +168,7 @@ def report(model: str, out: Path, metrics: Path | None, shares: Path | None, ove
         raise UsageError(f"--shares: {model} ranks labels; expected a topic model")
     else:
         write_report(fitted, out, metrics=shown)
-    click.echo(str(out))
+    say(str(out))
 
 
 @click.command()
@@ -229,7 +230,7 @@ def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
     }
     if not as_json:
         for topic in model.topics(6)[:5]:
-            click.echo("state " + topic_line(topic))
+            say("state " + topic_line(topic))
     show(result, as_json)
 
 

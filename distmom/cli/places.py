@@ -12,18 +12,22 @@ from distmom.cli import run as runs
 from distmom.cli.moments import are_moments, describe_moments
 from distmom.cli.options import json_option
 from distmom.cli.shared import describe_corpus, show
+from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
 from distmom.corpus.storage import is_url
 from distmom.errors import StoreError, UsageError
 from distmom.models import load_model
 from distmom.models.artifact import load_record
+from distmom.simulate import load_truth
+
+_OUTPUTS = ("predictions", "shares")
 
 
 @click.command()
 @click.argument("path", type=click.Path())
 @json_option
 def info(path: str, as_json: bool) -> None:
-    """Say what a corpus, run, model or kept moments are.
+    """Say what a corpus, run, model, kept moments, predictions, shares or a truth are.
 
     \b
     Example: distmom info corpus
@@ -43,7 +47,7 @@ def info(path: str, as_json: bool) -> None:
             "n_documents": model.n_documents_,
             **heads,
             "fit_seconds": round(model.fit_seconds_, 2),
-            "bytes": sum(f.stat().st_size for f in place.rglob("*") if f.is_file()),
+            "bytes": _size(place),
         }
     elif kind == "moments":
         from distmom.models import TopicMoments
@@ -51,6 +55,17 @@ def info(path: str, as_json: bool) -> None:
         result = {"kind": "moments", **describe_moments(TopicMoments.load(path))}
     elif kind == "run":
         result = {"kind": "run", **runs.describe(path)}
+    elif kind in _OUTPUTS:
+        from distmom.predict.output import read_output
+
+        record = read_output(path, kind)
+        hidden = ("files", "format", "format_version")
+        entries = {name: value for name, value in record.items() if name not in hidden}
+        result = {"kind": kind, **entries, "n_files": len(record["files"]), "bytes": _size(Path(path))}
+    elif kind == "truth":
+        truth = load_truth(path)
+        sizes = {name: value for name, value in vars(truth.model).items() if name.startswith("n_")}
+        result = {"kind": "truth", "first": truth.first, **sizes, "seed": truth.model.seed}
     else:
         result = {"kind": "corpus", **describe_corpus(open_corpus(path))}
     show(result, as_json)
@@ -60,7 +75,9 @@ def info(path: str, as_json: bool) -> None:
 @click.argument("path", type=click.Path())
 @json_option
 def verify(path: str, as_json: bool) -> None:
-    """Read every byte of a corpus, run, model or kept moments and check it. Exit code 4 when something is wrong.
+    """Read every byte and check it. Exit code 4 when something is wrong.
+
+    PATH is a corpus, a run, a model, kept moments, predictions, shares, or the truth of a planted corpus.
 
     \b
     Example: distmom verify corpus
@@ -76,6 +93,12 @@ def verify(path: str, as_json: bool) -> None:
             TopicMoments.load(path)
         elif kind == "run":
             problems = runs.reopen(path).verify()
+        elif kind in _OUTPUTS:
+            from distmom.predict.output import verify_output
+
+            problems = verify_output(path, kind)
+        elif kind == "truth":
+            load_truth(path)
         else:
             problems = open_corpus(path).verify()
     except StoreError as error:
@@ -83,20 +106,31 @@ def verify(path: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"path": path, "problems": problems}))
     elif not problems:
-        click.echo(f"{path}: all bytes are as written")
+        say(f"{path}: all bytes are as written")
     else:
         for problem in problems:
-            click.echo(problem)
+            say(problem)
     if problems:
         sys.exit(StoreError.exit_code)
 
 
 def _kind(path: str) -> str:
-    """Tell whether a place holds moments, a model, a run, or otherwise a corpus."""
+    """Return what a place holds; a corpus where nothing else is found."""
     if is_url(path):
         return "corpus"
     if not Path(path).exists():
         raise UsageError(f"{path}: there is no such directory")
     if are_moments(path):
         return "moments"
-    return next((kind for kind in ("model", "run") if (Path(path) / f"{kind}.json").exists()), "corpus")
+    for kind in ("model", "run", "truth"):
+        if (Path(path) / f"{kind}.json").exists():
+            return kind
+    if (Path(path) / "manifest.json").exists():
+        return "corpus"
+    from distmom.predict.output import output_kind
+
+    return output_kind(path) or "corpus"
+
+
+def _size(place: Path) -> int:
+    return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 
+from distmom.cli.terminal import plain, say
 from distmom.engine import Event, GroupDone, PassDone, PassStarted
 
 #: seconds between two plain lines of one pass
@@ -86,9 +86,9 @@ class PassProgress:
         if self._quiet:
             return
         if self._bars is not None:
-            self._bars.console.print(text)
+            self._bars.console.print(plain(text))
         else:
-            print(text, file=sys.stderr, flush=True)
+            say(text, err=True)
 
     def stage(self, name: str, done: int, total: int | None) -> None:
         """Receive the progress of an ingest."""

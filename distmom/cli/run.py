@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import platform
 import shlex
 import shutil
 from collections.abc import Iterator
@@ -12,31 +10,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy
-import scipy
-import zarr
-
-import distmom
 from distmom.corpus import Corpus, open_corpus
-from distmom.corpus.commit import Lock, write_atomic
+from distmom.corpus.commit import Lock
+from distmom.corpus.records import RecordFormat
 from distmom.engine import RunDirectory
+from distmom.engine.environment import differing, environment
 from distmom.errors import ClusterError, InputError, StoreError, UsageError
 from distmom.models.artifact import check_target
 
 #: what a run of moments has in place of the name of a model
 MOMENTS = "moments"
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that the bits of a result depend on."""
-    return {
-        "distmom": distmom.__version__,
-        "python": platform.python_version(),
-        "numpy": numpy.__version__,
-        "scipy": scipy.__version__,
-        "zarr": zarr.__version__,
-        "machine": platform.machine(),
-    }
+#: of run.json
+RUN = RecordFormat("distmom-run", 2, "remove the run and begin it again")
+_ENTRIES = {
+    "corpus": str,
+    "corpus_digest": str,
+    "model": str,
+    "model_name": str,
+    "parameters": dict,
+    "overwrite": bool,
+    "temporary": bool,
+    "versions": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -181,7 +176,6 @@ def create(
         raise UsageError(f"{path}: exists and is not a run")
     path.mkdir(parents=True, exist_ok=True)
     record = {
-        "format": "distmom-run",
         "corpus": begun.corpus,
         "corpus_digest": begun.corpus_digest,
         "model": str(begun.model),
@@ -189,11 +183,11 @@ def create(
         "parameters": parameters,
         "overwrite": overwrite,
         "temporary": begun.temporary,
-        "versions": versions(),
+        "versions": environment().versions(),
         **({} if like is None else {"like": vars(like)}),
     }
     with begun.lock():
-        write_atomic(path / "run.json", json.dumps(record, indent=1).encode())
+        RUN.write(path / "run.json", record)
     return begun
 
 
@@ -211,9 +205,9 @@ def _differences(old: Run, new: Run) -> list[str]:
 def reopen(path: str | Path) -> Run:
     """Read a run; UsageError if there is none, StoreError if its record is damaged or of other versions."""
     record = describe(path)
-    if record["versions"] != versions():
-        differing = [k for k, v in versions().items() if record["versions"].get(k) != v]
-        raise UsageError(f"{path}: was begun with other versions of {', '.join(differing)}; begin a new run")
+    if record["versions"] != environment().versions():
+        wrong = differing(record["versions"], environment().versions())
+        raise UsageError(f"{path}: was begun with other versions: {wrong}; begin a new run")
     return Run(
         Path(path).absolute(), record["corpus"], record["corpus_digest"], Path(record["model"]),
         record["model_name"], record["parameters"], record["overwrite"], record["temporary"],
@@ -226,24 +220,12 @@ def describe(path: str | Path) -> dict[str, Any]:
     file = Path(path) / "run.json"
     if not file.exists():
         raise UsageError(f"{path}: not a run (no run.json)")
-    try:
-        record = json.loads(file.read_text())
-        if record["format"] != "distmom-run":
-            raise KeyError("format")
-        record["committed"] = sorted(p.parent.name for p in (Path(path) / "passes").glob("*/DONE.json"))
-        for key in (
-            "corpus",
-            "corpus_digest",
-            "model",
-            "model_name",
-            "parameters",
-            "overwrite",
-            "temporary",
-            "versions",
-        ):
-            record[key]
-        if "like" in record:
-            Like(**record["like"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{file}: not a readable run: {error}") from error
-    return dict(record)
+    record = RUN.read(file)
+    for name, kind in _ENTRIES.items():
+        if not isinstance(record.get(name), kind):
+            raise StoreError(f"{file}: {name}: expected a {kind.__name__}, got {record.get(name)!r}")
+    like = record.get("like")
+    if like is not None and not (isinstance(like, dict) and set(like) == {"path", "digest"}):
+        raise StoreError(f"{file}: like: expected path and digest, got {like!r}")
+    committed = sorted(p.parent.name for p in (Path(path) / "passes").glob("*/DONE.json"))
+    return {**record, "committed": committed, "environments": RunDirectory(path).environments()}

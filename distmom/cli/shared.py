@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from distmom.cli.terminal import say
 from distmom.corpus import Corpus, ingest, open_corpus
 from distmom.corpus.ingest import detect_format
 from distmom.corpus.storage import is_url
@@ -71,7 +72,7 @@ def show(result: dict[str, Any], as_json: bool) -> None:
         return
     width = max((len(key) for key in result), default=0)
     for key, value in result.items():
-        click.echo(f"{key:<{width}}  {_shown(value, key)}")
+        say(f"{key:<{width}}  {_shown(value, key)}")
 
 
 def _shown(value: Any, key: str = "") -> str:

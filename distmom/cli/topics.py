@@ -23,6 +23,7 @@ from distmom.cli.options import (
 )
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import columns_of, load_text_model, open_source, open_workers, show, topic_line
+from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
 from distmom.errors import NumericalError, UsageError
 
@@ -101,7 +102,7 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
         click.echo(json.dumps({"topics": found}))
         return
     for topic in found:
-        click.echo(topic_line(topic))
+        say(topic_line(topic))
 
 
 @click.command()
@@ -200,7 +201,7 @@ def search(
         listed = each.pop("words")
         show(each, as_json)
         for word, probability in listed:
-            click.echo(f"{probability:.4f}  {word}")
+            say(f"{probability:.4f}  {word}")
 
 
 def _shown(model: TopicSearch, found: FoundTopic, top: int) -> dict[str, Any]:

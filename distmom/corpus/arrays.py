@@ -5,15 +5,18 @@ Every file is read and checked as bytes before Zarr sees it: Zarr itself takes a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
 import zarr
+import zstandard
 from scipy.sparse import csr_array
 from zarr.abc.buffer import Buffer
 from zarr.buffer import default_buffer_prototype
-from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
 from zarr.storage import MemoryStore
 
 from distmom.corpus.block import csr_from_parts
@@ -21,6 +24,10 @@ from distmom.errors import StoreError
 
 #: most elements in one chunk
 CHUNK_ELEMENTS = 1 << 20
+#: most bytes in one chunk that is decoded
+MAX_CHUNK_BYTES = 64 << 20
+#: elements of a matrix that are checked at a time
+_CHECKED_ELEMENTS = 1 << 22
 _CSR_PARTS = ("data", "indices", "indptr")
 
 
@@ -64,14 +71,20 @@ def _add_array(group: zarr.Group, name: str, array: np.ndarray) -> None:
         stored[...] = array
 
 
-def decode_group(place: str, files: Mapping[str, bytes], names: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Decode arrays of a group; StoreError unless each has the type that ``names`` gives for it."""
-    group = _open(place, files)
-    return {name: _array(place, group, files, name, kinds) for name, kinds in names.items()}
+def decode_group(
+    place: str, files: Mapping[str, bytes], names: Mapping[str, tuple[str, int]]
+) -> dict[str, np.ndarray]:
+    """Decode arrays of a group; StoreError unless each has the type and size that ``names`` gives for it."""
+    return {name: _vector(place, files, name, kinds, size) for name, (kinds, size) in names.items()}
 
 
 def decode_matrix(
-    place: str, files: Mapping[str, bytes], name: str, shape: tuple[int, int], kinds: str
+    place: str,
+    files: Mapping[str, bytes],
+    name: str,
+    shape: tuple[int, int],
+    kinds: str,
+    nnz: int | None = None,
 ) -> csr_array:
     """Decode one CSR matrix of a group and check its structure.
 
@@ -87,6 +100,8 @@ def decode_matrix(
         The shape expected.
     kinds : str
         Types that the values may have, separated by ``|``.
+    nnz : int, optional
+        The number of stored elements expected.
 
     Raises
     ------
@@ -94,53 +109,131 @@ def decode_matrix(
         If the group is not a CSR matrix of that shape and type with increasing columns and finite values that
         are not negative, naming array, file, expected and got.
     """
-    root = _open(place, files)
     try:
-        group = root[name]
-    except (KeyError, ValueError, TypeError) as error:
+        group = zarr.open_group(_store(files), path=name, mode="r", zarr_format=3, use_consolidated=False)
+        stored = group.attrs.asdict().get("shape")
+    except Exception as error:
         raise StoreError(f"{place}/{name}: cannot be read as a Zarr group: {error}") from error
-    stored = group.attrs.asdict().get("shape")
     if stored != list(shape):
         raise StoreError(f"{place}/{name}/zarr.json: shape: expected {list(shape)}, got {stored}")
-    types = (kinds, "int32", "int64")
+    types, sizes = (kinds, "int32", "int64"), (nnz, nnz, shape[0] + 1)
     data, indices, indptr = (
-        _array(place, root, files, f"{name}/{part}", kind)
-        for part, kind in zip(_CSR_PARTS, types, strict=True)
+        _vector(place, files, f"{name}/{part}", kind, size)
+        for part, kind, size in zip(_CSR_PARTS, types, sizes, strict=True)
     )
-    _check_structure(f"{place}/{name}", data, indices, indptr, shape)
+    check_csr(f"{place}/{name}", data, indices, indptr, shape[1])
+    if len(data) and not (data.min() >= 0 and np.isfinite(data).all()):
+        raise StoreError(f"{place}/{name}/data: expected finite values that are not negative")
     return csr_from_parts(data, indices, indptr, shape)
 
 
-def _open(place: str, files: Mapping[str, bytes]) -> zarr.Group:
-    make = default_buffer_prototype().buffer.from_bytes
-    try:
-        store = MemoryStore({key: make(value) for key, value in files.items()}, read_only=True)
-        return zarr.open_group(store, mode="r", zarr_format=3, use_consolidated=False)
-    except (KeyError, ValueError, TypeError, OSError) as error:
-        raise StoreError(f"{place}/zarr.json: cannot be read as a Zarr group: {error}") from error
+def decode_array(
+    place: str,
+    files: Mapping[str, bytes],
+    kinds: str | None = None,
+    shape: tuple[int | None, ...] | None = None,
+) -> np.ndarray:
+    """Decode an array that distmom has written, however damaged it may be.
 
+    Nothing is allocated before the sizes it declares agree with those expected and with what its chunks hold.
 
-def _array(place: str, group: zarr.Group, files: Mapping[str, bytes], name: str, kinds: str) -> np.ndarray:
+    Parameters
+    ----------
+    place : str
+        What errors call the array.
+    files : mapping of str to bytes
+        Its files, by path below it.
+    kinds : str, optional
+        Types that it may have, separated by ``|``; any type of numbers when absent.
+    shape : tuple of int or None, optional
+        The shape expected, None for a size that is not known.
+
+    Raises
+    ------
+    StoreError
+        If it is not an array as distmom writes it, or a chunk is missing, damaged or of another size.
+    """
     try:
-        array = group[name]
-        if not isinstance(array, zarr.Array) or array.ndim != 1:
-            raise StoreError(f"{place}/{name}: expected an array of one dimension")
-        if str(array.dtype) not in kinds.split("|"):
-            raise StoreError(f"{place}/{name}/zarr.json: type: expected {kinds}, got {array.dtype}")
-        for chunk in range(-(-array.shape[0] // array.chunks[0])):
-            if f"{name}/c/{chunk}" not in files:
-                raise StoreError(f"{place}/{name}/c/{chunk}: expected a chunk, got no such file")
+        array = zarr.open_array(_store(files), mode="r", zarr_format=3)
+        if shape is not None and (
+            len(array.shape) != len(shape)
+            or any(size not in (None, own) for size, own in zip(shape, array.shape, strict=True))
+        ):
+            wanted = ", ".join("any" if size is None else str(size) for size in shape)
+            raise StoreError(f"{place}/zarr.json: shape: expected ({wanted}), got {array.shape}")
+        if array.dtype.kind not in "fiub" if kinds is None else str(array.dtype) not in kinds.split("|"):
+            raise StoreError(f"{place}/zarr.json: type: expected {kinds or 'numbers'}, got {array.dtype}")
+        _check_chunks(place, array, files)
         return np.asarray(array[...])
-    except (KeyError, ValueError, TypeError, RuntimeError, OSError) as error:
-        raise StoreError(f"{place}/{name}: cannot be decoded: {error}") from error
+    except StoreError:
+        raise
+    # What Zarr and its codecs raise about damaged bytes may be of any class.
+    except Exception as error:
+        raise StoreError(f"{place}: cannot be decoded: {error}") from error
 
 
-def _check_structure(
-    place: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
-) -> None:
-    n_rows, n_columns = shape
-    if len(indptr) != n_rows + 1:
-        raise StoreError(f"{place}/indptr: length: expected {n_rows + 1}, got {len(indptr)}")
+def _check_chunks(place: str, array: zarr.Array[Any], files: Mapping[str, bytes]) -> None:
+    """Refuse an array that is not cut and coded as `_add_array` does, or whose chunks declare other sizes."""
+    codecs = [type(codec) for codec in getattr(array.metadata, "codecs", ())]
+    if array.shards is not None or codecs != [BytesCodec, ZstdCodec, Crc32cCodec]:
+        names = ", ".join(codec.__name__ for codec in codecs)
+        raise StoreError(f"{place}/zarr.json: codecs: expected bytes, zstd and crc32c, got {names}")
+    n_bytes = math.prod(array.chunks) * array.dtype.itemsize
+    if n_bytes > MAX_CHUNK_BYTES or any(
+        chunk > max(1, size) for chunk, size in zip(array.chunks, array.shape, strict=True)
+    ):
+        raise StoreError(
+            f"{place}/zarr.json: chunks: expected at most the shape {array.shape} and {MAX_CHUNK_BYTES} bytes, "
+            f"got {array.chunks}"
+        )
+    if 0 in array.shape:
+        return
+    counts = [-(-size // chunk) for size, chunk in zip(array.shape, array.chunks, strict=True)]
+    if (n_chunks := math.prod(counts)) > len(files):
+        raise StoreError(f"{place}: expected a chunk in each of {n_chunks} files, got {len(files)} files")
+    for position in product(*map(range, counts)):
+        key = array.metadata.encode_chunk_key(position)
+        if key not in files:
+            raise StoreError(f"{place}/{key}: expected a chunk, got no such file")
+        if (found := zstandard.frame_content_size(files[key])) != n_bytes:
+            raise StoreError(f"{place}/{key}: size: expected a chunk of {n_bytes} bytes, got {found}")
+
+
+def files_below(files: Mapping[str, bytes], name: str) -> dict[str, bytes]:
+    """Return the files below a name, by path from there."""
+    start = f"{name}/"
+    return {key.removeprefix(start): value for key, value in files.items() if key.startswith(start)}
+
+
+def _vector(
+    place: str, files: Mapping[str, bytes], name: str, kinds: str, size: int | None = None
+) -> np.ndarray:
+    return decode_array(f"{place}/{name}", files_below(files, name), kinds, (size,))
+
+
+def _store(files: Mapping[str, bytes]) -> MemoryStore:
+    make = default_buffer_prototype().buffer.from_bytes
+    return MemoryStore({key: make(value) for key, value in files.items()}, read_only=True)
+
+
+def check_csr(place: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, n_columns: int) -> None:
+    """Check that arrays are a CSR matrix whose columns increase within a row; compiled loops rely on that.
+
+    Parameters
+    ----------
+    place : str
+        What errors call the matrix.
+    data, indices : ndarray of shape (nnz,)
+        Mapped files are read piece by piece.
+    indptr : ndarray of shape (n_rows + 1,)
+    n_columns : int
+
+    Raises
+    ------
+    StoreError
+        If offsets do not start at 0, decrease, or do not end with the elements, or if a column is out of range
+        or not larger than the one before it in its row.
+    """
     if indptr[0] != 0 or np.any(indptr[1:] < indptr[:-1]):
         raise StoreError(f"{place}/indptr: expected offsets that start at 0 and do not decrease")
     if not len(data) == len(indices) == indptr[-1]:
@@ -148,19 +241,19 @@ def _check_structure(
             f"{place}/indptr: last offset: expected {len(data)} values and {len(indices)} columns, "
             f"got {indptr[-1]}"
         )
-    if len(indices) and not (indices.min() >= 0 and indices.max() < n_columns):
-        raise StoreError(
-            f"{place}/indices: expected columns from 0 to {n_columns - 1}, "
-            f"got {indices.min()} to {indices.max()}"
-        )
-    rising = indices[1:] > indices[:-1]
-    starts = indptr[1:-1]
-    rising[starts[(starts > 0) & (starts < len(indices))] - 1] = True
-    if not rising.all():
-        at = int(np.argmin(rising)) + 1
-        row = int(np.searchsorted(indptr, at, side="right")) - 1
-        raise StoreError(
-            f"{place}/indices: row {row}: expected increasing columns, got {indices[at - 1 : at + 1]}"
-        )
-    if len(data) and not (data.min() >= 0 and np.isfinite(data).all()):
-        raise StoreError(f"{place}/data: expected finite values that are not negative")
+    for first in range(0, len(indices), _CHECKED_ELEMENTS):
+        # With one more element, so that every neighbour is compared.
+        part = np.asarray(indices[first : first + _CHECKED_ELEMENTS + 1])
+        if not (part.min() >= 0 and part.max() < n_columns):
+            raise StoreError(
+                f"{place}/indices: expected columns from 0 to {n_columns - 1}, got {part.min()} to {part.max()}"
+            )
+        rising = part[1:] > part[:-1]
+        starts = indptr[slice(*np.searchsorted(indptr, [first, first + len(rising)], side="right"))]
+        rising[starts - first - 1] = True
+        if not rising.all():
+            at = int(np.argmin(rising)) + 1
+            row = int(np.searchsorted(indptr, first + at, side="right")) - 1
+            raise StoreError(
+                f"{place}/indices: row {row}: expected increasing columns, got {part[at - 1 : at + 1]}"
+            )

@@ -7,8 +7,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from distmom.corpus.manifest import MAX_RECORD_BYTES, parse_manifest
+from distmom.corpus.manifest import parse_manifest
 from distmom.corpus.pipeline import Progress
+from distmom.corpus.records import MAX_RECORD_BYTES
 from distmom.corpus.storage import (
     AccessError,
     LocalStorage,

@@ -26,7 +26,7 @@ from distmom.corpus.write import CorpusWriter
 from distmom.errors import InputError, UsageError
 
 #: raised whenever the same source would be encoded into other parts
-ENCODING_VERSION = 2
+ENCODING_VERSION = 3
 
 
 @dataclass(frozen=True)

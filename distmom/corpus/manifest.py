@@ -13,18 +13,13 @@ The manifest holds the digests of the first three and of every ``shard.json``, a
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from distmom.corpus.records import RecordFormat, are_files, parse_json
 from distmom.errors import StoreError
 
-FORMAT = "distmom-corpus"
-FORMAT_VERSION = 1
-#: a larger manifest or shard.json is not read
-MAX_RECORD_BYTES = 256 << 20
+CORPUS = RecordFormat("distmom-corpus", 1, "ingest it again")
 VALUE_TYPES = {"counts": "int32", "weights": "float32"}
 TOTALS = (
     "n_documents",
@@ -76,28 +71,6 @@ class ShardInfo:
         return 3 * 12 * (self.nnz_words + self.nnz_labels)
 
 
-def dump_record(content: Mapping[str, Any]) -> bytes:
-    """Return the one form in which records are written as JSON."""
-    return (json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
-
-
-def parse_record(place: str, content: bytes) -> dict[str, Any]:
-    """Parse a JSON object, or raise StoreError."""
-    try:
-        record = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{place}: is not JSON: {error}") from error
-    if not isinstance(record, dict):
-        raise StoreError(f"{place}: expected a JSON object, got {type(record).__name__}")
-    return record
-
-
-def dump_manifest(manifest: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a manifest, with its checksum."""
-    checksum = hashlib.sha256(dump_record(manifest)).hexdigest()
-    return dump_record({**manifest, "checksum": checksum})
-
-
 def parse_manifest(place: str, content: bytes) -> tuple[dict[str, Any], str]:
     """Parse a manifest, check all of it and return it with its checksum.
 
@@ -106,17 +79,7 @@ def parse_manifest(place: str, content: bytes) -> tuple[dict[str, Any], str]:
     StoreError
         If it is not a manifest, of a newer version, or not byte for byte what was written.
     """
-    manifest = parse_record(place, content)
-    if manifest.get("format") != FORMAT:
-        raise StoreError(f"{place}: format: expected {FORMAT!r}, got {manifest.get('format')!r}")
-    version = manifest.get("format_version")
-    if version != FORMAT_VERSION:
-        raise StoreError(
-            f"{place}: format_version: expected {FORMAT_VERSION}, got {version!r}: written by a newer distmom"
-        )
-    checksum = manifest.pop("checksum", None)
-    if dump_manifest(manifest) != content or not isinstance(checksum, str):
-        raise StoreError(f"{place}: checksum: expected {checksum!r}, got another; the file was altered")
+    manifest, checksum = CORPUS.parse(place, content)
     totals, shards = manifest.get("totals"), manifest.get("shards")
     good = (
         isinstance(totals, dict)
@@ -125,10 +88,10 @@ def parse_manifest(place: str, content: bytes) -> tuple[dict[str, Any], str]:
         and isinstance(shards, list)
         and all(map(_is_shard, shards))
         and sum(entry["n_documents"] for entry in shards) == totals["n_documents"]
-        and manifest.get("values") in VALUE_TYPES
+        and manifest.get("values") in tuple(VALUE_TYPES)
         and isinstance(manifest.get("settings"), dict)
         and isinstance(manifest.get("warnings"), dict)
-        and _are_files(manifest.get("files"))
+        and are_files(manifest.get("files"))
         and {"vocabulary.txt", "labels.txt"} <= set(manifest["files"])
     )
     if not good:
@@ -138,10 +101,10 @@ def parse_manifest(place: str, content: bytes) -> tuple[dict[str, Any], str]:
 
 def parse_shard_record(place: str, content: bytes, shard: ShardInfo) -> dict[str, dict[str, Any]]:
     """Parse a ``shard.json`` and return size and sha256 of its files; StoreError if it is of another shard."""
-    record = parse_record(place, content)
+    record = parse_json(place, content)
     entries: Any = record.get("files")
     counts = {name: record.get(name) for name in ("n_documents", "nnz_words", "nnz_labels")}
-    if not _are_files(entries) or any(counts[name] != getattr(shard, name) for name in counts):
+    if not are_files(entries) or any(counts[name] != getattr(shard, name) for name in counts):
         raise StoreError(f"{place}: expected the counts of {shard}, got {counts}")
     files: dict[str, dict[str, Any]] = entries
     return files
@@ -161,16 +124,4 @@ def _is_shard(entry: Any) -> bool:
         and entry["id"][:1] == "s"
         and entry["id"][1:].isdecimal()
         and entry["id"].isascii()
-    )
-
-
-def _are_files(files: Any) -> bool:
-    """Whether these are sizes and digests of files that all lie below the directory they are named in."""
-    return isinstance(files, dict) and all(
-        isinstance(entry, dict)
-        and _is_count(entry.get("size"))
-        and isinstance(entry.get("sha256"), str)
-        and not key.startswith("/")
-        and ".." not in key.split("/")
-        for key, entry in files.items()
     )

@@ -106,7 +106,7 @@ class Job:
 
         def missing() -> Iterator[_Encoding]:
             for index, chunk in enumerate(self.source.chunks(self.shard_documents)):
-                parts.append(folder / f"p{index:05d}.npz")
+                parts.append(folder / f"p{index:05d}")
                 if not _is_part(parts[-1]):
                     yield _Encoding(parts[-1], chunk, self.source.spec, self.source.encode)
 

@@ -15,7 +15,8 @@ from scipy.sparse import csr_array
 
 from distmom.corpus.arrays import encode_matrices
 from distmom.corpus.commit import commit_directory
-from distmom.corpus.manifest import MAX_RECORD_BYTES, ShardInfo, dump_record, parse_record
+from distmom.corpus.manifest import ShardInfo
+from distmom.corpus.records import MAX_RECORD_BYTES, dump_json, parse_json
 from distmom.corpus.storage import LocalStorage
 from distmom.corpus.store import read_block
 from distmom.errors import StoreError
@@ -83,7 +84,7 @@ def write_shard(directory: str, index: int, words: csr_array, labels: csr_array)
     if digest is None:
         files = encode_matrices({"words": words, "labels": labels})
         record["files"] = describe(files)
-        content = dump_record(record)
+        content = dump_json(record)
         temporary = Path(directory) / "wip" / f"{name}.{uuid.uuid4().hex}"
         try:
             write_files(temporary, {**files, "shard.json": content})
@@ -192,7 +193,7 @@ def _digest_of_equal(
     storage = LocalStorage(str(root))
     try:
         content = storage.read_bytes(f"shards/{name}/shard.json", MAX_RECORD_BYTES)
-        found = parse_record(f"{target}/shard.json", content)
+        found = parse_json(f"{target}/shard.json", content)
         same = found.get("content") == record["content"]
         if same:
             digest = hashlib.sha256(content).hexdigest()

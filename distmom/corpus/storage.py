@@ -145,7 +145,10 @@ class LocalStorage(Storage):
         place = self._path / key
         try:
             with open(place, "rb") as stream:
-                content = stream.read() if limit is None else stream.read(limit + 1)
+                if limit is not None and (size := os.fstat(stream.fileno()).st_size) > limit:
+                    raise StoreError(f"{place}: size: expected at most {limit} bytes, got {size}")
+                # A limit may come from a record, and is not what is to be allocated.
+                content = stream.read()
         except OSError as error:
             said = f"{place}: cannot be read: {error.strerror or error}"
             if isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -153,8 +156,6 @@ class LocalStorage(Storage):
                 reason = f"there is no {key} in it" if there else "there is no such directory"
                 raise MissingError(said, reason) from error
             raise StoreError(said) from error
-        if limit is not None and len(content) > limit:
-            raise StoreError(f"{place}: size: expected at most {limit} bytes, got more")
         return content
 
     def write_bytes(self, key: str, content: bytes) -> None:

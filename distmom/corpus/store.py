@@ -18,14 +18,14 @@ from distmom.clock import spend
 from distmom.corpus.arrays import decode_group, decode_matrix
 from distmom.corpus.block import Block
 from distmom.corpus.manifest import (
-    MAX_RECORD_BYTES,
+    CORPUS,
     STATISTICS,
     VALUE_TYPES,
     ShardInfo,
-    dump_manifest,
     parse_manifest,
     parse_shard_record,
 )
+from distmom.corpus.records import MAX_RECORD_BYTES
 from distmom.corpus.storage import AccessError, Storage, check_digest, open_storage, place_of
 from distmom.errors import StoreError, UsageError
 
@@ -183,7 +183,7 @@ class Corpus:
 
     def manifest_bytes(self) -> bytes:
         """Return the content of ``manifest.json``."""
-        return dump_manifest(self._manifest)
+        return CORPUS.dump(self._manifest)
 
     def read_files(self, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
         """Read some of the files that `inventory` names and check them; StoreError if one differs."""
@@ -248,12 +248,10 @@ class Corpus:
         prefix = "statistics/"
         entries = {key: entry for key, entry in self._files.items() if key.startswith(prefix)}
         files = {key.removeprefix(prefix): value for key, value in self._storage.read_all(entries).items()}
-        names = {name: "int64|float64" if name == "word_frequency" else "int64" for name in STATISTICS}
+        kinds, sizes = ("int64", "int64|float64", "int64"), (self.n_words, self.n_words, self.n_labels)
+        names = dict(zip(STATISTICS, zip(kinds, sizes, strict=True), strict=True))
         arrays = decode_group(place, files, names)
-        for name, array in arrays.items():
-            expected = self.n_labels if name == "label_frequency" else self.n_words
-            if len(array) != expected:
-                raise StoreError(f"{place}/{name}: length: expected {expected}, got {len(array)}")
+        for array in arrays.values():
             array.flags.writeable = False
         return arrays
 
@@ -342,13 +340,9 @@ def read_block(storage: Storage, shard: ShardInfo, widths: tuple[int, int], valu
         content = storage.read_all({f"{prefix}/{key}": entry for key, entry in entries.items()})
     with spend("decompress"):
         files = {key: content[f"{prefix}/{key}"] for key in entries}
-        words = decode_matrix(place, files, "words", (shard.n_documents, widths[0]), VALUE_TYPES[values])
-        labels = decode_matrix(place, files, "labels", (shard.n_documents, widths[1]), "uint8")
-    if (words.nnz, labels.nnz) != (shard.nnz_words, shard.nnz_labels):
-        raise StoreError(
-            f"{place}: stored elements: expected {shard.nnz_words} and {shard.nnz_labels}, "
-            f"got {words.nnz} and {labels.nnz}"
-        )
+        n = shard.n_documents
+        words = decode_matrix(place, files, "words", (n, widths[0]), VALUE_TYPES[values], shard.nnz_words)
+        labels = decode_matrix(place, files, "labels", (n, widths[1]), "uint8", shard.nnz_labels)
     return Block(words, labels, shard.first)
 
 

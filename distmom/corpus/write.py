@@ -29,7 +29,7 @@ from distmom.corpus.commit import (
     sync_tree,
     write_atomic,
 )
-from distmom.corpus.manifest import FORMAT, FORMAT_VERSION, STATISTICS, dump_manifest
+from distmom.corpus.manifest import CORPUS, STATISTICS
 from distmom.corpus.names import check_names, number_lines
 from distmom.corpus.shard import ShardResult, count_totals, describe, write_files, write_shard
 from distmom.corpus.storage import is_url
@@ -170,8 +170,6 @@ class CorpusWriter:
             sync_path(root / key)
         sync_tree(root / "statistics")
         manifest = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
             "totals": {**count_totals(), **totals, "n_words": n_words, "n_labels": n_labels},
             "values": values,
             "shards": [result.entry for result in results],
@@ -180,7 +178,7 @@ class CorpusWriter:
             "warnings": {key: int(count) for key, count in sorted((warnings or {}).items()) if count},
             "written_with": {"zarr": zarr.__version__},
         }
-        return self.commit(dump_manifest(manifest), is_synced=True)
+        return self.commit(CORPUS.dump(manifest), is_synced=True)
 
     def commit(self, manifest: bytes, *, is_synced: bool = False) -> Corpus:
         """Commit a corpus of which all other files have been written below ``directory``.

@@ -8,6 +8,7 @@ Layout of a run directory::
     rows/<name>-<fingerprint>/      one Zarr array for each shard and row output, named by its digest
     partial/<driver>/<pass>/        large partial sums while a pass runs
     partial/<driver>/spare/         files of earlier partial sums, to be written over
+    environment.json                software and processors of the processes that have run tasks
     lock                            held by the process that runs passes
 
 A pass is committed by the rename of its directory, once all it holds and refers to is on the disk; the next pass
@@ -20,7 +21,7 @@ earlier one may still be writing theirs.
 from __future__ import annotations
 
 import io
-import json
+import logging
 import os
 import queue
 import shutil
@@ -28,6 +29,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +38,8 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus.commit import Lock, put_if_absent, sha256_file, sync_path, sync_tree, write_atomic
+from distmom.corpus.records import RecordFormat, are_files, check_file
+from distmom.engine.environment import Environment
 from distmom.engine.scratch import SPARE, ScratchFile, claimed
 from distmom.engine.state import (
     SLAB_ROWS,
@@ -49,6 +53,13 @@ from distmom.engine.state import (
 )
 from distmom.engine.sums import Sum, Sums
 from distmom.errors import StoreError
+
+logger = logging.getLogger(__name__)
+
+#: of environment.json
+ENVIRONMENT = RecordFormat("distmom-environment", 1, "remove the file")
+#: of DONE.json
+COMMITTED = RecordFormat("distmom-pass", 2, "remove the directory of the run and begin it again")
 
 
 class RunDirectory:
@@ -86,6 +97,25 @@ class RunDirectory:
                     (_remove_tree if left.is_dir() else _remove_file)(left)
             yield self
 
+    def environments(self) -> list[dict[str, str]]:
+        """Return software and processors of the processes that have run tasks so far."""
+        path = self.path / "environment.json"
+        found: list[dict[str, str]] = ENVIRONMENT.read(path)["environments"] if path.exists() else []
+        return found
+
+    def record_environments(self, environments: Iterable[Environment]) -> None:
+        """Add the environments of the processes that will run tasks, with a warning where processors differ."""
+        before = self.environments()
+        found = before + [asdict(each) for each in environments if asdict(each) not in before]
+        if len({(each["processor"], each["blas"]) for each in found}) > 1:
+            kinds = sorted({f"{each['processor']} ({each['blas']})" for each in found})
+            logger.warning(
+                "the last bits of a result depend on processors, which differ: %s", "; ".join(kinds)
+            )
+        if found != before:
+            content = {"environments": found}
+            ENVIRONMENT.write(self.path / "environment.json", content, survives_power_failure=self.durable)
+
     def put(self, array: np.ndarray) -> StoredArray:
         """Write an array once and return its handle; equal arrays share one file."""
         array = np.ascontiguousarray(array)
@@ -112,7 +142,7 @@ class RunDirectory:
         return self._partials / SPARE
 
     def recycle(self, files: Iterable[ScratchFile]) -> None:
-        """Give up files that tasks have reported, and that nobody reads any more; later ones are written over them."""
+        """Give up files that tasks have reported and nobody reads any more, to be written over by later ones."""
         self.spare.mkdir(parents=True, exist_ok=True)
         for file in files:
             with suppress(OSError):
@@ -207,7 +237,7 @@ class RunDirectory:
                 write(path, partial(np.save, arr=value, allow_pickle=False))
                 files[path.name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
             done = {"pass": name, "fingerprint": key, "files": files, "record": record}
-            write(temporary / "DONE.json", json.dumps(done, indent=1).encode())
+            COMMITTED.write(temporary / "DONE.json", done, survives_power_failure=self.durable)
             put_if_absent(temporary, target, _is_whole_pass)
             if self.durable:
                 sync_path(target.parent)
@@ -237,6 +267,7 @@ class RunDirectory:
             except StoreError as error:
                 problems.append(str(error))
 
+        check(self.environments)
         for path in sorted((self.path / "states").glob("[!.]*.npy")):
             check(partial(_check_state, path))
         for directory in sorted((self.path / "passes").glob("[!.]*")):
@@ -400,16 +431,12 @@ def _check_state(path: Path) -> None:
 def load_sums(directory: str) -> tuple[Sums, dict[str, Any]]:
     """Open the committed sums in a directory written by `RunDirectory.commit_pass`."""
     place = Path(directory)
-    try:
-        done = json.loads((place / "DONE.json").read_text())
-        files = done["files"]
-    except (OSError, ValueError, KeyError) as error:
-        raise StoreError(f"{place}/DONE.json: cannot be read: {error}") from error
+    done = COMMITTED.read(place / "DONE.json")
+    files: Any = done.get("files")
+    name = f"{done.get('pass')}-{str(done.get('fingerprint'))[:16]}"
+    if not are_files(files) or not isinstance(done.get("record"), dict) or name != place.name:
+        raise StoreError(f"{place}/DONE.json: expected the record of this pass, got that of {name}")
     for file_name, entry in files.items():
-        path = place / file_name
-        got = sha256_file(path) if path.exists() else "no file"
-        if got != entry["sha256"]:
-            raise StoreError(f"{path}: expected sha256 {entry['sha256'][:12]}, got {got[:12]}")
-
+        check_file(place, file_name, entry)
     sums = Sums({name.removesuffix(".npy"): map_file(str(place / name)) for name in files})
     return sums, done["record"]

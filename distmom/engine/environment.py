@@ -1,4 +1,4 @@
-"""What the bits of a result depend on beside corpus and parameters: versions of the software, kind of processor."""
+"""What the bits of a result depend on beside corpus and parameters: versions and the kind of processor."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import llvmlite.binding
 import numba
 import numpy
 import scipy
+import scipy.linalg  # so that its BLAS is among the libraries of every process
 import zarr
 from threadpoolctl import threadpool_info
 
@@ -50,10 +51,6 @@ class Environment:
     def versions(self) -> dict[str, str]:
         """Return what must be the same in every process of a run."""
         return {name: value for name, value in asdict(self).items() if name not in ("processor", "blas")}
-
-    def hardware(self) -> dict[str, str]:
-        """Return what may differ between processes, and then changes the last bits of a result."""
-        return {"processor": self.processor, "blas": self.blas}
 
 
 @cache

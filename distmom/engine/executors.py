@@ -17,7 +17,7 @@ import dask
 import distributed
 from distributed import Client, LocalCluster
 from distributed.comm.core import CommClosedError
-from distributed.protocol.serialize import Serialized, merge_and_deserialize
+from distributed.protocol.serialize import Serialize, Serialized, merge_and_deserialize
 
 from distmom.engine.environment import Environment, differing, environment
 from distmom.engine.watch import Watch, check_address, kept_alive
@@ -142,15 +142,24 @@ class OnCluster:
         n_threads = Watch(client, "cluster").n_threads
         self.description = f"on {n_threads} threads of {client.scheduler.address}"
         self._versions = environment().versions()
+        self._environments: tuple[Environment, ...] | None = None
 
     @property
     def n_threads(self) -> int:
         """Number of threads of all workers."""
         return max(1, Watch(self.client, "cluster").n_threads)
 
+    def check(self) -> None:
+        """Make sure that the workers that are there run what this process runs (see `environments`)."""
+        self._environments = self._ask()
+
     @property
     def environments(self) -> tuple[Environment, ...]:
-        """Different environments of the workers that are there.
+        """Different environments of the workers that were there when the cluster was checked."""
+        return self._environments if self._environments is not None else self._ask()
+
+    def _ask(self) -> tuple[Environment, ...]:
+        """Ask all workers for their environment.
 
         Raises
         ------
@@ -323,9 +332,11 @@ async def _on_scheduler(
     value = reply["data"][key]
 
     def opened_and_done() -> Any:
-        # The scheduler does not open what it passes on, so what it fetched is still in its wire form.
-        wired = isinstance(value, Serialized)
-        opened = merge_and_deserialize(value.header, value.frames) if wired else value
+        # The scheduler does not open what it passes on, so what it fetched is still in its wire form, or only
+        # wrapped where it came from a thread of this process.
+        opened = value.data if isinstance(value, Serialize) else value
+        if isinstance(value, Serialized):
+            opened = merge_and_deserialize(value.header, value.frames)
         return _checked(versions, work, opened, *arguments)
 
     return await asyncio.to_thread(opened_and_done)
@@ -426,11 +437,6 @@ def open_executor(
 def _in_use(client: Client) -> Iterator[OnCluster]:
     """Make sure that the processes of a cluster are as this one, and keep its scheduler alive."""
     executor = OnCluster(client)
-    kinds = {str(found.hardware()) for found in executor.environments}
-    if len(kinds) > 1:
-        logger.warning(
-            "workers have %d kinds of processors or BLAS: the last bits of a result depend on them",
-            len(kinds),
-        )
     with kept_alive(client, executor.idle_timeout_s()):
+        executor.check()
         yield executor

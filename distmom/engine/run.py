@@ -254,8 +254,9 @@ class Engine:
                 runs[name] = Runs(tuple(parts), n_rows, width)
                 continue
             columns = (plan.columns if spec.separable else ()) or (slice(0, width),)
+            slabs = range(len(columns))
             partials[name] = Partials(
-                tuple(tuple(folded.tall[name, i, j] for j in range(len(columns))) for i in range(len(plan.groups))),
+                tuple(tuple(folded.tall[name, i, j] for j in slabs) for i in range(len(plan.groups))),
                 n_rows, width, columns, "float32" if plan.single else "float64", frequent.get(str(spec.tall)),
             )  # fmt: skip
         return Tallies(folded.sums, partials, runs), folded
@@ -431,6 +432,7 @@ def open_engine(
         else:
             run = stack.enter_context(RunDirectory(directory).held())
         try:
+            run.record_environments(options["executor"].environments)
             yield Engine(corpus, run, **options)
         finally:
             run.drop_partials()

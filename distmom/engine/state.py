@@ -22,7 +22,9 @@ import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
+from distmom.corpus.arrays import decode_array
 from distmom.corpus.commit import put_if_absent
+from distmom.corpus.npy import map_npy
 from distmom.errors import StoreError
 
 #: rows of a tall array that are read, worked on and digested together
@@ -90,12 +92,8 @@ def release(array: np.ndarray) -> None:
 
 
 def map_file(path: str) -> np.ndarray:
-    """Map an ``.npy`` file into memory, unchecked; StoreError if it is none."""
-    try:
-        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: cannot be read: {error}") from error
-    return array
+    """Map an ``.npy`` file into memory, its elements unchecked; StoreError if it is none."""
+    return map_npy(path)
 
 
 @dataclass(frozen=True)
@@ -155,7 +153,7 @@ class StoredRows:
     directory : str
         Holds one array for each shard, named by the shard's index and the digest of its rows.
     digests : dict of str to str
-        sha256 of each shard's rows.
+        sha256 of each shard's rows and of the metadata that they are stored with.
     """
 
     directory: str
@@ -173,11 +171,13 @@ class StoredRows:
             raise StoreError(f"{self.directory}: no rows are stored for shard {shard}")
         path = _rows_path(self.directory, shard, expected)
         try:
-            array = zarr.open_array(Path(path), mode="r")
-            rows = np.ascontiguousarray(array[...])
-        except (OSError, ValueError, KeyError) as error:
+            files = {
+                key.relative_to(path).as_posix(): key.read_bytes() for key in path.rglob("*") if key.is_file()
+            }
+        except OSError as error:
             raise StoreError(f"{path}: stored rows cannot be read: {error}") from error
-        if (got := array_digest(rows)) != expected:
+        rows = np.ascontiguousarray(decode_array(str(path), files))
+        if (got := _rows_digest(rows, files["zarr.json"])) != expected:
             raise StoreError(f"{path}: stored rows differ: expected sha256 {expected[:12]}, got {got[:12]}")
         return rows
 
@@ -190,10 +190,14 @@ class StoredRows:
         return True
 
 
-def array_digest(array: np.ndarray) -> str:
-    """sha256 of shape, type and bytes of an array."""
-    digest = hashlib.sha256(f"{array.shape}{array.dtype.str}".encode())
-    digest.update(np.ascontiguousarray(array).data)
+def _rows_digest(rows: np.ndarray, metadata: bytes) -> str:
+    """sha256 of shape, type and bytes of rows, and of the metadata that they are stored with.
+
+    It is not of their files: two workers may compress the same rows into other bytes.
+    """
+    digest = hashlib.sha256(f"{rows.shape}{rows.dtype.str}".encode())
+    digest.update(np.ascontiguousarray(rows).data)
+    digest.update(metadata)
     return digest.hexdigest()
 
 
@@ -264,7 +268,7 @@ def write_rows(directory: str, shard: int, rows: np.ndarray) -> str:
             config={"write_empty_chunks": True},
         )
         array[...] = rows
-        digest = array_digest(rows)
+        digest = _rows_digest(rows, (temporary / "zarr.json").read_bytes())
         stored = StoredRows(directory, {str(shard): digest})
         # An attempt that was given up may have been faster, or come later.
         put_if_absent(temporary, _rows_path(directory, shard, digest), lambda _: stored.has(shard))

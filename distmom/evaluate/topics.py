@@ -16,6 +16,7 @@ import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Observer, StoredColumns, open_engine, open_executor
+from distmom.models.inputs import check_counts
 from distmom.models.polish import complete
 from distmom.models.topic_model import TopicModel
 from distmom.moments.cooccurrence import CooccurrencePass
@@ -39,7 +40,7 @@ def evaluate_topics(
     ----------
     model : TopicModel
     corpus : Corpus or MemoryCorpus
-        Words that the model does not know are left out.
+        Of counts. Words that the model does not know are left out.
     n_top : int
         Words of every topic that coherence and diversity look at.
     seed : int
@@ -58,6 +59,8 @@ def evaluate_topics(
 
     Raises
     ------
+    InputError
+        If the corpus holds weights: positions are halved, and a weight is not a number of them.
     UsageError
         If the model knows none of the words.
 
@@ -65,6 +68,7 @@ def evaluate_topics(
     -----
     A warning is logged from a tenth of unknown words on.
     """
+    check_counts(corpus, "perplexity")
     check_words(corpus, model.vocabulary_)
     aligned = in_pieces(align(corpus, model.vocabulary_, []))
     top = top_words(model.components_, n_top)

@@ -2,19 +2,21 @@
 
 Layout::
 
-    model.json        parameters, diagnostics, digests of all other files; written last
+    model.json        parameters, diagnostics, digests of all other files; written last, with a checksum
     arrays.zarr/      arrays of the model, zstd and crc32c on every chunk
     arrays/           large ones as .npy files, which are mapped into memory, not read
-    vocabulary.txt    one word a line
-    labels.txt        one label name a line
+    vocabulary.txt    one word per line
+    labels.txt        one label name per line
 
-Opening a model executes nothing: there is no pickle, and every array is checked against its digest.
+Opening a model executes nothing: there is no pickle. Every file is compared with its digest, and every array with
+the layout of its class, so that neither damage nor a crafted file reaches a compiled loop.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -28,17 +30,31 @@ import numpy as np
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from distmom.corpus.commit import destination, put_directory, restore_replaced, sha256_file, write_atomic
+from distmom.corpus.arrays import decode_array
+from distmom.corpus.commit import destination, put_directory, restore_replaced, write_atomic
+from distmom.corpus.records import (
+    RecordFormat,
+    are_files,
+    check_file,
+    describe_files,
+    locate,
+    read_file,
+)
 from distmom.engine import Csr, MixedRows
-from distmom.engine.state import array_digest, release, state_digest
+from distmom.engine.state import map_file, release, state_digest
 from distmom.errors import StoreError, UsageError
+from distmom.models.layout import Layout, check_entries, check_values
 
-FORMAT_VERSION = 2
+#: of model.json
+MODEL = RecordFormat("distmom-model", 3, "fit again, or add moments up again")
 _CHUNK_BYTES = 4 << 20
 #: arrays beyond this size are files of their own
 LARGE_BYTES = 64 << 20
+#: what such an array may take in memory at most when it is read
+_MAX_PACKED_BYTES = LARGE_BYTES
 _LINES_AT_A_TIME = 1 << 16
-_MAX_JSON_BYTES = 64 << 20
+#: how the names of the files of the other arrays begin
+_ARRAYS = "arrays.zarr/"
 #: records that a head may hold
 _RECORDS: dict[str, type[Any]] = {"Csr": Csr, "MixedRows": MixedRows}
 
@@ -97,17 +113,13 @@ def save_model(
                 config={"write_empty_chunks": True},
             )
             stored[...] = array
-            entries[name] = {"shape": array.shape, "dtype": array.dtype.str, "digest": array_digest(array)}
+            entries[name] = {"shape": array.shape, "dtype": array.dtype.str}
         for file_name, lines in (("vocabulary.txt", vocabulary), ("labels.txt", label_names)):
             write_atomic(temporary / file_name, partial(_write_lines, lines=lines))
-        whole = {
-            "format": "distmom-model",
-            "format_version": FORMAT_VERSION,
-            "arrays": entries,
-            "files": {name: sha256_file(temporary / name) for name in ("vocabulary.txt", "labels.txt")},
-            **record,
-        }
-        write_atomic(temporary / "model.json", json.dumps(whole, indent=1).encode())
+        files: dict[str, dict[str, Any]] = {}
+        for part in ("arrays.zarr", "vocabulary.txt", "labels.txt"):
+            files |= describe_files(temporary, part)
+        MODEL.write(temporary / "model.json", {"arrays": entries, "files": files, **record})
         put_directory(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -130,7 +142,7 @@ def _save_large(directory: Path, name: str, value: np.ndarray) -> dict[str, Any]
         with open(path, "xb") as stream:
             np.save(stream, value, allow_pickle=False)
         release(value)
-    return {"shape": value.shape, "dtype": value.dtype.str, "digest": digest, "file": _large_file(name)}
+    return {"shape": value.shape, "dtype": value.dtype.str, "digest": digest}
 
 
 def _large_file(name: str) -> str:
@@ -169,25 +181,24 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     file = Path(path) / "model.json"
     if not file.is_file():
         raise UsageError(f"{path}: not a model (no model.json)")
-    if file.stat().st_size > _MAX_JSON_BYTES:
-        raise StoreError(f"{file}: expected at most {_MAX_JSON_BYTES} bytes, got {file.stat().st_size}")
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-        version = int(record["format_version"])
-        known = record["format"] == "distmom-model" and isinstance(record["arrays"], dict)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise StoreError(f"{file}: not a readable model description: {error}") from error
-    if not known:
-        raise StoreError(f"{file}: expected format distmom-model, got {record['format']!r}")
-    if version > FORMAT_VERSION:
-        raise StoreError(
-            f"{file}: written by a newer distmom: expected format {FORMAT_VERSION}, got {version}"
-        )
-    if version < FORMAT_VERSION:
-        raise StoreError(
-            f"{file}: written by an older distmom: expected format {FORMAT_VERSION}, got {version}; fit again"
-        )
-    return dict(record)
+    record = MODEL.read(file)
+    if not are_files(record.get("files")):
+        raise StoreError(f"{file}: files: expected sizes and digests of files in this directory, got others")
+    if not _are_arrays(record.get("arrays")):
+        raise StoreError(f"{file}: arrays: expected names, shapes and types of arrays, got others")
+    return record
+
+
+def _are_arrays(entries: Any) -> bool:
+    return isinstance(entries, dict) and all(
+        re.fullmatch(r"[\w-]+(/[\w-]+)*", name, re.ASCII)
+        and isinstance(entry, dict)
+        and isinstance(entry.get("dtype"), str)
+        and isinstance(entry.get("digest", ""), str)
+        and isinstance(entry.get("shape"), list)
+        and all(type(size) is int and size >= 0 for size in entry["shape"])
+        for name, entry in entries.items()
+    )
 
 
 def load_record_of(path: str | os.PathLike[str], name: str) -> dict[str, Any]:
@@ -203,46 +214,71 @@ def whole_description(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn what a record lacks into a StoreError that names it; a context manager."""
     try:
         yield
-    except UsageError:
-        raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise StoreError(f"{Path(path) / 'model.json'}: not a whole model description: {error!r}") from error
 
 
-def load_arrays(path: str | os.PathLike[str], record: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Read and check every array of a model; StoreError names the one that is damaged."""
-    place = Path(path) / "arrays.zarr"
+def load_arrays(
+    path: str | os.PathLike[str], record: dict[str, Any], layout: Layout, sizes: dict[str, int]
+) -> dict[str, np.ndarray]:
+    """Read and check every array of a model.
+
+    Parameters
+    ----------
+    path : path-like
+    record : dict
+        From `load_record`.
+    layout : Layout
+        The arrays that a model of this kind has.
+    sizes : dict of str to int
+        Sizes that are known from elsewhere; those that the arrays bring are added.
+
+    Raises
+    ------
+    StoreError
+        If an array is damaged, or is not what the layout has; the error names it.
+    """
+    root, entries = Path(path), record["arrays"]
+    check_entries(str(path), entries, layout, sizes)
+    files = _by_array(record["files"])
     arrays = {}
-    for name, entry in record["arrays"].items():
-        if "file" in entry:
-            arrays[name] = _load_large(Path(path), name, entry)
-            continue
-        try:
-            node = zarr.open_array(place / name, mode="r")
-            if list(node.shape) != list(entry["shape"]) or node.dtype.str != entry["dtype"]:
-                raise StoreError(
-                    f"{place / name}: expected {entry['dtype']} of shape {entry['shape']}, "
-                    f"got {node.dtype.str} of shape {list(node.shape)}"
-                )
-            value = np.ascontiguousarray(node[...])
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(f"{place / name}: cannot be read: {error}") from error
-        if (got := array_digest(value)) != entry["digest"]:
-            raise StoreError(f"{place / name}: expected sha256 {entry['digest'][:12]}, got {got[:12]}")
-        arrays[name] = value
+    for name, entry in entries.items():
+        if "digest" in entry:
+            arrays[name] = _load_large(root, name, entry)
+        else:
+            arrays[name] = _load_packed(root, name, entry, files.pop(name, {}))
+    for others in files.values():
+        for key, entry in others.items():
+            check_file(root, key, entry)
+    check_values(str(path), arrays, layout, sizes)
     return arrays
 
 
-def _load_large(directory: Path, name: str, entry: dict[str, Any]) -> np.ndarray:
+def _by_array(files: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the entries of the files of every array, by its name; groups of arrays have files too."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, entry in files.items():
+        if key.startswith(_ARRAYS):
+            name = key.removeprefix(_ARRAYS).removesuffix("/zarr.json").partition("/c/")[0]
+            found.setdefault(name, {})[key] = entry
+    return found
+
+
+def _load_packed(root: Path, name: str, entry: dict[str, Any], files: dict[str, Any]) -> np.ndarray:
+    """Read one array of ``arrays.zarr`` and check it."""
+    place, shape, dtype = root / _ARRAYS / name, tuple(entry["shape"]), np.dtype(entry["dtype"])
+    if (n_bytes := math.prod(shape) * dtype.itemsize) > _MAX_PACKED_BYTES:
+        raise StoreError(f"{place}: expected at most {_MAX_PACKED_BYTES} bytes in memory, got {n_bytes}")
+    below = f"{_ARRAYS}{name}/"
+    content = {key.removeprefix(below): read_file(root, key, entry) for key, entry in files.items()}
+    return np.ascontiguousarray(decode_array(str(place), content, dtype.name, shape))
+
+
+def _load_large(root: Path, name: str, entry: dict[str, Any]) -> np.ndarray:
     """Map one large array and check it."""
-    place = directory / _large_file(name)
-    try:
-        value = np.load(place, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{place}: cannot be read: {error}") from error
-    if list(value.shape) != list(entry["shape"]) or value.dtype.str != entry["dtype"]:
+    place = locate(root, _large_file(name))
+    value = map_file(str(place))
+    if list(value.shape) != entry["shape"] or value.dtype.str != entry["dtype"]:
         raise StoreError(
             f"{place}: expected {entry['dtype']} of shape {entry['shape']}, "
             f"got {value.dtype.str} of shape {list(value.shape)}"
@@ -256,11 +292,14 @@ def load_names(path: str | os.PathLike[str], record: dict[str, Any]) -> tuple[li
     """Read vocabulary and label names; StoreError if either has changed."""
     lists = []
     for name in ("vocabulary.txt", "labels.txt"):
-        file = Path(path) / name
-        got = sha256_file(file) if file.is_file() else "no file"
-        if got != record["files"][name]:
-            raise StoreError(f"{file}: expected sha256 {record['files'][name][:12]}, got {got[:12]}")
-        lists.append(file.read_text(encoding="utf-8").split("\n")[:-1])
+        content = read_file(Path(path), name, record["files"][name])
+        try:
+            lines = content.decode().split("\n")
+        except UnicodeDecodeError as error:
+            raise StoreError(f"{Path(path) / name}: is not UTF-8: {error}") from error
+        if lines.pop():
+            raise StoreError(f"{Path(path) / name}: expected whole lines, got an end within one")
+        lists.append(lines)
     return lists[0], lists[1]
 
 
@@ -279,14 +318,25 @@ def pack(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, An
 
 
 def unpack(kind: type[Any], rest: dict[str, Any], prefix: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Rebuild a dataclass from `pack`."""
+    """Rebuild a dataclass from `pack`; ValueError if a field is of another type."""
     values: dict[str, Any] = {}
     for f in fields(kind):
         name = f"{prefix}/{f.name}"
         if name in arrays:
             values[f.name] = arrays[name]
-        elif isinstance(rest[f.name], dict):
-            values[f.name] = unpack(_RECORDS[rest[f.name]["record"]], rest[f.name], name, arrays)
-        else:
+        elif f.type in _RECORDS:
+            values[f.name] = unpack(_RECORDS[f.type], rest[f.name], name, arrays)
+        elif _is_number(rest[f.name], str(f.type)):
             values[f.name] = rest[f.name]
+        else:
+            raise ValueError(f"{name}: expected {f.type}, got {rest[f.name]!r}")
     return kind(**values)
+
+
+def _is_number(value: Any, kind: str) -> bool:
+    """Whether a value may be that of a field: a size, a finite number, or nothing where there may be an array."""
+    if kind == "int":
+        return type(value) is int and value > 0
+    if kind == "float":
+        return type(value) in (int, float) and math.isfinite(value)
+    return value is None

@@ -11,14 +11,15 @@ outside of the range of W', which carry nothing but noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.engine import (
     Engine,
     PassPlan,
@@ -47,6 +48,10 @@ from distmom.moments.weighting import MomentKind
 from distmom.moments.word_moments import WordMoments, word_moments, word_slices
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 
+logger = logging.getLogger(__name__)
+
+#: residual of a sum rule that rounding does not explain; one document of millions in one order alone is as much
+SUM_RULE_TOLERANCE = 1e-8
 THIRD_MOMENTS = ("auto", "full", "slices", "none")
 
 
@@ -151,6 +156,17 @@ class Core:
     mean: np.ndarray
     lengths: dict[str, float]
     diagnostics: dict[str, Any]
+
+
+def warn_of_sum_rules(rules: Mapping[str, float]) -> None:
+    """Warn where moments of different orders are not of the same documents, beyond rounding."""
+    broken = {order: value for order, value in rules.items() if not value < SUM_RULE_TOLERANCE}
+    if broken:
+        logger.warning(
+            "the moments of different orders are not of the same documents: summed over one position, that of "
+            "order %s differs from the order below by %s of it; the topics may be wrong", ", ".join(broken),
+            ", ".join(f"{value:.2g}" for value in broken.values()),
+        )  # fmt: skip
 
 
 def fit_basis(
@@ -270,21 +286,25 @@ def _decomposed(
 
 def load_moments(directories: tuple[str, ...], kind: MomentKind, basis: StoredColumns) -> WordMoments:
     """Add the committed sums of moments passes and finish them; runs on a worker."""
-    with threadpool_limits(limits=1):
-        return word_moments(_added(directories), kind, basis)
+    with one_blas_thread():
+        return word_moments(added_sums(directories), kind, basis)
 
 
 def load_slices(
     directory: str, kind: MomentKind, basis: StoredColumns, whitener: np.ndarray, directions: np.ndarray
 ) -> np.ndarray:
     """Finish the committed sums of a slices pass; runs on a worker."""
-    with threadpool_limits(limits=1):
-        return word_slices(_added((directory,)), kind, whitener, directions, basis)
+    with one_blas_thread():
+        return word_slices(added_sums((directory,)), kind, whitener, directions, basis)
 
 
-def _added(directories: tuple[str, ...]) -> Sums:
-    """Return the sums of some committed passes together, mapped where there is only one."""
-    parts = (load_sums(directory)[0] for directory in directories)
+def added_sums(directories: tuple[str, ...], *, without: str = "") -> Sums:
+    """Return the sums of some committed passes together but for one, mapped where there is only one pass."""
+
+    def load(directory: str) -> Sums:
+        return Sums({name: value for name, value in load_sums(directory)[0].items() if name != without})
+
+    parts = map(load, directories)
     return next(parts) if len(directories) == 1 else merge(parts)
 
 
@@ -305,7 +325,7 @@ def decompose_moments(moments: WordMoments, settings: CoreSettings, noise: float
     """Whiten the second moment above a noise level and decompose the third; runs on the scheduler node."""
     assert moments.m3 is not None
     _, white = whiten_moments(moments, settings, noise)
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         # Corrected where it is small.
         m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
         e3 = multilinear(moments.m3, white.W, white.W, white.W)
@@ -319,7 +339,7 @@ def whiten_moments(
     moments: WordMoments, settings: CoreSettings, noise: float
 ) -> tuple[WordMoments, Whitening]:
     """Whiten the second moment above a noise level; runs on the scheduler node."""
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         m2 = second_moment(moments.m1, moments.m2, settings.alpha0)
         values = np.linalg.eigvalsh(m2)[::-1]
         # It is a share of the largest eigenvalue that the sketch met, before the shift by the mean.
@@ -344,7 +364,7 @@ def decompose_contracted(
     slices: np.ndarray, moments: WordMoments, white: Whitening, directions: np.ndarray, alpha0: float
 ) -> Core:
     """Decompose the third moment by its slices; runs on the scheduler node."""
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
         slices = third_moment_slices(m1, e2, slices, directions, alpha0)
         slices = (slices + slices.transpose(1, 0, 2)) / 2.0
@@ -365,6 +385,7 @@ def _core(moments: WordMoments, white: Whitening, found: Decomposition, how: dic
         "n_usable_eigenvalues": int(white.n_usable),
         "noise_level": float(white.noise),
         "gap": float(white.gap),
+        **({"sum_rules": moments.sum_rules} if moments.sum_rules else {}),
         **{name: float(value) for name, value in found.diagnostics.items()},
     }
     return Core(

@@ -32,6 +32,7 @@ from distmom.models.cumulants import (
     warn_of_noise,
     whiten_views,
 )
+from distmom.models.layout import Array
 from distmom.models.range_finder import N_PROBES, Basis, range_basis
 from distmom.models.recovery import admissible, recover_factors
 from distmom.moments.fourth import ViewFourthPass, pair_directions
@@ -42,7 +43,17 @@ PRIORS = ("independent", "dirichlet")
 #: pairs of directions that the fourth moment is contracted with, or as many as the factors where there are more
 N_PAIRS = 66
 
-_ARRAYS = ("components", "unmixing", "mean", "skewness", "kurtosis", "alpha", "proportions")
+_LAYOUT = {
+    "components": Array(("k", "d")),
+    "unmixing": Array(("k", "d")),
+    "mean": Array(("d",)),
+    "skewness": Array(("k",)),
+    # Not known with third moments alone.
+    "kurtosis": Array(("k",), finite=False),
+    "alpha": Array(("k",)),
+    "proportions": Array(("k",)),
+}
+_EMPTY = {"alpha": Array((0,)), "proportions": Array((0,))}
 
 
 class ECA(CorpusEstimator):
@@ -345,7 +356,7 @@ class ECA(CorpusEstimator):
             "spent": self.spent_,
             "fit_seconds": self.fit_seconds_,
         }
-        arrays = {name: getattr(self, f"{name}_") for name in _ARRAYS}
+        arrays = {name: getattr(self, f"{name}_") for name in _LAYOUT}
         save_model(path, record, arrays, [], [], overwrite=overwrite)
 
     @classmethod
@@ -353,9 +364,10 @@ class ECA(CorpusEstimator):
         """Read a model; UsageError if there is none of this class, StoreError if it is damaged."""
         record = load_record_of(path, cls.__name__)
         with whole_description(path):
-            arrays = load_arrays(path, record)
             model = cls(**record["parameters"])
-            for name in _ARRAYS:
+            layout = _LAYOUT if model.prior == "dirichlet" else {**_LAYOUT, **_EMPTY}
+            arrays = load_arrays(path, record, layout, {})
+            for name in _LAYOUT:
                 setattr(model, f"{name}_", arrays[name])
             for name in ("n_documents", "diagnostics", "timings", "spent", "fit_seconds"):
                 setattr(model, f"{name}_", record[name])

@@ -20,6 +20,7 @@ from distmom.models.artifact import (
     whole_description,
 )
 from distmom.models.base import CorpusEstimator
+from distmom.models.layout import Array
 from distmom.models.reader import DocumentReader, least_squares_matrix
 
 METHODS_OF_SHARES = ("vb", "fast")
@@ -29,6 +30,15 @@ _LIFT_PARTS = {"probability": 0.0, "relevance": 0.4, "lift": 1.0}
 _LEAST = 1e-12
 #: arrays that a model has only where it was fitted to moments in parts
 _ERRORS = {"topics_error": "components_error_", "weights_error": "weights_error_"}
+_LAYOUT = {
+    "topics": Array(("d", "k"), least=0.0),
+    "weights": Array(("k",), least=0.0),
+    "alpha": Array(("k",), least=0.0),
+    "unigram": Array(("d",), least=0.0),
+    # Where too few of the parts have a topic, its errors are not known.
+    "topics_error": Array(("d", "k"), finite=False, optional=True),
+    "weights_error": Array(("k",), finite=False, optional=True),
+}
 
 
 class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
@@ -61,6 +71,7 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array or sparse matrix of shape (n_documents, n_words)
+            Counts, not negative. Weights are read, too: a word of weight 0.5 counts as half an occurrence.
         method : {"vb", "fast"}
             Variational Bayes, or least squares in one sparse product. A model of one topic a document returns the
             probabilities of the topics in either case.
@@ -200,9 +211,9 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
         """Read a model; UsageError if there is none of this class, StoreError if it is damaged."""
         record = load_record_of(path, cls.__name__)
         with whole_description(path):
-            arrays = load_arrays(path, record)
             model = cls(**record["parameters"])
             model.vocabulary_, model.label_names_ = load_names(path, record)
+            arrays = load_arrays(path, record, _LAYOUT, {"d": len(model.vocabulary_)})
             model.components_, model.weights_ = arrays["topics"].T, arrays["weights"]
             model.alpha_, model.unigram_ = arrays["alpha"], arrays["unigram"]
             model.n_features_in_, model.n_components_ = len(model.unigram_), len(model.weights_)

@@ -31,6 +31,7 @@ from distmom.errors import UsageError
 from distmom.models.kernels import (
     add_sparse_scores,
     add_votes,
+    check_labels,
     fill_lists,
     nearest_of,
     nearest_rows,
@@ -354,6 +355,7 @@ class Scorer:
         """Return the k best labels of documents and their scores, (n, k) each; ties by smaller label."""
         if self.ranks_alone:
             labels, values = self.heads[0][1].top(self.query(block), self.weights[0], k)
+            check_labels(labels, self.n_labels)
             return labels, values
         labels = np.zeros((block.n_documents, k), np.int32)
         values = np.zeros((block.n_documents, k), np.float32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from distmom.compiled import compiled
+from distmom.errors import NumericalError
 
 #: labels that are looked at together for one that enters a list of the best
 WINDOW = 128
@@ -87,7 +88,6 @@ def _largest(keys: np.ndarray) -> np.int32:
     return found
 
 
-@compiled
 def top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the k best labels of every row, by falling score, ties by smaller label.
 
@@ -101,7 +101,27 @@ def top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     -------
     labels : ndarray of shape (n, k), int32
     values : ndarray of shape (n, k), float32
+
+    Raises
+    ------
+    NumericalError
+        If a row has fewer than k scores that are numbers.
     """
+    labels, values = _top_labels(scores, k)
+    check_labels(labels, scores.shape[1])
+    return labels, values
+
+
+def check_labels(labels: np.ndarray, n_labels: int) -> None:
+    """Refuse lists of the best that lack labels, whose number would be out of range; NumericalError."""
+    if labels.size and labels.max() >= n_labels:
+        raise NumericalError(
+            "scores of labels are not numbers: weights of the model, or values of the documents, are too large"
+        )
+
+
+@compiled
+def _top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     n, n_labels = scores.shape
     labels = np.empty((n, k), np.int32)
     values = np.empty((n, k), np.float32)

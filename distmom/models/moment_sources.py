@@ -15,6 +15,9 @@ import numpy as np
 
 from distmom.engine import Selection, Sums
 from distmom.engine.state import release
+from distmom.models.layout import Array, Layout
+from distmom.moments.weighting import MomentKind
+from distmom.moments.words import WordMomentsPass
 
 #: sums beyond this size are saved as files that are mapped; smaller ones would be more files than they are worth
 MAPPED_BYTES = 1 << 18
@@ -55,6 +58,7 @@ class Totals:
     word_frequency: np.ndarray
     digest: str
     shards: tuple[Any, ...] = ()
+    values: str = "counts"
 
     @property
     def n_words(self) -> int:
@@ -109,6 +113,29 @@ def pack_sources(sources: Sequence[Source], arrays: dict[str, np.ndarray]) -> li
         {"name": s.name, "sign": s.sign, "n_documents": s.n_documents, "n_parts": len(s.parts)}
         for s in sources
     ]
+
+
+def sources_layout(
+    entries: Sequence[Mapping[str, Any]], kind: MomentKind, n_moment_words: int, rank: int, n_arrays: int
+) -> Layout:
+    """Return the arrays of `pack_sources`, whose moments are in a basis of so many words and columns.
+
+    Raises
+    ------
+    ValueError
+        If there are more parts than ``n_arrays``, the number of arrays of the model.
+    """
+    if (n_parts := sum(int(entry["n_parts"]) for entry in entries)) > n_arrays:
+        raise ValueError(f"{n_parts} parts of moments with {n_arrays} arrays")
+    specs = WordMomentsPass(n_moment_words, kind=kind, rank=rank, mean=True, half=True).specs()
+    sums = {name: Array(spec.shape, (np.dtype(spec.dtype).str,)) for name, spec in specs.items()}
+    layout: dict[str, Array] = {}
+    for i, entry in enumerate(entries):
+        layout[f"sources/{i}/document_frequency"] = Array(("d",), ("<i8",), least=0.0)
+        layout[f"sources/{i}/word_frequency"] = Array(("d",), ("<i8", "<f8"), least=0.0)
+        for j in range(entry["n_parts"]):
+            layout |= {f"sources/{i}/{j}/{name}": array for name, array in sums.items()}
+    return layout
 
 
 def unpack_sources(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from distmom.models.heads import (
     rank_labels,
 )
 from distmom.models.inputs import checked_rows
+from distmom.models.layout import Array, Layout, Matrix
 from distmom.models.states import States, StateSettings, check_size
 from distmom.models.tall import smoothed_logs
 from distmom.moments.features import inverse_document_frequency
@@ -56,8 +57,39 @@ AUTO_STATES = 100
 #: corpora up to this size are looked at for held-out documents before anything runs
 FEW_DOCUMENTS = 1000
 _STATES = ("components_", "weights_", "label_components_", "label_moments_", "spectrum_")
-_KINDS: dict[str, type[Head]] = {
-    kind.__name__: kind for kind in (StateHead, RidgeHead, SparseHead, NeighborsHead, SketchNeighbors)
+_LAYOUT: Layout = {
+    "idf": Array(("d",)),
+    "label_frequency": Array(("m",), ("<i8",), least=0.0),
+    "document_frequency": Array(("d",), ("<i8",), least=0.0),
+    "states/components": Array(("d", "k"), least=0.0, optional=True),
+    "states/weights": Array(("k",), least=0.0, optional=True),
+    "states/label_components": Array(("m", "k"), least=0.0, optional=True),
+    "states/label_moments": Array(("m", "k"), least=0.0, optional=True),
+    "states/spectrum": Array(("r of the moments",), optional=True),
+    "basis": Array(("d", "r"), optional=True),
+}
+_LABELS = Matrix(("n", "m"), ("|u1",), ("<i4", "<i8"))
+#: heads by the names of their kinds, each with the layout of its arrays; n are the documents that it compares
+#: with, d1 the words and a constant
+_KINDS: dict[str, tuple[type[Head], Layout]] = {
+    "StateHead": (StateHead, {}),
+    "RidgeHead": (RidgeHead, {"coefficients": Array(("r", "m")), "intercept": Array(("m",))}),
+    "SparseHead": (
+        SparseHead,
+        {
+            "weights/sparse": Matrix(("d1", "m")),
+            "weights/dense": Array(("dense rows*", "m"), ("<f4",)),
+            "weights/dense_row": Array(("d1",), ("<i4",), least=-1, below="dense rows*"),
+        },
+    ),
+    "NeighborsHead": (
+        NeighborsHead,
+        {"alive": Array(("n",), ("|u1",)), "lists": Matrix(("d", "n")), "labels": _LABELS},
+    ),
+    "SketchNeighbors": (
+        SketchNeighbors,
+        {"alive": Array(("n",), ("|u1",)), "rows": Array(("n", "r")), "labels": _LABELS},
+    ),
 }
 
 
@@ -451,9 +483,11 @@ class MultiLabelMoM(CorpusEstimator):
 
     @classmethod
     def _from_record(cls, path: str | os.PathLike[str], record: dict[str, Any]) -> MultiLabelMoM:
-        arrays = load_arrays(path, record)
         model = cls(**record["parameters"])
         model.vocabulary_, model.label_names_ = load_names(path, record)
+        d = len(model.vocabulary_)
+        sizes = {"d": d, "d1": d + 1, "m": len(model.label_names_)}
+        arrays = load_arrays(path, record, _layout(record["heads"]), sizes)
         model.idf_ = arrays["idf"]
         model.label_frequency_ = arrays["label_frequency"]
         model.document_frequency_ = arrays["document_frequency"]
@@ -468,18 +502,17 @@ class MultiLabelMoM(CorpusEstimator):
                 setattr(model, name.removeprefix("states/") + "_", value.T)
         model.basis_ = arrays.get("basis")
         heads = tuple((entry["name"], model._unpacked(entry, arrays)) for entry in record["heads"])
+        weights = tuple(map(float, record["head_weights"]))
+        if not heads or len(weights) != len(heads) or not all(map(math.isfinite, weights)):
+            raise ValueError(f"expected a finite weight for each of {len(heads)} heads, got {weights}")
         model.scorer_ = Scorer(
-            len(model.label_names_), model.idf_, heads, tuple(record["head_weights"]), model.basis_,
-            model._label_factor(),
-        )  # fmt: skip
+            len(model.label_names_), model.idf_, heads, weights, model.basis_, model._label_factor()
+        )
         return model
 
     def _unpacked(self, entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> Head:
         """Rebuild a head from its record."""
-        head: Head = unpack(_KINDS[entry["kind"]], entry["fields"], f"heads/{entry['name']}", arrays)
-        if isinstance(head, SparseHead) and len(head.weights.dense_row) != len(self.idf_) + 1:
-            n_rows = len(head.weights.dense_row)
-            raise ValueError(f"expected weights of {len(self.idf_)} words and a constant, got {n_rows} rows")
+        head: Head = unpack(_KINDS[entry["kind"]][0], entry["fields"], f"heads/{entry['name']}", arrays)
         if isinstance(head, StateHead):
             labels = (self.label_moments_ if entry["name"] == "moment" else self.label_components_).T
             return replace(
@@ -487,3 +520,14 @@ class MultiLabelMoM(CorpusEstimator):
                 ranked=rank_labels(labels),
             )  # fmt: skip
         return head
+
+
+def _layout(heads: Sequence[Mapping[str, Any]]) -> Layout:
+    """Return the arrays of a model with some heads, as its record names them."""
+    layout = dict(_LAYOUT)
+    for entry in heads:
+        of_head = _KINDS[entry["kind"]][1]
+        layout |= {f"heads/{entry['name']}/{name}": array for name, array in of_head.items()}
+        if entry["kind"] in ("RidgeHead", "SketchNeighbors"):
+            layout["basis"] = Array(("d", "r"))
+    return layout

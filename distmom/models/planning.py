@@ -162,7 +162,7 @@ def _kept_passes(model: TopicMoments, corpus: Corpus | MemoryCorpus, plan: Plan)
 
 def _topic_passes(model: TopicModel, corpus: Corpus | MemoryCorpus, plan: Plan) -> Scans:
     # With "auto" there may be this many topics.
-    d, k, n_trials = corpus.n_words, model.most_components(corpus), len(model.trials())
+    d, k = corpus.n_words, model.most_components(corpus)
     settings, auto = model.core_settings(k), model.n_components == "auto"
     numbers = word_numbers(corpus, 2 if auto else settings.n_states, model.min_df, model.max_df)
     n_moment = int(numbers.max()) + 1
@@ -173,14 +173,12 @@ def _topic_passes(model: TopicModel, corpus: Corpus | MemoryCorpus, plan: Plan) 
     how = model.way_of_polish(corpus)
     polish = PolishPass(d, n_topics=k, how=how, n_folds=model.n_folds(corpus))
     step: Pass = MixturePass(d, n_topics=k) if how == "mixture" else polish
-    chooses = n_trials > 1
-    n_polish = model.n_last_passes(corpus) + (n_trials if chooses and model.n_polish else 0)
-    # Variational Bayes finds the Dirichlet parameters itself.
-    n_completions = n_trials if chooses else int(not model.finds_alpha(corpus))
+    n_trial, n_completions = model.n_trial_passes(corpus)
     return [
         *scans,
-        (1, replace(moments, mean=True)),
-        (n_polish, step),
+        # Documents that were held out are added in the end.
+        (1 + int(model.holds_out(corpus)), replace(moments, mean=True)),
+        (n_trial + model.n_polish_passes(corpus), step),
         (n_completions, CompletionPass(d, n_topics=k, alpha_sums=ALPHA_SUMS)),
     ]
 

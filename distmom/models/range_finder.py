@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.engine import Engine, Partials, StoredArray, StoredColumns, Tallies, TallResult
 from distmom.engine.tall import Tall, read_rows
 from distmom.errors import NumericalError
@@ -107,6 +107,11 @@ def _next_basis(
     The level of noise is `PROBE_MARGIN` times the largest magnitude met by the probes, as a share of the
     largest Ritz value.
     """
+    if not float(tallies.sums["mass"]) > 0.0:
+        raise NumericalError(
+            "no document is long enough for the moments: triples of words need 3 in a document, and pairs alone, "
+            "as for anchor words, need 2"
+        )
     found = _next_directions(
         engine, tallies.tall["sketch"], basis, tallies.tall.get("noise"), probes,
         indefinite=indefinite, scale=scale,
@@ -244,7 +249,7 @@ def _at_once(whole: Mapping[str, np.ndarray]) -> _Directions:
     plain = _unscaled(whole)
     S, Q, N, P = plain["S"], plain.get("Q"), plain.get("N"), plain.get("P")
     largest = level = 0.0
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         if Q is not None:
             ritz = _symmetric_values(Q.T @ S)
             largest = float(ritz[-1])
@@ -276,7 +281,7 @@ def _in_memory(matrix: np.ndarray) -> _Combination:
 
 
 def _symmetric_values(matrix: np.ndarray) -> np.ndarray:
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         return np.asarray(np.linalg.eigvalsh((matrix + matrix.T) / 2))
 
 
@@ -287,7 +292,7 @@ def _cholesky_factor(gram: np.ndarray) -> np.ndarray | None:
     norms = np.sqrt(np.diag(gram))
     if not (norms > 0.0).all():
         return None
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         equilibrated = gram / np.outer(norms, norms)
         if float(np.linalg.eigvalsh(equilibrated)[0]) <= SAFE_EIGENVALUE:
             return None
@@ -332,5 +337,5 @@ def _combine(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
 
 def orthonormal_basis(sketch: np.ndarray) -> np.ndarray:
     """Orthonormalise a matrix in memory and return the (d, rank) basis, float64."""
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         return orthonormalise([sketch]).slabs[0]

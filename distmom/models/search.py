@@ -11,21 +11,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from inspect import signature
 from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
-from threadpoolctl import ThreadpoolController
 
+from distmom.blas import one_blas_thread
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, merge
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import Whitening
 from distmom.linalg.search import SEARCHES, Found, WhitenedMoments, search
 from distmom.models.base import CorpusEstimator, check_choices
-from distmom.models.core import whiten_moments
+from distmom.models.core import warn_of_sum_rules, whiten_moments
 from distmom.models.inputs import checked_rows
 from distmom.models.starts import check_topics
 from distmom.models.topic_moments import TopicMoments
@@ -111,6 +111,8 @@ class TopicSearch(CorpusEstimator):
         Eigenvalues of the second moment in the basis.
     whitened_ : WhitenedMoments
         What searches are made in (see `distmom.linalg.search`).
+    diagnostics_ : dict
+        Number and lengths of the documents, and ``sum_rules`` as in `SpectralLDA`.
     vocabulary_ : list of str
     n_features_in_ : int
 
@@ -159,7 +161,7 @@ class TopicSearch(CorpusEstimator):
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicSearch")))
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
+        """Refuse parameters that are wrong or do not go with a corpus, UsageError, and weights, InputError."""
         check_topics(self, corpus)
         check_choices(self, {"method": SEARCHES})
         if not 0.0 <= self.alpha0 < np.inf:
@@ -195,10 +197,12 @@ class TopicSearch(CorpusEstimator):
 
     def _take(self, moments: TopicMoments) -> None:
         settings = replace(moments.settings, n_states=self.n_components, alpha0=self.alpha0)
-        with _one_thread():
+        with one_blas_thread():
             finish = partial(word_moments, kind=settings.kind, basis=moments.basis_)
             halves = moments.halves()
             whole = finish(merge(halves))
+            self.diagnostics_ = {**whole.lengths, "sum_rules": whole.sum_rules}
+            warn_of_sum_rules(whole.sum_rules)
             _, white = whiten_moments(whole, settings, moments.noise_level)
             # A is alpha0 + 1 times M2, in the weights that sum to one.
             factor = np.sqrt(self.alpha0 + 1.0)
@@ -248,7 +252,7 @@ class TopicSearch(CorpusEstimator):
         check_is_fitted(self, "spectrum_")
         if (words is None) == (documents is None):
             raise UsageError("search: give words or documents")
-        with _one_thread():
+        with one_blas_thread():
             along = self._of_words(words) if words is not None else self._of_documents(documents)
             return self._search(along, force)
 
@@ -275,7 +279,7 @@ class TopicSearch(CorpusEstimator):
         """
         check_is_fitted(self, "spectrum_")
         found = []
-        with _one_thread():
+        with one_blas_thread():
             for i, target in enumerate(targets):
                 try:
                     of_documents = getattr(target, "ndim", 1) == 2
@@ -347,16 +351,6 @@ class TopicSearch(CorpusEstimator):
         return FoundTopic(
             topic, found.weight, found.gap, noise, needed, found.values, float(negative / (total + negative))
         )
-
-
-@cache
-def _thread_pools() -> ThreadpoolController:
-    """Look the pools of threads up once: that takes longer than a search."""
-    return ThreadpoolController()
-
-
-def _one_thread() -> Any:
-    return _thread_pools().limit(limits=1)
 
 
 def whitened_slices(white: Whitening, moments: WordMoments, alpha0: float) -> np.ndarray:

@@ -8,27 +8,30 @@ of alpha0 is applied to the small moments, and anchor words need the second alon
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine, Selection, StoredColumns, Sums
-from distmom.engine.directory import load_sums
+from distmom.engine import Engine, Selection, StoredColumns
 from distmom.engine.state import SLAB_ROWS, release_maps
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.anchors import select_anchors, simplex_weights
 from distmom.models.base import check_bounds, check_choices, check_seed
-from distmom.models.core import Core, CoreSettings, Words, basis_passes, find_each, fit_basis
+from distmom.models.core import Core, CoreSettings, Words, added_sums, basis_passes, find_each, fit_basis
+from distmom.models.inputs import check_counts
 from distmom.models.range_finder import Basis
 from distmom.moments.dirichlet import proportions, proportions_of_mean, shifts, topic_factor
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
 from distmom.moments.word_moments import half_rows, word_moments
+
+logger = logging.getLogger(__name__)
 
 #: length of a document with a quarter of the largest weight, for ``weighting="length"``
 LENGTH_SCALE = 100.0
@@ -36,6 +39,8 @@ LENGTH_SCALE = 100.0
 #: fewer such words than that in the mean: then as many are taken as make up some share of all positions, down to
 #: words of a few documents
 MIN_DF, SEEN_POSITIONS, SEEN_SHARE, FEWEST_DOCUMENTS = 0.005, 30, 0.8, 10
+#: share of the documents that are long enough for the moments below which a warning says so
+LEAST_SHARE = 0.5
 #: words for every topic among which anchors are chosen, at least
 ANCHOR_CANDIDATES = 10
 
@@ -73,14 +78,14 @@ class CommittedMoments:
     settings : CoreSettings
     words : Words
     basis : Basis
-    directory : str
-        Of the committed sums.
+    directories : tuple of str
+        Of the committed sums, which are to be added.
     """
 
     settings: CoreSettings
     words: Words
     basis: Basis
-    directory: str
+    directories: tuple[str, ...]
 
 
 def topic_settings(model: Any, k: int, third_moment: str) -> CoreSettings:
@@ -88,7 +93,12 @@ def topic_settings(model: Any, k: int, third_moment: str) -> CoreSettings:
     return CoreSettings(
         n_states=k,
         kind=MomentKind(
-            "distinct", model.weighting, binary=False, length_scale=LENGTH_SCALE, max_count=model.max_count
+            "distinct",
+            model.weighting,
+            binary=False,
+            length_scale=LENGTH_SCALE,
+            max_count=model.max_count,
+            orders=2 if third_moment == "none" else 3,
         ),
         n_oversamples=max(20, k // 2) if model.n_oversamples is None else model.n_oversamples,
         n_power_iter=model.n_power_iter,
@@ -107,7 +117,7 @@ def check_topics(
     autos: bool = False,
     weightings: Sequence[str] = WEIGHTINGS,
 ) -> None:
-    """Refuse parameters of the moments that are wrong or do not go with a corpus; UsageError.
+    """Refuse parameters of the moments that are wrong or do not go with a corpus.
 
     Parameters
     ----------
@@ -119,6 +129,13 @@ def check_topics(
         The number of topics may be "auto".
     weightings : sequence of str
         Among which that of the model is.
+
+    Raises
+    ------
+    UsageError
+        If a parameter is wrong, or the corpus is too small for it.
+    InputError
+        If the corpus holds weights in place of counts.
     """
     check_choices(model, {"weighting": weightings, "precision": ("single", "double")})
     check_seed(model)
@@ -136,6 +153,7 @@ def check_topics(
             f"a corpus of n_samples={corpus.n_documents} documents and n_features={corpus.n_words} words has "
             "no topics"
         )
+    check_counts(corpus, type(model).__name__)
 
 
 def word_numbers(
@@ -217,12 +235,31 @@ def moment_words(
 
 
 def fit_moments(
-    engine: Engine, settings: CoreSettings, words: Words, selection: Selection | None
+    engine: Engine,
+    settings: CoreSettings,
+    words: Words,
+    selection: Selection | None,
+    of_basis: Selection | None,
 ) -> CommittedMoments:
-    """Run the passes that give the moments in a basis."""
-    basis = fit_basis(engine, settings, words, selection)
+    """Run the passes that give the moments of some documents in a basis for these, or for others."""
+    basis = fit_basis(engine, settings, words, of_basis)
     pass_, _ = basis_passes(engine, settings, words, basis, selection)
-    return CommittedMoments(settings, words, basis, engine.run(replace(pass_, mean=True)).directory)
+    found = engine.run(replace(pass_, mean=True))
+    kind = settings.kind
+    n_documents, n_long = (float(x) for x in found.sums["lengths"][:2])
+    if kind.needs_positions and kind.orders == 3 and n_long < LEAST_SHARE * n_documents:
+        logger.warning(
+            "%.0f %% of the documents have fewer than 3 words and no part in the moments",
+            100.0 * (1.0 - n_long / n_documents),
+        )  # fmt: skip
+    return CommittedMoments(settings, words, basis, (found.directory,))
+
+
+def extend_moments(engine: Engine, moments: CommittedMoments, added: Selection) -> CommittedMoments:
+    """Add the sums of documents that were left out, in the same basis."""
+    pass_, _ = basis_passes(engine, moments.settings, moments.words, moments.basis, added)
+    directory = engine.run(replace(pass_, mean=True)).directory
+    return replace(moments, directories=(*moments.directories, directory))
 
 
 def tensor_starts(
@@ -236,7 +273,7 @@ def tensor_starts(
     that says so is in the place of the start.
     """
     settings = tuple(replace(moments.settings, alpha0=alpha0) for alpha0 in alpha0s)
-    cores = find_each(engine, settings, moments.basis, (moments.directory,)) if settings else []
+    cores = find_each(engine, settings, moments.basis, moments.directories) if settings else []
     return [
         core if isinstance(core, NumericalError) else _tensor_start(engine, moments, numbers, alpha0, core)
         for alpha0, core in zip(alpha0s, cores, strict=True)
@@ -250,7 +287,7 @@ def _tensor_start(
     sizes = np.ones_like(core.eigenvalues) if independent else topic_factor(alpha0) * core.eigenvalues
     unwhiten = core.B @ (core.V * sizes)
 
-    sums, _ = load_sums(moments.directory)
+    sums = added_sums(moments.directories, without="m3")
     scale = moments.words.scale
 
     def rows(stored: np.ndarray, part: slice) -> np.ndarray:
@@ -315,13 +352,9 @@ def anchor_start(
     n_least = min(len(frequency), ANCHOR_CANDIDATES * settings.n_states)
     least = min(min_df * corpus.n_documents, np.sort(frequency)[-n_least])
     candidates = np.flatnonzero(frequency >= least)
-    with threadpool_limits(limits=1):
-        sums, _ = load_sums(moments.directory)
-        # The third moment is left alone.
-        found = word_moments(
-            Sums({name: value for name, value in sums.items() if name != "m3"}), settings.kind,
-            moments.basis.matrix,
-        )  # fmt: skip
+    with one_blas_thread():
+        sums = added_sums(moments.directories, without="m3")
+        found = word_moments(sums, settings.kind, moments.basis.matrix)
         mean = np.maximum(np.asarray(sums["mean"]), 0.0)
         stored = np.asarray(read_rows(moments.basis.matrix, slice(0, len(kept))), np.float64)
         scale = 1.0 if moments.words.scale is None else np.asarray(moments.words.scale.load())
@@ -341,7 +374,7 @@ def anchor_start(
         topics,
         shares / shares.sum(),
         None,
-        {**found.lengths, "anchors": [vocabulary[i] for i in kept[anchors]]},
+        {**found.lengths, "sum_rules": found.sum_rules, "anchors": [vocabulary[i] for i in kept[anchors]]},
     )
 
 

@@ -17,7 +17,15 @@ import numpy as np
 from distmom.engine import Engine, Selection, StoredColumns, Tallies, TallResult
 from distmom.errors import UsageError
 from distmom.linalg import mixing_weights
-from distmom.models.core import Core, CoreSettings, Words, basis_passes, find_components, fit_basis
+from distmom.models.core import (
+    Core,
+    CoreSettings,
+    Words,
+    basis_passes,
+    find_components,
+    fit_basis,
+    warn_of_sum_rules,
+)
 from distmom.models.range_finder import Basis
 from distmom.models.tall import WHOLE_BYTES, clipped_columns, column_masses, state_rows, to_columns
 from distmom.moments.labels import LabelMomentsPass
@@ -125,6 +133,7 @@ def _finish(
     """Decompose the moments of some committed passes and fit the labels of the states."""
     corpus = engine.corpus
     core = find_components(engine, settings, basis, directories, slices)
+    warn_of_sum_rules(core.diagnostics.get("sum_rules", {}))
     k, d = len(core.eigenvalues), corpus.n_words
     # mu_h = lambda_h B v_h (tensor paper, theorem 4.3)
     unwhiten = core.B @ (core.V * core.eigenvalues)

@@ -16,7 +16,7 @@ from distmom.engine import Engine, Selection
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.base import DECOMPOSE_ON, check_bounds, check_choices
-from distmom.models.core import CoreSettings, Words
+from distmom.models.core import CoreSettings, Words, warn_of_sum_rules
 from distmom.models.fitted_topics import FittedTopics
 from distmom.models.inputs import checked_rows
 from distmom.models.jackknife import Jackknife
@@ -37,6 +37,7 @@ from distmom.models.starts import (
     Start,
     anchor_start,
     check_topics,
+    extend_moments,
     fit_moments,
     moment_words,
     tensor_starts,
@@ -55,8 +56,8 @@ ALPHA0S = (1.0, 5.0)
 HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 5_000, 0.1
 #: documents that a start is polished on before it is chosen, at most
 TRIAL_DOCUMENTS = 50_000
-#: documents that tell the sum of the Dirichlet parameters where nothing is chosen
-ALPHA_DOCUMENTS = 500
+#: passes of polish after which documents that are held out tell the sum of the Dirichlet parameters
+N_ALPHA = 2
 #: mean positions of a document below which ``polish="auto"`` is collapsed: shares of largest posterior say more of
 #: few words than they tell, and so does each of these words of itself
 SHORT_DOCUMENT = 30
@@ -105,18 +106,27 @@ class TopicModel(FittedTopics):
         Parameters
         ----------
         X : array or sparse matrix of shape (n_documents, n_words)
-            Counts, not negative.
+            Counts: whole numbers, not negative, of any type.
         y : None
             Ignored.
 
         Returns
         -------
         self
+
+        Raises
+        ------
+        UsageError
+            If a parameter is wrong, or does not go with the documents.
+        InputError
+            If a value is negative, not finite or not a whole number.
+        NumericalError
+            If the moments do not carry any topic.
         """
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, type(self).__name__)))
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
+        """Refuse parameters that are wrong or do not go with a corpus, UsageError, and weights, InputError."""
         check_topics(self, corpus, 1 + int(self.background), autos=True, weightings=self.weightings)
         check_choices(
             self,
@@ -165,9 +175,27 @@ class TopicModel(FittedTopics):
         return N_FOLDS if is_small and fits and corpus.n_documents >= FOLD_DOCUMENTS * N_FOLDS * k else 1
 
     def finds_alpha(self, corpus: Corpus | MemoryCorpus) -> bool:
-        """Whether no further pass is needed for the parameters that documents are read with."""
+        """Whether polish finds the parameters that documents are read with."""
         how = self.way_of_polish(corpus)
         return how == "mixture" or (how == "vb" and self.n_polish != 0)
+
+    def holds_out(self, corpus: Corpus | MemoryCorpus) -> bool:
+        """Whether documents are held out at first, to choose the start or how documents are read."""
+        return len(self.trials()) > 1 or not self.finds_alpha(corpus)
+
+    def n_alpha_passes(self, corpus: Corpus | MemoryCorpus) -> int:
+        """Return the passes of polish without documents that are held out, before these tell how they are read."""
+        return 0 if self.finds_alpha(corpus) else min(N_ALPHA, self.n_polish_passes(corpus))
+
+    def n_trial_passes(self, corpus: Corpus | MemoryCorpus) -> tuple[int, int]:
+        """Return the passes of polish and of completion for all that is chosen on documents that are held out."""
+        if not self.holds_out(corpus):
+            return 0, 0
+        n_trials, n_alpha = len(self.trials()), self.n_alpha_passes(corpus)
+        if n_trials == 1:
+            return n_alpha, 1
+        n_first = min(1, self.n_polish_passes(corpus))
+        return n_trials * n_first + max(0, n_alpha - n_first), n_trials + int(n_alpha > n_first)
 
     def most_components(self, corpus: Corpus | MemoryCorpus) -> int:
         """Return the number of topics, or with "auto" how many there may be."""
@@ -185,24 +213,24 @@ class TopicModel(FittedTopics):
         corpus = engine.corpus
         self._describe(corpus)
         trials = self.trials()
-        held = held_out(corpus, self.random_state) if len(trials) > 1 else None
+        held = held_out(corpus, self.random_state) if self.holds_out(corpus) else None
         rest = None if held is None else replace(held, heldout=False)
         fewest = 2 if self.n_components == "auto" else self.most_components(corpus) - int(self.background)
         words, numbers = moment_words(engine, fewest, self.min_df, self.max_df, self.scale_words)
         rank = self._find_components(engine, words)
         settings = self.core_settings(self.n_components_)
-        moments = fit_moments(engine, settings, words, rest)
-        starts = self._starts(engine, moments, numbers, trials)
+        # Documents that the basis is of are completed too well to tell starts from each other. How documents are
+        # read it does not move.
+        moments = fit_moments(engine, settings, words, rest, rest if len(trials) > 1 else None)
         completion = None
-        if held is None:
-            start = starts[0]
-            topics = start_topics(start.topics, start.proportions, self.n_folds(corpus))
-            left = self.n_polish_passes(corpus)
-        else:
-            start, topics, completion = self._choose(engine, starts, held)
-            left = self.n_last_passes(corpus)
-        if left:
-            topics = polish_topics(engine, topics, self.way_of_polish(corpus), left, eta=self.eta)
+        if held is not None:
+            starts = self._starts(engine, moments, numbers, trials)
+            chosen, completion = self._choose(engine, starts, held)
+            trials = [trials[0] if len(trials) == 1 else chosen.alpha0]
+            # All that follows is of all documents, those held out among them.
+            moments = extend_moments(engine, moments, held)
+        start = self._starts(engine, moments, numbers, trials)[0]
+        topics = self._polished(engine, start, self.n_polish_passes(corpus))
         self._take(start, topics, words.n_words)
         self.diagnostics_["common_words"] = self._share_of_common_words(corpus)
         if self.n_polish:
@@ -212,7 +240,7 @@ class TopicModel(FittedTopics):
                 "half_spectrum": [float(x) for x in rank.eigenvalues],
                 "replicated_spectrum": [float(x) for x in rank.replicated],
             }
-        self.alpha_ = self._final_alpha(engine, topics, completion)
+        self.alpha_ = self._final_alpha(corpus, topics, completion)
 
     def _share_of_common_words(self, corpus: Corpus | MemoryCorpus) -> float:
         """Return the share of the positions whose words are in more documents than those of the moments."""
@@ -242,6 +270,7 @@ class TopicModel(FittedTopics):
             "n_moment_words": n_moment_words,
             "log_likelihoods": list(topics.log_likelihoods),
         }
+        warn_of_sum_rules(self.diagnostics_.get("sum_rules", {}))
         self.components_ = np.array(to_columns(topics.matrix).T)
         self.weights_ = topics.shares
         self.n_components_ = len(self.weights_)
@@ -295,7 +324,8 @@ class TopicModel(FittedTopics):
             self.alpha_ = topics.shares * (start.alpha0 or EM_ALPHA if self.polish != "mixture" else 1.0)
             jackknife = Jackknife(self.components_, self.weights_)
             for sums in moments.without_parts():
-                part = replace(committed, directory=commit_sums(engine, sums))
+                directory = commit_sums(engine, sums)
+                part = replace(committed, directories=(directory,))
                 # The next are added up in memory of their own.
                 del sums
                 try:
@@ -304,7 +334,7 @@ class TopicModel(FittedTopics):
                     logger.warning("standard errors leave out a part of the documents: %s", error)
                     continue
                 finally:
-                    shutil.rmtree(part.directory)
+                    shutil.rmtree(directory)
                 jackknife.add(np.asarray(to_columns(topics.matrix)).T, topics.shares)
             self.components_error_, self.weights_error_ = jackknife.errors()
             self.timings_, self.spent_ = [vars(t) for t in engine.timings], engine.spent
@@ -346,11 +376,6 @@ class TopicModel(FittedTopics):
             return int(self.n_polish)
         return N_COLLAPSED if self.way_of_polish(corpus) == "cvb" else N_POLISH
 
-    def n_last_passes(self, corpus: Corpus | MemoryCorpus) -> int:
-        """Return the passes of polish that are left when the start is chosen."""
-        tried_on_all = len(self.trials()) > 1 and corpus.n_documents <= TRIAL_DOCUMENTS
-        return max(0, self.n_polish_passes(corpus) - int(tried_on_all))
-
     def _starts(
         self, engine: Engine, moments: CommittedMoments, numbers: np.ndarray, trials: list[float | None]
     ) -> list[Start]:
@@ -373,45 +398,53 @@ class TopicModel(FittedTopics):
                 )  # fmt: skip
         return [_with_background(engine, start) for start in found] if self.background else found
 
-    def _choose(
-        self, engine: Engine, starts: list[Start], held: Selection
-    ) -> tuple[Start, Topics, Completion]:
-        """Polish every start by one pass and keep the one that completes held-out documents best."""
-        n, how = engine.corpus.n_documents, self.way_of_polish(engine.corpus)
+    def _polished(
+        self, engine: Engine, start: Start, n_passes: int, selection: Selection | None = None
+    ) -> Topics:
+        topics = start_topics(start.topics, start.proportions, self.n_folds(engine.corpus))
+        return polish_topics(engine, topics, self.way_of_polish(engine.corpus), n_passes, selection, self.eta)
+
+    def _choose(self, engine: Engine, starts: list[Start], held: Selection) -> tuple[Start, Completion]:
+        """Return the start whose topics, polished without some documents, complete them best.
+
+        Of several each is polished by one pass. The one that is taken is polished by another before it tells how
+        documents are best read, unless polish does: after one pass topics are still too even for that.
+        """
+        corpus = engine.corpus
+        n = corpus.n_documents
         trial = replace(held, heldout=False)
         if n > TRIAL_DOCUMENTS:
             trial = Selection(TRIAL_DOCUMENTS / n, heldout=True, seed=held.seed, offset=held.fraction)
+        several, n_alpha = len(self.trials()) > 1, self.n_alpha_passes(corpus)
+        n_first = min(1, self.n_polish_passes(corpus)) if several else n_alpha
         tried: list[tuple[Start, Topics, Completion]] = []
         for start in starts:
-            topics = start_topics(start.topics, start.proportions, self.n_folds(engine.corpus))
-            if self.n_polish:
-                topics = polish_topics(engine, topics, how, 1, trial, self.eta)
+            topics = self._polished(engine, start, n_first, trial)
             tried.append((start, topics, complete(engine, topics.matrix, topics.shares, held)))
-        if not tried[0][2].n_tokens:
+        best, topics, completion = max(tried, key=lambda t: t[2].log_likelihood)
+        if not completion.n_tokens:
             logger.warning("no held-out document has words to be told from others: the first start is taken")
-            return tried[0]
-        best = max(tried, key=lambda t: t[2].log_likelihood)
-        self.selection_ = {
-            "start": best[0].name,
-            "n_held_out": best[2].n_documents,
-            "perplexity": {start.name: completion.perplexity for start, _, completion in tried},
-        }
-        if n > TRIAL_DOCUMENTS:
-            # What some documents were likely says nothing of the first step over all of them.
-            return best[0], replace(best[1], log_likelihoods=()), best[2]
-        return best
+            return starts[0], completion
+        if several:
+            self.selection_ = {
+                "start": best.name,
+                "n_held_out": completion.n_documents,
+                "perplexity": {start.name: found.perplexity for start, _, found in tried},
+            }
+        if n_alpha > n_first:
+            how = self.way_of_polish(corpus)
+            topics = polish_topics(engine, topics, how, n_alpha - n_first, trial, self.eta)
+            completion = complete(engine, topics.matrix, topics.shares, held)
+        return best, completion
 
-    def _final_alpha(self, engine: Engine, topics: Topics, completion: Completion | None) -> np.ndarray:
+    def _final_alpha(
+        self, corpus: Corpus | MemoryCorpus, topics: Topics, completion: Completion | None
+    ) -> np.ndarray:
         """Return the parameters that new documents are read with."""
-        if self.finds_alpha(engine.corpus):
+        if completion is None or self.finds_alpha(corpus):
             return topics.shares if self.polish == "mixture" else topics.alpha
         shares = np.maximum(topics.shares, 1e-6)
-        shares = shares / shares.sum()
-        if completion is None:
-            n = max(1, engine.corpus.n_documents)
-            some = Selection(min(1.0, ALPHA_DOCUMENTS / n), heldout=True, seed=self.random_state)
-            completion = complete(engine, topics.matrix, shares, some)
-        return np.asarray(completion.alpha.sum() * shares)
+        return np.asarray(completion.alpha.sum() * shares / shares.sum())
 
 
 def _with_background(engine: Engine, start: Start) -> Start:

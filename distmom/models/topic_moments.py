@@ -31,7 +31,7 @@ from distmom.engine import (
     open_executor,
 )
 from distmom.engine.passes import fingerprint
-from distmom.errors import UsageError
+from distmom.errors import StoreError, UsageError
 from distmom.models.artifact import (
     check_target,
     load_arrays,
@@ -43,6 +43,7 @@ from distmom.models.artifact import (
 from distmom.models.base import CorpusEstimator, check_bounds
 from distmom.models.core import CoreSettings, Words, basis_passes, basis_slabs, fit_basis
 from distmom.models.inputs import checked_rows
+from distmom.models.layout import Array, Layout
 from distmom.models.moment_sources import (
     MAPPED_BYTES,
     Source,
@@ -50,6 +51,7 @@ from distmom.models.moment_sources import (
     pack_sources,
     part_selections,
     signed_total,
+    sources_layout,
     unpack_sources,
 )
 from distmom.models.range_finder import Basis
@@ -58,6 +60,11 @@ from distmom.models.tall import column_edges, to_columns
 
 #: share of the mass that must be left when a part is left out
 _LEAST_LEFT = 0.1
+_LAYOUT: Layout = {
+    "basis": Array(("w", "r")),
+    "numbers": Array(("d",), ("<i4",), least=-1, below="w"),
+    "scale": Array(("w", 1), optional=True),
+}
 #: share of the mass below zero at which it is zero
 _ROUNDING = 1e-9
 
@@ -135,7 +142,7 @@ class TopicMoments(CorpusEstimator):
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicMoments")))
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
+        """Refuse parameters that are wrong or do not go with a corpus, UsageError, and weights, InputError."""
         check_topics(self, corpus)
         check_bounds(self, {"n_parts": 1})
 
@@ -289,7 +296,7 @@ class TopicMoments(CorpusEstimator):
             )
         masses = [(s.sign, np.asarray(part["mass"])) for s in self.sources_ for part in s.parts]
         left = np.sum([sign * mass for sign, mass in masses], axis=0)
-        added = np.sum([max(sign, 0) * mass for sign, mass in masses], axis=0)
+        added = np.sum([mass for sign, mass in masses if sign > 0], axis=0)
         if np.any(left < -_ROUNDING * added):
             raise UsageError(
                 "documents are taken away that the sums are not of: their positions, pairs and triples have the "
@@ -364,7 +371,7 @@ class TopicMoments(CorpusEstimator):
         """Open an engine without documents, in which the moments of all documents are committed."""
         with open_engine(self.totals()) as engine:  # type: ignore[arg-type]
             words, basis = self.stored(engine)
-            committed = CommittedMoments(self.settings, words, basis, commit_sums(engine, self.total()))
+            committed = CommittedMoments(self.settings, words, basis, (commit_sums(engine, self.total()),))
             yield engine, committed
 
     # On disk
@@ -401,16 +408,26 @@ class TopicMoments(CorpusEstimator):
         """Read sums, of which large ones are mapped; UsageError if there are none, StoreError if damaged."""
         record = load_record_of(path, cls.__name__)
         with whole_description(path):
-            arrays = load_arrays(path, record)
             moments = cls(**record["parameters"])
             moments.vocabulary_, _ = load_names(path, record)
             moments.n_features_in_ = len(moments.vocabulary_)
+            n_words, rank = record["arrays"]["basis"]["shape"]
+            sources, n_arrays = record["sources"], len(record["arrays"])
+            of_sources = sources_layout(sources, moments.settings.kind, n_words, rank, n_arrays)
+            layout = {**_LAYOUT, **of_sources}
+            arrays = load_arrays(path, record, layout, {"d": moments.n_features_in_})
+            _check_numbers(path, arrays["numbers"], n_words)
             moments.settings_, moments.noise_ = record["settings"], record["noise"]
             moments.n_basis_documents_ = record["n_basis_documents"]
             moments.timings_, moments.spent_ = record["timings"], record["spent"]
             moments.basis_, moments.numbers_ = arrays["basis"], arrays["numbers"]
             moments.scale_ = arrays.get("scale")
             moments.sources_ = unpack_sources(record["sources"], arrays)
+        if any("rule2" not in part for source in moments.sources_ for part in source.parts):
+            raise StoreError(
+                f"{path}: moments of an earlier version, in which documents of one or two words count in some "
+                "orders alone: make them again with distmom moments"
+            )
         return moments
 
 
@@ -419,3 +436,9 @@ def commit_sums(engine: Engine, sums: Sums) -> str:
     key = fingerprint({name: np.asarray(value) for name, value in sums.items()})
     engine.directory.commit_pass("moments", key, sums, {})
     return str(engine.directory.pass_path("moments", key))
+
+
+def _check_numbers(path: str | os.PathLike[str], numbers: np.ndarray, n_words: int) -> None:
+    """Check that words have the numbers 0, 1, 2, ... in their order, or none; StoreError."""
+    if not np.array_equal(numbers[numbers >= 0], np.arange(n_words)):
+        raise StoreError(f"{path}: array numbers: expected each of 0 to {n_words - 1} once, in rising order")

@@ -67,7 +67,8 @@ class SpectralLDA(TopicModel):
     components_error_, weights_error_ : ndarray or None
         Standard errors of `components_` and `weights_`, of a model from `fit_moments`.
     alpha_ : ndarray of shape (n_components_,)
-        Dirichlet parameters that documents are read with.
+        Dirichlet parameters that documents are read with; their sum is chosen on documents held out at first,
+        unless polish finds it.
     weights_ : ndarray of shape (n_components_,)
         Shares of the topics in the corpus.
     start_ : str
@@ -75,6 +76,8 @@ class SpectralLDA(TopicModel):
     selection_ : dict or None
         Held-out perplexity of every start that was tried.
     diagnostics_ : dict
+        Among others ``sum_rules``, relative residuals that are zero but for rounding where the moments of all
+        orders are of the same documents.
     vocabulary_, label_names_ : list of str
         Names of the words, and of the labels of the corpus if it has some.
     n_features_in_ : int
@@ -206,9 +209,9 @@ class AnchorTopics(TopicModel):
 
     Attributes
     ----------
-    n_components_, components_, components_error_, weights_, weights_error_, alpha_, vocabulary_
+    n_components_, components_, components_error_, weights_, weights_error_, alpha_
         As in `SpectralLDA`.
-    label_names_, n_features_in_
+    vocabulary_, label_names_, n_features_in_
         As in `SpectralLDA`.
     diagnostics_ : dict
         ``anchors`` are the anchor words.

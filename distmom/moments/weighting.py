@@ -2,8 +2,9 @@
 
 With n words and m labels in a document, an estimator of order o counts the ordered tuples of positions
 ``f_o(n)``: ``n^o`` with every tuple (``moments="paper"``), ``n (n-1)`` and ``n (n-1) (n-2)`` with distinct
-positions (``moments="distinct"``). A document enters with ``rho_o = omega / f_o(n)``, so that its own moment
-has mass ``omega``:
+positions (``moments="distinct"``). With distinct positions a document of fewer positions than the highest order
+that is used counts in none of the orders, so that all of them are of the same documents. A document enters with
+``rho_o = omega / f_o(n)``, so that its own moment has mass ``omega``:
 
 ========== ==========================================================================
 weighting  omega
@@ -13,7 +14,8 @@ document   1: every document counts the same
 length     ``(n / (n + c))^2`` with a given c: long documents count more, up to a bound
 tokens     n: every position counts the same
 counts     ``f_o(n)``, and every document brings the mass 1: factorial moments of the
-           counts themselves (documents of independent Poisson counts)
+           counts themselves (documents of independent Poisson counts); short documents
+           count too, as a document without triples has zero of them
 ========== ==========================================================================
 """
 
@@ -47,6 +49,8 @@ class MomentKind:
         The c of ``weighting="length"``.
     max_count : int or None
         Larger counts enter as this one: a word that was met is met again sooner than the model has it.
+    orders : {2, 3}
+        Highest order of the moments that are used together.
     """
 
     moments: str = "paper"
@@ -54,6 +58,7 @@ class MomentKind:
     binary: bool = True
     length_scale: float = 1.0
     max_count: int | None = None
+    orders: int = 3
 
     def __post_init__(self) -> None:
         if self.moments not in MOMENTS:
@@ -66,6 +71,16 @@ class MomentKind:
         """Pairs and triples are of distinct positions."""
         return self.moments == "distinct"
 
+    @property
+    def needs_positions(self) -> bool:
+        """Documents of fewer positions than the highest order count in none."""
+        return self.distinct and self.weighting != "counts"
+
+    @property
+    def has_sum_rules(self) -> bool:
+        """A document weighs the same in every order, so that moments sum to those of the order below."""
+        return self.needs_positions and self.weighting != "pooled"
+
 
 @dataclass(frozen=True)
 class DocumentWeights:
@@ -75,7 +90,8 @@ class DocumentWeights:
     ----------
     rho1, rho2, rho3, rho_label : ndarray of shape (n,), float64
         Factor of a document's sum over positions, pairs, triples, and label-pair tuples; zero where a
-        document is too short.
+        document is too short. Label-pair tuples need two positions, whatever the orders of the moments of words:
+        only the proportions between labels are taken from them.
     mass1, mass2, mass3, mass_label : float
         Total mass that the block brings to each moment; the moment is the sum divided by the total mass.
     """
@@ -119,10 +135,12 @@ def document_weights(
     step = 1.0 if kind.distinct else 0.0
     tuples = {1: n, 2: n * (n - step), 3: n * (n - step) * (n - 2 * step)}
 
-    def weigh(count: np.ndarray) -> tuple[np.ndarray, float]:
+    long_enough = n >= kind.orders if kind.needs_positions else np.ones(len(n), bool)
+
+    def weigh(count: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, float]:
         if kind.weighting == "counts":
             return own, float(own.sum())
-        usable = count > 0
+        usable = (count > 0) & allowed
         if kind.weighting == "pooled":
             omega = count
         elif kind.weighting == "document":
@@ -134,10 +152,10 @@ def document_weights(
         rho = np.divide(own * omega, count, out=np.zeros_like(n), where=usable)
         return rho, float((own * omega)[usable].sum())
 
-    rho1, mass1 = weigh(tuples[1])
-    rho2, mass2 = weigh(tuples[2])
-    rho3, mass3 = weigh(tuples[3])
-    rho_label, mass_label = weigh(tuples[2] * m)
+    rho1, mass1 = weigh(tuples[1], long_enough)
+    rho2, mass2 = weigh(tuples[2], long_enough)
+    rho3, mass3 = weigh(tuples[3], long_enough)
+    rho_label, mass_label = weigh(tuples[2] * m, np.ones(len(n), bool))
     return DocumentWeights(rho1, rho2, rho3, rho_label, mass1, mass2, mass3, mass_label)
 
 

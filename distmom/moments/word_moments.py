@@ -6,7 +6,7 @@ The sums are those of `distmom.moments.words`, whose formulas have the terms tha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,17 @@ class WordMoments:
         ``M3(Q, Q, Q)``, where it was added up.
     lengths : dict of str to float
         Number of documents and means of the powers of their lengths.
+    sum_rules : dict of str to float
+        By how much the moments of orders two ("2") and three ("3"), summed over all words at one position, differ
+        from those of the order below, relative to these (see `sum_rules`). Empty where a document does not weigh
+        the same in every order.
     """
 
     m1: np.ndarray
     m2: np.ndarray
     m3: np.ndarray | None
     lengths: dict[str, float]
+    sum_rules: dict[str, float] = field(default_factory=dict)
 
 
 def word_moments(sums: Sums, kind: MomentKind, basis: Tall | None = None) -> WordMoments:
@@ -80,7 +85,37 @@ def word_moments(sums: Sums, kind: MomentKind, basis: Tall | None = None) -> Wor
         "mean_length3": n3 / scale,
         "mean_length2_labels": n2m / scale,
     }
-    return WordMoments(np.asarray(sums["m1"]) / mass1, (m2 + m2.T) / (2 * mass2), m3, lengths)
+    rules = sum_rules(sums, kind)
+    return WordMoments(np.asarray(sums["m1"]) / mass1, (m2 + m2.T) / (2 * mass2), m3, lengths, rules)
+
+
+def sum_rules(sums: Sums, kind: MomentKind) -> dict[str, float]:
+    """Return the relative residuals of the sum rules of moments of distinct positions.
+
+    Summed over all words of the corpus at one position, ``sum_v E2(Q, e_v) = Q'M1`` and
+    ``sum_v E3(Q, Q, e_v) = Q'E2 Q`` in any basis Q, over all words v, also those that the moments do not see:
+    exactly so where all orders are of the same documents with the same weights. The second is looked at along the
+    sum of the columns of Q, and before repeated positions are taken out of both sides.
+
+    Parameters
+    ----------
+    sums : Sums
+        Of `WordMomentsPass`.
+    kind : MomentKind
+        As in the pass.
+    """
+    if not kind.has_sum_rules:
+        return {}
+    masses = [_positive(x) for x in sums["mass"]]
+    # What repeated positions add is taken out of a copy of the sum.
+    below = {2: np.asarray(sums["m1"]), 3: np.asarray(sums["m2"]).sum(axis=1)}
+    found = {}
+    for order in range(2, kind.orders + 1):
+        expected = below[order] / masses[order - 2]
+        residual = np.asarray(sums[f"rule{order}"]) / masses[order - 1] - expected
+        size = float(np.linalg.norm(expected))
+        found[str(order)] = float(np.linalg.norm(residual)) / size if size > 0.0 else 0.0
+    return found
 
 
 def half_rows(sums: Sums, part: slice, basis_rows: np.ndarray) -> np.ndarray:

@@ -102,7 +102,9 @@ class WordMomentsPass(Pass):
     words, and the sums of n, n^2, n^3, n^2 m; with the third moment ``m3`` (r, r, r) by blocks; with the mean
     ``mean`` (n_words,), of mass ``mass[0]``; with half ``half`` (n_words, r), of mass ``mass[1]``. With distinct
     positions also what `word_moments` needs to take the repeated positions out: ``pair_mass`` (n_words,), and for
-    the third moment ``pair_rows`` (n_words, r) and ``triple_mass`` (n_words,).
+    the third moment ``pair_rows`` (n_words, r) and ``triple_mass`` (n_words,). For `sum_rules`, where documents
+    need as many positions as the highest order, also ``rule2`` and ``rule3`` (r,): ``sum rho2 (n - 1) z`` and
+    ``sum rho3 (n - 2) z (z'1)`` for rows ``z`` in the basis, pairs and triples of which one position is any word.
     """
 
     kind: MomentKind = field(default_factory=MomentKind)
@@ -160,6 +162,8 @@ class WordMomentsPass(Pass):
             specs["pair_mass"] = SumSpec((self.n_words,), by_feature=True)
         if self.kind.distinct and self.third:
             specs |= _repeated_specs(self.n_words, r)
+        if self.kind.needs_positions:
+            specs |= {f"rule{order}": SumSpec((r,)) for order in range(2, self.kind.orders + 1)}
         return specs
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
@@ -176,6 +180,10 @@ class WordMomentsPass(Pass):
         sums["lengths"] += (
             own.sum(), own[n >= 3].sum(), own @ n, own @ n**2, own @ n**3, own @ (n**2 * m)
         )  # fmt: skip
+        if self.kind.needs_positions:
+            sums["rule2"] += (weights.rho2 * (n - 1.0)) @ wide
+            if self.kind.orders > 2:
+                sums["rule3"] += (weights.rho3 * (n - 2.0) * wide.sum(axis=1)) @ wide
         if self.mean:
             column_sums(words.indptr, words.indices, values, weights.rho1, sums["mean"], self.slab.start)
         if self.half:

@@ -97,8 +97,8 @@ def transform_corpus(
     order of the corpus, k the topics that the model has, and ``topics.json`` with the mean share of every topic,
     the correlation of the shares of every two topics over documents, and the `N_REPRESENTATIVES` documents with
     the largest share of every topic. Where the corpus has labels (a year, an author, a class), `MAX_LABELS` at
-    most, ``labels.tsv`` has a line a label: its name, its number of documents, and the mean share of every topic
-    in them.
+    most, ``labels.tsv`` has one line per label: its name, its number of documents, and the mean share of every
+    topic in them. ``shares.json`` has the sizes and digests of all these files.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def transform_corpus(
     """
     k = len(model.alpha_)
     n_unknown_words = check_words(corpus, model.vocabulary_)
-    with put_in_place(out, holds="shares.zarr", called="shares", overwrite=overwrite) as place:
+    with put_in_place(out, "shares", overwrite=overwrite) as place:
         aligned = align(corpus, model.vocabulary_, [])
         # A piece reads the whole of its shard, which takes longer than one sparse product.
         if method != "fast":
@@ -169,6 +169,7 @@ def transform_corpus(
             if n_labels:
                 _write_labels(place.out / "labels.tsv", aligned.label_names, result.sums)
             write_atomic(place.out / "topics.json", json.dumps(summary, indent=1).encode())
+        place.summary.update(n_documents=n, n_topics=k, method=method)
     return {
         "n_documents": n,
         "n_empty": int(result.sums["n_empty"]),

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import zarr
 
+from distmom.corpus.records import read_file
 from distmom.errors import StoreError, UsageError
+from distmom.predict.output import output_kind, read_output
 
 
 @dataclass(frozen=True)
@@ -73,39 +74,36 @@ def read_shares(path: str | os.PathLike[str]) -> StoredShares:
         If a file of it is damaged.
     """
     place = Path(path)
-    for name in ("shares.zarr", "topics.json"):
-        if not (place / name).exists():
-            raise UsageError(
-                f"{place}: expected a directory that 'distmom transform' wrote, got no {name} in it"
-            )
-    file = place / "topics.json"
+    if output_kind(place) != "shares":
+        raise UsageError(
+            f"{place}: expected a directory that 'distmom transform' wrote, got one without shares.json"
+        )
+    record = read_output(place, "shares")
+    file, files, k = place / "topics.json", record["files"], record.get("n_topics")
     try:
-        n_documents, k = zarr.open_array(place / "shares.zarr", mode="r").shape
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{place / 'shares.zarr'}: cannot be read: {error!r}") from error
-    try:
-        summary = json.loads(file.read_text(encoding="utf-8"))
+        summary = json.loads(read_file(place, "topics.json", files["topics.json"]))
         stored = StoredShares(
-            n_documents,
+            record["n_documents"],
             np.asarray(summary["mean_shares"], np.float64),
             np.asarray(summary["correlation"], np.float64),
             [[(int(e["document"]), float(e["share"])) for e in best] for best in summary["representatives"]],
             [],
         )
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise StoreError(f"{file}: not a whole description of shares: {error!r}") from error
     shapes = (stored.mean_shares.shape, stored.correlation.shape, (len(stored.representatives),))
     if shapes != ((k,), (k, k), (k,)):
         raise StoreError(f"{file}: expected means, correlations and documents of {k} topics, got {shapes}")
-    if (place / "labels.tsv").exists():
-        stored.labels.extend(_read_labels(place / "labels.tsv", k))
+    if "labels.tsv" in files:
+        content = read_file(place, "labels.tsv", files["labels.tsv"])
+        stored.labels.extend(_read_labels(place / "labels.tsv", content, len(stored.mean_shares)))
     return stored
 
 
-def _read_labels(path: Path, k: int) -> list[LabelShares]:
+def _read_labels(path: Path, content: bytes, k: int) -> list[LabelShares]:
     labels = []
     # Names may hold what Python takes for ends of lines.
-    lines = path.read_bytes().decode("utf-8", errors="replace").split("\n")
+    lines = content.decode("utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines[:-1], 1):
         try:
             name, count, *shares = line.rsplit("\t", k + 1)

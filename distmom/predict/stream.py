@@ -71,7 +71,8 @@ def predict_corpus(
     """Write the top labels of every document of a corpus.
 
     The output directory holds ``predictions.zarr``, a CSR matrix of scores (n_documents, n_labels) as AnnData
-    reads it, and ``predictions.tsv``: a line a document, ``label<TAB>score`` repeated, best first.
+    reads it, ``predictions.tsv``, one line per document, ``label<TAB>score`` repeated, best first, and
+    ``predictions.json``, the sizes and digests of both.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ def predict_corpus(
     if top < 1:
         raise UsageError(f"top: expected at least 1, got {top}")
     n_unknown_words = check_words(corpus, model.vocabulary_)
-    with put_in_place(out, holds="predictions.tsv", called="predictions", overwrite=overwrite) as place:
+    with put_in_place(out, "predictions", overwrite=overwrite) as place:
         top = min(top, model.scorer_.n_labels)
         aligned = in_pieces(align(corpus, model.vocabulary_, model.label_names_))
         with (
@@ -114,8 +115,10 @@ def predict_corpus(
             stored_corpus(engine)
             result = run_predictions(engine, model.scorer_, top)
             _write(place.out, result, len(aligned.shards), top, model.label_names_)
+        n_documents, n_labels = int(result.sums["n_documents"]), len(model.label_names_)
+        place.summary.update(n_documents=n_documents, n_labels=n_labels, top=top)
     return {
-        "n_documents": int(result.sums["n_documents"]),
+        "n_documents": n_documents,
         "n_empty": int(result.sums["n_empty"]),
         "n_unknown_words": n_unknown_words,
         "out": str(out),

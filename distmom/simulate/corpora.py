@@ -14,10 +14,16 @@ import numpy as np
 
 from distmom.corpus import Corpus, CorpusWriter
 from distmom.corpus.commit import destination, put_directory
+from distmom.corpus.npy import map_npy
+from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files
 from distmom.corpus.shard import ShardResult, write_shard
 from distmom.errors import StoreError, UsageError
 from distmom.simulate.draws import draw_documents
 from distmom.simulate.planted_model import Planted, Zipf
+
+#: of truth.json
+TRUTH = RecordFormat("distmom-truth", 2, "draw the corpus again")
+_ARRAYS = ("weights", "word_order", "label_order", "states")
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
@@ -95,7 +101,7 @@ def _write_truth(directory: Path, description: dict[str, Any], model: Planted, s
     }
     for name, array in arrays.items():
         np.save(directory / f"{name}.npy", array, allow_pickle=False)
-    (directory / "truth.json").write_text(json.dumps(description, indent=1) + "\n")
+    TRUTH.write(directory / "truth.json", {**description, "files": describe_files(directory)})
 
 
 def _write_part(
@@ -167,15 +173,23 @@ def load_truth(path: Any) -> Truth:
     UsageError
         If there is none.
     StoreError
-        If it cannot be read.
+        If a file of it is damaged, or of another version.
     """
     directory = Path(path)
     if not (directory / "truth.json").is_file():
         raise UsageError(f"{directory}: is not the truth of a planted corpus")
+    record = TRUTH.read(directory / "truth.json")
+    if not are_files(record.get("files")):
+        raise StoreError(f"{directory}/truth.json: files: expected sizes and digests of files, got others")
+    for key, entry in record["files"].items():
+        check_file(directory, key, entry)
+    arrays = {name: np.array(map_npy(directory / f"{name}.npy")) for name in _ARRAYS}
     try:
-        record = json.loads((directory / "truth.json").read_text())
-        names = ("weights", "word_order", "label_order", "states")
-        arrays = {name: np.load(directory / f"{name}.npy", allow_pickle=False) for name in names}
-        return Truth(Planted(**record["model"]), record["first"], **arrays)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{directory}: cannot be read: {error}") from error
+        model = Planted(**record["model"])
+        lengths = [len(array) for array in arrays.values()]
+        n_drawn = model.n_documents if model.n_labels else 0
+        if lengths != [model.n_states, model.n_words, model.n_labels, n_drawn]:
+            raise ValueError(f"arrays of {lengths} numbers")
+        return Truth(model, record["first"], **arrays)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{directory}/truth.json: not a whole description of a truth: {error!r}") from error

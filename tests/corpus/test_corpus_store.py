@@ -6,6 +6,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,9 @@ from scipy import sparse
 from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays, open_corpus
 from distmom.corpus.arrays import encode_matrices
 from distmom.corpus.commit import Lock, commit_directory, restore_replaced, write_atomic
-from distmom.corpus.manifest import dump_manifest, dump_record, parse_manifest
+from distmom.corpus.manifest import CORPUS, parse_manifest
 from distmom.corpus.names import number_lines
+from distmom.corpus.records import dump_json
 from distmom.corpus.shard import column_sums, describe
 from distmom.corpus.storage import LocalStorage
 from distmom.corpus.store import read_block
@@ -240,9 +242,9 @@ def test_manifest_of_wrong_types_or_version(corpus):
     path = Path(corpus.path) / "manifest.json"
     good = json.loads(path.read_text())
     good.pop("checksum")
-    assert parse_manifest("m", dump_manifest(good))[1] == corpus.digest
+    assert parse_manifest("m", CORPUS.dump(good))[1] == corpus.digest
     with pytest.raises(StoreError, match="newer"):
-        parse_manifest("m", dump_manifest({**good, "format_version": 2}))
+        parse_manifest("m", replace(CORPUS, version=2).dump(good))
     for key, value in {
         "totals": {},
         "shards": [{"id": "../../etc", "n_documents": 50, "nnz_words": 0, "nnz_labels": 0, "digest": ""}],
@@ -252,7 +254,7 @@ def test_manifest_of_wrong_types_or_version(corpus):
         "warnings": 3,
     }.items():
         with pytest.raises(StoreError, match="wrong type"):
-            parse_manifest("m", dump_manifest({**good, key: value}))
+            parse_manifest("m", CORPUS.dump({**good, key: value}))
     edited = json.dumps({**good, "values": "weights", "checksum": corpus.digest}, indent=1, sort_keys=True)
     with pytest.raises(StoreError, match="altered"):
         parse_manifest("m", edited.encode())
@@ -288,7 +290,7 @@ def test_structure_of_a_shard_is_checked(tmp_path, words, message):
     labels = sparse.csr_array((2, 1), dtype=np.uint8)
     files = encode_matrices({"words": words, "labels": labels})
     record = {"n_documents": 2, "nnz_words": 2, "nnz_labels": 0, "files": describe(files)}
-    content = dump_record(record)
+    content = dump_json(record)
     place = tmp_path / "shards" / "s00000"
     for key, value in {**files, "shard.json": content}.items():
         (place / key).parent.mkdir(parents=True, exist_ok=True)

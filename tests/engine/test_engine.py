@@ -2,7 +2,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ from distmom.engine import (
 )
 from distmom.engine.csr import combine
 from distmom.engine.directory import load_sums
+from distmom.engine.environment import environment
 from distmom.engine.executors import tree_levels
 from distmom.engine.plan import LIMIT_SHARE, RESERVED_BYTES
 from distmom.engine.state import _maps, release_maps
@@ -175,7 +176,7 @@ def test_rows_that_are_missing_are_an_error(tmp_path):
     [rows] = tmp_path.glob("rows/*/length/s00003-*/c")
     for chunk in rows.iterdir():
         chunk.unlink()
-    with pytest.raises(StoreError, match=r"s00003-.*: stored rows differ"):
+    with pytest.raises(StoreError, match=r"s00003-\w+/c/0: expected a chunk, got no such file"):
         result.rows["length"].read(3)
     with pytest.raises(StoreError, match="no rows are stored for shard 99"):
         result.rows["length"].read(99)
@@ -213,7 +214,29 @@ def test_a_run_is_held_by_one_process(tmp_path):
     with open_engine(corpus, tmp_path):
         assert not state.exists()
         assert not stray.exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["passes", "rows", "states"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "environment.json",
+        "passes",
+        "rows",
+        "states",
+    ]
+
+
+def test_a_run_records_the_processors_that_have_worked_for_it(tmp_path, caplog):
+    corpus, own = random_corpus(), environment()
+    with open_engine(corpus, tmp_path) as engine:
+        assert engine.directory.environments() == [asdict(own)]
+    with open_engine(corpus, tmp_path):
+        pass
+    assert not caplog.text
+    other = replace(own, processor="another")
+    engine.directory.record_environments([own, other])
+    assert engine.directory.environments() == [asdict(own), asdict(other)]
+    assert f"processors, which differ: another ({own.blas}); {own.processor} ({own.blas})" in caplog.text
+    assert engine.directory.verify() == []
+    flip(tmp_path / "environment.json")
+    [problem] = engine.directory.verify()
+    assert problem.startswith(f"{tmp_path / 'environment.json'}: ")
 
 
 def test_verify_tells_every_damage_of_a_run(tmp_path):
@@ -235,7 +258,7 @@ def test_verify_tells_every_damage_of_a_run(tmp_path):
     state.unlink()
     [problem] = directory.verify()
     assert "/length/s00003-" in problem
-    assert ": stored rows differ" in problem
+    assert "expected a chunk, got no such file" in problem
 
 
 def test_selection_splits_the_documents_once_and_for_all():

@@ -10,7 +10,7 @@ from sklearn.base import clone
 from distmom.corpus import MemoryCorpus
 from distmom.engine import StoredColumns, open_engine
 from distmom.errors import UsageError
-from distmom.models import SingleTopic, SpectralLDA, topic_model
+from distmom.models import AnchorTopics, SingleTopic, SpectralLDA, topic_model
 from distmom.models.planning import plan_fit
 from distmom.models.polish import complete, polish_topics, start_topics
 from distmom.moments.shares import folds_of
@@ -77,10 +77,43 @@ def test_large_corpora_try_starts_on_a_sample(monkeypatch):
     monkeypatch.setattr(topic_model, "TRIAL_DOCUMENTS", 500)
     model = SpectralLDA(5, n_polish=2, min_df=0.0, max_df=1.0).fit_corpus(corpus)
     made = Counter(timing["name"] for timing in model.timings_)
-    # One pass for each of three starts on the sample, and two over all documents.
-    assert made["polish"] == 5
+    # One pass for each of three starts on the sample, another for the one that is taken, and two over all.
+    assert made["polish"] == 6
     assert made == Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, n_polish=2), corpus)})
     assert matched_topics(model.components_, population.topics.T)[0] < 0.2
+
+
+@pytest.mark.parametrize("polish", ["em", "cvb"])
+def test_documents_held_out_are_added_back(polish):
+    """What is chosen is what a fit with the same start finds, but for the basis, which is without them."""
+    _, _, corpus = lda_corpus()
+    options = {"polish": polish, "min_df": 0.0, "max_df": 1.0}
+    model = SpectralLDA(5, **options).fit_corpus(corpus)
+    assert model.start_ in ("tensor-1", "tensor-5")
+    alpha0 = float(model.start_.removeprefix("tensor-"))
+    fixed = SpectralLDA(5, start="tensor", alpha0=alpha0, **options).fit_corpus(corpus)
+    assert matched_topics(model.components_, fixed.components_)[0] < 0.004
+    assert model.alpha_.sum() == pytest.approx(fixed.alpha_.sum())
+    for found in (model, fixed):
+        # All documents count in the moments, and in every pass over their words.
+        assert found.diagnostics_["n_documents"] == corpus.n_documents
+        assert len(found.diagnostics_["log_likelihoods"]) == found.n_polish_passes(corpus)
+
+
+@pytest.mark.parametrize("model", [SpectralLDA(10, start="tensor", alpha0=1.0), AnchorTopics(10)])
+def test_documents_that_topics_were_not_made_of_tell_how_documents_are_read(model):
+    """There are so few that topics learn them by heart, and seem to need no prior."""
+    law = np.random.default_rng(0).dirichlet(np.full(3000, 0.05), 10)
+    population = TopicPopulation(np.full(10, 0.3), law.T)
+    model.fit(population.sample(300, 60, seed=1)[0])
+    others = MemoryCorpus(population.sample(1000, 60, seed=2)[0])
+    with open_engine(others) as engine:
+        topics = StoredColumns((engine.put(np.ascontiguousarray(model.components_.T, np.float32)),))
+        options = {"unigram": engine.put(model.unigram_[:, None])}
+        best = complete(engine, topics, model.alpha_, **options)
+        own = complete(engine, topics, model.alpha_, alpha_sums=(model.alpha_.sum(),), **options)
+    # It was 1 % with the documents that the topics were made of.
+    assert own.perplexity < 1.003 * best.perplexity
 
 
 def test_variational_bayes_finds_the_dirichlet_parameters():

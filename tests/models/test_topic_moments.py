@@ -74,20 +74,23 @@ def test_every_document_is_in_one_part():
 def test_exact_population_comes_back_from_kept_moments():
     rng = np.random.default_rng(1)
     population = TopicPopulation((0.3, 0.8, 0.5), rng.dirichlet(np.full(6, 0.5), 3).T)
-    drawn = [population.enumerate(n) for n in (3, 4)]
+    drawn = [population.enumerate(n) for n in (3, 4, 2)]
     corpora = [WeightedCorpus(c.astype(int), None, w, shard_documents=40) for c, w in drawn]
     counts, weights = vstack([c for c, _ in drawn]).astype(int), np.concatenate([w for _, w in drawn])
     both = WeightedCorpus(counts, None, weights, shard_documents=40)
     whole = TopicMoments(3, n_parts=2, n_oversamples=3, **ALL_WORDS).fit_corpus(both)
-    # The population of either length has the moments; each alone, both, and one taken out of both.
-    short, long = (whole.of(corpus) for corpus in corpora)
-    for moments in (whole, short, long, short + long, whole - long):
+    # The population of either length has the moments; each alone, both, and one taken out of both. Documents of
+    # two words add nothing.
+    short, long, pairs = (whole.of(corpus) for corpus in corpora)
+    assert not any(part["m2"].any() for part in pairs.sources_[0].parts)
+    for moments in (whole, short, long, short + long, short + pairs, whole - long, whole - pairs):
         model = SpectralLDA(3, alpha0=1.6, **PURE).fit_moments(moments)
         cost = np.abs(population.topics.T[:, None, :] - model.components_[None, :, :]).sum(axis=2)
         of, found = linear_sum_assignment(cost)
         assert cost[of, found].max() < 1e-10
         assert_allclose(model.weights_[found], population.alpha / 1.6, atol=1e-10)
         assert model.diagnostics_["proportions_disagreement"] < 1e-10
+        assert max(model.diagnostics_["sum_rules"].values()) < 1e-10
 
 
 def test_documents_are_added_and_taken_away():
@@ -253,10 +256,11 @@ def test_moments_on_disk_are_whole(tmp_path):
         TopicMoments.load(tmp_path / "less")
 
 
+@pytest.mark.slow
 def test_moments_of_many_corpora_take_the_memory_of_their_total(tmp_path):
     """NumPy tells tracemalloc of every array; what is mapped from a file is none of them."""
-    _, counts = sample(900, d=80)
-    kept = TopicMoments(3, n_parts=4, n_oversamples=77, **ALL_WORDS).fit(counts[:300])
+    _, counts = sample(900, d=100)
+    kept = TopicMoments(3, n_parts=4, n_oversamples=97, **ALL_WORDS).fit(counts[:300])
     several = kept + kept.of(MemoryCorpus(counts[300:600])) + kept.of(MemoryCorpus(counts[600:]))
     several = several - kept.of(MemoryCorpus(counts[:50]))
     several.save(tmp_path / "kept")
@@ -313,6 +317,7 @@ def test_corpora_that_are_added_are_left_out_part_by_part():
     assert mass == pytest.approx(float(both.total()["mass"][2]))
 
 
+@pytest.mark.slow
 def test_a_cluster_finds_the_same_moments():
     _, counts = sample(1500)
     corpus = MemoryCorpus(counts, shard_documents=200)
@@ -326,7 +331,18 @@ def test_a_cluster_finds_the_same_moments():
 
 
 @pytest.mark.parametrize(
-    "model", [SpectralLDA("auto", max_df=1.0, n_polish=2), TopicMoments(3, max_df=1.0, n_parts=3)]
+    "model",
+    [
+        SpectralLDA("auto", max_df=1.0, n_polish=2),
+        SpectralLDA(3, max_df=1.0, n_polish=0),
+        SpectralLDA(3, max_df=1.0, n_polish=1),
+        SpectralLDA(3, max_df=1.0, polish="vb", start="tensor", alpha0=1.0),
+        AnchorTopics(3, max_df=1.0),
+        AnchorTopics(3, max_df=1.0, n_polish=0),
+        IndependentTopics(3, max_df=1.0, n_polish=1),
+        SingleTopic(3, max_df=1.0),
+        TopicMoments(3, max_df=1.0, n_parts=3),
+    ],
 )
 def test_planned_passes_are_made(model):
     _, counts = sample(1500)
@@ -414,6 +430,18 @@ def test_a_run_over_other_shards_is_not_taken_up(tmp_path):
         corpus = MemoryCorpus(counts, shard_documents=shard_documents)
         moments = TopicMoments(3, n_parts=2, **ALL_WORDS).fit_corpus(corpus, run=tmp_path / "run")
         assert {timing["resumed"] for timing in moments.timings_} == {resumed}
+
+
+def test_moments_in_which_short_documents_count_in_some_orders_are_refused(tmp_path):
+    """As earlier versions kept them."""
+    kept = TopicMoments(3, n_parts=2, **ALL_WORDS).fit(sample(100)[1])
+    for part in kept.sources_[0].parts:
+        del part["rule2"], part["rule3"]
+    kept.save(tmp_path / "kept")
+    with pytest.raises(
+        StoreError, match=r"moments of an earlier version, .* make them again with distmom moments"
+    ):
+        TopicMoments.load(tmp_path / "kept")
 
 
 def test_documents_that_were_never_added_cannot_be_taken_away():

@@ -1,19 +1,32 @@
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 from helpers import WeightedCorpus, lda_corpus, matched_topics
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.sparse import vstack
+from scipy.sparse import issparse, vstack
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from distmom.corpus import MemoryCorpus
-from distmom.engine import PassDone, open_executor
+from distmom.corpus import MemoryCorpus, from_arrays
+from distmom.engine import PassDone
 from distmom.errors import InputError, NumericalError, StoreError, UsageError
-from distmom.models import AnchorTopics, IndependentTopics, SingleTopic, SpectralLDA, core, load_model
+from distmom.evaluate.topics import evaluate_topics
+from distmom.models import (
+    AnchorTopics,
+    IndependentTopics,
+    SingleTopic,
+    SpectralLDA,
+    TopicMoments,
+    TopicSearch,
+    core,
+    load_model,
+    topic_model,
+)
 from distmom.models.starts import word_numbers
+from distmom.moments import weighting
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
 
@@ -23,7 +36,7 @@ def tiny(alpha=(0.3, 0.8, 0.5), d=6, seed=1):
     return TopicPopulation(alpha, rng.dirichlet(np.full(d, 0.5), len(alpha)).T)
 
 
-def population_corpus(population, lengths=(3, 4)):
+def population_corpus(population, lengths=(2, 3, 4)):
     parts = [population.enumerate(n) for n in lengths]
     weights = np.concatenate([w for _, w in parts]) / len(parts)
     return WeightedCorpus(vstack([c for c, _ in parts]).astype(int), None, weights, shard_documents=40)
@@ -53,6 +66,8 @@ def test_exact_population_gives_back_topics_and_dirichlet_parameters(decompositi
     assert_allclose(model.weights_[order], population.alpha / 1.6, atol=1e-10)
     assert model.diagnostics_["sum_proportions"] == pytest.approx(1.0, abs=1e-10)
     assert model.diagnostics_["residual"] < 1e-10
+    assert model.diagnostics_["sum_rules"].keys() == {"2", "3"}
+    assert max(model.diagnostics_["sum_rules"].values()) < 1e-10
 
 
 def test_moments_of_some_words_are_exact_too():
@@ -114,6 +129,72 @@ def test_exact_population_of_one_topic_a_document():
     distance, order = matched_topics(model.components_, population.O.T)
     assert distance < 1e-10
     assert_allclose(model.weights_[order], population.pi, atol=1e-10)
+
+
+def short_beside_long(length):
+    """8,000 documents of a few words of the first topic beside 4,000 of 40 words of all three."""
+    rng = np.random.default_rng(0)
+    topics = rng.dirichlet(np.full(30, 0.3), 3).T
+    population = TopicPopulation([0.3, 0.3, 0.3], topics)
+    short = rng.multinomial(length, topics[:, 0], 8000)
+    return topics, MemoryCorpus(np.vstack([short, population.sample(4000, 40, seed=1)[0].toarray()]))
+
+
+@pytest.mark.parametrize("weighting", ["document", "tokens", "length"])
+def test_documents_of_two_words_count_in_no_order(weighting, caplog):
+    topics, corpus = short_beside_long(2)
+    model = pure(3, alpha0=0.9, weighting=weighting).fit_corpus(corpus)
+    assert matched_topics(model.components_, topics.T)[0] < 0.05
+    assert_allclose(model.weights_, 1 / 3, atol=0.03)
+    assert max(model.diagnostics_["sum_rules"].values()) < 1e-12
+    assert "67 % of the documents have fewer than 3 words and no part in the moments" in caplog.text
+    kept = TopicMoments(3, min_df=0.0, max_df=1.0, max_count=None, weighting=weighting).fit_corpus(corpus)
+    model = SpectralLDA(3, alpha0=0.9, start="tensor", n_polish=0).fit_moments(kept)
+    assert matched_topics(model.components_, topics.T)[0] < 0.05
+    assert max(model.diagnostics_["sum_rules"].values()) < 1e-10
+    words = [int(topic.argmax()) for topic in topics.T]
+    searched = TopicSearch(3, alpha0=0.9).fit_moments(kept)
+    found = np.array([found.topic for found in searched.search_all([[word] for word in words], force=True)])
+    assert np.abs(found - topics.T).sum(axis=1).max() < 0.1
+    assert max(searched.diagnostics_["sum_rules"].values()) < 1e-10
+
+
+def test_anchors_need_two_words_of_a_document():
+    """Moments of orders one and two are the same with documents of one word and without them."""
+    counts = short_beside_long(1)[1].read_shard(0).words
+    exact = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "weighting": "document", "scale_words": False}
+    model = AnchorTopics(3, n_polish=0, **exact).fit(counts)
+    assert model.diagnostics_["sum_rules"].keys() == {"2"}
+    assert model.diagnostics_["sum_rules"]["2"] < 1e-12
+    assert_allclose(
+        model.components_, AnchorTopics(3, n_polish=0, **exact).fit(counts[8000:]).components_, atol=1e-6
+    )
+    short = np.eye(30, dtype=int)[np.arange(600) % 30]
+    for model, counts in (
+        (AnchorTopics(3, **exact), short),
+        (SpectralLDA(3, min_df=0.0, max_df=1.0), 2 * short),
+    ):
+        with pytest.raises(
+            NumericalError, match="no document is long enough for the moments: triples of words"
+        ):
+            model.fit(counts)
+    assert AnchorTopics(3, min_df=0.0, max_df=1.0, max_count=None).fit(2 * short).n_components_ == 3
+
+
+def test_moments_of_other_documents_in_an_order_are_reported(monkeypatch, caplog):
+    """As documents of two words were in pairs alone, and no third word is counted for."""
+    weigh = weighting.document_weights
+
+    def of_all_documents(lengths, n_labels, kind, weights=None):
+        pairs = weigh(lengths, n_labels, replace(kind, orders=2), weights)
+        return replace(weigh(lengths, n_labels, kind, weights), rho2=pairs.rho2, mass2=pairs.mass2)
+
+    topics, corpus = short_beside_long(2)
+    monkeypatch.setattr(weighting, "document_weights", of_all_documents)
+    model = pure(3, alpha0=0.9, weighting="document").fit_corpus(corpus)
+    assert min(model.diagnostics_["sum_rules"].values()) > 0.1
+    assert "the moments of different orders are not of the same documents" in caplog.text
+    assert matched_topics(model.components_, topics.T)[0] > 0.3
 
 
 def test_exact_population_with_anchor_words():
@@ -251,7 +332,7 @@ def test_saved_models_are_the_same_and_damage_is_told(model, tmp_path):
         next(c for c in (SpectralLDA, SingleTopic) if c is not type(model)).load(tmp_path / "m")
     vocabulary = tmp_path / "m" / "vocabulary.txt"
     vocabulary.write_text(vocabulary.read_text().replace("1", "one"))
-    with pytest.raises(StoreError, match=r"vocabulary\.txt: expected sha256"):
+    with pytest.raises(StoreError, match=r"vocabulary\.txt: expected \d+ bytes, got"):
         load_model(tmp_path / "m")
 
 
@@ -276,11 +357,10 @@ def test_a_resumed_fit_gives_the_same_bits(tmp_path):
 
 
 @pytest.mark.cluster
-def test_any_number_of_workers_gives_the_same_bits():
+def test_any_number_of_workers_gives_the_same_bits(cluster):
     _, _, corpus = lda_corpus(900)
     expected = SpectralLDA(5).fit_corpus(corpus)
-    with open_executor(workers=2) as executor:
-        found = SpectralLDA(5).fit_corpus(corpus, client=executor)
+    found = SpectralLDA(5).fit_corpus(corpus, client=cluster)
     assert_array_equal(found.components_, expected.components_)
     assert_array_equal(found.alpha_, expected.alpha_)
 
@@ -301,7 +381,8 @@ def test_one_load_of_the_moments_serves_every_alpha0_and_one_that_fails_leaves_t
     monkeypatch.setattr(core, "load_moments", counted)
     model = SpectralLDA(5, start="tensor").fit_corpus(corpus)
     assert set(model.selection_["perplexity"]) == {"tensor-1", "tensor-5"}
-    assert len(loads) == 1
+    # Once for both of them, and once for the one that was taken, with the documents that were held out.
+    assert len(loads) == 2
     monkeypatch.setattr(core, "decompose_moments", failing)
     model = SpectralLDA(5).fit_corpus(corpus)
     assert set(model.selection_["perplexity"]) == {"tensor-1", "anchors"}
@@ -416,8 +497,64 @@ def test_negative_counts_and_other_vocabularies_are_refused():
     AnchorTopics(2, min_df=0.0, max_df=1.0),
     SingleTopic(2, min_df=0.0, max_df=1.0),
 ])  # fmt: skip
-def test_scikit_learn_contract(estimator, check):
+def test_scikit_learn_contract(estimator, check, monkeypatch):
+    # The documents of the checks are made of counts.
+    checked = topic_model.checked_rows
+
+    def counts(*arguments):
+        X = 10 * checked(*arguments)
+        return X.ceil() if issparse(X) else np.ceil(X)
+
+    monkeypatch.setattr(topic_model, "checked_rows", counts)
     check(estimator)
+
+
+def small_counts():
+    return lda_corpus(300, d=40, k=2)[2].read_shard(0).words
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [SpectralLDA(2), AnchorTopics(2), SingleTopic(2), IndependentTopics(2), TopicMoments(2), TopicSearch(2)],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_weights_are_refused_with_their_place_and_what_to_do(estimator):
+    counts = small_counts().astype(float)
+    counts.data[counts.indptr[7]] = 0.5
+    word = counts.indices[counts.indptr[7]]
+    message = (
+        rf"^document 7: word '{word}': expected a count, got 0\.5; {type(estimator).__name__} needs counts of "
+        "words, not weights such as tf-idf: give the raw counts, or ingest the texts, whose words are counted$"
+    )
+    with pytest.raises(InputError, match=message):
+        estimator.fit(counts)
+
+
+def test_a_corpus_of_weights_on_disk_is_refused(tmp_path):
+    X = np.array([[1.0, 2.0, 0.0], [0.0, 1.0, 1.0], [1.25, 0.0, 2.0]])
+    corpus = from_arrays(tmp_path / "c", X, vocabulary=["a", "b", "c"], shard_documents=1)
+    with pytest.raises(InputError, match=r"document 2: word 'a': expected a count, got 1\.25"):
+        SpectralLDA(2).fit_corpus(corpus)
+    with pytest.raises(
+        InputError, match=r"document 2: word 'a': expected a count, got 1\.25; perplexity needs"
+    ):
+        evaluate_topics(SpectralLDA(2, n_polish=1).fit(small_counts()), corpus)
+
+
+def test_counts_of_any_type_give_the_same_topics():
+    counts = small_counts()
+    whole = SingleTopic(2, n_polish=1).fit(counts)
+    assert_array_equal(SingleTopic(2, n_polish=1).fit(counts.astype(float)).components_, whole.components_)
+
+
+def test_documents_of_weights_are_read():
+    """Shares change no more than the weights do."""
+    counts = small_counts()
+    model = SpectralLDA(2, n_polish=1, alpha0=1.0, start="tensor").fit(counts)
+    for method in ("vb", "fast"):
+        assert_allclose(model.transform(counts * 1.0001, method), model.transform(counts, method), atol=1e-3)
+    # Least squares look at proportions alone.
+    assert_allclose(model.transform(0.01 * counts, "fast"), model.transform(counts, "fast"), atol=1e-5)
 
 
 def test_a_topic_model_remembers_the_labels_of_its_corpus(tmp_path):

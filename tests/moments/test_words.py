@@ -32,7 +32,7 @@ def brute_moments(X, kind, weights):
                 tuples = list(permutations(range(n), order))
             else:
                 tuples = [tuple(t) for t in np.ndindex(*(n,) * order)]
-            if not tuples:
+            if not tuples or (kind.distinct and n < 3):
                 continue
             omega = {"pooled": len(tuples), "document": 1.0, "length": (n / (n + kind.length_scale)) ** 2}
             weight = own * omega[kind.weighting]
@@ -50,6 +50,7 @@ def test_moments_are_those_of_all_tuples_of_positions(moments, weighting, binary
     X = rng.poisson(0.7, (9, 6))
     X[0] = 0
     X[1] = [1, 0, 0, 0, 0, 0]
+    X[2] = [1, 0, 1, 0, 0, 0]
     own = rng.uniform(0.5, 2.0, 9)
     kind = MomentKind(moments, weighting, binary, length_scale=3.0)
     corpus = WeightedCorpus(X, np.ones((9, 1), int), own, shard_documents=4)
@@ -63,6 +64,8 @@ def test_moments_are_those_of_all_tuples_of_positions(moments, weighting, binary
     assert_allclose(found.m2, basis.T @ m2 @ basis, atol=1e-13)
     assert_allclose(found.m3, np.einsum("abc,ai,bj,ck->ijk", m3, basis, basis, basis), atol=1e-12)
     assert_allclose(sketch["sketch"] / sketch["mass"], m2 @ basis, atol=1e-13)
+    assert_allclose([*found.sum_rules.values()], 0.0, atol=1e-14)
+    assert [*found.sum_rules] == (["2", "3"] if moments == "distinct" and weighting != "pooled" else [])
     # Any matrix serves as the whitener here.
     whitener, directions = rng.standard_normal((4, 3)), rng.standard_normal((3, 2))
     slices = WordSlicesPass(

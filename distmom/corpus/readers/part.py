@@ -1,24 +1,29 @@
-"""A part: the documents of one chunk with a numbering of their own, before the vocabulary of all is known."""
+"""A part: the documents of one chunk with a numbering of their own, before the vocabulary of all is known.
+
+On disk it is a directory of ``.npy`` files, and ``part.json`` with their sizes and digests, written last.
+"""
 
 from __future__ import annotations
 
-import json
-import zipfile
+import os
+import shutil
+import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.corpus.block import csr_from_parts
-from distmom.corpus.commit import write_atomic
+from distmom.corpus.npy import map_npy
+from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files
 from distmom.errors import StoreError
 
+PART = RecordFormat("distmom-part", 1, "remove it")
 _ARRAYS = ("word_ptr", "word_ids", "values", "label_ptr", "label_ids", "label_lines")
-
-
 _NAMES = ("words", "labels")
 _HEAD = ("n_documents", "n_word_columns", "integral", "warnings")
 
@@ -127,17 +132,29 @@ class Part:
                 arrays[name] = np.frombuffer("\n".join(names).encode("utf-8", "surrogatepass"), np.uint8)
         for name in ("document_frequency", "label_columns"):
             arrays[name] = getattr(summary, name)
-        head = {name: getattr(summary, name) for name in _HEAD}
-        arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
-        # What a power failure leaves of it is found by its checksums, and made again.
-        write_atomic(path, lambda stream: np.savez(stream, **arrays), survives_power_failure=False)
+        temporary = path.with_name(f".tmp-{uuid.uuid4().hex}")
+        temporary.mkdir()
+        try:
+            for name, array in arrays.items():
+                np.save(temporary / f"{name}.npy", array, allow_pickle=False)
+            head = {name: getattr(summary, name) for name in _HEAD}
+            # What a power failure leaves of it is found by its digests, and made again.
+            record = {**head, "files": describe_files(temporary)}
+            PART.write(temporary / "part.json", record, survives_power_failure=False)
+            if path.exists():
+                # Only one that is damaged is made again.
+                shutil.rmtree(path)
+            os.rename(temporary, path)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
 
     @classmethod
     def load(cls, path: Path) -> Part:
         """Read a part; StoreError if it is damaged."""
-        arrays = _read(path, (*_ARRAYS, "head"), _NAMES)
+        head, arrays = _read(path, _ARRAYS, _NAMES)
         words, labels = _names(arrays)
-        warnings = Counter(json.loads(arrays["head"].tobytes())["warnings"])
+        warnings = Counter(head["warnings"])
         fields = {name: arrays[name] for name in _ARRAYS}
         fields["values"] = fields["values"].astype(np.float64, copy=False)
         return cls(**fields, words=words, labels=labels, warnings=warnings)
@@ -145,14 +162,12 @@ class Part:
     @staticmethod
     def load_names(path: Path) -> tuple[list[str] | None, list[str] | None]:
         """Read only the names of words and labels."""
-        return _names(_read(path, (), _NAMES))
+        return _names(_read(path, (), _NAMES)[1])
 
     @staticmethod
     def load_summary(path: Path) -> Summary:
         """Read only the summary; StoreError if it is damaged."""
-        required = ("head", "document_frequency", "label_lines", "label_columns")
-        arrays = _read(path, required, _NAMES)
-        head = json.loads(arrays["head"].tobytes())
+        head, arrays = _read(path, ("document_frequency", "label_lines", "label_columns"), _NAMES)
         words, labels = _names(arrays)
         return Summary(
             **{**head, "warnings": Counter(head["warnings"])},
@@ -164,13 +179,18 @@ class Part:
         )
 
 
-def _read(path: Path, names: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    try:
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as stored:
-            # A member carries a CRC, which is checked as it is read.
-            return {name: stored[name] for name in (*names, *(n for n in optional if n in stored.files))}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise StoreError(f"{path}: cannot be read: {error}") from error
+def _read(
+    path: Path, names: Sequence[str], optional: Sequence[str] = ()
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the head of a part, and some of its arrays; StoreError if one is damaged."""
+    record = PART.read(path / "part.json")
+    if not are_files(record.get("files")) or any(name not in record for name in _HEAD):
+        raise StoreError(f"{path}/part.json: an entry is missing or of the wrong type")
+    arrays = {}
+    for name in (*names, *(name for name in optional if f"{name}.npy" in record["files"])):
+        check_file(path, f"{name}.npy", record["files"].get(f"{name}.npy", {"size": 0, "sha256": ""}))
+        arrays[name] = np.array(map_npy(path / f"{name}.npy"))
+    return {name: record[name] for name in _HEAD}, arrays
 
 
 def _names(arrays: Mapping[str, np.ndarray]) -> tuple[list[str] | None, list[str] | None]:

@@ -1,0 +1,189 @@
+"""Records: JSON files that carry a checksum of their own, and name other files by size and digest.
+
+A record is written in one canonical form: sorted keys, one entry per line, UTF-8. What is read must be that form
+byte for byte, so that no altered byte goes unnoticed, not even one that JSON takes for the same value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distmom.corpus.commit import sha256_file, write_atomic
+from distmom.errors import StoreError
+
+#: a larger record is not read
+MAX_RECORD_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class RecordFormat:
+    """A kind of record.
+
+    Attributes
+    ----------
+    name : str
+        What the entry ``format`` holds.
+    version : int
+        What the entry ``format_version`` holds; raised whenever the files it stands for change.
+    remedy : str
+        What to do with files of another version.
+    """
+
+    name: str
+    version: int
+    remedy: str
+
+    def dump(self, content: Mapping[str, Any]) -> bytes:
+        """Return a record of JSON values as bytes, with format, version and checksum."""
+        # Keys become strings first: the order of numbers is not that of their digits.
+        values = json.loads(json.dumps({**content, "format": self.name, "format_version": self.version}))
+        return dump_json({**values, "checksum": _checksum(values)})
+
+    def write(
+        self,
+        path: str | os.PathLike[str],
+        content: Mapping[str, Any],
+        *,
+        survives_power_failure: bool = True,
+    ) -> None:
+        """Write a record so that it is there whole or not at all (see `write_atomic`)."""
+        write_atomic(path, self.dump(content), survives_power_failure=survives_power_failure)
+
+    def parse(self, place: str, content: bytes) -> tuple[dict[str, Any], str]:
+        """Parse a record and return it with its checksum, which is no longer among its entries.
+
+        Raises
+        ------
+        StoreError
+            If it is of another format or version, or not byte for byte what was written.
+        """
+        record = parse_json(place, content)
+        if (found := record.get("format")) != self.name:
+            old = f": damaged, or written by an older distmom; {self.remedy}" if found is None else ""
+            raise StoreError(f"{place}: format: expected {self.name!r}, got {found!r}{old}")
+        version = record.get("format_version")
+        if type(version) is not int or version != self.version:
+            older = version is None or (type(version) is int and version < self.version)
+            by = f"an older distmom; {self.remedy}" if older else "a newer distmom; update distmom to read it"
+            raise StoreError(
+                f"{place}: format_version: expected {self.version}, got {version!r}: written by {by}"
+            )
+        checksum = record.pop("checksum", None)
+        try:
+            again = dump_json({**record, "checksum": _checksum(record)})
+        except RecursionError as error:
+            raise StoreError(f"{place}: is nested too deeply for a record of distmom") from error
+        if again != content or not isinstance(checksum, str):
+            raise StoreError(
+                f"{place}: checksum: expected {checksum!r}, got another; the file was altered: restore it, or "
+                f"{self.remedy}"
+            )
+        return record, checksum
+
+    def read(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """Read and check a record; StoreError as `parse`, or if the file cannot be read."""
+        try:
+            with open(path, "rb") as stream:
+                if (size := os.fstat(stream.fileno()).st_size) > MAX_RECORD_BYTES:
+                    raise StoreError(f"{path}: size: expected at most {MAX_RECORD_BYTES} bytes, got {size}")
+                content = stream.read()
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from error
+        return self.parse(str(path), content)[0]
+
+
+def dump_json(content: Mapping[str, Any]) -> bytes:
+    """Return the one form in which distmom writes a JSON object."""
+    # A file name may hold lone surrogates.
+    text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "surrogatepass")
+
+
+def parse_json(place: str, content: bytes) -> dict[str, Any]:
+    """Parse a JSON object, or raise StoreError."""
+    try:
+        record = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{place}: is not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise StoreError(f"{place}: expected a JSON object, got {type(record).__name__}")
+    return record
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    return hashlib.sha256(dump_json(record)).hexdigest()
+
+
+def describe_files(root: Path, below: str = "") -> dict[str, dict[str, Any]]:
+    """Return size and sha256 of every file in a directory, or of those below a name there, by path from it."""
+    start = root / below
+    found = [start] if start.is_file() else sorted(path for path in start.rglob("*") if path.is_file())
+    return {
+        path.relative_to(root).as_posix(): {"size": path.stat().st_size, "sha256": sha256_file(path)}
+        for path in found
+    }
+
+
+def are_files(entries: Any) -> bool:
+    """Whether these are sizes and digests of files that all lie below the directory they are named in."""
+    return isinstance(entries, dict) and all(
+        is_below(key)
+        and isinstance(entry, dict)
+        and type(entry.get("size")) is int
+        and entry["size"] >= 0
+        and isinstance(entry.get("sha256"), str)
+        for key, entry in entries.items()
+    )
+
+
+def is_below(key: str) -> bool:
+    """Whether a name, with ``/`` between its parts, is that of something below a directory."""
+    return "\0" not in key and all(part not in ("", ".", "..") for part in key.split("/"))
+
+
+def locate(root: Path, key: str) -> Path:
+    """Return where a file named in a record is; StoreError unless it is a file below the directory."""
+    path = root / key
+    if not is_below(key) or not path.resolve().is_relative_to(root.resolve()):
+        raise StoreError(f"{root}: {key!r}: expected the name of a file in this directory, got one outside")
+    if not path.is_file():
+        raise StoreError(f"{path}: there is no such file")
+    return path
+
+
+def check_file(root: Path, key: str, entry: Mapping[str, Any]) -> None:
+    """Compare a file named in a record with its size and digest; StoreError if it is missing or differs."""
+    path = _of_size(root, key, entry)
+    try:
+        _same(path, sha256_file(path), entry)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def read_file(root: Path, key: str, entry: Mapping[str, Any]) -> bytes:
+    """Return the content of a file named in a record; StoreError if it is missing or differs."""
+    path = _of_size(root, key, entry)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from error
+    _same(path, hashlib.sha256(content).hexdigest(), entry)
+    return content
+
+
+def _of_size(root: Path, key: str, entry: Mapping[str, Any]) -> Path:
+    path = locate(root, key)
+    if (size := path.stat().st_size) != entry["size"]:
+        raise StoreError(f"{path}: expected {entry['size']} bytes, got {size}")
+    return path
+
+
+def _same(path: Path, sha256: str, entry: Mapping[str, Any]) -> None:
+    if sha256 != entry["sha256"]:
+        raise StoreError(f"{path}: expected sha256 {entry['sha256'][:12]}, got {sha256[:12]}")

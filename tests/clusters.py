@@ -1,0 +1,81 @@
+"""A Dask scheduler and workers as processes of their own, as a user would start them by hand."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from distributed import Client
+from stores import free_port
+
+
+@contextmanager
+def running(log, *command, **environment):
+    """Run a Python module until the block ends; what it prints goes to a file."""
+    # Paths of the tests and of the package come first, unless the caller has another package in mind.
+    path = os.pathsep.join([environment.pop("PYTHONPATH", ""), *sys.path, str(Path(__file__).parents[1])])
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command], stdout=out, stderr=out, cwd=log.parent,
+            env={**os.environ, **environment, "PYTHONPATH": path.lstrip(os.pathsep)},
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        for number in (signal.SIGCONT, signal.SIGTERM):
+            process.send_signal(number)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+
+@contextmanager
+def scheduler(directory, *options, **environment):
+    """Run a scheduler; yield its address and its process."""
+    port = free_port()
+    place = ("--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+    with running(
+        directory / "scheduler.log", "dask", "scheduler", *place, *options, **environment
+    ) as process:
+        yield f"tcp://127.0.0.1:{port}", process
+
+
+@contextmanager
+def worker(directory, address, name, *options, **environment):
+    """Run a worker with one thread."""
+    place = ("--nworkers", "1", "--nthreads", "1", "--no-nanny", "--no-dashboard", "--name", name)
+    log = directory / f"{name}.log"
+    with running(log, "dask", "worker", address, *place, *options, **environment) as process:
+        yield process
+
+
+@contextmanager
+def cluster_of_processes(directory, n_workers=2, *, options=(), preload=None, **environment):
+    """Run a scheduler and workers that have arrived; yield the address of the scheduler and all processes.
+
+    ``preload`` is a module that the scheduler and the workers import first.
+    """
+    loaded = () if preload is None else ("--preload", str(preload))
+    with ExitStack() as stack:
+        address, first = stack.enter_context(scheduler(directory, *options, *loaded, **environment))
+        processes = [first]
+        for number in range(n_workers):
+            one = worker(directory, address, f"worker-{number}", *loaded, **environment)
+            processes.append(stack.enter_context(one))
+        with Client(address, set_as_default=False, timeout=30) as client:
+            client.wait_for_workers(n_workers, timeout=60)
+        yield address, processes
+
+
+def wait_until(condition, timeout_s=60.0):
+    """Wait until a function returns something true, and return that."""
+    ends = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < ends, "it did not come about in time"
+        time.sleep(0.05)
+    return found

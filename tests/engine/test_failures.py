@@ -1,0 +1,194 @@
+"""Clusters that are not what they should be: silent, standing still, idle, of other versions."""
+
+import http.server
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clusters import cluster_of_processes, scheduler, worker
+from distributed import Client
+from helpers import planted_corpus, random_corpus
+
+import distmom
+from distmom.corpus import from_arrays
+from distmom.engine import open_engine, open_executor, watch
+from distmom.engine.environment import differing, environment
+from distmom.errors import ClusterError
+from distmom.models import MultiLabelMoM
+from distmom.moments.words import WordMomentsPass
+
+pytestmark = pytest.mark.cluster
+
+
+def opened_within(address, seconds):
+    started = time.monotonic()
+    with pytest.raises(ClusterError) as caught, open_executor(scheduler=address, connect_timeout_s=2.0):
+        pass
+    assert time.monotonic() - started < seconds
+    return str(caught.value)
+
+
+def test_a_port_that_never_answers_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        assert "expected a Dask scheduler, got no reply within 2 s" in opened_within(address, 10)
+
+
+def test_a_web_server_is_refused():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            message = opened_within(f"tcp://127.0.0.1:{server.server_port}", 10)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert "no scheduler answers" in message
+
+
+def test_an_address_of_an_unknown_kind_is_refused():
+    assert "no scheduler answers at no-such-kind://here" in opened_within("no-such-kind://here:1", 10)
+
+
+def _wait(value):
+    time.sleep(value)
+    return value
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_stands_still_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "SILENCE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(watch, "REQUEST_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("distmom.engine.executors.CLOSE_TIMEOUT_S", 2.0)
+    with cluster_of_processes(tmp_path, 1) as (address, processes):
+        started = time.monotonic()
+
+        def stopped():
+            with open_executor(scheduler=address) as executor:
+                results = executor.map(_wait, iter([0, 600]))
+                assert next(results) == 0
+                processes[0].send_signal(signal.SIGSTOP)
+                next(results)
+
+        with pytest.raises(ClusterError, match="map: the scheduler has not answered for 2 s"):
+            stopped()
+        assert time.monotonic() - started < 30
+
+
+def test_a_worker_that_stands_still_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "STALL_TIMEOUT_S", 2.0)
+    with cluster_of_processes(tmp_path, 1) as (address, processes):
+
+        def stopped():
+            with open_executor(scheduler=address) as executor:
+                results = executor.map(_wait, iter([0, 600]))
+                assert next(results) == 0
+                processes[1].send_signal(signal.SIGSTOP)
+                next(results)
+
+        with pytest.raises(ClusterError, match="map: no task has finished for 2 s"):
+            stopped()
+
+
+def _ones():
+    return np.ones(3)
+
+
+def _slow_sum(value, seconds):
+    time.sleep(seconds)
+    return float(value.sum())
+
+
+@pytest.mark.slow
+def test_a_decomposition_outlasts_the_idle_timeout_of_its_scheduler(tmp_path):
+    """Work on the scheduler node is no task: to Dask the cluster is idle meanwhile."""
+    with (
+        cluster_of_processes(tmp_path, 1, options=("--idle-timeout", "5s")) as (address, _),
+        open_executor(scheduler=address) as executor,
+    ):
+        assert executor.idle_timeout_s() == 5.0
+        assert executor.on_scheduler(_slow_sum, _ones, 14.0) == 3.0
+
+
+def altered_package(directory):
+    """Copy the package, with one comment more in a module that no test here calls."""
+    package = Path(distmom.__file__).parent
+    shutil.copytree(package, directory / "distmom", ignore=shutil.ignore_patterns("__pycache__", "data"))
+    with (directory / "distmom" / "evaluate" / "charts.py").open("a") as stream:
+        stream.write("# another version\n")
+    return str(directory)
+
+
+def test_a_worker_with_another_distmom_is_refused_before_and_after_it_has_come(tmp_path):
+    corpus = random_corpus()
+    other = altered_package(tmp_path / "other")
+    version = rf"{distmom.__version__}\+"
+    expected = f"distmom: expected {version}{environment().distmom[-12:]}, got {version}"
+    pass_ = WordMomentsPass(corpus.n_words, basis=np.eye(corpus.n_words, 3), rank=3)
+    with (
+        scheduler(tmp_path) as (address, _),
+        # There is no worker to be asked yet.
+        open_executor(scheduler=address) as executor,
+        worker(tmp_path, address, "late", PYTHONPATH=other),
+        open_engine(corpus, None, executor) as engine,
+    ):
+        with pytest.raises(ClusterError, match=expected):
+            engine.run(pass_)
+        with (
+            pytest.raises(ClusterError, match=rf"worker tcp://\S+: other versions than here: {expected}"),
+            open_executor(scheduler=address),
+        ):
+            pass
+
+
+def test_versions_that_differ_are_named():
+    versions = environment().versions()
+    assert differing(versions, versions) == ""
+    assert set(versions) == {"distmom", "python", "numpy", "scipy", "numba", "zarr", "machine"}
+    for name in versions:
+        assert differing(versions, {**versions, name: "0"}) == f"{name}: expected {versions[name]}, got 0"
+    assert environment().processor
+    assert "openblas" in environment().blas
+
+
+#: writes the role and the process of whoever decomposes a tensor to a file
+WITNESS = """
+import os
+from distmom.models import core, factors
+
+
+def witnessed(function):
+    def call(*arguments, **options):
+        with open(os.environ["WITNESS"], "a") as stream:
+            stream.write(f"{os.getpid()}\\n")
+        return function(*arguments, **options)
+    call.__module__, call.__qualname__ = function.__module__, function.__qualname__
+    return call
+
+
+core.decompose_each = witnessed(core.decompose_each)
+"""
+
+
+@pytest.mark.parametrize("place", ["scheduler", "client"])
+def test_the_decomposition_runs_where_it_is_asked_for(tmp_path, monkeypatch, place):
+    """Scheduler, workers and client are processes of their own."""
+    block = planted_corpus(600, d=120, n_labels=12, k=4, shard_documents=600)[2].read_shard(0)
+    corpus = from_arrays(tmp_path / "c", block.words, block.labels, shard_documents=150)
+    (tmp_path / "witness.py").write_text(WITNESS)
+    monkeypatch.setenv("WITNESS", str(tmp_path / "pids"))
+    from distmom.models import core
+
+    monkeypatch.setattr(core, "decompose_each", core.decompose_each)
+    exec(WITNESS, {})
+    with cluster_of_processes(tmp_path, 1, preload=tmp_path / "witness.py") as (address, processes):
+        with Client(address, set_as_default=False) as client:
+            MultiLabelMoM(4, head="posterior", decompose_on=place).fit_corpus(corpus, client=client)
+        expected = {"scheduler": processes[0].pid, "client": os.getpid()}[place]
+    assert {int(pid) for pid in (tmp_path / "pids").read_text().split()} == {expected}
