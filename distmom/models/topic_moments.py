@@ -423,11 +423,6 @@ class TopicMoments(CorpusEstimator):
             moments.basis_, moments.numbers_ = arrays["basis"], arrays["numbers"]
             moments.scale_ = arrays.get("scale")
             moments.sources_ = unpack_sources(record["sources"], arrays)
-        if any("rule2" not in part for source in moments.sources_ for part in source.parts):
-            raise StoreError(
-                f"{path}: moments of an earlier version, in which documents of one or two words count in some "
-                "orders alone: make them again with distmom moments"
-            )
         return moments
 
 

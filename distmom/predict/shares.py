@@ -142,7 +142,9 @@ def transform_corpus(
         ):
             stored_corpus(engine)
             reader = model.reader(method).stored(engine.put)
-            n_labels = aligned.n_labels if aligned.n_labels <= MAX_LABELS else 0
+            # A file without labels is read with the label names of the model.
+            labelled = any(shard.nnz_labels for shard in corpus.shards)
+            n_labels = aligned.n_labels if labelled and aligned.n_labels <= MAX_LABELS else 0
             pass_ = SharesPass(engine.corpus.n_words, reader=reader, n_topics=k, n_labels=n_labels)
             result = engine.run(pass_)
             n, stored = int(result.sums["n_documents"]), result.rows["shares"]
@@ -215,9 +217,6 @@ def _write_labels(path: Path, names: list[str], sums: Mapping[str, Any]) -> None
     means = np.asarray(sums["by_label"]) / np.maximum(counts, 1.0)[:, None]
     with path.open("w", encoding="utf-8") as text:
         for name, count, row in zip(names, counts.tolist(), means.tolist(), strict=True):
-            # The names of a corpus that was read as another one may be more than occur in it.
-            if not count:
-                continue
             text.write("\t".join([name, f"{count:.0f}", *(f"{share:.6g}" for share in row)]) + "\n")
 
 

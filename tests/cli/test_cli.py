@@ -503,17 +503,13 @@ def test_paths_may_hold_what_looks_like_a_chain_of_urls(run, tmp_path):
     texts.with_suffix(".tsv").write_text("".join(rows(100, 0)))
     local = ("--workers", "0", "--quiet")
     assert run("ingest", texts.with_suffix(".tsv"), corpus, *local)[0] == 0
-    assert (
-        run("fit", corpus, model, "-k", 2, "--head", "ridge", "--run", tmp_path / "a::b" / "r::1", *local)[0]
-        == 0
-    )
+    kept = ("--run", tmp_path / "a::b" / "r::1")
+    assert run("fit", corpus, model, "-k", 2, "--head", "ridge", *kept, *local)[0] == 0
     assert run("predict", model, corpus, out, *local)[0] == 0
     assert len((out / "predictions.tsv").read_text().splitlines()) == 100
-    assert (
-        run("fit", corpus, tmp_path / "a::b" / "l::1", "-k", 2, "--model", "lda", "--max-df", 1, *local)[0]
-        == 0
-    )
-    assert run("transform", tmp_path / "a::b" / "l::1", corpus, tmp_path / "a::b" / "s::1", *local)[0] == 0
+    topics = tmp_path / "a::b" / "l::1"
+    assert run("fit", corpus, topics, "-k", 2, "--model", "lda", "--max-df", 1, *local)[0] == 0
+    assert run("transform", topics, corpus, tmp_path / "a::b" / "s::1", *local)[0] == 0
     assert sorted(entry.name for entry in (tmp_path / "a::b").iterdir()) == [
         "c::1", "l::1", "m::1", "p::1", "r::1", "s::1", "t::1.tsv"
     ]  # fmt: skip

@@ -432,18 +432,6 @@ def test_a_run_over_other_shards_is_not_taken_up(tmp_path):
         assert {timing["resumed"] for timing in moments.timings_} == {resumed}
 
 
-def test_moments_in_which_short_documents_count_in_some_orders_are_refused(tmp_path):
-    """As earlier versions kept them."""
-    kept = TopicMoments(3, n_parts=2, **ALL_WORDS).fit(sample(100)[1])
-    for part in kept.sources_[0].parts:
-        del part["rule2"], part["rule3"]
-    kept.save(tmp_path / "kept")
-    with pytest.raises(
-        StoreError, match=r"moments of an earlier version, .* make them again with distmom moments"
-    ):
-        TopicMoments.load(tmp_path / "kept")
-
-
 def test_documents_that_were_never_added_cannot_be_taken_away():
     """No sum of documents is negative, and no word is in more documents than there are, or than it occurs."""
     counts = sample(100)[1].toarray()

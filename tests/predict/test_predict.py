@@ -295,3 +295,13 @@ def test_earlier_predictions_survive_when_new_ones_cannot_take_their_place(
         predict_corpus(model, on_disk, tmp_path / "out", top=3, overwrite=True)
     assert lines(tmp_path / "out") == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_names_of_labels_that_no_document_has_are_not_labels_of_the_documents(planted, tmp_path):
+    topics = SpectralLDA(3, start="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
+    for name, labels in (("none", np.zeros((30, 2))), ("some", np.eye(30, 2))):
+        corpus = MemoryCorpus(planted[0][:30], labels, label_names=["a", "b"])
+        transform_corpus(topics, corpus, tmp_path / name)
+    assert not (tmp_path / "none" / "labels.tsv").exists()
+    rows = (tmp_path / "some" / "labels.tsv").read_text().splitlines()
+    assert [row.split("\t")[:2] for row in rows] == [["a", "1"], ["b", "1"]]
