@@ -169,7 +169,7 @@ def _say_unknown(
 
 
 def _examples(names: list[str]) -> str:
-    """Return how a message goes on with some names."""
+    """Return some names as the end of a clause."""
     return f", such as {', '.join(map(repr, names[:N_EXAMPLES]))}" if names else ""
 
 
