@@ -23,9 +23,9 @@ def real_data():
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster():
-    """A local cluster of two worker processes and a client that is nobody's default."""
+    """A local cluster of two worker processes, for tests that leave it whole; the client is nobody's default."""
     from distributed import Client, LocalCluster
 
     with (

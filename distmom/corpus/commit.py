@@ -113,7 +113,9 @@ def replace_directory(
     dies before the second rename.
     """
     old = Path(f"{final}.replaced")
-    if old.exists():
+    if old.is_symlink():
+        old.unlink()
+    elif old.exists():
         shutil.rmtree(old)
     if not is_synced:
         sync_tree(temporary)
@@ -163,6 +165,15 @@ def put_if_absent(
         with suppress(FileNotFoundError):
             os.rename(target, damaged)
         shutil.rmtree(damaged, ignore_errors=True)
+
+
+def destination(path: str | os.PathLike[str]) -> Path:
+    """Return where a path leads if it is a symbolic link, else the absolute path.
+
+    What is written takes the place behind the link, which stays.
+    """
+    target = Path(path).absolute()
+    return Path(os.path.realpath(target)) if target.is_symlink() else target
 
 
 def restore_replaced(final: str | os.PathLike[str]) -> None:

@@ -309,7 +309,7 @@ def _read_manifest(storage: Storage) -> tuple[dict[str, Any], str]:
         partial = Path(f"{storage.root}.partial")
         if partial.is_dir():
             note = partial / "fingerprint"
-            what = "copy" if note.is_file() and note.read_text().startswith(COPY_OF) else "ingest"
+            what = "copy" if note.is_file() and note.read_bytes().startswith(COPY_OF.encode()) else "ingest"
             raise UsageError(
                 f"{storage.root}: is not a corpus yet: its {what} has not finished; run the same {what} again"
             ) from error

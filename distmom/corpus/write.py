@@ -22,6 +22,7 @@ from distmom.corpus.block import label_matrix, word_matrix
 from distmom.corpus.commit import (
     Lock,
     commit_directory,
+    destination,
     replace_directory,
     restore_replaced,
     sync_path,
@@ -66,7 +67,7 @@ class CorpusWriter:
     def __init__(self, path: Any, *, overwrite: bool = False, fingerprint: str = "") -> None:
         if is_url(path):
             raise UsageError(f"{path}: corpora are written to a path; 'distmom copy' takes one to a store")
-        self.path = Path(path).absolute()
+        self.path = destination(path)
         self.partial = Path(f"{self.path}.partial")
         self.directory = str(self.partial / "corpus")
         self._overwrite = overwrite
@@ -228,7 +229,8 @@ class CorpusWriter:
         if self.partial.exists():
             if not note.is_file() and any(self.partial.iterdir()):
                 raise UsageError(f"{self.partial}: is in the way and was not written by distmom; remove it")
-            if not note.is_file() or not self._fingerprint or note.read_text() != self._fingerprint:
+            expected = self._fingerprint.encode()
+            if not note.is_file() or not expected or note.read_bytes() != expected:
                 shutil.rmtree(self.partial)
         if not self.partial.exists():
             self.partial.mkdir()

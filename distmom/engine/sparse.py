@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.clock import spend, taken
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.csr import Csr, MixedRows, combine, drop_small, largest_of_rows, nearly_full
@@ -202,7 +202,7 @@ def add_slab(
     index: int,
 ) -> tuple[_Piece, dict[str, float]]:
     """Add one slab of rows of all terms and leave it in files; also return the seconds spent."""
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         taken()
         with spend("merge"):
             total = _added(terms, slabs[index])

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.clock import spend, taken
 from distmom.compiled import compiled
 from distmom.engine.scratch import ScratchFile, claimed, cleared, write_scratch
@@ -216,7 +216,7 @@ def map_task(
     spent : dict of str to float
         Seconds by kind of work.
     """
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         taken()
         first, step = index * n_together * SLAB_ROWS, SLAB_ROWS
         last = min(first + n_together * step, n_rows)

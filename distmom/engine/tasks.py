@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.clock import add_spent, spend, taken
 from distmom.corpus import AnyCorpus
 from distmom.engine.passes import Pass, resolve
@@ -68,7 +68,7 @@ def fold_group(
 
     BLAS runs on one thread: the number of threads would change the bits of the sums.
     """
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         taken()
         opened = resolve(pass_)
         sums = opened.zero()
@@ -96,7 +96,7 @@ def fold_tall(
     slab: int,
 ) -> Folded:
     """Stream the shards of one group into tall accumulators, leave them in files, and return the other sums."""
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         taken()
         opened = resolve(pass_)
         sums = opened.zero()

@@ -16,7 +16,7 @@ from distmom.models.heads import Scorer
 from distmom.models.kernels import top_labels
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.selection import stored_scorer
-from distmom.predict.aligned import align, unknown_words
+from distmom.predict.aligned import align, check_labels, check_words
 from distmom.predict.pieces import in_pieces, stored_corpus
 
 
@@ -124,12 +124,18 @@ def evaluate_corpus(
     Raises
     ------
     UsageError
-        If the corpus has no labels.
+        If the corpus has no labels, the model knows none of its words or labels, or has no such head.
+
+    Notes
+    -----
+    A warning is logged from a tenth of unknown words, or of unknown labels counted as they occur, on.
     """
-    aligned = in_pieces(align(corpus, model.vocabulary_, model.label_names_))
+    scorer = model.scorer_ if head is None else model.scorer_.only(head)
     if not sum(shard.nnz_labels for shard in corpus.shards):
         raise UsageError("the corpus has no labels: there is nothing to evaluate against")
-    scorer = model.scorer_ if head is None else model.scorer_.only(head)
+    n_unknown_words = check_words(corpus, model.vocabulary_)
+    check_labels(corpus, model.label_names_)
+    aligned = in_pieces(align(corpus, model.vocabulary_, model.label_names_))
     sample = None
     if auc_documents is not None and auc_documents < corpus.n_documents:
         sample = Selection(auc_documents / corpus.n_documents, heldout=True, seed=model.random_state)
@@ -159,6 +165,6 @@ def evaluate_corpus(
         {name: np.asarray(value) for name, value in sums.items()},
     )  # fmt: skip
     result = total.finish()
-    result["n_unknown_words"] = unknown_words(corpus, model.vocabulary_)
+    result["n_unknown_words"] = n_unknown_words
     result["n_unknown_labels"] = max(0, aligned.n_labels - len(model.label_names_))
     return result

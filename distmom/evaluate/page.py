@@ -13,7 +13,6 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -21,7 +20,7 @@ import numpy as np
 from markupsafe import Markup
 
 import distmom
-from distmom.corpus.commit import write_atomic
+from distmom.corpus.commit import destination, write_atomic
 from distmom.errors import UsageError
 
 #: words and labels shown of each state
@@ -50,7 +49,7 @@ def write_page(out: str | os.PathLike[str], metrics: Any, render: Callable[[], s
     """Write a rendered page once metrics and destination are found to be right; UsageError otherwise."""
     if metrics is not None and not isinstance(metrics, Mapping):
         raise UsageError(f"metrics: expected names with numbers, got a {type(metrics).__name__}")
-    target = Path(out)
+    target = destination(out)
     if not target.absolute().parent.is_dir():
         raise UsageError(f"{target}: there is no directory {target.absolute().parent}")
     write_atomic(target, render().encode())

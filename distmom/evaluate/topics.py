@@ -20,7 +20,7 @@ from distmom.models.inputs import check_counts
 from distmom.models.polish import complete
 from distmom.models.topic_model import TopicModel
 from distmom.moments.cooccurrence import CooccurrencePass
-from distmom.predict.aligned import align
+from distmom.predict.aligned import align, check_words
 from distmom.predict.pieces import in_pieces, stored_corpus
 
 
@@ -61,8 +61,15 @@ def evaluate_topics(
     ------
     InputError
         If the corpus holds weights: positions are halved, and a weight is not a number of them.
+    UsageError
+        If the model knows none of the words.
+
+    Notes
+    -----
+    A warning is logged from a tenth of unknown words on.
     """
     check_counts(corpus, "perplexity")
+    check_words(corpus, model.vocabulary_)
     aligned = in_pieces(align(corpus, model.vocabulary_, []))
     top = top_words(model.components_, n_top)
     with (

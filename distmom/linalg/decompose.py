@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.algebraic import flattening_vectors, pencil_vectors
 from distmom.linalg.jacobi import joint_diagonalise, orthonormal_directions, slices
@@ -129,7 +129,7 @@ def decompose(T: ArrayLike, method: str = "joint", *, random_state: int = 0, **o
         )
     run, defaults = _METHODS[method]
     settings = _settings(method, defaults, options)
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_blas_thread():
         cube = as_symmetric(T)
         norm = frobenius(cube)
         if norm == 0.0:
@@ -181,7 +181,7 @@ def slice_directions(k: int, random_state: int = 0) -> Array:
         Orthonormal columns, ``m = min(k, ceil(4 log2 k))``. With m = k nothing of the tensor is lost.
     """
     n_slices = max(1, math.ceil(4 * math.log2(k)))
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_blas_thread():
         return orthonormal_directions(k, min(k, n_slices), np.random.default_rng(random_state))
 
 
@@ -217,7 +217,7 @@ def decompose_slices(matrices: ArrayLike, directions: ArrayLike, *, max_sweeps: 
     ----------
     Kuleshov, Chaganty, Liang, "Tensor factorization via matrix factorization" (AISTATS 2015), section 3.
     """
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_blas_thread():
         known, H = _checked_slices(matrices, directions)
         norm = frobenius(known)
         if norm == 0.0:

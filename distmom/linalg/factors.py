@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.jacobi import joint_diagonalise
 from distmom.linalg.whiten import fix_signs
@@ -207,7 +207,7 @@ def find_factors(
     if not all(np.isfinite(s.matrices).all() for s in known):
         raise NumericalError("the whitened cumulants have entries that are not finite")
     used = [slices[order] for order in orders]
-    with threadpool_limits(limits=1, user_api="blas"):
+    with one_blas_thread():
         levels = {s.order: s.level(np.eye(len(s.matrices)), random_state) for s in known}
         if method == "joint":
             V, separation, share = _joint(used, random_state)

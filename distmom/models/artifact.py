@@ -31,7 +31,7 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus.arrays import decode_array
-from distmom.corpus.commit import put_directory, restore_replaced, write_atomic
+from distmom.corpus.commit import destination, put_directory, restore_replaced, write_atomic
 from distmom.corpus.records import (
     RecordFormat,
     are_files,
@@ -50,7 +50,7 @@ MODEL = RecordFormat("distmom-model", 3, "fit again, or add moments up again")
 _CHUNK_BYTES = 4 << 20
 #: arrays beyond this size are files of their own
 LARGE_BYTES = 64 << 20
-#: what such an array may take in memory at most when it is read
+#: one in `arrays.zarr` that declares more is not read
 _MAX_PACKED_BYTES = LARGE_BYTES
 _LINES_AT_A_TIME = 1 << 16
 #: how the names of the files of the other arrays begin
@@ -89,7 +89,7 @@ def save_model(
     UsageError
         If the path exists and is not a model, or is one and ``overwrite`` is not given.
     """
-    target = Path(path).absolute()
+    target = destination(path)
     restore_replaced(target)
     check_target(target, overwrite)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -214,8 +214,6 @@ def whole_description(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn what a record lacks into a StoreError that names it; a context manager."""
     try:
         yield
-    except UsageError:
-        raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise StoreError(f"{Path(path) / 'model.json'}: not a whole model description: {error!r}") from error
 

@@ -18,8 +18,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.engine import (
     Engine,
     PassPlan,
@@ -286,7 +286,7 @@ def _decomposed(
 
 def load_moments(directories: tuple[str, ...], kind: MomentKind, basis: StoredColumns) -> WordMoments:
     """Add the committed sums of moments passes and finish them; runs on a worker."""
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         return word_moments(added_sums(directories), kind, basis)
 
 
@@ -294,7 +294,7 @@ def load_slices(
     directory: str, kind: MomentKind, basis: StoredColumns, whitener: np.ndarray, directions: np.ndarray
 ) -> np.ndarray:
     """Finish the committed sums of a slices pass; runs on a worker."""
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         return word_slices(added_sums((directory,)), kind, whitener, directions, basis)
 
 
@@ -325,7 +325,7 @@ def decompose_moments(moments: WordMoments, settings: CoreSettings, noise: float
     """Whiten the second moment above a noise level and decompose the third; runs on the scheduler node."""
     assert moments.m3 is not None
     _, white = whiten_moments(moments, settings, noise)
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         # Corrected where it is small.
         m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
         e3 = multilinear(moments.m3, white.W, white.W, white.W)
@@ -339,7 +339,7 @@ def whiten_moments(
     moments: WordMoments, settings: CoreSettings, noise: float
 ) -> tuple[WordMoments, Whitening]:
     """Whiten the second moment above a noise level; runs on the scheduler node."""
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         m2 = second_moment(moments.m1, moments.m2, settings.alpha0)
         values = np.linalg.eigvalsh(m2)[::-1]
         # It is a share of the largest eigenvalue that the sketch met, before the shift by the mean.
@@ -364,7 +364,7 @@ def decompose_contracted(
     slices: np.ndarray, moments: WordMoments, white: Whitening, directions: np.ndarray, alpha0: float
 ) -> Core:
     """Decompose the third moment by its slices; runs on the scheduler node."""
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
         slices = third_moment_slices(m1, e2, slices, directions, alpha0)
         slices = (slices + slices.transpose(1, 0, 2)) / 2.0

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.engine.directory import load_sums
 from distmom.errors import NumericalError
 from distmom.linalg import Whitening, whiten
@@ -46,13 +46,13 @@ class White:
 
 def load_moments(directory: str) -> tuple[ViewMoments, tuple[ViewMoments, ...]]:
     """Finish the committed sums of a moments pass; runs on a worker."""
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         return view_moments(load_sums(directory)[0])
 
 
 def load_fourth(directory: str, left: np.ndarray, right: np.ndarray) -> tuple[Any, ...]:
     """Finish the committed sums of a fourth-moment pass; runs on a worker."""
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         return left, right, *view_fourth(load_sums(directory)[0])
 
 
@@ -76,7 +76,7 @@ def whiten_views(
         If fewer than k eigenvalues stand above the level.
     """
     moments, parts = loaded
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         m2 = second_moment(moments.m1, moments.m2, alpha0)
         if not np.isfinite(m2).all():
             raise NumericalError("the second moment has entries that are not finite")
@@ -122,7 +122,7 @@ def decompose_views(
     def of_three(m: ViewMoments, _: None) -> np.ndarray:
         return third_moment(m.m1, m.m2, m.m3, alpha0)
 
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         k = len(white.moments.m1)
         tensor, noise = cumulant(of_three)
         known = [Slices(tensor, (np.eye(k),), noise)]

@@ -204,7 +204,7 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
             "spent": self.spent_,
             "fit_seconds": self.fit_seconds_,
         }
-        save_model(path, record, arrays, self.vocabulary_, [], overwrite=overwrite)
+        save_model(path, record, arrays, self.vocabulary_, self.label_names_, overwrite=overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Executor, InProcess, TallSum
 from distmom.engine.tall import frequent_rows
@@ -78,7 +78,7 @@ def _time_part(
     corpus: Corpus | MemoryCorpus, edges: list[int], n_states: int, width: int, part: int
 ) -> dict[str, float]:
     """Time the kernels on the shards of one part."""
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         shards = [corpus.read_shard(i) for i in range(edges[part], edges[part + 1])]
         blocks = [
             shard.take(slice(start, start + BLOCK_ROWS))
@@ -145,5 +145,5 @@ def _time_decomposition(k: int) -> float:
     tensor = compose(rng.uniform(1.0, 3.0, k), vectors)
     tensor += sum(noise.transpose(p) for p in ((0, 1, 2), (1, 2, 0), (2, 0, 1))) / 3.0
     tensor += tensor.transpose(1, 0, 2)
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         return _timed(lambda: decompose(tensor / 2.0, "joint", random_state=0))

@@ -116,9 +116,17 @@ def pack_sources(sources: Sequence[Source], arrays: dict[str, np.ndarray]) -> li
 
 
 def sources_layout(
-    entries: Sequence[Mapping[str, Any]], kind: MomentKind, n_moment_words: int, rank: int
+    entries: Sequence[Mapping[str, Any]], kind: MomentKind, n_moment_words: int, rank: int, n_arrays: int
 ) -> Layout:
-    """Return the arrays of `pack_sources`, whose moments are in a basis of so many words and columns."""
+    """Return the arrays of `pack_sources`, whose moments are in a basis of so many words and columns.
+
+    Raises
+    ------
+    ValueError
+        If there are more parts than ``n_arrays``, the number of arrays of the model.
+    """
+    if (n_parts := sum(int(entry["n_parts"]) for entry in entries)) > n_arrays:
+        raise ValueError(f"{n_parts} parts of moments with {n_arrays} arrays")
     specs = WordMomentsPass(n_moment_words, kind=kind, rank=rank, mean=True, half=True).specs()
     sums = {name: Array(spec.shape, (np.dtype(spec.dtype).str,)) for name, spec in specs.items()}
     layout: dict[str, Array] = {}

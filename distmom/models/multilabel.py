@@ -61,16 +61,19 @@ _LAYOUT: Layout = {
     "idf": Array(("d",)),
     "label_frequency": Array(("m",), ("<i8",), least=0.0),
     "document_frequency": Array(("d",), ("<i8",), least=0.0),
-    "states/components": Array(("d", "k"), least=0.0, optional=True),
-    "states/weights": Array(("k",), least=0.0, optional=True),
-    "states/label_components": Array(("m", "k"), least=0.0, optional=True),
-    "states/label_moments": Array(("m", "k"), least=0.0, optional=True),
-    "states/spectrum": Array(("r of the moments",), optional=True),
     "basis": Array(("d", "r"), optional=True),
 }
+#: what a model has beside that where its latent states could be fitted
+_STATES_LAYOUT: Layout = {
+    "states/components": Array(("d", "k"), least=0.0),
+    "states/weights": Array(("k",), least=0.0),
+    "states/label_components": Array(("m", "k"), least=0.0),
+    "states/label_moments": Array(("m", "k"), least=0.0, optional=True),
+    "states/spectrum": Array(("r of the moments",)),
+}
 _LABELS = Matrix(("n", "m"), ("|u1",), ("<i4", "<i8"))
-#: heads by the names of their kinds, each with the layout of its arrays; n are the documents that it compares with,
-#: d1 the words and a constant
+#: heads by the names of their kinds, each with the layout of its arrays; n are the documents that it compares
+#: with, d1 the words and a constant
 _KINDS: dict[str, tuple[type[Head], Layout]] = {
     "StateHead": (StateHead, {}),
     "RidgeHead": (RidgeHead, {"coefficients": Array(("r", "m")), "intercept": Array(("m",))}),
@@ -487,7 +490,7 @@ class MultiLabelMoM(CorpusEstimator):
         model.vocabulary_, model.label_names_ = load_names(path, record)
         d = len(model.vocabulary_)
         sizes = {"d": d, "d1": d + 1, "m": len(model.label_names_)}
-        arrays = load_arrays(path, record, _layout(record["heads"]), sizes)
+        arrays = load_arrays(path, record, _layout(record), sizes)
         model.idf_ = arrays["idf"]
         model.label_frequency_ = arrays["label_frequency"]
         model.document_frequency_ = arrays["document_frequency"]
@@ -522,10 +525,12 @@ class MultiLabelMoM(CorpusEstimator):
         return head
 
 
-def _layout(heads: Sequence[Mapping[str, Any]]) -> Layout:
-    """Return the arrays of a model with some heads, as its record names them."""
+def _layout(record: Mapping[str, Any]) -> Layout:
+    """Return the arrays of the model that a record is of, which follow from its heads."""
     layout = dict(_LAYOUT)
-    for entry in heads:
+    if "states/components" in record["arrays"]:
+        layout |= _STATES_LAYOUT
+    for entry in record["heads"]:
         of_head = _KINDS[entry["kind"]][1]
         layout |= {f"heads/{entry['name']}/{name}": array for name, array in of_head.items()}
         if entry["kind"] in ("RidgeHead", "SketchNeighbors"):

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.engine import Engine, Partials, StoredArray, StoredColumns, Tallies, TallResult
 from distmom.engine.tall import Tall, read_rows
 from distmom.errors import NumericalError
@@ -249,7 +249,7 @@ def _at_once(whole: Mapping[str, np.ndarray]) -> _Directions:
     plain = _unscaled(whole)
     S, Q, N, P = plain["S"], plain.get("Q"), plain.get("N"), plain.get("P")
     largest = level = 0.0
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         if Q is not None:
             ritz = _symmetric_values(Q.T @ S)
             largest = float(ritz[-1])
@@ -281,7 +281,7 @@ def _in_memory(matrix: np.ndarray) -> _Combination:
 
 
 def _symmetric_values(matrix: np.ndarray) -> np.ndarray:
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         return np.asarray(np.linalg.eigvalsh((matrix + matrix.T) / 2))
 
 
@@ -292,7 +292,7 @@ def _cholesky_factor(gram: np.ndarray) -> np.ndarray | None:
     norms = np.sqrt(np.diag(gram))
     if not (norms > 0.0).all():
         return None
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         equilibrated = gram / np.outer(norms, norms)
         if float(np.linalg.eigvalsh(equilibrated)[0]) <= SAFE_EIGENVALUE:
             return None
@@ -337,5 +337,5 @@ def _combine(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
 
 def orthonormal_basis(sketch: np.ndarray) -> np.ndarray:
     """Orthonormalise a matrix in memory and return the (d, rank) basis, float64."""
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         return orthonormalise([sketch]).slabs[0]

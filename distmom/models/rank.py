@@ -12,8 +12,8 @@ import logging
 from dataclasses import dataclass, replace
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.engine import Engine, Selection
 from distmom.models.core import CoreSettings, Words, basis_passes, fit_basis, load_moments
 
@@ -69,7 +69,7 @@ def find_rank(engine: Engine, settings: CoreSettings, words: Words) -> Rank:
     for half in (first, second):
         pass_, _ = basis_passes(engine, settings, words, basis, half)
         found.append(load_moments((engine.run(pass_).directory,), settings.kind, basis.matrix).m2)
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         values, vectors = np.linalg.eigh(found[0])
         values, vectors = values[::-1], vectors[:, ::-1]
         again = np.einsum("ij,ij->j", vectors, found[1] @ vectors)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.linalg.factors import Factors
@@ -121,7 +121,7 @@ def recover_factors(basis: Basis, white: White, found: Factors, mean: np.ndarray
     if math.isfinite(alpha0):
         # Algorithm 5: the length Z_i of the whitened column, from its skewness.
         scale = 2.0 / ((alpha0 + 2.0) * skewness)
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         Q = np.array(read_rows(basis.matrix, slice(0, len(mean))), np.float64)
         components = np.ascontiguousarray((Q @ (B @ V) / scale).T)
         unmixing = np.ascontiguousarray((Q @ (W @ V) * scale).T)

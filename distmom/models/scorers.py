@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, svds
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import (
     Csr,
@@ -147,7 +147,7 @@ def sketch_basis(
         )
         found = engine.run_tall(pass_, partial(_orthonormalised, engine, half), (half,))
         basis, width = found.states["basis"].parts[0], found.values["rank"]
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         left = found.states["left"].parts[0].load()
         scale = 1.0 / np.sqrt(np.maximum(features.label_counts.astype(np.float64), 1.0))
         terms = [Term(cross, columns=scale) for cross in features.cross]
@@ -176,7 +176,7 @@ def _orthonormalised(engine: Engine, k: int, tallies: Tallies) -> TallResult:
     tall = tallies.tall["sketch"]
     sketch = tall.read_rows(slice(0, tall.n_rows))
     basis = orthonormal_basis(sketch)
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         u, _, _ = np.linalg.svd(basis.T @ sketch)
         left = basis @ u[:, :k]
     states = {name: StoredColumns((engine.put(x),)) for name, x in (("basis", basis), ("left", left))}
@@ -202,7 +202,7 @@ class RidgeFit:
 
     def head(self, penalty: float) -> RidgeHead:
         """Solve for one penalty."""
-        with threadpool_limits(limits=1):
+        with one_blas_thread():
             coefficients, intercept = ridge_coefficients(self.sums, penalty)
         return RidgeHead(coefficients.astype(np.float32), intercept.astype(np.float32))
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from inspect import signature
 from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
-from threadpoolctl import ThreadpoolController
 
+from distmom.blas import one_blas_thread
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, merge
 from distmom.errors import NumericalError, UsageError
@@ -197,7 +197,7 @@ class TopicSearch(CorpusEstimator):
 
     def _take(self, moments: TopicMoments) -> None:
         settings = replace(moments.settings, n_states=self.n_components, alpha0=self.alpha0)
-        with _one_thread():
+        with one_blas_thread():
             finish = partial(word_moments, kind=settings.kind, basis=moments.basis_)
             halves = moments.halves()
             whole = finish(merge(halves))
@@ -252,7 +252,7 @@ class TopicSearch(CorpusEstimator):
         check_is_fitted(self, "spectrum_")
         if (words is None) == (documents is None):
             raise UsageError("search: give words or documents")
-        with _one_thread():
+        with one_blas_thread():
             along = self._of_words(words) if words is not None else self._of_documents(documents)
             return self._search(along, force)
 
@@ -279,7 +279,7 @@ class TopicSearch(CorpusEstimator):
         """
         check_is_fitted(self, "spectrum_")
         found = []
-        with _one_thread():
+        with one_blas_thread():
             for i, target in enumerate(targets):
                 try:
                     of_documents = getattr(target, "ndim", 1) == 2
@@ -351,16 +351,6 @@ class TopicSearch(CorpusEstimator):
         return FoundTopic(
             topic, found.weight, found.gap, noise, needed, found.values, float(negative / (total + negative))
         )
-
-
-@cache
-def _thread_pools() -> ThreadpoolController:
-    """Look the pools of threads up once: that takes longer than a search."""
-    return ThreadpoolController()
-
-
-def _one_thread() -> Any:
-    return _thread_pools().limit(limits=1)
 
 
 def whitened_slices(white: Whitening, moments: WordMoments, alpha0: float) -> np.ndarray:

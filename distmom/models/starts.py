@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from distmom.blas import one_blas_thread
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection, StoredColumns
 from distmom.engine.state import SLAB_ROWS, release_maps
@@ -352,7 +352,7 @@ def anchor_start(
     n_least = min(len(frequency), ANCHOR_CANDIDATES * settings.n_states)
     least = min(min_df * corpus.n_documents, np.sort(frequency)[-n_least])
     candidates = np.flatnonzero(frequency >= least)
-    with threadpool_limits(limits=1):
+    with one_blas_thread():
         sums = added_sums(moments.directories, without="m3")
         found = word_moments(sums, settings.kind, moments.basis.matrix)
         mean = np.maximum(np.asarray(sums["mean"]), 0.0)

@@ -251,7 +251,8 @@ class TopicModel(FittedTopics):
     def _describe(self, corpus: Any) -> None:
         """Take over what a model knows of the documents it is fitted to."""
         self.vocabulary_ = list(corpus.vocabulary)
-        self.label_names_: list[str] = []
+        # Kept moments have none.
+        self.label_names_: list[str] = list(getattr(corpus, "label_names", ()))
         self.n_features_in_ = corpus.n_words
         self.settings_ = dict(corpus.settings)
         self.n_documents_ = corpus.n_documents

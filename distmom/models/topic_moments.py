@@ -65,6 +65,8 @@ _LAYOUT: Layout = {
     "numbers": Array(("d",), ("<i4",), least=-1, below="w"),
     "scale": Array(("w", 1), optional=True),
 }
+#: share of the mass below zero at which it is zero
+_ROUNDING = 1e-9
 
 
 class TopicMoments(CorpusEstimator):
@@ -277,11 +279,29 @@ class TopicMoments(CorpusEstimator):
         found = self + other._with(tuple(replace(s, sign=-s.sign) for s in other.sources_))
         if found.n_documents_ < 0:
             raise UsageError(f"{-found.n_documents_} more documents are taken away than the sums are of")
-        if any((f < 0).any() for f in found._frequencies()):
-            raise UsageError(
-                "documents are taken away that the sums are not of: some words are in fewer of them"
-            )
+        found._check_frequencies()
         return found
+
+    def _check_frequencies(self) -> None:
+        """Refuse frequencies that no documents have, which those of documents that were not there lead to."""
+        n, (of_documents, of_words) = self.n_documents_, self._frequencies()
+        wrong = (of_documents < 0) | (of_documents > n)
+        if all(source.word_frequency.dtype.kind == "i" for source in self.sources_):
+            wrong |= (of_words < of_documents) | ((of_documents == 0) & (of_words > 0))
+        if wrong.any():
+            word = int(np.argmax(wrong))
+            raise UsageError(
+                f"documents are taken away that the sums are not of: {self.vocabulary_[word]!r} would be left in "
+                f"{of_documents[word]} of {n} documents, {of_words[word]:g} times"
+            )
+        masses = [(s.sign, np.asarray(part["mass"])) for s in self.sources_ for part in s.parts]
+        left = np.sum([sign * mass for sign, mass in masses], axis=0)
+        added = np.sum([mass for sign, mass in masses if sign > 0], axis=0)
+        if np.any(left < -_ROUNDING * added):
+            raise UsageError(
+                "documents are taken away that the sums are not of: their positions, pairs and triples have the "
+                f"weights {left.tolist()} left"
+            )
 
     def _with(self, sources: tuple[Source, ...]) -> TopicMoments:
         other = copy(self)
@@ -392,7 +412,9 @@ class TopicMoments(CorpusEstimator):
             moments.vocabulary_, _ = load_names(path, record)
             moments.n_features_in_ = len(moments.vocabulary_)
             n_words, rank = record["arrays"]["basis"]["shape"]
-            layout = {**_LAYOUT, **sources_layout(record["sources"], moments.settings.kind, n_words, rank)}
+            sources, n_arrays = record["sources"], len(record["arrays"])
+            of_sources = sources_layout(sources, moments.settings.kind, n_words, rank, n_arrays)
+            layout = {**_LAYOUT, **of_sources}
             arrays = load_arrays(path, record, layout, {"d": moments.n_features_in_})
             _check_numbers(path, arrays["numbers"], n_words)
             moments.settings_, moments.noise_ = record["settings"], record["noise"]
@@ -401,11 +423,6 @@ class TopicMoments(CorpusEstimator):
             moments.basis_, moments.numbers_ = arrays["basis"], arrays["numbers"]
             moments.scale_ = arrays.get("scale")
             moments.sources_ = unpack_sources(record["sources"], arrays)
-        if any("rule2" not in part for source in moments.sources_ for part in source.parts):
-            raise StoreError(
-                f"{path}: moments of an earlier version, in which documents of one or two words count in some "
-                "orders alone: make them again with distmom moments"
-            )
         return moments
 
 

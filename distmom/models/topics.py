@@ -78,7 +78,8 @@ class SpectralLDA(TopicModel):
     diagnostics_ : dict
         Among others ``sum_rules``, relative residuals that are zero but for rounding where the moments of all
         orders are of the same documents.
-    vocabulary_ : list of str
+    vocabulary_, label_names_ : list of str
+        Names of the words, and of the labels of the corpus if it has some.
     n_features_in_ : int
 
     Examples
@@ -152,7 +153,7 @@ class SingleTopic(TopicModel):
     ----------
     n_components_, components_, weights_, alpha_, components_error_, weights_error_
         As in `SpectralLDA`.
-    diagnostics_, vocabulary_, n_features_in_
+    diagnostics_, vocabulary_, label_names_, n_features_in_
         As in `SpectralLDA`.
     """
 
@@ -208,7 +209,9 @@ class AnchorTopics(TopicModel):
 
     Attributes
     ----------
-    n_components_, components_, components_error_, weights_, weights_error_, alpha_, vocabulary_, n_features_in_
+    n_components_, components_, components_error_, weights_, weights_error_, alpha_
+        As in `SpectralLDA`.
+    vocabulary_, label_names_, n_features_in_
         As in `SpectralLDA`.
     diagnostics_ : dict
         ``anchors`` are the anchor words.
@@ -269,7 +272,7 @@ class IndependentTopics(TopicModel):
 
     Attributes
     ----------
-    n_components_, components_, weights_, alpha_, vocabulary_, n_features_in_
+    n_components_, components_, weights_, alpha_, vocabulary_, label_names_, n_features_in_
         As in `SpectralLDA`.
     diagnostics_ : dict
         ``skewness`` is that of the amounts.

@@ -1,8 +1,9 @@
-"""Show a corpus with a model's vocabulary and label names."""
+"""Show a corpus with a model's vocabulary and label names, and say how much of it the model does not know."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable
 from copy import copy
 from typing import Any
@@ -13,6 +14,14 @@ from scipy.sparse import csr_array
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.corpus.block import renumbered
 from distmom.engine import StoredArray
+from distmom.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+#: share of all occurrences from which a warning says that they are unknown
+WARN_SHARE = 0.1
+#: unknown names that a message shows
+N_EXAMPLES = 5
 
 
 class AlignedCorpus:
@@ -87,6 +96,81 @@ def unknown_words(corpus: Corpus | MemoryCorpus, vocabulary: list[str]) -> int:
     unknown = np.fromiter((word not in known for word in corpus.vocabulary), bool, corpus.n_words)
     kept = round(float(np.asarray(corpus.word_frequency)[unknown].sum()))
     return kept + int(corpus.warnings.get("unknown_words", 0))
+
+
+def check_words(corpus: Corpus | MemoryCorpus, vocabulary: list[str]) -> int:
+    """Warn where a model does not know a tenth of the words of a corpus or more.
+
+    Parameters
+    ----------
+    corpus : Corpus or MemoryCorpus
+    vocabulary : list of str
+        The model's.
+
+    Returns
+    -------
+    int
+        Occurrences of unknown words, as `unknown_words`.
+
+    Raises
+    ------
+    UsageError
+        If the model knows none of the words.
+    """
+    n_unknown = unknown_words(corpus, vocabulary)
+    frequency = np.asarray(corpus.word_frequency, np.float64)
+    total = round(float(frequency.sum())) + int(corpus.warnings.get("unknown_words", 0))
+    if n_unknown >= WARN_SHARE * total:
+        _say_unknown("words", n_unknown, total, corpus.vocabulary, frequency, vocabulary)
+    return n_unknown
+
+
+def check_labels(corpus: Corpus | MemoryCorpus, label_names: list[str]) -> None:
+    """Warn where a model does not know a tenth of the labels of documents or more, counted as they occur.
+
+    Parameters
+    ----------
+    corpus : Corpus or MemoryCorpus
+    label_names : list of str
+        The model's.
+
+    Raises
+    ------
+    UsageError
+        If the model knows none of the labels.
+    """
+    known, frequency = set(label_names), np.asarray(corpus.label_frequency, np.float64)
+    unknown = np.fromiter((name not in known for name in corpus.label_names), bool, corpus.n_labels)
+    n_unknown, total = round(float(frequency[unknown].sum())), round(float(frequency.sum()))
+    if n_unknown >= WARN_SHARE * total:
+        _say_unknown("labels", n_unknown, total, corpus.label_names, frequency, label_names)
+
+
+def _say_unknown(
+    what: str, n_unknown: int, total: int, names: list[str], frequency: np.ndarray, own: list[str]
+) -> None:
+    """Warn of unknown names by the most frequent of them; UsageError where all that occur are unknown."""
+    if not n_unknown:
+        return
+    known = set(own)
+    by_frequency = (names[i] for i in np.argsort(-frequency, kind="stable") if frequency[i] > 0)
+    examples = _examples([name for name in by_frequency if name not in known])
+    advice = "documents are given the words and labels of a model by 'distmom ingest --like MODEL'"
+    if n_unknown == total:
+        raise UsageError(
+            f"{what} of the documents: expected names of the model{_examples(own)}, "
+            f"got none of them{examples}; {advice}"
+        )
+    counts = {"words": "are left out", "labels": "count as missed"}[what]
+    logger.warning(
+        "the model does not know %.0f %% of the %s of the documents (%s of %s)%s; they %s; %s",
+        100.0 * n_unknown / total, what, f"{n_unknown:,}", f"{total:,}", examples, counts, advice,
+    )  # fmt: skip
+
+
+def _examples(names: list[str]) -> str:
+    """Return how a message goes on with some names."""
+    return f", such as {', '.join(map(repr, names[:N_EXAMPLES]))}" if names else ""
 
 
 def _renumbered(matrix: csr_array, numbers: np.ndarray, n_columns: int) -> csr_array:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distmom.corpus.commit import put_directory, restore_replaced
+from distmom.corpus.commit import destination, put_directory, restore_replaced
 from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files
 from distmom.errors import StoreError, UsageError
 
@@ -64,7 +64,7 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
     UsageError
         If the output exists, and is not an earlier one or ``overwrite`` is not given.
     """
-    target = Path(out).absolute()
+    target = destination(out)
     restore_replaced(target)
     if target.exists() and not (overwrite and (target / _HOLDS[kind]).exists()):
         raise UsageError(f"{target}: exists; choose another path, or overwrite earlier {kind}")

@@ -18,7 +18,7 @@ from distmom.corpus.commit import write_atomic
 from distmom.engine import Observer, Pass, Rows, Sums, SumSpec, open_engine, open_executor
 from distmom.models.reader import DocumentReader
 from distmom.models.topic_model import TopicModel
-from distmom.predict.aligned import align, unknown_words
+from distmom.predict.aligned import align, check_words
 from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces, stored_corpus
 
@@ -122,9 +122,15 @@ def transform_corpus(
     Raises
     ------
     UsageError
-        If the method is unknown, or the output exists, and is not earlier shares or is not to be overwritten.
+        If the method is unknown, or the output exists, and is not earlier shares or is not to be overwritten, or
+        the model knows none of the words.
+
+    Notes
+    -----
+    A warning is logged from a tenth of unknown words on.
     """
     k = len(model.alpha_)
+    n_unknown_words = check_words(corpus, model.vocabulary_)
     with put_in_place(out, "shares", overwrite=overwrite) as place:
         aligned = align(corpus, model.vocabulary_, [])
         # A piece reads the whole of its shard, which takes longer than one sparse product.
@@ -136,7 +142,9 @@ def transform_corpus(
         ):
             stored_corpus(engine)
             reader = model.reader(method).stored(engine.put)
-            n_labels = aligned.n_labels if aligned.n_labels <= MAX_LABELS else 0
+            # A file without labels is read with the label names of the model.
+            labelled = any(shard.nnz_labels for shard in corpus.shards)
+            n_labels = aligned.n_labels if labelled and aligned.n_labels <= MAX_LABELS else 0
             pass_ = SharesPass(engine.corpus.n_words, reader=reader, n_topics=k, n_labels=n_labels)
             result = engine.run(pass_)
             n, stored = int(result.sums["n_documents"]), result.rows["shares"]
@@ -165,7 +173,7 @@ def transform_corpus(
     return {
         "n_documents": n,
         "n_empty": int(result.sums["n_empty"]),
-        "n_unknown_words": unknown_words(corpus, model.vocabulary_),
+        "n_unknown_words": n_unknown_words,
         "mean_shares": [round(float(x), 6) for x in mean],
         "out": str(out),
     }

@@ -18,7 +18,7 @@ from distmom.errors import UsageError
 from distmom.models.heads import Scorer
 from distmom.models.multilabel import MultiLabelMoM
 from distmom.models.selection import stored_scorer
-from distmom.predict.aligned import align, unknown_words
+from distmom.predict.aligned import align, check_words
 from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces, stored_corpus
 
@@ -96,10 +96,15 @@ def predict_corpus(
     Raises
     ------
     UsageError
-        If the output exists.
+        If the output exists, or the model knows none of the words.
+
+    Notes
+    -----
+    A warning is logged from a tenth of unknown words on.
     """
     if top < 1:
         raise UsageError(f"top: expected at least 1, got {top}")
+    n_unknown_words = check_words(corpus, model.vocabulary_)
     with put_in_place(out, "predictions", overwrite=overwrite) as place:
         top = min(top, model.scorer_.n_labels)
         aligned = in_pieces(align(corpus, model.vocabulary_, model.label_names_))
@@ -115,7 +120,7 @@ def predict_corpus(
     return {
         "n_documents": n_documents,
         "n_empty": int(result.sums["n_empty"]),
-        "n_unknown_words": unknown_words(corpus, model.vocabulary_),
+        "n_unknown_words": n_unknown_words,
         "out": str(out),
     }
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import Corpus, CorpusWriter
-from distmom.corpus.commit import put_directory
+from distmom.corpus.commit import destination, put_directory
 from distmom.corpus.npy import map_npy
 from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files
 from distmom.corpus.shard import ShardResult, write_shard
@@ -70,7 +70,7 @@ def synthesise(
     """
     if first < 0 or shard_documents < 1:
         raise UsageError(f"first={first} and shard_documents={shard_documents} are not a range of documents")
-    truth = Path(f"{Path(path).absolute()}.truth")
+    truth = destination(f"{Path(path).absolute()}.truth")
     if truth.exists() and not overwrite:
         raise UsageError(f"{truth}: exists already; choose another place or overwrite it")
     description = {"kind": "distmom-truth", "first": first, "model": asdict(model)}

@@ -415,6 +415,7 @@ def test_a_scheduler_and_workers_started_elsewhere_give_the_same_bits(place, tmp
     assert np.isfinite(corpus).all()
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.skipif(not DEPLOY.is_dir(), reason="needs the files of deploy/")
 def test_the_slurm_script_fits_and_leaves_nothing_running(place, tmp_path):
@@ -461,3 +462,55 @@ def test_workers_take_the_settings_of_deploy():
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     assert done.stdout.split() == ["134217728", "1"]
+
+
+def test_what_is_overwritten_through_a_link_takes_the_place_behind_it(place, run, tmp_path):
+    """Twice: the first time must leave nothing that the second one stumbles over."""
+    real, links = tmp_path / "real", tmp_path / "links"
+    real.mkdir()
+    links.mkdir()
+    local = ("--overwrite", "--workers", "0", "--quiet")
+    commands = {
+        "corpus": ["ingest", place / "test.tsv", links / "corpus", *local],
+        "model": ["fit", place / "corpus", links / "model", "-k", 2, "--head", "linear", *local],
+        "predictions": ["predict", place / "model", place / "test.tsv", links / "predictions", *local],
+        "report": ["report", place / "model", links / "report", "--overwrite"],
+    }
+    for name in commands:
+        (links / name).symlink_to(real / name)
+    for _ in range(3):
+        for name, command in commands.items():
+            code, _, err = run(*command)
+            assert code == 0, err
+            assert (links / name).is_symlink()
+    for folder in (real, links):
+        assert sorted(entry.name for entry in folder.iterdir()) == sorted(commands)
+    assert run("verify", real / "model")[0] == run("verify", links / "corpus")[0] == 0
+
+
+def test_a_link_that_an_earlier_replacement_left_is_not_stumbled_over(place, run, tmp_path):
+    fit = ["fit", place / "corpus", tmp_path / "m", "-k", 2, "--head", "linear", "--workers", 0, "--quiet"]
+    assert run(*fit)[0] == 0
+    (tmp_path / "m.replaced").symlink_to(place / "corpus")
+    assert run(*fit, "--overwrite")[0] == 0
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m"]
+    assert (place / "corpus").is_dir()
+
+
+def test_paths_may_hold_what_looks_like_a_chain_of_urls(run, tmp_path):
+    (tmp_path / "a::b").mkdir()
+    texts, corpus, model, out = (tmp_path / "a::b" / f"{name}::1" for name in ("t", "c", "m", "p"))
+    texts.with_suffix(".tsv").write_text("".join(rows(100, 0)))
+    local = ("--workers", "0", "--quiet")
+    assert run("ingest", texts.with_suffix(".tsv"), corpus, *local)[0] == 0
+    kept = ("--run", tmp_path / "a::b" / "r::1")
+    assert run("fit", corpus, model, "-k", 2, "--head", "ridge", *kept, *local)[0] == 0
+    assert run("predict", model, corpus, out, *local)[0] == 0
+    assert len((out / "predictions.tsv").read_text().splitlines()) == 100
+    topics = tmp_path / "a::b" / "l::1"
+    assert run("fit", corpus, topics, "-k", 2, "--model", "lda", "--max-df", 1, *local)[0] == 0
+    assert run("transform", topics, corpus, tmp_path / "a::b" / "s::1", *local)[0] == 0
+    assert sorted(entry.name for entry in (tmp_path / "a::b").iterdir()) == [
+        "c::1", "l::1", "m::1", "p::1", "r::1", "s::1", "t::1.tsv"
+    ]  # fmt: skip
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a::b"]

@@ -7,6 +7,7 @@ import pytest
 LOCAL = ("--workers", "0", "--quiet")
 
 
+@pytest.mark.slow
 def test_a_planted_corpus_is_fitted_and_scored_against_its_truth(run, tmp_path):
     train, test = tmp_path / "train", tmp_path / "test"
     sizes = ("bibtex", train, "--docs", 6000, "--states", 5, "--seed", 1, *LOCAL)

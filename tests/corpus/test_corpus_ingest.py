@@ -380,6 +380,7 @@ def test_kos(tmp_path):
     assert [shard.n_documents for shard in corpus.shards] == [1000, 1000, 1000, 430]
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_library_titles(tmp_path):
     folder = real("yso-finna-en")

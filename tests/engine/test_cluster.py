@@ -40,6 +40,7 @@ def fitted(corpus, client=None):
     return {name: value.tobytes() for name, value in found.items()}
 
 
+@pytest.mark.slow
 def test_same_bits_in_process_and_with_one_two_and_three_workers(corpus, cluster):
     expected = fitted(corpus)
     assert fitted(corpus, cluster) == expected
@@ -50,6 +51,13 @@ def test_same_bits_in_process_and_with_one_two_and_three_workers(corpus, cluster
             Client(local, set_as_default=False) as client,
         ):
             assert fitted(corpus, client) == expected
+
+
+def test_workers_that_are_threads_of_this_process_give_the_same_bits(corpus):
+    """Two tasks of one process share its BLAS threads, caches and maps."""
+    expected = fitted(corpus)
+    with Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None) as client:
+        assert fitted(corpus, client) == expected
 
 
 @dataclass(frozen=True)
@@ -72,8 +80,8 @@ class DyingPass(Pass):
         sums["wide"] += np.sqrt(block.words.sum())
 
 
-def test_a_killed_worker_does_not_change_the_sum(corpus, cluster, tmp_path):
-    with open_engine(corpus, executor=OnCluster(cluster)) as engine:
+def test_a_killed_worker_does_not_change_the_sum(corpus, tmp_path):
+    with open_executor(workers=2) as executor, open_engine(corpus, executor=executor) as engine:
         result = engine.run(DyingPass(corpus.n_words, marker=str(tmp_path / "once")))
     assert result.sums["n"] == corpus.n_documents
     assert (tmp_path / "once").exists()

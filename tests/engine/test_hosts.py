@@ -153,6 +153,7 @@ def scores(model, corpus):
     return MultiLabelMoM.load(model).decision_function(block.words[:300]).tobytes()
 
 
+@pytest.mark.slow
 def test_scheduler_and_workers_on_separate_hosts_give_the_same_bits(tmp_path):
     if reason := obstacle():
         pytest.skip(reason)
@@ -160,6 +161,7 @@ def test_scheduler_and_workers_on_separate_hosts_give_the_same_bits(tmp_path):
         check_fit_on(hosts, tmp_path)
 
 
+@pytest.mark.slow
 def test_scheduler_and_workers_on_one_host_give_the_same_bits(tmp_path):
     if not obstacle():
         pytest.skip("separate hosts are tested here")

@@ -23,6 +23,7 @@ def fitted(corpus, client=None):
     return [array.tobytes() for array in (*arrays, model.decision_function(rows))]
 
 
+@pytest.mark.slow
 def test_the_same_bits_from_a_store_in_process_and_on_workers(s3, tmp_path):
     bucket = f"b{uuid.uuid4().hex}"
     s3.make_bucket(bucket)

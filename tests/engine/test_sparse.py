@@ -9,6 +9,8 @@ from scipy.sparse import csr_array
 
 from distmom.engine import (
     Csr,
+    InProcess,
+    OnCluster,
     Pass,
     Pruning,
     Selection,
@@ -16,7 +18,6 @@ from distmom.engine import (
     TallResult,
     Term,
     open_engine,
-    open_executor,
     sparse,
 )
 from distmom.engine.csr import combine, drop_small, largest_of_rows, transposed_product
@@ -188,11 +189,11 @@ def test_a_run_that_is_cut_short_is_an_error():
 
 
 @pytest.mark.cluster
-def test_workers_change_no_bit(tmp_path):
+def test_workers_change_no_bit(cluster):
     corpus = random_corpus(n=400, d=90, density=0.1, shard_documents=50)
     found = []
-    for n_workers in (0, 2):
-        with open_executor(workers=n_workers) as executor, open_engine(corpus, None, executor) as engine:
+    for executor in (InProcess(), OnCluster(cluster)):
+        with open_engine(corpus, None, executor) as engine:
             found.append(cross(engine, pruning=Pruning(0.3, row_entries=5)))
     assert found[0]["total"] == found[1]["total"]
     for name in ("data", "indices", "indptr"):

@@ -104,6 +104,7 @@ def test_residual_of_few_slices_estimates_that_of_the_tensor():
         assert sliced.off_diagonal_share == pytest.approx(whole.off_diagonal_share, rel=0.2)
 
 
+@pytest.mark.slow
 def test_error_of_few_slices_grows_with_the_root_of_what_is_left_out():
     """Each slice adds the same information on a rotation, so k / m times the variance is to be expected."""
     T, _, V = orthogonal_tensor(60, 1.0, 3.0)
@@ -362,6 +363,7 @@ def test_negative_components_are_flipped():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "error"), [(100, 0.065), (200, 0.095)])
 def test_many_noisy_components_are_all_found(k, error):
     T, _, V = orthogonal_tensor(k, 1.0, 6.0)

@@ -133,6 +133,7 @@ def test_eigenvalues_of_opposite_sign_are_no_tie_and_noise_makes_ties():
     assert unique_eigenvectors(matrix, tol=0.2)[0].shape == (K, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "most_missed"), [("joint", 2), ("single", 12)])
 def test_noise_alone_is_hardly_ever_taken_for_a_factor(method, most_missed):
     """Two columns of four are skewed; what noise makes of the others is returned in few of a hundred cases."""

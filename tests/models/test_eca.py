@@ -196,6 +196,7 @@ def binary_error(n, seed, **options):
     return matched(model.components_, columns.T / 2, signed=False)[0]
 
 
+@pytest.mark.slow
 def test_errors_of_poisson_sentences_fall_as_the_root_of_groups():
     """Levels are near those of an independent implementation: 0.057 and 0.0060 for 2,000 and 128,000 groups."""
     exponent, errors = slope(poisson_error, [2_000, 16_000, 128_000])
@@ -204,6 +205,7 @@ def test_errors_of_poisson_sentences_fall_as_the_root_of_groups():
     assert errors[-1] < 2.5 * 0.0060
 
 
+@pytest.mark.slow
 def test_errors_of_symmetric_binary_factors_fall_as_the_root_of_groups():
     """Likewise 0.021 for 4,000 and, by the root, 0.0044 for 128,000 groups, from the fourth order alone."""
     exponent, errors = slope(binary_error, [4_000, 32_000, 128_000])
@@ -212,6 +214,7 @@ def test_errors_of_symmetric_binary_factors_fall_as_the_root_of_groups():
     assert errors[-1] < 2.5 * 0.0044
 
 
+@pytest.mark.slow
 def test_skewed_binary_factors_with_gaussian_noise_are_found_by_order_three():
     def error_of(n, seed):
         columns = np.random.default_rng(seed).normal(size=(15, 3))
@@ -224,6 +227,7 @@ def test_skewed_binary_factors_with_gaussian_noise_are_found_by_order_three():
     assert errors[-1] < 0.02
 
 
+@pytest.mark.slow
 def test_joint_diagonalisation_is_better_than_single_directions():
     """Over twelve samples; the noise of each single direction is its own."""
     joint, single = (
@@ -232,6 +236,7 @@ def test_joint_diagonalisation_is_better_than_single_directions():
     assert np.mean(joint) < np.mean(single)
 
 
+@pytest.mark.slow
 def test_a_sampled_dirichlet_law_comes_back():
     alpha = np.array([0.3, 0.5, 0.4])
     columns = np.random.default_rng(0).normal(size=(12, 3))
@@ -250,6 +255,7 @@ def test_a_sampled_dirichlet_law_comes_back():
     assert errors[-1] < 0.03
 
 
+@pytest.mark.slow
 def test_columns_that_sampling_makes_up_are_seldom_returned():
     """Three factors of four have no skewness: what is returned is the fourth, and hardly ever more."""
     more = 0
@@ -297,6 +303,7 @@ def test_a_file_gives_the_bits_of_memory(sample):
     assert arrays_of(model.fit_corpus(rows)) == again
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("decompose_on", ["scheduler", "client"])
 def test_a_cluster_gives_the_bits_of_one_process(sample, cluster, decompose_on):

@@ -459,6 +459,7 @@ def bibtex(real_data, tmp_path_factory):
     return train, ingest(folder / "bibtex-test.xmc.txt.xz", out / "test", like=train, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.parametrize(
     ("parameters", "bounds"),

@@ -33,6 +33,7 @@ def _peak():
     return 1024 * int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are read from /proc")
 @pytest.mark.parametrize(("limit", "third_moment"), [(None, "full"), (800 << 20, "slices")])

@@ -64,6 +64,7 @@ def test_exact_population_gives_back_the_parameters(weighting, decomposition, th
     assert states.diagnostics["mean_length2_labels"] == pytest.approx((9 + 16) / 2)
 
 
+@pytest.mark.slow
 def test_exact_population_with_more_states_than_slices_and_documents_that_are_added():
     population = planted(22, 18, 18, random_state=1)
     corpus = population_corpus(population, lengths=(3,), shard_documents=1000)
@@ -188,6 +189,7 @@ def test_states_of_tall_matrices_in_slabs_are_those_of_whole_ones(moments, slabs
     assert parts.basis.noise == pytest.approx(whole.basis.noise, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_error_falls_with_the_root_of_the_number_of_documents():
     errors = []
     for n in (2000, 32000):

@@ -256,6 +256,7 @@ def test_moments_on_disk_are_whole(tmp_path):
         TopicMoments.load(tmp_path / "less")
 
 
+@pytest.mark.slow
 def test_moments_of_many_corpora_take_the_memory_of_their_total(tmp_path):
     """NumPy tells tracemalloc of every array; what is mapped from a file is none of them."""
     _, counts = sample(900, d=100)
@@ -316,6 +317,7 @@ def test_corpora_that_are_added_are_left_out_part_by_part():
     assert mass == pytest.approx(float(both.total()["mass"][2]))
 
 
+@pytest.mark.slow
 def test_a_cluster_finds_the_same_moments():
     _, counts = sample(1500)
     corpus = MemoryCorpus(counts, shard_documents=200)
@@ -430,13 +432,25 @@ def test_a_run_over_other_shards_is_not_taken_up(tmp_path):
         assert {timing["resumed"] for timing in moments.timings_} == {resumed}
 
 
-def test_moments_in_which_short_documents_count_in_some_orders_are_refused(tmp_path):
-    """As earlier versions kept them."""
-    kept = TopicMoments(3, n_parts=2, **ALL_WORDS).fit(sample(100)[1])
-    for part in kept.sources_[0].parts:
-        del part["rule2"], part["rule3"]
-    kept.save(tmp_path / "kept")
-    with pytest.raises(
-        StoreError, match=r"moments of an earlier version, .* make them again with distmom moments"
+def test_documents_that_were_never_added_cannot_be_taken_away():
+    """No sum of documents is negative, and no word is in more documents than there are, or than it occurs."""
+    counts = sample(100)[1].toarray()
+    kept = TopicMoments(3, weighting="pooled", **ALL_WORDS).fit(counts)
+    often = int((counts > 0).sum(axis=0).argmax())
+    assert (counts[:, often] > 0).sum() > 40
+    total, n = counts.sum(axis=0), (counts > 0).sum(axis=0)
+    one = np.zeros((1, counts.shape[1]), int)
+    one[0, often] = total[often] + 5
+    longest = np.where(n > 0, total - n + 1, 0)[None]
+    for other, message in (
+        (one, f"'{often}' would be left in {n[often] - 1} of 99 documents, -5 times"),
+        (np.zeros((60, counts.shape[1]), int), r"would be left in \d+ of 40 documents"),
+        (longest, r"pairs and triples have the weights \["),
     ):
-        TopicMoments.load(tmp_path / "kept")
+        with pytest.raises(
+            UsageError, match=f"documents are taken away that the sums are not of: .*{message}"
+        ):
+            kept - kept.of(MemoryCorpus(other))
+    # Documents that were added can be taken away, whatever corpus they are in now.
+    assert (kept - kept.of(MemoryCorpus(counts[::3]))).n_documents_ == 66
+    assert (kept - kept.of(MemoryCorpus(counts[::-1], shard_documents=7))).n_documents_ == 0

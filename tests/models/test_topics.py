@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from distmom.corpus import MemoryCorpus, from_arrays
-from distmom.engine import PassDone, open_executor
+from distmom.engine import PassDone
 from distmom.errors import InputError, NumericalError, StoreError, UsageError
 from distmom.evaluate.topics import evaluate_topics
 from distmom.models import (
@@ -357,11 +357,10 @@ def test_a_resumed_fit_gives_the_same_bits(tmp_path):
 
 
 @pytest.mark.cluster
-def test_any_number_of_workers_gives_the_same_bits():
+def test_any_number_of_workers_gives_the_same_bits(cluster):
     _, _, corpus = lda_corpus(900)
     expected = SpectralLDA(5).fit_corpus(corpus)
-    with open_executor(workers=2) as executor:
-        found = SpectralLDA(5).fit_corpus(corpus, client=executor)
+    found = SpectralLDA(5).fit_corpus(corpus, client=cluster)
     assert_array_equal(found.components_, expected.components_)
     assert_array_equal(found.alpha_, expected.alpha_)
 
@@ -556,3 +555,15 @@ def test_documents_of_weights_are_read():
         assert_allclose(model.transform(counts * 1.0001, method), model.transform(counts, method), atol=1e-3)
     # Least squares look at proportions alone.
     assert_allclose(model.transform(0.01 * counts, "fast"), model.transform(counts, "fast"), atol=1e-5)
+
+
+def test_a_topic_model_remembers_the_labels_of_its_corpus(tmp_path):
+    X = lda_corpus(300, 40, 3, 20)[2].read_shard(0).words
+    Y = np.eye(300, 3, dtype=int)
+    for names in (["b", "c", "a"], None):
+        corpus = MemoryCorpus(X, Y, label_names=names)
+        model = SpectralLDA(2, start="tensor", alpha0=1.0, max_df=1.0, n_polish=0).fit_corpus(corpus)
+        assert model.label_names_ == (names or ["0", "1", "2"])
+        model.save(tmp_path / "m", overwrite=True)
+        assert load_model(tmp_path / "m").label_names_ == model.label_names_
+    assert SpectralLDA(2, start="tensor", alpha0=1.0, max_df=1.0, n_polish=0).fit(X).label_names_ == []

@@ -10,6 +10,7 @@ from scipy.sparse import csr_array, vstack
 
 from distmom.corpus import MemoryCorpus, from_arrays
 from distmom.errors import StoreError, UsageError
+from distmom.evaluate.topics import evaluate_topics
 from distmom.models import MultiLabelMoM, SpectralLDA
 from distmom.predict import AlignedCorpus, align, predict_corpus, transform_corpus
 from distmom.predict.aligned import unknown_words
@@ -182,6 +183,58 @@ def test_predictions_do_not_depend_on_the_numbering_of_the_corpus(model, planted
     assert lines(tmp_path / "shuffled") == lines(tmp_path / "straight")
 
 
+def of_unknown_words(model, X, n_unknown):
+    """The documents of a model's corpus, of which some words have other names."""
+    names = [*model.vocabulary_]
+    names[:n_unknown] = [f"other{i}" for i in range(n_unknown)]
+    return MemoryCorpus(X, vocabulary=names)
+
+
+@pytest.mark.parametrize("kind", ["labels", "topics"])
+def test_unknown_words_are_told_of_from_a_tenth_and_refused_where_none_is_known(
+    kind, model, planted, tmp_path, caplog
+):
+    X = np.ones((20, 120), int)
+    X[:, 1] = 3
+    fitted = (
+        model if kind == "labels" else SpectralLDA(3, start="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
+    )
+    applied = {"labels": predict_corpus, "topics": transform_corpus}[kind]
+    # 122 positions a document.
+    applied(fitted, of_unknown_words(fitted, X, 10), tmp_path / "few")
+    assert not caplog.records
+    result = applied(fitted, of_unknown_words(fitted, X, 11), tmp_path / "more")
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "the model does not know 11 % of the words of the documents (260 of 2,440), such as 'other1', 'other0', "
+        "'other2', 'other3', 'other4'; they are left out; documents are given the words and labels of a model by "
+        "'distmom ingest --like MODEL'"
+    )
+    assert result["n_unknown_words"] == 260
+    message = (
+        "words of the documents: expected names of the model, such as '0', .* got none .* such as 'other1'"
+    )
+    with pytest.raises(UsageError, match=message):
+        applied(fitted, of_unknown_words(fitted, X, 120), tmp_path / "none")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["few", "more"]
+    if kind == "topics":
+        with pytest.raises(UsageError, match=message):
+            evaluate_topics(fitted, of_unknown_words(fitted, X, 120))
+
+
+def test_words_left_out_at_ingest_count_as_unknown(model, planted, tmp_path, caplog):
+    corpus = MemoryCorpus(planted[0][:10], vocabulary=model.vocabulary_)
+    n = int(corpus.word_frequency.sum())
+    corpus.warnings = {"unknown_words": n // 9 + 1}
+    result = predict_corpus(model, corpus, tmp_path / "out")
+    assert result["n_unknown_words"] == n // 9 + 1
+    assert "does not know 10 % of the words" in caplog.text
+    corpus = MemoryCorpus(csr_array((10, 120), dtype=int), vocabulary=model.vocabulary_)
+    corpus.warnings = {"unknown_words": 30}
+    with pytest.raises(UsageError, match="got none of them; documents are given the words"):
+        predict_corpus(model, corpus, tmp_path / "none")
+
+
 def test_pieces_are_the_documents_in_order_and_do_not_change_predictions(
     model, on_disk, tmp_path, monkeypatch
 ):
@@ -242,3 +295,13 @@ def test_earlier_predictions_survive_when_new_ones_cannot_take_their_place(
         predict_corpus(model, on_disk, tmp_path / "out", top=3, overwrite=True)
     assert lines(tmp_path / "out") == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def test_names_of_labels_that_no_document_has_are_not_labels_of_the_documents(planted, tmp_path):
+    topics = SpectralLDA(3, start="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
+    for name, labels in (("none", np.zeros((30, 2))), ("some", np.eye(30, 2))):
+        corpus = MemoryCorpus(planted[0][:30], labels, label_names=["a", "b"])
+        transform_corpus(topics, corpus, tmp_path / name)
+    assert not (tmp_path / "none" / "labels.tsv").exists()
+    rows = (tmp_path / "some" / "labels.tsv").read_text().splitlines()
+    assert [row.split("\t")[:2] for row in rows] == [["a", "1"], ["b", "1"]]

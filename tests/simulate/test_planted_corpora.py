@@ -3,7 +3,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from distmom.corpus import open_corpus
-from distmom.engine import open_executor
+from distmom.engine import OnCluster
 from distmom.errors import StoreError, UsageError
 from distmom.evaluate.recovery import score_recovery
 from distmom.models import MultiLabelMoM
@@ -19,10 +19,10 @@ def rows(corpus):
     return [(b.words.toarray(), b.labels.toarray()) for b in blocks]
 
 
-def test_bits_do_not_depend_on_workers_or_shards(tmp_path):
+@pytest.mark.cluster
+def test_bits_do_not_depend_on_workers_or_shards(tmp_path, cluster):
     one = synthesise(SMALL, tmp_path / "one", shard_documents=700)
-    with open_executor(workers=2) as executor:
-        two = synthesise(SMALL, tmp_path / "two", shard_documents=700, map=executor.map)
+    two = synthesise(SMALL, tmp_path / "two", shard_documents=700, map=OnCluster(cluster).map)
     assert one.digest == two.digest
     other = synthesise(SMALL, tmp_path / "other", shard_documents=3000)
     words, labels = rows(other)[0]

@@ -1,0 +1,229 @@
+"""Records and the files that they name: every altered byte is found, and no name leads elsewhere."""
+
+import io
+import json
+import math
+import os
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from distmom.corpus.arrays import decode_array, encode_group, files_below
+from distmom.corpus.npy import map_npy, read_npy_header
+from distmom.corpus.records import (
+    RecordFormat,
+    are_files,
+    check_file,
+    describe_files,
+    dump_json,
+    is_below,
+    locate,
+    read_file,
+)
+from distmom.errors import StoreError
+
+FORMAT = RecordFormat("distmom-test", 3, "make it again")
+CONTENT = {
+    "text": "ä\u2028\udc80",
+    "numbers": [1, -2.5, 1e300, 0.1, True, None],
+    "nested": {"10": {}, "9": []},
+    "long": list(range(20)),
+}
+
+
+def all_flips(content):
+    for bit in range(8 * len(content)):
+        yield content[: bit // 8] + bytes([content[bit // 8] ^ 1 << bit % 8]) + content[bit // 8 + 1 :]
+
+
+def test_what_is_written_is_read(tmp_path):
+    FORMAT.write(tmp_path / "r.json", CONTENT)
+    assert FORMAT.read(tmp_path / "r.json") == {
+        **CONTENT,
+        "format": "distmom-test",
+        "format_version": 3,
+    }
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+    # Keys that are numbers, tuples and what is not a number are written in one way too.
+    record, _ = FORMAT.parse("r", FORMAT.dump({"keys": {10: 1, 9: 2}, "pair": (1, 2), "nan": math.nan}))
+    assert record["keys"] == {"10": 1, "9": 2}
+    assert record["pair"] == [1, 2]
+    assert math.isnan(record["nan"])
+
+
+def test_every_flipped_bit_of_a_record_is_found():
+    content = FORMAT.dump(CONTENT)
+    for wrong in all_flips(content):
+        with pytest.raises(StoreError, match=r"^place: "):
+            FORMAT.parse("place", wrong)
+
+
+def test_what_json_takes_for_the_same_is_found():
+    content = FORMAT.dump(CONTENT)
+    record = json.loads(content)
+    others = (
+        json.dumps(record).encode(),
+        content + b"\n",
+        content.replace(b"-2.5", b"-2.50"),
+        content.replace(b'"long"', b'"\\u006cong"'),
+        content.replace(b'{\n "', b'{\n "format": "x",\n "', 1),
+        dump_json({key: value for key, value in record.items() if key != "checksum"}),
+        dump_json({**record, "checksum": 3}),
+    )
+    for wrong in others:
+        assert wrong != content
+        with pytest.raises(StoreError, match=r"checksum: expected .* the file was altered: restore it, or"):
+            FORMAT.parse("place", wrong)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"format": "other"}, "format: expected 'distmom-test', got 'other'$"),
+        ({"format": None}, "format: .* got None: damaged, or written by an older distmom; make it again"),
+        ({"format_version": 2}, "expected 3, got 2: written by an older distmom; make it again"),
+        ({"format_version": None}, "expected 3, got None: written by an older distmom; make it again"),
+        ({"format_version": 4}, "expected 3, got 4: written by a newer distmom; update distmom to read it"),
+        ({"format_version": 3.0}, "expected 3, got 3.0"),
+        ({"format_version": True}, "expected 3, got True"),
+    ],
+)
+def test_other_formats_and_versions_are_named(entries, message):
+    record = {**json.loads(FORMAT.dump(CONTENT)), **entries}
+    with pytest.raises(StoreError, match=message):
+        FORMAT.parse("place", dump_json(record))
+
+
+@pytest.mark.parametrize("depth", [500, 100_000])
+def test_a_record_nested_too_deeply_is_no_record(depth):
+    start = b'{"checksum": "", "format": "distmom-test", "format_version": 3, "x": '
+    with pytest.raises(StoreError, match=r"^place: "):
+        FORMAT.parse("place", start + b"[" * depth + b"]" * depth + b"}")
+
+
+def test_a_record_that_is_missing_or_too_large_is_not_read(tmp_path, monkeypatch):
+    with pytest.raises(StoreError, match=r"r\.json: cannot be read: No such file"):
+        FORMAT.read(tmp_path / "r.json")
+    FORMAT.write(tmp_path / "r.json", CONTENT)
+    monkeypatch.setattr("distmom.corpus.records.MAX_RECORD_BYTES", 100)
+    with pytest.raises(StoreError, match=r"r\.json: size: expected at most 100 bytes, got \d+"):
+        FORMAT.read(tmp_path / "r.json")
+
+
+def test_files_are_compared_with_size_and_digest(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x").write_bytes(b"1234")
+    (tmp_path / "b").write_bytes(b"")
+    entries = describe_files(tmp_path)
+    assert sorted(entries) == ["a/x", "b"]
+    assert describe_files(tmp_path, "a") == {"a/x": entries["a/x"]}
+    assert are_files(entries)
+    for key, entry in entries.items():
+        check_file(tmp_path, key, entry)
+    assert read_file(tmp_path, "a/x", entries["a/x"]) == b"1234"
+    for content, message in ((b"1235", "expected sha256"), (b"123", "expected 4 bytes, got 3")):
+        (tmp_path / "a" / "x").write_bytes(content)
+        for function in (check_file, read_file):
+            with pytest.raises(StoreError, match=f"a/x: {message}"):
+                function(tmp_path, "a/x", entries["a/x"])
+    (tmp_path / "a" / "x").unlink()
+    with pytest.raises(StoreError, match="a/x: there is no such file"):
+        check_file(tmp_path, "a/x", entries["a/x"])
+
+
+def test_names_lead_nowhere_else(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "outside").write_text("mine")
+    (root / "inside").write_text("own")
+    os.symlink("inside", root / "link")
+    os.symlink("../outside", root / "way-out")
+    assert locate(root, "link") == root / "link"
+    for key in ("", ".", "..", "../outside", "/etc/passwd", "a/../../outside", "a//b", "x\0y"):
+        assert not is_below(key)
+        assert not are_files({key: {"size": 1, "sha256": ""}})
+    for key in ("../outside", str(tmp_path / "outside"), "way-out"):
+        with pytest.raises(StoreError, match="got one outside"):
+            locate(root, key)
+    for wrong in ([], {"a": 3}, {"a": {"size": -1, "sha256": ""}}, {"a": {"size": True, "sha256": ""}}):
+        assert not are_files(wrong)
+
+
+# .npy files
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(3.0),
+        np.arange(6, dtype=np.int32).reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.ones((2, 1, 2), bool),
+        np.ones(7, np.uint8),
+        np.zeros(0, np.float32),
+        np.array(2.5),
+    ],
+)
+def test_headers_are_read_as_numpy_writes_them_and_in_no_other_way(tmp_path, array):
+    path = tmp_path / "a.npy"
+    np.save(path, array)
+    mapped = map_npy(path)
+    assert mapped.dtype == array.dtype
+    assert mapped.flags.f_contiguous == array.flags.f_contiguous
+    np.testing.assert_array_equal(mapped, np.load(path))
+    content = path.read_bytes()
+    header = len(content) - array.nbytes
+    for wrong in all_flips(content[:header]):
+        with suppress(StoreError):
+            # Another size is told from that of the file.
+            declared = read_npy_header(io.BytesIO(wrong + content[header:]), "a.npy")
+            assert declared.n_bytes != len(content)
+    for wrong in (b"", content[:5], content[:header][:-1], content + b"x", content[: header - 1]):
+        path.write_bytes(wrong)
+        with pytest.raises(StoreError, match=r"a\.npy: "):
+            map_npy(path)
+
+
+@pytest.mark.parametrize("array", [np.array([{}], object), np.array(["a"]), np.zeros(2, [("x", "f8")])])
+def test_only_numbers_are_mapped(tmp_path, array):
+    np.save(tmp_path / "a.npy", array, allow_pickle=True)
+    with pytest.raises(StoreError, match=r"expected an \.npy file of numbers"):
+        map_npy(tmp_path / "a.npy")
+
+
+# Zarr arrays
+
+
+def test_damaged_metadata_of_an_array_ends_in_one_kind_of_error():
+    """Other arrays than the one written may come out, which its digest tells; nothing else is raised."""
+    files = files_below(encode_group({"x": np.arange(50.0)}), "x")
+    assert decode_array("place", files).tolist() == list(range(50))
+    found = []
+    for wrong in all_flips(files["zarr.json"]):
+        with suppress(StoreError):
+            found.append(decode_array("place", {**files, "zarr.json": wrong}))
+    assert 0 < len(found) < 0.1 * 8 * len(files["zarr.json"])
+    assert all(array.nbytes <= 8 * 50 for array in found)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ({"shape": [2**40]}, "expected a chunk in each of"),
+        ({"shape": [2**62, 2**62]}, "place"),
+        ({"shape": [49]}, "chunks: expected at most the shape"),
+        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2**40]}}}, "chunks: expected"),
+        ({"data_type": "uint8"}, "size: expected a chunk of 50 bytes, got 400"),
+        ({"data_type": "string"}, "place"),
+        (
+            {"codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]},
+            "codecs: expected bytes, zstd",
+        ),
+    ],
+)
+def test_arrays_that_declare_more_than_there_is_are_refused(edit, message):
+    files = files_below(encode_group({"x": np.arange(50.0)}), "x")
+    metadata = {**json.loads(files["zarr.json"]), **edit}
+    with pytest.raises(StoreError, match=message):
+        decode_array("place", {**files, "zarr.json": json.dumps(metadata).encode()})
