@@ -88,6 +88,13 @@ def test_a_zero_tensor_has_eigenvectors_that_are_not_robust():
     assert not check.is_robust
 
 
+def test_small_eigenvalues_are_as_robust_as_large_ones():
+    vectors = np.linalg.qr(np.random.default_rng(2).standard_normal((3, 3)))[0]
+    check = check_eigenpair(compose([0.01, 0.02, 0.03], vectors), vectors[:, 0])
+    assert check.eigenvalue == pytest.approx(0.01)
+    assert check.is_robust
+
+
 def test_simplex_projection_is_the_nearest_distribution():
     rng = np.random.default_rng(6)
     M = rng.normal(0.2, 0.5, (5, 8))
