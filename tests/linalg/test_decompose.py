@@ -316,6 +316,17 @@ def test_joint_history_shows_the_descent():
     assert [v for s, v in result.history if s == "polar"][-1] == pytest.approx(result.residual, rel=1e-9)
 
 
+def test_polar_steps_climb_until_one_gains_little_of_what_is_unexplained():
+    """Little is a hundred-thousandth, also where a thousandth is unexplained."""
+    result = decompose(orthogonal_tensor(8, 1.0, 3.0)[0] + noise(8, 0.1, 0))
+    unexplained = np.array([value for stage, value in result.history if stage == "polar"]) ** 2
+    assert unexplained[-1] < 1e-3
+    assert len(unexplained) >= 2
+    gains = -np.diff(unexplained)
+    assert (gains[:-1] > 1e-5 * unexplained[1:-1]).all()
+    assert gains[-1] <= 1e-5 * unexplained[-1]
+
+
 def test_jacobi_leaves_the_saddle_of_equal_diagonals():
     """A matrix with equal diagonal and zero gradient must still be rotated by 45 degrees."""
     M = np.array([[1.0, 2.0], [2.0, 1.0]])[:, :, None]

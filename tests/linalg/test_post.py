@@ -6,6 +6,7 @@ from scipy.optimize import linear_sum_assignment, minimize
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import (
+    check_eigenpair,
     clip_columns,
     compose,
     decompose,
@@ -65,6 +66,8 @@ def test_negative_mass_is_clipped_and_reported():
     np.testing.assert_allclose(columns, [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 0.0]])
     np.testing.assert_allclose(sums, [0.9, 1.0, -2.0])
     np.testing.assert_allclose(clipped, [0.2, 0.0, 1.0])
+    # A column without a negative entry has nothing clipped, whatever its sum.
+    np.testing.assert_array_equal(clip_columns([[0.1, 0.5], [0.2, 1.5]])[2], 0.0)
 
 
 def test_components_without_mass_or_weight_are_marked():
@@ -76,6 +79,20 @@ def test_components_without_mass_or_weight_are_marked():
     np.testing.assert_allclose(mixture.components, [[0, 0.25, 0], [0, 0.75, 0]])
     with pytest.raises(NumericalError, match="none of the 3 components"):
         mixture_parameters(lam, np.eye(3), -np.abs(B))
+
+
+def test_a_zero_tensor_has_eigenvectors_that_are_not_robust():
+    check = check_eigenpair(np.zeros((3, 3, 3)), np.array([0.0, 2.0, 0.0]))
+    assert (check.eigenvalue, check.residual, check.curvature) == (0.0, 0.0, 0.0)
+    assert check.is_eigenvector
+    assert not check.is_robust
+
+
+def test_small_eigenvalues_are_as_robust_as_large_ones():
+    vectors = np.linalg.qr(np.random.default_rng(2).standard_normal((3, 3)))[0]
+    check = check_eigenpair(compose([0.01, 0.02, 0.03], vectors), vectors[:, 0])
+    assert check.eigenvalue == pytest.approx(0.01)
+    assert check.is_robust
 
 
 def test_simplex_projection_is_the_nearest_distribution():

@@ -86,6 +86,8 @@ def test_operator_norm_of_an_orthogonal_tensor_is_its_largest_eigenvalue(rng):
 def test_shapes_and_values_are_checked():
     with pytest.raises(UsageError, match=r"shape \(k, k, k\) with k >= 1, got \(2, 3, 2\)"):
         symmetrise(np.zeros((2, 3, 2)))
+    with pytest.raises(UsageError, match=r"shape \(k, k, k\) with k >= 1, got \(2, 2, 2, 2\)"):
+        symmetrise(np.zeros((2, 2, 2, 2)))
     with pytest.raises(NumericalError, match="1 entries that are not finite"):
         symmetrise(np.where(np.arange(8).reshape(2, 2, 2) == 3, np.nan, 1.0))
     with pytest.raises(UsageError, match=r"matrices of shapes \(2, 1\), \(3, 1\), \(2, 1\)"):

@@ -56,6 +56,12 @@ def test_large_negative_eigenvalues_are_not_taken_for_components():
             None,
             r"level 0\.5 \(largest 5; around the 3-th, 1: 5, 2: 3, 3: 0\.4, 4: -0\.5\)",
         ),
+        (
+            [9, 8, 7, 6, 0.4, 0.3, 0.2, -0.5],
+            5,
+            None,
+            r"around the 5-th, 3: 7, 4: 6, 5: 0\.4, 6: 0\.3, 7: 0\.2\)",
+        ),
         ([5, 3, 2, 1], 4, 2.5, r"only 2 eigenvalues .* noise level 2\.5"),
         ([-1, -2], 1, None, r"only 0 .*no number of components can be learned"),
         ([0, 0], 1, None, r"rank < k: n_components=1"),

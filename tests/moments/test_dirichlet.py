@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from distmom.errors import UsageError
 from distmom.linalg import multilinear
 from distmom.moments.dirichlet import (
+    least_skewness,
     proportions,
     second_moment,
     shifts,
@@ -60,3 +61,8 @@ def test_limits_are_raw_and_central_moments():
     assert_allclose(proportions(np.array([-1.0, 2.0]), 0.0), [0.0, 0.25])
     with pytest.raises(UsageError, match="alpha0: expected a number from 0 on, got -1"):
         shifts(-1.0)
+
+
+@pytest.mark.parametrize("alpha0", [0.0, 0.5, 30.0])
+def test_the_least_skewness_is_that_of_the_only_topic(alpha0):
+    assert_allclose(proportions(np.array([least_skewness(alpha0)]), alpha0), 1.0, rtol=1e-14)

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from itertools import permutations
 
@@ -10,7 +11,7 @@ from distmom.engine import TallResult, TallSum, open_engine, plan_pass
 from distmom.engine.tall import FREQUENT, frequent_rows
 from distmom.errors import UsageError
 from distmom.moments.kernels import add_slices, add_third_moment, fill_pairs, fill_symmetric
-from distmom.moments.weighting import MomentKind
+from distmom.moments.weighting import MomentKind, document_weights
 from distmom.moments.word_moments import word_moments, word_slices
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 
@@ -81,6 +82,34 @@ def test_moments_are_those_of_all_tuples_of_positions(moments, weighting, binary
     white = basis @ whitener
     expected = np.einsum("abc,ai,bj,cl->ijl", m3, white, white, white @ directions)
     assert_allclose(contracted, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("orders", [2, 3])
+@pytest.mark.parametrize("weighting", ["pooled", "document", "length", "tokens", "counts"])
+@pytest.mark.parametrize("moments", ["paper", "distinct"])
+def test_documents_weigh_by_their_tuples_of_positions(moments, weighting, orders):
+    n, m = np.array([0, 1, 2, 3, 7, 7]), np.array([1, 2, 3, 1, 2, 0])
+    own = np.array([2.0, 0.5, 1.0, 3.0, 1.5, 0.25])
+    kind = MomentKind(moments, weighting, length_scale=3.0, orders=orders)
+    found = document_weights(n, m, kind, own)
+    least = orders if moments == "distinct" else 1
+    for name, order, n_labels, shortest in (
+        ("1", 1, np.ones(6), least),
+        ("2", 2, np.ones(6), least),
+        ("3", 3, np.ones(6), least),
+        ("_label", 2, m, 1),
+    ):
+        rho, mass = np.zeros(6), 0.0
+        for i in range(6):
+            count = (math.perm(n[i], order) if moments == "distinct" else n[i] ** order) * n_labels[i]
+            if weighting == "counts":
+                rho[i], mass = own[i], mass + own[i]
+            elif count > 0 and n[i] >= shortest:
+                length = (n[i] / (n[i] + 3.0)) ** 2
+                omega = {"pooled": count, "document": 1.0, "length": length, "tokens": n[i]}[weighting]
+                rho[i], mass = own[i] * omega / count, mass + own[i] * omega
+        assert_allclose(getattr(found, f"rho{name}"), rho, rtol=1e-14)
+        assert_allclose(getattr(found, f"mass{name}"), mass, rtol=1e-14)
 
 
 def test_sketch_of_a_test_matrix_is_the_same_for_any_cut():
