@@ -5,7 +5,7 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile("ci", max_examples=300, deadline=None)
-settings.register_profile("dev", max_examples=50, deadline=None)
+settings.register_profile("dev", max_examples=25, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 DATA = Path(__file__).parents[2] / "shared" / "data"

@@ -283,7 +283,7 @@ def group(number):
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.slow), "2"])
 def test_an_interrupted_fit_says_how_to_go_on_and_that_gives_the_same_bits(workers, large, tmp_path):
     corpus, expected = large
     command = ["fit", str(corpus), str(tmp_path / "m"), "-k", "10", "--head", "linear", "--workers", workers]
