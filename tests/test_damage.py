@@ -259,7 +259,7 @@ def test_verify_names_the_file_of_every_flip(place, name, capsys):
     with flipped(path, byte, bit):
         assert main(["verify", str(place / kind.root)]) == 4
     found = capsys.readouterr().out
-    # A chunk of stored rows is told by the rows.
+    # The error for a chunk of stored rows names the rows.
     assert path.name in found or str(path.parents[1]) in found or str(path.parents[2]) in found
     assert len(found.splitlines()) == 1
 

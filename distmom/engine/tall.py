@@ -165,6 +165,8 @@ RowFunction = Callable[..., tuple[Mapping[str, np.ndarray], Mapping[str, np.ndar
 class RowOutput:
     """A file that tasks fill with rows of fixed width.
 
+    An attempt that was given up and writes late writes the same bytes, as its input is checked when it is read.
+
     Attributes
     ----------
     path : str

@@ -118,7 +118,7 @@ def pack_sources(sources: Sequence[Source], arrays: dict[str, np.ndarray]) -> li
 def sources_layout(
     entries: Sequence[Mapping[str, Any]], kind: MomentKind, n_moment_words: int, rank: int, n_arrays: int
 ) -> Layout:
-    """Return the arrays of `pack_sources`, whose moments are in a basis of so many words and columns.
+    """Return the layout of the arrays of `pack_sources`, given the words and columns of their basis.
 
     Raises
     ------

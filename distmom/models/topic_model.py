@@ -56,7 +56,7 @@ ALPHA0S = (1.0, 5.0)
 HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 5_000, 0.1
 #: documents that a start is polished on before it is chosen, at most
 TRIAL_DOCUMENTS = 50_000
-#: passes of polish after which documents that are held out tell the sum of the Dirichlet parameters
+#: passes of polish before the sum of the Dirichlet parameters is estimated on held-out documents
 N_ALPHA = 2
 #: mean positions of a document below which ``polish="auto"`` is collapsed: shares of largest posterior say more of
 #: few words than they tell, and so does each of these words of itself
@@ -184,7 +184,7 @@ class TopicModel(FittedTopics):
         return len(self.trials()) > 1 or not self.finds_alpha(corpus)
 
     def n_alpha_passes(self, corpus: Corpus | MemoryCorpus) -> int:
-        """Return the passes of polish without documents that are held out, before these tell how they are read."""
+        """Return the passes of polish on the rest before held-out documents give the parameters to read them."""
         return 0 if self.finds_alpha(corpus) else min(N_ALPHA, self.n_polish_passes(corpus))
 
     def n_trial_passes(self, corpus: Corpus | MemoryCorpus) -> tuple[int, int]:
@@ -407,8 +407,8 @@ class TopicModel(FittedTopics):
     def _choose(self, engine: Engine, starts: list[Start], held: Selection) -> tuple[Start, Completion]:
         """Return the start whose topics, polished without some documents, complete them best.
 
-        Of several each is polished by one pass. The one that is taken is polished by another before it tells how
-        documents are best read, unless polish does: after one pass topics are still too even for that.
+        Each of several starts is polished by one pass, and the best one by another before the parameters that
+        documents are read with are estimated, unless polish estimates them: after one pass topics are too even.
         """
         corpus = engine.corpus
         n = corpus.n_documents

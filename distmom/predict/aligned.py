@@ -162,14 +162,16 @@ def _say_unknown(
             f"got none of them{examples}; {advice}"
         )
     counts = {"words": "are left out", "labels": "count as missed"}[what]
+    # Without an example they were left out at ingest, as advised.
     logger.warning(
-        "the model does not know %.0f %% of the %s of the documents (%s of %s)%s; they %s; %s",
-        100.0 * n_unknown / total, what, f"{n_unknown:,}", f"{total:,}", examples, counts, advice,
+        "the model does not know %.0f %% of the %s of the documents (%s of %s)%s; they %s%s",
+        100.0 * n_unknown / total, what, f"{n_unknown:,}", f"{total:,}", examples, counts,
+        f"; {advice}" if examples else "",
     )  # fmt: skip
 
 
 def _examples(names: list[str]) -> str:
-    """Return how a message goes on with some names."""
+    """Return some names as the end of a clause."""
     return f", such as {', '.join(map(repr, names[:N_EXAMPLES]))}" if names else ""
 
 

@@ -384,6 +384,7 @@ def free_port():
         return free.getsockname()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_a_scheduler_and_workers_started_elsewhere_give_the_same_bits(place, tmp_path):
     port = free_port()

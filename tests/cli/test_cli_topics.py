@@ -294,7 +294,7 @@ def test_a_plan_tells_the_passes_of_the_model(place, run):
     code, out, _ = run("plan", place / "corpus", *options, *fixed)
     assert code == 0
     passes = {p["name"]: p["n_scans"] for p in json.loads(out)["passes"]}
-    assert passes == {"sketch": 1, "power": 4, "moments": 1, "polish": 4, "completion": 1}
+    assert passes == {"sketch": 1, "power": 4, "moments": 2, "polish": 6, "completion": 1}
     by_name = {p["name"]: p for p in json.loads(out)["passes"]}
     # Shares of 600 documents in 3 topics, in float32.
     assert by_name["polish"]["rows_bytes"] == 600 * 3 * 4

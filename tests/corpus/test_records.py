@@ -176,7 +176,7 @@ def test_headers_are_read_as_numpy_writes_them_and_in_no_other_way(tmp_path, arr
     header = len(content) - array.nbytes
     for wrong in all_flips(content[:header]):
         with suppress(StoreError):
-            # Another size is told from that of the file.
+            # Another declared size differs from that of the file.
             declared = read_npy_header(io.BytesIO(wrong + content[header:]), "a.npy")
             assert declared.n_bytes != len(content)
     for wrong in (b"", content[:5], content[:header][:-1], content + b"x", content[: header - 1]):

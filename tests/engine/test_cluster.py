@@ -56,7 +56,9 @@ def test_same_bits_in_process_and_with_one_two_and_three_workers(corpus, cluster
 def test_workers_that_are_threads_of_this_process_give_the_same_bits(corpus):
     """Two tasks of one process share its BLAS threads, caches and maps."""
     expected = fitted(corpus)
-    with Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None) as client:
+    with Client(
+        processes=False, n_workers=1, threads_per_worker=2, dashboard_address="127.0.0.1:0"
+    ) as client:
         assert fitted(corpus, client) == expected
 
 

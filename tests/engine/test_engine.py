@@ -11,6 +11,7 @@ from helpers import random_corpus
 
 from distmom.corpus import MemoryCorpus
 from distmom.corpus.block import csr_from_parts
+from distmom.corpus.commit import put_if_absent
 from distmom.engine import (
     Engine,
     GroupDone,
@@ -196,6 +197,34 @@ def test_a_late_commit_removes_nothing(tmp_path):
     late.directory.commit_pass("count", key, sums, {"rows": folded.row_digests})
     now = {path: path.stat().st_ino for path in sorted(tmp_path.rglob("*")) if "partial" not in path.parts}
     assert now == inodes
+
+
+def test_rows_are_on_the_disk_before_their_pass_is_committed(tmp_path, monkeypatch):
+    synced, committed = set(), []
+
+    def sync(path):
+        synced.add(Path(path))
+
+    def put(temporary, final, is_whole):
+        committed.append(set(synced))
+        put_if_absent(temporary, final, is_whole)
+
+    monkeypatch.setattr("distmom.corpus.commit.sync_path", sync)
+    monkeypatch.setattr("distmom.engine.directory.sync_path", sync)
+    monkeypatch.setattr("distmom.engine.directory.put_if_absent", put)
+    corpus = random_corpus()
+    Engine(corpus, RunDirectory(tmp_path)).run(count(corpus))
+    rows = {path for path in (tmp_path / "rows").rglob("*") if ".tmp-" not in str(path)}
+    assert len(rows) > 3 * len(corpus.shards)
+    [before] = committed
+    assert rows | {tmp_path / "rows"} <= before
+    # The entry of the pass itself comes last.
+    assert tmp_path / "passes" not in before
+    assert tmp_path / "passes" in synced
+    # Nothing waits for the disk where the directory goes away with the process.
+    synced.clear()
+    Engine(corpus, RunDirectory(tmp_path / "other", durable=False)).run(count(corpus))
+    assert not synced
 
 
 def test_a_run_is_held_by_one_process(tmp_path):

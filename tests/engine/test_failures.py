@@ -81,6 +81,7 @@ def test_a_scheduler_that_stands_still_is_given_up(tmp_path, monkeypatch):
         assert time.monotonic() - started < 30
 
 
+@pytest.mark.slow
 def test_a_worker_that_stands_still_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "STALL_TIMEOUT_S", 2.0)
     with cluster_of_processes(tmp_path, 1) as (address, processes):

@@ -80,7 +80,7 @@ def test_a_resumed_fit_has_the_bits_of_one_that_was_never_interrupted(tmp_path):
             (tmp_path / "resume.log").open("wb") as log,
             subprocess.Popen(resume, stdout=log, stderr=log) as second,
         ):
-            # The straggler goes on once many tasks of the second client have written their sums.
+            # The straggler resumes once many tasks of the second client have written their sums.
             wait_until(lambda: len(large_partials(tmp_path / "m.run")) > 6 or second.poll() is not None)
             (tmp_path / "go").touch()
             wait_until((tmp_path / "gone").exists)

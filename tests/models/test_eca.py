@@ -289,6 +289,7 @@ def sample(tmp_path_factory):
     return views, place
 
 
+@pytest.mark.slow
 def test_a_file_gives_the_bits_of_memory(sample):
     views, place = sample
     model = ECA(3, orders="both")
@@ -324,6 +325,7 @@ def test_sparse_rows_give_what_dense_rows_give(sample):
     assert_allclose(sparse, dense, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_memory_limit_changes_nothing(sample):
     """Where a worker has no room for all columns of the basis they are worked on in slabs."""
     views, _ = sample

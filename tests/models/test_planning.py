@@ -64,6 +64,7 @@ def test_a_worker_takes_what_was_planned_within_a_fifth(corpus, limit, third_mom
     assert max(planned.values()) < 1.2 * max(measured.values())
 
 
+@pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are read from /proc")
 def test_anchor_words_need_no_room_for_the_third_moment():

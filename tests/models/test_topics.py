@@ -274,7 +274,10 @@ def test_counts_without_topics_are_no_error_of_use():
     """The whitened tensor is noise, and what rounding makes of it is not symmetric to six digits."""
     counts = np.random.default_rng(0).poisson(1.0, (200, 30))
     for kind in (SingleTopic, SpectralLDA, AnchorTopics):
-        assert kind(2, max_df=1.0).fit(counts).components_.shape == (2, 30)
+        found = kind(2, max_df=1.0).fit(counts).components_
+        # The moments of all documents may carry fewer topics than those without the documents held out.
+        assert 1 <= len(found) <= 2
+        assert_allclose(found.sum(axis=1), 1.0, atol=1e-5)
 
 
 def test_counts_that_vary_less_than_poisson_counts_have_no_amounts():

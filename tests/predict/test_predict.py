@@ -229,6 +229,7 @@ def test_words_left_out_at_ingest_count_as_unknown(model, planted, tmp_path, cap
     result = predict_corpus(model, corpus, tmp_path / "out")
     assert result["n_unknown_words"] == n // 9 + 1
     assert "does not know 10 % of the words" in caplog.text
+    assert "ingest --like" not in caplog.text
     corpus = MemoryCorpus(csr_array((10, 120), dtype=int), vocabulary=model.vocabulary_)
     corpus.warnings = {"unknown_words": 30}
     with pytest.raises(UsageError, match="got none of them; documents are given the words"):
