@@ -216,18 +216,18 @@ class Lock:
                 "since": datetime.now(UTC).isoformat(timespec="seconds"),
             }
         ).encode()
-        # Linked into place: a process that dies leaves no lock without an owner.
-        own = self.path.with_name(f".tmp-{uuid.uuid4().hex}")
-        write_atomic(own, content)
-        try:
-            while True:
-                try:
-                    os.link(own, self.path)
-                    return
-                except FileExistsError:
-                    self._remove_stale()
-        finally:
-            own.unlink()
+        while True:
+            try:
+                descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            except FileExistsError:
+                self._remove_stale()
+                continue
+            try:
+                os.write(descriptor, content)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            return
 
     def release(self) -> None:
         """Give the lock up."""

@@ -257,6 +257,13 @@ class RunDirectory:
             return None
         return load_sums(str(directory))
 
+    def discard_pass(self, name: str, key: str) -> None:
+        """Remove a committed pass of which something is damaged, its rows and states perhaps."""
+        temporary = self.path / "passes" / f".tmp-{uuid.uuid4().hex}"
+        with suppress(FileNotFoundError):
+            os.rename(self.pass_path(name, key), temporary)
+        _remove_tree(temporary)
+
     def verify(self) -> list[str]:
         """Read every state, committed sum and stored row, and return what is wrong with them."""
         problems: list[str] = []

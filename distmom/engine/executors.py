@@ -19,6 +19,7 @@ from distributed import Client, LocalCluster
 from distributed.comm.core import CommClosedError
 from distributed.protocol.serialize import Serialize, Serialized, merge_and_deserialize
 
+from distmom.engine import watch as limits
 from distmom.engine.environment import Environment, differing, environment
 from distmom.engine.watch import Watch, check_address, kept_alive
 from distmom.errors import ClusterError, DistmomError, UsageError
@@ -166,7 +167,9 @@ class OnCluster:
         ClusterError
             If a worker lacks distmom, or runs other versions than this process.
         """
-        found = Watch(self.client, "cluster").call(self.client.run, environment, on_error="return")
+        found = Watch(self.client, "cluster").call(
+            self.client.run, environment, on_error="return", limit_s=limits.SILENCE_TIMEOUT_S
+        )
         for worker, got in sorted(found.items()):
             if not isinstance(got, Environment):
                 raise ClusterError(f"worker {worker}: cannot run this distmom: {got}")
@@ -249,7 +252,7 @@ class OnCluster:
                     _raise_unless_worker_lost(future, watch, attempt)
                     logger.warning("%s: task %s lost its worker, submitted again", name, future.key)
                     submit(level, index, attempt + 1)
-            return watch.call(ready[-1][0].result)
+            return watch.call(ready[-1][0].result, limit_s=limits.STALL_TIMEOUT_S)
         except BaseException as error:
             self.client.cancel(list(flying), force=True)
             _raise_if_lost(error, name)
@@ -262,7 +265,11 @@ class OnCluster:
 
         def start(item: Any) -> distributed.Future:
             # Scattered, not passed: a chunk of text is too large for the graph.
-            data = item if isinstance(item, int) else watch.call(self.client.scatter, item, hash=False)
+            data = (
+                item
+                if isinstance(item, int)
+                else watch.call(self.client.scatter, item, hash=False, limit_s=limits.STALL_TIMEOUT_S)
+            )
             return self._submit(function, data)
 
         def submit() -> None:
@@ -281,7 +288,7 @@ class OnCluster:
                         break
                     _raise_unless_worker_lost(future, watch, attempt)
                     future = start(item)
-                result = watch.call(future.result)
+                result = watch.call(future.result, limit_s=limits.STALL_TIMEOUT_S)
                 del future, item
                 submit()
                 yield result
@@ -326,7 +333,7 @@ async def _on_scheduler(
     arguments: tuple[Any, ...],
 ) -> Any:
     """Fetch a worker's result and work on it in a thread, so that the event loop stays free."""
-    reply = await dask_scheduler.gather([key])
+    reply = await asyncio.wait_for(dask_scheduler.gather([key]), limits.STALL_TIMEOUT_S)
     if reply["status"] != "OK":
         raise ClusterError(f"the scheduler could not fetch {key} from its worker: {reply.get('keys')}")
     value = reply["data"][key]
@@ -344,7 +351,7 @@ async def _on_scheduler(
 
 def _raise_unless_worker_lost(future: distributed.Future, watch: Watch, attempt: int) -> None:
     if future.status == "error":
-        error = watch.call(future.exception)
+        error = watch.call(future.exception, limit_s=limits.STALL_TIMEOUT_S)
         if isinstance(error, ImportError):
             raise ClusterError(f"{watch.name}: a worker cannot run this distmom: {error}") from error
         if not isinstance(error, distributed.KilledWorker):

@@ -153,6 +153,7 @@ class Engine:
                         rows.read(int(shard))
         except StoreError as error:
             logger.warning("pass %s is run again, as what was committed is damaged: %s", pass_.name, error)
+            self.directory.discard_pass(pass_.name, key)
             return None
         return committed
 

@@ -8,11 +8,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import distributed
 from distributed import Client
+from distributed.client import ClosedClientError
 from distributed.comm.core import connect
 
 from distmom.errors import ClusterError
@@ -44,8 +45,9 @@ class Watch:
     def __init__(self, client: Client, name: str) -> None:
         self.client = client
         self.name = name
-        self._progress = self._workers = self._answer = time.monotonic()
         self._n_threads = 1
+        self._silent_since: float | None = None
+        self._idle_since: float | None = None
         self._ask()
 
     @property
@@ -61,8 +63,7 @@ class Watch:
         ClusterError
             If none ends, the workers are gone, or the scheduler does not answer.
         """
-        futures = list(flying)
-        self._progress = time.monotonic()
+        futures, started = list(flying), time.monotonic()
         while True:
             try:
                 # wait() asks for the current client, and ours is deliberately nobody's default.
@@ -72,20 +73,29 @@ class Watch:
                 pass
             self._ask()
             now = time.monotonic()
-            if now - self._workers > NO_WORKERS_TIMEOUT_S:
+            if self._idle_since is not None and now - self._idle_since > NO_WORKERS_TIMEOUT_S:
                 raise ClusterError(f"{self.name}: no worker has been there for {NO_WORKERS_TIMEOUT_S:.0f} s")
-            if now - self._progress > STALL_TIMEOUT_S:
+            if now - started > STALL_TIMEOUT_S:
                 raise ClusterError(f"{self.name}: no task has finished for {STALL_TIMEOUT_S:.0f} s")
 
-    def call(self, function: Callable[..., _R], *arguments: Any, **options: Any) -> _R:
+    def call(
+        self, function: Callable[..., _R], *arguments: Any, limit_s: float | None = None, **options: Any
+    ) -> _R:
         """Call a function that waits for the cluster, as long as the scheduler answers.
+
+        Parameters
+        ----------
+        function : callable
+            Called with ``arguments`` and ``options``.
+        limit_s : float, optional
+            Seconds that it may take, where it waits for workers.
 
         Raises
         ------
         ClusterError
-            If the scheduler does not answer.
+            If the scheduler does not answer, or the limit is passed.
         """
-        future = _in_thread(function, *arguments, **options)
+        future, started = _in_thread(function, *arguments, **options), time.monotonic()
         while True:
             try:
                 return future.result(timeout=1.0)
@@ -93,23 +103,32 @@ class Watch:
                 if future.done():
                     raise
             self._ask()
+            if limit_s is not None and time.monotonic() - started > limit_s:
+                raise ClusterError(f"{self.name}: a worker has not answered for {limit_s:.0f} s")
 
     def _ask(self) -> None:
         """Ask the scheduler for its workers."""
         if self.client.status not in ("running", "connecting"):
             raise ClusterError(f"{self.name}: the connection to the scheduler is {self.client.status}")
+        started = time.monotonic()
         try:
             found = _in_thread(self.client.nthreads).result(timeout=REQUEST_TIMEOUT_S)
         except TimeoutError:
-            if time.monotonic() - self._answer > SILENCE_TIMEOUT_S:
+            # Counted from the first request without an answer: before it, nobody may have asked for long.
+            self._silent_since = started if self._silent_since is None else self._silent_since
+            if time.monotonic() - self._silent_since > SILENCE_TIMEOUT_S:
                 raise ClusterError(
                     f"{self.name}: the scheduler has not answered for {SILENCE_TIMEOUT_S:.0f} s"
                 ) from None
             return
-        self._answer = time.monotonic()
+        except OSError as error:
+            raise ClusterError(f"{self.name}: the cluster was lost: {error}") from error
+        self._silent_since = None
         self._n_threads = sum(found.values())
         if self._n_threads:
-            self._workers = self._answer
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = started
 
 
 def _in_thread(function: Callable[..., _R], *arguments: Any, **options: Any) -> Future[_R]:
@@ -142,8 +161,10 @@ def kept_alive(client: Client, idle_timeout_s: float | None) -> Iterator[None]:
     ended = threading.Event()
 
     def work() -> None:
-        while not ended.wait(period) and client.status == "running":
-            client.submit(int, key=f"distmom-alive-{uuid.uuid4().hex[:8]}", pure=False)
+        # Whoever waits for the cluster reports that the connection is closed.
+        with suppress(ClosedClientError):
+            while not ended.wait(period) and client.status == "running":
+                client.submit(int, key=f"distmom-alive-{uuid.uuid4().hex[:8]}", pure=False)
 
     thread = threading.Thread(target=work, name="distmom-alive", daemon=True)
     thread.start()

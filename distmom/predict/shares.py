@@ -15,7 +15,7 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.corpus.commit import write_atomic
-from distmom.engine import Observer, Pass, Rows, Sums, SumSpec, open_engine, open_executor
+from distmom.engine import Observer, Pass, Rows, RunDirectory, Sums, SumSpec, open_engine, open_executor
 from distmom.models.reader import DocumentReader
 from distmom.models.topic_model import TopicModel
 from distmom.predict.aligned import align, check_words
@@ -138,7 +138,9 @@ def transform_corpus(
             aligned = in_pieces(aligned)
         with (
             open_executor(client) as executor,
-            open_engine(aligned, place.run, executor, memory_limit, observer) as engine,
+            open_engine(
+                aligned, RunDirectory(place.run, durable=False), executor, memory_limit, observer
+            ) as engine,
         ):
             stored_corpus(engine)
             reader = model.reader(method).stored(engine.put)

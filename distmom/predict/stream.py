@@ -13,7 +13,18 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.engine import Engine, Observer, Pass, PassResult, Rows, Sums, SumSpec, open_engine, open_executor
+from distmom.engine import (
+    Engine,
+    Observer,
+    Pass,
+    PassResult,
+    Rows,
+    RunDirectory,
+    Sums,
+    SumSpec,
+    open_engine,
+    open_executor,
+)
 from distmom.errors import UsageError
 from distmom.models.heads import Scorer
 from distmom.models.multilabel import MultiLabelMoM
@@ -110,7 +121,9 @@ def predict_corpus(
         aligned = in_pieces(align(corpus, model.vocabulary_, model.label_names_))
         with (
             open_executor(client) as executor,
-            open_engine(aligned, place.run, executor, memory_limit, observer) as engine,
+            open_engine(
+                aligned, RunDirectory(place.run, durable=False), executor, memory_limit, observer
+            ) as engine,
         ):
             stored_corpus(engine)
             result = run_predictions(engine, model.scorer_, top)

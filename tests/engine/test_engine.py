@@ -150,6 +150,28 @@ def test_a_damaged_pass_is_run_again(tmp_path, caplog, what):
     assert not list(tmp_path.rglob(".tmp-*"))
 
 
+def test_a_damaged_pass_is_run_again_where_its_bits_are_others(tmp_path, monkeypatch):
+    """As on another kind of processor: the old total goes with the rows that it was committed with."""
+    corpus = random_corpus()
+    Engine(corpus, RunDirectory(tmp_path)).run(count(corpus))
+    [file] = tmp_path.glob("rows/*/length/s00003-*/c/0")
+    flip(file)
+    add = CountPass.add
+
+    def rounded(self, sums, block, rows):
+        stored = add(self, sums, block, rows)
+        return {name: np.nextafter(value, np.inf) for name, value in stored.items()}
+
+    monkeypatch.setattr(CountPass, "add", rounded)
+    for resumed in (False, True):
+        engine = Engine(corpus, RunDirectory(tmp_path))
+        result = engine.run(count(corpus))
+        assert engine.timings[-1].resumed is resumed
+        length = np.concatenate([result.rows["length"].read(i) for i in range(len(corpus.shards))])
+        assert not np.array_equal(length, np.rint(length))
+    assert engine.directory.verify() == []
+
+
 def test_a_damaged_state_of_a_committed_pass_is_made_again(tmp_path):
     corpus, pass_ = random_corpus(), WordSketchPass(40, n_columns=4)
 

@@ -97,6 +97,41 @@ def test_a_worker_that_stands_still_is_given_up(tmp_path, monkeypatch):
             stopped()
 
 
+@pytest.mark.slow
+def test_a_worker_that_stands_still_from_the_beginning_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "SILENCE_TIMEOUT_S", 2.0)
+    with cluster_of_processes(tmp_path, 1) as (address, processes):
+        processes[1].send_signal(signal.SIGSTOP)
+        message = "cluster: a worker has not answered for 2 s"
+        with pytest.raises(ClusterError, match=message), open_executor(scheduler=address):
+            pass
+
+
+class SlowClient:
+    """Answers requests after so many seconds, one after the other."""
+
+    status = "running"
+
+    def __init__(self, *delays):
+        self.delays = list(delays)
+
+    def nthreads(self):
+        time.sleep(self.delays.pop(0) if self.delays else 0.0)
+        return {"worker": 1}
+
+
+def test_silence_is_counted_from_the_first_request_without_an_answer(monkeypatch):
+    """Nobody asks while tasks finish one after the other, or while results are written."""
+    monkeypatch.setattr(watch, "SILENCE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(watch, "REQUEST_TIMEOUT_S", 0.2)
+    one_late = watch.Watch(SlowClient(0.0, 0.5), "pass")
+    time.sleep(1.2)
+    assert one_late.call(_wait, 2.5) == 2.5
+    silent = watch.Watch(SlowClient(0.0, *[5.0] * 9), "pass")
+    with pytest.raises(ClusterError, match="pass: the scheduler has not answered for 1 s"):
+        silent.call(_wait, 30.0)
+
+
 def _ones():
     return np.ones(3)
 
