@@ -25,7 +25,7 @@ DATA is ``uci:`` and a docword file, ``corpus:`` and a corpus that ``distmom ing
 ``planted:K,N,D,L``: N documents of K topics over D words, L words a document in the mean, a fifth of them held out
 as well. With ``--misspecified`` topics are correlated (their
 shares are logistic normal) and words bursty (a document repeats the words that it has drawn of a topic).
-The system ``random`` makes the same passes of polish as ``distmom`` from random documents in place of moments.
+The system ``random`` makes the same passes of refinement as ``distmom`` from random documents in place of moments.
 Systems that are not installed, fail or take too long are named below the table::
 
     python3 -m venv peers
@@ -64,7 +64,7 @@ from watched import LeftOutError, run_watched
 from distmom.corpus import MemoryCorpus, open_corpus
 from distmom.engine import StoredColumns, open_engine
 from distmom.evaluate.topics import coherence_of_counts, diversity, top_words
-from distmom.models.polish import COMPLETION_SMOOTHING, complete
+from distmom.models.topics.refine import COMPLETION_SMOOTHING, complete
 from distmom.moments.shares import document_shares
 
 UCI, CORPUS, PLANTED, PURE = "uci:", "corpus:", "planted:", "distmom-pure"

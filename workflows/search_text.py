@@ -2,13 +2,13 @@
 
 The comparison of Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models" (JMLR 18, 2018),
 section 4.4. A fifth of the documents is held out. Labels are words of the topics that anchor words find in the
-others, polished: of every topic the word of largest relevance among those that 5 to 50 % of the documents have;
+others, refined: of every topic the word of largest relevance among those that 5 to 50 % of the documents have;
 each word once. Every system is told one label and gives one topic:
 
 whitening
     `TopicSearch`, one sum over the documents for all labels.
 nmf
-    All topics by anchor words (`AnchorTopics` without polish), once for all labels; of them the one that has the
+    All topics by anchor words (`AnchorTopics` without refine), once for all labels; of them the one that has the
     label with the largest probability.
 ss-nmf
     The same for every label anew, documents weighted by how often the label is in them, as a share of their words.
@@ -82,7 +82,7 @@ def search_labels(data: Data, k: int, seed: int, labels: list[int]) -> tuple[lis
 
 def all_topics(data: Data, k: int, seed: int, labels: list[int]) -> tuple[list[np.ndarray | None], int]:
     """Find all topics once, and take one of them for every label."""
-    topics = AnchorTopics(k, n_polish=0, random_state=seed).fit(data.train).components_
+    topics = AnchorTopics(k, n_refine=0, random_state=seed).fit(data.train).components_
     return [topics[topics[:, label].argmax()] for label in labels], 0
 
 
@@ -98,7 +98,7 @@ def _weighted_topic(data: Data, k: int, seed: int, label: int) -> np.ndarray:
     lengths = np.asarray(counts.sum(axis=1)).ravel()
     corpus = WeightedCorpus(counts[some], data.words, own[some] / lengths[some])
     # All of these documents have the label, which the moments must see.
-    model = AnchorTopics(k, n_polish=0, max_df=1.0, weighting="document", random_state=seed)
+    model = AnchorTopics(k, n_refine=0, max_df=1.0, weighting="document", random_state=seed)
     topics = model.fit_corpus(corpus).components_
     return np.asarray(topics[topics[:, label].argmax()])
 

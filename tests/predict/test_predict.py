@@ -197,7 +197,7 @@ def test_unknown_words_are_told_of_from_a_tenth_and_refused_where_none_is_known(
     X = np.ones((20, 120), int)
     X[:, 1] = 3
     fitted = (
-        model if kind == "labels" else SpectralLDA(3, start="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
+        model if kind == "labels" else SpectralLDA(3, init="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
     )
     applied = {"labels": predict_corpus, "topics": transform_corpus}[kind]
     # 122 positions a document.
@@ -262,7 +262,7 @@ def test_shards_are_read_once_where_shares_take_no_time(
     planted, on_disk, tmp_path, monkeypatch, method, n_reads
 ):
     """A piece reads all of its shard."""
-    topics = SpectralLDA(3, start="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
+    topics = SpectralLDA(3, init="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
     read, reads = type(on_disk).read_shard, []
 
     def counted(corpus, index, **options):
@@ -299,7 +299,7 @@ def test_earlier_predictions_survive_when_new_ones_cannot_take_their_place(
 
 
 def test_names_of_labels_that_no_document_has_are_not_labels_of_the_documents(planted, tmp_path):
-    topics = SpectralLDA(3, start="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
+    topics = SpectralLDA(3, init="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
     for name, labels in (("none", np.zeros((30, 2))), ("some", np.eye(30, 2))):
         corpus = MemoryCorpus(planted[0][:30], labels, label_names=["a", "b"])
         transform_corpus(topics, corpus, tmp_path / name)
