@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from distmom.engine.sums import Sums, SumSpec
+from distmom.hashing import GOLDEN, scramble_array
 
 Rows = Mapping[str, np.ndarray]
 
@@ -54,10 +55,8 @@ class Selection:
         """Return which of the documents ``first, first + 1, ...`` are taken, a bool array."""
         key = np.arange(first, first + n_documents, dtype=np.uint64)
         with np.errstate(over="ignore"):
-            key += np.uint64(self.seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019)
-            key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            key ^= key >> np.uint64(31)
+            key += np.uint64(self.seed) * GOLDEN + np.uint64(0x632BE59BD9B4E019)
+        key = scramble_array(key)
         edges = (self.offset, self.offset + self.fraction)
         low, high = (np.uint64(min(edge, 1.0) * (2**64 - 2**12)) for edge in edges)
         held = (key >= low) & (key < high)
