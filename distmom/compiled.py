@@ -19,9 +19,9 @@ def compiled(function: _Kernel) -> _Kernel:
     Parameters
     ----------
     function : callable
-        A function in numba's nopython subset. It calls kernels of its own module, and of the modules beside this
-        one: a kernel holds a compiled copy of what it calls, but its cache on disk is invalidated by a change of
-        its own file alone, so that after a change beside this module the cache files have to be removed.
+        A function in numba's nopython subset that calls only kernels of its own module and
+        `distmom.hashing.scramble`, whose code never changes: the cache on disk holds a copy of all that a kernel
+        calls, but is invalidated by a change of the kernel's own file alone.
 
     Returns
     -------
