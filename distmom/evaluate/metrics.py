@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from distmom.errors import NumericalError, UsageError
-from distmom.evaluate.kernels import dense_areas, list_metrics, listed_areas
+from distmom.ranking import dense_areas, list_metrics, listed_areas, rank_discounts
 
 PSnDCGConvention = Literal["pyxclib", "matlab"]
 
@@ -188,7 +188,6 @@ class RankingSums:
             if np.isnan(values[lists >= 0]).any():
                 raise NumericalError("a score of a ranked label is NaN")
         inverse = self._propensity_for(n_labels)
-        discounts = 1.0 / np.log2(np.arange(2, self.depths[-1] + 2))
         depths = np.array(self.depths, dtype=np.int64)
         rows = np.zeros((n, len(_PER_DEPTH), len(depths)))
         list_metrics(
@@ -196,7 +195,7 @@ class RankingSums:
             labels.indptr,
             labels.indices,
             inverse,
-            discounts,
+            rank_discounts(self.depths[-1]),
             depths,
             self.convention == "pyxclib",
             rows,

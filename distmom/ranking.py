@@ -1,0 +1,238 @@
+"""Compiled loops behind the ranking metrics, one document at a time (definitions: `distmom.evaluate.metrics`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from distmom.compiled import compiled
+
+
+@compiled
+def _holds(labels: Any, start: int, stop: int, label: int) -> bool:
+    """Look a label up in the sorted labels[start:stop]."""
+    low = start
+    high = stop
+    while low < high:
+        middle = (low + high) // 2
+        if labels[middle] < label:
+            low = middle + 1
+        else:
+            high = middle
+    return low < stop and labels[low] == label
+
+
+def rank_discounts(depth: int) -> NDArray[np.float64]:
+    """Return what a hit at rank 1, 2, ..., ``depth`` adds to the discounted gain, ``1 / log2(rank + 1)``."""
+    discounts: NDArray[np.float64] = 1.0 / np.log2(np.arange(2, depth + 2))
+    return discounts
+
+
+@compiled
+def _discounted(gains: Any, n_true: int, discounts: Any, depth: int) -> Any:
+    """Return the discounted gain of the first ranks, and that of an ideal list; nDCG is their ratio."""
+    gain = 0.0
+    ideal = 0.0
+    for j in range(depth):
+        gain += gains[j] * discounts[j]
+        if j < n_true:
+            ideal += discounts[j]
+    return gain, ideal
+
+
+@compiled
+def _n_won(values: Any, true: Any) -> Any:
+    """Count the pairs of an entry among ``true`` and another one: two where the former is larger, one for a tie.
+
+    Every true entry is compared with all others, and values are never sorted.
+    """
+    won = np.int64(0)
+    for a in range(true.shape[0]):
+        value = values[true[a]]
+        below = np.int64(0)
+        equal = np.int64(0)
+        for j in range(values.shape[0]):
+            below += values[j] < value
+            equal += values[j] == value
+        for b in range(true.shape[0]):
+            other = values[true[b]]
+            below -= other < value
+            equal -= other == value
+        won += 2 * below + equal
+    return won
+
+
+@compiled
+def _area(won: Any, n_true: Any, n_false: Any) -> Any:
+    """Return the AUC from twice the number of pairs won."""
+    return 0.5 * won / (np.float64(n_true) * np.float64(n_false))
+
+
+@compiled
+def list_metrics(
+    lists: Any,
+    indptr: Any,
+    labels: Any,
+    inverse: Any,
+    discounts: Any,
+    depths: Any,
+    per_document: bool,
+    rows: Any,
+) -> None:
+    """Fill rows[document, metric, depth] in the order of the ranked metrics of `RankingSums`."""
+    deepest = depths[-1]
+    gains = np.zeros(deepest)
+    best = np.zeros(deepest)
+    for i in range(lists.shape[0]):
+        start = indptr[i]
+        stop = indptr[i + 1]
+        n_true = stop - start
+        if n_true == 0:
+            continue
+        weighted = inverse.shape[0] > 0
+        if weighted:
+            ranked = np.sort(inverse[labels[start:stop]])
+            for j in range(deepest):
+                best[j] = ranked[n_true - 1 - j] if j < n_true else 0.0
+        for j in range(deepest):
+            label = lists[i, j]
+            hit = label >= 0 and _holds(labels, start, stop, label)
+            gains[j] = 1.0 if hit else 0.0
+        for t in range(depths.shape[0]):
+            depth = depths[t]
+            hits = 0.0
+            psp = 0.0
+            psp_best = 0.0
+            psdcg = 0.0
+            psdcg_best = 0.0
+            full = 0.0
+            dcg, ideal = _discounted(gains, n_true, discounts, depth)
+            for j in range(depth):
+                full += discounts[j]
+                hits += gains[j]
+                if weighted:
+                    if gains[j] > 0.0:
+                        psp += inverse[lists[i, j]]
+                        psdcg += inverse[lists[i, j]] * discounts[j]
+                    psp_best += best[j]
+                    psdcg_best += best[j] * discounts[j]
+            divisor = ideal if per_document else full
+            rows[i, 0, t] = hits / depth
+            rows[i, 1, t] = hits / n_true
+            rows[i, 2, t] = dcg / ideal
+            rows[i, 3, t] = psp / depth
+            rows[i, 4, t] = psp_best / depth
+            rows[i, 5, t] = psdcg / divisor
+            rows[i, 6, t] = psdcg_best / divisor
+
+
+@compiled
+def dense_areas(scores: Any, indptr: Any, labels: Any, n_labels: int, areas: Any) -> bool:
+    """Fill areas with the AUC of each document, leaving it where undefined; False if a score is NaN.
+
+    Labels from scores.shape[1] to n_labels have no score and form one tie below all others.
+    """
+    width = scores.shape[1]
+    for i in range(scores.shape[0]):
+        row = scores[i]
+        start = indptr[i]
+        stop = indptr[i + 1]
+        n_true = stop - start
+        n_false = n_labels - n_true
+        n_bad = 0
+        for j in range(width):
+            n_bad += row[j] != row[j]
+        if n_bad > 0:
+            return False
+        if n_true == 0 or n_false == 0:
+            continue
+        known = start
+        while known < stop and labels[known] < width:
+            known += 1
+        n_unscored_false = (n_labels - width) - (stop - known)
+        won = _n_won(row, labels[start:known]) + 2 * (known - start) * n_unscored_false
+        won += (stop - known) * n_unscored_false
+        areas[i] = _area(won, n_true, n_false)
+    return True
+
+
+@compiled
+def listed_areas(lists: Any, scores: Any, indptr: Any, labels: Any, n_labels: int, areas: Any) -> None:
+    """Fill areas with the AUC of each ranked list, all labels that are not listed tied behind it."""
+    width = lists.shape[1]
+    values = np.empty(width)
+    hits = np.empty(width, np.int64)
+    for i in range(lists.shape[0]):
+        start = indptr[i]
+        stop = indptr[i + 1]
+        n_true = stop - start
+        n_false = n_labels - n_true
+        if n_true == 0 or n_false == 0:
+            continue
+        n_listed = 0
+        n_hits = 0
+        for j in range(width):
+            if lists[i, j] < 0:
+                continue
+            values[n_listed] = scores[i, j]
+            if _holds(labels, start, stop, lists[i, j]):
+                hits[n_hits] = n_listed
+                n_hits += 1
+            n_listed += 1
+        n_unlisted_false = n_false - (n_listed - n_hits)
+        won = _n_won(values[:n_listed], hits[:n_hits]) + 2 * n_hits * n_unlisted_false
+        won += (n_true - n_hits) * n_unlisted_false
+        areas[i] = _area(won, n_true, n_false)
+
+
+@compiled
+def mean_metrics(
+    lists: Any, scores: Any, truth: Any, n_true: Any, depths: Any, discounts: Any, n_areas: int
+) -> Any:
+    """Return the means over documents of P@k for several k, of nDCG at the last, and of AUC.
+
+    Parameters
+    ----------
+    lists : ndarray of shape (n, depths[-1]), integer
+        Candidates, best first; -1 fills lists that are shorter.
+    scores : ndarray of shape (n, m)
+        Scores of the candidates.
+    truth : ndarray of shape (n, m), uint8
+        1 where a candidate is a label of the document.
+    n_true : ndarray of shape (n,), integer
+        Labels of the document, also those that are no candidates.
+    depths : ndarray of int
+        The values of k, increasing.
+    discounts : ndarray of shape (depths[-1],)
+        From `rank_discounts`.
+    n_areas : int
+        Documents, the first ones, whose AUC is measured, or 0. All labels must be candidates.
+
+    Returns
+    -------
+    ndarray of shape (len(depths) + 2,), float64
+        A document without labels counts as zero in all but AUC, which leaves it out.
+    """
+    n, width = scores.shape
+    n_depths, deepest = depths.shape[0], depths[-1]
+    means = np.zeros(n_depths + 2)
+    gains = np.zeros(deepest)
+    n_counted = 0
+    for i in range(n):
+        for j in range(deepest):
+            gains[j] = 1.0 if lists[i, j] >= 0 and truth[i, lists[i, j]] else 0.0
+            for t in range(n_depths):
+                if j < depths[t]:
+                    means[t] += gains[j] / depths[t]
+        gain, ideal = _discounted(gains, n_true[i], discounts, deepest)
+        if ideal > 0.0:
+            means[n_depths] += gain / ideal
+        if i < n_areas and 0 < n_true[i] < width:
+            won = _n_won(scores[i], np.flatnonzero(truth[i]))
+            means[n_depths + 1] += _area(won, n_true[i], width - n_true[i])
+            n_counted += 1
+    means[: n_depths + 1] /= max(n, 1)
+    means[n_depths + 1] /= max(n_counted, 1)
+    return means
