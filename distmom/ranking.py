@@ -1,13 +1,18 @@
-"""Compiled loops behind the ranking metrics, one document at a time (definitions: `distmom.evaluate.metrics`)."""
+"""What ranking metrics are made of: discounts, propensities, and compiled loops over documents.
+
+The metrics are defined in `distmom.evaluate.metrics`.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from distmom.compiled import compiled
+from distmom.errors import UsageError
 
 
 @compiled
@@ -28,6 +33,54 @@ def rank_discounts(depth: int) -> NDArray[np.float64]:
     """Return what a hit at rank 1, 2, ..., ``depth`` adds to the discounted gain, ``1 / log2(rank + 1)``."""
     discounts: NDArray[np.float64] = 1.0 / np.log2(np.arange(2, depth + 2))
     return discounts
+
+
+def inverse_propensity(
+    label_frequency: ArrayLike, n_train: int, *, A: float = 0.55, B: float = 1.5, n_labels: int | None = None
+) -> NDArray[np.float64]:
+    """Return 1/p of every label from its frequency in the training documents.
+
+    ``1/p_l = 1 + C (N_l + B) ** -A`` with ``C = (ln n_train - 1) (B + 1) ** A``.
+
+    Parameters
+    ----------
+    label_frequency : array_like of shape (L,)
+        Number of training documents N_l of each label.
+    n_train : int
+        Number of training documents.
+    A, B : float
+        0.5 and 0.4 are customary for the Wikipedia data sets of the repository, 0.6 and 2.6 for those of
+        Amazon, the defaults for all others.
+    n_labels : int, optional
+        Length of the result, when the truth has labels that training did not; their frequency is 0.
+
+    Returns
+    -------
+    ndarray of shape (L,) or (n_labels,), float64
+
+    Raises
+    ------
+    UsageError
+        If a frequency is negative, ``n_train`` is below 3 (the formula would fall below 1), or ``n_labels``
+        is below the number of frequencies.
+
+    References
+    ----------
+    Jain, Prabhu, Varma, "Extreme multi-label loss functions for recommendation, tagging, ranking and other
+    missing label applications" (KDD 2016), section 4.
+    """
+    frequency = np.asarray(label_frequency, dtype=np.float64)
+    if frequency.ndim != 1 or not (frequency >= 0).all():
+        raise UsageError("label frequencies must be a vector of counts that are not negative")
+    if n_train < 3:
+        raise UsageError(f"propensities need at least 3 training documents, got {n_train}")
+    if n_labels is not None:
+        if n_labels < frequency.size:
+            raise UsageError(f"n_labels={n_labels} is below the number of frequencies, {frequency.size}")
+        frequency = np.concatenate([frequency, np.zeros(n_labels - frequency.size)])
+    C = (math.log(n_train) - 1.0) * (B + 1.0) ** A
+    inverse: NDArray[np.float64] = 1.0 + C * (frequency + B) ** -A
+    return inverse
 
 
 @compiled

@@ -52,7 +52,7 @@ class RankingSums:
     depths : tuple of int
         The values of k, increasing.
     inverse_propensity : ndarray of shape (n_labels,) or None
-        1/p of every label (see `inverse_propensity`); None leaves out PSP and PSnDCG.
+        1/p of every label (see `distmom.ranking.inverse_propensity`); None leaves out PSP and PSnDCG.
     convention : {"pyxclib", "matlab"}
         Normalisation of PSnDCG.
     skip_unlabelled : bool
@@ -298,54 +298,6 @@ class RankingSums:
                 f"{self.inverse_propensity.size}; give n_labels to inverse_propensity"
             )
         return self.inverse_propensity
-
-
-def inverse_propensity(
-    label_frequency: ArrayLike, n_train: int, *, A: float = 0.55, B: float = 1.5, n_labels: int | None = None
-) -> NDArray[np.float64]:
-    """Return 1/p of every label from its frequency in the training documents.
-
-    ``1/p_l = 1 + C (N_l + B) ** -A`` with ``C = (ln n_train - 1) (B + 1) ** A``.
-
-    Parameters
-    ----------
-    label_frequency : array_like of shape (L,)
-        Number of training documents N_l of each label.
-    n_train : int
-        Number of training documents.
-    A, B : float
-        0.5 and 0.4 are customary for the Wikipedia data sets of the repository, 0.6 and 2.6 for those of
-        Amazon, the defaults for all others.
-    n_labels : int, optional
-        Length of the result, when the truth has labels that training did not; their frequency is 0.
-
-    Returns
-    -------
-    ndarray of shape (L,) or (n_labels,), float64
-
-    Raises
-    ------
-    UsageError
-        If a frequency is negative, ``n_train`` is below 3 (the formula would fall below 1), or ``n_labels``
-        is below the number of frequencies.
-
-    References
-    ----------
-    Jain, Prabhu, Varma, "Extreme multi-label loss functions for recommendation, tagging, ranking and other
-    missing label applications" (KDD 2016), section 4.
-    """
-    frequency = np.asarray(label_frequency, dtype=np.float64)
-    if frequency.ndim != 1 or not (frequency >= 0).all():
-        raise UsageError("label frequencies must be a vector of counts that are not negative")
-    if n_train < 3:
-        raise UsageError(f"propensities need at least 3 training documents, got {n_train}")
-    if n_labels is not None:
-        if n_labels < frequency.size:
-            raise UsageError(f"n_labels={n_labels} is below the number of frequencies, {frequency.size}")
-        frequency = np.concatenate([frequency, np.zeros(n_labels - frequency.size)])
-    C = (math.log(n_train) - 1.0) * (B + 1.0) ** A
-    inverse: NDArray[np.float64] = 1.0 + C * (frequency + B) ** -A
-    return inverse
 
 
 def sample_documents(n_documents: int, n_sample: int, *, random_state: int = 0) -> NDArray[np.int64]:

@@ -7,7 +7,8 @@ from scipy.stats import rankdata
 from sklearn.metrics import ndcg_score, roc_auc_score
 
 from distmom.errors import NumericalError, UsageError
-from distmom.evaluate.metrics import RankingSums, inverse_propensity, sample_documents
+from distmom.evaluate.metrics import RankingSums, sample_documents
+from distmom.ranking import inverse_propensity
 
 
 def top_lists(scores, depth):
