@@ -32,6 +32,7 @@ from distmom.engine.results import (
     TallResult,
     Timing,
 )
+from distmom.engine.scratch import ScratchArray
 from distmom.engine.sparse import (
     SAMPLE_ENTRIES,
     Pruning,
@@ -43,7 +44,7 @@ from distmom.engine.sparse import (
     stored_terms,
 )
 from distmom.engine.state import SLAB_ROWS, StoredArray, StoredRows, release_maps
-from distmom.engine.sums import FileSum, Sums
+from distmom.engine.sums import Sums
 from distmom.engine.tall import (
     Partials,
     RowFunction,
@@ -258,7 +259,7 @@ class Engine:
             slabs = range(len(columns))
             partials[name] = Partials(
                 tuple(tuple(folded.tall[name, i, j] for j in slabs) for i in range(len(plan.groups))),
-                n_rows, width, columns, "float32" if plan.single else "float64", frequent.get(str(spec.tall)),
+                n_rows, width, columns, frequent.get(str(spec.tall)),
             )  # fmt: skip
         return Tallies(folded.sums, partials, runs), folded
 
@@ -442,7 +443,9 @@ def open_engine(
 
 def _opened(sums: Sums) -> Sums:
     """Return sums of which those in files are mapped into memory."""
-    return Sums({name: value.load() if isinstance(value, FileSum) else value for name, value in sums.items()})
+    return Sums(
+        {name: value.load() if isinstance(value, ScratchArray) else value for name, value in sums.items()}
+    )
 
 
 def _join_slabs(by_slab: list[Sums], pass_: Pass) -> Sums:

@@ -12,10 +12,10 @@ from distmom.blas import one_blas_thread
 from distmom.clock import add_spent, spend, taken
 from distmom.corpus import AnyCorpus
 from distmom.engine.passes import Pass, resolve
-from distmom.engine.scratch import ScratchFile
+from distmom.engine.scratch import ScratchArray
 from distmom.engine.sparse import SparsePart, SparseSum
 from distmom.engine.state import StoredArray, StoredRows, release_maps, write_rows
-from distmom.engine.sums import FileSum, Sums, large_to_files, merge
+from distmom.engine.sums import Sums, large_to_files, merge
 from distmom.engine.tall import TallPart, TallSum, write_partial
 
 
@@ -34,7 +34,7 @@ class Folded:
         Accumulators in files, by name of the sum, group and slab of columns.
     runs : dict of (str, int) to tuple of SparsePart
         Runs of sparse sums, by name of the sum and group.
-    files : tuple of ScratchFile
+    files : tuple of ScratchArray
         Sums in files, those that were merged among them.
     """
 
@@ -43,9 +43,9 @@ class Folded:
     spent: dict[str, float] = field(default_factory=dict)
     tall: dict[tuple[str, int, int], TallPart] = field(default_factory=dict)
     runs: dict[tuple[str, int], tuple[SparsePart, ...]] = field(default_factory=dict)
-    files: tuple[ScratchFile, ...] = ()
+    files: tuple[ScratchArray, ...] = ()
 
-    def all_files(self) -> list[ScratchFile]:
+    def all_files(self) -> list[ScratchArray]:
         """Return every file that was reported."""
         files = list(self.files)
         for part in self.tall.values():
@@ -79,8 +79,8 @@ def fold_group(
         return Folded(left, digests, taken(), files=_files_of(left))
 
 
-def _files_of(sums: Sums) -> tuple[ScratchFile, ...]:
-    return tuple(value.file for value in sums.values() if isinstance(value, FileSum))
+def _files_of(sums: Sums) -> tuple[ScratchArray, ...]:
+    return tuple(value for value in sums.values() if isinstance(value, ScratchArray))
 
 
 def fold_tall(
@@ -169,7 +169,7 @@ def merge_partials(parts: Iterable[Folded]) -> Folded:
     spent: dict[str, float] = {}
     tall: dict[tuple[str, int, int], TallPart] = {}
     runs: dict[tuple[str, int], tuple[SparsePart, ...]] = {}
-    files: tuple[ScratchFile, ...] = ()
+    files: tuple[ScratchArray, ...] = ()
     started = time.perf_counter()
 
     def sums() -> Iterator[Sums]:

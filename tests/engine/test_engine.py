@@ -386,7 +386,7 @@ def test_large_sums_are_merged_in_files_to_the_same_bits(tmp_path, monkeypatch):
 def test_a_partial_sum_that_lost_its_end_is_an_error(tmp_path):
     sums = large_to_files({"x": np.ones(1 << 20), "n": np.ones(3)}, str(tmp_path / "pass"))
     assert isinstance(sums["n"], np.ndarray)
-    file = Path(sums["x"].file.path)
+    file = Path(sums["x"].path)
     os.truncate(file, 100)
     with pytest.raises(StoreError, match="expected 4194304 bytes at 0, got 100"):
         merge([sums, sums])
