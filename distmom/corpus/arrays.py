@@ -1,4 +1,4 @@
-"""Zarr groups as bytes: arrays to the files of a group and back, without touching a disk.
+"""Zarr arrays and groups: how arrays are stored, and groups as bytes, to the files of a group and back.
 
 Every file is read and checked as bytes before Zarr sees it: Zarr itself takes a missing chunk for zeros.
 """
@@ -17,18 +17,60 @@ from scipy.sparse import csr_array
 from zarr.abc.buffer import Buffer
 from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
-from zarr.storage import MemoryStore
+from zarr.storage import MemoryStore, StoreLike
 
 from distmom.corpus.block import csr_from_parts
 from distmom.errors import StoreError
 
-#: most elements in one chunk
+#: most elements in one chunk of a vector of a corpus or of predictions
 CHUNK_ELEMENTS = 1 << 20
+#: most bytes in one chunk of rows
+CHUNK_BYTES = 4 << 20
 #: most bytes in one chunk that is decoded
 MAX_CHUNK_BYTES = 64 << 20
 #: elements of a matrix that are checked at a time
 _CHECKED_ELEMENTS = 1 << 22
 _CSR_PARTS = ("data", "indices", "indptr")
+
+
+def create_array(
+    store: StoreLike,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any] | str,
+    *,
+    name: str | None = None,
+    chunk_rows: int | None = None,
+    level: int = 3,
+) -> zarr.Array[Any]:
+    """Create a Zarr array as all arrays of distmom are stored: whole rows in chunks, zstd, then CRC-32C.
+
+    Chunks that hold only zeros are written too: a chunk that is missing is damage.
+
+    Parameters
+    ----------
+    store : store, path-like or StorePath
+        Where the array goes; ``group.store_path`` with the ``name`` of an array in a group.
+    shape : tuple of int
+        One dimension at least.
+    dtype : dtype or str
+    name : str, optional
+        Path below the store; may hold ``/``. By default the array is the root of the store.
+    chunk_rows : int, optional
+        Most rows in a chunk; by default those of `CHUNK_BYTES`.
+    level : int
+        Of zstd, 3 by default.
+    """
+    if chunk_rows is None:
+        chunk_rows = CHUNK_BYTES // max(1, math.prod(shape[1:]) * np.dtype(dtype).itemsize)
+    return zarr.create_array(
+        store,
+        name=name,
+        shape=shape,
+        dtype=dtype,
+        chunks=(max(1, min(shape[0], chunk_rows)), *shape[1:]),
+        compressors=[ZstdCodec(level=level), Crc32cCodec()],
+        config={"write_empty_chunks": True},
+    )
 
 
 def encode_group(arrays: Mapping[str, np.ndarray]) -> dict[str, bytes]:
@@ -58,15 +100,7 @@ def encode_matrices(matrices: Mapping[str, csr_array]) -> dict[str, bytes]:
 
 
 def _add_array(group: zarr.Group, name: str, array: np.ndarray) -> None:
-    stored = group.create_array(
-        name,
-        shape=array.shape,
-        dtype=array.dtype,
-        chunks=(max(1, min(array.size, CHUNK_ELEMENTS)),),
-        compressors=[ZstdCodec(level=3), Crc32cCodec()],
-        fill_value=0,
-        config={"write_empty_chunks": True},
-    )
+    stored = create_array(group.store_path, array.shape, array.dtype, name=name, chunk_rows=CHUNK_ELEMENTS)
     if array.size:
         stored[...] = array
 
@@ -173,7 +207,7 @@ def decode_array(
 
 
 def _check_chunks(place: str, array: zarr.Array[Any], files: Mapping[str, bytes]) -> None:
-    """Refuse an array that is not cut and coded as `_add_array` does, or whose chunks declare other sizes."""
+    """Refuse an array that is not cut and coded as `create_array` does, or whose chunks declare other sizes."""
     codecs = [type(codec) for codec in getattr(array.metadata, "codecs", ())]
     if array.shards is not None or codecs != [BytesCodec, ZstdCodec, Crc32cCodec]:
         names = ", ".join(codec.__name__ for codec in codecs)
