@@ -3,7 +3,7 @@
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
 from distmom.engine.executors import Executor, InProcess, OnCluster, open_executor
-from distmom.engine.passes import Pass, Rows, Selection, Together, fingerprint, split_sums
+from distmom.engine.passes import Pass, Rows, Selection, fingerprint
 from distmom.engine.plan import PassPlan, plan_pass
 from distmom.engine.results import (
     Event,
@@ -52,11 +52,9 @@ __all__ = [
     "TallSum",
     "Tallies",
     "Term",
-    "Together",
     "fingerprint",
     "merge",
     "open_engine",
     "open_executor",
     "plan_pass",
-    "split_sums",
 ]

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +19,6 @@ from distmom.engine.sums import Sums, SumSpec
 from distmom.hashing import GOLDEN, scramble_array
 
 Rows = Mapping[str, np.ndarray]
-
-
-class Stored(Protocol):
-    """A handle on a value on disk that is named by its digest."""
-
-    @property
-    def digest(self) -> str: ...
-
-    def load(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -92,8 +83,6 @@ class Pass:
 
     #: rows of a block that are added at a time
     block_rows = 2048
-    #: names of row outputs of earlier passes that `add` reads
-    rows_in: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -151,54 +140,9 @@ class Pass:
         block : Block or RowBlock
             Documents in memory, of the kind that the pass is made for.
         rows : mapping of str to ndarray of shape (n_documents, ...)
-            The stored rows named by ``rows_in``.
+            What earlier passes stored for these documents, by the names under which the engine was given them.
         """
         raise TypeError(f"{type(self).__name__} does not define how a block is added")
-
-
-@dataclass(frozen=True)
-class Together(Pass):
-    """Several passes in one scan: the shards are read and decoded once for all of them.
-
-    Attributes
-    ----------
-    parts : tuple of (str, Pass)
-        The passes with the prefix of their sums; every part must have the selection of the whole.
-    """
-
-    parts: tuple[tuple[str, Pass], ...] = ()
-    label: str = "together"
-
-    @property
-    def name(self) -> str:
-        return self.label
-
-    def _parts(self) -> list[tuple[str, Pass]]:
-        return [(prefix, replace(part, features=self.features)) for prefix, part in self.parts]
-
-    def specs(self) -> dict[str, SumSpec]:
-        return {
-            f"{prefix}.{name}": spec for prefix, part in self.parts for name, spec in part.specs().items()
-        }
-
-    def working_bytes(self, n_rows: int) -> int:
-        return max((part.working_bytes(n_rows) for _, part in self.parts), default=0)
-
-    def add(self, sums: Sums, block: Any, rows: Rows) -> Rows | None:
-        stored: dict[str, np.ndarray] = {}
-        for prefix, part in self._parts():
-            own = Sums({name: sums[f"{prefix}.{name}"] for name in part.specs()})
-            stored.update(part.add(own, block, rows) or {})
-            for name, value in own.items():
-                sums[f"{prefix}.{name}"] = value
-        return stored
-
-
-def split_sums(sums: Mapping[str, Any], prefix: str) -> Sums:
-    """Return the sums of one part of a `Together`."""
-    return Sums(
-        {name[len(prefix) + 1 :]: value for name, value in sums.items() if name.startswith(prefix + ".")}
-    )
 
 
 def transform_fields(value: Any, function: Callable[[Any], Any]) -> Any:

@@ -300,27 +300,6 @@ class RankingSums:
         return self.inverse_propensity
 
 
-def sample_documents(n_documents: int, n_sample: int, *, random_state: int = 0) -> NDArray[np.int64]:
-    """Draw the documents on which the exact AUC is measured when all are too many.
-
-    Parameters
-    ----------
-    n_documents : int
-    n_sample : int
-        At least ``n_documents`` takes all.
-    random_state : int
-
-    Returns
-    -------
-    ndarray of shape (min(n_sample, n_documents),), int64
-        Increasing row numbers without repetition.
-    """
-    if n_sample >= n_documents:
-        return np.arange(n_documents, dtype=np.int64)
-    drawn = np.random.default_rng(random_state).choice(n_documents, n_sample, replace=False)
-    return np.sort(drawn).astype(np.int64)
-
-
 @dataclass(frozen=True)
 class _Truth:
     """The labels of a block of documents: sorted, without repetition, without explicit zeros."""
