@@ -1,6 +1,5 @@
 """Small dense linear algebra on one node: range bases, whitening and tensor decomposition, seeded."""
 
-from distmom.linalg.algebraic import jennrich, project
 from distmom.linalg.decompose import (
     METHODS,
     Decomposition,
@@ -11,13 +10,9 @@ from distmom.linalg.decompose import (
 from distmom.linalg.orthonormal import Basis, orthonormalise
 from distmom.linalg.post import (
     EigenpairCheck,
-    Mixture,
     check_eigenpair,
-    clip_columns,
     mixing_weights,
-    mixture_parameters,
     polar,
-    project_simplex,
 )
 from distmom.linalg.tensor import (
     compose,
@@ -27,8 +22,6 @@ from distmom.linalg.tensor import (
     deflate,
     frobenius,
     multilinear,
-    operator_norm_bounds,
-    sym3,
     symmetrise,
 )
 from distmom.linalg.whiten import Whitening, whiten
@@ -38,10 +31,8 @@ __all__ = [
     "Basis",
     "Decomposition",
     "EigenpairCheck",
-    "Mixture",
     "Whitening",
     "check_eigenpair",
-    "clip_columns",
     "compose",
     "contract_one",
     "contract_two",
@@ -50,17 +41,11 @@ __all__ = [
     "decompose_slices",
     "deflate",
     "frobenius",
-    "jennrich",
     "mixing_weights",
-    "mixture_parameters",
     "multilinear",
-    "operator_norm_bounds",
     "orthonormalise",
     "polar",
-    "project",
-    "project_simplex",
     "slice_directions",
-    "sym3",
     "symmetrise",
     "whiten",
 ]

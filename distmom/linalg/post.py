@@ -1,4 +1,4 @@
-"""From eigenpairs of the whitened tensor to the parameters of a mixture, and checks of both.
+"""Weights of a mixture from the eigenvalues of the whitened tensor, and checks of its eigenvectors.
 
 Source: Anandkumar et al., "Tensor decompositions for learning latent variable models" (JMLR 2014), theorem
 4.3 (recovery) and section 4.2 (which eigenvectors are robust).
@@ -17,81 +17,6 @@ from distmom.linalg.tensor import as_symmetric, contract_one, contract_two, frob
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Mixture:
-    """The parameters of a mixture of k distributions over d outcomes.
-
-    Attributes
-    ----------
-    weights : ndarray of shape (k,), float64
-        Mixing weights, summing to 1 over the usable components; 0 for the others.
-    components : ndarray of shape (d, k), float64
-        The distributions as columns, each summing to 1; zero where the component is not usable.
-    raw_weights : ndarray of shape (k,), float64
-        ``eigenvalue ** -2`` before normalisation; their sum is 1 when the model holds.
-    column_sums : ndarray of shape (k,), float64
-        Sums of the columns before clipping; 1 when the model holds.
-    clipped : ndarray of shape (k,), float64
-        Negative mass set to zero, as a share of the absolute mass of the column.
-    usable : ndarray of shape (k,), bool
-        False for a component without positive mass or with an eigenvalue too small to give a weight.
-    """
-
-    weights: Array
-    components: Array
-    raw_weights: Array
-    column_sums: Array
-    clipped: Array
-    usable: NDArray[np.bool_]
-
-
-def mixture_parameters(
-    eigenvalues: ArrayLike, eigenvectors: ArrayLike, B: ArrayLike, *, min_eigenvalue: float = 1e-8
-) -> Mixture:
-    """Recover mixing weights and distributions from the eigenpairs of a whitened third moment.
-
-    ``pi_i = lambda_i ** -2`` and ``mu_i = lambda_i B v_i`` (theorem 4.3); negative entries of ``mu_i`` are
-    clipped, and both are normalised.
-
-    Parameters
-    ----------
-    eigenvalues : array_like of shape (k,)
-    eigenvectors : array_like of shape (k, k)
-        As columns, with signs such that the eigenvalues are positive.
-    B : array_like of shape (d, k)
-        The un-whitening matrix.
-    min_eigenvalue : float
-        Components at or below it are marked as not usable: their weight would be meaningless.
-
-    Returns
-    -------
-    Mixture
-
-    Raises
-    ------
-    UsageError
-        If the shapes do not fit.
-    NumericalError
-        If no component is usable.
-    """
-    lam = np.asarray(eigenvalues, dtype=np.float64)
-    V = np.asarray(eigenvectors, dtype=np.float64)
-    unwhiten = np.asarray(B, dtype=np.float64)
-    k = lam.size
-    if lam.ndim != 1 or V.shape != (k, k) or unwhiten.ndim != 2 or unwhiten.shape[1] != k:
-        raise UsageError(
-            f"eigenvalues of shape {lam.shape}, eigenvectors of shape {V.shape} and an un-whitening matrix "
-            f"of shape {unwhiten.shape} do not belong together"
-        )
-    large = lam > min_eigenvalue
-    components, column_sums, clipped = clip_columns(unwhiten @ (V * lam))
-    usable = large & (components.sum(axis=0) > 0.0)
-    weights, _ = mixing_weights(lam, usable)
-    raw_weights = mixing_weights(lam, large)[1]
-    components[:, ~usable] = 0.0
-    return Mixture(weights, components, raw_weights, column_sums, clipped, usable)
-
-
 def mixing_weights(eigenvalues: Array, usable: NDArray[np.bool_]) -> tuple[Array, Array]:
     """Return the weights ``lambda_i ** -2`` of the usable components, normalised and raw (theorem 4.3).
 
@@ -105,74 +30,6 @@ def mixing_weights(eigenvalues: Array, usable: NDArray[np.bool_]) -> tuple[Array
     raw = np.zeros(len(usable))
     raw[usable] = eigenvalues[usable] ** -2.0
     return raw / raw.sum(), raw
-
-
-def clip_columns(M: ArrayLike) -> tuple[Array, Array, Array]:
-    """Turn columns into distributions by clipping negative entries and dividing by the sum.
-
-    Parameters
-    ----------
-    M : array_like of shape (d, k)
-
-    Returns
-    -------
-    columns : ndarray of shape (d, k), float64
-        Each column sums to 1, or is zero when it had no positive entry.
-    sums : ndarray of shape (k,), float64
-        Sums of the columns of M.
-    clipped : ndarray of shape (k,), float64
-        Negative mass of each column as a share of its absolute mass.
-
-    Raises
-    ------
-    UsageError
-        If M is not a matrix.
-    """
-    matrix = np.asarray(M, dtype=np.float64)
-    if matrix.ndim != 2:
-        raise UsageError(f"columns to clip must form a matrix, got shape {matrix.shape}")
-    sums = matrix.sum(axis=0)
-    columns = np.maximum(matrix, 0.0)
-    positive = columns.sum(axis=0)
-    negative = positive - sums
-    # Summing both signs at once leaves rounding where a column has no negative entry.
-    negative[(matrix >= 0.0).all(axis=0)] = 0.0
-    total = positive + negative
-    clipped = np.divide(negative, total, out=np.zeros_like(total), where=total > 0.0)
-    columns /= np.where(positive > 0.0, positive, 1.0)
-    return columns, sums, clipped
-
-
-def project_simplex(M: ArrayLike) -> Array:
-    """Move each column to the nearest distribution in Euclidean distance.
-
-    Parameters
-    ----------
-    M : array_like of shape (d, k)
-
-    Returns
-    -------
-    ndarray of shape (d, k), float64
-        Columns that are not negative and sum to 1.
-
-    Raises
-    ------
-    UsageError
-        If M is not a matrix with at least one row.
-
-    References
-    ----------
-    Duchi, Shalev-Shwartz, Singer, Chandra, "Efficient projections onto the l1-ball" (ICML 2008), figure 1.
-    """
-    matrix = np.asarray(M, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.shape[0] < 1:
-        raise UsageError(f"columns to project must form a matrix with rows, got shape {matrix.shape}")
-    d, k = matrix.shape
-    ranked = -np.sort(-matrix, axis=0)
-    excess = (np.cumsum(ranked, axis=0) - 1.0) / np.arange(1, d + 1)[:, None]
-    last = d - 1 - np.argmax((ranked > excess)[::-1], axis=0)
-    projected: Array = np.maximum(matrix - excess[last, np.arange(k)], 0.0)
-    return projected
 
 
 def polar(M: Array) -> Array:

@@ -2,9 +2,10 @@ import itertools
 
 import numpy as np
 import pytest
+from oracles import mixture_parameters, project
 
 from distmom.errors import UsageError
-from distmom.linalg import decompose, mixture_parameters, project, whiten
+from distmom.linalg import decompose, whiten
 from distmom.simulate import MultiLabelPopulation, planted
 
 
