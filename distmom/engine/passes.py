@@ -58,7 +58,7 @@ class Selection:
 class Pass:
     """Base of all passes.
 
-    Subclasses are frozen dataclasses that define `specs` and `add`, and may override `finish_group`.
+    Subclasses are frozen dataclasses that define `specs` and `add`.
 
     Attributes
     ----------
