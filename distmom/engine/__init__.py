@@ -1,5 +1,7 @@
 """One pass over shards: groups, a fixed tree of sums, on one process or on any Dask cluster."""
 
+from dask.utils import parse_bytes
+
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
 from distmom.engine.executors import Executor, InProcess, OnCluster, open_executor
@@ -56,5 +58,6 @@ __all__ = [
     "merge",
     "open_engine",
     "open_executor",
+    "parse_bytes",
     "plan_pass",
 ]
