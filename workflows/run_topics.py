@@ -89,7 +89,7 @@ def prepare_random(task: Task, name: str) -> Fit:
     from distmom.corpus import MemoryCorpus
     from distmom.engine import StoredColumns, open_engine
     from distmom.models import SpectralLDA
-    from distmom.models.topics.refine import initial_topics
+    from distmom.models.topics.refine import initial_topics, refine_topics
     from distmom.spectral.run import execute
     from distmom.spectral.tall import to_columns
 
