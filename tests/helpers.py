@@ -7,6 +7,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array, random_array, vstack
 
 from distmom.corpus import MemoryCorpus, ViewCorpus
+from distmom.spectral.run import execute
 
 
 class WeightedCorpus(MemoryCorpus):
@@ -87,3 +88,8 @@ def lda_corpus(n=2000, d=200, k=5, length=60, seed=0, shard_documents=300):
     population = TopicPopulation(np.full(k, 0.2), rng.dirichlet(np.full(d, 0.1), k).T)
     counts, shares = population.sample(n, length, seed=seed + 1)
     return population, shares, MemoryCorpus(counts, shard_documents=shard_documents)
+
+
+def carried_out(engine, function, *arguments, **options):
+    """Return what a program gives that is carried out by an engine, its plan compared."""
+    return execute(lambda run: function(run, *arguments, **options), engine)

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,7 @@ def prepare_random(task: Task, name: str) -> Fit:
     from distmom.engine import StoredColumns, open_engine
     from distmom.models import SpectralLDA
     from distmom.models.topics.refine import initial_topics, refine_topics
+    from distmom.spectral.run import execute
     from distmom.spectral.tall import to_columns
 
     def refined(counts: csr_matrix, corpus: MemoryCorpus, k: int) -> np.ndarray:
@@ -103,7 +105,8 @@ def prepare_random(task: Task, name: str) -> Fit:
         with open_engine(corpus) as engine:
             stored = StoredColumns((engine.put(start),))
             topics = initial_topics(stored, np.full(k, 1.0 / k), n_folds)
-            return np.array(to_columns(refine_topics(engine, topics, how, n_passes).matrix).T)
+            refine = partial(refine_topics, topics=topics, how=how, n_passes=n_passes)
+            return np.array(to_columns(execute(refine, engine).matrix).T)
 
     corpus, tiny = MemoryCorpus(task.counts), _tiny_counts()
     default = SpectralLDA(task.n_topics)

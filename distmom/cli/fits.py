@@ -42,16 +42,14 @@ def plan(corpus: str, model_name: str, memory_limit: int | None, as_json: bool, 
     \b
     Example: distmom plan corpus -k 100 --memory-limit 2GiB
     """
-    from distmom.models.planning import plan_fit, plan_to_json
-
     model = estimator(model_name)(**parameters(model_name, options))
-    planned = plan_fit(model, open_corpus(corpus), memory_limit)
-    result = plan_to_json(planned)
+    planned = model.plan(open_corpus(corpus), memory_limit)
+    result = planned.to_json()
     if as_json:
         click.echo(json.dumps(result))
         return
     say(f"{'pass':<10} {'scans':>5} {'tasks':>6} {'slabs':>5} {'worker MiB':>10} {'sums MiB':>9}")
-    for p in planned:
+    for p in planned.grouped():
         say(
             f"{p.name:<10} {p.n_scans:>5} {p.n_tasks:>6} {p.n_slabs:>5} {p.task_bytes / 2**20:>10.0f} "
             f"{p.sums_bytes / 2**20:>9.1f}"
@@ -164,12 +162,11 @@ def _run_fit(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    from distmom.models.planning import plan_fit, plan_to_json
 
     model = estimator(run.model_name)(**run.parameters)
     with run.carried_out(workers, scheduler) as directory, PassProgress(quiet=quiet) as progress:
         corpus = run.open_corpus()
-        planned = plan_to_json(plan_fit(model, corpus, memory_limit))
+        planned = model.plan(corpus, memory_limit).to_json()
         check_target(run.model, run.overwrite)
         with open_workers(workers, memory_limit, scheduler) as executor:
             progress.line(

@@ -107,7 +107,6 @@ def add_up(
     first : TopicMoments, optional
         What the run was begun with: without sums, or with those in whose basis its own are. Read, when absent.
     """
-    from distmom.models.planning import plan_fit
 
     with run.carried_out(workers, scheduler) as directory, PassProgress(quiet=quiet) as progress:
         corpus = run.open_corpus()
@@ -115,7 +114,7 @@ def add_up(
         check_target(run.model, run.overwrite)
         if run.like is None:
             # In a given basis the first pass is the largest, and is refused in time if it does not fit.
-            plan_fit(first, corpus, memory_limit)
+            first.plan(corpus, memory_limit)
         with open_workers(workers, memory_limit, scheduler) as executor:
             found = (first.fit_corpus if run.like is None else first.of)(
                 corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress

@@ -33,11 +33,14 @@ class RecordFormat:
         What the entry ``format_version`` holds; raised whenever the files it stands for change.
     remedy : str
         What to do with files of another version.
+    older : tuple of int, default ()
+        Earlier versions that can be read too; whoever reads them looks at ``format_version``.
     """
 
     name: str
     version: int
     remedy: str
+    older: tuple[int, ...] = ()
 
     def dump(self, content: Mapping[str, Any]) -> bytes:
         """Return a record of JSON values as bytes, with format, version and checksum."""
@@ -68,7 +71,7 @@ class RecordFormat:
             old = f": damaged, or written by an older distmom; {self.remedy}" if found is None else ""
             raise StoreError(f"{place}: format: expected {self.name!r}, got {found!r}{old}")
         version = record.get("format_version")
-        if type(version) is not int or version != self.version:
+        if type(version) is not int or version not in (self.version, *self.older):
             older = version is None or (type(version) is int and version < self.version)
             by = f"an older distmom; {self.remedy}" if older else "a newer distmom; update distmom to read it"
             raise StoreError(

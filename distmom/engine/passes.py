@@ -90,6 +90,11 @@ class Pass:
         return type(self).__name__.removesuffix("Pass").lower()
 
     @property
+    def estimated(self) -> bool:
+        """Whether the sizes of the pass follow from data, so that a plan only estimates them."""
+        return False
+
+    @property
     def slab(self) -> slice:
         """The slab of the vocabulary as a slice with both ends."""
         return self.features if self.features is not None else slice(0, self.n_words)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -106,14 +106,43 @@ class Engine:
         """Store an array that passes will read."""
         return self.directory.put(array)
 
-    def run(self, pass_: Pass, rows: Mapping[str, StoredRows] | None = None) -> PassResult:
-        """Run one pass over all shards, or take its committed total.
+    @overload
+    def run(self, pass_: Pass, rows: Mapping[str, StoredRows] | None = None) -> PassResult: ...
+
+    @overload
+    def run(
+        self,
+        pass_: Pass,
+        rows: Mapping[str, StoredRows] | None = None,
+        *,
+        finish: Callable[[Tallies], TallResult],
+        parameters: tuple[Any, ...] = (),
+    ) -> TallResult: ...
+
+    def run(
+        self,
+        pass_: Pass,
+        rows: Mapping[str, StoredRows] | None = None,
+        *,
+        finish: Callable[[Tallies], TallResult] | None = None,
+        parameters: tuple[Any, ...] = (),
+    ) -> PassResult | TallResult:
+        """Run one pass over all shards, or return what was committed of it.
 
         Parameters
         ----------
         pass_ : Pass
         rows : mapping of str to StoredRows, optional
             Stored rows that the pass reads.
+        finish : callable, optional
+            Needed for passes with tall sums. Called with the sums; makes states and numbers of them, which are
+            committed. The tall sums themselves are removed. A pass that stores rows must have no separable sums.
+        parameters : tuple, default ()
+            All that ``finish`` depends on beside the pass.
+
+        Returns
+        -------
+        PassResult, or TallResult with ``finish``
 
         Raises
         ------
@@ -126,20 +155,53 @@ class Engine:
         """
         started, before = time.monotonic(), dict(self.spent)
         rows = dict(rows or {})
-        key = fingerprint((*self._origin, pass_, rows))
+        key = fingerprint((*self._origin, pass_, *(() if finish is None else (parameters,)), rows))
         committed = self._committed(pass_, key)
-        if committed is None:
-            sums, result = self._compute(pass_, rows, key)
-            self.directory.commit_pass(pass_.name, key, sums, {"rows": result.row_digests})
-            self.directory.spare_partials(result.all_files())
-            loaded = self.directory.load_pass(pass_.name, key)
-            assert loaded is not None
+        result: PassResult | TallResult
+        if finish is None:
+            result = self._run_small(pass_, rows, key, committed)
         else:
-            loaded = committed
-        total, record = loaded
+            result = self._run_tall(pass_, rows, key, committed, finish)
         self._done(pass_, started, before, committed is not None)
+        return result
+
+    def _run_small(
+        self,
+        pass_: Pass,
+        rows: dict[str, StoredRows],
+        key: str,
+        committed: tuple[Sums, dict[str, Any]] | None,
+    ) -> PassResult:
+        if committed is None:
+            sums, folded = self._compute(pass_, rows, key)
+            self.directory.commit_pass(pass_.name, key, sums, {"rows": folded.row_digests})
+            self.directory.spare_partials(folded.all_files())
+            committed = self.directory.load_pass(pass_.name, key)
+            assert committed is not None
+        total, record = committed
         stored = self._stored_rows(pass_, key, record["rows"])
         return PassResult(total, stored, str(self.directory.pass_path(pass_.name, key)))
+
+    def _run_tall(
+        self,
+        pass_: Pass,
+        rows: dict[str, StoredRows],
+        key: str,
+        committed: tuple[Sums, dict[str, Any]] | None,
+        finish: Callable[[Tallies], TallResult],
+    ) -> TallResult:
+        if committed is None:
+            tallies, folded = self._fold(pass_, rows, key)
+            digests = folded.row_digests
+            result = finish(tallies)
+            self.directory.spare_partials(folded.all_files())
+            self.directory.commit_pass(
+                pass_.name, key, {}, {"rows": digests, **result.to_json()}, result.stored_arrays()
+            )
+        else:
+            result, digests = TallResult.from_json(committed[1]), committed[1]["rows"]
+        result.rows = self._stored_rows(pass_, key, digests)
+        return result
 
     def _committed(self, pass_: Pass, key: str) -> tuple[Sums, dict[str, Any]] | None:
         """Return what is committed of a pass, or None if there is nothing, or anything of it is damaged."""
@@ -157,49 +219,6 @@ class Engine:
             self.directory.discard_pass(pass_.name, key)
             return None
         return committed
-
-    def run_tall(
-        self,
-        pass_: Pass,
-        finish: Callable[[Tallies], TallResult],
-        parameters: tuple[Any, ...] = (),
-        rows: Mapping[str, StoredRows] | None = None,
-    ) -> TallResult:
-        """Run a pass with tall sums, or take what was committed of it.
-
-        Parameters
-        ----------
-        pass_ : Pass
-        finish : callable
-            Called with the sums; makes states and numbers of them, which are committed. The tall sums
-            themselves are removed.
-        parameters : tuple
-            All that ``finish`` depends on beside the pass.
-        rows : mapping of str to StoredRows, optional
-            Stored rows that the pass reads. One that stores rows must have no separable sums.
-
-        Raises
-        ------
-        UsageError, StoreError, ClusterError
-            As `run`.
-        """
-        started, before = time.monotonic(), dict(self.spent)
-        rows = dict(rows or {})
-        key = fingerprint((*self._origin, pass_, parameters, rows))
-        committed = self._committed(pass_, key)
-        if committed is None:
-            tallies, folded = self._fold(pass_, rows, key)
-            digests = folded.row_digests
-            result = finish(tallies)
-            self.directory.spare_partials(folded.all_files())
-            self.directory.commit_pass(
-                pass_.name, key, {}, {"rows": digests, **result.to_json()}, result.stored_arrays()
-            )
-        else:
-            result, digests = TallResult.from_json(committed[1]), committed[1]["rows"]
-        result.rows = self._stored_rows(pass_, key, digests)
-        self._done(pass_, started, before, committed is not None)
-        return result
 
     def _done(self, pass_: Pass, started: float, before: Mapping[str, float], resumed: bool) -> None:
         seconds, n_documents = time.monotonic() - started, self.corpus.n_documents

@@ -10,6 +10,7 @@ top words of every topic, from the documents of the corpus given: the mean over 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from distmom.moments.cooccurrence import CooccurrencePass
 from distmom.predict.aligned import align, check_words
 from distmom.predict.pieces import in_pieces, stored_corpus
 from distmom.spectral.inputs import check_counts
+from distmom.spectral.run import execute
 
 
 def evaluate_topics(
@@ -78,10 +80,11 @@ def evaluate_topics(
     ):
         stored_corpus(engine)
         topics = StoredColumns((engine.put(np.asarray(model.components_.T, np.float32)),))
-        completion = complete(
-            engine, topics, model.alpha_, unigram=engine.put(model.unigram_[:, None]),
+        completing = partial(
+            complete, topics=topics, proportions=model.alpha_, unigram=engine.put(model.unigram_[:, None]),
             alpha_sums=(float(model.alpha_.sum()),), mixture=model.refine == "mixture", seed=seed,
         )  # fmt: skip
+        completion = execute(completing, engine)
         npmi, umass = coherence(engine, top)
     return {
         "perplexity": completion.perplexity,

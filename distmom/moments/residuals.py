@@ -67,6 +67,11 @@ class ResidualPass(Pass):
     leave_out: float = 1.0
 
     @property
+    def estimated(self) -> bool:
+        # How many weights are not negligible is known only once they are there.
+        return True
+
+    @property
     def mapped_bytes(self) -> int:
         return 8 * self.n_entries
 

@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import partial
@@ -45,7 +45,7 @@ from distmom.errors import StoreError, UsageError
 from distmom.spectral.layout import Layout, check_entries, check_values
 
 #: of model.json
-MODEL = RecordFormat("distmom-model", 3, "fit again, or add moments up again")
+MODEL = RecordFormat("distmom-model", 4, "fit again, or add moments up again", older=(3,))
 #: arrays beyond this size are files of their own
 LARGE_BYTES = 64 << 20
 #: one in `arrays.zarr` that declares more is not read
@@ -170,12 +170,39 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     file = Path(path) / "model.json"
     if not file.is_file():
         raise UsageError(f"{path}: not a model (no model.json)")
-    record = MODEL.read(file)
+    record = _upgraded(str(file), MODEL.read(file))
     if not are_files(record.get("files")):
         raise StoreError(f"{file}: files: expected sizes and digests of files in this directory, got others")
     if not _are_arrays(record.get("arrays")):
         raise StoreError(f"{file}: arrays: expected names, shapes and types of arrays, got others")
     return record
+
+
+#: parameters that version 3 had under other names
+_RENAMED = {"start": "init", "polish": "refine", "n_polish": "n_refine"}
+#: diagnostics likewise
+_RENAMED_DIAGNOSTICS = {"start": "init", "polish": "refine"}
+#: entries of version 3 that are part of the state
+_OF_STATE = ("diagnostics", "selection", "heads", "head_weights")
+
+
+def _upgraded(place: str, record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of version 3 as one of version 4."""
+    if record["format_version"] != 3:
+        return record
+    with _described(place):
+        state = {name: record.pop(name) for name in _OF_STATE if name in record}
+        for name, renamed in (("diagnostics", _RENAMED_DIAGNOSTICS), ("selection", {"start": "init"})):
+            if state.get(name) is not None:
+                state[name] = {renamed.get(key, key): entry for key, entry in state[name].items()}
+        if "heads" in state:
+            state["states"] = {} if "states/components" in record["arrays"] else None
+            for head in state["heads"]:
+                for item in head["fields"].values():
+                    if isinstance(item, dict):
+                        item.setdefault("record", "MixedRows" if "sparse" in item else "Csr")
+        parameters = {_RENAMED.get(key, key): entry for key, entry in record["parameters"].items()}
+        return {**record, "parameters": parameters, "state": state}
 
 
 def _are_arrays(entries: Any) -> bool:
@@ -201,10 +228,16 @@ def load_record_of(path: str | os.PathLike[str], name: str) -> dict[str, Any]:
 @contextmanager
 def whole_description(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn what a record lacks into a StoreError that names it; a context manager."""
+    with _described(f"{Path(path) / 'model.json'}"):
+        yield
+
+
+@contextmanager
+def _described(place: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise StoreError(f"{Path(path) / 'model.json'}: not a whole model description: {error!r}") from error
+        raise StoreError(f"{place}: not a whole model description: {error!r}") from error
 
 
 def load_arrays(
@@ -292,33 +325,87 @@ def load_names(path: str | os.PathLike[str], record: dict[str, Any]) -> tuple[li
     return lists[0], lists[1]
 
 
-def pack(value: Any, prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Move the arrays of a dataclass into ``arrays`` and return its other fields."""
+def pack(state: Any, arrays: dict[str, np.ndarray], prefix: str = "") -> dict[str, Any]:
+    """Move the arrays of a state (see `distmom.spectral.layout`) into ``arrays`` and return its other fields."""
     rest: dict[str, Any] = {}
-    for f in fields(value):
-        item = getattr(value, f.name)
-        if is_dataclass(item) and not isinstance(item, type):
-            rest[f.name] = {"record": type(item).__name__, **pack(item, f"{prefix}/{f.name}", arrays)}
-        elif isinstance(item, np.ndarray):
-            arrays[f"{prefix}/{f.name}"] = item
+    for f in fields(state):
+        item, kind, place = getattr(state, f.name), f.metadata.get("kind", "value"), f"{prefix}{f.name}"
+        if kind == "array":
+            if item is not None:
+                arrays[place] = item
+        elif kind == "record":
+            rest[f.name] = _pack_record(item, place, arrays)
+        elif kind == "group":
+            rest[f.name] = None if item is None else pack(item, arrays, f"{place}/")
+        elif kind == "variants":
+            rest[f.name] = [
+                {"name": name, "kind": type(own).__name__, "fields": pack(own, arrays, f"{place}/{name}/")}
+                for name, own in item
+            ]
         else:
             rest[f.name] = item
     return rest
 
 
-def unpack(kind: type[Any], rest: dict[str, Any], prefix: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Rebuild a dataclass from `pack`; ValueError if a field is of another type."""
+def _pack_record(item: Any, prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    rest: dict[str, Any] = {}
+    for f in fields(item):
+        part = getattr(item, f.name)
+        if is_dataclass(part) and not isinstance(part, type):
+            rest[f.name] = {"record": type(part).__name__, **_pack_record(part, f"{prefix}/{f.name}", arrays)}
+        elif isinstance(part, np.ndarray):
+            arrays[f"{prefix}/{f.name}"] = part
+        else:
+            rest[f.name] = part
+    return {"record": type(item).__name__, **rest}
+
+
+def unpack(
+    state: type[Any], rest: Mapping[str, Any], arrays: Mapping[str, np.ndarray], prefix: str = ""
+) -> Any:
+    """Rebuild a state from `pack`; ValueError if a field is of another type."""
     values: dict[str, Any] = {}
+    for f in fields(state):
+        kind, place = f.metadata.get("kind", "value"), f"{prefix}{f.name}"
+        if kind == "array":
+            values[f.name] = arrays.get(place)
+        elif kind == "record":
+            values[f.name] = _unpack_record(rest[f.name], place, arrays)
+        elif kind == "group":
+            own = rest[f.name]
+            values[f.name] = None if own is None else unpack(f.metadata["state"], own, arrays, f"{place}/")
+        elif kind == "variants":
+            values[f.name] = tuple(
+                (
+                    entry["name"],
+                    unpack(
+                        f.metadata["states"][entry["kind"]],
+                        entry["fields"],
+                        arrays,
+                        f"{place}/{entry['name']}/",
+                    ),
+                )
+                for entry in rest[f.name]
+            )
+        elif "kind" in f.metadata or _is_number(rest[f.name], str(f.type)):
+            values[f.name] = rest[f.name]
+        else:
+            raise ValueError(f"{place}: expected {f.type}, got {rest[f.name]!r}")
+    return state(**values)
+
+
+def _unpack_record(rest: Mapping[str, Any], prefix: str, arrays: Mapping[str, np.ndarray]) -> Any:
+    kind, values = _RECORDS[rest["record"]], dict[str, Any]()
     for f in fields(kind):
-        name = f"{prefix}/{f.name}"
-        if name in arrays:
-            values[f.name] = arrays[name]
+        place = f"{prefix}/{f.name}"
+        if place in arrays:
+            values[f.name] = arrays[place]
         elif f.type in _RECORDS:
-            values[f.name] = unpack(_RECORDS[f.type], rest[f.name], name, arrays)
+            values[f.name] = _unpack_record(rest[f.name], place, arrays)
         elif _is_number(rest[f.name], str(f.type)):
             values[f.name] = rest[f.name]
         else:
-            raise ValueError(f"{name}: expected {f.type}, got {rest[f.name]!r}")
+            raise ValueError(f"{place}: expected {f.type}, got {rest[f.name]!r}")
     return kind(**values)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from distmom.engine.tall import Tall, read_rows
 from distmom.errors import NumericalError
 from distmom.linalg import orthonormalise
 from distmom.moments.sketching import SketchPass
+from distmom.spectral.run import Run, unknown
 from distmom.spectral.tall import WHOLE_BYTES, Slabs, column_edges
 
 #: columns that measure what sampling does to a second moment of distinct positions
@@ -51,7 +51,7 @@ class Basis:
 
 
 def range_basis(
-    engine: Engine,
+    run: Run,
     sketch: SketchPass,
     n_power_iter: int,
     dtype: str,
@@ -64,26 +64,37 @@ def range_basis(
 
     Parameters
     ----------
-    engine : Engine
+    run : Run
     sketch : SketchPass
-        The first pass, with a test matrix; those after it are the same with what was found.
+        The first pass, with a test matrix; those after it multiply with the basis and probes found so far.
     n_power_iter : int
         Passes after the first.
     dtype : str
         Type of the basis.
-    n_slabs : int
+    n_slabs : int, default 1
         Slabs of columns that it is stored in.
     indefinite : bool
         The moment may have negative eigenvalues.
     scale : StoredArray of shape (d, 1), optional
         D, positive, where the moment is D M2 D for the M2 of the passes.
+
+    Raises
+    ------
+    NumericalError
+        If no document is long enough for the moments.
     """
+    d, r, n_probes = sketch.n_words, sketch.n_columns, sketch.n_probes
     basis: StoredColumns | None = None
     probes: StoredColumns | None = None
-    pass_, r, noise = sketch, sketch.n_columns, 0.0
+    pass_, noise = sketch, 0.0
     for _ in range(n_power_iter + 1):
-        finish = partial(_next_basis, engine, basis, probes, n_slabs, dtype, indefinite, scale)
-        found = engine.run_tall(pass_, finish, (dtype, scale))
+        out = {"basis": unknown_columns(d, r, n_slabs)}
+        if n_probes:
+            out["probes"] = unknown_columns(d, n_probes)
+        found = run.scan(
+            pass_, _next_basis, basis, probes, n_slabs, dtype, indefinite, scale,
+            out=TallResult(out, {"rank": r, "n_probes": n_probes, "noise": unknown()}),
+        )  # fmt: skip
         basis, r = found.states["basis"], found.values["rank"]
         probes, n_probes = found.states.get("probes"), found.values["n_probes"]
         noise = found.values["noise"]
@@ -92,15 +103,21 @@ def range_basis(
     return Basis(basis, r, noise)
 
 
+def unknown_columns(n_rows: int, width: int, n_slabs: int = 1) -> StoredColumns:
+    """Return what a ledger takes for a stored matrix."""
+    edges = column_edges(width, n_slabs)
+    return StoredColumns(tuple(unknown(n_rows, cut.stop - cut.start) for cut in edges))
+
+
 def _next_basis(
     engine: Engine,
+    tallies: Tallies,
     basis: StoredColumns | None,
     probes: StoredColumns | None,
     n_slabs: int,
     dtype: str,
     indefinite: bool,
     scale: StoredArray | None,
-    tallies: Tallies,
 ) -> TallResult:
     """Orthonormalise ``M2 Q`` and the product of the probes, and measure the noise.
 

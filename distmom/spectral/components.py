@@ -12,17 +12,15 @@ outside of the range of W', which carry nothing but noise.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import (
-    Engine,
-    PassPlan,
     Selection,
     StoredArray,
     StoredColumns,
@@ -43,12 +41,15 @@ from distmom.linalg import (
     whiten,
 )
 from distmom.moments.dirichlet import second_moment, third_moment, third_moment_slices
+from distmom.moments.sketching import SketchPass
 from distmom.moments.weighting import MomentKind
 from distmom.moments.word_moments import WordMoments, word_moments, word_slices
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 from distmom.spectral.basis import N_PROBES, Basis, range_basis
+from distmom.spectral.run import Run, unknown
 
 logger = logging.getLogger(__name__)
+_S = TypeVar("_S", bound="CoreSettings")
 
 #: residual of a sum rule that rounding does not explain; one document of millions in one order alone is as much
 SUM_RULE_TOLERANCE = 1e-8
@@ -157,6 +158,25 @@ class Core:
     lengths: dict[str, float]
     diagnostics: dict[str, Any]
 
+    @classmethod
+    def upto(cls, r: int, k: int) -> Core:
+        """Return what a ledger takes for the components."""
+        return cls(
+            unknown(r, k),
+            unknown(r, k),
+            unknown(k, k),
+            unknown(k),
+            unknown(r),
+            unknown(k),
+            unknown(),
+            unknown(),
+        )
+
+
+def unknown_whitening(r: int, k: int) -> Whitening:
+    """Return what a ledger takes for a whitening."""
+    return Whitening(unknown(r, k), unknown(r, k), unknown(r), unknown(), unknown(), unknown())
+
 
 def warn_of_sum_rules(rules: Mapping[str, float]) -> None:
     """Warn where moments of different orders are not of the same documents, beyond rounding."""
@@ -169,119 +189,134 @@ def warn_of_sum_rules(rules: Mapping[str, float]) -> None:
         )  # fmt: skip
 
 
-def fit_basis(
-    engine: Engine, settings: CoreSettings, words: Words, selection: Selection | None = None
-) -> Basis:
+def settled(run: Run, settings: _S, words: Words) -> _S:
+    """Return settings with ``third_moment="auto"`` settled: slices where the whole does not fit a worker."""
+    if settings.third_moment != "auto":
+        return settings
+    full = settings.decomposition != "joint" or run.fits(
+        WordMomentsPass(**common_fields(settings, words, None), rank=_rank(settings, words))
+    )
+    return replace(settings, third_moment="full" if full else "slices")
+
+
+def fit_basis(run: Run, settings: CoreSettings, words: Words, selection: Selection | None = None) -> Basis:
     """Find a basis for the moments of some documents in ``n_power_iter + 1`` passes."""
-    r = min(settings.n_states + settings.n_oversamples, words.n_words)
+    r = _rank(settings, words)
     common = common_fields(settings, words, selection)
     # With pairs of a position and itself every eigenvalue is positive, and none of them vanishes as noise.
     n_probes = min(N_PROBES, words.n_words - r) if settings.kind.distinct else 0
-    moments = moment_passes(settings, WordMomentsPass(**common, rank=r), engine.plan)
     sketch = WordSketchPass(**common, n_columns=r, seed=settings.seed, n_probes=n_probes)
-    n_slabs = basis_slabs(replace(sketch, basis=0), moments, engine.plan)
+    moments = _moment_passes(settings, WordMomentsPass(**common, rank=r))
     return range_basis(
-        engine, sketch, settings.n_power_iter, settings.dtype, n_slabs,
+        run, sketch, settings.n_power_iter, settings.dtype, basis_slabs(run, sketch, moments),
         indefinite=settings.kind.distinct, scale=words.scale,
     )  # fmt: skip
 
 
+def basis_slabs(run: Run, sketch: SketchPass, moments: Sequence[Pass]) -> int:
+    """Return the number of slabs of columns in which the passes over a basis read it."""
+    return max(run.plan(pass_).n_mapped for pass_ in (replace(sketch, basis=0), *moments))
+
+
+def _rank(settings: CoreSettings, words: Words) -> int:
+    return min(settings.n_states + settings.n_oversamples, words.n_words)
+
+
 def common_fields(settings: CoreSettings, words: Words, selection: Selection | None) -> dict[str, Any]:
-    """Return what all passes over the same documents and words have in common."""
+    """Return the fields that all passes over the same documents and words share."""
     return {
         "n_words": words.n_words, "selection": selection, "vocabulary": words.vocabulary,
         "kind": settings.kind, "single": settings.single_precision,
     }  # fmt: skip
 
 
-def basis_passes(
-    engine: Engine, settings: CoreSettings, words: Words, basis: Basis, selection: Selection | None
-) -> tuple[WordMomentsPass, WordSlicesPass | None]:
-    """Return the passes that give the moments in a basis."""
-    common = common_fields(settings, words, selection)
-    whole = WordMomentsPass(**common, basis=basis.matrix, rank=basis.rank)
-    return moment_passes(settings, whole, engine.plan)
-
-
 def moment_passes(
-    settings: CoreSettings, whole: WordMomentsPass, plan: Callable[[Pass], PassPlan]
-) -> tuple[WordMomentsPass, WordSlicesPass | None]:
+    settings: CoreSettings, words: Words, basis: Basis, selection: Selection | None
+) -> tuple[WordMomentsPass, *tuple[WordSlicesPass, ...]]:
     """Return the passes that give the moments in a basis: one, or two where the third is cut into slices.
 
     Parameters
     ----------
     settings : CoreSettings
-    whole : WordMomentsPass
-        The one pass over all moments.
-    plan : callable
-        Plans a pass, and refuses one whose tasks cannot fit.
+        Settled.
+    words : Words
+    basis : Basis
+    selection : Selection or None
+        Documents that the moments are of.
     """
+    common = common_fields(settings, words, selection)
+    return _moment_passes(settings, WordMomentsPass(**common, basis=basis.matrix, rank=basis.rank))
+
+
+def _moment_passes(
+    settings: CoreSettings, whole: WordMomentsPass
+) -> tuple[WordMomentsPass, *tuple[WordSlicesPass, ...]]:
+    if settings.third_moment == "full":
+        return (whole,)
+    second = replace(whole, third=False)
     if settings.third_moment == "none":
-        return replace(whole, third=False), None
-    sliced = settings.third_moment == "slices"
-    if settings.third_moment == "auto" and settings.decomposition == "joint":
-        try:
-            plan(whole)
-        except UsageError:
-            sliced = True
-    if not sliced:
-        return whole, None
+        return (second,)
     slices = WordSlicesPass(
         whole.n_words, whole.selection, kind=whole.kind, basis=whole.basis, rank=whole.rank,
         n_states=settings.n_states, n_slices=slice_directions(settings.n_states).shape[1], single=whole.single,
     )  # fmt: skip
-    return replace(whole, third=False), slices
-
-
-def basis_slabs(power: Pass, moments: tuple[Pass | None, ...], plan: Callable[[Pass], PassPlan]) -> int:
-    """Return how many slabs of columns the passes over a basis want it in."""
-    return max(plan(p).n_mapped for p in (power, *moments) if p is not None)
+    return second, slices
 
 
 def find_components(
-    engine: Engine,
+    run: Run,
     settings: CoreSettings,
     basis: Basis,
     directories: tuple[str, ...],
     slices: WordSlicesPass | None,
 ) -> Core:
-    """Whiten the second moment of some committed passes and decompose the third, whole or by slices."""
-    if slices is None:
-        found = find_each(engine, (settings,), basis, directories)[0]
-        if isinstance(found, NumericalError):
-            raise found
-        return found
+    """Whiten the second moment of some committed passes and decompose the third, whole or by slices.
+
+    Parameters
+    ----------
+    run : Run
+    settings : CoreSettings
+    basis : Basis
+    directories : tuple of str
+        Committed passes whose sums the moments are.
+    slices : WordSlicesPass, optional
+        Contracts the third moment in a pass of its own; None where the committed sums hold all of it.
+
+    Raises
+    ------
+    NumericalError
+        If the second moment carries fewer components than asked for, with its eigenvalues.
+    """
     load = partial(load_moments, directories, settings.kind, basis.matrix)
-    moments, white = _decomposed(engine, settings, whiten_moments, load, settings, basis.noise)
-    directions = slice_directions(white.W.shape[1], settings.seed)
-    k, m = directions.shape
-    stored, across = engine.put(white.W), engine.put(directions)
-    result = engine.run(replace(slices, whitener=stored, directions=across, n_states=k, n_slices=m))
-    contracted = partial(load_slices, result.directory, settings.kind, basis.matrix, white.W, directions)
-    core: Core = _decomposed(
-        engine, settings, decompose_contracted, contracted, moments, white, directions, settings.alpha0
+    where, out = settings.decompose_on, Core.upto(basis.rank, settings.n_states)
+    if slices is None:
+        return run.small(decompose_moments, load, settings, basis.noise, where=where, out=out)
+    whitening = unknown_whitening(basis.rank, settings.n_states)
+    moments, white = run.small(
+        _moments_and_whitening, load, settings, basis.noise, where=where, out=(unknown(), whitening)
     )
-    return core
+    k = white.W.shape[1]
+    directions = slice_directions(k, settings.seed)
+    stored, across = run.put(white.W), run.put(directions)
+    pass_ = replace(slices, whitener=stored, directions=across, n_states=k, n_slices=directions.shape[1])
+    contracted = partial(
+        load_slices, run.scan(pass_).directory, settings.kind, basis.matrix, white.W, directions
+    )
+    return run.small(
+        decompose_contracted, contracted, moments, white, directions, settings.alpha0, where=where, out=out
+    )
 
 
 def find_each(
-    engine: Engine, settings: tuple[CoreSettings, ...], basis: Basis, directories: tuple[str, ...]
+    run: Run, settings: tuple[CoreSettings, ...], basis: Basis, directories: tuple[str, ...]
 ) -> list[Core | NumericalError]:
-    """Decompose the moments of some committed passes, loaded once, with each of some settings of one kind."""
+    """Decompose the moments of some committed passes, loaded once, with each of some settings of one kind.
+
+    Where the moments do not carry what settings ask for, the error is in the place of the result.
+    """
     load = partial(load_moments, directories, settings[0].kind, basis.matrix)
-    found: list[Core | NumericalError] = _decomposed(
-        engine, settings[0], decompose_each, load, settings, basis.noise
-    )
-    return found
-
-
-def _decomposed(
-    engine: Engine, settings: CoreSettings, function: Callable[..., Any], load: Callable[[], Any], *rest: Any
-) -> Any:
-    """Call ``function(load(), *rest)`` where moments are to be decomposed."""
-    if settings.decompose_on == "scheduler":
-        return engine.on_scheduler(function, load, *rest)
-    return function(load(), *rest)
+    out: list[Core | NumericalError] = [Core.upto(basis.rank, each.n_states) for each in settings]
+    return run.small(decompose_each, load, settings, basis.noise, where=settings[0].decompose_on, out=out)
 
 
 def load_moments(directories: tuple[str, ...], kind: MomentKind, basis: StoredColumns) -> WordMoments:
@@ -324,7 +359,7 @@ def decompose_each(
 def decompose_moments(moments: WordMoments, settings: CoreSettings, noise: float) -> Core:
     """Whiten the second moment above a noise level and decompose the third; runs on the scheduler node."""
     assert moments.m3 is not None
-    _, white = whiten_moments(moments, settings, noise)
+    white = whiten_words(moments, settings, noise)
     with one_blas_thread():
         # Corrected where it is small.
         m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
@@ -335,29 +370,62 @@ def decompose_moments(moments: WordMoments, settings: CoreSettings, noise: float
     return _core(moments, white, found, {"third_moment": "full", "decomposition": settings.decomposition})
 
 
-def whiten_moments(
+def _moments_and_whitening(
     moments: WordMoments, settings: CoreSettings, noise: float
 ) -> tuple[WordMoments, Whitening]:
-    """Whiten the second moment above a noise level; runs on the scheduler node."""
+    return moments, whiten_words(moments, settings, noise)
+
+
+def whiten_words(moments: WordMoments, settings: CoreSettings, noise: float) -> Whitening:
+    """Whiten the second word moment above a level of noise; runs on the scheduler node.
+
+    Parameters
+    ----------
+    moments : WordMoments
+    settings : CoreSettings
+    noise : float
+        Level as a share of the largest eigenvalue that the sketch met, before the correction for alpha0.
+    """
     with one_blas_thread():
-        m2 = second_moment(moments.m1, moments.m2, settings.alpha0)
-        values = np.linalg.eigvalsh(m2)[::-1]
-        # It is a share of the largest eigenvalue that the sketch met, before the shift by the mean.
         level = noise * max(float(np.linalg.eigvalsh(moments.m2)[-1]), 0.0)
-        k = min(settings.n_states, len(m2))
-        if k < settings.n_states and not settings.lower:
+        m2 = second_moment(moments.m1, moments.m2, settings.alpha0)
+    return whiten_moment(m2, settings.n_states, level, lower=settings.lower)
+
+
+def whiten_moment(m2: np.ndarray, k: int, level: float, *, lower: bool = False) -> Whitening:
+    """Whiten a second moment in a basis by its k largest eigenpairs.
+
+    Parameters
+    ----------
+    m2 : ndarray of shape (r, r)
+    k : int
+    level : float
+        Eigenvalues below it are noise.
+    lower : bool, default False
+        Take fewer where there are fewer eigenvalues above the level.
+
+    Raises
+    ------
+    NumericalError
+        If there are none, or fewer than k unless ``lower``.
+    """
+    with one_blas_thread():
+        if not np.isfinite(m2).all():
+            raise NumericalError("the second moment has entries that are not finite")
+        wanted, k = k, min(k, len(m2))
+        if k < wanted and not lower:
             raise NumericalError(
-                f"M2 numerically has rank < k: n_components={settings.n_states}, but the sketch has rank {k}; "
+                f"M2 numerically has rank < k: n_components={wanted}, but the sketch has rank {k}; "
                 f"use n_components={k} or fewer, or more data"
             )
         try:
-            white = whiten(m2, k, noise=level)
+            return whiten(m2, k, noise=level)
         except NumericalError:
+            values = np.linalg.eigvalsh(m2)[::-1]
             k = int(np.sum(values[:k] > max(level, 1e-12 * values[0])))
-            if not settings.lower or k == 0:
+            if not lower or k == 0:
                 raise
-            white = whiten(m2, k, noise=level)
-    return moments, white
+            return whiten(m2, k, noise=level)
 
 
 def decompose_contracted(

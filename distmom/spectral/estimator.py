@@ -1,44 +1,68 @@
-"""What all estimators share: the fit of a corpus out of core, rows in memory, checks of parameters."""
+"""The base of all estimators: a program that is planned and executed, a state that is kept, saved and loaded."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Self
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.sparse import csr_array
-from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block, MemoryCorpus
-from distmom.engine import Engine, Observer, RunDirectory, open_engine, open_executor
+from distmom.engine import Observer, RunDirectory, open_engine, open_executor
 from distmom.errors import UsageError
+from distmom.spectral.artifact import (
+    check_target,
+    load_arrays,
+    load_names,
+    load_record_of,
+    pack,
+    save_model,
+    unpack,
+    whole_description,
+)
 from distmom.spectral.inputs import checked_rows
+from distmom.spectral.layout import layout_of
+from distmom.spectral.parameters import Parametrised, parameter
+from distmom.spectral.plan import Plan
+from distmom.spectral.run import PLACES, Run, execute, planned
 
-#: where the tensor is decomposed when there is a cluster
-DECOMPOSE_ON = ("scheduler", "client")
+#: what every model on disk records beside its state
+_RECORDED = ("settings", "n_documents", "timings", "spent", "fit_seconds")
 
 
-class CorpusEstimator(BaseEstimator):  # type: ignore[misc]
-    """Base of estimators that make passes over a corpus; they define `check` and `_fit`.
+class SpectralEstimator(Parametrised):
+    """Base of estimators that make passes over a corpus.
+
+    A subclass declares its parameters (`distmom.spectral.parameters`) and its ``State``, a frozen dataclass
+    (`distmom.spectral.layout`), and defines `check` and `program`.
 
     Attributes
     ----------
     timings_ : list of dict
-        One entry a pass (see `distmom.engine.Timing`).
+        One entry per pass (see `distmom.engine.Timing`).
     spent_ : dict of str to float
         Seconds of all tasks by kind of work.
     fit_seconds_ : float
+    vocabulary_, label_names_ : list of str
+        Names of the features, and of the labels if the corpus has some.
+    n_documents_ : int
     n_features_in_ : int
     """
 
+    State: ClassVar[type[Any]]
     n_features_in_: int
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = tags.input_tags.positive_only = True
         return tags
+
+    # Fit
 
     def fit_corpus(
         self,
@@ -54,15 +78,15 @@ class CorpusEstimator(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         corpus : Corpus, MemoryCorpus or ViewCorpus
-            Of the kind that the model is of.
+            Of the kind that the model reads.
         client : distributed.Client or Executor, optional
-            Where passes run; this process when absent. It is left open.
+            Runs the passes, and is left open. By default they run in this process.
         run : path-like or RunDirectory, optional
-            Directory of states and committed passes, which one process at a time may use; a fit on the same
-            directory resumes after the last committed pass. A temporary one when absent. The lock of a
+            Directory of stored arrays and committed passes, which one process at a time may use; a fit on the same
+            directory resumes after the last committed pass. By default a temporary one. The lock of a
             `RunDirectory` is left to the caller, who holds it.
         memory_limit : int, optional
-            Bytes that one worker may use.
+            Bytes that one worker may use; no limit by default.
         observer : callable, optional
             Receives the engine's events.
 
@@ -83,18 +107,121 @@ class CorpusEstimator(BaseEstimator):  # type: ignore[misc]
             open_executor(client) as executor,
             open_engine(corpus, run, executor, memory_limit, observer) as engine,
         ):
-            self._fit(engine)
+            state = execute(self.program, engine)
+            self._describe(corpus)
+            self._keep(state)
             self.timings_ = [vars(t) for t in engine.timings]
             self.spent_ = engine.spent
             self.fit_seconds_ = time.monotonic() - started
         return self
 
     def check(self, corpus: Any) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
-        raise TypeError(f"{type(self).__name__} does not say what it refuses")
+        """Refuse parameters that are wrong or do not go with a corpus; UsageError.
 
-    def _fit(self, engine: Engine) -> None:
-        raise TypeError(f"{type(self).__name__} does not say how it is fitted")
+        Parameters
+        ----------
+        corpus : Corpus, MemoryCorpus or ViewCorpus
+        """
+        self.check_parameters()
+
+    def program(self, run: Run) -> Any:
+        """Return the state of a model fitted by the passes of a run."""
+        raise TypeError(f"{type(self).__name__} does not define its passes")
+
+    def plan(self, corpus: Any, memory_limit: int | None = None) -> Plan:
+        """Return the passes that `fit_corpus` makes, with their tasks, memory and disk, before anything runs.
+
+        Parameters
+        ----------
+        corpus : Corpus, MemoryCorpus or ViewCorpus
+        memory_limit : int, optional
+            Bytes that one worker may use; no limit by default.
+
+        Raises
+        ------
+        UsageError
+            If the parameters do not go with the corpus, or a task cannot fit the memory limit.
+        """
+        self.check(corpus)
+        return planned(self.program, corpus, memory_limit)
+
+    # State
+
+    def _describe(self, corpus: Any) -> None:
+        """Keep what the model knows of the corpus."""
+        self.vocabulary_: list[str] = list(corpus.vocabulary)
+        self.label_names_: list[str] = list(getattr(corpus, "label_names", ()))
+        self.n_features_in_ = corpus.n_words
+        self.settings_: dict[str, Any] = dict(corpus.settings)
+        self.n_documents_ = corpus.n_documents
+
+    def _keep(self, state: Any) -> None:
+        """Set the fitted attributes that a state holds, but for groups and variants, which are the model's own."""
+        for f in fields(state):
+            if f.metadata.get("kind") in ("group", "variants"):
+                continue
+            item = getattr(state, f.name)
+            if f.metadata.get("transposed") and item is not None:
+                item = item.T
+            setattr(self, f.metadata.get("attribute") or f"{f.name}_", item)
+
+    def _state(self) -> Any:
+        """Return the state that the fitted attributes make up."""
+        values = {}
+        for f in fields(self.State):
+            item = getattr(self, f.metadata.get("attribute") or f"{f.name}_")
+            values[f.name] = item.T if f.metadata.get("transposed") and item is not None else item
+        return self.State(**values)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "fit_seconds_")
+
+    # On disk
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the model as a directory of arrays and JSON.
+
+        Parameters
+        ----------
+        path : path-like
+        overwrite : bool, default False
+            Replace an existing model.
+
+        Raises
+        ------
+        UsageError
+            If the path exists, and is not a model or ``overwrite`` is not given.
+        """
+        check_is_fitted(self)
+        check_target(Path(path).absolute(), overwrite)
+        arrays: dict[str, np.ndarray] = {}
+        record = {
+            "model": type(self).__name__,
+            "parameters": self.get_params(),
+            "state": pack(self._state(), arrays),
+            **{name: getattr(self, f"{name}_") for name in _RECORDED},
+        }
+        save_model(path, record, arrays, self.vocabulary_, self.label_names_, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a model; UsageError if there is none of this class, StoreError if it is damaged."""
+        record = load_record_of(path, cls.__name__)
+        with whole_description(path):
+            model = cls(**record["parameters"])
+            model.vocabulary_, model.label_names_ = load_names(path, record)
+            arrays = load_arrays(path, record, layout_of(cls.State, record["state"]), model._sizes())
+            for name in _RECORDED:
+                setattr(model, f"{name}_", record[name])
+            model._keep(unpack(cls.State, record["state"], arrays))
+        return model
+
+    def _sizes(self) -> dict[str, int]:
+        """Return the sizes of arrays that are known before any of them is read."""
+        self.n_features_in_ = len(self.vocabulary_)
+        return {"d": self.n_features_in_}
+
+    # Rows in memory
 
     def _block(self, X: Any, min_samples: int = 0) -> Block:
         """Return documents in memory as a block; UsageError if they have other words than those fitted."""
@@ -109,27 +236,19 @@ class CorpusEstimator(BaseEstimator):  # type: ignore[misc]
         return MemoryCorpus(X, shard_documents=X.shape[0]).read_shard(0)
 
 
-def check_choices(model: Any, choices: Mapping[str, Sequence[str]]) -> None:
-    """Refuse parameters that are not among their choices; UsageError."""
-    for name, allowed in choices.items():
-        if getattr(model, name) not in allowed:
-            raise UsageError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(model, name)!r}")
+def seed_parameter() -> Any:
+    """Declare ``random_state``."""
+    return parameter(0, "Seed of all random numbers.", least=0, below=float(1 << 64))
 
 
-def check_seed(model: Any) -> None:
-    """Refuse a seed that is not a whole number of 64 bits from 0 on; UsageError."""
-    seed = model.random_state
-    if not isinstance(seed, int) or not 0 <= seed < 1 << 64:
-        raise UsageError(f"random_state: expected a whole number from 0 to 2**64 - 1, got {seed!r}")
+def precision_parameter() -> Any:
+    """Declare ``precision``."""
+    return parameter(
+        "single", "Type in which blocks are multiplied; sums are double in any case.",
+        choices=("single", "double"),
+    )  # fmt: skip
 
 
-def check_bounds(model: Any, bounds: Mapping[str, int], *, autos: Collection[str] = ()) -> None:
-    """Refuse parameters below their least value, unless they are None, or "auto" where they may be; UsageError."""
-    for name, least in bounds.items():
-        value = getattr(model, name)
-        if name in autos and value == "auto":
-            continue
-        if isinstance(value, str):
-            raise UsageError(f"{name}: expected a number, got {value!r}")
-        if value is not None and value < least:
-            raise UsageError(f"{name}: expected at least {least}, got {value}")
+def place_parameter() -> Any:
+    """Declare ``decompose_on``."""
+    return parameter("scheduler", "Where moments are decomposed when there is a cluster.", choices=PLACES)

@@ -1,13 +1,15 @@
-"""What the arrays of a model must be before a compiled loop reads them: their types, shapes that agree, ranges.
+"""Fields of the state of a model, and checks of its arrays before a compiled loop reads them.
 
-A layout names every array that a model may have. Sizes have names too, which stand for the same number in all
-arrays of a model: ``d`` words, ``m`` labels, ``k`` components. A size whose name ends with ``*`` may be zero.
+The state of a model is a frozen dataclass whose fields are declared with `array`, `record`, `group`, `variants`
+or, for JSON values, `value`. From the declarations follow the files of a model, the checks when it is read, and
+the fitted attributes of its estimator. Sizes in shapes have names, which stand for the same number in all arrays
+of a model: ``d`` words, ``m`` labels, ``k`` components. A size whose name ends with ``*`` may be zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -65,6 +67,85 @@ class Matrix:
 
 
 Layout = Mapping[str, Array | Matrix]
+
+
+def array(
+    *shape: str | int,
+    types: tuple[str, ...] = FLOATS,
+    least: float | None = None,
+    finite: bool = True,
+    optional: bool = False,
+    attribute: str | None = None,
+    transposed: bool = False,
+) -> Any:
+    """Declare a field of a state that is an array.
+
+    Parameters
+    ----------
+    *shape : str or int
+        On disk.
+    types : tuple of str, default ("<f4", "<f8")
+    least : float, optional
+        Its least value; any by default.
+    finite : bool, default True
+        No value is NaN or infinite.
+    optional : bool, default False
+        It may be None.
+    attribute : str, optional
+        Of the estimator; the name of the field with an underscore by default.
+    transposed : bool, default False
+        The attribute is the transpose of what is stored.
+    """
+    layout = {"": Array(shape, types, least, finite=finite, optional=optional)}
+    metadata = {"layout": layout, "attribute": attribute, "transposed": transposed, "kind": "array"}
+    return field(default=None, metadata=metadata) if optional else field(metadata=metadata)
+
+
+def record(layout: Layout) -> Any:
+    """Declare a field that is a `distmom.engine.Csr` or `MixedRows`, by the layout of its arrays."""
+    by_suffix = {f"/{name}" if name else "": item for name, item in layout.items()}
+    return field(metadata={"layout": by_suffix, "kind": "record"})
+
+
+def group(state: type[Any]) -> Any:
+    """Declare a field that is another state, or None."""
+    return field(default=None, metadata={"kind": "group", "state": state})
+
+
+def variants(*states: type[Any]) -> Any:
+    """Declare a field that is a tuple of (name, state), each of one of some classes."""
+    return field(metadata={"kind": "variants", "states": {state.__name__: state for state in states}})
+
+
+def value(attribute: str | None = None, default: Any = MISSING) -> Any:
+    """Declare a field with a JSON value."""
+    return field(default=default, metadata={"kind": "value", "attribute": attribute})
+
+
+def layout_of(state: type[Any], rest: Mapping[str, Any], prefix: str = "") -> dict[str, Array | Matrix]:
+    """Return the layout of the arrays of a state.
+
+    Parameters
+    ----------
+    state : type
+        A dataclass of declared fields.
+    rest : mapping
+        Its fields that are not arrays, which determine the groups and variants that are there.
+    prefix : str, default ""
+        Of the names of the arrays.
+    """
+    found: dict[str, Array | Matrix] = {}
+    for f in fields(state):
+        kind, place = f.metadata.get("kind", "value"), f"{prefix}{f.name}"
+        if kind in ("array", "record"):
+            found |= {f"{place}{suffix}": item for suffix, item in f.metadata["layout"].items()}
+        elif kind == "group" and rest[f.name] is not None:
+            found |= layout_of(f.metadata["state"], rest[f.name], f"{place}/")
+        elif kind == "variants":
+            for entry in rest[f.name]:
+                own = f.metadata["states"][entry["kind"]]
+                found |= layout_of(own, entry["fields"], f"{place}/{entry['name']}/")
+    return found
 
 
 def check_entries(place: str, entries: Mapping[str, Any], layout: Layout, sizes: dict[str, int]) -> None:

@@ -15,7 +15,9 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, Selection
-from distmom.spectral.components import CoreSettings, Words, basis_passes, fit_basis, load_moments
+from distmom.spectral.basis import Basis
+from distmom.spectral.components import CoreSettings, Words, fit_basis, load_moments, moment_passes
+from distmom.spectral.run import Run, unknown
 
 logger = logging.getLogger(__name__)
 
@@ -53,29 +55,37 @@ def halves(seed: int) -> tuple[Selection, Selection]:
     return Selection(0.5, heldout=True, seed=seed), Selection(0.5, heldout=False, seed=seed)
 
 
-def find_rank(engine: Engine, settings: CoreSettings, words: Words) -> Rank:
+def find_rank(run: Run, settings: CoreSettings, words: Words) -> Rank:
     """Count the components, `MOST_COMPONENTS` at most, in one pass over each half beside those of a basis.
 
     Parameters
     ----------
-    engine : Engine
+    run : Run
     settings : CoreSettings
         Of `rank_settings`.
     words : Words
     """
-    first, second = halves(settings.seed)
-    basis = fit_basis(engine, settings, words, first)
-    found = []
-    for half in (first, second):
-        pass_, _ = basis_passes(engine, settings, words, basis, half)
-        found.append(load_moments((engine.run(pass_).directory,), settings.kind, basis.matrix).m2)
+    selections = halves(settings.seed)
+    basis = fit_basis(run, settings, words, selections[0])
+    directories = tuple(
+        run.scan(moment_passes(settings, words, basis, half)[0]).directory for half in selections
+    )
+    return run.rows(
+        _compare_halves, settings, basis, directories, out=Rank(settings.n_states, unknown(), unknown())
+    )
+
+
+def _compare_halves(
+    engine: Engine, settings: CoreSettings, basis: Basis, directories: tuple[str, ...]
+) -> Rank:
+    found = [load_moments((directory,), settings.kind, basis.matrix).m2 for directory in directories]
     with one_blas_thread():
         values, vectors = np.linalg.eigh(found[0])
         values, vectors = values[::-1], vectors[:, ::-1]
         again = np.einsum("ij,ij->j", vectors, found[1] @ vectors)
     n = count_replicated(values, again, settings.n_states)
     if n == settings.n_states == MOST_COMPONENTS:
-        logger.warning("the corpus carries %d topics or more: give a larger number if they are wanted", n)
+        logger.warning("the corpus has %d topics or more: specify a larger number if they are wanted", n)
     return Rank(n, values, again)
 
 

@@ -177,14 +177,14 @@ def test_a_damaged_state_of_a_committed_pass_is_made_again(tmp_path):
         return TallResult({"total": StoredColumns((state,))}, {})
 
     engine = Engine(corpus, RunDirectory(tmp_path))
-    [state] = engine.run_tall(pass_, finish).stored_arrays()
+    [state] = engine.run(pass_, finish=finish).stored_arrays()
     engine.directory.flush()
     expected = Path(state.path).read_bytes()
     for damage in (flip, Path.unlink):
         damage(Path(state.path))
         # What this process has checked it trusts; a driver that resumes is another one.
         forget_maps()
-        assert engine.run_tall(pass_, finish).stored_arrays() == [state]
+        assert engine.run(pass_, finish=finish).stored_arrays() == [state]
         engine.directory.flush()
         assert Path(state.path).read_bytes() == expected
         assert not engine.timings[-1].resumed
@@ -460,7 +460,7 @@ def test_a_pass_with_tall_sums_is_committed_once_and_found(tmp_path):
     found = []
     for _ in range(2):
         engine = Engine(corpus, RunDirectory(tmp_path), observer=events.append)
-        result = engine.run_tall(pass_, finish)
+        result = engine.run(pass_, finish=finish)
         found.append((result.values["mass"], result.states["total"].load().parts[0].tobytes()))
         engine.directory.flush()
     assert found[0] == found[1]
@@ -471,7 +471,7 @@ def test_a_pass_with_tall_sums_is_committed_once_and_found(tmp_path):
         path.relative_to(tmp_path / "partial").parts[1:] for path in tmp_path.glob("partial/*/*")
     )
     assert partials == [("spare",)]
-    engine.run_tall(pass_, finish, ("another",))
+    engine.run(pass_, finish=finish, parameters=("another",))
     assert len(calls) == 2
     # The state that a committed pass names is checked when it is mapped.
     release_maps()

@@ -209,7 +209,7 @@ def witnessed(function):
     return call
 
 
-core.decompose_each = witnessed(core.decompose_each)
+core.decompose_moments = witnessed(core.decompose_moments)
 """
 
 
@@ -222,7 +222,7 @@ def test_the_decomposition_runs_where_it_is_asked_for(tmp_path, monkeypatch, pla
     monkeypatch.setenv("WITNESS", str(tmp_path / "pids"))
     from distmom.spectral import components as core
 
-    monkeypatch.setattr(core, "decompose_each", core.decompose_each)
+    monkeypatch.setattr(core, "decompose_moments", core.decompose_moments)
     exec(WITNESS, {})
     with cluster_of_processes(tmp_path, 1, preload=tmp_path / "witness.py") as (address, processes):
         with Client(address, set_as_default=False) as client:

@@ -97,7 +97,7 @@ def cross(engine, terms=None, pruning=None):
         found["total"] = float(tallies.sums["total"])
         return TallResult({}, {})
 
-    engine.run_tall(CrossPass(engine.corpus.n_words), finish)
+    engine.run(CrossPass(engine.corpus.n_words), finish=finish)
     return found
 
 
@@ -171,7 +171,7 @@ def test_a_sum_over_no_document_is_empty():
             ).to_scipy()
             return TallResult({}, {})
 
-        engine.run_tall(CrossMomentPass(30, none, n_labels=12, idf=np.ones(30)), finish)
+        engine.run(CrossMomentPass(30, none, n_labels=12, idf=np.ones(30)), finish=finish)
     assert found["matrix"].shape == (31, 12)
     assert found["matrix"].nnz == 0
 
@@ -185,7 +185,7 @@ def test_a_run_that_is_cut_short_is_an_error():
             engine.combine([Term(tallies.runs["cross"])])
 
         with pytest.raises(StoreError, match=r"expected \d+ bytes at \d+, got"):
-            engine.run_tall(CrossPass(corpus.n_words), finish)
+            engine.run(CrossPass(corpus.n_words), finish=finish)
 
 
 @pytest.mark.cluster

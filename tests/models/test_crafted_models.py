@@ -80,8 +80,12 @@ CASES = {
     "offsets beyond the elements": ("neighbors", f"{LISTS}/indptr", put(-1, 10**9), "last offset"),
     "too few offsets": ("neighbors", f"{LISTS}/indptr", lambda x: x[:-1], r"shape: expected \[d\+1 = 121\], got"),
     "fewer values than columns": ("neighbors", f"{LISTS}/data", lambda x: x[:-1], r"array .*lists/data: shape"),
-    "rows of other numbers": ("neighbors", "heads/neighbors/alive", lambda x: x[:-1], r"labels/indptr: shape"),
-    "no rows at all": ("neighbors", "heads/neighbors/alive", lambda x: x[:0], r"alive: shape: expected \[n\]"),
+    "rows of other numbers": (
+        "neighbors", "heads/neighbors/alive", lambda x: x[:-1], r"alive: shape: expected \[n = 400\]",
+    ),
+    "no rows at all": (
+        "neighbors", "heads/neighbors/alive", lambda x: x[:0], r"alive: shape: expected \[n = 400\]",
+    ),
     "similarities that are not finite": ("neighbors", f"{LISTS}/data", put(7, np.nan), "expected finite numbers"),
     "columns of another type": (
         "neighbors", f"{LISTS}/indices", lambda x: x.astype(np.int64), "type: expected <i4, got '<i8'",
@@ -134,7 +138,7 @@ def test_arrays_that_do_not_fit_are_refused(crafted, what):
         ("ridge", lambda arrays, names: names["labels"].append("more"), r"shape: expected \[m = 13\]"),
         ("lda", lambda arrays, names: names["vocabulary"].pop(), r"shape: expected \[d = 59"),
         ("moments", lambda arrays, names: names["vocabulary"].pop(), r"shape: expected \[d = 59"),
-        ("ridge", lambda arrays, names: arrays.pop("basis"), "array basis: expected one, got none"),
+        ("ridge", lambda arrays, names: arrays.pop("basis"), "expected a basis of the sketch, got none"),
         ("lda", lambda arrays, names: arrays.pop("alpha"), "array alpha: expected one, got none"),
         (
             "ridge",
@@ -252,15 +256,15 @@ def test_a_chunk_that_declares_more_than_it_should_is_refused(crafted):
 @pytest.mark.parametrize(
     ("name", "edit"),
     [
-        ("neighbors", lambda r: r["heads"][0]["fields"].update(n_neighbors=0)),
-        ("neighbors", lambda r: r["heads"][0]["fields"].update(n_neighbors="75")),
-        ("neighbors", lambda r: r["heads"][0]["fields"].update(factor=float("nan"))),
-        ("neighbors", lambda r: r["heads"][0]["fields"]["lists"].update(n_columns=-1)),
-        ("neighbors", lambda r: r.update(head_weights=[])),
-        ("neighbors", lambda r: r.update(head_weights=[float("inf")])),
-        ("neighbors", lambda r: r.update(heads=[], head_weights=[])),
-        ("neighbors", lambda r: r["heads"][0].update(kind="Unknown")),
-        ("ridge", lambda r: r["heads"][0].update(kind="StateHead")),
+        ("neighbors", lambda r: r["state"]["heads"][0]["fields"].update(n_neighbors=0)),
+        ("neighbors", lambda r: r["state"]["heads"][0]["fields"].update(n_neighbors="75")),
+        ("neighbors", lambda r: r["state"]["heads"][0]["fields"].update(factor=float("nan"))),
+        ("neighbors", lambda r: r["state"]["heads"][0]["fields"]["lists"].update(n_columns=-1)),
+        ("neighbors", lambda r: r["state"].update(head_weights=[])),
+        ("neighbors", lambda r: r["state"].update(head_weights=[float("inf")])),
+        ("neighbors", lambda r: r["state"].update(heads=[], head_weights=[])),
+        ("neighbors", lambda r: r["state"]["heads"][0].update(kind="Unknown")),
+        ("ridge", lambda r: r["state"]["heads"][0].update(kind="StateHead")),
         ("moments", lambda r: r["sources"][0].update(n_parts=10**9)),
         ("moments", lambda r: r.update(sources=[{}])),
         ("moments", lambda r: r["parameters"].update(weighting="unknown")),
@@ -297,8 +301,9 @@ def test_neighbours_in_a_sketch_are_checked_too(crafted, tmp_path):
     edit_arrays(tmp_path / "sketch", changed("heads/sketch-neighbors/labels/indices", put(3, 12)))
     with pytest.raises(StoreError, match="labels/indices: expected columns from 0 to 11"):
         load(tmp_path / "sketch")
+    edit_arrays(tmp_path / "sketch", changed("heads/sketch-neighbors/labels/indices", put(3, 11)))
     edit_arrays(tmp_path / "sketch", lambda arrays, names: arrays.pop("basis"))
-    with pytest.raises(StoreError, match="array basis: expected one, got none"):
+    with pytest.raises(StoreError, match="expected a basis of the sketch, got none"):
         load(tmp_path / "sketch")
 
 

@@ -412,8 +412,8 @@ def test_manners_of_an_estimator(sample):
     [
         ({"orders": "5"}, "orders: expected one of 3, 4, both, got '5'"),
         ({"prior": "gamma"}, "prior: expected one of independent, dirichlet"),
-        ({"prior": "dirichlet", "alpha0": -1.0}, "alpha0: expected a number from 0 on, got -1.0"),
-        ({"prior": "dirichlet", "alpha0": np.inf}, "alpha0: expected a number from 0 on, got inf"),
+        ({"prior": "dirichlet", "alpha0": -1.0}, "alpha0: expected at least 0, got -1.0"),
+        ({"prior": "dirichlet", "alpha0": np.inf}, "alpha0: expected a finite number, got inf"),
         ({"decomposition": "svd"}, "decomposition: expected one of joint, single"),
         ({"n_components": 0}, "n_components: expected at least 1"),
         ({"n_components": 16}, "n_components=16 factors do not fit 15 features"),

@@ -171,9 +171,9 @@ def test_distinct_moments_find_the_states():
         ({"third_moment": "slices", "decomposition": "power"}, "goes with decomposition='joint'"),
         ({"precision": "half"}, "precision: expected one of single, double"),
         ({"decompose_on": "moon"}, "decompose_on: expected one of"),
-        ({"smoothing": 1.0}, "smoothing: expected 0 <= smoothing < 1, got 1.0"),
-        ({"random_state": -1}, r"random_state: expected a whole number from 0 to 2\*\*64 - 1, got -1"),
-        ({"random_state": 1.5}, "random_state: expected a whole number .* got 1.5"),
+        ({"smoothing": 1.0}, "smoothing: expected a number below 1, got 1.0"),
+        ({"random_state": -1}, "random_state: expected at least 0, got -1"),
+        ({"random_state": 1.5}, "random_state: expected a whole number, got 1.5"),
         ({"propensity": float("nan")}, "propensity: expected a finite number, got nan"),
         ({"n_components": 0}, "n_components: expected at least 1, got 0"),
         ({"n_residual_passes": -1}, "n_residual_passes: expected at least 0, got -1"),
@@ -364,11 +364,11 @@ def test_an_unreadable_description_is_named(copy, content):
         MultiLabelMoM.load(copy)
 
 
-@pytest.mark.parametrize("key", ["parameters", "heads", "files", "settings", "n_documents", "selection"])
+@pytest.mark.parametrize("key", ["parameters", "state", "files", "settings", "n_documents"])
 def test_a_description_with_a_part_missing_or_of_another_type_is_named(copy, key):
     record = MODEL.read(copy / "model.json")
     for changed in ({k: v for k, v in record.items() if k != key}, {**record, key: 17.5}):
-        if changed.get(key) == 17.5 and key in ("settings", "n_documents", "selection"):
+        if changed.get(key) == 17.5 and key in ("settings", "n_documents"):
             continue
         MODEL.write(copy / "model.json", changed)
         with pytest.raises(StoreError, match=r"model\.json"):
@@ -381,7 +381,7 @@ def test_a_description_with_a_part_missing_or_of_another_type_is_named(copy, key
 def test_a_model_of_another_version_is_refused(copy, version, what):
     record = json.loads((copy / "model.json").read_text())
     (copy / "model.json").write_text(json.dumps({**record, "format_version": version}))
-    with pytest.raises(StoreError, match=f"expected 3, got {version}: written by {what}"):
+    with pytest.raises(StoreError, match=f"expected 4, got {version}: written by {what}"):
         MultiLabelMoM.load(copy)
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ from distmom.errors import UsageError
 from distmom.models import AnchorTopics, MultiLabelMoM, SpectralLDA
 from distmom.models.multilabel import program as fitting
 from distmom.models.multilabel.states import fit_states
-from distmom.models.planning import plan_fit
 from distmom.simulate import TopicPopulation, preset, synthesise
+from distmom.spectral.run import execute
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def test_a_worker_takes_what_was_planned_within_a_fifth(corpus, limit, third_mom
     model = MultiLabelMoM(
         60, head="posterior", n_power_iter=1, n_oversamples=140, third_moment=third_moment, force=True
     )
-    planned = {p.name: p.task_bytes for p in plan_fit(model, corpus, limit)}
+    planned = {p.name: p.task_bytes for p in model.plan(corpus, limit).passes}
     measured, running = {}, []
     with open_executor(workers=1, memory_limit=limit) as executor:
 
@@ -57,7 +58,7 @@ def test_a_worker_takes_what_was_planned_within_a_fifth(corpus, limit, third_mom
                 running.append(event.name)
 
         with open_engine(corpus, None, executor, limit, watch) as engine:
-            fit_states(engine, model.state_settings(60))
+            execute(partial(fit_states, settings=model.state_settings(60)), engine)
     assert measured.keys() == planned.keys()
     assert ("slices" in planned) == (third_moment == "slices")
     for name, peak in measured.items():
@@ -74,11 +75,11 @@ def test_anchor_words_need_no_room_for_the_third_moment():
     options = {"min_df": 0.0, "max_df": 1.0, "n_oversamples": 350, "n_power_iter": 0, "n_refine": 1}
     limit, cube = 600 << 20, 8 * 360**3
     anchors = AnchorTopics(10, **options)
-    planned = plan_fit(anchors, corpus, limit)
+    planned = anchors.plan(corpus, limit).passes
     assert max(p.task_bytes for p in planned) <= LIMIT_SHARE * limit
     assert max(p.sums_bytes for p in planned) < cube / 10
     with pytest.raises(UsageError, match="pass moments: a task needs"):
-        plan_fit(SpectralLDA(10, init="tensor", alpha0=1.0, **options), corpus, limit)
+        SpectralLDA(10, init="tensor", alpha0=1.0, **options).plan(corpus, limit)
     with open_executor(workers=1, memory_limit=limit) as executor:
         executor.client.run(_forget_peak)
         anchors.fit_corpus(corpus, client=executor, memory_limit=limit)
@@ -93,7 +94,7 @@ def test_auto_makes_the_planned_passes(share, monkeypatch):
     monkeypatch.setattr(fitting, "STATES_SHARE", share)
     corpus = planted_corpus(1500, n_labels=150, k=2)[2]
     model = MultiLabelMoM(2, head="auto")
-    planned = {p.name: p.n_scans for p in plan_fit(model, corpus)}
+    planned = Counter(p.name for p in model.plan(corpus).passes)
     made = Counter(timing["name"] for timing in model.fit_corpus(corpus).timings_)
     # The linear head is extended only where it was chosen.
     assert planned.pop("residual") - made.pop("residual") in (0, 1)

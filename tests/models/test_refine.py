@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import lda_corpus, matched_topics
+from helpers import carried_out, lda_corpus, matched_topics
 from numpy.testing import assert_allclose
 from sklearn.base import clone
 
@@ -11,7 +11,6 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import StoredColumns, open_engine
 from distmom.errors import UsageError
 from distmom.models import AnchorTopics, SingleTopic, SpectralLDA
-from distmom.models.planning import plan_fit
 from distmom.models.topics import program as topic_model
 from distmom.models.topics.refine import complete, initial_topics, refine_topics
 from distmom.moments.shares import folds_of
@@ -25,7 +24,7 @@ def test_no_held_out_position_chooses_nothing(caplog):
     counts[topic_model.held_out(MemoryCorpus(counts), 0).mask(0, 60)] = 0
     model = SpectralLDA(2, max_df=1.0, min_df=0.0, n_refine=1).fit(counts)
     assert model.selection_ is None
-    assert "no held-out document has words" in caplog.text
+    assert "no held-out document has enough words" in caplog.text
 
 
 def test_a_background_topic_needs_refine():
@@ -69,7 +68,7 @@ def test_the_start_is_chosen_on_documents_held_out(refine):
     assert 100 < model.selection_["n_held_out"] < 300
     assert matched_topics(model.components_, population.topics.T)[0] < 0.15
     made = Counter(timing["name"] for timing in model.timings_)
-    planned = Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, refine=refine), corpus)})
+    planned = Counter(p.name for p in SpectralLDA(5, refine=refine).plan(corpus).passes)
     assert made == planned
 
 
@@ -80,7 +79,7 @@ def test_large_corpora_try_starts_on_a_sample(monkeypatch):
     made = Counter(timing["name"] for timing in model.timings_)
     # One pass for each of three starts on the sample, another for the one that is taken, and two over all.
     assert made["refine"] == 6
-    assert made == Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, n_refine=2), corpus)})
+    assert made == Counter(p.name for p in SpectralLDA(5, n_refine=2).plan(corpus).passes)
     assert matched_topics(model.components_, population.topics.T)[0] < 0.2
 
 
@@ -111,8 +110,8 @@ def test_documents_that_topics_were_not_made_of_tell_how_documents_are_read(mode
     with open_engine(others) as engine:
         topics = StoredColumns((engine.put(np.ascontiguousarray(model.components_.T, np.float32)),))
         options = {"unigram": engine.put(model.unigram_[:, None])}
-        best = complete(engine, topics, model.alpha_, **options)
-        own = complete(engine, topics, model.alpha_, alpha_sums=(model.alpha_.sum(),), **options)
+        best = carried_out(engine, complete, topics, model.alpha_, **options)
+        own = carried_out(engine, complete, topics, model.alpha_, alpha_sums=(model.alpha_.sum(),), **options)
     # It was 1 % with the documents that the topics were made of.
     assert own.perplexity < 1.003 * best.perplexity
 
@@ -121,7 +120,7 @@ def test_variational_bayes_finds_the_dirichlet_parameters():
     _, _, corpus = lda_corpus(n=4000, length=80)
     model = SpectralLDA(5, alpha0=1.0, init="tensor", refine="vb", n_refine=6).fit_corpus(corpus)
     assert model.alpha_.sum() == pytest.approx(1.0, rel=0.3)
-    assert len(plan_fit(model, corpus)) == 4
+    assert "completion" not in {p.name for p in model.plan(corpus).passes}
 
 
 @pytest.mark.parametrize(("length", "how"), [(12, "cvb"), (60, "em")])
@@ -133,7 +132,7 @@ def test_short_documents_are_refined_by_collapsed_variational_bayes(length, how)
     assert_allclose(model.components_, other.components_)
     assert_allclose(model.alpha_, other.alpha_)
     made = Counter(timing["name"] for timing in model.timings_)
-    assert made == Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, max_df=1.0), corpus)})
+    assert made == Counter(p.name for p in SpectralLDA(5, max_df=1.0).plan(corpus).passes)
 
 
 def test_few_words_of_a_document_do_not_confirm_themselves():
@@ -152,8 +151,8 @@ def test_a_step_of_refine_goes_further_unless_the_one_before_overshot():
         stored = StoredColumns((engine.put(start),))
         for last, power in (((), 1.0), ((-100.0,), 1.5), ((0.0,), 1.0)):
             topics = replace(initial_topics(stored, np.full(3, 1 / 3)), smoothing=0.0, log_likelihoods=last)
-            found = refine_topics(engine, topics, "em", 1)
-            plain = refine_topics(engine, replace(topics, log_likelihoods=()), "em", 1)
+            found = carried_out(engine, refine_topics, topics, "em", 1)
+            plain = carried_out(engine, refine_topics, replace(topics, log_likelihoods=()), "em", 1)
             step = np.asarray(plain.matrix.load().parts[0], np.float64)
             expected = step**power * start.astype(np.float64) ** (1 - power)
             assert_allclose(found.matrix.load().parts[0], expected / expected.sum(axis=0), rtol=1e-5)
@@ -168,7 +167,7 @@ def test_a_step_of_refine_makes_the_topics_of_a_fold_of_the_others(n_folds):
     with open_engine(corpus) as engine:
         begin = initial_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3), n_folds)
         begin = replace(begin, smoothing=0.0)
-        found = refine_topics(engine, begin, "em", 1)
+        found = carried_out(engine, refine_topics, begin, "em", 1)
         whole = found.matrix.load().parts[0]
         by_fold = found.by_fold.load().parts
     assert len(by_fold) == n_folds
@@ -178,11 +177,13 @@ def test_a_step_of_refine_makes_the_topics_of_a_fold_of_the_others(n_folds):
             begin = replace(
                 initial_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3)), smoothing=0.0
             )
-            alone = refine_topics(engine, begin, "em", 1).matrix.load().parts[0]
+            alone = carried_out(engine, refine_topics, begin, "em", 1).matrix.load().parts[0]
         assert_allclose(by_fold[fold], alone, rtol=1e-5)
     with open_engine(corpus) as engine:
         begin = replace(initial_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3)), smoothing=0.0)
-        assert_allclose(whole, refine_topics(engine, begin, "em", 1).matrix.load().parts[0], rtol=1e-5)
+        assert_allclose(
+            whole, carried_out(engine, refine_topics, begin, "em", 1).matrix.load().parts[0], rtol=1e-5
+        )
 
 
 def test_folds_are_for_corpora_with_few_positions_for_every_number(monkeypatch):
@@ -196,10 +197,10 @@ def test_folds_are_for_corpora_with_few_positions_for_every_number(monkeypatch):
         monkeypatch.setattr(topic_model, "ENOUGH_POSITIONS", enough)
         fitted = clone(model).fit_corpus(corpus)
         made = Counter(timing["name"] for timing in fitted.timings_)
-        assert made == Counter({p.name: p.n_scans for p in plan_fit(model, corpus)})
+        assert made == Counter(p.name for p in model.plan(corpus).passes)
         with open_engine(MemoryCorpus(others)) as engine:
             topics = StoredColumns((engine.put(np.ascontiguousarray(fitted.components_.T)),))
-            perplexities.append(complete(engine, topics, fitted.weights_).perplexity)
+            perplexities.append(carried_out(engine, complete, topics, fitted.weights_).perplexity)
     # What a document says of rare words does not come back to it.
     assert perplexities[1] < 0.995 * perplexities[0]
     assert SpectralLDA(50).n_folds(corpus) == 4

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import planted_corpus
+from helpers import carried_out, planted_corpus
 from numpy.testing import assert_allclose
 from scipy.sparse import vstack
 from sklearn.feature_extraction.text import TfidfTransformer
@@ -83,14 +83,14 @@ def test_residual_passes_are_jacobi_steps_on_the_entries(data, n_passes, piece_e
     corpus = MemoryCorpus(X, Y)
     A = with_ones(X)
     with open_engine(corpus) as engine:
-        features = fit_features(engine, None)
-        first = total(fit_linear(engine, features, 0))
+        features = carried_out(engine, fit_features, None)
+        first = total(carried_out(engine, fit_linear, features, 0))
         kept = first[-1] != 0
         intercepts = Y.sum(axis=0) / (N_DOCUMENTS + DIAGONAL_PENALTY)
         assert_allclose(first[-1, kept], intercepts[kept], rtol=1e-6)
         # Only negligible ones are dropped, as of any word.
         assert intercepts[~kept].max() < 0.015 < 0.2 < intercepts[kept].max()
-        fit = fit_linear(engine, features, n_passes)
+        fit = carried_out(engine, fit_linear, features, n_passes)
         expected, scales, step, inverse = dense_steps(A, Y, first, n_passes)
         assert_allclose(inverse, fit.inverse, rtol=1e-6)
         assert_allclose([stage.scale for stage in fit.stages], scales, rtol=1e-5)
@@ -106,10 +106,10 @@ def test_added_documents_bring_their_part_of_every_step(data):
     mask = chosen.mask(0, N_DOCUMENTS)
     assert 80 < mask.sum() < 160
     with open_engine(MemoryCorpus(X, Y)) as engine:
-        features = fit_features(engine, replace(chosen, heldout=False))
-        fit = fit_linear(engine, features, 2)
-        whole, added = extend_features(engine, features, chosen)
-        found = total(extend_linear(engine, fit, whole, added))
+        features = carried_out(engine, fit_features, replace(chosen, heldout=False))
+        fit = carried_out(engine, fit_linear, features, 2)
+        whole, added = carried_out(engine, extend_features, features, chosen)
+        found = total(carried_out(engine, extend_linear, fit, whole, added))
         known, stages = total(fit), [(s.weights.to_scipy().toarray(), s.scale, s.step) for s in fit.stages]
     own = first = A[mask].T @ Y[mask]
     for weights, scale, step in stages:

@@ -209,7 +209,7 @@ def test_what_cannot_be_searched_for_is_refused(arguments, message):
     ("parameters", "message"),
     [
         ({"method": "magic"}, "method: expected one of whitening, cancellation"),
-        ({"alpha0": -1.0}, "alpha0: expected a number from 0 on"),
+        ({"alpha0": -1.0}, "alpha0: expected at least 0"),
         ({"min_df": 0.9}, "expected 0 <= min_df <= max_df <= 1"),
         ({"n_components": 0}, "n_components: expected at least 1"),
     ],

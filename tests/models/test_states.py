@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import WeightedCorpus, planted_corpus
+from helpers import WeightedCorpus, carried_out, planted_corpus
 from numpy.testing import assert_allclose
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import vstack
@@ -58,7 +58,7 @@ def test_exact_population_gives_back_the_parameters(weighting, decomposition, th
         third_moment=third_moment,
     )
     with open_engine(corpus) as engine:
-        states = fit_states(engine, settings)
+        states = carried_out(engine, fit_states, settings)
     assert_states_are(population, states)
     assert states.diagnostics["sum_pi"] == pytest.approx(1.0, abs=1e-9)
     assert states.diagnostics["residual"] < 1e-9
@@ -77,9 +77,9 @@ def test_exact_population_with_more_states_than_slices_and_documents_that_are_ad
             third_moment=third_moment,
         )  # fmt: skip
         with open_engine(corpus) as engine:
-            states = fit_states(engine, settings)
-            part = fit_states(engine, settings, replace(left_out, heldout=False))
-            extended.append(extend_states(engine, settings, part, left_out))
+            states = carried_out(engine, fit_states, settings)
+            part = carried_out(engine, fit_states, settings, replace(left_out, heldout=False))
+            extended.append(carried_out(engine, extend_states, settings, part, left_out))
         assert_states_are(population, states)
         assert states.diagnostics["third_moment"] == third_moment
         assert states.diagnostics["residual"] < 1e-9
@@ -102,7 +102,7 @@ def test_sampled_slices_recover_states_as_well_as_the_whole_third_moment():
     errors, residuals, sides = [], [], []
     for third_moment in ("full", "slices"):
         with open_engine(corpus) as engine:
-            states = fit_states(engine, replace(settings, third_moment=third_moment))
+            states = carried_out(engine, fit_states, replace(settings, third_moment=third_moment))
             if third_moment == "full":
                 moments = load_moments(states.directories, settings.kind, states.basis.matrix)
         order = matched(states.components, population.O.T)
@@ -141,14 +141,14 @@ def test_slices_are_taken_where_the_whole_third_moment_does_not_fit(moments):
     found = {}
     for memory_limit in (None, limit):
         with open_engine(corpus, memory_limit=memory_limit) as engine:
-            found[memory_limit] = fit_states(engine, settings).diagnostics["third_moment"]
+            found[memory_limit] = carried_out(engine, fit_states, settings).diagnostics["third_moment"]
     assert found == {None: "full", limit: "slices"}
     for other in (replace(settings, third_moment="full"), replace(settings, decomposition="power")):
         with (
             open_engine(corpus, memory_limit=limit) as engine,
             pytest.raises(UsageError, match="pass moments: a task needs"),
         ):
-            fit_states(engine, other)
+            carried_out(engine, fit_states, other)
 
 
 def test_slices_of_a_third_moment_that_is_decomposed_whole_are_refused():
@@ -174,7 +174,7 @@ def test_states_of_tall_matrices_in_slabs_are_those_of_whole_ones(moments, slabs
             for module in ("state", "tall", "run"):
                 monkeypatch.setattr(f"distmom.engine.{module}.SLAB_ROWS", 64)
         with open_engine(corpus) as engine:
-            found.append(fit_states(engine, settings))
+            found.append(carried_out(engine, fit_states, settings))
             assert len(found[-1].basis.matrix.parts) == (slabs if cut else 1)
             power = WordSketchPass(400, n_columns=11, basis=found[-1].basis.matrix)
             columns = engine.plan(power).columns
@@ -201,7 +201,7 @@ def test_error_falls_with_the_root_of_the_number_of_documents():
                 4, MomentKind("distinct", "document", binary=False), single_precision=False
             )
             with open_engine(corpus) as engine:
-                states = fit_states(engine, settings)
+                states = carried_out(engine, fit_states, settings)
             order = matched(states.components, population.O.T)
             values.append(np.abs(states.components[order] - population.O.T).sum(axis=1).mean())
         errors.append(np.mean(values))
@@ -214,9 +214,9 @@ def test_too_many_states_are_refused_with_the_eigenvalues_or_lowered():
     kind = MomentKind("distinct", binary=False)
     with open_engine(corpus) as engine:
         with pytest.raises(NumericalError, match=r"rank < k: n_components=5.*use n_components=3 or fewer"):
-            fit_states(engine, StateSettings(5, kind, n_oversamples=1, single_precision=False))
-        states = fit_states(
-            engine, StateSettings(5, kind, n_oversamples=1, single_precision=False, lower=True)
+            carried_out(engine, fit_states, StateSettings(5, kind, n_oversamples=1, single_precision=False))
+        states = carried_out(
+            engine, fit_states, StateSettings(5, kind, n_oversamples=1, single_precision=False, lower=True)
         )
     assert states.diagnostics["n_states"] == 3
     assert states.diagnostics["n_states_asked"] == 5
@@ -236,11 +236,18 @@ def test_states_that_are_noise_are_refused_with_the_number_that_is_there(n, leng
     corpus = planted_corpus(n, d=200, n_labels=20, k=4, length=length)[2]
     kind = MomentKind("distinct", binary=False)
     with open_engine(corpus) as engine:
-        assert len(fit_states(engine, StateSettings(4, kind, n_power_iter=6, n_oversamples=4)).weights) == 4
+        assert (
+            len(
+                carried_out(
+                    engine, fit_states, StateSettings(4, kind, n_power_iter=6, n_oversamples=4)
+                ).weights
+            )
+            == 4
+        )
         with pytest.raises(NumericalError, match="only 4 eigenvalues stand above the noise level"):
-            fit_states(engine, StateSettings(8, kind, n_power_iter=6, n_oversamples=8))
+            carried_out(engine, fit_states, StateSettings(8, kind, n_power_iter=6, n_oversamples=8))
         lowered = StateSettings(8, kind, n_power_iter=6, n_oversamples=8, lower=True)
-        assert fit_states(engine, lowered).diagnostics["n_states"] == 4
+        assert carried_out(engine, fit_states, lowered).diagnostics["n_states"] == 4
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
@@ -251,7 +258,7 @@ def test_no_state_is_taken_for_noise_and_little_noise_for_a_state(k, seed):
         2 * k, MomentKind("distinct", binary=False), n_power_iter=6, n_oversamples=2 * k, lower=True
     )
     with open_engine(corpus) as engine:
-        assert k <= fit_states(engine, settings).diagnostics["n_states"] <= k + 1
+        assert k <= carried_out(engine, fit_states, settings).diagnostics["n_states"] <= k + 1
 
 
 class Tall(np.ndarray):

@@ -24,13 +24,12 @@ from distmom.models import (
     TopicSearch,
     load_model,
 )
-from distmom.models.planning import plan_fit
 from distmom.models.topics import program as topic_model
 from distmom.models.topics.jackknife import Jackknife
 from distmom.models.topics.sources import part_selections
 from distmom.moments.word_moments import WordMoments
 from distmom.simulate.topics import TopicPopulation
-from distmom.spectral.components import CoreSettings, whiten_moments
+from distmom.spectral.components import CoreSettings, whiten_words
 from distmom.spectral.rank import count_replicated
 
 ALL_WORDS = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "precision": "double"}
@@ -348,7 +347,7 @@ def test_planned_passes_are_made(model):
     _, counts = sample(1500)
     corpus = MemoryCorpus(counts, shard_documents=400)
     planned, made = Counter(), Counter()
-    for p in plan_fit(model, corpus):
+    for p in model.plan(corpus).passes:
         planned[p.name] += p.n_scans
     model.fit_corpus(corpus, observer=lambda event: made.update([event.name] * isinstance(event, PassDone)))
     assert made == planned
@@ -412,7 +411,7 @@ def test_noise_is_a_share_of_the_moment_before_the_shift():
     moments = WordMoments(m1, root @ root.T + np.outer(m1, m1), None, {})
     largest = np.linalg.eigvalsh(moments.m2)[-1]
     for alpha0 in (0.0, 1.0, math.inf):
-        _, white = whiten_moments(moments, CoreSettings(2, alpha0=alpha0), 1e-3)
+        white = whiten_words(moments, CoreSettings(2, alpha0=alpha0), 1e-3)
         assert white.noise == pytest.approx(1e-3 * largest)
 
 

@@ -43,8 +43,8 @@ def test_sums_are_dense_products():
             sketch["sketch"] = tallies.tall["sketch"].read_rows(slice(0, corpus.n_words))
             return TallResult({}, {})
 
-        engine.run_tall(CrossMomentPass(corpus.n_words, n_labels=12, idf=idf, n_products=500), finish_cross)
-        engine.run_tall(FeatureSketchPass(corpus.n_words, idf=idf, n_columns=5, basis=basis), finish)
+        engine.run(CrossMomentPass(corpus.n_words, n_labels=12, idf=idf, n_products=500), finish=finish_cross)
+        engine.run(FeatureSketchPass(corpus.n_words, idf=idf, n_columns=5, basis=basis), finish=finish)
         result = engine.run(RidgePass(corpus.n_words, n_labels=12, rank=5, idf=idf, basis=basis, store=True))
         stored = np.concatenate([result.rows["z"].read(i) for i in range(len(corpus.shards))])
     with_ones = np.hstack([A, np.ones((len(A), 1))])

@@ -60,7 +60,7 @@ def tall(engine, pass_):
         found.update(tallies.sums)
         return TallResult({}, {})
 
-    engine.run_tall(pass_, finish)
+    engine.run(pass_, finish=finish)
     return found
 
 

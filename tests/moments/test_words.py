@@ -258,7 +258,7 @@ def total(engine, pass_):
             found[name] = tall.read_rows(slice(0, tall.n_rows))
         return TallResult({}, {})
 
-    engine.run_tall(pass_, finish)
+    engine.run(pass_, finish=finish)
     return found
 
 

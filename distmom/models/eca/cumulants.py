@@ -11,13 +11,14 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine.directory import load_sums
-from distmom.errors import NumericalError
-from distmom.linalg import Whitening, whiten
+from distmom.linalg import Whitening
 from distmom.linalg.factors import Factors, Slices, find_factors
 from distmom.moments.dirichlet import fourth_moment, second_moment, third_moment
 from distmom.moments.fourth import view_fourth
 from distmom.moments.groups import contrasts
 from distmom.moments.views import ViewMoments, view_moments
+from distmom.spectral.components import unknown_whitening, whiten_moment
+from distmom.spectral.run import unknown
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +44,13 @@ class White:
     moments: ViewMoments
     parts: tuple[ViewMoments, ...]
 
+    @classmethod
+    def upto(cls, r: int, k: int) -> White:
+        """Return what a ledger takes for whitened moments."""
+        return cls(unknown_whitening(r, k), unknown(), ())
 
-def load_moments(directory: str) -> tuple[ViewMoments, tuple[ViewMoments, ...]]:
+
+def load_views(directory: str) -> tuple[ViewMoments, tuple[ViewMoments, ...]]:
     """Finish the committed sums of a moments pass; runs on a worker."""
     with one_blas_thread():
         return view_moments(load_sums(directory)[0])
@@ -78,16 +84,8 @@ def whiten_views(
     moments, parts = loaded
     with one_blas_thread():
         m2 = second_moment(moments.m1, moments.m2, alpha0)
-        if not np.isfinite(m2).all():
-            raise NumericalError("the second moment has entries that are not finite")
-        if len(m2) < k:
-            raise NumericalError(
-                f"M2 numerically has rank < k: n_components={k}, but the sketch has rank {len(m2)}; use "
-                f"n_components={len(m2)} or fewer"
-            )
-        values = np.linalg.eigvalsh(m2)
-        level = max(noise * float(values[-1]), -float(values[0]), 0.0)
-        white = whiten(m2, k, noise=level)
+        values = np.linalg.eigvalsh(m2) if np.isfinite(m2).all() else np.zeros(1)
+        white = whiten_moment(m2, k, max(noise * float(values[-1]), -float(values[0]), 0.0))
         within = [m.within(white.W) for m in (moments, *parts)]
     return White(white, within[0], tuple(within[1:]))
 

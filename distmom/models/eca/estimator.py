@@ -9,16 +9,16 @@ basis of the range of M2 and W whitening it there, the columns of M = W'Q'O are 
 from __future__ import annotations
 
 import math
-import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import ViewCorpus
-from distmom.engine import Engine, StoredArray
+from distmom.engine import Engine, PassResult, StoredArray
 from distmom.errors import InputError, UsageError
 from distmom.linalg import Whitening
 from distmom.linalg.factors import METHODS, Factors
@@ -26,66 +26,55 @@ from distmom.models.eca.cumulants import (
     White,
     decompose_views,
     load_fourth,
-    load_moments,
+    load_views,
     warn_of_noise,
     whiten_views,
 )
 from distmom.models.eca.recovery import admissible, recover_factors
 from distmom.moments.fourth import ViewFourthPass, pair_directions
 from distmom.moments.views import ViewMeanPass, ViewMomentsPass, ViewSketchPass
-from distmom.spectral.artifact import check_target, load_arrays, load_record_of, save_model, whole_description
 from distmom.spectral.basis import N_PROBES, Basis, range_basis
-from distmom.spectral.estimator import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices, check_seed
-from distmom.spectral.layout import Array
+from distmom.spectral.estimator import SpectralEstimator, place_parameter, seed_parameter
+from distmom.spectral.layout import array, value
+from distmom.spectral.parameters import parameter
+from distmom.spectral.run import Run, unknown
 
 ORDERS = {"3": (3,), "4": (4,), "both": (3, 4)}
 PRIORS = ("independent", "dirichlet")
 #: pairs of directions that the fourth moment is contracted with, or as many as the factors where there are more
 N_PAIRS = 66
 
-_LAYOUT = {
-    "components": Array(("k", "d")),
-    "unmixing": Array(("k", "d")),
-    "mean": Array(("d",)),
-    "skewness": Array(("k",)),
-    # Not known with third moments alone.
-    "kurtosis": Array(("k",), finite=False),
-    "alpha": Array(("k",)),
-    "proportions": Array(("k",)),
-}
-_EMPTY = {"alpha": Array((0,)), "proportions": Array((0,))}
+
+@dataclass(frozen=True)
+class FactorState:
+    """What a fitted model of factors consists of.
+
+    Attributes
+    ----------
+    components, unmixing : ndarray of shape (k, d)
+    mean : ndarray of shape (d,)
+    skewness, kurtosis : ndarray of shape (k,)
+        Kurtoses are NaN with third moments alone.
+    alpha, proportions : ndarray of shape (k,) or None
+        With the Dirichlet law.
+    diagnostics : dict
+    """
+
+    components: np.ndarray = array("k", "d")
+    unmixing: np.ndarray = array("k", "d")
+    mean: np.ndarray = array("d")
+    skewness: np.ndarray = array("k")
+    kurtosis: np.ndarray = array("k", finite=False)
+    alpha: np.ndarray = array("k or none*")
+    proportions: np.ndarray = array("k or none*")
+    diagnostics: dict[str, Any] = value()
 
 
-class ECA(CorpusEstimator):
+class ECA(SpectralEstimator):
     """Independent factors, or shares with a Dirichlet law, behind groups of exchangeable views.
 
     A group (a document, an image) has views (sentences, patches) that are independent given its factors h, with
     ``E[x | h] = O h``; nothing else is assumed of their noise.
-
-    Parameters
-    ----------
-    n_components : int
-        Factors.
-    orders : {"3", "4", "both"}
-        Find factors by their skewness, by their excess kurtosis, or by both together. A group needs three views,
-        four with the last two.
-    prior : {"independent", "dirichlet"}
-        Law of the factors.
-    alpha0 : float
-        Sum of the Dirichlet parameters; 0 means one factor a group. Used with ``prior="dirichlet"`` alone.
-    decomposition : {"joint", "single"}
-        Diagonalise all contractions of the moments together, or take the eigenvectors of contractions with single
-        random directions, as Algorithms 1 and 2 do.
-    n_directions : int
-        Random directions for ``decomposition="single"``.
-    n_oversamples : int
-        Columns of the sketch beyond the factors.
-    n_power_iter : int
-        Power passes of the sketch.
-    decompose_on : {"scheduler", "client"}
-        Where moments are decomposed when there is a cluster.
-    random_state : int
-        Seed.
 
     Attributes
     ----------
@@ -120,30 +109,27 @@ class ECA(CorpusEstimator):
     ((3, 15), (2000, 3))
     """
 
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        orders: str = "3",
-        prior: str = "independent",
-        alpha0: float = 1.0,
-        decomposition: str = "joint",
-        n_directions: int = 10,
-        n_oversamples: int = 10,
-        n_power_iter: int = 2,
-        decompose_on: str = "scheduler",
-        random_state: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.orders = orders
-        self.prior = prior
-        self.alpha0 = alpha0
-        self.decomposition = decomposition
-        self.n_directions = n_directions
-        self.n_oversamples = n_oversamples
-        self.n_power_iter = n_power_iter
-        self.decompose_on = decompose_on
-        self.random_state = random_state
+    State = FactorState
+
+    n_components: int = parameter(10, "Number of factors.", least=1, kw_only=False)
+    orders: str = parameter(
+        "3", "Find factors by their skewness (3), by their excess kurtosis (4), or by both together (both). A "
+        "group needs three views, four with the last two.", choices=tuple(ORDERS),
+    )  # fmt: skip
+    prior: str = parameter("independent", "Law of the factors.", choices=PRIORS)
+    alpha0: float = parameter(
+        1.0, "Sum of the Dirichlet parameters; 0 means one factor per group. Used with prior=dirichlet alone.",
+        least=0,
+    )  # fmt: skip
+    decomposition: str = parameter(
+        "joint", "Diagonalise all contractions of the moments together (joint), or take the eigenvectors of "
+        "contractions with single random directions (single), as Algorithms 1 and 2 do.", choices=tuple(METHODS),
+    )  # fmt: skip
+    n_directions: int = parameter(10, "Random directions with decomposition=single.", least=1)
+    n_oversamples: int = parameter(10, "Columns of the sketch beyond the factors.", least=0)
+    n_power_iter: int = parameter(2, "Power passes of the sketch.", least=0)
+    decompose_on: str = place_parameter()
+    random_state: int = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -190,19 +176,7 @@ class ECA(CorpusEstimator):
 
     def check(self, corpus: ViewCorpus) -> None:
         """Refuse parameters that are wrong or do not go with a corpus; UsageError, InputError."""
-        check_choices(
-            self,
-            {
-                "orders": tuple(ORDERS),
-                "prior": PRIORS,
-                "decomposition": METHODS,
-                "decompose_on": DECOMPOSE_ON,
-            },
-        )
-        check_seed(self)
-        check_bounds(self, {"n_components": 1, "n_oversamples": 0, "n_power_iter": 0, "n_directions": 1})
-        if self.prior == "dirichlet" and not 0.0 <= self.alpha0 < math.inf:
-            raise UsageError(f"alpha0: expected a number from 0 on, got {self.alpha0}")
+        super().check(corpus)
         if not isinstance(corpus, ViewCorpus):
             raise UsageError(f"ECA: expected a ViewCorpus, got a {type(corpus).__name__}")
         if self.n_components > corpus.n_words:
@@ -213,88 +187,109 @@ class ECA(CorpusEstimator):
                 f"got at most {corpus.largest} in a group"
             )
 
-    # How it is fitted
+    def program(self, run: Run) -> FactorState:
+        """Return the state of a model fitted by the passes of a run."""
+        d, k = run.corpus.n_words, self.n_components
+        counted = run.scan(ViewMeanPass(d, min_views=self.min_views))
+        mean = run.rows(_mean, counted, out=unknown(d))
+        basis = self._basis(run, run.rows(self._origin, mean, True, out=unknown(d)))
+        origin = run.rows(self._origin, mean, False, out=unknown(d))
+        fields = {
+            "min_views": self.min_views, "origin": origin, "basis": basis.matrix, "rank": basis.rank,
+            "seed": self.random_state,
+        }  # fmt: skip
+        load = partial(load_views, run.scan(ViewMomentsPass(d, **fields)).directory)
+        white = run.small(
+            whiten_views, load, k, self._alpha0, basis.noise, where=self.decompose_on,
+            out=White.upto(basis.rank, k),
+        )  # fmt: skip
+        fourth: Callable[[], Any] = _nothing
+        if self.orders != "3":
+            left, right = pair_directions(k, max(N_PAIRS, k), self.random_state)
+            pass_ = ViewFourthPass(
+                d, **fields, whitener=run.put(white.whitening.W), left=run.put(left), right=run.put(right),
+                n_states=k, n_pairs=left.shape[1],
+            )  # fmt: skip
+            fourth = partial(load_fourth, run.scan(pass_).directory, left, right)
+        options = {"n_directions": self.n_directions, "random_state": self.random_state}
+        found = run.small(
+            decompose_views, fourth, white, self._alpha0, ORDERS[self.orders], self.decomposition, options,
+            where=self.decompose_on, out=unknown(),
+        )  # fmt: skip
+        state: FactorState = run.rows(self._assembled, counted, mean, basis, white, found, out=unknown())
+        return state
 
-    def _fit(self, engine: Engine) -> None:
-        d = engine.corpus.n_words
-        counted = engine.run(ViewMeanPass(d, min_views=self.min_views)).sums
-        self.n_features_in_ = d
-        self.mean_ = np.asarray(counted["mean"] / counted["mass"])
-        self.n_documents_, n_dropped = (int(n) for n in counted["groups"])
-        basis = self._basis(engine)
-        white = self._whitened(engine, basis)
-        found = self._found(engine, basis, white)
+    def _assembled(
+        self,
+        engine: Engine,
+        counted: PassResult,
+        mean: np.ndarray,
+        basis: Basis,
+        white: White,
+        found: Factors,
+    ) -> FactorState:
+        warn_of_noise(white.whitening)
         kept = admissible(found, self._alpha0, self.n_components, self.orders)
-        recovered = recover_factors(basis, white, kept, self.mean_, self._alpha0)
-        self.components_, self.unmixing_ = recovered.components, recovered.unmixing
-        self.skewness_, self.kurtosis_ = recovered.skewness, recovered.kurtosis
-        self.alpha_, self.proportions_ = recovered.alpha, recovered.proportions
-        self.diagnostics_ = {
-            **_spectrum(white.whitening, self.n_components),
-            **_separation(kept),
-            **recovered.diagnostics,
-            "n_groups": self.n_documents_,
-            "n_dropped_groups": n_dropped,
-        }
+        recovered = recover_factors(basis, white, kept, mean, self._alpha0)
+        n_groups, n_dropped = (int(n) for n in counted.sums["groups"])
+        return FactorState(
+            components=recovered.components,
+            unmixing=recovered.unmixing,
+            mean=mean,
+            skewness=recovered.skewness,
+            kurtosis=recovered.kurtosis,
+            alpha=recovered.alpha,
+            proportions=recovered.proportions,
+            diagnostics={
+                **_spectrum(white.whitening, self.n_components),
+                **_separation(kept),
+                **recovered.diagnostics,
+                "n_groups": n_groups,
+                "n_dropped_groups": n_dropped,
+            },
+        )
 
     @property
     def _alpha0(self) -> float:
         """The alpha0 of the moments: infinite for central ones."""
         return float(self.alpha0) if self.prior == "dirichlet" else math.inf
 
-    def _origin(self, engine: Engine, *, sketch: bool) -> StoredArray | None:
-        """Return what passes take from every view.
+    def _origin(self, engine: Engine, mean: np.ndarray, sketch: bool) -> StoredArray | None:
+        """Return what passes subtract from every view.
 
-        With the mean times ``1 - (alpha0 + 1)^-1/2`` taken away the plain second moment is the one corrected for
+        With the mean times ``1 - (alpha0 + 1)^-1/2`` subtracted, the plain second moment is the one corrected for
         alpha0, and a sketch finds its range and its noise. Further moments of a Dirichlet law are corrected
         about zero; central ones are the same about any origin, and lose no digits about the mean.
         """
         if math.isinf(self._alpha0):
-            return engine.put(self.mean_)
-        return engine.put(self.mean_ * (1.0 - 1.0 / math.sqrt(self._alpha0 + 1.0))) if sketch else None
+            return engine.put(mean)
+        return engine.put(mean * (1.0 - 1.0 / math.sqrt(self._alpha0 + 1.0))) if sketch else None
 
-    def _basis(self, engine: Engine) -> Basis:
-        d = self.n_features_in_
+    def _basis(self, run: Run, origin: StoredArray | None) -> Basis:
+        d = run.corpus.n_words
         r = min(self.n_components + self.n_oversamples, d)
         sketch = ViewSketchPass(
-            d, min_views=self.min_views, origin=self._origin(engine, sketch=True), n_columns=r,
-            seed=self.random_state, n_probes=min(N_PROBES, d - r),
+            d, min_views=self.min_views, origin=origin, n_columns=r, seed=self.random_state,
+            n_probes=min(N_PROBES, d - r),
         )  # fmt: skip
-        n_slabs = engine.plan(sketch).n_mapped
-        return range_basis(engine, sketch, self.n_power_iter, "float64", n_slabs, indefinite=True)
+        n_slabs = run.plan(sketch).n_mapped
+        return range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=True)
 
-    def _located(self, engine: Engine, function: Any, load: Any, *arguments: Any) -> Any:
-        """Call ``function(load(), *arguments)`` where moments are to be decomposed."""
-        if self.decompose_on == "scheduler":
-            return engine.on_scheduler(function, load, *arguments)
-        return function(load(), *arguments)
+    def _describe(self, corpus: ViewCorpus) -> None:
+        self.vocabulary_, self.label_names_, self.settings_ = [], [], {}
+        self.n_features_in_ = corpus.n_words
 
-    def _whitened(self, engine: Engine, basis: Basis) -> White:
-        pass_ = ViewMomentsPass(
-            self.n_features_in_, min_views=self.min_views, origin=self._origin(engine, sketch=False),
-            basis=basis.matrix, rank=basis.rank, seed=self.random_state,
-        )  # fmt: skip
-        load = partial(load_moments, engine.run(pass_).directory)
-        white: White = self._located(engine, whiten_views, load, self.n_components, self._alpha0, basis.noise)
-        warn_of_noise(white.whitening)
-        return white
+    def _keep(self, state: FactorState) -> None:
+        super()._keep(state)
+        self.n_features_in_ = len(state.mean)
+        self.n_documents_ = int(state.diagnostics["n_groups"])
+        if self.prior != "dirichlet" and len(state.alpha):
+            raise ValueError(
+                f"expected no Dirichlet parameters with prior={self.prior!r}, got {len(state.alpha)}"
+            )
 
-    def _found(self, engine: Engine, basis: Basis, white: White) -> Factors:
-        options = {"n_directions": self.n_directions, "random_state": self.random_state}
-        arguments = (white, self._alpha0, ORDERS[self.orders], self.decomposition, options)
-        load: Any = _nothing
-        if self.orders != "3":
-            k = white.whitening.W.shape[1]
-            left, right = pair_directions(k, max(N_PAIRS, k), self.random_state)
-            pass_ = ViewFourthPass(
-                self.n_features_in_, min_views=self.min_views, origin=self._origin(engine, sketch=False),
-                basis=basis.matrix, rank=basis.rank, seed=self.random_state,
-                whitener=engine.put(white.whitening.W), left=engine.put(left), right=engine.put(right),
-                n_states=k, n_pairs=left.shape[1],
-            )  # fmt: skip
-            load = partial(load_fourth, engine.run(pass_).directory, left, right)
-        found: Factors = self._located(engine, decompose_views, load, *arguments)
-        return found
+    def _sizes(self) -> dict[str, int]:
+        return {}
 
     # Using a fitted model
 
@@ -335,44 +330,9 @@ class ECA(CorpusEstimator):
         factors = np.concatenate(found)
         return factors if self.prior == "dirichlet" else factors - self.unmixing_ @ self.mean_
 
-    # On disk
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the model as a directory of arrays and JSON.
-
-        Raises
-        ------
-        UsageError
-            If the path exists, and is not a model or ``overwrite`` is not given.
-        """
-        check_is_fitted(self, "components_")
-        check_target(Path(path).absolute(), overwrite)
-        record = {
-            "model": type(self).__name__,
-            "parameters": self.get_params(),
-            "n_documents": self.n_documents_,
-            "diagnostics": self.diagnostics_,
-            "timings": self.timings_,
-            "spent": self.spent_,
-            "fit_seconds": self.fit_seconds_,
-        }
-        arrays = {name: getattr(self, f"{name}_") for name in _LAYOUT}
-        save_model(path, record, arrays, [], [], overwrite=overwrite)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> ECA:
-        """Read a model; UsageError if there is none of this class, StoreError if it is damaged."""
-        record = load_record_of(path, cls.__name__)
-        with whole_description(path):
-            model = cls(**record["parameters"])
-            layout = _LAYOUT if model.prior == "dirichlet" else {**_LAYOUT, **_EMPTY}
-            arrays = load_arrays(path, record, layout, {})
-            for name in _LAYOUT:
-                setattr(model, f"{name}_", arrays[name])
-            for name in ("n_documents", "diagnostics", "timings", "spent", "fit_seconds"):
-                setattr(model, f"{name}_", record[name])
-            model.n_features_in_ = model.components_.shape[1]
-        return model
+def _mean(engine: Engine, counted: PassResult) -> np.ndarray:
+    return np.asarray(counted.sums["mean"] / counted.sums["mass"])
 
 
 def _nothing() -> None:

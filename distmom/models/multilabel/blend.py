@@ -8,13 +8,13 @@ divided by its mean best score, so that one grid serves heads of any scale.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
-from distmom.engine import Engine, Pass, Rows, Selection, Sums, SumSpec
+from distmom.engine import Engine, Pass, PassResult, Rows, Selection, Sums, SumSpec
 from distmom.engine.passes import transform_fields
 from distmom.engine.state import release_maps
 from distmom.models.multilabel.heads import NeighborsHead, Query, Scorer, StateHead, rows_at_a_time
@@ -173,13 +173,10 @@ def candidates_pass(corpus: Corpus | MemoryCorpus, selection: Selection, n_dense
     return CandidatesPass(corpus.n_words, selection, n_labels=corpus.n_labels, n_dense=n_dense)
 
 
-def score_held_out(engine: Engine, scorer: Scorer, selection: Selection) -> dict[str, np.ndarray]:
-    """Run `CandidatesPass` over the held-out documents and return its rows."""
-    n_dense = sum(not isinstance(head, StateHead) for _, head in scorer.heads)
-    pass_ = candidates_pass(engine.corpus, selection, n_dense)
-    result = engine.run(replace(pass_, scorer=stored_scorer(engine, scorer)))
+def read_scores(engine: Engine, scored: PassResult) -> dict[str, np.ndarray]:
+    """Return the rows that `CandidatesPass` has stored."""
     shards = range(len(engine.corpus.shards))
-    return {name: np.concatenate([handle.read(i) for i in shards]) for name, handle in result.rows.items()}
+    return {name: np.concatenate([handle.read(i) for i in shards]) for name, handle in scored.rows.items()}
 
 
 def stored_scorer(engine: Engine, scorer: Scorer) -> Scorer:
@@ -203,7 +200,7 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
     names : list of str
         Names of the heads in the order of ``rows["scores"]``.
     rows : dict of str to ndarray
-        From `score_held_out`.
+        From `read_scores`.
     groups : dict of str to str
         Group of each head.
     """

@@ -7,10 +7,8 @@ heads ``moment`` and ``posterior``; the other heads come from sums of the same k
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,112 +30,89 @@ from distmom.models.multilabel.heads import (
     StateHead,
     rank_labels,
 )
-from distmom.models.multilabel.program import HEADS, HeadFitter, held_out
+from distmom.models.multilabel.program import HEADS, FittedHeads, HeadSettings, fit_heads, held_out
 from distmom.models.multilabel.states import States, StateSettings, check_size
 from distmom.moments.features import inverse_document_frequency
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
-from distmom.spectral.artifact import (
-    check_target,
-    load_arrays,
-    load_names,
-    load_record_of,
-    pack,
-    save_model,
-    unpack,
-    whole_description,
+from distmom.spectral.estimator import (
+    SpectralEstimator,
+    place_parameter,
+    precision_parameter,
+    seed_parameter,
 )
-from distmom.spectral.estimator import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices, check_seed
 from distmom.spectral.inputs import checked_rows
-from distmom.spectral.layout import Array, Layout, Matrix
+from distmom.spectral.layout import array, group, value, variants
+from distmom.spectral.parameters import parameter
+from distmom.spectral.run import Run, unknown
 from distmom.spectral.tall import smoothed_logs
 
 #: states that `auto` decomposes at most: they serve the reading, not the ranking
 AUTO_STATES = 100
 #: corpora up to this size are looked at for held-out documents before anything runs
 FEW_DOCUMENTS = 1000
-_STATES = ("components_", "weights_", "label_components_", "label_moments_", "spectrum_")
-_LAYOUT: Layout = {
-    "idf": Array(("d",)),
-    "label_frequency": Array(("m",), ("<i8",), least=0.0),
-    "document_frequency": Array(("d",), ("<i8",), least=0.0),
-    "basis": Array(("d", "r"), optional=True),
-}
-#: what a model has beside that where its latent states could be fitted
-_STATES_LAYOUT: Layout = {
-    "states/components": Array(("d", "k"), least=0.0),
-    "states/weights": Array(("k",), least=0.0),
-    "states/label_components": Array(("m", "k"), least=0.0),
-    "states/label_moments": Array(("m", "k"), least=0.0, optional=True),
-    "states/spectrum": Array(("r of the moments",)),
-}
-_LABELS = Matrix(("n", "m"), ("|u1",), ("<i4", "<i8"))
-#: heads by the names of their kinds, each with the layout of its arrays; n are the documents that it compares
-#: with, d1 the words and a constant
-_KINDS: dict[str, tuple[type[Head], Layout]] = {
-    "StateHead": (StateHead, {}),
-    "RidgeHead": (RidgeHead, {"coefficients": Array(("r", "m")), "intercept": Array(("m",))}),
-    "SparseHead": (
-        SparseHead,
-        {
-            "weights/sparse": Matrix(("d1", "m")),
-            "weights/dense": Array(("dense rows*", "m"), ("<f4",)),
-            "weights/dense_row": Array(("d1",), ("<i4",), least=-1, below="dense rows*"),
-        },
-    ),
-    "NeighborsHead": (
-        NeighborsHead,
-        {"alive": Array(("n",), ("|u1",)), "lists": Matrix(("d", "n")), "labels": _LABELS},
-    ),
-    "SketchNeighbors": (
-        SketchNeighbors,
-        {"alive": Array(("n",), ("|u1",)), "rows": Array(("n", "r")), "labels": _LABELS},
-    ),
-}
 
 
-class MultiLabelMoM(CorpusEstimator):
-    """Rank labels for documents by moments of words and labels.
+@dataclass(frozen=True)
+class LatentStates:
+    """Latent states of a multi-label model; shapes are those on disk.
 
-    Parameters
+    Attributes
     ----------
-    n_components : int
-        Number of latent states of the heads ``moment`` and ``posterior``; rank of the sketch of ``ridge`` and
-        ``auto``, which take at most 100 states.
-    head : {"auto", "moment", "posterior", "ridge", "linear", "neighbors"}
-        How labels are scored. ``auto`` chooses a blend on held-out documents of the training corpus.
-    moments : {"paper", "distinct"}
-        Pairs and triples of word positions with or without a position paired with itself.
-    weighting : {"pooled", "document", "length"}
-        How much each document counts (see `distmom.moments.weighting`).
-    length_scale : float
-        The length c of ``weighting="length"``, at which a document has a quarter of the largest weight.
-    decomposition : {"joint", "power", "power-stop", "eca", "flatten", "jennrich"}
-        Method for the whitened third moment.
-    third_moment : {"auto", "full", "slices"}
-        Add up all ``n^3`` numbers of the third moment, n being the width of the sketch, or ``4 log2 k`` of its
-        slices in one more pass; slices go with ``decomposition="joint"`` alone. ``auto`` takes slices where the
-        whole does not fit a worker's memory limit.
-    n_oversamples : int or None
-        Columns of a sketch beyond its rank; None: 10, and ``n_components`` with distinct positions, whose
-        sampled second moment is indefinite.
-    n_power_iter : int or None
-        Power passes of the word sketch; None: 2, and 6 with distinct positions.
-    n_residual_passes : int or None
-        Residual passes of the linear head; None: 2, and 1 with ``auto``.
-    smoothing : float
-        Share of the unigram distribution mixed into the states when documents are scored.
-    propensity : float
-        Power of the inverse propensity of labels that multiplies the final score; 0 leaves it.
-    precision : {"single", "double"}
-        Type in which blocks are multiplied; sums are double in any case.
-    decompose_on : {"scheduler", "client"}
-        Where the tensor is decomposed when there is a cluster.
-    force : bool
-        Fit more states than the corpus can carry by the rule ``N >= n_components^2``.
-    random_state : int
-        Seed.
+    components : ndarray of shape (d, k)
+        Word probabilities.
+    weights : ndarray of shape (k,)
+        Probabilities of the states.
+    label_components : ndarray of shape (m, k)
+        Label probabilities, by posteriors.
+    label_moments : ndarray of shape (m, k) or None
+        Label probabilities, by the cross moment.
+    spectrum : ndarray
+        Ritz values of the second word moment.
+    """
+
+    components: np.ndarray = array("d", "k", least=0.0, transposed=True)
+    weights: np.ndarray = array("k", least=0.0)
+    label_components: np.ndarray = array("m", "k", least=0.0, transposed=True)
+    spectrum: np.ndarray = array("r of the moments")
+    label_moments: np.ndarray | None = array("m", "k", least=0.0, optional=True, transposed=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiLabelState:
+    """What a fitted multi-label model consists of.
+
+    Attributes
+    ----------
+    idf : ndarray of shape (d,)
+    label_frequency : ndarray of shape (m,), int64
+    document_frequency : ndarray of shape (d,), int64
+    basis : ndarray of shape (d, r) or None
+        Of the sketch.
+    states : LatentStates or None
+        None where they could not be fitted.
+    heads : tuple of (str, Head)
+    head_weights : list of float
+    diagnostics : dict
+    selection : dict or None
+    """
+
+    idf: np.ndarray = array("d")
+    label_frequency: np.ndarray = array("m", types=("<i8",), least=0.0)
+    document_frequency: np.ndarray = array("d", types=("<i8",), least=0.0)
+    basis: np.ndarray | None = array("d", "r", optional=True)
+    states: LatentStates | None = group(LatentStates)
+    heads: tuple[tuple[str, Head], ...] = variants(
+        StateHead, RidgeHead, SparseHead, NeighborsHead, SketchNeighbors
+    )
+    head_weights: list[float] = value()
+    diagnostics: dict[str, Any] = value()
+    selection: dict[str, Any] | None = value()
+
+
+class MultiLabelMoM(SpectralEstimator):
+    """Rank labels for documents by moments of words and labels.
 
     Attributes
     ----------
@@ -170,42 +145,62 @@ class MultiLabelMoM(CorpusEstimator):
     True
     """
 
-    def __init__(
-        self,
-        n_components: int = 100,
-        *,
-        head: str = "auto",
-        moments: str = "paper",
-        weighting: str = "pooled",
-        length_scale: float = 100.0,
-        decomposition: str = "joint",
-        third_moment: str = "auto",
-        n_oversamples: int | None = None,
-        n_power_iter: int | None = None,
-        n_residual_passes: int | None = None,
-        smoothing: float = 0.1,
-        propensity: float = 0.0,
-        precision: str = "single",
-        decompose_on: str = "scheduler",
-        force: bool = False,
-        random_state: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.head = head
-        self.moments = moments
-        self.weighting = weighting
-        self.length_scale = length_scale
-        self.decomposition = decomposition
-        self.third_moment = third_moment
-        self.n_oversamples = n_oversamples
-        self.n_power_iter = n_power_iter
-        self.n_residual_passes = n_residual_passes
-        self.smoothing = smoothing
-        self.propensity = propensity
-        self.precision = precision
-        self.decompose_on = decompose_on
-        self.force = force
-        self.random_state = random_state
+    State = MultiLabelState
+
+    n_components: int = parameter(
+        100, "Number of latent states of the heads moment and posterior; rank of the sketch of ridge and auto, "
+        "which take at most 100 states.", least=1, kw_only=False,
+    )  # fmt: skip
+    head: str = parameter(
+        "auto", "How labels are scored. auto chooses a blend on held-out documents of the training corpus.",
+        choices=HEADS,
+    )  # fmt: skip
+    moments: str = parameter(
+        "paper", "Pairs and triples of word positions with (paper) or without (distinct) a position paired with "
+        "itself.", choices=MOMENTS,
+    )  # fmt: skip
+    weighting: str = parameter(
+        "pooled", "How much each document counts in the moments (see distmom.moments.weighting).",
+        choices=tuple(WEIGHTINGS),
+    )  # fmt: skip
+    length_scale: float = parameter(
+        100.0, "With weighting=length, the length at which a document has a quarter of the largest weight.",
+    )  # fmt: skip
+    decomposition: str = parameter("joint", "Method for the whitened third moment.", choices=tuple(METHODS))
+    third_moment: str = parameter(
+        "auto", "Add up the whole third moment (full), or about 4 log2(k) slices of it in one more pass, which "
+        "goes with decomposition=joint alone. auto takes slices where the whole does not fit the memory limit.",
+        choices=("auto", "full", "slices"),
+    )  # fmt: skip
+    n_oversamples: int | None = parameter(
+        None, "Columns of the sketch beyond its rank.", kind=int, least=0, none=True,
+        unset="10, or n_components with distinct positions, whose sampled second moment is indefinite",
+    )  # fmt: skip
+    n_power_iter: int | None = parameter(
+        None, "Power passes of the word sketch.", kind=int, least=0, none=True,
+        unset="2, or 6 with distinct positions",
+    )  # fmt: skip
+    n_residual_passes: int | None = parameter(
+        None,
+        "Residual passes of the linear head.",
+        kind=int,
+        least=0,
+        none=True,
+        unset="2, or 1 with head=auto",
+    )
+    smoothing: float = parameter(
+        0.1,
+        "Share of the unigram distribution mixed into the states when documents are scored.",
+        least=0,
+        below=1,
+    )
+    propensity: float = parameter(
+        0.0, "Power of the inverse propensity of labels that multiplies the final score; 0 leaves the score."
+    )
+    precision: str = precision_parameter()
+    decompose_on: str = place_parameter()
+    force: bool = parameter(False, "Fit more states than the rule N >= n_components^2 allows.")
+    random_state: int = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -242,24 +237,9 @@ class MultiLabelMoM(CorpusEstimator):
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
         """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
-        choices = {
-            "head": HEADS,
-            "moments": MOMENTS,
-            "weighting": WEIGHTINGS,
-            "decomposition": METHODS,
-            "third_moment": ("auto", "full", "slices"),
-            "precision": ("single", "double"),
-            "decompose_on": DECOMPOSE_ON,
-        }
-        check_choices(self, choices)
-        check_seed(self)
+        super().check(corpus)
         # Settings refuse what does not go together.
         self.state_settings(1)
-        if not 0 <= self.smoothing < 1:
-            raise UsageError(f"smoothing: expected 0 <= smoothing < 1, got {self.smoothing}")
-        if not math.isfinite(self.propensity):
-            raise UsageError(f"propensity: expected a finite number, got {self.propensity}")
-        check_bounds(self, {"n_components": 1, "n_residual_passes": 0})
         if corpus.n_labels == 0 or not np.asarray(corpus.label_frequency).any():
             raise UsageError("the corpus has no labels: a multi-label model cannot be fitted to it")
         if self.n_components > corpus.n_words:
@@ -276,42 +256,70 @@ class MultiLabelMoM(CorpusEstimator):
                     "name a head"
                 )
 
-    def _fit(self, engine: Engine) -> None:
-        corpus = engine.corpus
-        self.vocabulary_ = list(corpus.vocabulary)
-        self.label_names_ = list(corpus.label_names)
-        self.n_features_in_ = corpus.n_words
-        self.settings_ = dict(corpus.settings)
-        self.n_documents_ = corpus.n_documents
-        self.label_frequency_ = np.asarray(corpus.label_frequency)
-        self.idf_ = inverse_document_frequency(np.asarray(corpus.document_frequency), corpus.n_documents)
-        self.document_frequency_ = np.asarray(corpus.document_frequency)
-        self.selection_: dict[str, Any] | None = None
-        self.diagnostics_: dict[str, Any] = {}
-        fitter = HeadFitter(
-            engine, self.head, self.n_components, self.residual_passes(),
-            self.state_settings(self.n_states_for(corpus.n_documents)), self.random_state,
+    def program(self, run: Run) -> MultiLabelState:
+        """Return the state of a model fitted by the passes of a run."""
+        n_documents = run.corpus.n_documents
+        settings = HeadSettings(
+            self.head, self.n_components, self.residual_passes(),
+            self.state_settings(self.n_states_for(n_documents)), self.random_state,
         )  # fmt: skip
-        fitted, weights, choice = fitter.fit()
-        heads = fitter.heads(fitted, weights)
-        if not heads:
-            raise UsageError("no head could be fitted: the corpus is too small")
-        if choice is not None:
-            self.selection_ = choice.to_json()
-        if fitted.states is not None:
-            self._keep_states(fitted.states)
-        if fitted.states_error is not None:
-            self.diagnostics_["states_error"] = fitted.states_error
-        needs_basis = any(isinstance(head, RidgeHead | SketchNeighbors) for head in heads.values())
-        self.basis_ = fitted.ridge[0] if fitted.ridge is not None and needs_basis else None
+        fitted = fit_heads(run, settings)
+        state: MultiLabelState = run.rows(_state_of, fitted, out=unknown())
+        return state
+
+    def _keep(self, state: MultiLabelState) -> None:
+        super()._keep(state)
+        if state.states is not None:
+            super()._keep(state.states)
+        heads = tuple((name, self._completed(name, head)) for name, head in state.heads)
+        weights = tuple(map(float, state.head_weights))
+        if not heads or len(weights) != len(heads) or not all(map(math.isfinite, weights)):
+            raise ValueError(f"expected a finite weight for each of {len(heads)} heads, got {weights}")
+        if state.basis is None and any(isinstance(head, RidgeHead | SketchNeighbors) for _, head in heads):
+            raise ValueError("expected a basis of the sketch, got none")
         self.scorer_ = Scorer(
-            n_labels=corpus.n_labels,
-            idf=self.idf_,
-            heads=tuple(heads.items()),
-            weights=(1.0,) * len(heads),
-            basis=self.basis_,
+            n_labels=len(self.label_names_), idf=self.idf_, heads=heads, weights=weights, basis=self.basis_,
             label_factor=self._label_factor(),
+        )  # fmt: skip
+
+    def _completed(self, name: str, head: Head) -> Head:
+        """Return a head with the arrays that follow from the states."""
+        if not isinstance(head, StateHead) or head.log_topics is not None:
+            return head
+        moments = self.label_moments_ if name == "moment" else self.label_components_
+        labels = np.asarray(moments).T
+        return replace(
+            head, log_topics=self._log_topics(), log_weights=np.log(self.weights_), label_states=labels,
+            ranked=rank_labels(labels),
+        )  # fmt: skip
+
+    def _state(self) -> MultiLabelState:
+        latent = None
+        if hasattr(self, "components_"):
+            moments = self.label_moments_
+            latent = LatentStates(
+                self.components_.T, self.weights_, self.label_components_.T, self.spectrum_,
+                None if moments is None else moments.T,
+            )  # fmt: skip
+        derived: dict[str, Any] = dict.fromkeys(("log_topics", "log_weights", "label_states", "ranked"))
+        return MultiLabelState(
+            idf=self.idf_,
+            label_frequency=self.label_frequency_,
+            document_frequency=self.document_frequency_,
+            basis=self.basis_,
+            states=latent,
+            heads=tuple(
+                (name, replace(head, **derived) if isinstance(head, StateHead) else head)
+                for name, head in self.scorer_.heads
+            ),
+            head_weights=list(self.scorer_.weights),
+            diagnostics=self.diagnostics_,
+            selection=self.selection_,
         )
+
+    def _sizes(self) -> dict[str, int]:
+        d = super()._sizes()["d"]
+        return {"d": d, "d1": d + 1, "m": len(self.label_names_)}
 
     def _label_factor(self) -> np.ndarray | None:
         if self.propensity == 0.0:
@@ -351,15 +359,6 @@ class MultiLabelMoM(CorpusEstimator):
             decompose_on=self.decompose_on,
             cross_moment=self.head != "posterior",
         )
-
-    def _keep_states(self, states: States) -> None:
-        self.components_ = states.components
-        self.weights_ = states.weights
-        self.label_components_ = states.label_posteriors
-        if states.label_states is not None:
-            self.label_moments_ = states.label_states
-        self.spectrum_ = states.spectrum
-        self.diagnostics_.update(states.diagnostics)
 
     # Using a fitted model
 
@@ -430,108 +429,28 @@ class MultiLabelMoM(CorpusEstimator):
             for h in np.argsort(-self.weights_, kind="stable")
         ]
 
-    # On disk
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the model as a directory of arrays and JSON.
-
-        Raises
-        ------
-        UsageError
-            If the path exists, and is not a model or ``overwrite`` is not given.
-        """
-        check_is_fitted(self, "scorer_")
-        check_target(Path(path).absolute(), overwrite)
-        arrays: dict[str, np.ndarray] = {
-            "idf": self.idf_,
-            "label_frequency": self.label_frequency_,
-            "document_frequency": self.document_frequency_,
-        }
-        for name in _STATES:
-            if hasattr(self, name):
-                # States are columns on disk, as they are computed: a row a word or label.
-                arrays[f"states/{name.rstrip('_')}"] = getattr(self, name).T
-        if self.scorer_.basis is not None:
-            arrays["basis"] = self.scorer_.basis
-        heads = []
-        for name, head in self.scorer_.heads:
-            if isinstance(head, StateHead):
-                # Its arrays follow from the states.
-                head = replace(head, log_topics=None, log_weights=None, label_states=None, ranked=None)
-            heads.append(
-                {"name": name, "kind": type(head).__name__, "fields": pack(head, f"heads/{name}", arrays)}
-            )
-        record = {
-            "model": "MultiLabelMoM",
-            "parameters": self.get_params(),
-            "heads": heads,
-            "head_weights": list(self.scorer_.weights),
-            "settings": self.settings_,
-            "n_documents": self.n_documents_,
-            "diagnostics": self.diagnostics_,
-            "selection": self.selection_,
-            "timings": self.timings_,
-            "spent": self.spent_,
-            "fit_seconds": self.fit_seconds_,
-        }
-        save_model(path, record, arrays, self.vocabulary_, self.label_names_, overwrite=overwrite)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> MultiLabelMoM:
-        """Read a model; UsageError if there is none, StoreError if it is damaged."""
-        record = load_record_of(path, cls.__name__)
-        with whole_description(path):
-            return cls._from_record(path, record)
-
-    @classmethod
-    def _from_record(cls, path: str | os.PathLike[str], record: dict[str, Any]) -> MultiLabelMoM:
-        model = cls(**record["parameters"])
-        model.vocabulary_, model.label_names_ = load_names(path, record)
-        d = len(model.vocabulary_)
-        sizes = {"d": d, "d1": d + 1, "m": len(model.label_names_)}
-        arrays = load_arrays(path, record, _layout(record), sizes)
-        model.idf_ = arrays["idf"]
-        model.label_frequency_ = arrays["label_frequency"]
-        model.document_frequency_ = arrays["document_frequency"]
-        model.n_features_in_ = len(model.idf_)
-        model.n_documents_ = record["n_documents"]
-        model.settings_ = record["settings"]
-        model.diagnostics_, model.selection_ = record["diagnostics"], record["selection"]
-        model.timings_, model.fit_seconds_ = record["timings"], record["fit_seconds"]
-        model.spent_ = record["spent"]
-        for name, value in arrays.items():
-            if name.startswith("states/"):
-                setattr(model, name.removeprefix("states/") + "_", value.T)
-        model.basis_ = arrays.get("basis")
-        heads = tuple((entry["name"], model._unpacked(entry, arrays)) for entry in record["heads"])
-        weights = tuple(map(float, record["head_weights"]))
-        if not heads or len(weights) != len(heads) or not all(map(math.isfinite, weights)):
-            raise ValueError(f"expected a finite weight for each of {len(heads)} heads, got {weights}")
-        model.scorer_ = Scorer(
-            len(model.label_names_), model.idf_, heads, weights, model.basis_, model._label_factor()
-        )
-        return model
-
-    def _unpacked(self, entry: dict[str, Any], arrays: dict[str, np.ndarray]) -> Head:
-        """Rebuild a head from its record."""
-        head: Head = unpack(_KINDS[entry["kind"]][0], entry["fields"], f"heads/{entry['name']}", arrays)
-        if isinstance(head, StateHead):
-            labels = (self.label_moments_ if entry["name"] == "moment" else self.label_components_).T
-            return replace(
-                head, log_topics=self._log_topics(), log_weights=np.log(self.weights_), label_states=labels,
-                ranked=rank_labels(labels),
-            )  # fmt: skip
-        return head
-
-
-def _layout(record: Mapping[str, Any]) -> Layout:
-    """Return the arrays of the model that a record is of, which follow from its heads."""
-    layout = dict(_LAYOUT)
-    if "states/components" in record["arrays"]:
-        layout |= _STATES_LAYOUT
-    for entry in record["heads"]:
-        of_head = _KINDS[entry["kind"]][1]
-        layout |= {f"heads/{entry['name']}/{name}": array for name, array in of_head.items()}
-        if entry["kind"] in ("RidgeHead", "SketchNeighbors"):
-            layout["basis"] = Array(("d", "r"))
-    return layout
+def _state_of(engine: Engine, fitted: FittedHeads) -> MultiLabelState:
+    corpus = engine.corpus
+    frequency = np.asarray(corpus.document_frequency)
+    latent, diagnostics = None, {}
+    if isinstance(fitted.states, States):
+        found = fitted.states
+        latent = LatentStates(
+            found.components.T, found.weights, found.label_posteriors.T, found.spectrum,
+            None if found.label_states is None else found.label_states.T,
+        )  # fmt: skip
+        diagnostics = found.diagnostics
+    else:
+        diagnostics = {"states_error": str(fitted.states)}
+    return MultiLabelState(
+        idf=inverse_document_frequency(frequency, corpus.n_documents),
+        label_frequency=np.asarray(corpus.label_frequency),
+        document_frequency=frequency,
+        basis=fitted.basis,
+        states=latent,
+        heads=tuple(fitted.heads.items()),
+        head_weights=[1.0] * len(fitted.heads),
+        diagnostics=diagnostics,
+        selection=None if fitted.choice is None else fitted.choice.to_json(),
+    )

@@ -43,6 +43,7 @@ from distmom.models.multilabel.kernels import (
 from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.kernels import gather
 from distmom.moments.labels import posteriors
+from distmom.spectral.layout import Array, Matrix, array, record
 
 #: bytes of dense scores that are held at a time
 SCORES_BYTES = 16 << 20
@@ -56,6 +57,8 @@ ROUNDING = 2.0**-23
 RANKED_LABELS = 1024
 #: columns that are copied together: those of one line of the processor's cache
 _STATES_AT_A_TIME = 16
+#: labels (n, m) of the n documents that a head compares with
+LABELS = Matrix(("n", "m"), ("|u1",), ("<i4", "<i8"))
 
 
 class Query:
@@ -164,8 +167,8 @@ class RidgeHead:
     intercept : ndarray of shape (L,)
     """
 
-    coefficients: Any
-    intercept: Any
+    coefficients: Any = array("r", "m")
+    intercept: Any = array("m")
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
         """Add ``factor * (Z B + b)``."""
@@ -199,7 +202,13 @@ class SparseHead:
         W (d + 1, L); the last row are the intercepts.
     """
 
-    weights: MixedRows
+    weights: MixedRows = record(
+        {
+            "sparse": Matrix(("d1", "m")),
+            "dense": Array(("dense rows*", "m"), ("<f4",)),
+            "dense_row": Array(("d1",), ("<i4",), least=-1, below="dense rows*"),
+        }
+    )
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
         """Add ``factor * (A, 1) W``."""
@@ -229,9 +238,9 @@ class NeighborsHead:
         Weights of the votes and of each label's largest cosine.
     """
 
-    lists: Csr
-    labels: Csr
-    alive: Any
+    lists: Csr = record({"": Matrix(("d", "n"))})
+    labels: Csr = record({"": LABELS})
+    alive: Any = array("n", types=("|u1",))
     n_neighbors: int = 75
     power: float = 3.0
     factor: float = 1.0
@@ -280,9 +289,9 @@ class SketchNeighbors:
     factor : float
     """
 
-    rows: Any
-    labels: Csr
-    alive: Any
+    rows: Any = array("n", "r")
+    labels: Csr = record({"": LABELS})
+    alive: Any = array("n", types=("|u1",))
     n_neighbors: int = 20
     power: float = 2.0
     factor: float = 1.0

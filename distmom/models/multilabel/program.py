@@ -11,10 +11,10 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Csr, Engine, Selection, StoredArray, StoredColumns, Term
+from distmom.engine import Csr, Engine, PassResult, Selection, StoredArray, StoredColumns, Term
 from distmom.engine.passes import transform_fields
-from distmom.errors import UsageError
-from distmom.models.multilabel.blend import Choice, choose_blend, score_held_out
+from distmom.errors import NumericalError, UsageError
+from distmom.models.multilabel.blend import Choice, candidates_pass, choose_blend, read_scores, stored_scorer
 from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
@@ -41,6 +41,7 @@ from distmom.models.multilabel.regression import (
     sparse_head,
 )
 from distmom.models.multilabel.states import States, StateSettings, extend_states, fit_states
+from distmom.spectral.run import Run, unknown
 from distmom.spectral.tall import WHOLE_BYTES
 
 logger = logging.getLogger(__name__)
@@ -58,29 +59,73 @@ LABELS_PER_COLUMN = 50
 NEIGHBOR_VARIANTS = ((40, 3.0), (75, 3.0), (75, 4.0))
 
 
-@dataclass
-class Fitted:
+@dataclass(frozen=True)
+class HeadSettings:
+    """Which heads are fitted, and how.
+
+    Attributes
+    ----------
+    head : str
+        One of `HEADS`.
+    n_components : int
+        Rank of the sketch.
+    n_residual_passes : int
+    states : StateSettings
+    seed : int
+    """
+
+    head: str
+    n_components: int
+    n_residual_passes: int
+    states: StateSettings
+    seed: int
+
+
+@dataclass(frozen=True)
+class Parts:
     """What the heads of one model are made from.
 
     Attributes
     ----------
     features : Features or None
-    states : States or None
-        None also where they could not be fitted and no head needs them.
-    states_error : str or None
-        Why not.
-    ridge : tuple or None
-        Basis of the sketch (d, r), and the sums in it.
+    states : States or NumericalError
+        The error where they could not be fitted and no head needs them.
+    ridge : (tuple of StoredArray and int, RidgeFit) or None
+        Basis of the sketch (d, r) with its rank, and the sums in it.
     linear : LinearFit or None
     index : NeighborsHead or None
     """
 
     features: Features | None
-    states: States | None = None
-    states_error: str | None = None
-    ridge: tuple[np.ndarray, RidgeFit] | None = None
+    states: States | NumericalError
+    ridge: tuple[tuple[StoredArray, int], RidgeFit] | None = None
     linear: LinearFit | None = None
     index: NeighborsHead | None = None
+
+
+@dataclass(frozen=True)
+class FittedHeads:
+    """Heads with their weights folded in.
+
+    Attributes
+    ----------
+    heads : dict of str to Head
+    states : States or NumericalError
+    basis : ndarray of shape (d, r) or None
+        Of the sketch, where a head needs it.
+    choice : Choice or None
+        With ``head="auto"``.
+    """
+
+    heads: dict[str, Head]
+    states: States | NumericalError
+    basis: np.ndarray | None
+    choice: Choice | None
+
+    @classmethod
+    def unknown(cls) -> FittedHeads:
+        """Return what a ledger takes for the heads."""
+        return cls(unknown(), unknown(), unknown(), unknown())
 
 
 def held_out(corpus: Corpus | MemoryCorpus, seed: int) -> Selection:
@@ -105,201 +150,225 @@ def n_dense_heads(corpus: Corpus | MemoryCorpus, n_components: int) -> int:
     return n_ridge + len(("centroid", "linear", "best-cosine")) + len(NEIGHBOR_VARIANTS)
 
 
+def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
+    """Fit the heads of a multi-label model; with ``auto``, choose their blend on held-out documents.
+
+    Raises
+    ------
+    UsageError
+        If no held-out document has a label, or no head could be fitted.
+    """
+    if settings.head != "auto":
+        weights = {DEFAULT_VARIANTS.get(settings.head, settings.head): 1.0}
+        parts = fit_parts(run, settings, None, set(weights))
+        return run.rows(assemble, settings, parts, weights, None, out=FittedHeads.unknown())
+    chosen = held_out(run.corpus, settings.seed)
+    rest = replace(chosen, heldout=False)
+    choosing = run.part("choose")
+    parts = fit_parts(choosing, settings, rest, None)
+    offered = run.rows(offer, settings, parts, rest, out=Offer(unknown(), unknown(), unknown()))
+    pass_ = candidates_pass(run.corpus, chosen, n_dense_heads(run.corpus, settings.n_components))
+    scored = choosing.scan(replace(pass_, scorer=offered.stored))
+    choice = run.rows(choose, offered, scored, out=unknown())
+    parts = extend_parts(run.part("extend"), settings, parts, chosen, choice)
+    return run.rows(assemble, settings, parts, None, choice, out=FittedHeads.unknown())
+
+
+def fit_parts(
+    run: Run, settings: HeadSettings, selection: Selection | None, wanted: set[str] | None
+) -> Parts:
+    """Fit what the named heads need (all heads when None) to the selected documents."""
+
+    def needs(*prefixes: str) -> bool:
+        return wanted is None or any(name.startswith(prefixes) for name in wanted)
+
+    features = ridge = linear = index = None
+    if needs("ridge", "linear", "centroid", "neighbors", "best", "sketch"):
+        features = fit_features(run, selection)
+    required = settings.head in ("moment", "posterior")
+    states = run.attempt(fit_states, settings.states, selection, required=required)
+    if features is not None:
+        if needs("ridge", "sketch") and (wanted or tries_ridge(run.corpus, settings.n_components)):
+            ridge = _fit_sketch(run, settings, features)
+        if needs("linear"):
+            linear = fit_linear(run, features, settings.n_residual_passes)
+        if needs("neighbors", "best", "sketch"):
+            index = run.rows(fit_neighbors, features, out=unknown())
+    return Parts(features, states, ridge, linear, index)
+
+
+def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selection, choice: Choice) -> Parts:
+    """Add the held-out documents to what was fitted without them, by addition of their sums.
+
+    Only the ridge head is fitted anew where it was chosen: the label half of its basis follows from the labels of
+    all documents. The latent states of large corpora stay as they are: new states would need another pass over
+    all documents for their labels.
+    """
+    assert known.features is not None
+
+    def chose(*prefixes: str) -> bool:
+        return any(name.startswith(prefixes) for name in choice.weights)
+
+    features, added = extend_features(run, known.features, chosen)
+    linear = ridge = None
+    if known.linear is not None:
+        linear = run.when(
+            lambda: chose("linear"), extend_linear, known.linear, features, added, otherwise=None
+        )
+    if known.ridge is not None:
+        ridge = run.when(lambda: chose("ridge", "sketch"), _fit_sketch, settings, features, otherwise=None)
+    states = known.states
+    if extends_states(run.corpus, settings.seed):
+        fitted = not isinstance(states, NumericalError)
+        states = run.when(lambda: fitted, extend_states, settings.states, states, chosen, otherwise=states)
+    index = run.rows(_with_all_documents, known.index, out=unknown())
+    return Parts(features, states, ridge, linear, index)
+
+
+def _with_all_documents(engine: Engine, index: NeighborsHead) -> NeighborsHead:
+    return replace(index, alive=engine.put(np.ones(engine.corpus.n_documents, np.uint8)))
+
+
+def _fit_sketch(
+    run: Run, settings: HeadSettings, features: Features
+) -> tuple[tuple[StoredArray, int], RidgeFit]:
+    """Fit the sketch and its ridge sums; small corpora keep the rows of the sketch for neighbours."""
+    basis = sketch_basis(run, features, settings.n_components, 1, 10, settings.seed)
+    store = settings.head == "auto" and run.corpus.n_documents <= SKETCH_NEIGHBORS_ROWS
+    return basis, fit_ridge(run, features, basis, store=store)
+
+
 @dataclass(frozen=True)
-class HeadFitter:
-    """Fit heads to the corpus of an engine.
+class Offer:
+    """The heads that `auto` chooses from.
 
     Attributes
     ----------
-    engine : Engine
-    head : str
-        One of `HEADS`.
-    n_components : int
-        Rank of the sketch.
-    n_residual_passes : int
-    states : StateSettings
-    seed : int
+    names : list of str
+    groups : dict of str to str
+        Group of each head, of which at most one variant is chosen.
+    stored : Scorer
+        With its large arrays stored for workers.
     """
 
-    engine: Engine
-    head: str
-    n_components: int
-    n_residual_passes: int
-    states: StateSettings
-    seed: int
+    names: list[str]
+    groups: dict[str, str]
+    stored: Scorer
 
-    def fit(self) -> tuple[Fitted, dict[str, float], Choice | None]:
-        """Fit what the head needs; return it with the weights of its parts and how they were chosen.
 
-        Raises
-        ------
-        UsageError
-            If no held-out document has a label.
-        """
-        if self.head == "auto":
-            choice, known = self._select()
-            return self._extend(known, choice.weights), choice.weights, choice
-        weights = {DEFAULT_VARIANTS.get(self.head, self.head): 1.0}
-        return self._fit_parts(None, weights), weights, None
+def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection) -> Offer:
+    """Return the heads that `auto` chooses from, made of parts that were fitted without some documents."""
+    assert parts.features is not None
+    assert parts.linear is not None
+    assert parts.index is not None
+    heads: dict[str, Head] = {}
+    groups: dict[str, str] = {}
 
-    def heads(self, fitted: Fitted, weights: dict[str, float]) -> dict[str, Head]:
-        """Return the heads that have a weight, with the weights folded in."""
-        heads: dict[str, Head] = {}
-        sparse: list[tuple[Sequence[Term], float]] = []
-        if "centroid" in weights and fitted.features is not None:
-            sparse.append((centroid_terms(self.engine, fitted.features), weights["centroid"]))
-        if "linear" in weights and fitted.linear is not None:
-            sparse.append((fitted.linear.terms, weights["linear"]))
-        if sparse:
-            heads["sparse"] = sparse_head(self.engine, *sparse)
-        if fitted.ridge is not None:
-            _, ridge = fitted.ridge
-            for name in weights:
-                if name.startswith("ridge"):
-                    head, w = ridge.head(float(name.split("-", 1)[1])), np.float32(weights[name])
-                    heads["ridge"] = RidgeHead(head.coefficients * w, head.intercept * w)
-            if "sketch-neighbors" in weights and fitted.index is not None:
-                near = self._sketch_neighbors(ridge, fitted.index, None)
-                heads["sketch-neighbors"] = replace(near, factor=weights["sketch-neighbors"])
-        votes = {name: w for name, w in weights.items() if name.startswith(("neighbors", "best"))}
-        if votes and fitted.index is not None:
-            heads["neighbors"] = _votes(fitted.index, votes)
-        if fitted.states is not None:
-            for name, state_head in self._state_heads(fitted.states).items():
-                if name in weights:
-                    heads[name] = replace(state_head, factor=weights[name])
-        opened: dict[str, Head] = transform_fields(heads, _opened)
-        return opened
+    def add(name: str, group: str, head: Head) -> None:
+        heads[name], groups[name] = head, group
 
-    def _fit_parts(self, selection: Selection | None, weights: dict[str, float] | None) -> Fitted:
-        """Fit what the named heads need (all heads when None) to the selected documents."""
+    basis = None
+    if parts.ridge is not None:
+        (stored, _), ridge = parts.ridge
+        basis = np.asarray(stored.load())
+        for penalty in RIDGE_PENALTIES:
+            add(f"ridge-{penalty:g}", "ridge", ridge.head(penalty))
+        if ridge.rows is not None:
+            add("sketch-neighbors", "sketch", _sketch_neighbors(ridge, parts.index, rest))
+    add("centroid", "centroid", sparse_head(engine, (centroid_terms(engine, parts.features), 1.0)))
+    add("linear", "linear", sparse_head(engine, (parts.linear.terms, 1.0)))
+    for n, power in sorted(NEIGHBOR_VARIANTS, reverse=True):
+        add(f"neighbors-{n}-{power:g}", "neighbors", replace(parts.index, n_neighbors=n, power=power))
+    add("best-cosine", "best", replace(parts.index, n_neighbors=75, power=3.0, factor=0.0, best=1.0))
+    if isinstance(parts.states, States):
+        for name, head in _state_heads(parts.states).items():
+            add(name, name, head)
+    scorer = Scorer(
+        engine.corpus.n_labels, parts.features.idf, tuple(heads.items()), (1.0,) * len(heads), basis=basis
+    )
+    return Offer(list(heads), groups, stored_scorer(engine, scorer))
 
-        def wanted(*prefixes: str) -> bool:
-            return weights is None or any(name.startswith(prefixes) for name in weights)
 
-        engine, features = self.engine, None
-        if wanted("ridge", "linear", "centroid", "neighbors", "best", "sketch"):
-            features = fit_features(engine, selection)
-        fitted = Fitted(features, *self._fit_states(selection))
-        if features is not None:
-            if wanted("ridge", "sketch") and (
-                weights is not None or tries_ridge(engine.corpus, self.n_components)
-            ):
-                fitted.ridge = self._ridge(features)
-            if wanted("linear"):
-                fitted.linear = fit_linear(engine, features, self.n_residual_passes)
-            if wanted("neighbors", "best", "sketch"):
-                fitted.index = fit_neighbors(engine, features)
-        return fitted
+def choose(engine: Engine, offered: Offer, scored: PassResult) -> Choice:
+    """Choose a blend by the scores of held-out documents; UsageError if none of them has a label."""
+    rows = read_scores(engine, scored)
+    if not rows["n_true"].any():
+        raise UsageError("no held-out document has a label: the corpus is too small for head='auto'")
+    choice = choose_blend(offered.names, rows, offered.groups)
+    logger.info("chosen on %d held-out documents: %s", choice.n_documents, choice.weights)
+    return choice
 
-    def _fit_states(self, selection: Selection | None) -> tuple[States | None, str | None]:
-        """Fit the latent states; with heads that do not rest on them, a failure is only reported."""
-        try:
-            return fit_states(self.engine, self.states, selection), None
-        except ArithmeticError:
-            raise
-        except ValueError as error:
-            if self.head in ("moment", "posterior"):
-                raise
-            logger.warning("the latent states could not be fitted: %s", error)
-            return None, str(error)
 
-    def _select(self) -> tuple[Choice, Fitted]:
-        """Fit all heads on part of the corpus and choose a blend on the rest."""
-        corpus = self.engine.corpus
-        chosen = held_out(corpus, self.seed)
-        rest = replace(chosen, heldout=False)
-        fitted = self._fit_parts(rest, None)
-        assert fitted.features is not None
-        assert fitted.linear is not None
-        assert fitted.index is not None
-        heads: dict[str, Head] = {}
-        groups: dict[str, str] = {}
+def assemble(
+    engine: Engine,
+    settings: HeadSettings,
+    parts: Parts,
+    weights: dict[str, float] | None,
+    choice: Choice | None,
+) -> FittedHeads:
+    """Return the heads that have a weight, with the weights folded in.
 
-        def offer(name: str, group: str, head: Head) -> None:
-            heads[name], groups[name] = head, group
+    Raises
+    ------
+    UsageError
+        If no head could be fitted.
+    """
+    weights = choice.weights if choice is not None else weights
+    assert weights is not None
+    heads: dict[str, Head] = {}
+    sparse: list[tuple[Sequence[Term], float]] = []
+    if "centroid" in weights and parts.features is not None:
+        sparse.append((centroid_terms(engine, parts.features), weights["centroid"]))
+    if "linear" in weights and parts.linear is not None:
+        sparse.append((parts.linear.terms, weights["linear"]))
+    if sparse:
+        heads["sparse"] = sparse_head(engine, *sparse)
+    if parts.ridge is not None:
+        _, ridge = parts.ridge
+        for name in weights:
+            if name.startswith("ridge"):
+                head, w = ridge.head(float(name.split("-", 1)[1])), np.float32(weights[name])
+                heads["ridge"] = RidgeHead(head.coefficients * w, head.intercept * w)
+        if "sketch-neighbors" in weights and parts.index is not None:
+            near = _sketch_neighbors(ridge, parts.index, None)
+            heads["sketch-neighbors"] = replace(near, factor=weights["sketch-neighbors"])
+    votes = {name: w for name, w in weights.items() if name.startswith(("neighbors", "best"))}
+    if votes and parts.index is not None:
+        heads["neighbors"] = _votes(parts.index, votes)
+    if isinstance(parts.states, States):
+        for name, state_head in _state_heads(parts.states).items():
+            if name in weights:
+                heads[name] = replace(state_head, factor=weights[name])
+    if not heads:
+        raise UsageError("no head could be fitted: the corpus is too small")
+    if isinstance(parts.states, NumericalError):
+        logger.warning("the latent states could not be fitted: %s", parts.states)
+    opened: dict[str, Head] = transform_fields(heads, _opened)
+    needs_basis = any(isinstance(head, RidgeHead | SketchNeighbors) for head in opened.values())
+    basis = np.asarray(parts.ridge[0][0].load()) if parts.ridge is not None and needs_basis else None
+    return FittedHeads(opened, parts.states, basis, choice)
 
-        basis = None
-        if fitted.ridge is not None:
-            basis, ridge = fitted.ridge
-            for penalty in RIDGE_PENALTIES:
-                offer(f"ridge-{penalty:g}", "ridge", ridge.head(penalty))
-            if ridge.rows is not None:
-                offer("sketch-neighbors", "sketch", self._sketch_neighbors(ridge, fitted.index, rest))
-        offer(
-            "centroid",
-            "centroid",
-            sparse_head(self.engine, (centroid_terms(self.engine, fitted.features), 1.0)),
-        )
-        offer("linear", "linear", sparse_head(self.engine, (fitted.linear.terms, 1.0)))
-        for n, power in sorted(NEIGHBOR_VARIANTS, reverse=True):
-            offer(f"neighbors-{n}-{power:g}", "neighbors", replace(fitted.index, n_neighbors=n, power=power))
-        offer("best-cosine", "best", replace(fitted.index, n_neighbors=75, power=3.0, factor=0.0, best=1.0))
-        if fitted.states is not None:
-            for name, head in self._state_heads(fitted.states).items():
-                offer(name, name, head)
-        scorer = Scorer(
-            corpus.n_labels, fitted.features.idf, tuple(heads.items()), (1.0,) * len(heads), basis=basis
-        )
-        rows = score_held_out(self.engine, scorer, chosen)
-        if not rows["n_true"].any():
-            raise UsageError("no held-out document has a label: the corpus is too small for head='auto'")
-        choice = choose_blend(list(heads), rows, groups)
-        logger.info("chosen on %d held-out documents: %s", choice.n_documents, choice.weights)
-        return choice, fitted
 
-    def _extend(self, known: Fitted, weights: dict[str, float]) -> Fitted:
-        """Add the held-out documents to what was fitted without them, by addition of their sums.
+def _sketch_neighbors(ridge: RidgeFit, index: NeighborsHead, selection: Selection | None) -> SketchNeighbors:
+    labels = index.labels
+    if selection is not None:
+        whole = index.labels.to_scipy()
+        rows = np.flatnonzero(selection.mask(0, whole.shape[0]))
+        labels = Csr.of(csr_array(whole[rows]), np.uint8)
+    return sketch_neighbors(ridge, labels)
 
-        Only the ridge head is fitted anew where it was chosen: the label half of its basis follows from the
-        labels of all documents. The latent states of large corpora stay as they are: new states would need
-        another pass over all documents for their labels.
-        """
-        assert known.features is not None
-        engine, chosen = self.engine, held_out(self.engine.corpus, self.seed)
-        features, added = extend_features(engine, known.features, chosen)
-        fitted = Fitted(features, states_error=known.states_error)
-        if "linear" in weights and known.linear is not None:
-            fitted.linear = extend_linear(engine, known.linear, features, added)
-        if known.index is not None:
-            alive = np.ones(engine.corpus.n_documents, np.uint8)
-            fitted.index = replace(known.index, alive=engine.put(alive))
-        if any(name.startswith(("ridge", "sketch")) for name in weights):
-            fitted.ridge = self._ridge(features)
-        fitted.states = known.states
-        if known.states is not None and extends_states(engine.corpus, self.seed):
-            fitted.states = extend_states(engine, self.states, known.states, chosen)
-        return fitted
 
-    def _ridge(self, features: Features) -> tuple[np.ndarray, RidgeFit]:
-        """Fit the sketch and its ridge sums; small corpora keep the rows of the sketch for neighbours."""
-        engine = self.engine
-        basis = sketch_basis(engine, features, self.n_components, 1, 10, self.seed)
-        store = self.head == "auto" and engine.corpus.n_documents <= SKETCH_NEIGHBORS_ROWS
-        return np.asarray(basis.load()), fit_ridge(engine, features, basis, store=store)
-
-    @staticmethod
-    def _sketch_neighbors(
-        ridge: RidgeFit, index: NeighborsHead, selection: Selection | None
-    ) -> SketchNeighbors:
-        labels = index.labels
-        if selection is not None:
-            whole = index.labels.to_scipy()
-            rows = np.flatnonzero(selection.mask(0, whole.shape[0]))
-            labels = Csr.of(csr_array(whole[rows]), np.uint8)
-        return sketch_neighbors(ridge, labels)
-
-    def _state_heads(self, states: States) -> dict[str, StateHead]:
-        stored = states.log_topics
-        log_topics = stored.parts[0] if len(stored.parts) == 1 else stored
-        log_weights = np.log(states.weights)
-        by_name = {"posterior": states.label_posteriors.T}
-        if states.label_states is not None:
-            by_name["moment"] = states.label_states.T
-        return {
-            name: StateHead(log_topics, log_weights, labels, ranked=rank_labels(labels))
-            for name, labels in by_name.items()
-        }
+def _state_heads(states: States) -> dict[str, StateHead]:
+    stored = states.log_topics
+    log_topics = stored.parts[0] if len(stored.parts) == 1 else stored
+    log_weights = np.log(states.weights)
+    by_name = {"posterior": states.label_posteriors.T}
+    if states.label_states is not None:
+        by_name["moment"] = states.label_states.T
+    return {
+        name: StateHead(log_topics, log_weights, labels, ranked=rank_labels(labels))
+        for name, labels in by_name.items()
+    }
 
 
 def _opened(leaf: Any) -> Any:

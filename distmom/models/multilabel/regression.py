@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, svds
@@ -15,6 +14,7 @@ from distmom.engine import (
     Csr,
     Engine,
     Partials,
+    PassResult,
     Pruning,
     Selection,
     StoredArray,
@@ -30,7 +30,8 @@ from distmom.models.multilabel.kernels import fill_lists
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients
 from distmom.moments.residuals import ENTRY_COLUMNS, ResidualPass
-from distmom.spectral.basis import orthonormal_basis
+from distmom.spectral.basis import orthonormal_basis, unknown_columns
+from distmom.spectral.run import Run, unknown
 
 #: added to diag(A'A): a word seen in few rows must not decide a label
 DIAGONAL_PENALTY = 3.0
@@ -75,12 +76,24 @@ class Features:
     label_counts: np.ndarray
     n_documents: int
 
+    @classmethod
+    def unknown(
+        cls, corpus: Corpus | MemoryCorpus, idf: StoredArray, selection: Selection | None
+    ) -> Features:
+        """Return what a ledger takes for the features."""
+        return cls(idf, selection, (unknown_csr(corpus.n_labels),), unknown(), unknown(), unknown())
 
-def fit_features(engine: Engine, selection: Selection | None) -> Features:
+
+def unknown_csr(n_columns: int) -> Csr:
+    """Return what a ledger takes for a sparse matrix."""
+    return Csr(unknown(), unknown(), unknown(), n_columns)
+
+
+def fit_features(run: Run, selection: Selection | None) -> Features:
     """Run the cross-moment pass."""
-    corpus = engine.corpus
+    corpus = run.corpus
     idf = inverse_document_frequency(np.asarray(corpus.document_frequency), corpus.n_documents)
-    return _cross(engine, engine.put(idf), selection)
+    return _cross(run, run.put(idf), selection)
 
 
 def n_products(corpus: Corpus | MemoryCorpus) -> int:
@@ -88,21 +101,25 @@ def n_products(corpus: Corpus | MemoryCorpus) -> int:
     return int(sum((s.nnz_words / max(s.n_documents, 1) + 1) * s.nnz_labels for s in corpus.shards))
 
 
-def _cross(engine: Engine, idf: StoredArray, selection: Selection | None) -> Features:
-    corpus = engine.corpus
+def _cross(run: Run, idf: StoredArray, selection: Selection | None) -> Features:
+    corpus = run.corpus
     pass_ = CrossMomentPass(
         corpus.n_words, selection, n_labels=corpus.n_labels, idf=idf, n_products=n_products(corpus)
     )
-    found = engine.run_tall(pass_, partial(_cross_moment, engine))
-    small = {name: np.asarray(found.states[name].parts[0].load()) for name in ("squares", "labels")}
-    cross = _from_states(found.states, "cross", corpus.n_labels)
-    return Features(idf, selection, (cross,), small["squares"], small["labels"], found.values["n_documents"])
+    found = run.scan(pass_, _cross_moment, out=TallResult(unknown(), unknown()))
+    return run.rows(_features, idf, selection, found, out=Features.unknown(corpus, idf, selection))
 
 
 def _cross_moment(engine: Engine, tallies: Tallies) -> TallResult:
     states = _to_states("cross", engine.combine([Term(tallies.runs["cross"])]))
     states |= {name: StoredColumns((engine.put(tallies.sums[name]),)) for name in ("squares", "labels")}
     return TallResult(states, {"n_documents": int(tallies.sums["n_documents"])})
+
+
+def _features(engine: Engine, idf: StoredArray, selection: Selection | None, found: TallResult) -> Features:
+    small = {name: np.asarray(found.states[name].parts[0].load()) for name in ("squares", "labels")}
+    cross = _from_states(found.states, "cross", engine.corpus.n_labels)
+    return Features(idf, selection, (cross,), small["squares"], small["labels"], found.values["n_documents"])
 
 
 def _to_states(name: str, matrix: Csr) -> dict[str, StoredColumns]:
@@ -114,10 +131,15 @@ def _from_states(states: dict[str, StoredColumns], name: str, n_columns: int) ->
     return Csr(indptr, indices, data, n_columns)
 
 
-def extend_features(engine: Engine, features: Features, held_out: Selection) -> tuple[Features, Features]:
+def extend_features(run: Run, features: Features, held_out: Selection) -> tuple[Features, Features]:
     """Add held-out documents by addition of their sums, and return the features of all and of the added."""
-    added = _cross(engine, features.idf, held_out)
-    whole = Features(
+    added = _cross(run, features.idf, held_out)
+    out = Features.unknown(run.corpus, features.idf, None)
+    return run.rows(_joined_features, features, added, out=out), added
+
+
+def _joined_features(engine: Engine, features: Features, added: Features) -> Features:
+    return Features(
         features.idf,
         None,
         features.cross + added.cross,
@@ -125,19 +147,17 @@ def extend_features(engine: Engine, features: Features, held_out: Selection) -> 
         features.label_counts + added.label_counts,
         features.n_documents + added.n_documents,
     )
-    return whole, added
 
 
 def sketch_basis(
-    engine: Engine, features: Features, rank: int, n_power_iter: int, n_oversamples: int, seed: int
-) -> StoredArray:
-    """Return a basis (d, rank): half from ``A'A``, half from the cross moment with labels.
+    run: Run, features: Features, rank: int, n_power_iter: int, n_oversamples: int, seed: int
+) -> tuple[StoredArray, int]:
+    """Return a basis (d, rank), and its rank: half from ``A'A``, half from the cross moment with labels.
 
     The label half is the range of ``A'Y D_f^{-1/2}``, D_f the label frequencies: rare labels count as much as
-    common ones (CPLST; Mineiro and Karampatziakis, 2015). It costs no pass, the cross moment is at hand.
+    common ones (CPLST; Mineiro and Karampatziakis, 2015). It costs no pass, as the cross moment is known.
     """
-    corpus = engine.corpus
-    d = corpus.n_words
+    d = run.corpus.n_words
     half = min(rank - rank // 2, d)
     width = min(half + n_oversamples, d)
     basis: StoredArray | None = None
@@ -145,13 +165,22 @@ def sketch_basis(
         pass_ = FeatureSketchPass(
             d, features.selection, idf=features.idf, n_columns=width, seed=seed, basis=basis
         )
-        found = engine.run_tall(pass_, partial(_orthonormalised, engine, half), (half,))
+        out = {"basis": unknown_columns(d, width), "left": unknown_columns(d, half)}
+        found = run.scan(pass_, _orthonormalised, half, out=TallResult(out, {"rank": width}))
         basis, width = found.states["basis"].parts[0], found.values["rank"]
+    left = found.states["left"].parts[0]
+    return run.rows(_with_label_half, features, left, rank, seed, out=(unknown(), rank))
+
+
+def _with_label_half(
+    engine: Engine, features: Features, stored: StoredArray, rank: int, seed: int
+) -> tuple[StoredArray, int]:
+    corpus = engine.corpus
     with one_blas_thread():
-        left = found.states["left"].parts[0].load()
+        left = stored.load()
         scale = 1.0 / np.sqrt(np.maximum(features.label_counts.astype(np.float64), 1.0))
         terms = [Term(cross, columns=scale) for cross in features.cross]
-        weighted = engine.combine(terms).to_scipy()[:d].astype(np.float64)
+        weighted = engine.combine(terms).to_scipy()[: corpus.n_words].astype(np.float64)
         n_label = min(rank // 2, min(weighted.shape) - 1, corpus.n_labels)
         if n_label > 0 and weighted.nnz:
             rng = np.random.default_rng(seed)
@@ -168,10 +197,10 @@ def sketch_basis(
             left = orthonormal_basis(
                 np.hstack([left, u * np.sign(u[np.abs(u).argmax(0), np.arange(u.shape[1])])])
             )
-    return engine.put(left.astype(np.float32))
+    return engine.put(left.astype(np.float32)), left.shape[1]
 
 
-def _orthonormalised(engine: Engine, k: int, tallies: Tallies) -> TallResult:
+def _orthonormalised(engine: Engine, tallies: Tallies, k: int) -> TallResult:
     """Return a basis of a sketch, and its k leading left directions in the order of its singular values."""
     tall = tallies.tall["sketch"]
     sketch = tall.read_rows(slice(0, tall.n_rows))
@@ -207,20 +236,23 @@ class RidgeFit:
         return RidgeHead(coefficients.astype(np.float32), intercept.astype(np.float32))
 
 
-def fit_ridge(engine: Engine, features: Features, basis: StoredArray, *, store: bool) -> RidgeFit:
-    """Run the ridge pass in a sketch basis."""
-    corpus = engine.corpus
-    rank = basis.load().shape[1]
-    result = engine.run(
+def fit_ridge(run: Run, features: Features, basis: tuple[StoredArray, int], *, store: bool) -> RidgeFit:
+    """Run the ridge pass in a sketch basis, given with its rank."""
+    corpus, (matrix, rank) = run.corpus, basis
+    result = run.scan(
         RidgePass(
             corpus.n_words, features.selection, n_labels=corpus.n_labels, rank=rank, idf=features.idf,
-            basis=basis, store=store,
+            basis=matrix, store=store,
         )
     )  # fmt: skip
+    return run.rows(_ridge_fit, result, store, out=RidgeFit(unknown(), unknown() if store else None))
+
+
+def _ridge_fit(engine: Engine, result: PassResult, store: bool) -> RidgeFit:
     rows = None
     if store:
         handle = result.rows["z"]
-        rows = np.concatenate([handle.read(i) for i in range(len(corpus.shards))])
+        rows = np.concatenate([handle.read(i) for i in range(len(engine.corpus.shards))])
     return RidgeFit(result.sums, rows)
 
 
@@ -272,14 +304,20 @@ class LinearFit:
         Stored matrices that add up to W (d + 1, L).
     inverse : ndarray of shape (d + 1,)
         1 / D.
+    diagonal : StoredArray of shape (d + 1,), float32
+        The same, for passes.
+    n_entries : int
+        Weights.
     """
 
     stages: tuple[Stage, ...]
     terms: tuple[Term, ...]
     inverse: np.ndarray
+    diagonal: StoredArray
+    n_entries: int
 
 
-def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
+def fit_linear(run: Run, features: Features, n_passes: int) -> LinearFit:
     """Fit diagonal ridge ``D^-1 A'Y``, then residual passes on hard wrong labels.
 
     Where documents are long and their words correlated, diagonal ridge counts the same evidence many times.
@@ -290,40 +328,52 @@ def fit_linear(engine: Engine, features: Features, n_passes: int) -> LinearFit:
 
     Parameters
     ----------
-    engine : Engine
+    run : Run
     features : Features
     n_passes : int
         Residual passes.
     """
-    inverse = 1.0 / (features.squares + DIAGONAL_PENALTY)
-    first = engine.combine([Term(cross, rows=inverse) for cross in features.cross], LINEAR_PRUNING)
+    corpus = run.corpus
+    inverse, first, n_entries = run.rows(
+        _first_weights, features, out=(unknown(), unknown_csr(corpus.n_labels), n_linear_entries(corpus))
+    )
+    diagonal = run.rows(_stored_single, inverse, out=unknown())
     weights, stages = first, list[Stage]()
     for _ in range(n_passes):
         step = stages[0].step if stages else None
         # Documents explain themselves by their share of the first weights, and in later ones of what was added.
         leave_out = 1.0 if step is None else step
-        found = engine.run_tall(
-            _residual_pass(engine, features, weights, inverse, leave_out),
-            partial(_next_weights, engine, inverse, first, weights, step),
-            (first.data.digest, step or 0.0),
-        )
+        pass_ = _residual_pass(run, features, weights, n_entries, diagonal, leave_out)
+        out = TallResult({"weights": StoredColumns((unknown(),))}, {"scale": unknown(), "step": unknown()})
+        found = run.scan(pass_, _next_weights, inverse, first, weights, step, out=out)
         stages.append(Stage(weights, found.values["scale"], found.values["step"]))
         weights = replace(first, data=found.states["weights"].parts[0])
-    return LinearFit(tuple(stages), (Term(weights),), inverse)
+    return LinearFit(tuple(stages), (Term(weights),), inverse, diagonal, n_entries)
+
+
+def _first_weights(engine: Engine, features: Features) -> tuple[np.ndarray, Csr, int]:
+    """Return ``D^-1``, diagonal ridge ``D^-1 A'Y`` without negligible entries, and the number of its entries."""
+    inverse = 1.0 / (features.squares + DIAGONAL_PENALTY)
+    first = engine.combine([Term(cross, rows=inverse) for cross in features.cross], LINEAR_PRUNING)
+    return inverse, first, len(first.data.load())
+
+
+def _stored_single(engine: Engine, inverse: np.ndarray) -> StoredArray:
+    return engine.put(inverse.astype(np.float32))
 
 
 def _residual_pass(
-    engine: Engine, features: Features, weights: Csr, inverse: np.ndarray, leave_out: float
+    run: Run, features: Features, weights: Csr, n_entries: int, diagonal: StoredArray, leave_out: float
 ) -> ResidualPass:
-    corpus = engine.corpus
+    corpus = run.corpus
     return ResidualPass(
         corpus.n_words,
         features.selection,
         n_labels=corpus.n_labels,
         idf=features.idf,
         weights=weights,
-        n_entries=len(weights.data.load()),
-        inverse_diagonal=engine.put(inverse.astype(np.float32)),
+        n_entries=n_entries,
+        inverse_diagonal=diagonal,
         leave_out=leave_out,
     )
 
@@ -337,7 +387,7 @@ def n_linear_entries(corpus: Corpus | MemoryCorpus) -> int:
 
 
 def _next_weights(
-    engine: Engine, inverse: np.ndarray, first: Csr, weights: Csr, step: float | None, tallies: Tallies
+    engine: Engine, tallies: Tallies, inverse: np.ndarray, first: Csr, weights: Csr, step: float | None
 ) -> TallResult:
     """Return ``s W + step D^-1 (A'Y - s A'F)`` on the entries of W; ``D^-1 A'Y`` are the first weights there."""
     hits, squares = (float(x) for x in tallies.sums["fit"])
@@ -364,39 +414,47 @@ def _entries(total: Partials, n_entries: int) -> Iterator[tuple[slice, np.ndarra
         yield entries, total.read_rows(rows).ravel()[: entries.stop - entries.start]
 
 
-def extend_linear(engine: Engine, fit: LinearFit, features: Features, added: Features) -> LinearFit:
-    """Add documents to a linear fit: what they bring to its sums at every stage.
+def extend_linear(run: Run, fit: LinearFit, features: Features, added: Features) -> LinearFit:
+    """Add documents to a linear fit: their part of its sums at every stage.
 
     Parameters
     ----------
-    engine : Engine
+    run : Run
     fit : LinearFit
     features : Features
         Of all documents.
     added : Features
         Of the documents that the fit has not seen.
     """
-    (own,) = added.cross
+    own = added.cross[0]
     for stage in fit.stages:
         # The stage has not seen these documents: nothing of them is to be left out of its scores.
-        pass_ = _residual_pass(engine, added, stage.weights, fit.inverse, 0.0)
-        found = engine.run_tall(pass_, partial(_as_they_are, engine, pass_.n_entries))
-        scores = replace(stage.weights, data=found.states["scores"].parts[0])
-        terms = [
-            Term(own, stage.scale),
-            *(Term(cross, stage.step) for cross in added.cross),
-            Term(scores, -stage.step * stage.scale),
-        ]
-        own = engine.combine(terms)
+        pass_ = _residual_pass(run, added, stage.weights, fit.n_entries, fit.diagonal, 0.0)
+        out = TallResult({"scores": StoredColumns((unknown(),))}, {})
+        found = run.scan(pass_, _stored_scores, fit.n_entries, out=out)
+        own = run.rows(_added_stage, own, added, stage, found, out=unknown_csr(run.corpus.n_labels))
+    return run.rows(_joined_linear, fit, features, own, out=fit)
+
+
+def _added_stage(engine: Engine, own: Csr, added: Features, stage: Stage, found: TallResult) -> Csr:
+    scores = replace(stage.weights, data=found.states["scores"].parts[0])
+    terms = [
+        Term(own, stage.scale),
+        *(Term(cross, stage.step) for cross in added.cross),
+        Term(scores, -stage.step * stage.scale),
+    ]
+    return engine.combine(terms)
+
+
+def _joined_linear(engine: Engine, fit: LinearFit, features: Features, own: Csr) -> LinearFit:
     inverse = 1.0 / (features.squares + DIAGONAL_PENALTY)
     (known,) = fit.terms
     # D grows with the documents.
-    return LinearFit(
-        fit.stages, (replace(known, rows=inverse / fit.inverse), Term(own, rows=inverse)), inverse
-    )
+    terms = (replace(known, rows=inverse / fit.inverse), Term(own, rows=inverse))
+    return replace(fit, terms=terms, inverse=inverse)
 
 
-def _as_they_are(engine: Engine, n_entries: int, tallies: Tallies) -> TallResult:
+def _stored_scores(engine: Engine, tallies: Tallies, n_entries: int) -> TallResult:
     with engine.directory.writer("float32", n_entries) as data:
         for _, scores in _entries(tallies.tall["entries"], n_entries):
             data.append(scores)

@@ -8,8 +8,8 @@ gives the label states.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,19 @@ from distmom.engine import Engine, Selection, StoredColumns, Tallies, TallResult
 from distmom.errors import UsageError
 from distmom.linalg import mixing_weights
 from distmom.moments.labels import LabelMomentsPass
-from distmom.moments.weighting import MomentKind
 from distmom.moments.words import WordSlicesPass
-from distmom.spectral.basis import Basis
+from distmom.spectral.basis import Basis, unknown_columns
 from distmom.spectral.components import (
     Core,
     CoreSettings,
     Words,
-    basis_passes,
     find_components,
     fit_basis,
+    moment_passes,
+    settled,
     warn_of_sum_rules,
 )
+from distmom.spectral.run import Run, unknown
 from distmom.spectral.tall import WHOLE_BYTES, clipped_columns, column_masses, state_rows, to_columns
 
 #: a state with a smaller eigenvalue has no meaningful weight
@@ -89,7 +90,7 @@ class States:
     diagnostics: dict[str, Any]
 
 
-def fit_states(engine: Engine, settings: StateSettings, selection: Selection | None = None) -> States:
+def fit_states(run: Run, settings: StateSettings, selection: Selection | None = None) -> States:
     """Fit latent states and their labels in ``n_power_iter + 3`` passes, one more with slices.
 
     Raises
@@ -97,43 +98,96 @@ def fit_states(engine: Engine, settings: StateSettings, selection: Selection | N
     NumericalError
         If the second moment carries fewer states than asked for, with its eigenvalues.
     """
-    words = Words(engine.corpus.n_words)
-    basis = fit_basis(engine, settings, words, selection)
-    moments, slices = basis_passes(engine, settings, words, basis, selection)
-    return _finish(engine, settings, selection, basis, (engine.run(moments).directory,), slices)
+    words = Words(run.corpus.n_words)
+    settings = settled(run, settings, words)
+    basis = fit_basis(run, settings, words, selection)
+    moments, *slices = moment_passes(settings, words, basis, selection)
+    return _finish(run, settings, selection, basis, (run.scan(moments).directory,), slices)
 
 
-def extend_states(engine: Engine, settings: StateSettings, states: States, added: Selection) -> States:
+def extend_states(run: Run, settings: StateSettings, states: States, added: Selection) -> States:
     """Add documents to fitted states: the sums of their moments in the same basis, then all that follows.
 
     Parameters
     ----------
-    engine : Engine
+    run : Run
     settings : StateSettings
     states : States
         Fitted to the other documents of the corpus.
     added : Selection
         The documents that were left out.
     """
-    moments, slices = basis_passes(engine, settings, Words(engine.corpus.n_words), states.basis, added)
-    directories = (*states.directories, engine.run(moments).directory)
-    # Another second moment whitens otherwise, so that slices are of all documents anew.
-    slices = None if slices is None else replace(slices, selection=None)
-    return _finish(engine, settings, None, states.basis, directories, slices)
+    words = Words(run.corpus.n_words)
+    settings = settled(run, settings, words)
+    moments, *slices = moment_passes(settings, words, states.basis, added)
+    directories = (*states.directories, run.scan(moments).directory)
+    # Another second moment has another whitening, so that slices are of all documents anew.
+    slices = [replace(pass_, selection=None) for pass_ in slices]
+    return _finish(run, settings, None, states.basis, directories, slices)
+
+
+@dataclass(frozen=True)
+class _WordStates:
+    """The words of latent states, with which documents are read.
+
+    Attributes
+    ----------
+    weights, log_weights : ndarray of shape (k,)
+        Probabilities of the states, and their logarithms.
+    topics, log_topics : StoredColumns
+        Word probabilities (d, k), and logarithms of the smoothed ones.
+    directions : StoredColumns or None
+        ``W U`` (d, k), for the cross moment.
+    diagnostics : dict
+    """
+
+    weights: np.ndarray
+    log_weights: np.ndarray
+    topics: StoredColumns
+    log_topics: StoredColumns
+    directions: StoredColumns | None
+    diagnostics: dict[str, Any]
 
 
 def _finish(
-    engine: Engine,
+    run: Run,
     settings: StateSettings,
     selection: Selection | None,
     basis: Basis,
     directories: tuple[str, ...],
-    slices: WordSlicesPass | None,
+    slices: Sequence[WordSlicesPass],
 ) -> States:
     """Decompose the moments of some committed passes and fit the labels of the states."""
-    corpus = engine.corpus
-    core = find_components(engine, settings, basis, directories, slices)
+    d, n_labels, k = run.corpus.n_words, run.corpus.n_labels, settings.n_states
+    core = find_components(run, settings, basis, directories, slices[0] if slices else None)
+    pass_ = LabelMomentsPass(
+        d, selection, kind=settings.kind, n_labels=n_labels, n_states=k, single=settings.single_precision,
+        directions=0 if settings.cross_moment else None,
+    )  # fmt: skip
+    n_slabs = run.plan(pass_).n_mapped
+    columns = unknown_columns(d, k, n_slabs)
+    out = _WordStates(
+        unknown(k), unknown(k), unknown_columns(d, k), columns,
+        columns if settings.cross_moment else None, unknown(),
+    )  # fmt: skip
+    words = run.rows(_word_states, settings, basis, core, pass_, out=out)
+    pass_ = replace(
+        pass_, n_states=len(words.weights), directions=words.directions, log_topics=words.log_topics,
+        log_weights=words.log_weights,
+    )  # fmt: skip
+    labels = run.scan(pass_, _label_states, settings.dtype, out=TallResult(unknown(), unknown()))
+    found = States(
+        unknown(k), unknown(k, d), unknown(k, n_labels) if settings.cross_moment else None,
+        unknown(k, n_labels), columns, unknown(basis.rank), basis, directories, unknown(),
+    )  # fmt: skip
+    return run.rows(_states, core, words, labels, basis, directories, out=found)
+
+
+def _word_states(
+    engine: Engine, settings: StateSettings, basis: Basis, core: Core, labels: LabelMomentsPass
+) -> _WordStates:
     warn_of_sum_rules(core.diagnostics.get("sum_rules", {}))
+    corpus = engine.corpus
     k, d = len(core.eigenvalues), corpus.n_words
     # mu_h = lambda_h B v_h (tensor paper, theorem 4.3)
     unwhiten = core.B @ (core.V * core.eigenvalues)
@@ -141,11 +195,7 @@ def _finish(
     usable = (core.eigenvalues > MIN_EIGENVALUE) & (mass["positive"] > 0.0)
     weights, raw_weights = mixing_weights(core.eigenvalues, usable)
     weights, n_states = weights[usable], int(usable.sum())
-    planned = LabelMomentsPass(
-        d, selection, n_labels=corpus.n_labels, n_states=n_states, single=settings.single_precision,
-        directions=0 if settings.cross_moment else None,
-    )  # fmt: skip
-    n_slabs = engine.plan(planned).n_mapped
+    n_slabs = engine.plan(replace(labels, n_states=n_states)).n_mapped
     frequency = engine.put(np.asarray(corpus.document_frequency, np.float64)[:, None])
     topics, log_topics, directions = state_rows(
         engine, basis.matrix, d, unwhiten[:, usable] / mass["positive"][usable],
@@ -153,38 +203,44 @@ def _finish(
         frequency, settings.smoothing, settings.dtype, n_slabs,
     )  # fmt: skip
     engine.directory.sync(topics)
-    labels = engine.run_tall(
-        LabelMomentsPass(
-            d, selection, kind=settings.kind, n_labels=corpus.n_labels, n_states=n_states,
-            directions=directions, log_topics=log_topics, log_weights=np.log(weights),
-            single=settings.single_precision,
-        ),
-        partial(_label_states, engine, settings.dtype),
-        (settings.dtype,),
-    )  # fmt: skip
-    cross = labels.states.get("cross")
     total, negative = mass["positive"] - mass["negative"], mass["negative"]
+    diagnostics = {
+        **core.diagnostics,
+        **core.lengths,
+        "n_states": n_states,
+        "n_states_asked": settings.n_states,
+        "n_dropped": k - n_states,
+        "sum_pi": float(raw_weights.sum()),
+        "column_sums": [float(x) for x in total],
+        "clipped_words": [float(x) for x in negative / np.maximum(mass["positive"] + negative, 1e-300)],
+        "bounds": error_bounds(core, k),
+    }
+    return _WordStates(weights, np.log(weights), topics, log_topics, directions, diagnostics)
+
+
+def _states(
+    engine: Engine,
+    core: Core,
+    words: _WordStates,
+    labels: TallResult,
+    basis: Basis,
+    directories: tuple[str, ...],
+) -> States:
+    cross = labels.states.get("cross")
+    n_documents = max(core.lengths["n_documents"], 1.0)
     return States(
-        weights=weights,
-        components=_loaded(topics).T,
+        weights=words.weights,
+        components=_loaded(words.topics).T,
         label_states=None if cross is None else _loaded(cross).T,
         label_posteriors=_loaded(labels.states["posterior"]).T,
-        log_topics=log_topics,
+        log_topics=words.log_topics,
         spectrum=core.spectrum,
         basis=basis,
         directories=directories,
         diagnostics={
-            **core.diagnostics,
-            **core.lengths,
-            "n_states": n_states,
-            "n_states_asked": settings.n_states,
-            "n_dropped": k - n_states,
-            "sum_pi": float(raw_weights.sum()),
-            "column_sums": [float(x) for x in total],
-            "clipped_words": [float(x) for x in negative / np.maximum(mass["positive"] + negative, 1e-300)],
+            **words.diagnostics,
             "clipped_labels": labels.values["clipped"],
-            "mean_log_likelihood": labels.values["log_likelihood"] / max(core.lengths["n_documents"], 1.0),
-            "bounds": error_bounds(core, settings.kind, k, raw_weights),
+            "mean_log_likelihood": labels.values["log_likelihood"] / n_documents,
         },
     )
 
@@ -195,7 +251,7 @@ def _loaded(stored: StoredColumns) -> np.ndarray:
     return matrix if matrix.nbytes > WHOLE_BYTES else np.array(matrix)
 
 
-def _label_states(engine: Engine, dtype: str, tallies: Tallies) -> TallResult:
+def _label_states(engine: Engine, tallies: Tallies, dtype: str) -> TallResult:
     """Turn the label moments into label probabilities of the states."""
     states, clipped = {}, [0.0]
     for name, partials in tallies.tall.items():
@@ -206,9 +262,7 @@ def _label_states(engine: Engine, dtype: str, tallies: Tallies) -> TallResult:
     return TallResult(states, values)
 
 
-def error_bounds(
-    core: Core, kind: MomentKind, k: int, weights: np.ndarray, delta: float = 0.05
-) -> dict[str, float]:
+def error_bounds(core: Core, k: int, delta: float = 0.05) -> dict[str, float]:
     """Return the three bounds of the multi-label paper's Theorem 1; they are loose.
 
     The bounds of the word, label and weight estimates hold with probability ``1 - delta`` for large enough N.

@@ -2,51 +2,60 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.errors import UsageError
+from distmom.models.topics.base import TopicEstimator
 from distmom.models.topics.shares import DocumentReader, least_squares_matrix
-from distmom.spectral.artifact import (
-    check_target,
-    load_arrays,
-    load_names,
-    load_record_of,
-    save_model,
-    whole_description,
-)
-from distmom.spectral.estimator import CorpusEstimator
-from distmom.spectral.layout import Array
+from distmom.spectral.layout import array, value
 
 METHODS_OF_SHARES = ("vb", "fast")
 #: how much of a word's own frequency is taken out when the words of a topic are ranked
 _LIFT_PARTS = {"probability": 0.0, "relevance": 0.4, "lift": 1.0}
 #: least probability that pyLDAvis is given: it takes logarithms
 _LEAST = 1e-12
-#: arrays that a model has only where it was fitted to moments in parts
-_ERRORS = {"topics_error": "components_error_", "weights_error": "weights_error_"}
-_LAYOUT = {
-    "topics": Array(("d", "k"), least=0.0),
-    "weights": Array(("k",), least=0.0),
-    "alpha": Array(("k",), least=0.0),
-    "unigram": Array(("d",), least=0.0),
-    # Where too few of the parts have a topic, its errors are not known.
-    "topics_error": Array(("d", "k"), finite=False, optional=True),
-    "weights_error": Array(("k",), finite=False, optional=True),
-}
 
 
-class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
+@dataclass(frozen=True, kw_only=True)
+class TopicState:
+    """What a fitted topic model consists of; shapes are those on disk.
+
+    Attributes
+    ----------
+    topics : ndarray of shape (d, k)
+        Word probabilities.
+    weights, alpha : ndarray of shape (k,)
+    unigram : ndarray of shape (d,)
+    topics_error : ndarray of shape (d, k) or None
+        Standard errors of a fit to moments in parts; NaN where too few of the parts have a topic.
+    weights_error : ndarray of shape (k,) or None
+    diagnostics : dict
+    selection : dict or None
+    """
+
+    topics: np.ndarray = array("d", "k", least=0.0, attribute="components_", transposed=True)
+    weights: np.ndarray = array("k", least=0.0)
+    alpha: np.ndarray = array("k", least=0.0)
+    unigram: np.ndarray = array("d", least=0.0)
+    topics_error: np.ndarray | None = array(
+        "d", "k", finite=False, optional=True, attribute="components_error_", transposed=True
+    )
+    weights_error: np.ndarray | None = array("k", finite=False, optional=True)
+    diagnostics: dict[str, Any] = value()
+    selection: dict[str, Any] | None = value()
+
+
+class FittedTopics(TransformerMixin, TopicEstimator):  # type: ignore[misc]
     """Base of topic models that holds the topics found; see `SpectralLDA` for attributes."""
 
+    State = TopicState
+
     refine: str
-    vocabulary_: list[str]
-    label_names_: list[str]
     components_: np.ndarray
     weights_: np.ndarray
     alpha_: np.ndarray
@@ -55,10 +64,12 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
     weights_error_: np.ndarray | None
     diagnostics_: dict[str, Any]
     selection_: dict[str, Any] | None
-    settings_: dict[str, Any]
-    n_documents_: int
     n_components_: int
     init_: str
+
+    def _keep(self, state: TopicState) -> None:
+        super()._keep(state)
+        self.n_components_, self.init_ = len(state.weights), str(state.diagnostics["init"])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -169,68 +180,6 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
             "vocab": [self.vocabulary_[i] for i in kept],
             "term_frequency": self.unigram_[kept] * n_positions,
         }
-
-    # On disk
-
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the model as a directory of arrays and JSON.
-
-        Raises
-        ------
-        UsageError
-            If the path exists, and is not a model or ``overwrite`` is not given.
-        """
-        check_is_fitted(self, "components_")
-        check_target(Path(path).absolute(), overwrite)
-        arrays = {
-            "topics": self.components_.T,
-            "weights": self.weights_,
-            "alpha": self.alpha_,
-            "unigram": self.unigram_,
-        }
-        arrays |= {
-            name: getattr(self, attribute).T
-            for name, attribute in _ERRORS.items()
-            if getattr(self, attribute) is not None
-        }
-        record = {
-            "model": type(self).__name__,
-            "parameters": self.get_params(),
-            "settings": self.settings_,
-            "n_documents": self.n_documents_,
-            "diagnostics": self.diagnostics_,
-            "selection": self.selection_,
-            "timings": self.timings_,
-            "spent": self.spent_,
-            "fit_seconds": self.fit_seconds_,
-        }
-        save_model(path, record, arrays, self.vocabulary_, self.label_names_, overwrite=overwrite)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model; UsageError if there is none of this class, StoreError if it is damaged."""
-        record = load_record_of(path, cls.__name__)
-        with whole_description(path):
-            model = cls(**record["parameters"])
-            model.vocabulary_, model.label_names_ = load_names(path, record)
-            arrays = load_arrays(path, record, _LAYOUT, {"d": len(model.vocabulary_)})
-            model.components_, model.weights_ = arrays["topics"].T, arrays["weights"]
-            model.alpha_, model.unigram_ = arrays["alpha"], arrays["unigram"]
-            model.n_features_in_, model.n_components_ = len(model.unigram_), len(model.weights_)
-            for name, attribute in _ERRORS.items():
-                setattr(model, attribute, arrays[name].T if name in arrays else None)
-            for name in (
-                "settings",
-                "n_documents",
-                "diagnostics",
-                "selection",
-                "timings",
-                "spent",
-                "fit_seconds",
-            ):
-                setattr(model, name + "_", record[name])
-            model.init_ = record["diagnostics"]["init"]
-        return model
 
 
 def _known(error: Any) -> float | None:

@@ -18,26 +18,25 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine, Selection, StoredColumns
+from distmom.engine import Engine, PassResult, Selection, StoredColumns
 from distmom.engine.state import SLAB_ROWS, release_maps
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.anchors import select_anchors, simplex_weights
 from distmom.moments.dirichlet import proportions, proportions_of_mean, shifts, topic_factor
-from distmom.moments.weighting import WEIGHTINGS, MomentKind
 from distmom.moments.word_moments import half_rows, word_moments
-from distmom.spectral.basis import Basis
+from distmom.spectral.basis import Basis, unknown_columns
 from distmom.spectral.components import (
     Core,
     CoreSettings,
     Words,
     added_sums,
-    basis_passes,
     find_each,
     fit_basis,
+    moment_passes,
 )
-from distmom.spectral.estimator import check_bounds, check_choices, check_seed
-from distmom.spectral.inputs import check_counts
+from distmom.spectral.run import Run, unknown
+from distmom.spectral.tall import Slabs
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +50,8 @@ MIN_DF, SEEN_POSITIONS, SEEN_SHARE, FEWEST_DOCUMENTS = 0.005, 30, 0.8, 10
 LEAST_SHARE = 0.5
 #: words for every topic among which anchors are chosen, at least
 ANCHOR_CANDIDATES = 10
+#: share of the documents that an anchor word is in at least
+ANCHOR_DF = 0.01
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ class Initial:
     alpha0: float | None
     diagnostics: dict[str, Any]
 
+    @classmethod
+    def upto(cls, n_words: int, k: int) -> Initial:
+        """Return what a ledger takes for initial topics."""
+        return cls("", unknown_columns(n_words, k), unknown(k), unknown(), unknown())
+
 
 @dataclass(frozen=True)
 class CommittedMoments:
@@ -94,74 +100,6 @@ class CommittedMoments:
     words: Words
     basis: Basis
     directories: tuple[str, ...]
-
-
-def topic_settings(model: Any, k: int, third_moment: str) -> CoreSettings:
-    """Return how the moments of an estimator with the parameters of topic models are found."""
-    return CoreSettings(
-        n_states=k,
-        kind=MomentKind(
-            "distinct",
-            model.weighting,
-            binary=False,
-            length_scale=LENGTH_SCALE,
-            max_count=model.max_count,
-            orders=2 if third_moment == "none" else 3,
-        ),
-        n_oversamples=max(20, k // 2) if model.n_oversamples is None else model.n_oversamples,
-        n_power_iter=model.n_power_iter,
-        third_moment=third_moment,
-        seed=model.random_state,
-        single_precision=model.precision == "single",
-        lower=True,
-    )
-
-
-def check_topics(
-    model: Any,
-    corpus: Corpus | MemoryCorpus,
-    n_least: int = 1,
-    *,
-    autos: bool = False,
-    weightings: Sequence[str] = WEIGHTINGS,
-) -> None:
-    """Refuse parameters of the moments that are wrong or do not go with a corpus.
-
-    Parameters
-    ----------
-    model : estimator
-    corpus : Corpus or MemoryCorpus
-    n_least : int
-        Fewest topics.
-    autos : bool
-        The number of topics may be "auto".
-    weightings : sequence of str
-        Among which that of the model is.
-
-    Raises
-    ------
-    UsageError
-        If a parameter is wrong, or the corpus is too small for it.
-    InputError
-        If the corpus holds weights in place of counts.
-    """
-    check_choices(model, {"weighting": weightings, "precision": ("single", "double")})
-    check_seed(model)
-    check_bounds(model, {"max_count": 1, "n_power_iter": 0, "n_oversamples": 0})
-    if isinstance(model.min_df, str) and model.min_df != "auto":
-        raise UsageError(f"min_df: expected a share of the documents, or 'auto', got {model.min_df!r}")
-    min_df = 0.0 if model.min_df == "auto" else model.min_df
-    check_bounds(model, {"n_components": n_least}, autos=("n_components",) if autos else ())
-    if not 0.0 <= min_df <= model.max_df <= 1.0:
-        raise UsageError(
-            f"min_df, max_df: expected 0 <= min_df <= max_df <= 1, got {model.min_df}, {model.max_df}"
-        )
-    if corpus.n_documents < 2 or corpus.n_words < 2:
-        raise UsageError(
-            f"a corpus of n_samples={corpus.n_documents} documents and n_features={corpus.n_words} words has "
-            "no topics"
-        )
-    check_counts(corpus, type(model).__name__)
 
 
 def word_numbers(
@@ -210,13 +148,13 @@ def _least_documents(corpus: Corpus | MemoryCorpus, allowed: np.ndarray) -> floa
 
 
 def moment_words(
-    engine: Engine, n_components: int, min_df: float | str, max_df: float, scaled: bool
+    run: Run, n_components: int, min_df: float | str, max_df: float, scaled: bool
 ) -> tuple[Words, np.ndarray]:
     """Choose the words of the moments.
 
     Parameters
     ----------
-    engine : Engine
+    run : Run
     n_components : int
     min_df : float or "auto"
     max_df : float
@@ -230,29 +168,33 @@ def moment_words(
     numbers : ndarray of shape (n_words,), int32
         As `word_numbers`.
     """
-    corpus = engine.corpus
+    corpus = run.corpus
     numbers = word_numbers(corpus, n_components, min_df, max_df)
     kept, n_kept = numbers >= 0, int(numbers.max()) + 1
     frequency = np.asarray(corpus.document_frequency, np.float64)
     scale = None
     if scaled:
         share = frequency[kept] / frequency[kept].sum()
-        scale = engine.put(1.0 / np.sqrt(share + 1.0 / n_kept)[:, None])
+        scale = run.put(1.0 / np.sqrt(share + 1.0 / n_kept)[:, None])
     every = n_kept == corpus.n_words
-    return Words(n_kept, None if every else engine.put(numbers), scale), numbers
+    return Words(n_kept, None if every else run.put(numbers), scale), numbers
 
 
 def fit_moments(
-    engine: Engine,
+    run: Run,
     settings: CoreSettings,
     words: Words,
     selection: Selection | None,
     of_basis: Selection | None,
 ) -> CommittedMoments:
     """Run the passes that give the moments of some documents in a basis for these, or for others."""
-    basis = fit_basis(engine, settings, words, of_basis)
-    pass_, _ = basis_passes(engine, settings, words, basis, selection)
-    found = engine.run(replace(pass_, mean=True))
+    basis = fit_basis(run, settings, words, of_basis)
+    found = run.scan(replace(moment_passes(settings, words, basis, selection)[0], mean=True))
+    run.rows(_warn_of_short_documents, settings, found, out=None)
+    return CommittedMoments(settings, words, basis, (found.directory,))
+
+
+def _warn_of_short_documents(engine: Engine, settings: CoreSettings, found: PassResult) -> None:
     kind = settings.kind
     n_documents, n_long = (float(x) for x in found.sums["lengths"][:2])
     if kind.needs_positions and kind.orders == 3 and n_long < LEAST_SHARE * n_documents:
@@ -260,32 +202,107 @@ def fit_moments(
             "%.0f %% of the documents have fewer than 3 words and no part in the moments",
             100.0 * (1.0 - n_long / n_documents),
         )  # fmt: skip
-    return CommittedMoments(settings, words, basis, (found.directory,))
 
 
-def extend_moments(engine: Engine, moments: CommittedMoments, added: Selection) -> CommittedMoments:
+def extend_moments(run: Run, moments: CommittedMoments, added: Selection) -> CommittedMoments:
     """Add the sums of documents that were left out, in the same basis."""
-    pass_, _ = basis_passes(engine, moments.settings, moments.words, moments.basis, added)
-    directory = engine.run(replace(pass_, mean=True)).directory
+    pass_ = moment_passes(moments.settings, moments.words, moments.basis, added)[0]
+    directory = run.scan(replace(pass_, mean=True)).directory
     return replace(moments, directories=(*moments.directories, directory))
 
 
-def tensor_inits(
-    engine: Engine, moments: CommittedMoments, numbers: np.ndarray, alpha0s: Sequence[float]
-) -> list[Initial | NumericalError]:
-    """Decompose the third moment at each of some alpha0 (tensor paper, theorem 3.5).
+def initials(
+    run: Run,
+    moments: CommittedMoments,
+    numbers: np.ndarray,
+    trials: Sequence[float | None],
+    background: bool,
+) -> list[Initial]:
+    """Return initial topics from committed moments, by some methods.
 
-    With infinite alpha0 moments are central, and what is found are independent factors, of which documents have
-    amounts in place of shares (ECA paper, algorithm 1): canonical columns, a topic times the standard deviation of
-    its amount, with the skewness of the amount as eigenvalue. Where the moments do not carry any topic, the error
-    that says so is in the place of the start.
+    The third moment is decomposed at each of some alpha0 (tensor paper, theorem 3.5). With infinite alpha0 moments
+    are central, and the components are independent factors, whose amounts in a document replace shares (ECA
+    paper, algorithm 1): canonical columns, a topic times the standard deviation of its amount, with the skewness
+    of the amount as eigenvalue.
+
+    Parameters
+    ----------
+    run : Run
+    moments : CommittedMoments
+    numbers : ndarray of shape (n_words,), int32
+        Numbers of the words in the moments.
+    trials : sequence of float or None
+        An alpha0 for the third moment, infinite for independent factors; None for anchor words.
+    background : bool
+        Add the unigram distribution as one more topic.
+
+    Returns
+    -------
+    list of Initial
+        Without those that the moments do not carry.
+
+    Raises
+    ------
+    NumericalError
+        If they carry none.
     """
+    alpha0s = [alpha0 for alpha0 in trials if alpha0 is not None]
     settings = tuple(replace(moments.settings, alpha0=alpha0) for alpha0 in alpha0s)
-    cores = find_each(engine, settings, moments.basis, moments.directories) if settings else []
-    return [
-        core if isinstance(core, NumericalError) else _tensor_init(engine, moments, numbers, alpha0, core)
-        for alpha0, core in zip(alpha0s, cores, strict=True)
-    ]
+    cores = find_each(run, settings, moments.basis, moments.directories) if settings else []
+    k = moments.settings.n_states + int(background)
+    out = [Initial.upto(len(numbers), k)] * len(trials)
+    return run.rows(_initials, moments, numbers, trials, cores, background, out=out)
+
+
+def _initials(
+    engine: Engine,
+    moments: CommittedMoments,
+    numbers: np.ndarray,
+    trials: Sequence[float | None],
+    cores: Sequence[Core | NumericalError],
+    background: bool,
+) -> list[Initial]:
+    found: list[Initial] = []
+    errors = [core for core in cores if isinstance(core, NumericalError)]
+    alpha0s = [alpha0 for alpha0 in trials if alpha0 is not None]
+    for alpha0, core in zip(alpha0s, cores, strict=True):
+        if not isinstance(core, NumericalError):
+            found.append(_tensor_init(engine, moments, numbers, alpha0, core))
+    if None in trials:
+        try:
+            found.append(_anchor_init(engine, moments, numbers, engine.corpus.vocabulary, ANCHOR_DF))
+        except NumericalError as error:
+            errors.append(error)
+    if not found:
+        raise errors[0]
+    for init in found:
+        if len(init.proportions) < moments.settings.n_states:
+            logger.warning(
+                "%s: the moments carry %d topics of the %d asked for", init.name, len(init.proportions),
+                moments.settings.n_states,
+            )  # fmt: skip
+    return [_with_background(engine, moments, init) for init in found] if background else found
+
+
+def _with_background(engine: Engine, moments: CommittedMoments, init: Initial) -> Initial:
+    """Return initial topics with the distribution of all words as one more topic, of half of the corpus."""
+    k, dtype = len(init.proportions), moments.settings.dtype
+    unigram = engine.put(word_shares(engine.corpus)[:, None])
+    stored, _ = engine.map_rows(
+        _append, [init.topics, unigram], engine.corpus.n_words, {"topics": (k + 1, dtype)}
+    )
+    topics = StoredColumns((stored["topics"],))
+    return replace(init, topics=topics, proportions=np.append(0.5 * init.proportions, 0.5))
+
+
+def _append(rows: slice, topics: np.ndarray, unigram: np.ndarray) -> tuple[Slabs, Slabs]:
+    return {"topics": np.hstack([topics, unigram])}, {}
+
+
+def word_shares(corpus: Corpus | MemoryCorpus) -> np.ndarray:
+    """Return the share of every word in the corpus, (d,) float32, none of them zero."""
+    frequency = np.asarray(corpus.word_frequency, np.float64) + 0.1
+    return np.asarray(frequency / frequency.sum(), np.float32)
 
 
 def _tensor_init(
@@ -338,7 +355,7 @@ def _tensor_init(
     return Initial(name, topics, shares, None if independent else alpha0, diagnostics)
 
 
-def anchor_init(
+def _anchor_init(
     engine: Engine, moments: CommittedMoments, numbers: np.ndarray, vocabulary: list[str], min_df: float
 ) -> Initial:
     """Find anchor words in the second moment and the topics they span (see `distmom.linalg.anchors`).

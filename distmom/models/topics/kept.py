@@ -9,10 +9,10 @@ drawn by a hash of their positions, which tell how far sampling moves a topic.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import (
     Engine,
     Observer,
+    PassResult,
     RunDirectory,
     StoredArray,
     StoredColumns,
@@ -32,7 +33,8 @@ from distmom.engine import (
 )
 from distmom.engine.passes import fingerprint
 from distmom.errors import StoreError, UsageError
-from distmom.models.topics.initial import CommittedMoments, check_topics, moment_words, topic_settings
+from distmom.models.topics.base import TopicEstimator
+from distmom.models.topics.initial import CommittedMoments, moment_words
 from distmom.models.topics.sources import (
     MAPPED_BYTES,
     Source,
@@ -52,10 +54,11 @@ from distmom.spectral.artifact import (
     whole_description,
 )
 from distmom.spectral.basis import Basis
-from distmom.spectral.components import CoreSettings, Words, basis_passes, basis_slabs, fit_basis
-from distmom.spectral.estimator import CorpusEstimator, check_bounds
+from distmom.spectral.components import CoreSettings, Words, fit_basis, moment_passes
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import Array, Layout
+from distmom.spectral.parameters import parameter
+from distmom.spectral.run import Execution, Ledger, Run, execute, unknown
 from distmom.spectral.tall import column_edges, to_columns
 
 #: share of the mass that must be left when a part is left out
@@ -69,17 +72,33 @@ _LAYOUT: Layout = {
 _ROUNDING = 1e-9
 
 
-class TopicMoments(CorpusEstimator):
-    """Sums of the moments of a corpus, from which topic models are fitted without going back to it.
+@dataclass(frozen=True)
+class KeptState:
+    """What kept moments consist of.
 
-    Parameters
+    Attributes
     ----------
-    n_components : int
-        Most topics that will be asked for.
-    n_parts : int
-        Parts of the documents whose sums are kept apart; each is one pass over its documents.
-    min_df, max_df, max_count, scale_words, weighting, n_oversamples, n_power_iter, precision, random_state
-        As in `SpectralLDA`.
+    basis : ndarray of shape (n_moment_words, r)
+        Q, times the scale of the words.
+    numbers : ndarray of shape (n_words,), int32
+        Numbers of the words among those of the moments, -1 for others.
+    scale : ndarray of shape (n_moment_words, 1) or None
+    noise : float
+        Level of noise of the documents that the basis was made of.
+    n_basis_documents : int
+    sources : tuple of Source
+    """
+
+    basis: np.ndarray
+    numbers: np.ndarray
+    scale: np.ndarray | None
+    noise: float
+    n_basis_documents: int
+    sources: tuple[Source, ...]
+
+
+class TopicMoments(TopicEstimator):
+    """Sums of the moments of a corpus, from which topic models are fitted without going back to it.
 
     Attributes
     ----------
@@ -110,63 +129,39 @@ class TopicMoments(CorpusEstimator):
     (900, (3, 30), (3, 30))
     """
 
-    def __init__(
-        self,
-        n_components: int = 100,
-        *,
-        n_parts: int = 8,
-        min_df: float | str = "auto",
-        max_df: float = 0.5,
-        max_count: int | None = 2,
-        scale_words: bool = True,
-        weighting: str = "tokens",
-        n_oversamples: int | None = None,
-        n_power_iter: int = 4,
-        precision: str = "single",
-        random_state: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.n_parts = n_parts
-        self.min_df = min_df
-        self.max_df = max_df
-        self.max_count = max_count
-        self.scale_words = scale_words
-        self.weighting = weighting
-        self.n_oversamples = n_oversamples
-        self.n_power_iter = n_power_iter
-        self.precision = precision
-        self.random_state = random_state
+    State = KeptState
+
+    n_components: int = parameter(100, "Largest number of topics of later fits.", least=1, kw_only=False)
+    n_parts: int = parameter(
+        8, "Parts of the documents whose sums are kept apart, for standard errors; each is one pass over its "
+        "documents.", least=1,
+    )  # fmt: skip
 
     def fit(self, X: Any, y: Any = None) -> TopicMoments:
         """Add up the moments of documents in memory, (n_documents, n_words) counts."""
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicMoments")))
 
-    def check(self, corpus: Corpus | MemoryCorpus) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus, UsageError, and weights, InputError."""
-        check_topics(self, corpus)
-        check_bounds(self, {"n_parts": 1})
-
     @property
     def settings(self) -> CoreSettings:
         """How the sums are made."""
-        return topic_settings(self, self.n_components, "full")
+        return self.moment_settings(self.n_components, "full")
 
-    def _fit(self, engine: Engine) -> None:
-        self.add_up(engine)
+    def program(self, run: Run) -> KeptState:
+        """Return the sums that the passes of a run add up."""
+        words, numbers = moment_words(run, self.n_components, self.min_df, self.max_df, self.scale_words)
+        basis = fit_basis(run, self.settings, words)
+        source = self._collect(run, words, basis)
+        state: KeptState = run.rows(_kept, words, numbers, basis, source, out=unknown())
+        return state
 
-    def add_up(self, engine: Engine) -> None:
-        """Make the passes over an engine's corpus."""
-        words, self.numbers_ = moment_words(
-            engine, self.n_components, self.min_df, self.max_df, self.scale_words
-        )
-        basis = fit_basis(engine, self.settings, words)
-        self.basis_ = np.array(to_columns(basis.matrix))
-        self.noise_, self.n_basis_documents_ = basis.noise, engine.corpus.n_documents
-        self.scale_ = None if words.scale is None else np.array(words.scale.load())
-        self.vocabulary_ = list(engine.corpus.vocabulary)
-        self.settings_ = dict(engine.corpus.settings)
-        self.n_features_in_ = engine.corpus.n_words
-        self.sources_: tuple[Source, ...] = (self._collect(engine, words, basis),)
+    def _keep(self, state: KeptState) -> None:
+        self.basis_, self.numbers_, self.scale_ = state.basis, state.numbers, state.scale
+        self.noise_, self.n_basis_documents_ = state.noise, state.n_basis_documents
+        self.sources_: tuple[Source, ...] = state.sources
+
+    def _describe(self, corpus: Any) -> None:
+        self.vocabulary_, self.settings_ = list(corpus.vocabulary), dict(corpus.settings)
+        self.n_features_in_ = corpus.n_words
 
     @property
     def n_documents_(self) -> int:
@@ -228,35 +223,33 @@ class TopicMoments(CorpusEstimator):
             open_executor(client) as executor,
             open_engine(corpus, run, executor, memory_limit, observer) as engine,
         ):
-            words, basis = self.stored(engine)
             other = copy(self)
-            other.sources_ = (self._collect(engine, words, basis),)
+            other.sources_ = (execute(self._program_of, engine),)
             other.timings_ = [vars(t) for t in engine.timings]
             other.spent_ = engine.spent
         return other
 
-    def _collect(self, engine: Engine, words: Words, basis: Basis) -> Source:
-        corpus = engine.corpus
-        parts = []
-        for part in part_selections(self.n_parts, self.random_state):
-            pass_, _ = basis_passes(engine, self.settings, words, basis, part)
-            sums = engine.run(replace(pass_, mean=True, half=True)).sums
-            parts.append(Sums({name: np.array(value) for name, value in sums.items()}))
-        return Source(
-            corpus.digest, 1, corpus.n_documents, np.array(corpus.document_frequency),
-            np.array(corpus.word_frequency), tuple(parts),
-        )  # fmt: skip
+    def _program_of(self, run: Run) -> Source:
+        return self._collect(run, *self.stored(run))
 
-    def stored(self, engine: Engine) -> tuple[Words, Basis]:
-        """Store words and basis where an engine's passes read them."""
+    def _collect(self, run: Run, words: Words, basis: Basis) -> Source:
+        found = []
+        for part in part_selections(self.n_parts, self.random_state):
+            pass_ = moment_passes(self.settings, words, basis, part)[0]
+            found.append(run.scan(replace(pass_, mean=True, half=True)))
+        source: Source = run.rows(_source, found, out=unknown())
+        return source
+
+    def stored(self, run: Run) -> tuple[Words, Basis]:
+        """Store words and basis where the passes of a run read them."""
         n_words, rank = self.basis_.shape
         every = n_words == self.n_features_in_
-        vocabulary = None if every else engine.put(self.numbers_)
-        words = Words(n_words, vocabulary, None if self.scale_ is None else engine.put(self.scale_))
+        vocabulary = None if every else run.put(self.numbers_)
+        words = Words(n_words, vocabulary, None if self.scale_ is None else run.put(self.scale_))
         unstored = StoredColumns((StoredArray("", ""),))
-        passes = basis_passes(engine, self.settings, words, Basis(unstored, rank, 0.0), None)
-        edges = column_edges(rank, basis_slabs(passes[0], passes, engine.plan))
-        slabs = tuple(engine.put(np.ascontiguousarray(self.basis_[:, part])) for part in edges)
+        passes = moment_passes(self.settings, words, Basis(unstored, rank, 0.0), None)
+        edges = column_edges(rank, max(run.plan(pass_).n_mapped for pass_ in passes))
+        slabs = tuple(run.put(np.ascontiguousarray(self.basis_[:, part])) for part in edges)
         return words, Basis(StoredColumns(slabs), rank, self.noise_level)
 
     # As values
@@ -367,12 +360,14 @@ class TopicMoments(CorpusEstimator):
         return np.asarray(sum(of_documents, zero)), np.asarray(sum(of_words, zero))
 
     @contextmanager
-    def open(self) -> Iterator[tuple[Engine, CommittedMoments]]:
-        """Open an engine without documents, in which the moments of all documents are committed."""
-        with open_engine(self.totals()) as engine:  # type: ignore[arg-type]
-            words, basis = self.stored(engine)
+    def open(self) -> Iterator[tuple[Execution, CommittedMoments]]:
+        """Open a run without documents, in which the moments of all documents are committed."""
+        totals: Any = self.totals()
+        with open_engine(totals) as engine:
+            run = Execution(engine, Ledger(totals, engine.plan))
+            words, basis = self.stored(run)
             committed = CommittedMoments(self.settings, words, basis, (commit_sums(engine, self.total()),))
-            yield engine, committed
+            yield run, committed
 
     # On disk
 
@@ -424,6 +419,21 @@ class TopicMoments(CorpusEstimator):
             moments.scale_ = arrays.get("scale")
             moments.sources_ = unpack_sources(record["sources"], arrays)
         return moments
+
+
+def _kept(engine: Engine, words: Words, numbers: np.ndarray, basis: Basis, source: Source) -> KeptState:
+    scale = None if words.scale is None else np.array(words.scale.load())
+    matrix = np.array(to_columns(basis.matrix))
+    return KeptState(matrix, numbers, scale, basis.noise, engine.corpus.n_documents, (source,))
+
+
+def _source(engine: Engine, found: Sequence[PassResult]) -> Source:
+    corpus = engine.corpus
+    parts = tuple(Sums({name: np.array(value) for name, value in result.sums.items()}) for result in found)
+    return Source(
+        corpus.digest, 1, corpus.n_documents, np.array(corpus.document_frequency),
+        np.array(corpus.word_frequency), parts,
+    )  # fmt: skip
 
 
 def commit_sums(engine: Engine, sums: Sums) -> str:

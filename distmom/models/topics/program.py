@@ -1,4 +1,4 @@
-"""What all topic models share: the way from a corpus, or from moments that were kept, to topics."""
+"""The program of all topic models: from a corpus, or from moments that were kept, to topics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import math
 import shutil
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -15,90 +15,94 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
-from distmom.models.topics.fitted import FittedTopics
+from distmom.models.topics.fitted import FittedTopics, TopicState
 from distmom.models.topics.initial import (
     CommittedMoments,
     Initial,
-    anchor_init,
-    check_topics,
     extend_moments,
     fit_moments,
+    initials,
     moment_words,
-    tensor_inits,
-    topic_settings,
+    word_shares,
 )
 from distmom.models.topics.jackknife import Jackknife
 from distmom.models.topics.kept import TopicMoments, commit_sums
 from distmom.models.topics.refine import (
     EM_ALPHA,
-    REFINEMENTS,
+    ETA,
     Completion,
     Topics,
     complete,
     initial_topics,
     refine_topics,
-    with_background,
-    word_shares,
 )
-from distmom.moments.weighting import WEIGHTINGS
-from distmom.spectral.components import CoreSettings, Words, warn_of_sum_rules
-from distmom.spectral.estimator import DECOMPOSE_ON, check_bounds, check_choices
+from distmom.spectral.components import CoreSettings, warn_of_sum_rules
+from distmom.spectral.estimator import place_parameter
 from distmom.spectral.inputs import checked_rows
+from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import MOST_COMPONENTS, Rank, find_rank, rank_settings
+from distmom.spectral.run import Run, unknown
 from distmom.spectral.tall import to_columns
 
 logger = logging.getLogger(__name__)
 
-INITS = ("auto", "tensor", "anchors")
 #: sums of Dirichlet parameters that ``alpha0="auto"`` tries
 ALPHA0S = (1.0, 5.0)
-#: documents on which starts are chosen at most, and the largest share of the corpus
+#: documents on which initial topics are chosen at most, and the largest share of the corpus
 HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 5_000, 0.1
-#: documents that a start is refined on before it is chosen, at most
+#: documents on which initial topics are refined before the choice, at most
 TRIAL_DOCUMENTS = 50_000
 #: passes of refinement before the sum of the Dirichlet parameters is estimated on held-out documents
 N_ALPHA = 2
-#: mean positions of a document below which ``refine="auto"`` is collapsed: shares of largest posterior say more of
-#: few words than they tell, and so does each of these words of itself
+#: average number of positions per document below which ``refine="auto"`` is collapsed: shares of largest posterior
+#: overfit few words
 SHORT_DOCUMENT = 30
 #: passes of refinement with ``n_refine="auto"``, and how many if it is collapsed: few words are soon overfitted
 N_REFINE, N_COLLAPSED = 4, 2
-#: folds of the documents in refine, where there are fewer positions than this for every probability of a word in
-#: a topic, and no more such probabilities than that; with two folds each would follow the other one alone
+#: folds of the documents in refinement, where there are fewer positions than `ENOUGH_POSITIONS` for every
+#: probability of a word in a topic, and at most `MOST_FREE` such probabilities; with two folds each would follow
+#: the other one alone
 N_FOLDS, ENOUGH_POSITIONS, MOST_FREE = 4, 4.0, 1 << 24
 #: least count that is added to those of words: probabilities of float32 end at 1e-38
 LEAST_ETA = 1e-12
 #: documents for every topic and fold that it takes
 FOLD_DOCUMENTS = 2
-#: share of the documents that an anchor word is in at least
-ANCHOR_DF = 0.01
 
 
 class TopicModel(FittedTopics):
     """Base of the topic models; see `SpectralLDA` for parameters and attributes."""
 
-    # What a model does not let the user choose.
-    n_components: int | str
-    n_refine: int | str
-    min_df: float | str
-    max_df: float
-    max_count: int | None
-    scale_words: bool
-    weighting: str
-    eta: float
-    n_oversamples: int | None
-    n_power_iter: int
-    precision: str
-    random_state: int
-    background: bool = False
-    alpha0: float | str = 0.0
-    init: str = "tensor"
-    refine: str = "auto"
-    decomposition: str = "joint"
-    decompose_on: str = "client"
-    #: starts and weightings that a model of this kind may have
-    inits: tuple[str, ...] = INITS
-    weightings: tuple[str, ...] = WEIGHTINGS
+    n_components: int | str = parameter(
+        100, "Number of topics. auto counts those that come back in the other half of the documents (see "
+        "distmom.spectral.rank), at most 100.", least=1, auto=True, kw_only=False,
+    )  # fmt: skip
+    alpha0: float | str = parameter(
+        "auto", "Sum of the Dirichlet parameters that moments are corrected for. auto tries 1 and 5, and keeps "
+        "the one whose topics, refined by one pass, complete held-out documents best.",
+        kind=float, least=0, auto=True,
+    )  # fmt: skip
+    init: str = parameter(
+        "auto", "Initialise topics by decomposing the third moment (tensor), by anchor words of the second "
+        "(anchors), or try both as with alpha0=auto.", choices=("auto", "tensor", "anchors"),
+    )  # fmt: skip
+    n_refine: int | str = parameter(
+        "auto", "Passes of refinement. 0 leaves the topics as estimated from moments, zero at words that are not "
+        "among those of the moments. auto is 2 where refinement is cvb, else 4.", kind=int, least=0, auto=True,
+    )  # fmt: skip
+    refine: str = parameter(
+        "auto", "Refine by EM for shares of largest posterior (em), by variational Bayes (vb), or by collapsed "
+        "variational Bayes, CVB0 (cvb). auto is cvb where documents have fewer than 30 words on average, else em.",
+        choices=("auto", "em", "vb", "cvb"),
+    )  # fmt: skip
+    background: bool = parameter(
+        False, "Initialise one of the topics with the distribution of all words, so that it takes the words that "
+        "all documents share; for long documents, or texts with their stop words.",
+    )  # fmt: skip
+    eta: float = parameter(
+        ETA, "Added to the count of every word in every topic by refinement.", least=LEAST_ETA
+    )
+    decomposition: str = parameter("joint", "Method for the whitened third moment.", choices=tuple(METHODS))
+    decompose_on: str = place_parameter()
 
     def fit(self, X: Any, y: Any = None) -> TopicModel:
         """Fit arrays in memory.
@@ -127,36 +131,17 @@ class TopicModel(FittedTopics):
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
         """Refuse parameters that are wrong or do not go with a corpus, UsageError, and weights, InputError."""
-        check_topics(self, corpus, 1 + int(self.background), autos=True, weightings=self.weightings)
-        check_choices(
-            self,
-            {
-                "init": self.inits,
-                "decomposition": METHODS,
-                "refine": ("auto", *REFINEMENTS),
-                "decompose_on": DECOMPOSE_ON,
-            },
-        )
-        check_bounds(self, {"n_refine": 0}, autos=("n_refine",))
+        super().check(corpus)
+        least = 1 + int(self.background)
+        if not isinstance(self.n_components, str) and self.n_components < least:
+            raise UsageError(f"n_components: expected at least {least}, got {self.n_components}")
         if self.background and not self.n_refine:
             raise UsageError(
-                "background: expected n_refine of at least 1, as only refinement tells its share, got 0"
+                "background: expected n_refine of at least 1, as only refinement estimates its share, got 0"
             )
-        if not LEAST_ETA <= self.eta < math.inf:
-            raise UsageError(f"eta: expected a number from {LEAST_ETA:g} on, got {self.eta}")
-        for value in self._alpha0s():
-            if not (0.0 <= value < math.inf):
-                raise UsageError(f"alpha0: expected a number from 0 on, or 'auto', got {value}")
 
     def _alpha0s(self) -> tuple[float, ...]:
-        if self.alpha0 == "auto":
-            return ALPHA0S
-        try:
-            return (float(self.alpha0),)
-        except (TypeError, ValueError) as error:
-            raise UsageError(
-                f"alpha0: expected a number from 0 on, or 'auto', got {self.alpha0!r}"
-            ) from error
+        return ALPHA0S if isinstance(self.alpha0, str) else (float(self.alpha0),)
 
     def way_of_refine(self, corpus: Corpus | MemoryCorpus) -> str:
         """Return how topics are refined; "auto" is settled by the mean length of the documents."""
@@ -206,84 +191,72 @@ class TopicModel(FittedTopics):
     def core_settings(self, n_components: int) -> CoreSettings:
         """Return how moments are decomposed into so many topics, that of all words among them."""
         k = n_components - int(self.background)
-        settings = topic_settings(self, k, "none" if self.init == "anchors" else "full")
+        settings = self.moment_settings(k, "none" if self.init == "anchors" else "full")
         return replace(settings, decomposition=self.decomposition, decompose_on=self.decompose_on)
 
-    def _fit(self, engine: Engine) -> None:
-        corpus = engine.corpus
-        self._describe(corpus)
-        trials = self.trials()
+    def program(self, run: Run) -> TopicState:
+        """Return the state of a model fitted by the passes of a run."""
+        corpus, trials = run.corpus, self.trials()
         held = held_out(corpus, self.random_state) if self.holds_out(corpus) else None
         rest = None if held is None else replace(held, heldout=False)
-        fewest = 2 if self.n_components == "auto" else self.most_components(corpus) - int(self.background)
-        words, numbers = moment_words(engine, fewest, self.min_df, self.max_df, self.scale_words)
-        rank = self._find_components(engine, words)
-        settings = self.core_settings(self.n_components_)
-        # Documents that the basis is of are completed too well to tell starts from each other. How documents are
-        # read it does not move.
-        moments = fit_moments(engine, settings, words, rest, rest if len(trials) > 1 else None)
-        completion = None
+        most, auto = self.most_components(corpus), self.n_components == "auto"
+        n_words = 2 if auto else most - int(self.background)
+        words, numbers = moment_words(run, n_words, self.min_df, self.max_df, self.scale_words)
+        rank = None
+        if auto:
+            settings = rank_settings(self.core_settings(most), words.n_words)
+            rank = find_rank(run.part("rank"), settings, words)
+            most = rank.n_components + int(self.background)
+        # Documents that the basis is of are completed too well to tell initial topics from each other. How
+        # documents are read it does not affect.
+        of_basis = rest if len(trials) > 1 else None
+        moments = fit_moments(run, self.core_settings(most), words, rest, of_basis)
+        chosen = None
         if held is not None:
-            starts = self._starts(engine, moments, numbers, trials)
-            chosen, completion = self._choose(engine, starts, held)
-            trials = [trials[0] if len(trials) == 1 else chosen.alpha0]
+            tried = initials(run, moments, numbers, trials, self.background)
+            chosen = self._choose(run.part("choose"), moments, tried, held)
+            trials = [trials[0] if len(trials) == 1 else chosen.init.alpha0]
             # All that follows is of all documents, those held out among them.
-            moments = extend_moments(engine, moments, held)
-        start = self._starts(engine, moments, numbers, trials)[0]
-        topics = self._refined(engine, start, self.n_refine_passes(corpus))
-        self._take(start, topics, words.n_words)
-        self.diagnostics_["common_words"] = self._share_of_common_words(corpus)
+            moments = extend_moments(run.part("extend"), moments, held)
+        init = initials(run, moments, numbers, trials, self.background)[0]
+        topics = self._refined(run, init, moments, self.n_refine_passes(corpus))
+        state: TopicState = run.rows(
+            self._assembled, init, topics, words.n_words, rank, chosen, out=unknown()
+        )
+        return state
+
+    def _assembled(
+        self,
+        engine: Engine,
+        init: Initial,
+        topics: Topics,
+        n_moment_words: int,
+        rank: Rank | None,
+        chosen: Chosen | None,
+    ) -> TopicState:
+        corpus = engine.corpus
+        state = _state_of(corpus, init, topics, n_moment_words)
+        diagnostics = {**state.diagnostics, "common_words": self._share_of_common_words(corpus)}
         if self.n_refine:
-            self.diagnostics_["refine"] = self.way_of_refine(corpus)
+            diagnostics["refine"] = self.way_of_refine(corpus)
         if rank is not None:
-            self.diagnostics_ |= {
+            diagnostics |= {
                 "half_spectrum": [float(x) for x in rank.eigenvalues],
                 "replicated_spectrum": [float(x) for x in rank.replicated],
             }
-        self.alpha_ = self._final_alpha(corpus, topics, completion)
+        completion = None if chosen is None else chosen.completion
+        return replace(
+            state,
+            alpha=self._final_alpha(corpus, topics, completion),
+            diagnostics=diagnostics,
+            selection=None if chosen is None else chosen.selection,
+        )
 
     def _share_of_common_words(self, corpus: Corpus | MemoryCorpus) -> float:
         """Return the share of the positions whose words are in more documents than those of the moments."""
         common = np.asarray(corpus.document_frequency) > self.max_df * corpus.n_documents
         frequency = np.asarray(corpus.word_frequency, np.float64)
         return float(frequency[common].sum() / max(1.0, frequency.sum()))
-
-    def _describe(self, corpus: Any) -> None:
-        """Take over what a model knows of the documents it is fitted to."""
-        self.vocabulary_ = list(corpus.vocabulary)
-        # Kept moments have none.
-        self.label_names_: list[str] = list(getattr(corpus, "label_names", ()))
-        self.n_features_in_ = corpus.n_words
-        self.settings_ = dict(corpus.settings)
-        self.n_documents_ = corpus.n_documents
-        self.unigram_ = word_shares(corpus)
-        self.selection_: dict[str, Any] | None = None
-        self.components_error_: np.ndarray | None = None
-        self.weights_error_: np.ndarray | None = None
-
-    def _take(self, start: Initial, topics: Topics, n_moment_words: int) -> None:
-        self.init_ = start.name
-        self.diagnostics_ = {
-            **start.diagnostics,
-            "init": start.name,
-            "alpha0": start.alpha0,
-            "n_moment_words": n_moment_words,
-            "log_likelihoods": list(topics.log_likelihoods),
-        }
-        warn_of_sum_rules(self.diagnostics_.get("sum_rules", {}))
-        self.components_ = np.array(to_columns(topics.matrix).T)
-        self.weights_ = topics.shares
-        self.n_components_ = len(self.weights_)
-
-    def _find_components(self, engine: Engine, words: Words) -> Rank | None:
-        """Set the number of topics; where it is to be found, return by what it was."""
-        self.n_components_ = self.most_components(engine.corpus)
-        if self.n_components != "auto":
-            return None
-        settings = rank_settings(self.core_settings(self.n_components_), words.n_words)
-        rank = find_rank(engine, settings, words)
-        self.n_components_ = rank.n_components + int(self.background)
-        return rank
 
     def fit_moments(self, moments: TopicMoments) -> Self:
         """Fit sums of moments that were kept, without the documents.
@@ -309,43 +282,46 @@ class TopicModel(FittedTopics):
             If the moments do not carry any topic.
         """
         started = time.monotonic()
-        totals = moments.totals()
-        self.check(totals)  # type: ignore[arg-type]
+        totals: Any = moments.totals()
+        self.check(totals)
         self._check_without_documents(moments)
-        self._describe(totals)
-        self.n_components_ = self.most_components(totals)  # type: ignore[arg-type]
-        with moments.open() as (engine, committed):
-            settings = self.core_settings(self.n_components_)
+        settings = self.core_settings(self.most_components(totals))
+        with moments.open() as (run, committed):
             made = committed.settings
             settings = replace(settings, kind=made.kind, single_precision=made.single_precision)
             committed = replace(committed, settings=settings)
-            start, topics = self._of_moments(engine, committed, moments.numbers_)
-            self._take(start, topics, committed.words.n_words)
-            self.alpha_ = topics.shares * (start.alpha0 or EM_ALPHA if self.refine != "mixture" else 1.0)
-            jackknife = Jackknife(self.components_, self.weights_)
+            init, topics = self._of_moments(run, committed, moments.numbers_)
+            state = _state_of(totals, init, topics, committed.words.n_words)
+            jackknife = Jackknife(state.topics.T, state.weights)
             for sums in moments.without_parts():
-                directory = commit_sums(engine, sums)
+                directory = commit_sums(run.engine, sums)
                 part = replace(committed, directories=(directory,))
                 # The next are added up in memory of their own.
                 del sums
                 try:
-                    _, topics = self._of_moments(engine, part, moments.numbers_)
+                    _, topics = self._of_moments(run, part, moments.numbers_)
                 except NumericalError as error:
                     logger.warning("standard errors leave out a part of the documents: %s", error)
                     continue
                 finally:
                     shutil.rmtree(directory)
                 jackknife.add(np.asarray(to_columns(topics.matrix)).T, topics.shares)
-            self.components_error_, self.weights_error_ = jackknife.errors()
-            self.timings_, self.spent_ = [vars(t) for t in engine.timings], engine.spent
+            topics_error, weights_error = jackknife.errors()
+            self.timings_, self.spent_ = [vars(t) for t in run.engine.timings], run.engine.spent
+        of_all = init.alpha0 or EM_ALPHA if self.refine != "mixture" else 1.0
+        self._describe(totals)
+        self._keep(
+            replace(
+                state, alpha=state.weights * of_all, weights_error=weights_error,
+                topics_error=None if topics_error is None else topics_error.T,
+            )
+        )  # fmt: skip
         self.fit_seconds_ = time.monotonic() - started
         return self
 
-    def _of_moments(
-        self, engine: Engine, moments: CommittedMoments, numbers: np.ndarray
-    ) -> tuple[Initial, Topics]:
-        start = self._starts(engine, moments, numbers, self.trials())[0]
-        return start, initial_topics(start.topics, start.proportions)
+    def _of_moments(self, run: Run, moments: CommittedMoments, numbers: np.ndarray) -> tuple[Initial, Topics]:
+        init = initials(run, moments, numbers, self.trials(), self.background)[0]
+        return init, initial_topics(init.topics, init.proportions, dtype=moments.settings.dtype)
 
     def _check_without_documents(self, moments: TopicMoments) -> None:
         wrong = None
@@ -376,65 +352,49 @@ class TopicModel(FittedTopics):
             return int(self.n_refine)
         return N_COLLAPSED if self.way_of_refine(corpus) == "cvb" else N_REFINE
 
-    def _starts(
-        self, engine: Engine, moments: CommittedMoments, numbers: np.ndarray, trials: list[float | None]
-    ) -> list[Initial]:
-        outcomes = tensor_inits(engine, moments, numbers, [alpha0 for alpha0 in trials if alpha0 is not None])
-        if None in trials:
-            try:
-                outcomes.append(anchor_init(engine, moments, numbers, self.vocabulary_, ANCHOR_DF))
-            except NumericalError as error:
-                outcomes.append(error)
-        found = [outcome for outcome in outcomes if isinstance(outcome, Initial)]
-        if not found:
-            raise next(outcome for outcome in outcomes if isinstance(outcome, NumericalError))
-        for start in found:
-            if len(start.proportions) < moments.settings.n_states:
-                logger.warning(
-                    "%s: the moments carry %d topics of the %d asked for", start.name, len(start.proportions),
-                    moments.settings.n_states,
-                )  # fmt: skip
-        return [_with_background(engine, start) for start in found] if self.background else found
-
     def _refined(
-        self, engine: Engine, start: Initial, n_passes: int, selection: Selection | None = None
+        self,
+        run: Run,
+        init: Initial,
+        moments: CommittedMoments,
+        n_passes: int,
+        selection: Selection | None = None,
     ) -> Topics:
-        topics = initial_topics(start.topics, start.proportions, self.n_folds(engine.corpus))
-        return refine_topics(engine, topics, self.way_of_refine(engine.corpus), n_passes, selection, self.eta)
+        n_folds = self.n_folds(run.corpus)
+        topics = initial_topics(init.topics, init.proportions, n_folds, moments.settings.dtype)
+        return refine_topics(run, topics, self.way_of_refine(run.corpus), n_passes, selection, self.eta)
 
-    def _choose(self, engine: Engine, starts: list[Initial], held: Selection) -> tuple[Initial, Completion]:
-        """Return the start whose topics, refined without some documents, complete them best.
+    def _choose(self, run: Run, moments: CommittedMoments, inits: list[Initial], held: Selection) -> Chosen:
+        """Choose the initial topics that, refined without some documents, complete these best.
 
-        Each of several starts is refined by one pass, and the best one by another before the parameters that
-        documents are read with are estimated, unless refinement estimates them: after one pass topics are too
-        even.
+        Each of several is refined by one pass, and the best one by another before the parameters that documents
+        are read with are estimated, unless refinement estimates them: after one pass topics are too even.
         """
-        corpus = engine.corpus
+        corpus = run.corpus
         n = corpus.n_documents
         trial = replace(held, heldout=False)
         if n > TRIAL_DOCUMENTS:
             trial = Selection(TRIAL_DOCUMENTS / n, heldout=True, seed=held.seed, offset=held.fraction)
         several, n_alpha = len(self.trials()) > 1, self.n_alpha_passes(corpus)
         n_first = min(1, self.n_refine_passes(corpus)) if several else n_alpha
-        tried: list[tuple[Initial, Topics, Completion]] = []
-        for start in starts:
-            topics = self._refined(engine, start, n_first, trial)
-            tried.append((start, topics, complete(engine, topics.matrix, topics.shares, held)))
-        best, topics, completion = max(tried, key=lambda t: t[2].log_likelihood)
-        if not completion.n_tokens:
-            logger.warning("no held-out document has words to be told from others: the first start is taken")
-            return starts[0], completion
-        if several:
-            self.selection_ = {
-                "init": best.name,
-                "n_held_out": completion.n_documents,
-                "perplexity": {start.name: found.perplexity for start, _, found in tried},
-            }
+        tried: list[Chosen] = []
+        for init in inits:
+            topics = self._refined(run, init, moments, n_first, trial)
+            tried.append(Chosen(init, topics, complete(run, topics.matrix, topics.shares, held)))
+        best = run.rows(_best, tried, several, out=tried[0])
         if n_alpha > n_first:
-            how = self.way_of_refine(corpus)
-            topics = refine_topics(engine, topics, how, n_alpha - n_first, trial, self.eta)
-            completion = complete(engine, topics.matrix, topics.shares, held)
-        return best, completion
+            best = run.when(
+                lambda: best.completion.n_tokens > 0, self._again, best, n_alpha - n_first, trial, held,
+                otherwise=best,
+            )  # fmt: skip
+        return best
+
+    def _again(self, run: Run, chosen: Chosen, n_passes: int, trial: Selection, held: Selection) -> Chosen:
+        """Refine chosen topics further, and complete documents with them again."""
+        how = self.way_of_refine(run.corpus)
+        topics = refine_topics(run, chosen.topics, how, n_passes, trial, self.eta)
+        completion = complete(run, topics.matrix, topics.shares, held)
+        return replace(chosen, topics=topics, completion=completion)
 
     def _final_alpha(
         self, corpus: Corpus | MemoryCorpus, topics: Topics, completion: Completion | None
@@ -446,10 +406,61 @@ class TopicModel(FittedTopics):
         return np.asarray(completion.alpha.sum() * shares / shares.sum())
 
 
-def _with_background(engine: Engine, start: Initial) -> Initial:
-    """Return a start with the distribution of all words as one more topic, of half of the corpus."""
-    topics = with_background(engine, start.topics)
-    return replace(start, topics=topics, proportions=np.append(0.5 * start.proportions, 0.5))
+@dataclass(frozen=True)
+class Chosen:
+    """Initial topics, the same refined, and how well these complete held-out documents.
+
+    Attributes
+    ----------
+    init : Initial
+    topics : Topics
+    completion : Completion
+    selection : dict or None
+        Held-out perplexities of all that were tried, if there were several; JSON values.
+    """
+
+    init: Initial
+    topics: Topics
+    completion: Completion
+    selection: dict[str, Any] | None = None
+
+
+def _best(engine: Engine, tried: list[Chosen], several: bool) -> Chosen:
+    """Return the one that completes documents best."""
+    best = max(tried, key=lambda t: t.completion.log_likelihood)
+    if not best.completion.n_tokens:
+        logger.warning(
+            "no held-out document has enough words to compare with: the first initial topics are taken"
+        )
+        return replace(tried[0], completion=best.completion)
+    if several:
+        selection = {
+            "init": best.init.name,
+            "n_held_out": best.completion.n_documents,
+            "perplexity": {each.init.name: each.completion.perplexity for each in tried},
+        }
+        return replace(best, selection=selection)
+    return best
+
+
+def _state_of(corpus: Any, init: Initial, topics: Topics, n_moment_words: int) -> TopicState:
+    """Return the state of topics of a corpus, or of totals."""
+    diagnostics = {
+        **init.diagnostics,
+        "init": init.name,
+        "alpha0": init.alpha0,
+        "n_moment_words": n_moment_words,
+        "log_likelihoods": list(topics.log_likelihoods),
+    }
+    warn_of_sum_rules(diagnostics.get("sum_rules", {}))
+    return TopicState(
+        topics=np.array(to_columns(topics.matrix)),
+        weights=topics.shares,
+        alpha=topics.alpha,
+        unigram=word_shares(corpus),
+        diagnostics=diagnostics,
+        selection=None,
+    )
 
 
 def held_out(corpus: Corpus | MemoryCorpus, seed: int) -> Selection:

@@ -10,17 +10,27 @@ have made, so that none is told what it has said itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from scipy.special import polygamma, psi
 
-from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine, Partials, Selection, StoredArray, StoredColumns, Tallies, TallResult
+from distmom.engine import (
+    Engine,
+    Partials,
+    PassResult,
+    Selection,
+    StoredArray,
+    StoredColumns,
+    Tallies,
+    TallResult,
+)
 from distmom.engine.state import StoredRows
+from distmom.models.topics.initial import word_shares
 from distmom.moments.shares import CompletionPass, MixturePass, RefinePass
+from distmom.spectral.basis import unknown_columns
+from distmom.spectral.run import Run, unknown
 from distmom.spectral.tall import Slabs
 
 REFINEMENTS = ("em", "vb", "cvb", "mixture")
@@ -69,46 +79,41 @@ class Topics:
     smoothing: float = INITIAL_SMOOTHING
     rows: dict[str, StoredRows] = field(default_factory=dict)
     log_likelihoods: tuple[float, ...] = ()
+    dtype: str = "float32"
 
     @property
-    def dtype(self) -> str:
-        """Type of the matrix."""
-        return str(self.matrix.parts[0].load().dtype)
+    def n_folds(self) -> int:
+        """Folds of the documents."""
+        return len(self.by_fold.parts)
 
 
-def initial_topics(matrix: StoredColumns, shares: np.ndarray, n_folds: int = 1) -> Topics:
-    """Return the topics of a start with an even prior, to be refined by so many folds of the documents."""
+def initial_topics(
+    matrix: StoredColumns, shares: np.ndarray, n_folds: int = 1, dtype: str = "float32"
+) -> Topics:
+    """Return initial topics with an even prior, to be refined by some folds of the documents.
+
+    Parameters
+    ----------
+    matrix : StoredColumns
+        (d, k), of one slab.
+    shares : ndarray of shape (k,)
+    n_folds : int, default 1
+    dtype : str, default "float32"
+        Of the matrix.
+    """
+    k = len(shares)
     by_fold = StoredColumns(n_folds * matrix.parts)
-    return Topics(matrix, by_fold, shares, np.full(len(shares), EM_ALPHA / len(shares)))
+    return Topics(matrix, by_fold, shares, np.full(k, EM_ALPHA / k), dtype=dtype)
 
 
-def with_background(engine: Engine, matrix: StoredColumns) -> StoredColumns:
-    """Return topics with one more, the unigram distribution, which takes the words that all documents have."""
-    k = len(matrix.load().parts[0][0])
-    dtype = str(matrix.parts[0].load().dtype)
-    stored, _ = engine.map_rows(
-        _append, [matrix, unigram_of(engine)], engine.corpus.n_words, {"topics": (k + 1, dtype)}
-    )
-    return StoredColumns((stored["topics"],))
-
-
-def _append(rows: slice, topics: np.ndarray, unigram: np.ndarray) -> tuple[Slabs, Slabs]:
-    return {"topics": np.hstack([topics, unigram])}, {}
-
-
-def word_shares(corpus: Corpus | MemoryCorpus) -> np.ndarray:
-    """Return the share of every word in the corpus, (d,) float32, none of them zero."""
-    frequency = np.asarray(corpus.word_frequency, np.float64) + 0.1
-    return np.asarray(frequency / frequency.sum(), np.float32)
-
-
-def unigram_of(engine: Engine) -> StoredArray:
-    """Return the shares of words in the engine's corpus as a stored column."""
-    return engine.put(word_shares(engine.corpus)[:, None])
+def unigram_of(run: Run) -> StoredArray:
+    """Return the shares of words in the corpus of a run as a stored column."""
+    stored: StoredArray = run.put(word_shares(run.corpus)[:, None])
+    return stored
 
 
 def refine_topics(
-    engine: Engine,
+    run: Run,
     topics: Topics,
     how: str,
     n_passes: int,
@@ -119,46 +124,62 @@ def refine_topics(
 
     Parameters
     ----------
-    engine : Engine
+    run : Run
     topics : Topics
     how : {"em", "vb", "cvb", "mixture"}
     n_passes : int
     selection : Selection, optional
-    eta : float
+        Documents; all by default.
+    eta : float, default 0.05
         Added to the count of every word in every topic.
     """
-    unigram = unigram_of(engine)
+    unigram = unigram_of(run)
+    d, k = run.corpus.n_words, len(topics.alpha)
     for _ in range(n_passes):
-        k = len(topics.alpha)
         step: RefinePass | MixturePass
+        n_folds = 1 if how == "mixture" else topics.n_folds
         if how == "mixture":
-            logs, _ = engine.map_rows(
-                _logs, [topics.matrix, unigram], engine.corpus.n_words, {"log": (k, topics.dtype)},
-                max(topics.smoothing, COMPLETION_SMOOTHING),
-            )  # fmt: skip
-            step = MixturePass(
-                engine.corpus.n_words, selection, n_topics=k, log_topics=StoredColumns((logs["log"],)),
-                log_weights=np.log(np.maximum(topics.shares, 1e-12)),
-            )  # fmt: skip
+            logs, log_weights = run.rows(
+                _logarithms, topics, unigram, out=(unknown_columns(d, k), unknown(k))
+            )
+            step = MixturePass(d, selection, n_topics=k, log_topics=logs, log_weights=log_weights)
         else:
             step = RefinePass(
-                engine.corpus.n_words, selection, topics=topics.by_fold, n_topics=k, alpha=topics.alpha,
-                unigram=unigram, smoothing=topics.smoothing, how=how, n_folds=len(topics.by_fold.parts),
+                d, selection, topics=topics.by_fold, n_topics=k, alpha=topics.alpha,
+                unigram=unigram, smoothing=topics.smoothing, how=how, n_folds=n_folds,
             )  # fmt: skip
-        finish = partial(_next_topics, engine, topics, unigram, how, eta)
-        found = engine.run_tall(step, finish, (how, eta, topics.log_likelihoods), topics.rows)
-        values = found.values
-        topics = Topics(
-            found.states["topics"],
-            found.states["by_fold"],
-            np.asarray(values["shares"]),
-            np.asarray(values["alpha"]),
-            0.0,
-            # Rows of some documents are not rows of all.
-            found.rows if selection is None else {},
-            (*topics.log_likelihoods, values["log_likelihood"]),
-        )
+        by_fold = StoredColumns(n_folds * unknown_columns(d, k).parts)
+        out = TallResult({"topics": unknown_columns(d, k), "by_fold": by_fold}, unknown())
+        found = run.scan(step, _next_topics, topics, unigram, how, eta, out=out, rows=topics.rows)
+        topics = run.rows(
+            _refined, topics, found, selection is None,
+            out=replace(topics, matrix=out.states["topics"], by_fold=by_fold, smoothing=0.0),
+        )  # fmt: skip
     return topics
+
+
+def _refined(engine: Engine, topics: Topics, found: TallResult, of_all: bool) -> Topics:
+    values = found.values
+    return Topics(
+        found.states["topics"],
+        found.states["by_fold"],
+        np.asarray(values["shares"]),
+        np.asarray(values["alpha"]),
+        0.0,
+        # Rows of some documents are not rows of all.
+        found.rows if of_all else {},
+        (*topics.log_likelihoods, values["log_likelihood"]),
+        topics.dtype,
+    )
+
+
+def _logarithms(engine: Engine, topics: Topics, unigram: StoredArray) -> tuple[StoredColumns, np.ndarray]:
+    """Return the logarithms of smoothed topics and of their shares."""
+    logs, _ = engine.map_rows(
+        _logs, [topics.matrix, unigram], engine.corpus.n_words, {"log": (len(topics.alpha), topics.dtype)},
+        max(topics.smoothing, COMPLETION_SMOOTHING),
+    )  # fmt: skip
+    return StoredColumns((logs["log"],)), np.log(np.maximum(topics.shares, 1e-12))
 
 
 def _logs(rows: slice, topics: np.ndarray, unigram: np.ndarray, smoothing: float) -> tuple[Slabs, Slabs]:
@@ -166,7 +187,7 @@ def _logs(rows: slice, topics: np.ndarray, unigram: np.ndarray, smoothing: float
 
 
 def _next_topics(
-    engine: Engine, topics: Topics, unigram: StoredArray, how: str, eta: float, tallies: Tallies
+    engine: Engine, tallies: Tallies, topics: Topics, unigram: StoredArray, how: str, eta: float
 ) -> TallResult:
     """Turn counts into topics, and shares into Dirichlet parameters where the way of refining fits them."""
     sums, k, n_words = tallies.sums, len(topics.alpha), engine.corpus.n_words
@@ -299,7 +320,7 @@ class Completion:
 
 
 def complete(
-    engine: Engine,
+    run: Run,
     topics: StoredColumns,
     proportions: np.ndarray,
     selection: Selection | None = None,
@@ -314,38 +335,49 @@ def complete(
 
     Parameters
     ----------
-    engine : Engine
+    run : Run
     topics : StoredColumns
         (d, k), columns sum to one.
     proportions : ndarray of shape (k,)
         Mean shares of the topics.
     selection : Selection, optional
-        The documents.
+        Documents; all by default.
     unigram : StoredArray of shape (d, 1), optional
-        Share of every word; None means that of the engine's corpus.
-    mixture : bool
+        Share of every word; by default that in the corpus.
+    mixture : bool, default False
         Documents have one topic each, with the probabilities ``proportions``.
     alpha_sums : tuple of float
-        Sums of the Dirichlet parameters that are tried; the best one counts.
-    smoothing : float
+        Sums of the Dirichlet parameters to try; the best one counts. By default 0.1 to 50.
+    smoothing : float, default 0.01
         Share of the unigram distribution that is mixed into every topic.
-    seed : int
+    seed : int, default 0
         Of the halves.
     """
-    proportions = np.maximum(proportions, 1e-6)
-    proportions = proportions / proportions.sum()
+    k = len(proportions)
+    normalised = run.rows(_normalised, proportions, out=unknown(k))
     pass_ = CompletionPass(
-        engine.corpus.n_words, selection, topics=topics, n_topics=len(proportions), alpha=proportions,
-        unigram=unigram_of(engine) if unigram is None else unigram, smoothing=smoothing,
+        run.corpus.n_words, selection, topics=topics, n_topics=k, alpha=normalised,
+        unigram=unigram_of(run) if unigram is None else unigram, smoothing=smoothing,
         alpha_sums=(1.0,) if mixture else alpha_sums, mixture=mixture, seed=seed,
     )  # fmt: skip
-    sums: Mapping[str, Any] = engine.run(pass_).sums
+    out = Completion(unknown(k), unknown(), unknown(), unknown())
+    return run.rows(_completion, normalised, pass_.alpha_sums, run.scan(pass_), out=out)
+
+
+def _normalised(engine: Engine, proportions: np.ndarray) -> np.ndarray:
+    proportions = np.maximum(proportions, 1e-6)
+    return np.asarray(proportions / proportions.sum())
+
+
+def _completion(
+    engine: Engine, proportions: np.ndarray, alpha_sums: tuple[float, ...], found: PassResult
+) -> Completion:
+    sums: Mapping[str, Any] = found.sums
     tokens = float(sums["tokens"])
     if not tokens:
-        # Nothing was predicted, and nothing is told.
         return Completion(EM_ALPHA * proportions, float("nan"), 0, int(sums["documents"]))
     values = np.asarray(sums["log_likelihood"]) / tokens
     best = int(np.argmax(values))
     return Completion(
-        pass_.alpha_sums[best] * proportions, float(values[best]), int(tokens), int(sums["documents"])
+        alpha_sums[best] * proportions, float(values[best]), int(tokens), int(sums["documents"])
     )

@@ -12,25 +12,25 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from inspect import signature
 from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
-from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine, merge
+from distmom.corpus import MemoryCorpus
+from distmom.engine import merge
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import Whitening
 from distmom.linalg.search import SEARCHES, Found, WhitenedMoments, search
-from distmom.models.topics.initial import check_topics
-from distmom.models.topics.kept import TopicMoments
+from distmom.models.topics.base import TopicEstimator
+from distmom.models.topics.kept import KeptState, TopicMoments
 from distmom.moments.dirichlet import corrected_slices
 from distmom.moments.word_moments import WordMoments, word_moments
-from distmom.spectral.components import warn_of_sum_rules, whiten_moments
-from distmom.spectral.estimator import CorpusEstimator, check_choices
+from distmom.spectral.components import warn_of_sum_rules, whiten_words
 from distmom.spectral.inputs import checked_rows
+from distmom.spectral.parameters import parameter
+from distmom.spectral.run import Run
 
 
 @dataclass(frozen=True)
@@ -71,38 +71,8 @@ class FoundTopic:
         return self.gap > self.noise
 
 
-class TopicSearch(CorpusEstimator):
+class TopicSearch(TopicEstimator):
     """Find single topics of a corpus from words or documents that are about them.
-
-    Parameters
-    ----------
-    n_components : int
-        Topics that the corpus has, about: the rank of the moments.
-    alpha0 : float
-        Sum of the Dirichlet parameters of the topics; 0 means one topic a document.
-    method : {"whitening", "cancellation", "fast-tpm", "tpm", "joint"}
-        The first two are ways to the same topic, without the others. ``fast-tpm`` is one run of the tensor power
-        method that starts from the side information. ``tpm`` finds all topics by the power method with restarts
-        and deflation, ``joint`` by joint diagonalisation, once for all searches, and takes the one preferred.
-    min_df : float or "auto"
-        Share of the documents that a word is in at least, for the moments to see it.
-        ``auto`` is 0.005, or less where that leaves fewer than 30 positions of a document in the mean.
-    max_df : float
-        Share of the documents that a word of the moments is in at most.
-    max_count : int or None
-        Largest count of a word in a document that the moments see.
-    scale_words : bool
-        Scale words in the moments by the inverse root of their frequency.
-    weighting : {"tokens", "length", "document", "pooled"}
-        How much each document counts in the moments.
-    n_oversamples : int or None
-        Columns of the sketch beyond the topics; None: the half of them, 20 at least.
-    n_power_iter : int
-        Power passes of the sketch.
-    precision : {"single", "double"}
-        Type in which blocks are multiplied; sums are double in any case.
-    random_state : int
-        Seed.
 
     Attributes
     ----------
@@ -127,50 +97,38 @@ class TopicSearch(CorpusEstimator):
     True
     """
 
-    def __init__(
-        self,
-        n_components: int = 100,
-        *,
-        alpha0: float = 1.0,
-        method: str = "whitening",
-        min_df: float | str = "auto",
-        max_df: float = 0.5,
-        max_count: int | None = 2,
-        scale_words: bool = True,
-        weighting: str = "tokens",
-        n_oversamples: int | None = None,
-        n_power_iter: int = 4,
-        precision: str = "single",
-        random_state: int = 0,
-    ) -> None:
-        self.n_components = n_components
-        self.alpha0 = alpha0
-        self.method = method
-        self.min_df = min_df
-        self.max_df = max_df
-        self.max_count = max_count
-        self.scale_words = scale_words
-        self.weighting = weighting
-        self.n_oversamples = n_oversamples
-        self.n_power_iter = n_power_iter
-        self.precision = precision
-        self.random_state = random_state
+    State = KeptState
+
+    n_components: int = parameter(
+        100, "About how many topics the corpus has: the rank of the moments.", least=1, kw_only=False
+    )
+    alpha0: float = parameter(
+        1.0, "Sum of the Dirichlet parameters of the topics; 0 means one topic per document.", least=0
+    )
+    method: str = parameter(
+        "whitening", "whitening and cancellation find the topic without the others. fast-tpm is one run of the "
+        "tensor power method from the side information. tpm finds all topics by the power method with restarts "
+        "and deflation, joint by joint diagonalisation, once for all searches, and takes the preferred one.",
+        choices=tuple(SEARCHES),
+    )  # fmt: skip
 
     def fit(self, X: Any, y: Any = None) -> TopicSearch:
         """Add up the moments of documents in memory, (n_documents, n_words) counts."""
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicSearch")))
 
-    def check(self, corpus: Corpus | MemoryCorpus) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus, UsageError, and weights, InputError."""
-        check_topics(self, corpus)
-        check_choices(self, {"method": SEARCHES})
-        if not 0.0 <= self.alpha0 < np.inf:
-            raise UsageError(f"alpha0: expected a number from 0 on, got {self.alpha0}")
+    def program(self, run: Run) -> KeptState:
+        """Return the sums of moments, in two parts, that the passes of a run add up."""
+        return self._moments().program(run)
 
-    def _fit(self, engine: Engine) -> None:
-        shared = {name: getattr(self, name) for name in set(signature(TopicMoments).parameters) - {"n_parts"}}
-        moments = TopicMoments(n_parts=2, **shared)
-        moments.add_up(engine)
+    def _moments(self) -> TopicMoments:
+        shared = TopicMoments.parameters().keys() - {"n_parts"}
+        return TopicMoments(n_parts=2, **{name: getattr(self, name) for name in shared})
+
+    def _keep(self, state: KeptState) -> None:
+        moments = self._moments()
+        moments._keep(state)
+        moments.vocabulary_, moments.settings_ = self.vocabulary_, self.settings_
+        moments.n_features_in_ = self.n_features_in_
         self._take(moments)
 
     def fit_moments(self, moments: TopicMoments) -> Self:
@@ -188,7 +146,8 @@ class TopicSearch(CorpusEstimator):
             If the moments were made for fewer topics, or are in one part, which says nothing of noise.
         """
         started = time.monotonic()
-        self.check(moments.totals())  # type: ignore[arg-type]
+        totals: Any = moments.totals()
+        self.check(totals)
         moments.check_components(self.n_components)
         self._take(moments)
         self.timings_, self.spent_ = [], {}
@@ -203,7 +162,7 @@ class TopicSearch(CorpusEstimator):
             whole = finish(merge(halves))
             self.diagnostics_ = {**whole.lengths, "sum_rules": whole.sum_rules}
             warn_of_sum_rules(whole.sum_rules)
-            _, white = whiten_moments(whole, settings, moments.noise_level)
+            white = whiten_words(whole, settings, moments.noise_level)
             # A is alpha0 + 1 times M2, in the weights that sum to one.
             factor = np.sqrt(self.alpha0 + 1.0)
             white = replace(

@@ -1,0 +1,76 @@
+"""Parameters of the word moments of topics, which topic models, kept moments and topic search share."""
+
+from __future__ import annotations
+
+from distmom.corpus import Corpus, MemoryCorpus
+from distmom.errors import UsageError
+from distmom.moments.weighting import WEIGHTINGS, MomentKind
+from distmom.spectral.components import CoreSettings
+from distmom.spectral.estimator import SpectralEstimator, precision_parameter, seed_parameter
+from distmom.spectral.inputs import check_counts
+from distmom.spectral.parameters import parameter
+
+#: length of a document with a quarter of the largest weight, for ``weighting="length"``
+LENGTH_SCALE = 100.0
+
+
+class TopicEstimator(SpectralEstimator):
+    """Base of estimators that make passes over the word moments of topics."""
+
+    min_df: float | str = parameter(
+        "auto", "Smallest share of the documents that hold a word of the moments; refinement uses all words. auto "
+        "is 0.005, or less where that leaves fewer than 30 positions per document on average.",
+        kind=float, least=0, auto=True,
+    )  # fmt: skip
+    max_df: float = parameter(0.5, "Largest share of the documents that hold a word of the moments.", least=0)
+    max_count: int | None = parameter(
+        2, "Largest count of a word in a document of the moments; larger ones are cut.", kind=int, least=1,
+        none=True, unset="no limit",
+    )  # fmt: skip
+    scale_words: bool = parameter(True, "Scale words in the moments by the inverse root of their frequency.")
+    weighting: str = parameter(
+        "tokens", "How much each document counts in the moments (see distmom.moments.weighting).",
+        choices=tuple(WEIGHTINGS),
+    )  # fmt: skip
+    n_oversamples: int | None = parameter(
+        None, "Columns of the sketch beyond the topics.", kind=int, least=0, none=True,
+        unset="half of the topics, but at least 20",
+    )  # fmt: skip
+    n_power_iter: int = parameter(4, "Power passes of the sketch.", least=0)
+    precision: str = precision_parameter()
+    random_state: int = seed_parameter()
+
+    def check(self, corpus: Corpus | MemoryCorpus) -> None:
+        """Refuse parameters that are wrong or do not go with a corpus, UsageError, and weights, InputError."""
+        super().check(corpus)
+        min_df = 0.0 if isinstance(self.min_df, str) else self.min_df
+        if not 0.0 <= min_df <= self.max_df <= 1.0:
+            raise UsageError(
+                f"min_df, max_df: expected 0 <= min_df <= max_df <= 1, got {self.min_df}, {self.max_df}"
+            )
+        if corpus.n_documents < 2 or corpus.n_words < 2:
+            raise UsageError(
+                f"a corpus of n_samples={corpus.n_documents} documents and n_features={corpus.n_words} words has "
+                "no topics"
+            )
+        check_counts(corpus, type(self).__name__)
+
+    def moment_settings(self, k: int, third_moment: str) -> CoreSettings:
+        """Return how the moments of k topics are estimated."""
+        return CoreSettings(
+            n_states=k,
+            kind=MomentKind(
+                "distinct",
+                self.weighting,
+                binary=False,
+                length_scale=LENGTH_SCALE,
+                max_count=self.max_count,
+                orders=2 if third_moment == "none" else 3,
+            ),
+            n_oversamples=max(20, k // 2) if self.n_oversamples is None else self.n_oversamples,
+            n_power_iter=self.n_power_iter,
+            third_moment=third_moment,
+            seed=self.random_state,
+            single_precision=self.precision == "single",
+            lower=True,
+        )

@@ -1,0 +1,174 @@
+"""Parameters of estimators: declared once, with type, bounds and help, from which all else follows.
+
+A parameter is declared in the body of a class: ``n_components: int = parameter(100, "Topics.", least=1)``.
+The constructor with its signature, the checks, the section "Parameters" of the docstring and the options of the
+command line are made from the declarations. A subclass that assigns a plain value to the name of an inherited
+parameter fixes it: it is no longer a parameter of that class.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from sklearn.base import BaseEstimator
+
+from distmom.errors import UsageError
+
+#: where help is wrapped in docstrings
+_WIDTH = 108
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """The declaration of one parameter.
+
+    Attributes
+    ----------
+    default : int, float, str, bool or None
+    help : str
+        Sentences for docstrings and the command line.
+    kind : type
+        int, float, str or bool.
+    choices : tuple of str
+        All values, of a parameter that is a word.
+    least, below : float or None
+        Bounds of a number: the smallest value, and one that it must be below.
+    auto, none : bool
+        ``"auto"``, and None, are values too.
+    unset : str
+        What None stands for.
+    kw_only : bool
+        The constructor takes it by keyword alone.
+    """
+
+    default: Any
+    help: str
+    kind: type
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    below: float | None = None
+    auto: bool = False
+    none: bool = False
+    unset: str = ""
+    kw_only: bool = True
+
+    @property
+    def values(self) -> str:
+        """Type and values, as numpydoc writes them."""
+        if self.choices:
+            text = "{" + ", ".join(f'"{choice}"' for choice in self.choices) + "}"
+        else:
+            text = self.kind.__name__
+            text += ' or "auto"' if self.auto else ""
+        text += " or None" if self.none else ""
+        default = f'"{self.default}"' if isinstance(self.default, str) else f"{self.default}"
+        return f"{text}, default {default}"
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuse a value that is not one of the parameter's; UsageError."""
+        if (value is None and self.none) or (self.auto and isinstance(value, str) and value == "auto"):
+            return
+        if self.choices:
+            if not (isinstance(value, str) and value in self.choices):
+                raise UsageError(f"{name}: expected one of {', '.join(self.choices)}, got {value!r}")
+            return
+        if self.kind in (int, float):
+            self._check_number(name, value)
+
+    def _check_number(self, name: str, value: Any) -> None:
+        whole = self.kind is int
+        wanted = numbers.Integral if whole else numbers.Real
+        or_auto = ", or 'auto'" if self.auto else ""
+        if isinstance(value, str) or not isinstance(value, wanted):
+            what = "a whole number" if whole else "a number"
+            raise UsageError(f"{name}: expected {what}{or_auto}, got {value!r}")
+        number = float(value)
+        if math.isnan(number) or (math.isinf(number) and self.below is None):
+            raise UsageError(f"{name}: expected a finite number{or_auto}, got {value}")
+        if self.least is not None and number < self.least:
+            raise UsageError(f"{name}: expected at least {self.least:g}{or_auto}, got {value}")
+        if self.below is not None and not number < self.below:
+            raise UsageError(f"{name}: expected a number below {self.below:g}{or_auto}, got {value}")
+
+
+def parameter(
+    default: Any,
+    help: str,
+    *,
+    kind: type | None = None,
+    choices: tuple[str, ...] = (),
+    least: float | None = None,
+    below: float | None = None,
+    auto: bool = False,
+    none: bool = False,
+    unset: str = "",
+    kw_only: bool = True,
+) -> Any:
+    """Declare a parameter of an estimator (see `Parameter`)."""
+    found = kind if kind is not None else str if choices else type(default)
+    return Parameter(default, help, found, choices, least, below, auto, none, unset, kw_only)
+
+
+class Parametrised(BaseEstimator):  # type: ignore[misc]
+    """Base of estimators whose parameters are declared with `parameter`."""
+
+    @classmethod
+    def parameters(cls) -> dict[str, Parameter]:
+        """Return the parameters by their names: those that may be positional first, else as declared."""
+        found: dict[str, Parameter] = {}
+        for base in reversed(cls.__mro__):
+            for name, value in vars(base).items():
+                if isinstance(value, Parameter):
+                    found[name] = value
+                elif name in found:
+                    del found[name]
+        return dict(sorted(found.items(), key=lambda item: item[1].kw_only))
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        declared = cls.parameters()
+        if not declared:
+            return
+        kinds = inspect.Parameter
+        signature = inspect.Signature(
+            [kinds("self", kinds.POSITIONAL_OR_KEYWORD)]
+            + [
+                kinds(
+                    name, kinds.KEYWORD_ONLY if p.kw_only else kinds.POSITIONAL_OR_KEYWORD, default=p.default
+                )
+                for name, p in declared.items()
+            ]
+        )
+
+        def __init__(self: Any, *arguments: Any, **values: Any) -> None:  # noqa: N807
+            bound = signature.bind(self, *arguments, **values)
+            bound.apply_defaults()
+            for name, value in bound.arguments.items():
+                if name != "self":
+                    setattr(self, name, value)
+
+        __init__.__signature__ = signature  # type: ignore[attr-defined]
+        __init__.__qualname__ = f"{cls.__qualname__}.__init__"
+        cls.__init__ = __init__  # type: ignore[method-assign]
+        if cls.__doc__ and "Attributes\n" in cls.__doc__ and "Parameters\n    ---" not in cls.__doc__:
+            cls.__doc__ = cls.__doc__.replace("    Attributes\n", _section(declared) + "    Attributes\n", 1)
+
+    def check_parameters(self) -> None:
+        """Refuse parameters that have another type or are out of bounds; UsageError."""
+        for name, declared in self.parameters().items():
+            declared.check(name, getattr(self, name))
+
+
+def _section(declared: dict[str, Parameter]) -> str:
+    """Return the section "Parameters" of a docstring."""
+    lines = ["    Parameters", "    ----------"]
+    for name, p in declared.items():
+        text = p.help + (f" None: {p.unset}." if p.unset else "")
+        lines.append(f"    {name} : {p.values}")
+        lines += textwrap.wrap(text, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return "\n".join(lines) + "\n\n"

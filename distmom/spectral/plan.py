@@ -1,0 +1,103 @@
+"""The plan of a fit: its passes with their tasks, memory and disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distmom.engine import Pass, PassPlan
+
+
+@dataclass(frozen=True)
+class PlannedPass:
+    """One scan over a corpus that a fit makes.
+
+    Attributes
+    ----------
+    part : str
+        Part of the run, empty for the whole.
+    name : str
+        Of the pass.
+    n_scans : int
+        How often the corpus is read: once for each slab of the vocabulary or of the columns.
+    n_tasks : int
+        Tasks of all scans.
+    n_slabs : int
+        Slabs of the vocabulary or of the columns.
+    task_bytes : int
+        Projected peak of a worker process.
+    sums_bytes : int
+        Size of the total.
+    rows_bytes : int
+        Size of the rows stored.
+    possible : bool
+        Whether it depends on data if the pass is made.
+    estimated : bool
+        Whether the sizes are estimates, as they depend on data.
+    """
+
+    part: str
+    name: str
+    n_scans: int
+    n_tasks: int
+    n_slabs: int
+    task_bytes: int
+    sums_bytes: int
+    rows_bytes: int
+    possible: bool = False
+    estimated: bool = False
+
+
+def planned_pass(corpus: Any, pass_: Pass, cut: PassPlan, part: str, possible: bool) -> PlannedPass:
+    """Return the entry of a pass in the ledger, given how it is cut."""
+    return PlannedPass(
+        part, pass_.name, 1, cut.n_tasks, max(len(cut.slabs), len(cut.columns)), cut.task_bytes,
+        sum(spec.projected_bytes for spec in pass_.specs().values()),
+        corpus.n_documents * pass_.row_bytes, possible, pass_.estimated,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The passes of a fit.
+
+    Attributes
+    ----------
+    passes : tuple of PlannedPass
+        One entry per scan, in the order of the program.
+    """
+
+    passes: tuple[PlannedPass, ...]
+
+    @property
+    def worker_bytes(self) -> int:
+        """Projected peak of a worker process over all passes."""
+        return max((p.task_bytes for p in self.passes), default=0)
+
+    @property
+    def third_moment(self) -> str:
+        """How the third moment is added up: "slices" where there is a pass for them, else "full"."""
+        return "slices" if any(p.name == "slices" for p in self.passes) else "full"
+
+    def grouped(self) -> list[PlannedPass]:
+        """Return the passes with equal neighbours joined, their scans and tasks added up."""
+        found: list[PlannedPass] = []
+        for entry in self.passes:
+            last = found[-1] if found else None
+            if last is not None and replace(last, n_scans=1, n_tasks=entry.n_tasks) == entry:
+                n_scans, n_tasks = last.n_scans + 1, last.n_tasks + entry.n_tasks
+                found[-1] = replace(last, n_scans=n_scans, n_tasks=n_tasks)
+            else:
+                found.append(entry)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON values with totals; passes that depend on data are counted."""
+        return {
+            "passes": [vars(p) for p in self.grouped()],
+            "third_moment": self.third_moment,
+            "n_scans": len(self.passes),
+            "n_tasks": sum(p.n_tasks for p in self.passes),
+            "worker_bytes": self.worker_bytes,
+            "disk_bytes": sum(p.sums_bytes + p.rows_bytes for p in self.passes),
+        }
