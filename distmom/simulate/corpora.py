@@ -72,7 +72,7 @@ def synthesise(
         raise UsageError(f"first={first} and shard_documents={shard_documents} are not a range of documents")
     truth = destination(f"{Path(path).absolute()}.truth")
     if truth.exists() and not overwrite:
-        raise UsageError(f"{truth}: exists already; choose another place or overwrite it")
+        raise UsageError(f"{truth}: already exists; choose another location or overwrite it")
     description = {"kind": "distmom-truth", "first": first, "model": asdict(model)}
     states = np.zeros(model.n_documents if model.n_labels else 0, np.uint16)
     with CorpusWriter(path, overwrite=overwrite, fingerprint=json.dumps(description)) as writer:

@@ -114,7 +114,7 @@ def test_wrong_sizes_and_damaged_truths_are_named(tmp_path):
     with pytest.raises(UsageError, match="is not the truth of a planted corpus"):
         load_truth(tmp_path)
     synthesise(preset_of(SMALL, 50), tmp_path / "corpus")
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         synthesise(SMALL, tmp_path / "corpus")
     (tmp_path / "corpus.truth" / "weights.npy").write_bytes(b"none")
     with pytest.raises(StoreError, match=r"weights\.npy: expected \d+ bytes"):
