@@ -73,11 +73,9 @@ def test_unknown_labels_are_told_of_from_a_tenth_and_refused_where_none_is_known
     [record] = caplog.records
     assert record.getMessage() == (
         "the model does not know 10 % of the labels of the documents (100 of 1,000), such as 'x'; they count as "
-        "missed; documents are given the words and labels of a model by 'distmom ingest --like MODEL'"
+        "misses; ingest the documents with 'distmom ingest --like MODEL' to use the words and labels of the model"
     )
-    message = (
-        "labels of the documents: expected names of the model, such as '0', .* got none of them, such as 'n0'"
-    )
+    message = "labels .*: expected names known to the model, such as '0', .* got none of them, such as 'n0'"
     with pytest.raises(UsageError, match=message):
         evaluate_corpus(model, corpus_of(model, X, Y, label_names=[f"n{i}" for i in range(12)]))
 

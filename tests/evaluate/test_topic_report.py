@@ -224,7 +224,7 @@ def test_names_of_labels_are_escaped(lda, tmp_path):
 
 
 def test_what_are_no_shares_of_the_model_is_refused(lda, stored, counts, tmp_path):
-    with pytest.raises(UsageError, match="expected a directory that 'distmom transform' wrote"):
+    with pytest.raises(UsageError, match="expected a directory written by 'distmom transform'"):
         write_topic_report(lda, tmp_path / "r.html", shares=tmp_path)
     with pytest.raises(UsageError, match="expected shares of the 3 topics of the model, got 4"):
         write_topic_report(SingleTopic(3, max_df=1.0).fit(counts), tmp_path / "r.html", shares=stored)
