@@ -140,10 +140,10 @@ def test_documents_and_labels_of_topics_are_reported(lda, stored):
     assert {"documents", "labels"} <= set(page.ids)
     cards = text.split("<article>")[1:]
     for card, topic in zip(cards, lda.topics(1), strict=True):
-        told = re.findall(r"<b>(\d+)</b> \(([\d.]+)\)", card)
+        shown = re.findall(r"<b>(\d+)</b> \(([\d.]+)\)", card)
         best = read.representatives[topic["state"]][:5]
-        assert told == [(str(document), f"{share:.2f}") for document, share in best]
-        assert f"{read.mean_shares[topic['state']]:.3f} in the mean" in card
+        assert shown == [(str(document), f"{share:.2f}") for document, share in best]
+        assert f"{read.mean_shares[topic['state']]:.3f} on average" in card
     # Correlations of four topics, and their shares in two years: one has no documents.
     assert text.count('class="cell') == 4 * 4 + 4 * 2
     assert text.index("1999 (300 documents)") < text.index("2001 (500 documents)")
