@@ -51,7 +51,7 @@ def test_documents_follow_the_model():
     for state in range(3):
         mine = np.flatnonzero(states == state)
         frequency = np.asarray(labels[mine].sum(axis=0)).ravel() / labels[mine].sum()
-        # Labels of a document are distinct: the common ones come up a little less often than drawn.
+        # Labels of a document are distinct, so frequent ones occur slightly less often than they are drawn.
         assert np.abs(frequency - truth.labels(state)).sum() < 0.25
         first = np.asarray(words[mine].sum(axis=0)).ravel()
         assert np.abs(first / first.sum() - truth.words(state)).sum() < 0.25
