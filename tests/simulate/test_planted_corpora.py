@@ -43,7 +43,7 @@ def test_documents_follow_the_model():
     assert np.diff(words.indptr).mean() == pytest.approx(28, rel=0.02)
     assert np.median(np.diff(words.indptr)) == 20
     assert_allclose(np.bincount(states) / n, SMALL.weights(), atol=0.01)
-    # The first word drawn for a document is one of its state: so are, but for repeats, its rarest words.
+    # Words and labels of the documents of a state follow its distributions.
     truth = truth_of(SMALL)
     lengths = np.diff(words.indptr)
     short = np.flatnonzero(lengths <= 3)

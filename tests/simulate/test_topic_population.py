@@ -36,7 +36,7 @@ def test_lengths_may_differ_and_may_be_zero():
     [
         ([1.0], TOPICS, "alpha has shape"),
         ([1.0, 0.0], TOPICS, "alpha: expected positive"),
-        ([1.0, 1.0], TOPICS + 0.1, "expected columns"),
+        ([1.0, 1.0], TOPICS + 0.1, "expected non-negative columns"),
     ],
 )
 def test_invalid_populations_are_refused(alpha, topics, message):
