@@ -4,7 +4,7 @@ import numpy as np
 import zarr
 
 from distmom.corpus.records import describe_files
-from distmom.models.artifact import MODEL, save_model
+from distmom.spectral.artifact import MODEL, save_model
 
 
 def edit_record(path, edit):

@@ -42,12 +42,12 @@ def place(tmp_path_factory):
     fit = ("fit", folder / "corpus", folder / "fitted", "-k", 4, "--run", folder / "run", *LOCAL)
     assert main([str(argument) for argument in fit]) == 0
     topics = lda_corpus(400, 60, 3)[2]
-    lda = SpectralLDA(3, alpha0=1.0, start="tensor", n_polish=1, max_df=1.0).fit_corpus(topics)
+    lda = SpectralLDA(3, alpha0=1.0, init="tensor", n_refine=1, max_df=1.0).fit_corpus(topics)
     with pytest.MonkeyPatch.context() as change:
         # Some arrays are files of their own, others are not.
-        change.setattr("distmom.models.artifact.LARGE_BYTES", 4000)
+        change.setattr("distmom.spectral.artifact.LARGE_BYTES", 4000)
         MultiLabelMoM.load(folder / "fitted").save(folder / "model")
-        change.setattr("distmom.models.topic_moments.MAPPED_BYTES", 4000)
+        change.setattr("distmom.models.topics.kept.MAPPED_BYTES", 4000)
         TopicMoments(3, n_parts=2, max_df=1.0).fit_corpus(topics).save(folder / "kept")
     predict_corpus(load_model(folder / "fitted"), corpus, folder / "predictions", top=3)
     labelled = MemoryCorpus(topics.read_shard(0).words, np.ones((300, 1), int), label_names=["a"])
@@ -312,7 +312,7 @@ def test_outputs_of_an_older_distmom_are_refused_and_replaced(place, tmp_path, c
     assert "run 'distmom transform' again" in capsys.readouterr().out
     with pytest.raises(StoreError, match="run 'distmom transform' again"):
         read_shares(out)
-    lda = SpectralLDA(2, alpha0=1.0, start="tensor", n_polish=0, max_df=1.0)
+    lda = SpectralLDA(2, alpha0=1.0, init="tensor", n_refine=0, max_df=1.0)
     topics = lda_corpus(400, 60, 3)[2]
     transform_corpus(lda.fit_corpus(topics), topics, out, overwrite=True)
     assert read_shares(out).n_documents == 400

@@ -26,8 +26,8 @@ from distmom.engine import Csr, TallSum
 from distmom.engine.csr import combine, transposed_product
 from distmom.engine.tall import frequent_rows
 from distmom.linalg import compose, decompose
-from distmom.models.heads import NeighborsHead, RidgeHead, rank_labels
-from distmom.models.kernels import top_by_states, top_labels
+from distmom.models.multilabel.heads import NeighborsHead, RidgeHead, rank_labels
+from distmom.models.multilabel.kernels import top_by_states, top_labels
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.kernels import add_third_moment, gather
 from distmom.moments.labels import posteriors

@@ -64,7 +64,7 @@ from watched import LeftOutError, run_watched
 from distmom.corpus import MemoryCorpus, open_corpus
 from distmom.engine import StoredColumns, open_engine
 from distmom.evaluate.topics import coherence_of_counts, diversity, top_words
-from distmom.models.polish import COMPLETION_SMOOTHING, complete
+from distmom.models.topics.refine import COMPLETION_SMOOTHING, complete
 from distmom.moments.shares import document_shares
 
 UCI, CORPUS, PLANTED, PURE = "uci:", "corpus:", "planted:", "distmom-pure"

@@ -62,14 +62,14 @@ def prepare_distmom(task: Task, name: str) -> Fit:
     from distmom.corpus import MemoryCorpus
     from distmom.models import AnchorTopics, SpectralLDA
 
-    pure = {"n_polish": 0, "min_df": 0.0, "max_df": 1.0, "max_count": None, "start": "tensor"}
+    pure = {"n_refine": 0, "min_df": 0.0, "max_df": 1.0, "max_count": None, "init": "tensor"}
     kind, options = {
         "distmom": (SpectralLDA, {}),
-        "distmom-em": (SpectralLDA, {"polish": "em"}),
-        "distmom-vb": (SpectralLDA, {"polish": "vb"}),
-        "distmom-tensor": (SpectralLDA, {"start": "tensor", "alpha0": 1.0}),
+        "distmom-em": (SpectralLDA, {"refine": "em"}),
+        "distmom-vb": (SpectralLDA, {"refine": "vb"}),
+        "distmom-tensor": (SpectralLDA, {"init": "tensor", "alpha0": 1.0}),
         "distmom-background": (SpectralLDA, {"background": True}),
-        "distmom-long": (SpectralLDA, {"background": True, "n_polish": 8}),
+        "distmom-long": (SpectralLDA, {"background": True, "n_refine": 8}),
         "distmom-anchors": (AnchorTopics, {}),
         "distmom-pure": (SpectralLDA, {**pure, "alpha0": task.alpha0}),
     }[name]
@@ -78,7 +78,7 @@ def prepare_distmom(task: Task, name: str) -> Fit:
 
     def fit() -> tuple[np.ndarray, dict[str, Any]]:
         model = kind(task.n_topics, random_state=task.seed, **options).fit_corpus(corpus)
-        return model.components_, {"start": model.start_, "selection": model.selection_}
+        return model.components_, {"init": model.init_, "selection": model.selection_}
 
     return fit
 
@@ -88,10 +88,10 @@ def prepare_random(task: Task, name: str) -> Fit:
     from distmom.corpus import MemoryCorpus
     from distmom.engine import StoredColumns, open_engine
     from distmom.models import SpectralLDA
-    from distmom.models.polish import polish_topics, start_topics
-    from distmom.models.tall import to_columns
+    from distmom.models.topics.refine import initial_topics, refine_topics
+    from distmom.spectral.tall import to_columns
 
-    def polished(counts: csr_matrix, corpus: MemoryCorpus, k: int) -> np.ndarray:
+    def refined(counts: csr_matrix, corpus: MemoryCorpus, k: int) -> np.ndarray:
         rng = np.random.default_rng(task.seed)
         lengths = np.asarray(counts.sum(axis=1)).ravel()
         full = np.flatnonzero(lengths)
@@ -102,15 +102,15 @@ def prepare_random(task: Task, name: str) -> Fit:
             start[:, j] = 0.5 * unigram + 0.5 * (counts[rows].T @ (1.0 / lengths[rows])) / len(rows)
         with open_engine(corpus) as engine:
             stored = StoredColumns((engine.put(start),))
-            topics = start_topics(stored, np.full(k, 1.0 / k), n_folds)
-            return np.array(to_columns(polish_topics(engine, topics, how, n_passes).matrix).T)
+            topics = initial_topics(stored, np.full(k, 1.0 / k), n_folds)
+            return np.array(to_columns(refine_topics(engine, topics, how, n_passes).matrix).T)
 
     corpus, tiny = MemoryCorpus(task.counts), _tiny_counts()
     default = SpectralLDA(task.n_topics)
-    how, n_passes = default.way_of_polish(corpus), default.n_polish_passes(corpus)
+    how, n_passes = default.way_of_refine(corpus), default.n_refine_passes(corpus)
     n_folds = default.n_folds(corpus)
-    polished(tiny, MemoryCorpus(tiny), 2)
-    return lambda: (polished(task.counts, corpus, task.n_topics), {})
+    refined(tiny, MemoryCorpus(tiny), 2)
+    return lambda: (refined(task.counts, corpus, task.n_topics), {})
 
 
 def _tiny_counts() -> csr_matrix:

@@ -84,7 +84,7 @@ def search_labels(data: Data, k: int, seed: int, labels: list[int]) -> tuple[lis
 
 def all_topics(data: Data, k: int, seed: int, labels: list[int]) -> tuple[list[np.ndarray | None], int]:
     """Estimate all topics once, and choose one for every label."""
-    topics = AnchorTopics(k, n_polish=0, random_state=seed).fit(data.train).components_
+    topics = AnchorTopics(k, n_refine=0, random_state=seed).fit(data.train).components_
     return [topics[topics[:, label].argmax()] for label in labels], 0
 
 
@@ -100,7 +100,7 @@ def _weighted_topic(data: Data, k: int, seed: int, label: int) -> np.ndarray:
     lengths = np.asarray(counts.sum(axis=1)).ravel()
     corpus = WeightedCorpus(counts[some], data.words, own[some] / lengths[some])
     # max_df=1.0, because all of these documents contain the label.
-    model = AnchorTopics(k, n_polish=0, max_df=1.0, weighting="document", random_state=seed)
+    model = AnchorTopics(k, n_refine=0, max_df=1.0, weighting="document", random_state=seed)
     topics = model.fit_corpus(corpus).components_
     return np.asarray(topics[topics[:, label].argmax()])
 

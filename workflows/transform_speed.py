@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
         counts, _, alpha0 = plant(k, n, d, length, options.seed, False)
         corpus = from_arrays(place / "corpus", counts)
         warm = from_arrays(place / "warm", counts[:WARM_DOCUMENTS])
-        model = SpectralLDA(k, start="tensor", alpha0=alpha0, n_polish=1, random_state=options.seed)
+        model = SpectralLDA(k, init="tensor", alpha0=alpha0, n_refine=1, random_state=options.seed)
         model.fit_corpus(corpus)
         print(f"fitted in {model.fit_seconds_:.1f} s", file=sys.stderr, flush=True)
         for method in options.methods:

@@ -25,7 +25,7 @@ from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
 from distmom.errors import UsageError
 from distmom.models import estimator
-from distmom.models.artifact import check_target
+from distmom.spectral.artifact import check_target
 
 #: share of a text in words that most documents have, above which a background topic is told of
 MANY_COMMON = 0.2
@@ -96,7 +96,7 @@ def floor(
     \b
     Example: distmom bench floor corpus -k 100
     """
-    from distmom.models.floor import measure_floor
+    from distmom.models.multilabel.floor import measure_floor
 
     opened = open_corpus(corpus)
     with open_workers(workers, memory_limit, scheduler) as executor:
@@ -127,7 +127,7 @@ def fit(
               distmom fit moments topics -k 50 --model lda
 
     In place of a corpus, topic models take moments that 'distmom moments' has kept; then alpha0 is 1, the start
-    tensor and nothing is polished, unless told.
+    tensor and nothing is refined, unless told.
     """
     if are_moments(corpus):
         for name, value in (("--run", run_path), ("--workers", workers), ("--scheduler", scheduler)):
@@ -196,7 +196,7 @@ def _run_fit(
         "mean_log_likelihood",
         "n_usable_eigenvalues",
         "n_moment_words",
-        "polish",
+        "refine",
     )
     result.update({name: model.diagnostics_[name] for name in shown if name in model.diagnostics_})
     if "clipped_words" in model.diagnostics_:
@@ -209,8 +209,8 @@ def _run_fit(
             name: value if as_json or value <= 1 else f"{value:.1e} (says nothing: above 1)"
             for name, value in bounds.items()
         }
-    if model.selection_ is not None and "start" in model.selection_:
-        result["chosen"] = model.selection_["start"]
+    if model.selection_ is not None and "init" in model.selection_:
+        result["chosen"] = model.selection_["init"]
         result["held_out_perplexity"] = {
             name: round(value, 1) for name, value in model.selection_["perplexity"].items()
         }

@@ -24,8 +24,8 @@ from distmom.cli.shared import open_workers, show
 from distmom.corpus.storage import is_url
 from distmom.errors import StoreError, UsageError
 from distmom.models import estimator
-from distmom.models.artifact import check_target, load_record
 from distmom.moments.weighting import WEIGHTINGS
+from distmom.spectral.artifact import check_target, load_record
 
 if TYPE_CHECKING:
     from distmom.models import TopicMoments
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: parameters of moments that a model fitted to them has of its own
 _FREE = ("n_components", "n_parts", "random_state")
 #: what a model fitted to moments has in place of its own defaults, which need documents
-_WITHOUT_DOCUMENTS = {"alpha0": 1.0, "start": "tensor", "n_polish": 0}
+_WITHOUT_DOCUMENTS = {"alpha0": 1.0, "init": "tensor", "n_refine": 0}
 
 
 @click.command()
@@ -203,7 +203,7 @@ def fit_kept(src: str, dst: str, model_name: str, overwrite: bool, options: dict
         If the model is none of topics, or the options ask for what needs documents.
     """
     from distmom.models import TopicMoments
-    from distmom.models.topic_model import TopicModel
+    from distmom.models.topics.program import TopicModel
 
     kind = estimator(model_name)
     if not issubclass(kind, TopicModel):

@@ -165,15 +165,15 @@ def model_options(command: F) -> F:
             "[default: auto]",
         ),
         click.option(
-            "--start", type=click.Choice(["auto", "tensor", "anchors"]),
+            "--init", type=click.Choice(["auto", "tensor", "anchors"]),
             help="Start from the third moment, from anchor words, or from the better. (lda) [default: auto]",
         ),
         click.option(
-            "--n-polish", type=NumberOrAuto(int),
-            help="Passes of polish; auto is 2 where polish is cvb, else 4. (topic models) [default: auto]",
+            "--n-refine", type=NumberOrAuto(int),
+            help="Passes of refinement; auto is 2 where refinement is cvb, else 4. (topic models) [default: auto]",
         ),
         click.option(
-            "--polish", type=click.Choice(["auto", "em", "vb", "cvb"]),
+            "--refine", type=click.Choice(["auto", "em", "vb", "cvb"]),
             help="By EM, by variational Bayes, or by the same collapsed, which auto takes for documents of less than "
             "30 words in the mean. (lda, anchors, eca) [default: auto]",
         ),
@@ -201,7 +201,7 @@ def model_options(command: F) -> F:
         ),
         click.option(
             "--eta", type=float,
-            help="What polish adds to the count of every word in every topic. (topic models) [default: 0.05]",
+            help="What refinement adds to the count of every word in every topic. (topic models) [default: 0.05]",
         ),
         click.option(
             "--moments", type=click.Choice(["paper", "distinct"]),

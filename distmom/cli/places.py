@@ -17,8 +17,8 @@ from distmom.corpus import open_corpus
 from distmom.corpus.storage import is_url
 from distmom.errors import StoreError, UsageError
 from distmom.models import load_model
-from distmom.models.artifact import load_record
 from distmom.simulate import load_truth
+from distmom.spectral.artifact import load_record
 
 _OUTPUTS = ("predictions", "shares")
 

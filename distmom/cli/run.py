@@ -16,7 +16,7 @@ from distmom.corpus.records import RecordFormat
 from distmom.engine import RunDirectory
 from distmom.engine.environment import differing, environment
 from distmom.errors import ClusterError, InputError, StoreError, UsageError
-from distmom.models.artifact import check_target
+from distmom.spectral.artifact import check_target
 
 #: what a run of moments has in place of the name of a model
 MOMENTS = "moments"

@@ -24,7 +24,7 @@ from distmom.errors import UsageError
 
 if TYPE_CHECKING:
     from distmom.models import MultiLabelMoM
-    from distmom.models.topic_model import TopicModel
+    from distmom.models.topics.program import TopicModel
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from distmom.corpus import open_corpus
 from distmom.errors import NumericalError, UsageError
 
 if TYPE_CHECKING:
-    from distmom.models.search import FoundTopic, TopicSearch
+    from distmom.models.topics.search import FoundTopic, TopicSearch
 
 
 @click.command()

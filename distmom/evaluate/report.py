@@ -22,7 +22,7 @@ from distmom.evaluate.page import (
     template,
     write_page,
 )
-from distmom.models.multilabel import MultiLabelMoM
+from distmom.models.multilabel.estimator import MultiLabelMoM
 
 _DEPTH_METRICS = ("P", "nDCG", "PSP", "PSnDCG", "recall")
 _HISTORY = {

@@ -26,7 +26,7 @@ from distmom.evaluate.page import (
     template,
     write_page,
 )
-from distmom.models.topic_model import TopicModel
+from distmom.models.topics.program import TopicModel
 from distmom.predict import LabelShares, StoredShares, read_shares
 
 #: number of representative documents shown per topic
@@ -116,7 +116,7 @@ def render_topic_report(
         facts=_facts(model),
         metrics=_rows(metrics or {}, _METRIC_NOTES),
         tried=[
-            Row(name, f"{value:,.1f}", "chosen" if name == model.start_ else "")
+            Row(name, f"{value:,.1f}", "chosen" if name == model.init_ else "")
             for name, value in sorted(selection.get("perplexity", {}).items(), key=lambda item: item[1])
         ],
         n_held_out=number(selection.get("n_held_out", 0)),
@@ -268,7 +268,7 @@ def _facts(model: TopicModel) -> list[Row]:
         Row("training documents", number(model.n_documents_)),
         Row("words", number(model.n_features_in_)),
         Row("topics", number(len(model.weights_))),
-        Row("initialised by", model.start_),
+        Row("initialised by", model.init_),
         Row("passes", number(len(model.timings_))),
         Row("fit time", f"{model.fit_seconds_:,.1f} s"),
     ]

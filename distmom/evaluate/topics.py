@@ -17,12 +17,12 @@ import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Observer, StoredColumns, open_engine, open_executor
-from distmom.models.inputs import check_counts
-from distmom.models.polish import complete
-from distmom.models.topic_model import TopicModel
+from distmom.models.topics.program import TopicModel
+from distmom.models.topics.refine import complete
 from distmom.moments.cooccurrence import CooccurrencePass
 from distmom.predict.aligned import align, check_words
 from distmom.predict.pieces import in_pieces, stored_corpus
+from distmom.spectral.inputs import check_counts
 
 
 def evaluate_topics(
@@ -82,7 +82,7 @@ def evaluate_topics(
         topics = StoredColumns((engine.put(np.asarray(model.components_.T, np.float32)),))
         completion = complete(
             engine, topics, model.alpha_, unigram=engine.put(model.unigram_[:, None]),
-            alpha_sums=(float(model.alpha_.sum()),), mixture=model.polish == "mixture", seed=seed,
+            alpha_sums=(float(model.alpha_.sum()),), mixture=model.refine == "mixture", seed=seed,
         )  # fmt: skip
         npmi, umass = coherence(engine, top)
     return {

@@ -5,16 +5,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from distmom.errors import StoreError, UsageError
-from distmom.models.artifact import load_record
-from distmom.models.fitting import HEADS
-from distmom.models.heads import Scorer
+from distmom.models.multilabel.heads import Scorer
+from distmom.models.multilabel.program import HEADS
+from distmom.spectral.artifact import load_record
 
 if TYPE_CHECKING:
-    from distmom.models.factors import ECA
-    from distmom.models.multilabel import MultiLabelMoM
-    from distmom.models.search import TopicSearch
-    from distmom.models.topic_moments import TopicMoments
-    from distmom.models.topics import AnchorTopics, IndependentTopics, SingleTopic, SpectralLDA
+    from distmom.models.eca.estimator import ECA
+    from distmom.models.multilabel.estimator import MultiLabelMoM
+    from distmom.models.topics.estimators import AnchorTopics, IndependentTopics, SingleTopic, SpectralLDA
+    from distmom.models.topics.kept import TopicMoments
+    from distmom.models.topics.search import TopicSearch
 
 __all__ = [
     "ECA",
@@ -43,14 +43,14 @@ MODELS = {
 #: estimators that are saved and are not of documents
 OTHERS = ("ECA",)
 _MODULES = {
-    "MultiLabelMoM": "multilabel",
-    "SpectralLDA": "topics",
-    "SingleTopic": "topics",
-    "AnchorTopics": "topics",
-    "IndependentTopics": "topics",
-    "TopicMoments": "topic_moments",
-    "TopicSearch": "search",
-    "ECA": "factors",
+    "MultiLabelMoM": "multilabel.estimator",
+    "SpectralLDA": "topics.estimators",
+    "SingleTopic": "topics.estimators",
+    "AnchorTopics": "topics.estimators",
+    "IndependentTopics": "topics.estimators",
+    "TopicMoments": "topics.kept",
+    "TopicSearch": "topics.search",
+    "ECA": "eca.estimator",
 }
 
 

@@ -11,22 +11,22 @@ import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Pass, PassPlan, StoredArray, StoredColumns, plan_pass
-from distmom.models.core import CoreSettings, basis_slabs, moment_passes
-from distmom.models.fitting import extends_states, held_out, n_dense_heads, tries_ridge
-from distmom.models.multilabel import MultiLabelMoM
-from distmom.models.polish import ALPHA_SUMS
-from distmom.models.range_finder import N_PROBES
-from distmom.models.rank import rank_settings
-from distmom.models.scorers import n_linear_entries, n_products
-from distmom.models.selection import candidates_pass
-from distmom.models.starts import word_numbers
-from distmom.models.topic_model import TopicModel
-from distmom.models.topic_moments import TopicMoments
+from distmom.models.multilabel.blend import candidates_pass
+from distmom.models.multilabel.estimator import MultiLabelMoM
+from distmom.models.multilabel.program import extends_states, held_out, n_dense_heads, tries_ridge
+from distmom.models.multilabel.regression import n_linear_entries, n_products
+from distmom.models.topics.initial import word_numbers
+from distmom.models.topics.kept import TopicMoments
+from distmom.models.topics.program import TopicModel
+from distmom.models.topics.refine import ALPHA_SUMS
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass
 from distmom.moments.residuals import ResidualPass
-from distmom.moments.shares import CompletionPass, MixturePass, PolishPass
+from distmom.moments.shares import CompletionPass, MixturePass, RefinePass
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
+from distmom.spectral.basis import N_PROBES
+from distmom.spectral.components import CoreSettings, basis_slabs, moment_passes
+from distmom.spectral.rank import rank_settings
 
 
 @dataclass(frozen=True)
@@ -170,15 +170,15 @@ def _topic_passes(model: TopicModel, corpus: Corpus | MemoryCorpus, plan: Plan) 
     if auto:
         halved, second, _ = _core_passes(rank_settings(settings, n_moment), n_moment, plan, numbers)
         scans += [*halved, (2, second)]
-    how = model.way_of_polish(corpus)
-    polish = PolishPass(d, n_topics=k, how=how, n_folds=model.n_folds(corpus))
-    step: Pass = MixturePass(d, n_topics=k) if how == "mixture" else polish
+    how = model.way_of_refine(corpus)
+    refine = RefinePass(d, n_topics=k, how=how, n_folds=model.n_folds(corpus))
+    step: Pass = MixturePass(d, n_topics=k) if how == "mixture" else refine
     n_trial, n_completions = model.n_trial_passes(corpus)
     return [
         *scans,
         # Documents that were held out are added in the end.
         (1 + int(model.holds_out(corpus)), replace(moments, mean=True)),
-        (n_trial + model.n_polish_passes(corpus), step),
+        (n_trial + model.n_refine_passes(corpus), step),
         (n_completions, CompletionPass(d, n_topics=k, alpha_sums=ALPHA_SUMS)),
     ]
 

@@ -1,7 +1,7 @@
 """Passes that look at documents with given topics.
 
 The shares of a document are found as `distmom.moments.share_kernels` tells, and bring every topic counts of words
-whose sums over documents are the next topics (`PolishPass`), by folds of the documents if none is to be read with
+whose sums over documents are the next topics (`RefinePass`), by folds of the documents if none is to be read with
 topics that it has made. `MixturePass` does the same where a document is of one topic. `CompletionPass` tells how
 well shares found in one half of a document's words predict the other half.
 """
@@ -136,7 +136,7 @@ class TopicsPass(Pass):
 
 
 @dataclass(frozen=True)
-class PolishPass(TopicsPass):
+class RefinePass(TopicsPass):
     """Count words by topic, one step of EM or of variational Bayes.
 
     Attributes
@@ -160,7 +160,7 @@ class PolishPass(TopicsPass):
 
     @property
     def name(self) -> str:
-        return "polish"
+        return "refine"
 
     @property
     def row_bytes(self) -> int:
@@ -241,7 +241,7 @@ class MixturePass(Pass):
 
     @property
     def name(self) -> str:
-        return "polish"
+        return "refine"
 
     @property
     def mapped_bytes(self) -> int:
@@ -251,7 +251,7 @@ class MixturePass(Pass):
         return 8 * 4 * n_rows * self.n_topics
 
     def specs(self) -> dict[str, SumSpec]:
-        return PolishPass(self.n_words, n_topics=self.n_topics).specs()
+        return RefinePass(self.n_words, n_topics=self.n_topics).specs()
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         words, own = block.words, row_weights(block)

@@ -16,8 +16,8 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.corpus.commit import write_atomic
 from distmom.engine import Observer, Pass, Rows, RunDirectory, Sums, SumSpec, open_engine, open_executor
-from distmom.models.reader import DocumentReader
-from distmom.models.topic_model import TopicModel
+from distmom.models.topics.program import TopicModel
+from distmom.models.topics.shares import DocumentReader
 from distmom.predict.aligned import align, check_words
 from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces, stored_corpus

@@ -26,9 +26,9 @@ from distmom.engine import (
     open_executor,
 )
 from distmom.errors import UsageError
-from distmom.models.heads import Scorer
-from distmom.models.multilabel import MultiLabelMoM
-from distmom.models.selection import stored_scorer
+from distmom.models.multilabel.blend import stored_scorer
+from distmom.models.multilabel.estimator import MultiLabelMoM
+from distmom.models.multilabel.heads import Scorer
 from distmom.predict.aligned import align, check_words
 from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces, stored_corpus

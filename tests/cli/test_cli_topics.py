@@ -134,8 +134,8 @@ def test_what_a_model_does_not_have_is_refused_by_name(place, run, tmp_path):
     for option, value, kind in (
         ("--head", "posterior", "lda"),
         ("--alpha0", "1", "anchors"),
-        ("--polish", "vb", "single-topic"),
-        ("--n-polish", "2", "multilabel"),
+        ("--refine", "vb", "single-topic"),
+        ("--n-refine", "2", "multilabel"),
     ):
         code, _, err = run(*fit, "--model", kind, option, value, *LOCAL)
         assert code == 2
@@ -144,8 +144,8 @@ def test_what_a_model_does_not_have_is_refused_by_name(place, run, tmp_path):
     for option, value, message in (
         ("--alpha0", "much", "expected a number or auto, got 'much'"),
         ("--min-df", "few", "expected a number or auto, got 'few'"),
-        ("--n-polish", "some", "expected a whole number or auto, got 'some'"),
-        ("--n-polish", "-1", "n_polish: expected at least 0, got -1"),
+        ("--n-refine", "some", "expected a whole number or auto, got 'some'"),
+        ("--n-refine", "-1", "n_refine: expected at least 0, got -1"),
     ):
         code, _, err = run(*fit, "--model", "lda", option, value, *LOCAL)
         assert code == 2
@@ -217,8 +217,8 @@ def test_moments_are_kept_added_and_fitted(place, run, tmp_path):
     for wrong, message in (
         (("fit", moments, tmp_path / "m", "-k", 3), "holds moments of topics"),
         (
-            ("fit", moments, tmp_path / "m", "-k", 3, "--model", "lda", "--n-polish", 2),
-            "n_polish: expected 0",
+            ("fit", moments, tmp_path / "m", "-k", 3, "--model", "lda", "--n-refine", 2),
+            "n_refine: expected 0",
         ),
         (("fit", moments, tmp_path / "m", "-k", 9, "--model", "lda"), "expected at most 3"),
         (
@@ -284,21 +284,21 @@ def test_the_number_of_topics_may_be_found(place, run, tmp_path):
 
 def test_a_plan_tells_the_passes_of_the_model(place, run):
     options = ("-k", 3, "--model", "lda", "--max-df", 1)
-    fixed = ("--start", "tensor", "--alpha0", 1, "--json")
-    code, out, _ = run("plan", place / "corpus", *options, "--polish", "vb", *fixed)
+    fixed = ("--init", "tensor", "--alpha0", 1, "--json")
+    code, out, _ = run("plan", place / "corpus", *options, "--refine", "vb", *fixed)
     assert code == 0
     passes = {p["name"]: p["n_scans"] for p in json.loads(out)["passes"]}
     # Variational Bayes finds the Dirichlet parameters itself.
-    assert passes == {"sketch": 1, "power": 4, "moments": 1, "polish": 4}
-    options = (*options, "--polish", "em")
+    assert passes == {"sketch": 1, "power": 4, "moments": 1, "refine": 4}
+    options = (*options, "--refine", "em")
     code, out, _ = run("plan", place / "corpus", *options, *fixed)
     assert code == 0
     passes = {p["name"]: p["n_scans"] for p in json.loads(out)["passes"]}
-    assert passes == {"sketch": 1, "power": 4, "moments": 2, "polish": 6, "completion": 1}
+    assert passes == {"sketch": 1, "power": 4, "moments": 2, "refine": 6, "completion": 1}
     by_name = {p["name"]: p for p in json.loads(out)["passes"]}
     # Shares of 600 documents in 3 topics, in float32.
-    assert by_name["polish"]["rows_bytes"] == 600 * 3 * 4
-    assert json.loads(out)["disk_bytes"] > 4 * by_name["polish"]["rows_bytes"]
+    assert by_name["refine"]["rows_bytes"] == 600 * 3 * 4
+    assert json.loads(out)["disk_bytes"] > 4 * by_name["refine"]["rows_bytes"]
     assert "third moment" not in run("plan", place / "corpus", *options)[1]
 
 

@@ -25,7 +25,7 @@ def place(tmp_path_factory):
     X, Y = planted_matrices()
     MultiLabelMoM(4, head="posterior").fit_corpus(MemoryCorpus(X[:400], Y[:400])).save(folder / "labels")
     topics = lda_corpus(400, 60, 3)[2]
-    SpectralLDA(3, alpha0=1.0, start="tensor", n_polish=1, max_df=1.0).fit_corpus(topics).save(folder / "lda")
+    SpectralLDA(3, alpha0=1.0, init="tensor", n_refine=1, max_df=1.0).fit_corpus(topics).save(folder / "lda")
     TopicMoments(3, n_parts=2, max_df=1.0).fit_corpus(topics).save(folder / "moments")
 
     def rename(arrays, names):

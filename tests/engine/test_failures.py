@@ -196,7 +196,8 @@ def test_versions_that_differ_are_named():
 #: writes the role and the process of whoever decomposes a tensor to a file
 WITNESS = """
 import os
-from distmom.models import core, factors
+from distmom.models.eca import estimator as factors
+from distmom.spectral import components as core
 
 
 def witnessed(function):
@@ -219,7 +220,7 @@ def test_the_decomposition_runs_where_it_is_asked_for(tmp_path, monkeypatch, pla
     corpus = from_arrays(tmp_path / "c", block.words, block.labels, shard_documents=150)
     (tmp_path / "witness.py").write_text(WITNESS)
     monkeypatch.setenv("WITNESS", str(tmp_path / "pids"))
-    from distmom.models import core
+    from distmom.spectral import components as core
 
     monkeypatch.setattr(core, "decompose_each", core.decompose_each)
     exec(WITNESS, {})

@@ -46,7 +46,7 @@ def test_planted_topics_predict_better_than_the_unigram_distribution_and_words_m
     rng = np.random.default_rng(0)
     population = TopicPopulation([0.2] * 4, rng.dirichlet(np.full(60, 0.1), 4).T)
     train, test = population.sample(1500, 40, seed=1)[0], population.sample(300, 40, seed=2)[0]
-    model = SpectralLDA(4, alpha0=1.0, start="tensor").fit(train)
+    model = SpectralLDA(4, alpha0=1.0, init="tensor").fit(train)
     metrics = evaluate_topics(model, MemoryCorpus(test))
     p = np.asarray(train.sum(axis=0)).ravel() + 0.1
     unigram = np.exp(-(test @ np.log(p / p.sum())).sum() / test.sum())

@@ -32,7 +32,7 @@ def test_a_report_shows_topics_and_how_they_were_found(lda):
     page = Page(text)
     assert page.tags.count("article") == 4
     assert {"metrics", "selection", "topics", "map", "spectrum", "fit", "timings"} <= set(page.ids)
-    for shown in ("12.5", "0.25", "SpectralLDA", "tensor-1", "anchors", "residual", "n_polish"):
+    for shown in ("12.5", "0.25", "SpectralLDA", "tensor-1", "anchors", "residual", "n_refine"):
         assert shown in text
     assert text.count('class="disc"') == 4
     # The chosen initialisation is marked.
@@ -193,7 +193,7 @@ def test_labels_are_shown_in_order_as_far_as_there_is_room(lda, names, shown, or
 def test_standard_errors_are_reported_where_there_are_some(lda, counts):
     assert "±" not in render_topic_report(lda)
     moments = TopicMoments(4, min_df=0.0, max_df=1.0).fit_corpus(MemoryCorpus(counts))
-    model = SpectralLDA(4, alpha0=0.8, start="tensor", n_polish=0).fit_moments(moments)
+    model = SpectralLDA(4, alpha0=0.8, init="tensor", n_refine=0).fit_moments(moments)
     text = render_topic_report(model)
     Page(text)
     for topic in model.topics(1):

@@ -52,11 +52,11 @@ def test_the_tensor_power_method_has_its_errors(kind, reference):
             if kind == "single":
                 rng = np.random.default_rng(seed)
                 counts = rng.multinomial(20, topics.T[rng.integers(5, size=n)])
-                model = SingleTopic(5, n_polish=0, decomposition="power", **MOMENTS)
+                model = SingleTopic(5, n_refine=0, decomposition="power", **MOMENTS)
             else:
                 counts, _ = TopicPopulation(np.full(5, 0.2), topics).sample(n, 20, seed)
                 model = SpectralLDA(
-                    5, alpha0=1.0, start="tensor", n_polish=0, decomposition="power", **MOMENTS
+                    5, alpha0=1.0, init="tensor", n_refine=0, decomposition="power", **MOMENTS
                 )
             found.append(errors(model.fit(counts).components_, topics, "cityblock").mean())
         medians.append(np.median(found))
@@ -82,7 +82,7 @@ def test_mixed_topics_of_unequal_share_have_the_errors_of_excess_correlations(le
             while abs(np.linalg.svd(topics, compute_uv=False)[-1] - 0.34) > 0.03:
                 topics = rng.dirichlet(np.full(40, 0.1), 4).T
             counts, _ = TopicPopulation((0.2, 0.3, 0.25, 0.45), topics).sample(n, length, seed)
-            model = SpectralLDA(4, alpha0=1.2, start="tensor", n_polish=0, **MOMENTS).fit(counts)
+            model = SpectralLDA(4, alpha0=1.2, init="tensor", n_refine=0, **MOMENTS).fit(counts)
             found.append(errors(model.components_, topics, "euclidean").max())
         medians.append(np.median(found))
     assert_met(sizes, medians, reference)

@@ -16,7 +16,7 @@ from distmom.corpus.arrays import check_csr
 from distmom.engine import Csr
 from distmom.errors import NumericalError, StoreError
 from distmom.models import ECA, MultiLabelMoM, SpectralLDA, TopicMoments, load_model
-from distmom.models.heads import SketchNeighbors, unit_rows
+from distmom.models.multilabel.heads import SketchNeighbors, unit_rows
 from distmom.simulate.views import poisson_sentences
 
 
@@ -30,7 +30,7 @@ def saved(tmp_path_factory):
     for head in ("ridge", "linear", "neighbors", "posterior"):
         MultiLabelMoM(4, head=head).fit_corpus(corpus).save(folder / head)
     topics = lda_corpus(400, 60, 3)[2]
-    SpectralLDA(3, alpha0=1.0, start="tensor", n_polish=1, max_df=1.0).fit_corpus(topics).save(folder / "lda")
+    SpectralLDA(3, alpha0=1.0, init="tensor", n_refine=1, max_df=1.0).fit_corpus(topics).save(folder / "lda")
     TopicMoments(3, n_parts=2, max_df=0.8, min_df=0.05).fit_corpus(topics).save(folder / "moments")
     views = poisson_sentences(np.random.default_rng(0).gamma(0.3, size=(15, 3)), [1.0, 0.5, 2.0], 2000, 5)
     ECA(3).fit(views.X, groups=views.groups).save(folder / "eca")
@@ -173,7 +173,7 @@ def test_names_of_a_record_may_not_leave_the_directory(crafted, tmp_path, key):
 
 @pytest.mark.parametrize("part", ["vocabulary.txt", "arrays.zarr", "arrays/topics.npy"])
 def test_links_may_not_lead_out_of_the_directory(crafted, tmp_path, monkeypatch, part):
-    monkeypatch.setattr("distmom.models.artifact.LARGE_BYTES", 500)
+    monkeypatch.setattr("distmom.spectral.artifact.LARGE_BYTES", 500)
     path = crafted("lda")
     edit_arrays(path, lambda arrays, names: None)
     load(path)
@@ -204,7 +204,7 @@ def test_declared_sizes_are_those_of_the_files(crafted, monkeypatch, size):
         edit_record(path, lambda record, a=array, s=shape: record["arrays"][a].update(shape=s))
     with pytest.raises(StoreError, match=r"expected at most \d+ bytes in memory, got"):
         load(path)
-    monkeypatch.setattr("distmom.models.artifact._MAX_PACKED_BYTES", 2**80)
+    monkeypatch.setattr("distmom.spectral.artifact._MAX_PACKED_BYTES", 2**80)
     with pytest.raises(StoreError, match=r"zarr\.json: shape: expected"):
         load(path)
     for array in ("weights", "alpha", "topics"):
@@ -226,7 +226,7 @@ def test_declared_sizes_are_those_of_the_files(crafted, monkeypatch, size):
 
 
 def test_a_large_array_that_declares_more_than_its_file_holds_is_refused(crafted, monkeypatch):
-    monkeypatch.setattr("distmom.models.artifact.LARGE_BYTES", 500)
+    monkeypatch.setattr("distmom.spectral.artifact.LARGE_BYTES", 500)
     path = crafted("lda")
     edit_arrays(path, lambda arrays, names: None)
     file = path / "arrays" / "topics.npy"

@@ -16,8 +16,7 @@ from distmom.engine import plan_pass
 from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import InputError, NumericalError, StoreError, UsageError
 from distmom.models import ECA, load_model
-from distmom.models.artifact import MODEL
-from distmom.models.cumulants import warn_of_noise, whiten_views
+from distmom.models.eca.cumulants import warn_of_noise, whiten_views
 from distmom.moments.views import ViewMoments, ViewSketchPass
 from distmom.simulate.views import (
     DirichletPopulation,
@@ -27,6 +26,7 @@ from distmom.simulate.views import (
     gaussian_binary,
     poisson_sentences,
 )
+from distmom.spectral.artifact import MODEL
 
 D = 6
 RNG = np.random.default_rng(1)

@@ -8,7 +8,7 @@ from scipy.sparse import csr_array, random_array, vstack
 
 from distmom.engine import Csr, Term, open_engine
 from distmom.engine.passes import transform_fields
-from distmom.models.heads import (
+from distmom.models.multilabel.heads import (
     NeighborsHead,
     Query,
     RidgeHead,
@@ -17,7 +17,13 @@ from distmom.models.heads import (
     rank_labels,
     unit_rows,
 )
-from distmom.models.kernels import add_sparse_scores, add_votes, nearest_rows, top_by_states, top_labels
+from distmom.models.multilabel.kernels import (
+    add_sparse_scores,
+    add_votes,
+    nearest_rows,
+    top_by_states,
+    top_labels,
+)
 from distmom.moments.residuals import add_residuals
 
 

@@ -13,9 +13,10 @@ from distmom.corpus import MemoryCorpus, ingest
 from distmom.engine import PassDone
 from distmom.errors import NumericalError, StoreError, UsageError
 from distmom.evaluate.evaluation import evaluate_corpus
-from distmom.models import HEADS, MultiLabelMoM, fitting
-from distmom.models.artifact import MODEL
-from distmom.models.fitting import held_out
+from distmom.models import HEADS, MultiLabelMoM
+from distmom.models.multilabel import program as fitting
+from distmom.models.multilabel.program import held_out
+from distmom.spectral.artifact import MODEL
 
 
 def matrices(corpus):
@@ -295,7 +296,7 @@ def test_a_missing_array_or_chunk_is_named(copy, tmp_path):
 
 
 def test_large_arrays_are_mapped_and_checked(fitted, planted, tmp_path, monkeypatch):
-    monkeypatch.setattr("distmom.models.artifact.LARGE_BYTES", 500)
+    monkeypatch.setattr("distmom.spectral.artifact.LARGE_BYTES", 500)
     model, X_new = fitted["posterior"], planted[2]
     model.save(tmp_path / "m")
     [words] = (tmp_path / "m").rglob("*states-components.npy")
@@ -315,7 +316,7 @@ def test_large_arrays_are_mapped_and_checked(fitted, planted, tmp_path, monkeypa
 
 
 def test_a_large_array_of_a_run_becomes_that_of_the_model_without_a_copy(planted, tmp_path, monkeypatch):
-    for name in ("models.artifact.LARGE_BYTES", "models.states.WHOLE_BYTES"):
+    for name in ("spectral.artifact.LARGE_BYTES", "models.multilabel.states.WHOLE_BYTES"):
         monkeypatch.setattr(f"distmom.{name}", 500)
     X, Y, X_new = planted[:3]
     corpus = MemoryCorpus(X, Y)

@@ -12,9 +12,10 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import PassStarted, open_engine, open_executor
 from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import UsageError
-from distmom.models import AnchorTopics, MultiLabelMoM, SpectralLDA, fitting
+from distmom.models import AnchorTopics, MultiLabelMoM, SpectralLDA
+from distmom.models.multilabel import program as fitting
+from distmom.models.multilabel.states import fit_states
 from distmom.models.planning import plan_fit
-from distmom.models.states import fit_states
 from distmom.simulate import TopicPopulation, preset, synthesise
 
 
@@ -70,14 +71,14 @@ def test_a_worker_takes_what_was_planned_within_a_fifth(corpus, limit, third_mom
 def test_anchor_words_need_no_room_for_the_third_moment():
     topics = np.random.default_rng(0).dirichlet(np.full(800, 0.05), 10).T
     corpus = MemoryCorpus(TopicPopulation(np.full(10, 0.1), topics).sample(2000, 40)[0], shard_documents=500)
-    options = {"min_df": 0.0, "max_df": 1.0, "n_oversamples": 350, "n_power_iter": 0, "n_polish": 1}
+    options = {"min_df": 0.0, "max_df": 1.0, "n_oversamples": 350, "n_power_iter": 0, "n_refine": 1}
     limit, cube = 600 << 20, 8 * 360**3
     anchors = AnchorTopics(10, **options)
     planned = plan_fit(anchors, corpus, limit)
     assert max(p.task_bytes for p in planned) <= LIMIT_SHARE * limit
     assert max(p.sums_bytes for p in planned) < cube / 10
     with pytest.raises(UsageError, match="pass moments: a task needs"):
-        plan_fit(SpectralLDA(10, start="tensor", alpha0=1.0, **options), corpus, limit)
+        plan_fit(SpectralLDA(10, init="tensor", alpha0=1.0, **options), corpus, limit)
     with open_executor(workers=1, memory_limit=limit) as executor:
         executor.client.run(_forget_peak)
         anchors.fit_corpus(corpus, client=executor, memory_limit=limit)

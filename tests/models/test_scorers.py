@@ -11,8 +11,15 @@ from sklearn.feature_extraction.text import TfidfTransformer
 
 from distmom.corpus import MemoryCorpus
 from distmom.engine import Selection, open_engine
-from distmom.models import MultiLabelMoM, scorers
-from distmom.models.scorers import DIAGONAL_PENALTY, extend_features, extend_linear, fit_features, fit_linear
+from distmom.models import MultiLabelMoM
+from distmom.models.multilabel import regression as scorers
+from distmom.models.multilabel.regression import (
+    DIAGONAL_PENALTY,
+    extend_features,
+    extend_linear,
+    fit_features,
+    fit_linear,
+)
 from distmom.moments.residuals import ResidualPass
 
 N_DOCUMENTS, N_WORDS, N_LABELS = 400, 60, 30

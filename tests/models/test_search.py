@@ -9,7 +9,7 @@ from distmom.corpus import MemoryCorpus
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.search import SEARCHES, whitening_search
 from distmom.models import TopicSearch
-from distmom.models import search as models_search
+from distmom.models.topics import search as models_search
 from distmom.moments.dirichlet import third_moment
 from distmom.simulate import TopicPopulation
 

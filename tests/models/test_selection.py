@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from distmom.models.selection import MIN_GAIN, choose_blend
+from distmom.models.multilabel.blend import MIN_GAIN, choose_blend
 
 N, WIDTH = 3000, 40
 

@@ -11,11 +11,11 @@ from distmom.engine import Selection, open_engine, plan_pass
 from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import decompose, decompose_slices, multilinear, slice_directions, whiten
-from distmom.models.core import load_moments
-from distmom.models.states import StateSettings, check_size, extend_states, fit_states
+from distmom.models.multilabel.states import StateSettings, check_size, extend_states, fit_states
 from distmom.moments.weighting import MomentKind
 from distmom.moments.words import WordMomentsPass, WordSketchPass
 from distmom.simulate.multilabel import planted
+from distmom.spectral.components import load_moments
 
 
 def population_corpus(population, lengths=(3, 4), shard_documents=50):
@@ -168,8 +168,8 @@ def test_states_of_tall_matrices_in_slabs_are_those_of_whole_ones(moments, slabs
     for cut in (False, True):
         if cut:
             # A basis that is orthonormalised slab by slab, stored in slabs of columns.
-            monkeypatch.setattr("distmom.models.range_finder.WHOLE_BYTES", 0)
-            monkeypatch.setattr("distmom.models.core.basis_slabs", lambda *_: slabs)
+            monkeypatch.setattr("distmom.spectral.basis.WHOLE_BYTES", 0)
+            monkeypatch.setattr("distmom.spectral.components.basis_slabs", lambda *_: slabs)
             for module in ("state", "tall", "run"):
                 monkeypatch.setattr(f"distmom.engine.{module}.SLAB_ROWS", 64)
         with open_engine(corpus) as engine:

@@ -23,18 +23,18 @@ from distmom.models import (
     TopicMoments,
     TopicSearch,
     load_model,
-    topic_model,
 )
-from distmom.models.core import CoreSettings, whiten_moments
-from distmom.models.jackknife import Jackknife
-from distmom.models.moment_sources import part_selections
 from distmom.models.planning import plan_fit
-from distmom.models.rank import count_replicated
+from distmom.models.topics import program as topic_model
+from distmom.models.topics.jackknife import Jackknife
+from distmom.models.topics.sources import part_selections
 from distmom.moments.word_moments import WordMoments
 from distmom.simulate.topics import TopicPopulation
+from distmom.spectral.components import CoreSettings, whiten_moments
+from distmom.spectral.rank import count_replicated
 
 ALL_WORDS = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "precision": "double"}
-PURE = {"start": "tensor", "n_polish": 0}
+PURE = {"init": "tensor", "n_refine": 0}
 
 
 def sample(n, d=60, k=3, length=40, seed=0):
@@ -154,10 +154,10 @@ def test_what_cannot_be_added_is_refused():
     ("model", "message"),
     [
         (SpectralLDA("auto", alpha0=1.0, **PURE), "n_components: expected a number, got 'auto'"),
-        (SpectralLDA(3, start="tensor", n_polish=0), "expected a number and one start"),
-        (SpectralLDA(3, alpha0=1.0, start="tensor"), "n_polish: expected 0, got 'auto'"),
-        (IndependentTopics(3, n_polish=0), "are others than those kept"),
-        (AnchorTopics(3), "n_polish: expected 0, got 'auto'"),
+        (SpectralLDA(3, init="tensor", n_refine=0), "expected a number and one start"),
+        (SpectralLDA(3, alpha0=1.0, init="tensor"), "n_refine: expected 0, got 'auto'"),
+        (IndependentTopics(3, n_refine=0), "are others than those kept"),
+        (AnchorTopics(3), "n_refine: expected 0, got 'auto'"),
         (SpectralLDA(4, alpha0=1.0, **PURE), "expected at most 3, for which the moments were made, got 4"),
     ],
 )
@@ -171,10 +171,10 @@ def test_what_needs_documents_is_refused(model, message):
 @pytest.mark.parametrize("kind", [SingleTopic, AnchorTopics])
 def test_other_models_take_kept_moments(kind):
     _, counts = sample(3000, k=3)
-    model = kind(3, n_polish=0, **ALL_WORDS)
+    model = kind(3, n_refine=0, **ALL_WORDS)
     kept = TopicMoments(5, n_parts=4, n_oversamples=28, **ALL_WORDS).fit(counts)
     fitted = model.fit_moments(kept)
-    alone = kind(3, n_polish=0, n_oversamples=30, **ALL_WORDS).fit(counts)
+    alone = kind(3, n_refine=0, n_oversamples=30, **ALL_WORDS).fit(counts)
     order = linear_sum_assignment(-np.sqrt(alone.components_) @ np.sqrt(fitted.components_).T)[1]
     assert np.abs(alone.components_ - fitted.components_[order]).sum(axis=1).max() < 1e-3
     assert fitted.transform(counts[:5]).shape == (5, 3)
@@ -333,13 +333,13 @@ def test_a_cluster_finds_the_same_moments():
 @pytest.mark.parametrize(
     "model",
     [
-        SpectralLDA("auto", max_df=1.0, n_polish=2),
-        SpectralLDA(3, max_df=1.0, n_polish=0),
-        SpectralLDA(3, max_df=1.0, n_polish=1),
-        SpectralLDA(3, max_df=1.0, polish="vb", start="tensor", alpha0=1.0),
+        SpectralLDA("auto", max_df=1.0, n_refine=2),
+        SpectralLDA(3, max_df=1.0, n_refine=0),
+        SpectralLDA(3, max_df=1.0, n_refine=1),
+        SpectralLDA(3, max_df=1.0, refine="vb", init="tensor", alpha0=1.0),
         AnchorTopics(3, max_df=1.0),
-        AnchorTopics(3, max_df=1.0, n_polish=0),
-        IndependentTopics(3, max_df=1.0, n_polish=1),
+        AnchorTopics(3, max_df=1.0, n_refine=0),
+        IndependentTopics(3, max_df=1.0, n_refine=1),
         SingleTopic(3, max_df=1.0),
         TopicMoments(3, max_df=1.0, n_parts=3),
     ],
@@ -357,7 +357,7 @@ def test_planned_passes_are_made(model):
 @pytest.mark.parametrize(("k", "n", "d"), [(2, 2000, 60), (5, 3000, 200), (12, 6000, 400)])
 def test_the_number_of_topics_is_found(k, n, d):
     _, counts = sample(n, d=d, k=k, length=80, seed=k)
-    model = SpectralLDA("auto", max_df=1.0, max_count=None, n_polish=0).fit(counts)
+    model = SpectralLDA("auto", max_df=1.0, max_count=None, n_refine=0).fit(counts)
     assert model.n_components_ == len(model.components_) == k
     spectrum, again = (model.diagnostics_[f"{x}_spectrum"] for x in ("half", "replicated"))
     # Of a topic all comes back, and of noise next to nothing.
@@ -368,12 +368,12 @@ def test_the_number_of_topics_is_found(k, n, d):
 def test_words_without_topics_make_one():
     rng = np.random.default_rng(0)
     counts = rng.multinomial(50, rng.dirichlet(np.ones(100)), 2000)
-    assert SpectralLDA("auto", max_df=1.0, max_count=None, n_polish=0).fit(counts).n_components_ == 1
+    assert SpectralLDA("auto", max_df=1.0, max_count=None, n_refine=0).fit(counts).n_components_ == 1
 
 
 def test_a_background_topic_is_one_more():
     _, counts = sample(2000, d=100, k=4, length=80)
-    model = SpectralLDA("auto", background=True, max_df=1.0, max_count=None, n_polish=1).fit(counts)
+    model = SpectralLDA("auto", background=True, max_df=1.0, max_count=None, n_refine=1).fit(counts)
     assert model.n_components_ == len(model.components_) == 5
 
 
@@ -419,7 +419,7 @@ def test_noise_is_a_share_of_the_moment_before_the_shift():
 def test_trials_on_some_documents_are_not_told_as_passes(monkeypatch):
     monkeypatch.setattr(topic_model, "TRIAL_DOCUMENTS", 200)
     _, counts = sample(600)
-    model = SpectralLDA(3, max_df=1.0, n_polish=2).fit(counts)
+    model = SpectralLDA(3, max_df=1.0, n_refine=2).fit(counts)
     assert len(model.diagnostics_["log_likelihoods"]) == 2
 
 

@@ -21,14 +21,14 @@ from distmom.models import (
     SpectralLDA,
     TopicMoments,
     TopicSearch,
-    core,
     load_model,
-    topic_model,
 )
-from distmom.models.starts import word_numbers
+from distmom.models.topics import program as topic_model
+from distmom.models.topics.initial import word_numbers
 from distmom.moments import weighting
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
+from distmom.spectral import components as core
 
 
 def tiny(alpha=(0.3, 0.8, 0.5), d=6, seed=1):
@@ -45,7 +45,7 @@ def population_corpus(population, lengths=(2, 3, 4)):
 def pure(k, **options):
     """Moments alone, of all words."""
     exact = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "precision": "double"}
-    return SpectralLDA(k, n_polish=0, start="tensor", **{**exact, **options})
+    return SpectralLDA(k, n_refine=0, init="tensor", **{**exact, **options})
 
 
 @pytest.mark.parametrize("decomposition", ["joint", "power"])
@@ -125,7 +125,7 @@ def test_exact_population_of_one_topic_a_document():
     weights = np.concatenate([p.weights for p in parts]) / 2
     corpus = WeightedCorpus(vstack([p.words for p in parts]).astype(int), None, weights, shard_documents=50)
     exact = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "precision": "double"}
-    model = SingleTopic(3, n_polish=0, n_oversamples=3, **exact).fit_corpus(corpus)
+    model = SingleTopic(3, n_refine=0, n_oversamples=3, **exact).fit_corpus(corpus)
     distance, order = matched_topics(model.components_, population.O.T)
     assert distance < 1e-10
     assert_allclose(model.weights_[order], population.pi, atol=1e-10)
@@ -149,7 +149,7 @@ def test_documents_of_two_words_count_in_no_order(weighting, caplog):
     assert max(model.diagnostics_["sum_rules"].values()) < 1e-12
     assert "67 % of the documents have fewer than 3 words and no part in the moments" in caplog.text
     kept = TopicMoments(3, min_df=0.0, max_df=1.0, max_count=None, weighting=weighting).fit_corpus(corpus)
-    model = SpectralLDA(3, alpha0=0.9, start="tensor", n_polish=0).fit_moments(kept)
+    model = SpectralLDA(3, alpha0=0.9, init="tensor", n_refine=0).fit_moments(kept)
     assert matched_topics(model.components_, topics.T)[0] < 0.05
     assert max(model.diagnostics_["sum_rules"].values()) < 1e-10
     words = [int(topic.argmax()) for topic in topics.T]
@@ -163,11 +163,11 @@ def test_anchors_need_two_words_of_a_document():
     """Moments of orders one and two are the same with documents of one word and without them."""
     counts = short_beside_long(1)[1].read_shard(0).words
     exact = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "weighting": "document", "scale_words": False}
-    model = AnchorTopics(3, n_polish=0, **exact).fit(counts)
+    model = AnchorTopics(3, n_refine=0, **exact).fit(counts)
     assert model.diagnostics_["sum_rules"].keys() == {"2"}
     assert model.diagnostics_["sum_rules"]["2"] < 1e-12
     assert_allclose(
-        model.components_, AnchorTopics(3, n_polish=0, **exact).fit(counts[8000:]).components_, atol=1e-6
+        model.components_, AnchorTopics(3, n_refine=0, **exact).fit(counts[8000:]).components_, atol=1e-6
     )
     short = np.eye(30, dtype=int)[np.arange(600) % 30]
     for model, counts in (
@@ -203,7 +203,7 @@ def test_exact_population_with_anchor_words():
     topics = np.vstack([np.diag([0.3, 0.2, 0.25]), rng.dirichlet(np.ones(4), 3).T * [0.7, 0.8, 0.75]])
     population = TopicPopulation([0.3, 0.8, 0.5], topics)
     exact = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "precision": "double"}
-    model = AnchorTopics(3, n_polish=0, n_oversamples=4, **exact).fit_corpus(population_corpus(population))
+    model = AnchorTopics(3, n_refine=0, n_oversamples=4, **exact).fit_corpus(population_corpus(population))
     # Least squares end at a change of 1e-4.
     assert matched_topics(model.components_, topics.T)[0] < 5e-3
     assert set(model.diagnostics_["anchors"]) == set(model.vocabulary_[:3])
@@ -213,7 +213,7 @@ def test_anchors_are_chosen_among_ten_words_for_every_topic():
     """Hardly any word is in 1 % of the documents."""
     law = np.random.default_rng(1).dirichlet(np.full(4000, 0.3), 4)
     counts = TopicPopulation(np.full(4, 0.1), law.T).sample(12_000, 6, seed=2)[0]
-    model = AnchorTopics(4, n_polish=0).fit(counts)
+    model = AnchorTopics(4, n_refine=0).fit(counts)
     frequency = (counts > 0).sum(axis=0)
     assert (frequency >= 120).sum() < 40
     anchors = [model.vocabulary_.index(word) for word in model.diagnostics_["anchors"]]
@@ -262,7 +262,7 @@ def test_exact_population_of_independent_amounts(scale_words):
     corpus = independent_population(topics, odds, sizes)
     assert corpus.row_weights.min() >= 0.0
     exact = {"min_df": 0.0, "max_df": 1.0, "precision": "double", "scale_words": scale_words}
-    model = IndependentTopics(3, n_polish=0, n_oversamples=2, **exact).fit_corpus(corpus)
+    model = IndependentTopics(3, n_refine=0, n_oversamples=2, **exact).fit_corpus(corpus)
     distance, order = matched_topics(model.components_, topics.T)
     assert distance < 1e-10
     assert_allclose(model.weights_[order], odds * sizes / (odds * sizes).sum(), atol=1e-10)
@@ -296,7 +296,7 @@ def test_errors_of_independent_amounts_fall_likewise():
             rng = np.random.default_rng(seed)
             topics = rng.dirichlet(np.full(80, 0.1), 4)
             counts = rng.poisson(rng.gamma(shapes, 15.0, (n, 4)) @ topics)
-            model = IndependentTopics(4, n_polish=0, min_df=0.0, max_df=1.0).fit(counts)
+            model = IndependentTopics(4, n_refine=0, min_df=0.0, max_df=1.0).fit(counts)
             distance, order = matched_topics(model.components_, topics)
             found.append(distance)
             skewness.append(np.array(model.diagnostics_["skewness"])[order])
@@ -308,8 +308,8 @@ def test_errors_of_independent_amounts_fall_likewise():
 
 def test_the_share_of_words_that_most_documents_have_is_told():
     counts = np.array([[3, 1, 0, 1], [2, 0, 1, 0], [1, 1, 0, 0], [4, 0, 1, 0], [2, 0, 0, 1]] * 20)
-    for polish in ("cvb", "vb"):
-        model = SpectralLDA(2, alpha0=1.0, start="tensor", polish=polish, max_df=0.4, min_df=0.0).fit(counts)
+    for refine in ("cvb", "vb"):
+        model = SpectralLDA(2, alpha0=1.0, init="tensor", refine=refine, max_df=0.4, min_df=0.0).fit(counts)
         assert model.diagnostics_["common_words"] == pytest.approx(12 / 18)
         # In so few words the moments carry one topic.
         assert_allclose(model.components_.sum(axis=1), 1.0, rtol=1e-6)
@@ -382,7 +382,7 @@ def test_one_load_of_the_moments_serves_every_alpha0_and_one_that_fails_leaves_t
         return decompose(moments, settings, noise)
 
     monkeypatch.setattr(core, "load_moments", counted)
-    model = SpectralLDA(5, start="tensor").fit_corpus(corpus)
+    model = SpectralLDA(5, init="tensor").fit_corpus(corpus)
     assert set(model.selection_["perplexity"]) == {"tensor-1", "tensor-5"}
     # Once for both of them, and once for the one that was taken, with the documents that were held out.
     assert len(loads) == 2
@@ -390,12 +390,12 @@ def test_one_load_of_the_moments_serves_every_alpha0_and_one_that_fails_leaves_t
     model = SpectralLDA(5).fit_corpus(corpus)
     assert set(model.selection_["perplexity"]) == {"tensor-1", "anchors"}
     with pytest.raises(NumericalError, match="no number of components can be learned"):
-        SpectralLDA(5, start="tensor", alpha0=5.0).fit_corpus(corpus)
+        SpectralLDA(5, init="tensor", alpha0=5.0).fit_corpus(corpus)
 
 
 def test_topics_are_ranked_by_their_share():
     _, _, corpus = lda_corpus(800)
-    model = SpectralLDA(5, alpha0=1.0, start="tensor").fit_corpus(corpus)
+    model = SpectralLDA(5, alpha0=1.0, init="tensor").fit_corpus(corpus)
     found = model.topics(4)
     weights = [topic["weight"] for topic in found]
     assert weights == sorted(weights, reverse=True)
@@ -426,18 +426,18 @@ def test_topics_are_ranked_by_their_share():
     assert similar[0, 1] == pytest.approx(np.sqrt(a * b).sum())
 
 
-@pytest.mark.parametrize("n_polish", [4, 0])
-def test_pyldavis_draws_the_topics_of_the_model(n_polish):
+@pytest.mark.parametrize("n_refine", [4, 0])
+def test_pyldavis_draws_the_topics_of_the_model(n_refine):
     """Also of moments alone, where most topics lack some words and a few words have no topic."""
     vis = pytest.importorskip("pyLDAvis")
     population, _, _ = lda_corpus(n=10)
     counts = population.sample(1500, 60, seed=2)[0].toarray()
     rare = np.zeros((1500, 3), int)
     rare[:2] = 1
-    model = SpectralLDA(5, alpha0=1.0, start="tensor", n_polish=n_polish)
+    model = SpectralLDA(5, alpha0=1.0, init="tensor", n_refine=n_refine)
     model.fit(np.hstack([counts, rare]))
     unseen = {model.vocabulary_[i] for i in np.flatnonzero(model.components_.max(axis=0) == 0.0)}
-    assert bool(unseen) == (n_polish == 0)
+    assert bool(unseen) == (n_refine == 0)
     drawn = vis.prepare(**model.pyldavis_input(), n_jobs=1)
     order = np.argsort(-model.weights_, kind="stable")
     assert drawn.topic_order == (order + 1).tolist()
@@ -467,11 +467,11 @@ def test_pyldavis_draws_the_topics_of_the_model(n_polish):
     [
         ({"alpha0": -1.0}, "alpha0: expected a number from 0 on, or 'auto', got -1"),
         ({"alpha0": "much"}, "alpha0: expected a number from 0 on, or 'auto', got 'much'"),
-        ({"start": "random"}, "start: expected one of auto, tensor, anchors"),
+        ({"init": "random"}, "init: expected one of auto, tensor, anchors"),
         ({"min_df": "few"}, "min_df: expected a share of the documents, or 'auto', got 'few'"),
         ({"min_df": 0.6}, "expected 0 <= min_df <= max_df <= 1"),
-        ({"n_polish": "many"}, "n_polish: expected a number, got 'many'"),
-        ({"n_polish": -1}, "n_polish: expected at least 0"),
+        ({"n_refine": "many"}, "n_refine: expected a number, got 'many'"),
+        ({"n_refine": -1}, "n_refine: expected at least 0"),
         ({"eta": 0.0}, "eta: expected a number from 1e-12 on, got 0.0"),
         ({"eta": 1e-300}, "eta: expected a number from 1e-12 on, got 1e-300"),
         ({"eta": math.inf}, "eta: expected a number from 1e-12 on, got inf"),
@@ -489,14 +489,14 @@ def test_negative_counts_and_other_vocabularies_are_refused():
     corpus = lda_corpus(300)[2]
     with pytest.raises(InputError, match="Negative values"):
         SpectralLDA(2).fit(np.array([[1, -1], [2, 3]]))
-    model = SpectralLDA(5, alpha0=1.0, start="tensor").fit_corpus(corpus)
+    model = SpectralLDA(5, alpha0=1.0, init="tensor").fit_corpus(corpus)
     with pytest.raises(UsageError, match="X has 3 features, but SpectralLDA is expecting 200"):
         model.transform(np.ones((2, 3)))
     assert model.transform(np.ones((0, 200))).shape == (0, 5)
 
 
 @parametrize_with_checks([
-    SpectralLDA(2, alpha0=1.0, start="tensor", min_df=0.0, max_df=1.0),
+    SpectralLDA(2, alpha0=1.0, init="tensor", min_df=0.0, max_df=1.0),
     AnchorTopics(2, min_df=0.0, max_df=1.0),
     SingleTopic(2, min_df=0.0, max_df=1.0),
 ])  # fmt: skip
@@ -541,19 +541,19 @@ def test_a_corpus_of_weights_on_disk_is_refused(tmp_path):
     with pytest.raises(
         InputError, match=r"document 2: word 'a': expected a count, got 1\.25; perplexity needs"
     ):
-        evaluate_topics(SpectralLDA(2, n_polish=1).fit(small_counts()), corpus)
+        evaluate_topics(SpectralLDA(2, n_refine=1).fit(small_counts()), corpus)
 
 
 def test_counts_of_any_type_give_the_same_topics():
     counts = small_counts()
-    whole = SingleTopic(2, n_polish=1).fit(counts)
-    assert_array_equal(SingleTopic(2, n_polish=1).fit(counts.astype(float)).components_, whole.components_)
+    whole = SingleTopic(2, n_refine=1).fit(counts)
+    assert_array_equal(SingleTopic(2, n_refine=1).fit(counts.astype(float)).components_, whole.components_)
 
 
 def test_documents_of_weights_are_read():
     """Shares change no more than the weights do."""
     counts = small_counts()
-    model = SpectralLDA(2, n_polish=1, alpha0=1.0, start="tensor").fit(counts)
+    model = SpectralLDA(2, n_refine=1, alpha0=1.0, init="tensor").fit(counts)
     for method in ("vb", "fast"):
         assert_allclose(model.transform(counts * 1.0001, method), model.transform(counts, method), atol=1e-3)
     # Least squares look at proportions alone.
@@ -565,8 +565,8 @@ def test_a_topic_model_remembers_the_labels_of_its_corpus(tmp_path):
     Y = np.eye(300, 3, dtype=int)
     for names in (["b", "c", "a"], None):
         corpus = MemoryCorpus(X, Y, label_names=names)
-        model = SpectralLDA(2, start="tensor", alpha0=1.0, max_df=1.0, n_polish=0).fit_corpus(corpus)
+        model = SpectralLDA(2, init="tensor", alpha0=1.0, max_df=1.0, n_refine=0).fit_corpus(corpus)
         assert model.label_names_ == (names or ["0", "1", "2"])
         model.save(tmp_path / "m", overwrite=True)
         assert load_model(tmp_path / "m").label_names_ == model.label_names_
-    assert SpectralLDA(2, start="tensor", alpha0=1.0, max_df=1.0, n_polish=0).fit(X).label_names_ == []
+    assert SpectralLDA(2, init="tensor", alpha0=1.0, max_df=1.0, n_refine=0).fit(X).label_names_ == []

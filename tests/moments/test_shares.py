@@ -13,7 +13,7 @@ from distmom.engine import open_engine
 from distmom.engine.state import Columns
 from distmom.engine.tall import TallSum
 from distmom.moments.share_kernels import find_collapsed, find_shares, half_counts, log_likelihood
-from distmom.moments.shares import CompletionPass, MixturePass, PolishPass, folds_of, mixture_shares
+from distmom.moments.shares import CompletionPass, MixturePass, RefinePass, folds_of, mixture_shares
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_likelihood_is_that_of_the_mixture(k):
 
 def test_weights_of_documents_count_as_repetition(documents):
     X, topics, unigram = documents
-    pass_ = PolishPass(25, topics=topics, n_topics=4, alpha=np.full(4, 0.5), unigram=unigram, smoothing=0.1)
+    pass_ = RefinePass(25, topics=topics, n_topics=4, alpha=np.full(4, 0.5), unigram=unigram, smoothing=0.1)
     no_labels = csr_array((31, 0), dtype=np.uint8)
     twice = csr_array(np.vstack([X.toarray()] * 2))
     found = []
@@ -183,9 +183,9 @@ def test_folds_are_counted_apart_and_read_with_topics_of_their_own(documents, ho
         rows = pass_.add(sums, Block(words, csr_array((words.shape[0], 0), dtype=np.uint8), 0), {})
         return {**sums, **{name: sums[name].dense() for name in names}}, rows
 
-    together, rows = run(PolishPass(25, topics=Columns((topics, others)), n_folds=2, **options), X)
+    together, rows = run(RefinePass(25, topics=Columns((topics, others)), n_folds=2, **options), X)
     alone = [
-        run(PolishPass(25, topics=own, **options), X[folds == fold])
+        run(RefinePass(25, topics=own, **options), X[folds == fold])
         for fold, own in enumerate((topics, others))
     ]
     for fold, (sums, _) in enumerate(alone):
@@ -198,9 +198,9 @@ def test_folds_are_counted_apart_and_read_with_topics_of_their_own(documents, ho
             assert_allclose(rows["shares"][folds == fold], own["shares"])
 
 
-def test_polish_goes_on_from_its_rows(documents):
+def test_refine_goes_on_from_its_rows(documents):
     X, topics, unigram = documents
-    pass_ = PolishPass(25, topics=topics, n_topics=4, alpha=np.full(4, 0.5), unigram=unigram)
+    pass_ = RefinePass(25, topics=topics, n_topics=4, alpha=np.full(4, 0.5), unigram=unigram)
     block = Block(X, csr_array((31, 0), dtype=np.uint8), 0)
 
     def run(rows):

@@ -197,7 +197,7 @@ def test_a_tenth_of_unknown_words_gives_a_warning_and_all_unknown_an_error(
     X = np.ones((20, 120), int)
     X[:, 1] = 3
     fitted = (
-        model if kind == "labels" else SpectralLDA(3, start="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
+        model if kind == "labels" else SpectralLDA(3, init="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
     )
     applied = {"labels": predict_corpus, "topics": transform_corpus}[kind]
     # Every document has 122 tokens.
@@ -258,7 +258,7 @@ def test_pieces_are_the_documents_in_order_and_do_not_change_predictions(
 @pytest.mark.parametrize(("method", "n_reads"), [("fast", 5), ("vb", 13)])
 def test_shards_are_read_once_with_the_fast_method(planted, on_disk, tmp_path, monkeypatch, method, n_reads):
     """Every piece reads its whole shard."""
-    topics = SpectralLDA(3, start="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
+    topics = SpectralLDA(3, init="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
     read, reads = type(on_disk).read_shard, []
 
     def counted(corpus, index, **options):
@@ -295,7 +295,7 @@ def test_earlier_predictions_survive_when_new_ones_cannot_take_their_place(
 
 
 def test_label_names_without_documents_write_no_file_of_labels(planted, tmp_path):
-    topics = SpectralLDA(3, start="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
+    topics = SpectralLDA(3, init="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
     for name, labels in (("none", np.zeros((30, 2))), ("some", np.eye(30, 2))):
         corpus = MemoryCorpus(planted[0][:30], labels, label_names=["a", "b"])
         transform_corpus(topics, corpus, tmp_path / name)

@@ -24,13 +24,13 @@ from distmom.engine import Engine, merge
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import Whitening
 from distmom.linalg.search import SEARCHES, Found, WhitenedMoments, search
-from distmom.models.base import CorpusEstimator, check_choices
-from distmom.models.core import warn_of_sum_rules, whiten_moments
-from distmom.models.inputs import checked_rows
-from distmom.models.starts import check_topics
-from distmom.models.topic_moments import TopicMoments
+from distmom.models.topics.initial import check_topics
+from distmom.models.topics.kept import TopicMoments
 from distmom.moments.dirichlet import corrected_slices
 from distmom.moments.word_moments import WordMoments, word_moments
+from distmom.spectral.components import warn_of_sum_rules, whiten_moments
+from distmom.spectral.estimator import CorpusEstimator, check_choices
+from distmom.spectral.inputs import checked_rows
 
 
 @dataclass(frozen=True)

@@ -32,19 +32,8 @@ from distmom.engine import (
 )
 from distmom.engine.passes import fingerprint
 from distmom.errors import StoreError, UsageError
-from distmom.models.artifact import (
-    check_target,
-    load_arrays,
-    load_names,
-    load_record_of,
-    save_model,
-    whole_description,
-)
-from distmom.models.base import CorpusEstimator, check_bounds
-from distmom.models.core import CoreSettings, Words, basis_passes, basis_slabs, fit_basis
-from distmom.models.inputs import checked_rows
-from distmom.models.layout import Array, Layout
-from distmom.models.moment_sources import (
+from distmom.models.topics.initial import CommittedMoments, check_topics, moment_words, topic_settings
+from distmom.models.topics.sources import (
     MAPPED_BYTES,
     Source,
     Totals,
@@ -54,9 +43,20 @@ from distmom.models.moment_sources import (
     sources_layout,
     unpack_sources,
 )
-from distmom.models.range_finder import Basis
-from distmom.models.starts import CommittedMoments, check_topics, moment_words, topic_settings
-from distmom.models.tall import column_edges, to_columns
+from distmom.spectral.artifact import (
+    check_target,
+    load_arrays,
+    load_names,
+    load_record_of,
+    save_model,
+    whole_description,
+)
+from distmom.spectral.basis import Basis
+from distmom.spectral.components import CoreSettings, Words, basis_passes, basis_slabs, fit_basis
+from distmom.spectral.estimator import CorpusEstimator, check_bounds
+from distmom.spectral.inputs import checked_rows
+from distmom.spectral.layout import Array, Layout
+from distmom.spectral.tall import column_edges, to_columns
 
 #: share of the mass that must be left when a part is left out
 _LEAST_LEFT = 0.1
@@ -105,7 +105,7 @@ class TopicMoments(CorpusEstimator):
     >>> X = np.stack([rng.multinomial(60, rng.dirichlet([0.2] * 3) @ topics) for _ in range(900)])
     >>> old = TopicMoments(3, max_df=1.0).fit(X[:600])
     >>> both = old + old.of(MemoryCorpus(X[600:]))
-    >>> model = SpectralLDA(3, alpha0=0.6, start="tensor", n_polish=0).fit_moments(both)
+    >>> model = SpectralLDA(3, alpha0=0.6, init="tensor", n_refine=0).fit_moments(both)
     >>> both.n_documents_, model.components_.shape, model.components_error_.shape
     (900, (3, 30), (3, 30))
     """

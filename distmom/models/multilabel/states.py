@@ -1,8 +1,8 @@
 """Latent states of documents with labels: components of their words, and what labels they bring.
 
 Multi-label paper, Algorithm 1, with the basis of a range finder in place of the words (see
-`distmom.models.core`): then ``pi = lambda^-2``, ``O = Q B' U diag(lambda)`` and one pass over the labels gives
-the label states.
+`distmom.spectral.components`): then ``pi = lambda^-2``, ``O = Q B' U diag(lambda)``, and one pass over the labels
+gives the label states.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ import numpy as np
 from distmom.engine import Engine, Selection, StoredColumns, Tallies, TallResult
 from distmom.errors import UsageError
 from distmom.linalg import mixing_weights
-from distmom.models.core import (
+from distmom.moments.labels import LabelMomentsPass
+from distmom.moments.weighting import MomentKind
+from distmom.moments.words import WordSlicesPass
+from distmom.spectral.basis import Basis
+from distmom.spectral.components import (
     Core,
     CoreSettings,
     Words,
@@ -26,11 +30,7 @@ from distmom.models.core import (
     fit_basis,
     warn_of_sum_rules,
 )
-from distmom.models.range_finder import Basis
-from distmom.models.tall import WHOLE_BYTES, clipped_columns, column_masses, state_rows, to_columns
-from distmom.moments.labels import LabelMomentsPass
-from distmom.moments.weighting import MomentKind
-from distmom.moments.words import WordSlicesPass
+from distmom.spectral.tall import WHOLE_BYTES, clipped_columns, column_masses, state_rows, to_columns
 
 #: a state with a smaller eigenvalue has no meaningful weight
 MIN_EIGENVALUE = 1e-8

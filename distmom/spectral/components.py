@@ -42,11 +42,11 @@ from distmom.linalg import (
     symmetrise,
     whiten,
 )
-from distmom.models.range_finder import N_PROBES, Basis, range_basis
 from distmom.moments.dirichlet import second_moment, third_moment, third_moment_slices
 from distmom.moments.weighting import MomentKind
 from distmom.moments.word_moments import WordMoments, word_moments, word_slices
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
+from distmom.spectral.basis import N_PROBES, Basis, range_basis
 
 logger = logging.getLogger(__name__)
 

@@ -15,55 +15,55 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
-from distmom.models.base import DECOMPOSE_ON, check_bounds, check_choices
-from distmom.models.core import CoreSettings, Words, warn_of_sum_rules
-from distmom.models.fitted_topics import FittedTopics
-from distmom.models.inputs import checked_rows
-from distmom.models.jackknife import Jackknife
-from distmom.models.polish import (
-    EM_ALPHA,
-    POLISHES,
-    Completion,
-    Topics,
-    complete,
-    polish_topics,
-    start_topics,
-    with_background,
-    word_shares,
-)
-from distmom.models.rank import MOST_COMPONENTS, Rank, find_rank, rank_settings
-from distmom.models.starts import (
+from distmom.models.topics.fitted import FittedTopics
+from distmom.models.topics.initial import (
     CommittedMoments,
-    Start,
-    anchor_start,
+    Initial,
+    anchor_init,
     check_topics,
     extend_moments,
     fit_moments,
     moment_words,
-    tensor_starts,
+    tensor_inits,
     topic_settings,
 )
-from distmom.models.tall import to_columns
-from distmom.models.topic_moments import TopicMoments, commit_sums
+from distmom.models.topics.jackknife import Jackknife
+from distmom.models.topics.kept import TopicMoments, commit_sums
+from distmom.models.topics.refine import (
+    EM_ALPHA,
+    REFINEMENTS,
+    Completion,
+    Topics,
+    complete,
+    initial_topics,
+    refine_topics,
+    with_background,
+    word_shares,
+)
 from distmom.moments.weighting import WEIGHTINGS
+from distmom.spectral.components import CoreSettings, Words, warn_of_sum_rules
+from distmom.spectral.estimator import DECOMPOSE_ON, check_bounds, check_choices
+from distmom.spectral.inputs import checked_rows
+from distmom.spectral.rank import MOST_COMPONENTS, Rank, find_rank, rank_settings
+from distmom.spectral.tall import to_columns
 
 logger = logging.getLogger(__name__)
 
-STARTS = ("auto", "tensor", "anchors")
+INITS = ("auto", "tensor", "anchors")
 #: sums of Dirichlet parameters that ``alpha0="auto"`` tries
 ALPHA0S = (1.0, 5.0)
 #: documents on which starts are chosen at most, and the largest share of the corpus
 HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 5_000, 0.1
-#: documents that a start is polished on before it is chosen, at most
+#: documents that a start is refined on before it is chosen, at most
 TRIAL_DOCUMENTS = 50_000
-#: passes of polish before the sum of the Dirichlet parameters is estimated on held-out documents
+#: passes of refinement before the sum of the Dirichlet parameters is estimated on held-out documents
 N_ALPHA = 2
-#: mean positions of a document below which ``polish="auto"`` is collapsed: shares of largest posterior say more of
+#: mean positions of a document below which ``refine="auto"`` is collapsed: shares of largest posterior say more of
 #: few words than they tell, and so does each of these words of itself
 SHORT_DOCUMENT = 30
-#: passes of polish with ``n_polish="auto"``, and how many if it is collapsed: few words are soon learned by heart
-N_POLISH, N_COLLAPSED = 4, 2
-#: folds of the documents in polish, where there are fewer positions than this for every probability of a word in
+#: passes of refinement with ``n_refine="auto"``, and how many if it is collapsed: few words are soon overfitted
+N_REFINE, N_COLLAPSED = 4, 2
+#: folds of the documents in refine, where there are fewer positions than this for every probability of a word in
 #: a topic, and no more such probabilities than that; with two folds each would follow the other one alone
 N_FOLDS, ENOUGH_POSITIONS, MOST_FREE = 4, 4.0, 1 << 24
 #: least count that is added to those of words: probabilities of float32 end at 1e-38
@@ -79,7 +79,7 @@ class TopicModel(FittedTopics):
 
     # What a model does not let the user choose.
     n_components: int | str
-    n_polish: int | str
+    n_refine: int | str
     min_df: float | str
     max_df: float
     max_count: int | None
@@ -92,12 +92,12 @@ class TopicModel(FittedTopics):
     random_state: int
     background: bool = False
     alpha0: float | str = 0.0
-    start: str = "tensor"
-    polish: str = "auto"
+    init: str = "tensor"
+    refine: str = "auto"
     decomposition: str = "joint"
     decompose_on: str = "client"
     #: starts and weightings that a model of this kind may have
-    starts: tuple[str, ...] = STARTS
+    inits: tuple[str, ...] = INITS
     weightings: tuple[str, ...] = WEIGHTINGS
 
     def fit(self, X: Any, y: Any = None) -> TopicModel:
@@ -131,16 +131,16 @@ class TopicModel(FittedTopics):
         check_choices(
             self,
             {
-                "start": self.starts,
+                "init": self.inits,
                 "decomposition": METHODS,
-                "polish": ("auto", *POLISHES),
+                "refine": ("auto", *REFINEMENTS),
                 "decompose_on": DECOMPOSE_ON,
             },
         )
-        check_bounds(self, {"n_polish": 0}, autos=("n_polish",))
-        if self.background and not self.n_polish:
+        check_bounds(self, {"n_refine": 0}, autos=("n_refine",))
+        if self.background and not self.n_refine:
             raise UsageError(
-                "background: expected n_polish of at least 1, as only polish tells its share, got 0"
+                "background: expected n_refine of at least 1, as only refinement tells its share, got 0"
             )
         if not LEAST_ETA <= self.eta < math.inf:
             raise UsageError(f"eta: expected a number from {LEAST_ETA:g} on, got {self.eta}")
@@ -158,43 +158,43 @@ class TopicModel(FittedTopics):
                 f"alpha0: expected a number from 0 on, or 'auto', got {self.alpha0!r}"
             ) from error
 
-    def way_of_polish(self, corpus: Corpus | MemoryCorpus) -> str:
-        """Return how topics are polished; "auto" is settled by the mean length of the documents."""
-        if self.polish != "auto":
-            return self.polish
+    def way_of_refine(self, corpus: Corpus | MemoryCorpus) -> str:
+        """Return how topics are refined; "auto" is settled by the mean length of the documents."""
+        if self.refine != "auto":
+            return self.refine
         short = float(corpus.word_frequency.sum()) < SHORT_DOCUMENT * corpus.n_documents
         return "cvb" if short else "em"
 
     def n_folds(self, corpus: Corpus | MemoryCorpus) -> int:
-        """Return into how many folds polish parts the documents, so that none is read with topics it has made."""
+        """Return the number of folds of the documents in refinement; none is read with topics that it has made."""
         k = self.most_components(corpus)
         n_free = k * corpus.n_words
         is_small = float(corpus.word_frequency.sum()) < ENOUGH_POSITIONS * n_free
-        fits = self.way_of_polish(corpus) != "mixture" and n_free <= MOST_FREE
+        fits = self.way_of_refine(corpus) != "mixture" and n_free <= MOST_FREE
         # Elsewhere some fold might have to do without a topic.
         return N_FOLDS if is_small and fits and corpus.n_documents >= FOLD_DOCUMENTS * N_FOLDS * k else 1
 
     def finds_alpha(self, corpus: Corpus | MemoryCorpus) -> bool:
-        """Whether polish finds the parameters that documents are read with."""
-        how = self.way_of_polish(corpus)
-        return how == "mixture" or (how == "vb" and self.n_polish != 0)
+        """Whether refinement finds the parameters that documents are read with."""
+        how = self.way_of_refine(corpus)
+        return how == "mixture" or (how == "vb" and self.n_refine != 0)
 
     def holds_out(self, corpus: Corpus | MemoryCorpus) -> bool:
         """Whether documents are held out at first, to choose the start or how documents are read."""
         return len(self.trials()) > 1 or not self.finds_alpha(corpus)
 
     def n_alpha_passes(self, corpus: Corpus | MemoryCorpus) -> int:
-        """Return the passes of polish on the rest before held-out documents give the parameters to read them."""
-        return 0 if self.finds_alpha(corpus) else min(N_ALPHA, self.n_polish_passes(corpus))
+        """Return the passes of refinement before held-out documents give the parameters to read documents with."""
+        return 0 if self.finds_alpha(corpus) else min(N_ALPHA, self.n_refine_passes(corpus))
 
     def n_trial_passes(self, corpus: Corpus | MemoryCorpus) -> tuple[int, int]:
-        """Return the passes of polish and of completion for all that is chosen on documents that are held out."""
+        """Return the passes of refinement and of completion that serve choices on held-out documents."""
         if not self.holds_out(corpus):
             return 0, 0
         n_trials, n_alpha = len(self.trials()), self.n_alpha_passes(corpus)
         if n_trials == 1:
             return n_alpha, 1
-        n_first = min(1, self.n_polish_passes(corpus))
+        n_first = min(1, self.n_refine_passes(corpus))
         return n_trials * n_first + max(0, n_alpha - n_first), n_trials + int(n_alpha > n_first)
 
     def most_components(self, corpus: Corpus | MemoryCorpus) -> int:
@@ -206,7 +206,7 @@ class TopicModel(FittedTopics):
     def core_settings(self, n_components: int) -> CoreSettings:
         """Return how moments are decomposed into so many topics, that of all words among them."""
         k = n_components - int(self.background)
-        settings = topic_settings(self, k, "none" if self.start == "anchors" else "full")
+        settings = topic_settings(self, k, "none" if self.init == "anchors" else "full")
         return replace(settings, decomposition=self.decomposition, decompose_on=self.decompose_on)
 
     def _fit(self, engine: Engine) -> None:
@@ -230,11 +230,11 @@ class TopicModel(FittedTopics):
             # All that follows is of all documents, those held out among them.
             moments = extend_moments(engine, moments, held)
         start = self._starts(engine, moments, numbers, trials)[0]
-        topics = self._polished(engine, start, self.n_polish_passes(corpus))
+        topics = self._refined(engine, start, self.n_refine_passes(corpus))
         self._take(start, topics, words.n_words)
         self.diagnostics_["common_words"] = self._share_of_common_words(corpus)
-        if self.n_polish:
-            self.diagnostics_["polish"] = self.way_of_polish(corpus)
+        if self.n_refine:
+            self.diagnostics_["refine"] = self.way_of_refine(corpus)
         if rank is not None:
             self.diagnostics_ |= {
                 "half_spectrum": [float(x) for x in rank.eigenvalues],
@@ -261,11 +261,11 @@ class TopicModel(FittedTopics):
         self.components_error_: np.ndarray | None = None
         self.weights_error_: np.ndarray | None = None
 
-    def _take(self, start: Start, topics: Topics, n_moment_words: int) -> None:
-        self.start_ = start.name
+    def _take(self, start: Initial, topics: Topics, n_moment_words: int) -> None:
+        self.init_ = start.name
         self.diagnostics_ = {
             **start.diagnostics,
-            "start": start.name,
+            "init": start.name,
             "alpha0": start.alpha0,
             "n_moment_words": n_moment_words,
             "log_likelihoods": list(topics.log_likelihoods),
@@ -304,7 +304,7 @@ class TopicModel(FittedTopics):
         Raises
         ------
         UsageError
-            If the parameters ask for what needs documents: polish, a choice among starts, or the number of topics.
+            If the parameters ask for what needs documents: refine, a choice among starts, or the number of topics.
         NumericalError
             If the moments do not carry any topic.
         """
@@ -321,7 +321,7 @@ class TopicModel(FittedTopics):
             committed = replace(committed, settings=settings)
             start, topics = self._of_moments(engine, committed, moments.numbers_)
             self._take(start, topics, committed.words.n_words)
-            self.alpha_ = topics.shares * (start.alpha0 or EM_ALPHA if self.polish != "mixture" else 1.0)
+            self.alpha_ = topics.shares * (start.alpha0 or EM_ALPHA if self.refine != "mixture" else 1.0)
             jackknife = Jackknife(self.components_, self.weights_)
             for sums in moments.without_parts():
                 directory = commit_sums(engine, sums)
@@ -343,9 +343,9 @@ class TopicModel(FittedTopics):
 
     def _of_moments(
         self, engine: Engine, moments: CommittedMoments, numbers: np.ndarray
-    ) -> tuple[Start, Topics]:
+    ) -> tuple[Initial, Topics]:
         start = self._starts(engine, moments, numbers, self.trials())[0]
-        return start, start_topics(start.topics, start.proportions)
+        return start, initial_topics(start.topics, start.proportions)
 
     def _check_without_documents(self, moments: TopicMoments) -> None:
         wrong = None
@@ -353,11 +353,11 @@ class TopicModel(FittedTopics):
             wrong = "n_components: expected a number, got 'auto'"
         elif len(self.trials()) > 1:
             wrong = "alpha0, start: expected a number and one start, got a choice"
-        elif self.n_polish:
-            wrong = f"n_polish: expected 0, got {self.n_polish!r}"
+        elif self.n_refine:
+            wrong = f"n_refine: expected 0, got {self.n_refine!r}"
         elif self.background:
-            wrong = "background: only polish tells its share"
-        elif self.start == "factors":
+            wrong = "background: only refinement tells its share"
+        elif self.init == "factors":
             wrong = "the moments of independent factors are others than those kept"
         if wrong is not None:
             raise UsageError(f"{wrong}; without documents none can be made")
@@ -365,29 +365,27 @@ class TopicModel(FittedTopics):
 
     def trials(self) -> list[float | None]:
         """Return the starts to be tried: an alpha0 of the tensor, infinite for factors, None for anchors."""
-        if self.start == "factors":
+        if self.init == "factors":
             return [math.inf]
-        tensors: list[float | None] = [] if self.start == "anchors" else list(self._alpha0s())
-        return tensors if self.start == "tensor" else [*tensors, None]
+        tensors: list[float | None] = [] if self.init == "anchors" else list(self._alpha0s())
+        return tensors if self.init == "tensor" else [*tensors, None]
 
-    def n_polish_passes(self, corpus: Corpus | MemoryCorpus) -> int:
-        """Return the passes of polish; "auto" is settled by the way of polish."""
-        if self.n_polish != "auto":
-            return int(self.n_polish)
-        return N_COLLAPSED if self.way_of_polish(corpus) == "cvb" else N_POLISH
+    def n_refine_passes(self, corpus: Corpus | MemoryCorpus) -> int:
+        """Return the passes of refinement; "auto" is settled by the way of refinement."""
+        if self.n_refine != "auto":
+            return int(self.n_refine)
+        return N_COLLAPSED if self.way_of_refine(corpus) == "cvb" else N_REFINE
 
     def _starts(
         self, engine: Engine, moments: CommittedMoments, numbers: np.ndarray, trials: list[float | None]
-    ) -> list[Start]:
-        outcomes = tensor_starts(
-            engine, moments, numbers, [alpha0 for alpha0 in trials if alpha0 is not None]
-        )
+    ) -> list[Initial]:
+        outcomes = tensor_inits(engine, moments, numbers, [alpha0 for alpha0 in trials if alpha0 is not None])
         if None in trials:
             try:
-                outcomes.append(anchor_start(engine, moments, numbers, self.vocabulary_, ANCHOR_DF))
+                outcomes.append(anchor_init(engine, moments, numbers, self.vocabulary_, ANCHOR_DF))
             except NumericalError as error:
                 outcomes.append(error)
-        found = [outcome for outcome in outcomes if isinstance(outcome, Start)]
+        found = [outcome for outcome in outcomes if isinstance(outcome, Initial)]
         if not found:
             raise next(outcome for outcome in outcomes if isinstance(outcome, NumericalError))
         for start in found:
@@ -398,17 +396,18 @@ class TopicModel(FittedTopics):
                 )  # fmt: skip
         return [_with_background(engine, start) for start in found] if self.background else found
 
-    def _polished(
-        self, engine: Engine, start: Start, n_passes: int, selection: Selection | None = None
+    def _refined(
+        self, engine: Engine, start: Initial, n_passes: int, selection: Selection | None = None
     ) -> Topics:
-        topics = start_topics(start.topics, start.proportions, self.n_folds(engine.corpus))
-        return polish_topics(engine, topics, self.way_of_polish(engine.corpus), n_passes, selection, self.eta)
+        topics = initial_topics(start.topics, start.proportions, self.n_folds(engine.corpus))
+        return refine_topics(engine, topics, self.way_of_refine(engine.corpus), n_passes, selection, self.eta)
 
-    def _choose(self, engine: Engine, starts: list[Start], held: Selection) -> tuple[Start, Completion]:
-        """Return the start whose topics, polished without some documents, complete them best.
+    def _choose(self, engine: Engine, starts: list[Initial], held: Selection) -> tuple[Initial, Completion]:
+        """Return the start whose topics, refined without some documents, complete them best.
 
-        Each of several starts is polished by one pass, and the best one by another before the parameters that
-        documents are read with are estimated, unless polish estimates them: after one pass topics are too even.
+        Each of several starts is refined by one pass, and the best one by another before the parameters that
+        documents are read with are estimated, unless refinement estimates them: after one pass topics are too
+        even.
         """
         corpus = engine.corpus
         n = corpus.n_documents
@@ -416,10 +415,10 @@ class TopicModel(FittedTopics):
         if n > TRIAL_DOCUMENTS:
             trial = Selection(TRIAL_DOCUMENTS / n, heldout=True, seed=held.seed, offset=held.fraction)
         several, n_alpha = len(self.trials()) > 1, self.n_alpha_passes(corpus)
-        n_first = min(1, self.n_polish_passes(corpus)) if several else n_alpha
-        tried: list[tuple[Start, Topics, Completion]] = []
+        n_first = min(1, self.n_refine_passes(corpus)) if several else n_alpha
+        tried: list[tuple[Initial, Topics, Completion]] = []
         for start in starts:
-            topics = self._polished(engine, start, n_first, trial)
+            topics = self._refined(engine, start, n_first, trial)
             tried.append((start, topics, complete(engine, topics.matrix, topics.shares, held)))
         best, topics, completion = max(tried, key=lambda t: t[2].log_likelihood)
         if not completion.n_tokens:
@@ -427,13 +426,13 @@ class TopicModel(FittedTopics):
             return starts[0], completion
         if several:
             self.selection_ = {
-                "start": best.name,
+                "init": best.name,
                 "n_held_out": completion.n_documents,
                 "perplexity": {start.name: found.perplexity for start, _, found in tried},
             }
         if n_alpha > n_first:
-            how = self.way_of_polish(corpus)
-            topics = polish_topics(engine, topics, how, n_alpha - n_first, trial, self.eta)
+            how = self.way_of_refine(corpus)
+            topics = refine_topics(engine, topics, how, n_alpha - n_first, trial, self.eta)
             completion = complete(engine, topics.matrix, topics.shares, held)
         return best, completion
 
@@ -442,12 +441,12 @@ class TopicModel(FittedTopics):
     ) -> np.ndarray:
         """Return the parameters that new documents are read with."""
         if completion is None or self.finds_alpha(corpus):
-            return topics.shares if self.polish == "mixture" else topics.alpha
+            return topics.shares if self.refine == "mixture" else topics.alpha
         shares = np.maximum(topics.shares, 1e-6)
         return np.asarray(completion.alpha.sum() * shares / shares.sum())
 
 
-def _with_background(engine: Engine, start: Start) -> Start:
+def _with_background(engine: Engine, start: Initial) -> Initial:
     """Return a start with the distribution of all words as one more topic, of half of the corpus."""
     topics = with_background(engine, start.topics)
     return replace(start, topics=topics, proportions=np.append(0.5 * start.proportions, 0.5))

@@ -10,9 +10,10 @@ from sklearn.base import clone
 from distmom.corpus import MemoryCorpus
 from distmom.engine import StoredColumns, open_engine
 from distmom.errors import UsageError
-from distmom.models import AnchorTopics, SingleTopic, SpectralLDA, topic_model
+from distmom.models import AnchorTopics, SingleTopic, SpectralLDA
 from distmom.models.planning import plan_fit
-from distmom.models.polish import complete, polish_topics, start_topics
+from distmom.models.topics import program as topic_model
+from distmom.models.topics.refine import complete, initial_topics, refine_topics
 from distmom.moments.shares import folds_of
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
@@ -22,23 +23,23 @@ def test_no_held_out_position_chooses_nothing(caplog):
     """The documents held out are empty, so that there is nothing to complete."""
     counts = lda_corpus(n=60, d=20, k=2)[2].read_shard(0).words.toarray()
     counts[topic_model.held_out(MemoryCorpus(counts), 0).mask(0, 60)] = 0
-    model = SpectralLDA(2, max_df=1.0, min_df=0.0, n_polish=1).fit(counts)
+    model = SpectralLDA(2, max_df=1.0, min_df=0.0, n_refine=1).fit(counts)
     assert model.selection_ is None
     assert "no held-out document has words" in caplog.text
 
 
-def test_a_background_topic_needs_polish():
-    with pytest.raises(UsageError, match="expected n_polish of at least 1"):
-        SpectralLDA(3, background=True, n_polish=0).fit(np.ones((5, 4), int))
+def test_a_background_topic_needs_refine():
+    with pytest.raises(UsageError, match="expected n_refine of at least 1"):
+        SpectralLDA(3, background=True, n_refine=0).fit(np.ones((5, 4), int))
 
 
-def test_polish_improves_moments_and_shares_are_found():
+def test_refine_improves_moments_and_shares_are_found():
     population, shares, corpus = lda_corpus()
     truth = population.topics.T
     distances = []
-    for n_polish in (0, 1, 4):
+    for n_refine in (0, 1, 4):
         model = SpectralLDA(
-            5, alpha0=1.0, start="tensor", n_polish=n_polish, min_df=0.0, max_df=1.0, max_count=None
+            5, alpha0=1.0, init="tensor", n_refine=n_refine, min_df=0.0, max_df=1.0, max_count=None
         ).fit_corpus(corpus)
         distance, order = matched_topics(model.components_, truth)
         distances.append(distance)
@@ -58,49 +59,49 @@ def test_polish_improves_moments_and_shares_are_found():
         model.transform(X, "slow")
 
 
-@pytest.mark.parametrize("polish", ["em", "vb", "cvb"])
-def test_the_start_is_chosen_on_documents_held_out(polish):
+@pytest.mark.parametrize("refine", ["em", "vb", "cvb"])
+def test_the_start_is_chosen_on_documents_held_out(refine):
     population, _, corpus = lda_corpus()
-    model = SpectralLDA(5, polish=polish, min_df=0.0, max_df=1.0).fit_corpus(corpus)
+    model = SpectralLDA(5, refine=refine, min_df=0.0, max_df=1.0).fit_corpus(corpus)
     tried = model.selection_["perplexity"]
     assert set(tried) == {"tensor-1", "tensor-5", "anchors"}
-    assert model.start_ == min(tried, key=tried.get)
+    assert model.init_ == min(tried, key=tried.get)
     assert 100 < model.selection_["n_held_out"] < 300
     assert matched_topics(model.components_, population.topics.T)[0] < 0.15
     made = Counter(timing["name"] for timing in model.timings_)
-    planned = Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, polish=polish), corpus)})
+    planned = Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, refine=refine), corpus)})
     assert made == planned
 
 
 def test_large_corpora_try_starts_on_a_sample(monkeypatch):
     population, _, corpus = lda_corpus()
     monkeypatch.setattr(topic_model, "TRIAL_DOCUMENTS", 500)
-    model = SpectralLDA(5, n_polish=2, min_df=0.0, max_df=1.0).fit_corpus(corpus)
+    model = SpectralLDA(5, n_refine=2, min_df=0.0, max_df=1.0).fit_corpus(corpus)
     made = Counter(timing["name"] for timing in model.timings_)
     # One pass for each of three starts on the sample, another for the one that is taken, and two over all.
-    assert made["polish"] == 6
-    assert made == Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, n_polish=2), corpus)})
+    assert made["refine"] == 6
+    assert made == Counter({p.name: p.n_scans for p in plan_fit(SpectralLDA(5, n_refine=2), corpus)})
     assert matched_topics(model.components_, population.topics.T)[0] < 0.2
 
 
-@pytest.mark.parametrize("polish", ["em", "cvb"])
-def test_documents_held_out_are_added_back(polish):
+@pytest.mark.parametrize("refine", ["em", "cvb"])
+def test_documents_held_out_are_added_back(refine):
     """What is chosen is what a fit with the same start finds, but for the basis, which is without them."""
     _, _, corpus = lda_corpus()
-    options = {"polish": polish, "min_df": 0.0, "max_df": 1.0}
+    options = {"refine": refine, "min_df": 0.0, "max_df": 1.0}
     model = SpectralLDA(5, **options).fit_corpus(corpus)
-    assert model.start_ in ("tensor-1", "tensor-5")
-    alpha0 = float(model.start_.removeprefix("tensor-"))
-    fixed = SpectralLDA(5, start="tensor", alpha0=alpha0, **options).fit_corpus(corpus)
+    assert model.init_ in ("tensor-1", "tensor-5")
+    alpha0 = float(model.init_.removeprefix("tensor-"))
+    fixed = SpectralLDA(5, init="tensor", alpha0=alpha0, **options).fit_corpus(corpus)
     assert matched_topics(model.components_, fixed.components_)[0] < 0.004
     assert model.alpha_.sum() == pytest.approx(fixed.alpha_.sum())
     for found in (model, fixed):
         # All documents count in the moments, and in every pass over their words.
         assert found.diagnostics_["n_documents"] == corpus.n_documents
-        assert len(found.diagnostics_["log_likelihoods"]) == found.n_polish_passes(corpus)
+        assert len(found.diagnostics_["log_likelihoods"]) == found.n_refine_passes(corpus)
 
 
-@pytest.mark.parametrize("model", [SpectralLDA(10, start="tensor", alpha0=1.0), AnchorTopics(10)])
+@pytest.mark.parametrize("model", [SpectralLDA(10, init="tensor", alpha0=1.0), AnchorTopics(10)])
 def test_documents_that_topics_were_not_made_of_tell_how_documents_are_read(model):
     """There are so few that topics learn them by heart, and seem to need no prior."""
     law = np.random.default_rng(0).dirichlet(np.full(3000, 0.05), 10)
@@ -118,17 +119,17 @@ def test_documents_that_topics_were_not_made_of_tell_how_documents_are_read(mode
 
 def test_variational_bayes_finds_the_dirichlet_parameters():
     _, _, corpus = lda_corpus(n=4000, length=80)
-    model = SpectralLDA(5, alpha0=1.0, start="tensor", polish="vb", n_polish=6).fit_corpus(corpus)
+    model = SpectralLDA(5, alpha0=1.0, init="tensor", refine="vb", n_refine=6).fit_corpus(corpus)
     assert model.alpha_.sum() == pytest.approx(1.0, rel=0.3)
     assert len(plan_fit(model, corpus)) == 4
 
 
 @pytest.mark.parametrize(("length", "how"), [(12, "cvb"), (60, "em")])
-def test_short_documents_are_polished_by_collapsed_variational_bayes(length, how):
+def test_short_documents_are_refined_by_collapsed_variational_bayes(length, how):
     _, _, corpus = lda_corpus(n=500, length=length)
-    model, other = (SpectralLDA(5, max_df=1.0, polish=polish).fit_corpus(corpus) for polish in ("auto", how))
-    assert model.diagnostics_["polish"] == how
-    assert model.n_polish_passes(corpus) == (2 if how == "cvb" else 4)
+    model, other = (SpectralLDA(5, max_df=1.0, refine=refine).fit_corpus(corpus) for refine in ("auto", how))
+    assert model.diagnostics_["refine"] == how
+    assert model.n_refine_passes(corpus) == (2 if how == "cvb" else 4)
     assert_allclose(model.components_, other.components_)
     assert_allclose(model.alpha_, other.alpha_)
     made = Counter(timing["name"] for timing in model.timings_)
@@ -137,37 +138,37 @@ def test_short_documents_are_polished_by_collapsed_variational_bayes(length, how
 
 def test_few_words_of_a_document_do_not_confirm_themselves():
     population, _, corpus = lda_corpus(n=2000, d=500, k=10, length=6)
-    options = {"alpha0": 2.0, "start": "tensor", "n_polish": 4, "min_df": 0.0, "max_df": 1.0}
-    models = [SpectralLDA(10, polish=how, **options).fit_corpus(corpus) for how in ("em", "vb", "cvb")]
+    options = {"alpha0": 2.0, "init": "tensor", "n_refine": 4, "min_df": 0.0, "max_df": 1.0}
+    models = [SpectralLDA(10, refine=how, **options).fit_corpus(corpus) for how in ("em", "vb", "cvb")]
     em, vb, cvb = (matched_topics(model.components_, population.topics.T)[0] for model in models)
     assert cvb < 0.98 * vb < 0.9 * em
 
 
-def test_a_step_of_polish_goes_further_unless_the_one_before_overshot():
+def test_a_step_of_refine_goes_further_unless_the_one_before_overshot():
     _, _, corpus = lda_corpus(n=300, d=50, k=3)
     rng = np.random.default_rng(1)
     start = rng.dirichlet(np.ones(50), 3).T.astype(np.float32)
     with open_engine(corpus) as engine:
         stored = StoredColumns((engine.put(start),))
         for last, power in (((), 1.0), ((-100.0,), 1.5), ((0.0,), 1.0)):
-            topics = replace(start_topics(stored, np.full(3, 1 / 3)), smoothing=0.0, log_likelihoods=last)
-            found = polish_topics(engine, topics, "em", 1)
-            plain = polish_topics(engine, replace(topics, log_likelihoods=()), "em", 1)
+            topics = replace(initial_topics(stored, np.full(3, 1 / 3)), smoothing=0.0, log_likelihoods=last)
+            found = refine_topics(engine, topics, "em", 1)
+            plain = refine_topics(engine, replace(topics, log_likelihoods=()), "em", 1)
             step = np.asarray(plain.matrix.load().parts[0], np.float64)
             expected = step**power * start.astype(np.float64) ** (1 - power)
             assert_allclose(found.matrix.load().parts[0], expected / expected.sum(axis=0), rtol=1e-5)
 
 
 @pytest.mark.parametrize("n_folds", [1, 3])
-def test_a_step_of_polish_makes_the_topics_of_a_fold_of_the_others(n_folds):
+def test_a_step_of_refine_makes_the_topics_of_a_fold_of_the_others(n_folds):
     _, _, corpus = lda_corpus(n=300, d=50, k=3)
     start = np.random.default_rng(1).dirichlet(np.ones(50), 3).T.astype(np.float32)
     words = corpus.read_shard(0).words
     folds = folds_of(words, n_folds)
     with open_engine(corpus) as engine:
-        begin = start_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3), n_folds)
+        begin = initial_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3), n_folds)
         begin = replace(begin, smoothing=0.0)
-        found = polish_topics(engine, begin, "em", 1)
+        found = refine_topics(engine, begin, "em", 1)
         whole = found.matrix.load().parts[0]
         by_fold = found.by_fold.load().parts
     assert len(by_fold) == n_folds
@@ -175,19 +176,19 @@ def test_a_step_of_polish_makes_the_topics_of_a_fold_of_the_others(n_folds):
         others = words[folds != fold] if n_folds > 1 else words
         with open_engine(MemoryCorpus(others)) as engine:
             begin = replace(
-                start_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3)), smoothing=0.0
+                initial_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3)), smoothing=0.0
             )
-            alone = polish_topics(engine, begin, "em", 1).matrix.load().parts[0]
+            alone = refine_topics(engine, begin, "em", 1).matrix.load().parts[0]
         assert_allclose(by_fold[fold], alone, rtol=1e-5)
     with open_engine(corpus) as engine:
-        begin = replace(start_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3)), smoothing=0.0)
-        assert_allclose(whole, polish_topics(engine, begin, "em", 1).matrix.load().parts[0], rtol=1e-5)
+        begin = replace(initial_topics(StoredColumns((engine.put(start),)), np.full(3, 1 / 3)), smoothing=0.0)
+        assert_allclose(whole, refine_topics(engine, begin, "em", 1).matrix.load().parts[0], rtol=1e-5)
 
 
 def test_folds_are_for_corpora_with_few_positions_for_every_number(monkeypatch):
     population, _, corpus = lda_corpus(n=400, d=1000, k=20)
     others, _ = population.sample(400, 60, seed=9)
-    model = SpectralLDA(20, max_df=1.0, n_polish=6)
+    model = SpectralLDA(20, max_df=1.0, n_refine=6)
     assert model.n_folds(corpus) == 4
     assert SingleTopic(20).n_folds(corpus) == 1
     perplexities = []
@@ -207,7 +208,7 @@ def test_folds_are_for_corpora_with_few_positions_for_every_number(monkeypatch):
     assert model.n_folds(corpus) == 1
 
 
-def test_a_mixture_is_polished_as_one():
+def test_a_mixture_is_refined_as_one():
     population = planted(150, 4, 4, random_state=0)
     documents = population.sample(0, 1500, words_per_document=(20, 40), labels_per_document=1, random_state=0)
     model = SingleTopic(4, min_df=0.0, max_df=1.0).fit(documents.words.astype(int))
@@ -224,8 +225,8 @@ def test_a_background_takes_the_words_that_all_documents_share():
     common = np.random.default_rng(3).dirichlet(np.ones(20))
     widened = np.vstack([0.5 * population.topics, np.outer(0.5 * common, np.ones(5))])
     counts = TopicPopulation(population.alpha, widened).sample(2000, 120, seed=4)[0]
-    model = SpectralLDA(6, background=True, alpha0=1.0, start="tensor", min_df=0.0).fit(counts)
-    plain = SpectralLDA(5, alpha0=1.0, start="tensor", min_df=0.0).fit(counts)
+    model = SpectralLDA(6, background=True, alpha0=1.0, init="tensor", min_df=0.0).fit(counts)
+    plain = SpectralLDA(5, alpha0=1.0, init="tensor", min_df=0.0).fit(counts)
     assert model.components_.shape == (6, 220)
     mass = model.components_[:, 200:].sum(axis=1)
     most = int(np.argmax(mass))

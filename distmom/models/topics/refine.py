@@ -1,4 +1,4 @@
-"""Polish of topics by a few more additive passes, and the choice among starts on held-out documents.
+"""Refinement of topics by a few more additive passes, and the choice among starts on held-out documents.
 
 One pass is one step of EM, of variational Bayes or, with one topic a document, of EM for a mixture. It sees all
 words and raw counts, so it also gives the words their probabilities that the moments did not see. What topics
@@ -20,16 +20,16 @@ from scipy.special import polygamma, psi
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Partials, Selection, StoredArray, StoredColumns, Tallies, TallResult
 from distmom.engine.state import StoredRows
-from distmom.models.tall import Slabs
-from distmom.moments.shares import CompletionPass, MixturePass, PolishPass
+from distmom.moments.shares import CompletionPass, MixturePass, RefinePass
+from distmom.spectral.tall import Slabs
 
-POLISHES = ("em", "vb", "cvb", "mixture")
-#: sum of the Dirichlet parameters where polish leaves it fixed, and the least share of a topic in it
+REFINEMENTS = ("em", "vb", "cvb", "mixture")
+#: sum of the Dirichlet parameters where refinement leaves it fixed, and the least share of a topic in it
 EM_ALPHA, LEAST_SHARE = 1.0, 1e-4
 #: added to the count of every word in every topic
 ETA = 0.05
 #: share of the unigram distribution in the topics of a start, whose words the moments did not all see
-START_SMOOTHING = 0.1
+INITIAL_SMOOTHING = 0.1
 #: the same where documents are predicted
 COMPLETION_SMOOTHING = 0.01
 #: sums of Dirichlet parameters that are tried
@@ -66,7 +66,7 @@ class Topics:
     by_fold: StoredColumns
     shares: np.ndarray
     alpha: np.ndarray
-    smoothing: float = START_SMOOTHING
+    smoothing: float = INITIAL_SMOOTHING
     rows: dict[str, StoredRows] = field(default_factory=dict)
     log_likelihoods: tuple[float, ...] = ()
 
@@ -76,8 +76,8 @@ class Topics:
         return str(self.matrix.parts[0].load().dtype)
 
 
-def start_topics(matrix: StoredColumns, shares: np.ndarray, n_folds: int = 1) -> Topics:
-    """Return the topics of a start with an even prior, to be polished by so many folds of the documents."""
+def initial_topics(matrix: StoredColumns, shares: np.ndarray, n_folds: int = 1) -> Topics:
+    """Return the topics of a start with an even prior, to be refined by so many folds of the documents."""
     by_fold = StoredColumns(n_folds * matrix.parts)
     return Topics(matrix, by_fold, shares, np.full(len(shares), EM_ALPHA / len(shares)))
 
@@ -107,7 +107,7 @@ def unigram_of(engine: Engine) -> StoredArray:
     return engine.put(word_shares(engine.corpus)[:, None])
 
 
-def polish_topics(
+def refine_topics(
     engine: Engine,
     topics: Topics,
     how: str,
@@ -130,7 +130,7 @@ def polish_topics(
     unigram = unigram_of(engine)
     for _ in range(n_passes):
         k = len(topics.alpha)
-        step: PolishPass | MixturePass
+        step: RefinePass | MixturePass
         if how == "mixture":
             logs, _ = engine.map_rows(
                 _logs, [topics.matrix, unigram], engine.corpus.n_words, {"log": (k, topics.dtype)},
@@ -141,7 +141,7 @@ def polish_topics(
                 log_weights=np.log(np.maximum(topics.shares, 1e-12)),
             )  # fmt: skip
         else:
-            step = PolishPass(
+            step = RefinePass(
                 engine.corpus.n_words, selection, topics=topics.by_fold, n_topics=k, alpha=topics.alpha,
                 unigram=unigram, smoothing=topics.smoothing, how=how, n_folds=len(topics.by_fold.parts),
             )  # fmt: skip
@@ -168,7 +168,7 @@ def _logs(rows: slice, topics: np.ndarray, unigram: np.ndarray, smoothing: float
 def _next_topics(
     engine: Engine, topics: Topics, unigram: StoredArray, how: str, eta: float, tallies: Tallies
 ) -> TallResult:
-    """Turn counts into topics, and shares into Dirichlet parameters where the way of polishing fits them."""
+    """Turn counts into topics, and shares into Dirichlet parameters where the way of refining fits them."""
     sums, k, n_words = tallies.sums, len(topics.alpha), engine.corpus.n_words
     n_folds = 1 if how == "mixture" else len(topics.by_fold.parts)
     inputs: list[Partials | StoredColumns | StoredArray] = [

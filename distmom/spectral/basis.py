@@ -20,8 +20,8 @@ from distmom.engine import Engine, Partials, StoredArray, StoredColumns, Tallies
 from distmom.engine.tall import Tall, read_rows
 from distmom.errors import NumericalError
 from distmom.linalg import orthonormalise
-from distmom.models.tall import WHOLE_BYTES, Slabs, column_edges
 from distmom.moments.sketching import SketchPass
+from distmom.spectral.tall import WHOLE_BYTES, Slabs, column_edges
 
 #: columns that measure what sampling does to a second moment of distinct positions
 N_PROBES = 8

@@ -15,9 +15,9 @@ import numpy as np
 
 from distmom.engine import Selection, Sums
 from distmom.engine.state import release
-from distmom.models.layout import Array, Layout
 from distmom.moments.weighting import MomentKind
 from distmom.moments.words import WordMomentsPass
+from distmom.spectral.layout import Array, Layout
 
 #: sums beyond this size are saved as files that are mapped; smaller ones would be more files than they are worth
 MAPPED_BYTES = 1 << 18

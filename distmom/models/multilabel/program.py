@@ -14,7 +14,8 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Csr, Engine, Selection, StoredArray, StoredColumns, Term
 from distmom.engine.passes import transform_fields
 from distmom.errors import UsageError
-from distmom.models.heads import (
+from distmom.models.multilabel.blend import Choice, choose_blend, score_held_out
+from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
     RidgeHead,
@@ -23,7 +24,7 @@ from distmom.models.heads import (
     StateHead,
     rank_labels,
 )
-from distmom.models.scorers import (
+from distmom.models.multilabel.regression import (
     SKETCH_NEIGHBORS_ROWS,
     Features,
     LinearFit,
@@ -39,9 +40,8 @@ from distmom.models.scorers import (
     sketch_neighbors,
     sparse_head,
 )
-from distmom.models.selection import Choice, choose_blend, score_held_out
-from distmom.models.states import States, StateSettings, extend_states, fit_states
-from distmom.models.tall import WHOLE_BYTES
+from distmom.models.multilabel.states import States, StateSettings, extend_states, fit_states
+from distmom.spectral.tall import WHOLE_BYTES
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Where the polish of topics starts: topics from a decomposed tensor or from anchor words, on frequent words.
+"""Where the refinement of topics starts: topics from a decomposed tensor or from anchor words, on frequent words.
 
 Moments are of words that neither few nor most documents have, with counts capped, as real text repeats a rare
 word more often than any topic says, and with every word scaled by ``D^(-1/2)``, D its share of all documents'
@@ -23,13 +23,21 @@ from distmom.engine.state import SLAB_ROWS, release_maps
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.anchors import select_anchors, simplex_weights
-from distmom.models.base import check_bounds, check_choices, check_seed
-from distmom.models.core import Core, CoreSettings, Words, added_sums, basis_passes, find_each, fit_basis
-from distmom.models.inputs import check_counts
-from distmom.models.range_finder import Basis
 from distmom.moments.dirichlet import proportions, proportions_of_mean, shifts, topic_factor
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
 from distmom.moments.word_moments import half_rows, word_moments
+from distmom.spectral.basis import Basis
+from distmom.spectral.components import (
+    Core,
+    CoreSettings,
+    Words,
+    added_sums,
+    basis_passes,
+    find_each,
+    fit_basis,
+)
+from distmom.spectral.estimator import check_bounds, check_choices, check_seed
+from distmom.spectral.inputs import check_counts
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +54,7 @@ ANCHOR_CANDIDATES = 10
 
 
 @dataclass(frozen=True)
-class Start:
+class Initial:
     """Topics to start from.
 
     Attributes
@@ -262,9 +270,9 @@ def extend_moments(engine: Engine, moments: CommittedMoments, added: Selection) 
     return replace(moments, directories=(*moments.directories, directory))
 
 
-def tensor_starts(
+def tensor_inits(
     engine: Engine, moments: CommittedMoments, numbers: np.ndarray, alpha0s: Sequence[float]
-) -> list[Start | NumericalError]:
+) -> list[Initial | NumericalError]:
     """Decompose the third moment at each of some alpha0 (tensor paper, theorem 3.5).
 
     With infinite alpha0 moments are central, and what is found are independent factors, of which documents have
@@ -275,14 +283,14 @@ def tensor_starts(
     settings = tuple(replace(moments.settings, alpha0=alpha0) for alpha0 in alpha0s)
     cores = find_each(engine, settings, moments.basis, moments.directories) if settings else []
     return [
-        core if isinstance(core, NumericalError) else _tensor_start(engine, moments, numbers, alpha0, core)
+        core if isinstance(core, NumericalError) else _tensor_init(engine, moments, numbers, alpha0, core)
         for alpha0, core in zip(alpha0s, cores, strict=True)
     ]
 
 
-def _tensor_start(
+def _tensor_init(
     engine: Engine, moments: CommittedMoments, numbers: np.ndarray, alpha0: float, core: Core
-) -> Start:
+) -> Initial:
     independent = math.isinf(alpha0)
     sizes = np.ones_like(core.eigenvalues) if independent else topic_factor(alpha0) * core.eigenvalues
     unwhiten = core.B @ (core.V * sizes)
@@ -327,12 +335,12 @@ def _tensor_start(
     total = float(shares.sum())
     shares = shares / total if total > 0 else np.full(len(shares), 1.0 / len(shares))
     name = "factors" if independent else f"tensor-{alpha0:g}"
-    return Start(name, topics, shares, None if independent else alpha0, diagnostics)
+    return Initial(name, topics, shares, None if independent else alpha0, diagnostics)
 
 
-def anchor_start(
+def anchor_init(
     engine: Engine, moments: CommittedMoments, numbers: np.ndarray, vocabulary: list[str], min_df: float
-) -> Start:
+) -> Initial:
     """Find anchor words in the second moment and the topics they span (see `distmom.linalg.anchors`).
 
     Parameters
@@ -369,7 +377,7 @@ def anchor_start(
         return np.asarray(joint[part])
 
     topics, _, _ = _store_topics(engine, moments, numbers, of_rows, settings.n_states)
-    return Start(
+    return Initial(
         "anchors",
         topics,
         shares / shares.sum(),

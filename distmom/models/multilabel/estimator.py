@@ -22,19 +22,7 @@ from distmom.engine import Engine
 from distmom.engine.state import SLAB_ROWS
 from distmom.errors import InputError, UsageError
 from distmom.linalg import METHODS
-from distmom.models.artifact import (
-    check_target,
-    load_arrays,
-    load_names,
-    load_record_of,
-    pack,
-    save_model,
-    unpack,
-    whole_description,
-)
-from distmom.models.base import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices, check_seed
-from distmom.models.fitting import HEADS, HeadFitter, held_out
-from distmom.models.heads import (
+from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
     RidgeHead,
@@ -44,13 +32,25 @@ from distmom.models.heads import (
     StateHead,
     rank_labels,
 )
-from distmom.models.inputs import checked_rows
-from distmom.models.layout import Array, Layout, Matrix
-from distmom.models.states import States, StateSettings, check_size
-from distmom.models.tall import smoothed_logs
+from distmom.models.multilabel.program import HEADS, HeadFitter, held_out
+from distmom.models.multilabel.states import States, StateSettings, check_size
 from distmom.moments.features import inverse_document_frequency
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
+from distmom.spectral.artifact import (
+    check_target,
+    load_arrays,
+    load_names,
+    load_record_of,
+    pack,
+    save_model,
+    unpack,
+    whole_description,
+)
+from distmom.spectral.estimator import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices, check_seed
+from distmom.spectral.inputs import checked_rows
+from distmom.spectral.layout import Array, Layout, Matrix
+from distmom.spectral.tall import smoothed_logs
 
 #: states that `auto` decomposes at most: they serve the reading, not the ranking
 AUTO_STATES = 100

@@ -28,7 +28,7 @@ from scipy.sparse import csr_array
 from distmom.corpus import Block
 from distmom.engine import Csr, MixedRows
 from distmom.errors import UsageError
-from distmom.models.kernels import (
+from distmom.models.multilabel.kernels import (
     add_sparse_scores,
     add_votes,
     check_labels,

@@ -25,12 +25,12 @@ from distmom.engine import (
     Term,
 )
 from distmom.engine.state import release_maps
-from distmom.models.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
-from distmom.models.kernels import fill_lists
-from distmom.models.range_finder import orthonormal_basis
+from distmom.models.multilabel.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
+from distmom.models.multilabel.kernels import fill_lists
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients
 from distmom.moments.residuals import ENTRY_COLUMNS, ResidualPass
+from distmom.spectral.basis import orthonormal_basis
 
 #: added to diag(A'A): a word seen in few rows must not decide a label
 DIAGONAL_PENALTY = 3.0

@@ -11,7 +11,8 @@ from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.errors import UsageError
-from distmom.models.artifact import (
+from distmom.models.topics.shares import DocumentReader, least_squares_matrix
+from distmom.spectral.artifact import (
     check_target,
     load_arrays,
     load_names,
@@ -19,9 +20,8 @@ from distmom.models.artifact import (
     save_model,
     whole_description,
 )
-from distmom.models.base import CorpusEstimator
-from distmom.models.layout import Array
-from distmom.models.reader import DocumentReader, least_squares_matrix
+from distmom.spectral.estimator import CorpusEstimator
+from distmom.spectral.layout import Array
 
 METHODS_OF_SHARES = ("vb", "fast")
 #: how much of a word's own frequency is taken out when the words of a topic are ranked
@@ -44,7 +44,7 @@ _LAYOUT = {
 class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
     """Base of topic models that holds the topics found; see `SpectralLDA` for attributes."""
 
-    polish: str
+    refine: str
     vocabulary_: list[str]
     label_names_: list[str]
     components_: np.ndarray
@@ -58,7 +58,7 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
     settings_: dict[str, Any]
     n_documents_: int
     n_components_: int
-    start_: str
+    init_: str
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -89,7 +89,7 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
         if method not in METHODS_OF_SHARES:
             raise UsageError(f"method: expected one of {', '.join(METHODS_OF_SHARES)}, got {method!r}")
         topics = np.ascontiguousarray(self.components_.T, dtype=np.float32)
-        if self.polish == "mixture":
+        if self.refine == "mixture":
             return DocumentReader("mixture", topics, self.weights_, self.unigram_)
         if method == "fast":
             topics = least_squares_matrix(self.components_.T, self.unigram_)
@@ -229,7 +229,7 @@ class FittedTopics(TransformerMixin, CorpusEstimator):  # type: ignore[misc]
                 "fit_seconds",
             ):
                 setattr(model, name + "_", record[name])
-            model.start_ = record["diagnostics"]["start"]
+            model.init_ = record["diagnostics"]["init"]
         return model
 
 

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator
 from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import Engine, Observer, RunDirectory, open_engine, open_executor
 from distmom.errors import UsageError
-from distmom.models.inputs import checked_rows
+from distmom.spectral.inputs import checked_rows
 
 #: where the tensor is decomposed when there is a cluster
 DECOMPOSE_ON = ("scheduler", "client")

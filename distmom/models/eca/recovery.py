@@ -1,7 +1,7 @@
 """From factors in whitened coordinates to what a model of views has: columns, duals and Dirichlet parameters.
 
-Source: as `distmom.models.factors`, Algorithm 5 and the recoveries (i) to (iv) of shares with a Dirichlet law. An
-infinite alpha0 stands for independent factors.
+Source: as `distmom.models.eca.estimator`, Algorithm 5 and the recoveries (i) to (iv) of shares with a Dirichlet
+law. An infinite alpha0 stands for independent factors.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from distmom.blas import one_blas_thread
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.linalg.factors import Factors
-from distmom.models.cumulants import White
-from distmom.models.range_finder import Basis
+from distmom.models.eca.cumulants import White
 from distmom.moments.dirichlet import least_skewness, proportions, second_moment
+from distmom.spectral.basis import Basis
 
 logger = logging.getLogger(__name__)
 

@@ -22,9 +22,7 @@ from distmom.engine import Engine, StoredArray
 from distmom.errors import InputError, UsageError
 from distmom.linalg import Whitening
 from distmom.linalg.factors import METHODS, Factors
-from distmom.models.artifact import check_target, load_arrays, load_record_of, save_model, whole_description
-from distmom.models.base import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices, check_seed
-from distmom.models.cumulants import (
+from distmom.models.eca.cumulants import (
     White,
     decompose_views,
     load_fourth,
@@ -32,11 +30,13 @@ from distmom.models.cumulants import (
     warn_of_noise,
     whiten_views,
 )
-from distmom.models.layout import Array
-from distmom.models.range_finder import N_PROBES, Basis, range_basis
-from distmom.models.recovery import admissible, recover_factors
+from distmom.models.eca.recovery import admissible, recover_factors
 from distmom.moments.fourth import ViewFourthPass, pair_directions
 from distmom.moments.views import ViewMeanPass, ViewMomentsPass, ViewSketchPass
+from distmom.spectral.artifact import check_target, load_arrays, load_record_of, save_model, whole_description
+from distmom.spectral.basis import N_PROBES, Basis, range_basis
+from distmom.spectral.estimator import DECOMPOSE_ON, CorpusEstimator, check_bounds, check_choices, check_seed
+from distmom.spectral.layout import Array
 
 ORDERS = {"3": (3,), "4": (4,), "both": (3, 4)}
 PRIORS = ("independent", "dirichlet")

@@ -1,4 +1,4 @@
-"""Topic models from moments: a start by tensor or anchor words, and a few passes of polish.
+"""Topic models from moments: a start by tensor or anchor words, and a few passes of refinement.
 
 Sources: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 theorems 3.1 and 3.5; Arora et al., "A Practical Algorithm for Topic Modeling with Provable Guarantees".
@@ -6,31 +6,31 @@ theorems 3.1 and 3.5; Arora et al., "A Practical Algorithm for Topic Modeling wi
 
 from __future__ import annotations
 
-from distmom.models.polish import ETA
-from distmom.models.topic_model import TopicModel
+from distmom.models.topics.program import TopicModel
+from distmom.models.topics.refine import ETA
 
 
 class SpectralLDA(TopicModel):
-    """Topics of documents that mix them, by moments of orders one to three and a few passes of polish.
+    """Topics of documents that mix them, by moments of orders one to three and a few passes of refinement.
 
     Parameters
     ----------
     n_components : int or "auto"
-        Topics; ``auto`` counts those that come back in the other half of the documents (`distmom.models.rank`),
+        Topics; ``auto`` counts those that come back in the other half of the documents (`distmom.spectral.rank`),
         100 at most.
     alpha0 : float or "auto"
         Sum of the Dirichlet parameters that the moments are corrected for. ``auto`` tries a few and keeps the one
-        whose topics, polished by one pass, complete held-out documents best.
-    start : {"auto", "tensor", "anchors"}
+        whose topics, refined by one pass, complete held-out documents best.
+    init : {"auto", "tensor", "anchors"}
         Decompose the third moment, take anchor words of the second, or try both as with ``alpha0="auto"``.
-    n_polish : int or "auto"
-        Passes of polish; 0 leaves the topics as the moments have them, zero at words they do not see. ``auto`` is
-        2 where polish is collapsed, else 4.
-    polish : {"auto", "em", "vb", "cvb"}
+    n_refine : int or "auto"
+        Passes of refinement; 0 leaves the topics as the moments have them, zero at words they do not see. ``auto``
+        is 2 where refinement is collapsed, else 4.
+    refine : {"auto", "em", "vb", "cvb"}
         EM for shares of largest posterior, variational Bayes, or the same collapsed (CVB0); ``auto`` takes the
         last where documents have fewer than 30 words in the mean, else the first.
     min_df : float or "auto"
-        Share of the documents that a word is in at least, for the moments to see it; polish sees all words.
+        Share of the documents that a word is in at least, for the moments to see it; refinement sees all words.
         ``auto`` is 0.005, or less where that leaves fewer than 30 positions of a document in the mean.
     max_df : float
         Share of the documents that a word of the moments is in at most.
@@ -44,7 +44,7 @@ class SpectralLDA(TopicModel):
         Let one of the topics start as the distribution of all words, which takes the words that all documents
         share; for long documents.
     eta : float
-        What polish adds to the count of every word in every topic.
+        What refinement adds to the count of every word in every topic.
     decomposition : {"joint", "power", "power-stop", "eca", "flatten", "jennrich"}
         Method for the whitened third moment.
     n_oversamples : int or None
@@ -68,10 +68,10 @@ class SpectralLDA(TopicModel):
         Standard errors of `components_` and `weights_`, of a model from `fit_moments`.
     alpha_ : ndarray of shape (n_components_,)
         Dirichlet parameters that documents are read with; their sum is chosen on documents held out at first,
-        unless polish finds it.
+        unless refinement finds it.
     weights_ : ndarray of shape (n_components_,)
         Shares of the topics in the corpus.
-    start_ : str
+    init_ : str
         The start that was taken.
     selection_ : dict or None
         Held-out perplexity of every start that was tried.
@@ -98,9 +98,9 @@ class SpectralLDA(TopicModel):
         n_components: int | str = 100,
         *,
         alpha0: float | str = "auto",
-        start: str = "auto",
-        n_polish: int | str = "auto",
-        polish: str = "auto",
+        init: str = "auto",
+        n_refine: int | str = "auto",
+        refine: str = "auto",
         min_df: float | str = "auto",
         max_df: float = 0.5,
         max_count: int | None = 2,
@@ -118,9 +118,9 @@ class SpectralLDA(TopicModel):
         self.n_components = n_components
         self.background = background
         self.alpha0 = alpha0
-        self.start = start
-        self.n_polish = n_polish
-        self.polish = polish
+        self.init = init
+        self.n_refine = n_refine
+        self.refine = refine
         self.min_df = min_df
         self.max_df = max_df
         self.max_count = max_count
@@ -142,7 +142,7 @@ class SingleTopic(TopicModel):
     ----------
     n_components : int or "auto"
         Topics, as in `SpectralLDA`.
-    n_polish : int or "auto"
+    n_refine : int or "auto"
         Passes of EM; 0 leaves the topics as the moments have them, zero at words they do not see.
     min_df, max_df, max_count, scale_words, weighting, eta, decomposition, n_oversamples, n_power_iter
         As in `SpectralLDA`.
@@ -157,13 +157,13 @@ class SingleTopic(TopicModel):
         As in `SpectralLDA`.
     """
 
-    polish = "mixture"
+    refine = "mixture"
 
     def __init__(
         self,
         n_components: int | str = 100,
         *,
-        n_polish: int | str = "auto",
+        n_refine: int | str = "auto",
         min_df: float | str = "auto",
         max_df: float = 0.5,
         max_count: int | None = 2,
@@ -178,7 +178,7 @@ class SingleTopic(TopicModel):
         random_state: int = 0,
     ) -> None:
         self.n_components = n_components
-        self.n_polish = n_polish
+        self.n_refine = n_refine
         self.min_df = min_df
         self.max_df = max_df
         self.max_count = max_count
@@ -194,15 +194,15 @@ class SingleTopic(TopicModel):
 
 
 class AnchorTopics(TopicModel):
-    """Topics by anchor words, from moments of the first two orders, and a few passes of polish.
+    """Topics by anchor words, from moments of the first two orders, and a few passes of refinement.
 
     Parameters
     ----------
     n_components : int or "auto"
         Topics, as in `SpectralLDA`.
-    n_polish : int or "auto"
-        Passes of polish; 0 leaves the topics as the moments have them, zero at words they do not see.
-    polish, min_df, max_df, max_count, scale_words, weighting, eta, n_oversamples, n_power_iter
+    n_refine : int or "auto"
+        Passes of refinement; 0 leaves the topics as the moments have them, zero at words they do not see.
+    refine, min_df, max_df, max_count, scale_words, weighting, eta, n_oversamples, n_power_iter
         As in `SpectralLDA`.
     precision, random_state
         As in `SpectralLDA`.
@@ -217,14 +217,14 @@ class AnchorTopics(TopicModel):
         ``anchors`` are the anchor words.
     """
 
-    start = "anchors"
+    init = "anchors"
 
     def __init__(
         self,
         n_components: int | str = 100,
         *,
-        n_polish: int | str = "auto",
-        polish: str = "auto",
+        n_refine: int | str = "auto",
+        refine: str = "auto",
         min_df: float | str = "auto",
         max_df: float = 0.5,
         max_count: int | None = 2,
@@ -237,8 +237,8 @@ class AnchorTopics(TopicModel):
         random_state: int = 0,
     ) -> None:
         self.n_components = n_components
-        self.n_polish = n_polish
-        self.polish = polish
+        self.n_refine = n_refine
+        self.refine = refine
         self.min_df = min_df
         self.max_df = max_df
         self.max_count = max_count
@@ -252,7 +252,7 @@ class AnchorTopics(TopicModel):
 
 
 class IndependentTopics(TopicModel):
-    """Topics that documents have in independent amounts, by central moments and a few passes of polish.
+    """Topics that documents have in independent amounts, by central moments and a few passes of refinement.
 
     A document has an amount of every topic, independent of each other and not symmetric about their means, and the
     count of every word is Poisson distributed about ``sum_i amount_i topic_i``. Amounts that follow Gamma
@@ -263,9 +263,9 @@ class IndependentTopics(TopicModel):
     ----------
     n_components : int or "auto"
         Topics, as in `SpectralLDA`.
-    n_polish : int or "auto"
-        Passes of polish; 0 leaves the topics as the moments have them, zero at words that they do not see.
-    polish, min_df, max_df, scale_words, eta, decomposition, n_oversamples, n_power_iter
+    n_refine : int or "auto"
+        Passes of refinement; 0 leaves the topics as the moments have them, zero at words that they do not see.
+    refine, min_df, max_df, scale_words, eta, decomposition, n_oversamples, n_power_iter
         As in `SpectralLDA`.
     precision, decompose_on, random_state
         As in `SpectralLDA`.
@@ -283,8 +283,8 @@ class IndependentTopics(TopicModel):
     Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation", section 3.1 and algorithm 1).
     """
 
-    start = "factors"
-    starts = ("factors",)
+    init = "factors"
+    inits = ("factors",)
     weighting = "counts"
     weightings = ("counts",)
     max_count = None
@@ -293,8 +293,8 @@ class IndependentTopics(TopicModel):
         self,
         n_components: int | str = 100,
         *,
-        n_polish: int | str = "auto",
-        polish: str = "auto",
+        n_refine: int | str = "auto",
+        refine: str = "auto",
         min_df: float | str = "auto",
         max_df: float = 0.5,
         scale_words: bool = True,
@@ -307,8 +307,8 @@ class IndependentTopics(TopicModel):
         random_state: int = 0,
     ) -> None:
         self.n_components = n_components
-        self.n_polish = n_polish
-        self.polish = polish
+        self.n_refine = n_refine
+        self.refine = refine
         self.min_df = min_df
         self.max_df = max_df
         self.scale_words = scale_words

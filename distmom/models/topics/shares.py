@@ -10,7 +10,7 @@ import numpy as np
 
 from distmom.corpus import Block
 from distmom.engine import StoredArray
-from distmom.models.polish import COMPLETION_SMOOTHING
+from distmom.models.topics.refine import COMPLETION_SMOOTHING
 from distmom.moments.kernels import gather
 from distmom.moments.share_kernels import LEAST
 from distmom.moments.shares import document_shares, mixture_shares

@@ -43,7 +43,7 @@ from distmom.corpus.records import (
 from distmom.engine import Csr, MixedRows
 from distmom.engine.state import map_file, release, state_digest
 from distmom.errors import StoreError, UsageError
-from distmom.models.layout import Layout, check_entries, check_values
+from distmom.spectral.layout import Layout, check_entries, check_values
 
 #: of model.json
 MODEL = RecordFormat("distmom-model", 3, "fit again, or add moments up again")

@@ -18,8 +18,8 @@ from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Engine, Pass, Rows, Selection, Sums, SumSpec
 from distmom.engine.passes import transform_fields
 from distmom.engine.state import release_maps
-from distmom.models.heads import NeighborsHead, Query, Scorer, StateHead, rows_at_a_time
-from distmom.models.kernels import top_labels
+from distmom.models.multilabel.heads import NeighborsHead, Query, Scorer, StateHead, rows_at_a_time
+from distmom.models.multilabel.kernels import top_labels
 
 #: below this number of labels all of them are candidates
 ALL_LABELS = 1000

@@ -15,7 +15,7 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, Selection
-from distmom.models.core import CoreSettings, Words, basis_passes, fit_basis, load_moments
+from distmom.spectral.components import CoreSettings, Words, basis_passes, fit_basis, load_moments
 
 logger = logging.getLogger(__name__)
 
