@@ -211,11 +211,11 @@ def test_compressed_sources(tmp_path, suffix):
 
 
 def test_format_is_determined_by_the_file_name():
-    told = {
+    formats = {
         "a/b.JSONL.gz": "jsonl", "x.csv.zst": "csv", "x.tsv": "tsv", "x.svm.bz2": "svmlight", "x.npz": "npz",
         "x.libsvm": "svmlight", "docword.kos.txt.xz": "uci", "t.xmc.txt.xz": "xmc", "x.ldac": "ldac",
     }  # fmt: skip
-    assert {path: detect_format(path) for path in told} == told
+    assert {path: detect_format(path) for path in formats} == formats
     with pytest.raises(UsageError, match=", ".join(FORMATS)):
         detect_format("x.txt")
 

@@ -197,9 +197,9 @@ def test_standard_errors_are_reported_where_there_are_some(lda, counts):
     text = render_topic_report(model)
     Page(text)
     for topic in model.topics(1):
-        told = re.search(rf"Topic {topic['state']}</h3><span>([\d.]+) ±([\d.]+)</span>", text)
-        assert float(told[2]) == pytest.approx(topic["weight_error"], rel=0.05)
-        assert float(told[1]) == pytest.approx(topic["weight"], abs=0.05 * topic["weight_error"])
+        measured = re.search(rf"Topic {topic['state']}</h3><span>([\d.]+) ±([\d.]+)</span>", text)
+        assert float(measured[2]) == pytest.approx(topic["weight_error"], rel=0.05)
+        assert float(measured[1]) == pytest.approx(topic["weight"], abs=0.05 * topic["weight_error"])
     assert text.count('class="spread"') == 4
     # A bar and its error line have the same scale; the line ends at value + error.
     row = model.topics(16, "relevance")[0]
