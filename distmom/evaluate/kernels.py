@@ -1,4 +1,4 @@
-"""Compiled loops behind the ranking metrics, a document at a time (definitions: `distmom.evaluate.metrics`)."""
+"""Compiled kernels of the ranking metrics, which are defined in `distmom.evaluate.metrics`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distmom.compiled import compiled
 
 @compiled
 def _holds(labels: Any, start: int, stop: int, label: int) -> bool:
-    """Look a label up in the sorted labels[start:stop]."""
+    """Whether a label is in the sorted ``labels[start:stop]``."""
     low = start
     high = stop
     while low < high:
@@ -34,7 +34,7 @@ def list_metrics(
     per_document: bool,
     rows: Any,
 ) -> None:
-    """Fill rows[document, metric, depth] in the order of the ranked metrics of `RankingSums`."""
+    """Fill ``rows[document, metric, depth]``, with metrics in the order of `RankingSums`."""
     deepest = depths[-1]
     gains = np.zeros(deepest)
     best = np.zeros(deepest)
@@ -87,10 +87,10 @@ def list_metrics(
 
 @compiled
 def dense_areas(scores: Any, indptr: Any, labels: Any, n_labels: int, areas: Any) -> bool:
-    """Fill areas with the AUC of each document, leaving it where undefined; False if a score is NaN.
+    """Fill ``areas`` with the AUC of each document, except where it is undefined; False if a score is NaN.
 
-    For each true label the labels with a lower and with an equal score are counted; rows are never sorted.
-    Labels from scores.shape[1] to n_labels have no score and form one tie below all others.
+    For each true label, labels with a lower and with an equal score are counted; rows are never sorted.
+    Labels from ``scores.shape[1]`` to ``n_labels`` have no score and are tied below all others.
     """
     width = scores.shape[1]
     for i in range(scores.shape[0]):
@@ -110,7 +110,7 @@ def dense_areas(scores: Any, indptr: Any, labels: Any, n_labels: int, areas: Any
         while known < stop and labels[known] < width:
             known += 1
         n_unscored_false = (n_labels - width) - (stop - known)
-        # Twice the number of won comparisons, so that a tie adds one.
+        # Twice the number of comparisons won, so that a tie adds one.
         won = np.int64(0)
         for a in range(start, known):
             value = row[labels[a]]
@@ -131,7 +131,7 @@ def dense_areas(scores: Any, indptr: Any, labels: Any, n_labels: int, areas: Any
 
 @compiled
 def listed_areas(lists: Any, scores: Any, indptr: Any, labels: Any, n_labels: int, areas: Any) -> None:
-    """Fill areas with the AUC of each ranked list, all labels that are not listed tied behind it."""
+    """Fill ``areas`` with the AUC of each ranked list, with all unlisted labels tied below it."""
     width = lists.shape[1]
     hits = np.zeros(width, dtype=np.bool_)
     for i in range(lists.shape[0]):

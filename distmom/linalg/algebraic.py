@@ -1,4 +1,4 @@
-"""Decompositions by one matrix factorisation: baselines and oracles, unstable under noise.
+"""Decompositions by a single matrix factorisation: baselines and oracles that are unstable under noise.
 
 Source: Anandkumar et al., "Tensor decompositions for learning latent variable models" (JMLR 2014), section
 6.2 (flattening) and appendix D (simultaneous diagonalisation, after Harshman and Jennrich).
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 def flattening_vectors(T: Array) -> Array:
     """Return the left singular vectors of the (k, k * k) flattening.
 
-    They are the components when the eigenvalues differ; components of equal eigenvalue come out mixed.
+    They are the components if all eigenvalues differ; components with equal eigenvalues are mixed.
 
     Parameters
     ----------
@@ -45,8 +45,8 @@ def pencil_vectors(T: Array, rng: np.random.Generator, *, n_draws: int = 8) -> A
     T : ndarray of shape (k, k, k), float64
         Symmetric.
     rng : numpy.random.Generator
-    n_draws : int
-        Directions tried; the one whose contraction has the largest relative eigenvalue gap is used.
+    n_draws : int, default=8
+        Number of random directions; the contraction with the largest relative eigenvalue gap is used.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def pencil_vectors(T: Array, rng: np.random.Generator, *, n_draws: int = 8) -> A
 
 
 def jennrich(M2: ArrayLike, M3: ArrayLike, k: int, *, random_state: int = 0) -> tuple[Array, Array]:
-    """Recover components that are not orthogonal from dense second and third moments (appendix D).
+    """Recover non-orthogonal components from dense second and third moments (appendix D).
 
     Parameters
     ----------
@@ -75,21 +75,21 @@ def jennrich(M2: ArrayLike, M3: ArrayLike, k: int, *, random_state: int = 0) -> 
         ``sum_i w_i mu_i (x) mu_i (x) mu_i``.
     k : int
         Number of components, at most d.
-    random_state : int
-        Seed of the direction that the third moment is contracted with.
+    random_state : int, default=0
+        Seed of the random direction with which the third moment is contracted.
 
     Returns
     -------
     means : ndarray of shape (d, k), float64
-        The ``mu_i`` as columns, with their scale.
+        The ``mu_i`` as columns, including their scale.
     weights : ndarray of shape (k,), float64
 
     Raises
     ------
     UsageError
-        If the shapes do not fit.
+        If the shapes do not match.
     NumericalError
-        If M2 has rank below k.
+        If M2 has rank below k, or a component is orthogonal to the random direction.
     """
     second = np.asarray(M2, dtype=np.float64)
     third = as_symmetric(M3)
@@ -98,8 +98,8 @@ def jennrich(M2: ArrayLike, M3: ArrayLike, k: int, *, random_state: int = 0) -> 
         raise UsageError(f"M2 has shape {second.shape}, but M3 has shape {third.shape}")
     whitening = whiten(second, k)
     eta = np.random.default_rng(random_state).standard_normal((d,))
-    # The paper's pencil (U' M3(I, I, eta) U) (U' M2 U)^-1 is symmetric definite when M2 is positive on its
-    # range, so that whitening turns it into a symmetric matrix and no eigenvalue can be complex.
+    # The paper's pencil (U' M3(I, I, eta) U) (U' M2 U)^-1 is symmetric definite if M2 is positive on its range.
+    # Whitening turns it into a symmetric matrix, so that all eigenvalues are real.
     pencil = whitening.W.T @ contract_one(third, eta) @ whitening.W
     values, vectors = np.linalg.eigh((pencil + pencil.T) / 2.0)
     directions = whitening.B @ vectors
@@ -113,7 +113,7 @@ def jennrich(M2: ArrayLike, M3: ArrayLike, k: int, *, random_state: int = 0) -> 
 
 
 def project(M3: ArrayLike, W: ArrayLike) -> Array:
-    """Return ``M3(W, W, W)``, made symmetric to the last bit.
+    """Return ``M3(W, W, W)``, symmetrised exactly.
 
     Parameters
     ----------

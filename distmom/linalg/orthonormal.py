@@ -1,8 +1,8 @@
-"""Orthonormal basis of the columns of a tall matrix that is held as slabs of rows.
+"""Orthonormal basis of the columns of a tall matrix stored as slabs of rows.
 
 Sources: Yamamoto, Nakatsukasa, Yanagisawa, Fukaya, "Roundoff error analysis of the CholeskyQR2 algorithm"
 (ETNA 44, 2015); Demmel, Grigori, Hoemmen, Langou, "Communication-optimal parallel and sequential QR and LU
-factorizations" (SIAM J. Sci. Comput. 34, 2012) for the fall-back.
+factorizations" (SIAM J. Sci. Comput. 34, 2012) for the fallback.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from distmom.errors import NumericalError, UsageError
 Array = NDArray[np.float64]
 _EPS = float(np.finfo(np.float64).eps)
 
-# The first Cholesky factor leaves a departure from orthonormality of about eps / eigenvalue, which the second
-# squares away; at this eigenvalue of the equilibrated Gram matrix there is a wide margin.
+# After the first Cholesky step the deviation from orthonormality is about eps / eigenvalue, and the second step
+# squares it. This minimum eigenvalue of the equilibrated Gram matrix leaves a wide margin.
 _SAFE_EIGENVALUE = 1e-9
 
 
@@ -32,11 +32,11 @@ class Basis:
     Attributes
     ----------
     slabs : list of ndarray of shape (rows, rank)
-        The basis, cut as the input was; views into ``out`` when that was given.
+        The basis, divided like the input; views of ``out`` if given.
     rank : int
         Number of basis vectors.
     n_dropped : int
-        Number of columns that were zero or numerically dependent on others.
+        Number of columns that are zero or numerically dependent on others.
     method : str
         "cholesky" or "householder".
     """
@@ -50,27 +50,27 @@ class Basis:
 def orthonormalise(
     slabs: Sequence[NDArray[Any]], *, out: Sequence[NDArray[Any]] | None = None, rtol: float | None = None
 ) -> Basis:
-    """Orthonormalise the columns of a tall matrix, reading one slab of rows at a time.
+    """Compute an orthonormal basis of the columns of a tall matrix, one slab of rows at a time.
 
-    Columns are scaled to norm 1 first. A well-conditioned matrix takes two Cholesky factorisations of Gram
-    matrices (three readings of the slabs, no writing but the result); any other takes Householder factors of
-    the slabs (which needs memory for a second copy), and columns that depend on others are dropped.
+    Columns are first scaled to norm 1. A well-conditioned matrix needs two Cholesky factorisations of Gram
+    matrices (the slabs are read three times, and only the result is written). Otherwise, Householder factors
+    of the slabs are used, which need memory for a second copy, and columns that depend on others are dropped.
 
     Parameters
     ----------
     slabs : sequence of ndarray of shape (rows_i, r)
         Row slabs of a (d, r) matrix; memory maps are read slab by slab. Arithmetic is in float64.
     out : sequence of ndarray of shape (rows_i, r), optional
-        Where to write the basis, into the first ``rank`` columns; may be ``slabs`` itself. Default: new
-        float64 arrays.
+        Arrays in whose first ``rank`` columns the basis is written; may be ``slabs`` itself. New float64 arrays by
+        default.
     rtol : float, optional
-        A column whose part outside the span of the others is below ``rtol`` of the largest is dependent.
-        Default ``8 r eps``.
+        A column counts as dependent if its part outside the span of the others is at most ``rtol`` times the
+        largest such part; ``8 r eps`` by default.
 
     Returns
     -------
     Basis
-        Orthonormal to rounding of the dtype it is held in, also for an input of condition 1e12.
+        Orthonormal up to rounding of its dtype, even for a matrix with condition number 1e12.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def orthonormalise(
             largest = np.maximum(largest, np.abs(block).max(axis=0))
     if not np.isfinite(gram).all():
         raise NumericalError("the matrix to orthonormalise has entries that are not finite or overflow")
-    # A column too small for its square to be held is told from a zero one by its largest entry.
+    # The largest entry distinguishes a zero column from one whose squared norm underflows.
     norms = np.sqrt(np.diag(gram))
     scale = np.where(norms > 0.0, norms, largest)
     live = np.flatnonzero(scale > 0.0)
@@ -112,13 +112,13 @@ def orthonormalise(
 
 
 def _columns(slab: NDArray[Any], live: NDArray[np.intp], scale: Array) -> Array:
-    """Read a slab's columns that are not zero, equilibrated."""
+    """Return the nonzero columns of a slab, equilibrated."""
     columns: Array = np.asarray(slab, dtype=np.float64)[:, live] / scale
     return columns
 
 
 def _place(block: Array, out: Sequence[NDArray[Any]] | None, i: int) -> NDArray[Any]:
-    """Keep a slab of the basis, in ``out`` if there is one."""
+    """Return a slab of the basis, written to ``out`` if given."""
     if out is None:
         return block
     target = out[i][:, : block.shape[1]]
@@ -133,7 +133,7 @@ def _cholesky(
     gram: Array,
     out: Sequence[NDArray[Any]] | None,
 ) -> list[NDArray[Any]]:
-    """Apply CholeskyQR twice; the first factor's result is formed again rather than stored."""
+    """Apply CholeskyQR twice; the result of the first step is recomputed rather than stored."""
     identity = np.eye(live.size)
     first = solve_triangular(np.linalg.cholesky(gram).T, identity)
     second_gram = np.zeros_like(gram)
@@ -151,7 +151,7 @@ def _householder(
     rtol: float,
     out: Sequence[NDArray[Any]] | None,
 ) -> tuple[list[NDArray[Any]], int]:
-    """Factor each slab, then the stacked triangles with column pivoting, which shows the rank."""
+    """Factor each slab, then the stacked triangular factors with column pivoting, which reveals the rank."""
     factors = [np.linalg.qr(_columns(slab, live, scale)) for slab in slabs]
     Q, R, _ = qr(np.concatenate([factor.R for factor in factors]), mode="economic", pivoting=True)
     diagonal = np.abs(np.diag(R))

@@ -1,7 +1,7 @@
-"""From eigenpairs of the whitened tensor to the parameters of a mixture, and checks of both.
+"""Recovery of mixture parameters from eigenpairs of the whitened tensor, and a check of eigenpairs.
 
 Source: Anandkumar et al., "Tensor decompositions for learning latent variable models" (JMLR 2014), theorem
-4.3 (recovery) and section 4.2 (which eigenvectors are robust).
+4.3 (recovery) and section 4.2 (robustness of eigenvectors).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Mixture:
     weights : ndarray of shape (k,), float64
         Mixing weights, summing to 1 over the usable components; 0 for the others.
     components : ndarray of shape (d, k), float64
-        The distributions as columns, each summing to 1; zero where the component is not usable.
+        The distributions as columns, each summing to 1; zero for unusable components.
     raw_weights : ndarray of shape (k,), float64
-        ``eigenvalue ** -2`` before normalisation; their sum is 1 when the model holds.
+        ``eigenvalue ** -2`` before normalisation; their sum is 1 if the model holds.
     column_sums : ndarray of shape (k,), float64
-        Sums of the columns before clipping; 1 when the model holds.
+        Sums of the columns before clipping; 1 if the model holds.
     clipped : ndarray of shape (k,), float64
         Negative mass set to zero, as a share of the absolute mass of the column.
     usable : ndarray of shape (k,), bool
-        False for a component without positive mass or with an eigenvalue too small to give a weight.
+        False for a component without positive mass, or with an eigenvalue too small to define a weight.
     """
 
     weights: Array
@@ -50,18 +50,18 @@ def mixture_parameters(
 ) -> Mixture:
     """Recover mixing weights and distributions from the eigenpairs of a whitened third moment.
 
-    ``pi_i = lambda_i ** -2`` and ``mu_i = lambda_i B v_i`` (theorem 4.3); negative entries of ``mu_i`` are
-    clipped, and both are normalised.
+    ``pi_i = lambda_i ** -2`` and ``mu_i = lambda_i B v_i`` (theorem 4.3). Negative entries of ``mu_i`` are set to
+    zero, and both are normalised.
 
     Parameters
     ----------
     eigenvalues : array_like of shape (k,)
     eigenvectors : array_like of shape (k, k)
-        As columns, with signs such that the eigenvalues are positive.
+        Eigenvectors as columns, with signs for which the eigenvalues are positive.
     B : array_like of shape (d, k)
         The un-whitening matrix.
-    min_eigenvalue : float
-        Components at or below it are marked as not usable: their weight would be meaningless.
+    min_eigenvalue : float, default=1e-8
+        Components with an eigenvalue up to this are marked as unusable, because their weight is meaningless.
 
     Returns
     -------
@@ -70,7 +70,7 @@ def mixture_parameters(
     Raises
     ------
     UsageError
-        If the shapes do not fit.
+        If the shapes do not match.
     NumericalError
         If no component is usable.
     """
@@ -81,7 +81,7 @@ def mixture_parameters(
     if lam.ndim != 1 or V.shape != (k, k) or unwhiten.ndim != 2 or unwhiten.shape[1] != k:
         raise UsageError(
             f"eigenvalues of shape {lam.shape}, eigenvectors of shape {V.shape} and an un-whitening matrix "
-            f"of shape {unwhiten.shape} do not belong together"
+            f"of shape {unwhiten.shape} do not match"
         )
     large = lam > min_eigenvalue
     components, column_sums, clipped = clip_columns(unwhiten @ (V * lam))
@@ -117,7 +117,7 @@ def clip_columns(M: ArrayLike) -> tuple[Array, Array, Array]:
     Returns
     -------
     columns : ndarray of shape (d, k), float64
-        Each column sums to 1, or is zero when it had no positive entry.
+        Each column sums to 1, or is zero if it had no positive entry.
     sums : ndarray of shape (k,), float64
         Sums of the columns of M.
     clipped : ndarray of shape (k,), float64
@@ -135,7 +135,7 @@ def clip_columns(M: ArrayLike) -> tuple[Array, Array, Array]:
     columns = np.maximum(matrix, 0.0)
     positive = columns.sum(axis=0)
     negative = positive - sums
-    # Summing both signs at once leaves rounding where a column has no negative entry.
+    # The difference of the two sums has rounding errors even in columns without negative entries.
     negative[(matrix >= 0.0).all(axis=0)] = 0.0
     total = positive + negative
     clipped = np.divide(negative, total, out=np.zeros_like(total), where=total > 0.0)
@@ -144,7 +144,7 @@ def clip_columns(M: ArrayLike) -> tuple[Array, Array, Array]:
 
 
 def project_simplex(M: ArrayLike) -> Array:
-    """Move each column to the nearest distribution in Euclidean distance.
+    """Project each column onto the probability simplex, in Euclidean distance.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def project_simplex(M: ArrayLike) -> Array:
     Returns
     -------
     ndarray of shape (d, k), float64
-        Columns that are not negative and sum to 1.
+        Non-negative columns that sum to 1.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def polar(M: Array) -> Array:
 
 @dataclass(frozen=True)
 class EigenpairCheck:
-    """What a unit vector is to a symmetric tensor.
+    """Properties of a unit vector as an eigenvector of a symmetric tensor.
 
     Attributes
     ----------
@@ -206,7 +206,7 @@ class EigenpairCheck:
         the eigenvalue; -1 at a component of an orthogonal tensor, positive at mixtures of components.
     is_eigenvector : bool
     is_robust : bool
-        Whether u is an eigenvector that attracts power iterations.
+        Whether u is an eigenvector to which power iterations converge.
     """
 
     eigenvalue: float
@@ -217,10 +217,10 @@ class EigenpairCheck:
 
 
 def check_eigenpair(T: ArrayLike, u: ArrayLike, *, tol: float = 1e-8) -> EigenpairCheck:
-    """Tell a robust eigenvector from a spurious one by the second-derivative test.
+    """Distinguish robust from spurious eigenvectors by the second-derivative test.
 
     An orthogonal tensor of k components has ``2 ** k - 1`` eigenvectors with positive eigenvalue, the
-    normalised ``sum_{i in S} v_i / lambda_i`` for every non-empty S; only single components are robust
+    normalised ``sum_{i in S} v_i / lambda_i`` for every nonempty set S; only single components are robust
     (theorem 4.1 and section 4.2.2).
 
     Parameters
@@ -229,8 +229,8 @@ def check_eigenpair(T: ArrayLike, u: ArrayLike, *, tol: float = 1e-8) -> Eigenpa
         Symmetric.
     u : array_like of shape (k,)
         Normalised before use.
-    tol : float
-        Largest residual of an eigenvector.
+    tol : float, default=1e-8
+        Maximum residual of an eigenvector.
 
     Returns
     -------
@@ -239,7 +239,7 @@ def check_eigenpair(T: ArrayLike, u: ArrayLike, *, tol: float = 1e-8) -> Eigenpa
     Raises
     ------
     UsageError
-        If the shapes do not fit or u is zero.
+        If the shapes do not match or u is zero.
     NumericalError
         If T is not finite.
     """
@@ -247,13 +247,13 @@ def check_eigenpair(T: ArrayLike, u: ArrayLike, *, tol: float = 1e-8) -> Eigenpa
     k = cube.shape[0]
     vector = np.asarray(u, dtype=np.float64)
     if vector.shape != (k,) or not np.linalg.norm(vector) > 0.0:
-        raise UsageError(f"expected a vector of shape ({k},) that is not zero, got shape {vector.shape}")
+        raise UsageError(f"expected a nonzero vector of shape ({k},), got shape {vector.shape}")
     vector = vector / np.linalg.norm(vector)
     image = contract_two(cube, vector)
     eigenvalue = float(vector @ image)
     norm = frobenius(cube)
     residual = float(np.linalg.norm(image - eigenvalue * vector)) / norm if norm > 0.0 else 0.0
-    # Columns 1..k-1 of a full QR of u span its complement; a single dimension has none.
+    # Columns 1..k-1 of a full QR of u span its orthogonal complement, which is empty for k = 1.
     complement = np.linalg.qr(vector[:, None], mode="complete")[0][:, 1:]
     hessian = 2.0 * contract_one(cube, vector) - eigenvalue * np.eye(k)
     curvatures = np.linalg.eigvalsh(complement.T @ hessian @ complement)

@@ -18,7 +18,7 @@ from distmom.linalg import (
 
 
 def single_topic_moments(weights, mu, length):
-    """Second and third moments by listing every document of ``length`` words and every tuple of positions."""
+    """Compute second and third moments from all documents of ``length`` words and tuples of positions."""
     d = mu.shape[0]
     M2, M3 = np.zeros((d, d)), np.zeros((d, d, d))
     pairs = list(itertools.permutations(range(length), 2))
@@ -66,7 +66,7 @@ def test_negative_mass_is_clipped_and_reported():
     np.testing.assert_allclose(columns, [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 0.0]])
     np.testing.assert_allclose(sums, [0.9, 1.0, -2.0])
     np.testing.assert_allclose(clipped, [0.2, 0.0, 1.0])
-    # A column without a negative entry has nothing clipped, whatever its sum.
+    # Nothing is clipped in a column without negative entries, for any sum.
     np.testing.assert_array_equal(clip_columns([[0.1, 0.5], [0.2, 1.5]])[2], 0.0)
 
 
@@ -114,7 +114,7 @@ def test_simplex_projection_is_the_nearest_distribution():
 
 
 def test_sampling_error_shrinks_with_the_square_root_of_the_data():
-    """Documents of three words; a log-log slope of -1/2 within what five repetitions can tell."""
+    """Documents of three words; the log-log slope is -1/2 within the accuracy of five repetitions."""
     rng = np.random.default_rng(12)
     d, k = 30, 3
     weights, mu = np.array([0.5, 0.3, 0.2]), rng.dirichlet(np.full(d, 0.3), k).T
@@ -141,7 +141,7 @@ def test_sampling_error_shrinks_with_the_square_root_of_the_data():
 
 
 def test_shapes_are_checked():
-    with pytest.raises(UsageError, match="do not belong together"):
+    with pytest.raises(UsageError, match="do not match"):
         mixture_parameters(np.ones(2), np.eye(3), np.ones((4, 2)))
     with pytest.raises(UsageError, match="must form a matrix"):
         clip_columns(np.ones(3))
