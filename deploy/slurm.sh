@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# One fit on a SLURM allocation: a scheduler and the client on the first node, one worker a task on all nodes.
+# One fit on a SLURM allocation: scheduler and client on the first node, and one worker per task on all nodes.
 #
 #   sbatch --nodes=4 --ntasks-per-node=8 --mem-per-cpu=4G deploy/slurm.sh CORPUS MODEL [options of 'distmom fit']
 #
-# CORPUS, MODEL and the environment that holds distmom lie on a file system that all nodes see.
+# CORPUS, MODEL and the environment with distmom must be on a file system shared by all nodes.
 set -euo pipefail
 
 script=${BASH_SOURCE[0]}
 if [ -n "${SLURM_JOB_ID:-}" ]; then
-    # SLURM runs a copy of this file; the settings lie beside the original, whose path precedes the arguments.
+    # SLURM runs a copy of this file; the settings are beside the original, whose path precedes the arguments.
     command=$(scontrol show job "$SLURM_JOB_ID" | sed -n 's/^ *Command=//p')
     script=${command%" $*"}
 fi
 export DASK_CONFIG=${DASK_CONFIG:-$(dirname "$script")/dask.yaml}
 if [ ! -r "$DASK_CONFIG" ]; then
-    echo "$DASK_CONFIG: expected the settings of Dask, got no such file; set DASK_CONFIG" >&2
+    echo "$DASK_CONFIG: the Dask configuration cannot be read; set DASK_CONFIG to its path" >&2
     exit 2
 fi
 port=${PORT:-8786}
 host=${HOST:-$(hostname -f)}
 address=tcp://$host:$port
 
-# Everything that this script has started ends with it.
+# Stop all processes started by this script when it exits.
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 
 dask scheduler --host "$host" --port "$port" &

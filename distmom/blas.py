@@ -1,4 +1,4 @@
-"""One BLAS thread while numbers are computed that must not depend on the number of cores."""
+"""Limiting BLAS to one thread, for results that must not depend on the number of cores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import threadpoolctl
 
 
 class _Shared:
-    """Threads of this process that are within `one_blas_thread`, and what there was before the first came."""
+    """Number of threads inside `one_blas_thread`, and the limits to restore when the last one leaves."""
 
     lock = threading.Lock()
     n_users = 0
@@ -21,10 +21,11 @@ class _Shared:
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let BLAS and OpenMP run on one thread until the block ends; a context manager.
+    """Limit BLAS and OpenMP to one thread within the block; a context manager.
 
-    The number of threads changes the order of additions, and with it the last bits of a product. It belongs to the
-    process: of several threads that ask for one, the first sets the limit and the last restores what was there.
+    The number of threads affects the order of additions and thus the last bits of a product. The limit
+    applies to the whole process: if several threads enter, the first sets it and the last to leave restores
+    the previous limit.
     """
     with _Shared.lock:
         if not _Shared.n_users:
@@ -44,12 +45,12 @@ def one_blas_thread() -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _pools(n_modules: int) -> threadpoolctl.ThreadpoolController:
-    """Look the pools of threads up, once for all libraries that modules have loaded so far: it takes a while."""
+    """Find the thread pools of all loaded libraries, a slow search that is repeated only after new imports."""
     return threadpoolctl.ThreadpoolController()
 
 
 def _take_control() -> None:
-    """Let this thread set limits, which threadpoolctl leaves to the first thread that has done so."""
+    """Allow this thread to set limits; threadpoolctl otherwise reserves that for the first thread that did."""
     release = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
     if release is not None:
         release(force=True)

@@ -1,4 +1,4 @@
-"""Where the seconds of a thread go, by kind of work."""
+"""Time spent by each thread, by kind of work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class _Account(threading.local):
-    """What this thread has spent, and the seconds that were counted within the blocks that are open."""
+    """Seconds spent by this thread, by kind, and seconds already counted inside each open block."""
 
     def __init__(self) -> None:
         self.spent: dict[str, float] = {}
@@ -21,7 +21,7 @@ _account = _Account()
 
 @contextmanager
 def spend(kind: str) -> Iterator[None]:
-    """Count the seconds of a block as one kind of work, but for those that blocks within it count."""
+    """Count the time of a block as one kind of work, excluding nested blocks; a context manager."""
     _account.within.append(0.0)
     started = time.perf_counter()
     try:
@@ -35,12 +35,12 @@ def spend(kind: str) -> Iterator[None]:
 
 
 def taken() -> dict[str, float]:
-    """Return what this thread has spent since the last call, in seconds by kind."""
+    """Return the seconds spent by this thread since the last call, by kind."""
     spent, _account.spent = _account.spent, {}
     return spent
 
 
 def add_spent(total: dict[str, float], more: Mapping[str, float]) -> None:
-    """Add seconds by kind to others, in place."""
+    """Add seconds by kind to ``total``, in place."""
     for kind, seconds in more.items():
         total[kind] = total.get(kind, 0.0) + seconds

@@ -1,4 +1,4 @@
-"""One way to compile numerical kernels, so that all of them follow the same rules."""
+"""Compilation of numerical kernels under one set of rules."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 def compiled(function: _Kernel) -> _Kernel:
     """Compile a kernel that runs on one thread without holding the interpreter lock.
 
-    Floating point keeps IEEE order (no fast-math, no threads inside), so a kernel returns the same bits
-    whoever calls it. Division by zero gives inf or nan as in NumPy.
+    Floating-point operations keep their IEEE order (no fast-math, no threads inside), so a kernel always
+    returns the same bits. Division by zero gives inf or nan as in NumPy.
 
     Parameters
     ----------
@@ -26,11 +26,11 @@ def compiled(function: _Kernel) -> _Kernel:
     Returns
     -------
     callable
-        The compiled kernel, typed as the function it replaces.
+        The compiled kernel, with the type of ``function``.
     """
     options = {"nogil": True, "error_model": "numpy"}
     try:
         return cast(_Kernel, njit(cache=True, **options)(function))
     except RuntimeError:
-        # numba refuses to cache when neither the installation nor the home directory can be written to.
+        # numba cannot cache if neither the installation nor the home directory is writable.
         return cast(_Kernel, njit(cache=False, **options)(function))

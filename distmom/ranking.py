@@ -1,4 +1,4 @@
-"""What ranking metrics are made of: discounts, propensities, and compiled loops over documents.
+"""Discounts, propensities and compiled kernels of the ranking metrics.
 
 The metrics are defined in `distmom.evaluate.metrics`.
 """
@@ -17,7 +17,7 @@ from distmom.errors import UsageError
 
 @compiled
 def _holds(labels: Any, start: int, stop: int, label: int) -> bool:
-    """Look a label up in the sorted labels[start:stop]."""
+    """Whether a label is in the sorted ``labels[start:stop]``."""
     low = start
     high = stop
     while low < high:
@@ -48,11 +48,13 @@ def inverse_propensity(
         Number of training documents N_l of each label.
     n_train : int
         Number of training documents.
-    A, B : float
-        0.5 and 0.4 are customary for the Wikipedia data sets of the repository, 0.6 and 2.6 for those of
-        Amazon, the defaults for all others.
+    A : float, default=0.55
+    B : float, default=1.5
+        Customary values are 0.5 and 0.4 for the Wikipedia data sets of the repository, 0.6 and 2.6 for those of
+        Amazon, and the defaults for all others.
     n_labels : int, optional
-        Length of the result, when the truth has labels that training did not; their frequency is 0.
+        Length of the result, for truths with labels that did not occur in training and have frequency 0; L by
+        default.
 
     Returns
     -------
@@ -61,8 +63,8 @@ def inverse_propensity(
     Raises
     ------
     UsageError
-        If a frequency is negative, ``n_train`` is below 3 (the formula would fall below 1), or ``n_labels``
-        is below the number of frequencies.
+        If a frequency is negative, ``n_train`` is below 3 (where 1/p would be less than 1), or ``n_labels``
+        is less than the number of frequencies.
 
     References
     ----------
@@ -71,12 +73,12 @@ def inverse_propensity(
     """
     frequency = np.asarray(label_frequency, dtype=np.float64)
     if frequency.ndim != 1 or not (frequency >= 0).all():
-        raise UsageError("label frequencies must be a vector of counts that are not negative")
+        raise UsageError("label frequencies must be a vector of non-negative counts")
     if n_train < 3:
         raise UsageError(f"propensities need at least 3 training documents, got {n_train}")
     if n_labels is not None:
         if n_labels < frequency.size:
-            raise UsageError(f"n_labels={n_labels} is below the number of frequencies, {frequency.size}")
+            raise UsageError(f"n_labels={n_labels} is less than the number of frequencies, {frequency.size}")
         frequency = np.concatenate([frequency, np.zeros(n_labels - frequency.size)])
     C = (math.log(n_train) - 1.0) * (B + 1.0) ** A
     inverse: NDArray[np.float64] = 1.0 + C * (frequency + B) ** -A
@@ -134,7 +136,7 @@ def list_metrics(
     per_document: bool,
     rows: Any,
 ) -> None:
-    """Fill rows[document, metric, depth] in the order of the ranked metrics of `RankingSums`."""
+    """Fill ``rows[document, metric, depth]``, with metrics in the order of `RankingSums`."""
     deepest = depths[-1]
     gains = np.zeros(deepest)
     best = np.zeros(deepest)
@@ -183,9 +185,9 @@ def list_metrics(
 
 @compiled
 def dense_areas(scores: Any, indptr: Any, labels: Any, n_labels: int, areas: Any) -> bool:
-    """Fill areas with the AUC of each document, leaving it where undefined; False if a score is NaN.
+    """Fill ``areas`` with the AUC of each document, except where it is undefined; False if a score is NaN.
 
-    Labels from scores.shape[1] to n_labels have no score and form one tie below all others.
+    Labels from ``scores.shape[1]`` to ``n_labels`` have no score and are tied below all others.
     """
     width = scores.shape[1]
     for i in range(scores.shape[0]):
@@ -213,7 +215,7 @@ def dense_areas(scores: Any, indptr: Any, labels: Any, n_labels: int, areas: Any
 
 @compiled
 def listed_areas(lists: Any, scores: Any, indptr: Any, labels: Any, n_labels: int, areas: Any) -> None:
-    """Fill areas with the AUC of each ranked list, all labels that are not listed tied behind it."""
+    """Fill ``areas`` with the AUC of each ranked list, with all unlisted labels tied below it."""
     width = lists.shape[1]
     values = np.empty(width)
     hits = np.empty(width, np.int64)

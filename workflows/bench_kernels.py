@@ -3,8 +3,8 @@
     pip install 'distmom[bench]'
     python -m pytest workflows/bench_kernels.py
 
-Blocks are those of a planted corpus of WikiLSHTC's shape; --benchmark-json FILE keeps the figures. Some kernels
-are timed beside a plain way to the same result.
+Blocks are from a planted corpus with the shape of WikiLSHTC; --benchmark-json FILE stores the results. Some
+kernels are compared with a straightforward implementation.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from distmom.simulate.draws import draw_documents
 pytest.importorskip("pytest_benchmark")
 
 N_DOCUMENTS, N_STATES, WIDTH = 20_000, 100, 110
-#: documents that are scored or looked up, and lines that are read
+#: numbers of documents to score or look up, and of lines to read
 N_QUERIES, N_LINES = 500, 5_000
-#: numbers that the plain third moment may hold for its pairs of columns
+#: maximum number of products of columns in memory for the straightforward third moment
 PAIRS = 1 << 24
 
 

@@ -1,21 +1,21 @@
-"""distmom beside its peers on exactly the same features, one table.
+"""Compare distmom with its peers on exactly the same features, in one table.
 
 The features are the tf-idf rows of unit length that distmom computes from its own corpus. They are exported
-once; every system runs in a process of its own. Labels without a training row are not given to the peers: none
-of them could learn anything about those. Peers that are not installed are named and left out, as are those that
-take too long or too much memory: ``pip install 'distmom[peers]'`` brings omikuji and napkinXC; PECOS needs older
-NumPy and SciPy, and so an interpreter of its own::
+once, and every system runs in a separate process. Labels without training rows are not given to the peers,
+which could not learn them. Peers that are not installed, or need too much time or memory, are reported and
+left out. ``pip install 'distmom[peers]'`` installs omikuji and napkinXC; PECOS requires older versions of
+NumPy and SciPy, and therefore a separate interpreter::
 
     python -m venv pecos
     pecos/bin/pip install 'numpy<2' 'scipy<1.14' scikit-learn
     pecos/bin/pip install --no-deps libpecos
 
-The seconds of a peer are those of its training and ranking calls alone; distmom's fit also chooses its heads and
-reads its shards. Memory is that of the whole process, of distmom with its workers. AUC needs the scores of all
-labels and is left blank for systems that rank only some.
+The time of a peer is that of its training and ranking calls only; the fit of distmom includes head selection and
+reading of shards. Memory is that of the whole process, for distmom with its workers. AUC requires scores of
+all labels and is blank for systems that rank only some of them.
 
-DATA is a folder of Bibtex or of yso-finna-en, or ``planted:`` and the name of a preset of ``distmom synth``; the
-test rows of a planted corpus are the same for every number of training rows.
+DATA is a folder with Bibtex or yso-finna-en, or ``planted:`` and the name of a preset of ``distmom synth``.
+The test rows of a planted corpus are the same for every number of training rows.
 
 Examples::
 
@@ -53,26 +53,26 @@ from distmom.ranking import inverse_propensity
 from distmom.simulate import PRESETS, preset, synthesise
 
 PLANTED = "planted:"
-#: one machine a label is out of the question beyond
+#: default maximum number of labels for one support vector machine per label
 SVC_LABELS = 2000
-#: pairs of a test row and a training row beyond which brute force takes hours
+#: default maximum number of pairs of test and training rows; beyond it, brute force takes hours
 NEIGHBOR_PAIRS = 10**11
-#: share of the memory that is free which a system may take, unless it is given
+#: default memory limit of a system, as a share of the available memory
 MEMORY_SHARE = 0.9
-#: seconds between two samples of the memory of distmom, which also samples its own
+#: seconds between samples of the memory of distmom, which also samples its own memory
 DISTMOM_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
 class Data:
-    """A corpus to train on and one to test on.
+    """A training corpus and a test corpus.
 
     Attributes
     ----------
     name : str
     train, test : Corpus
     ingest_s : float or None
-        Seconds of the ingest; None where the corpora were drawn.
+        Seconds of the ingest; None for simulated corpora.
     """
 
     name: str
@@ -83,18 +83,18 @@ class Data:
 
 @dataclass(frozen=True)
 class Exported:
-    """What the peers get, and what their lists are compared with.
+    """Input of the peers, and the truth for evaluating their rankings.
 
     Attributes
     ----------
     folder : Path
-        Holds the files that `run_peer` reads.
+        Folder of the files read by `run_peer`.
     truth : csr_array of shape (n_test, n_labels)
     inverse : ndarray of shape (n_labels,)
         Inverse propensities.
     n_train : int
     used : ndarray of int
-        The labels that the peers get.
+        Labels that are given to the peers.
     """
 
     folder: Path
@@ -105,14 +105,14 @@ class Exported:
 
 
 def prepare(options: argparse.Namespace, n_train: int | None, out: Path) -> Data:
-    """Ingest a folder, or draw so many training rows and the test rows of a preset."""
+    """Ingest a folder, or simulate ``n_train`` training rows and the test rows of a preset."""
     with open_executor(workers=options.threads) as executor:
         if not options.data.startswith(PLANTED):
             train, test, ingest_s = ingest_folder(Path(options.data), out, executor)
             return Data(Path(options.data).resolve().name, train, test, ingest_s)
         name = options.data.removeprefix(PLANTED)
         model = preset(name, n_documents=n_train, seed=options.seed)
-        # Beyond all that any size trains on.
+        # Test documents follow the training documents of all sizes.
         first = max(PRESETS[name].n_documents, *(options.sizes or [model.n_documents]))
         corpora = [
             synthesise(each, out / part, first=start, overwrite=True, map=executor.map)
@@ -142,7 +142,7 @@ def export(data: Data, folder: Path) -> Exported:
             span = slice(features.indptr[i], features.indptr[i + 1])
             pairs = zip(features.indices[span].tolist(), features.data[span].tolist(), strict=True)
             row = ",".join(map(str, labels.indices[labels.indptr[i] : labels.indptr[i + 1]].tolist()))
-            # Nine digits give back the same float32.
+            # Nine digits identify a float32.
             out.write(row + "".join(f" {word}:{value:.9g}" for word, value in pairs) + "\n")
     features, truth = _matrices(data.test, idf)
     save_npz(folder / "X_test.npz", features)
@@ -179,10 +179,10 @@ def run_peer(name: str, exported: Exported, options: argparse.Namespace) -> dict
     """Run one peer; LeftOutError if it is not installed, too large or fails."""
     n_pairs = exported.truth.shape[0] * exported.n_train
     if name == "linear-svc" and len(exported.used) > options.svc_labels:
-        reason = f"{len(exported.used)} labels, the limit is --svc-labels {options.svc_labels}"
+        reason = f"{len(exported.used)} labels exceed the limit --svc-labels {options.svc_labels}"
         raise LeftOutError(reason, for_good=True)
     if name == "sklearn-neighbors" and n_pairs > options.neighbor_pairs:
-        reason = f"{n_pairs:.1e} pairs of rows, the limit is --neighbor-pairs {options.neighbor_pairs:.1e}"
+        reason = f"{n_pairs:.1e} pairs of rows exceed the limit --neighbor-pairs {options.neighbor_pairs:.1e}"
         raise LeftOutError(reason, for_good=True)
     python = options.pecos_python if name.startswith("pecos") and options.pecos_python else sys.executable
     place = exported.folder / name
@@ -207,7 +207,7 @@ def run_peer(name: str, exported: Exported, options: argparse.Namespace) -> dict
 def run_systems(
     data: Data, out: Path, options: argparse.Namespace, gone: set[str], rows: list[dict[str, Any]]
 ) -> None:
-    """Run all systems on one corpus, and add their rows; those that cannot go on are named in ``gone``."""
+    """Run all systems on one corpus and append their rows; systems that fail permanently are added to ``gone``."""
     exported: Exported | None = None
     names = [f"distmom {head}" for head in options.heads] if "distmom" in options.systems else []
     names += [name for name in options.systems if name in PEERS]
@@ -240,27 +240,30 @@ def arguments_parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("data", metavar="DATA", help=f"folder, or {PLANTED}NAME, NAME one of {', '.join(_presets())}")
-    add("--docs", type=int, help="training rows of a planted corpus; the preset's when absent")
+    add("data", metavar="DATA", help=f"folder, or {PLANTED}NAME with NAME one of {', '.join(_presets())}")
+    add("--docs", type=int, help="training rows of a planted corpus [that of the preset]")
     add("--sizes", type=int, nargs="+", metavar="DOCS", help="run for each of these numbers instead")
     add("--test-docs", type=int, default=20_000, help="test rows of a planted corpus [%(default)s]")
     add("--systems", nargs="+", choices=systems, default=systems, metavar="SYSTEM",
         help=f"some of {', '.join(systems)} [all]")  # fmt: skip
     add("--heads", nargs="+", choices=HEADS, default=["auto"], metavar="HEAD",
-        help=f"of distmom, a row each: some of {', '.join(HEADS)} [auto]")  # fmt: skip
-    add("-k", "--n-components", type=int, default=100, help="of distmom [%(default)s]")
+        help=f"heads of distmom, one row each: some of {', '.join(HEADS)} [auto]")  # fmt: skip
+    add("-k", "--n-components", type=int, default=100, help="number of components of distmom [%(default)s]")
     add("--threads", type=int, default=2, help="threads of a peer, worker processes of distmom [%(default)s]")
-    add("--seed", type=int, default=0, help="of distmom and of a planted corpus [%(default)s]")
-    add("--pecos-python", help="interpreter that has libpecos [this one]")
+    add("--seed", type=int, default=0, help="seed of distmom and of a planted corpus [%(default)s]")
+    add("--pecos-python", help="interpreter with libpecos [this one]")
     add("--auc-documents", type=int, help="measure distmom's AUC on about this many rows")
+    add("--timeout", type=float, default=3600.0, help="maximum seconds per system [%(default)s]")
+    add("--memory-gb", type=float, help="maximum memory per system [90 %% of the available memory]")
     add(
-        "--timeout", type=float, default=3600.0, help="seconds after which a system is left out [%(default)s]"
+        "--svc-labels",
+        type=int,
+        default=SVC_LABELS,
+        help="maximum number of labels for linear-svc [%(default)s]",
     )
-    add("--memory-gb", type=float, help="memory beyond which it is [90 %% of what is free]")
-    add("--svc-labels", type=int, default=SVC_LABELS, help="labels up to which linear-svc runs [%(default)s]")
     add("--neighbor-pairs", type=float, default=NEIGHBOR_PAIRS,
-        help="test times training rows up to which sklearn-neighbors runs [%(default).0e]")  # fmt: skip
-    add("--out", type=Path, help="keep corpora, features and models here")
+        help="maximum number of test rows times training rows for sklearn-neighbors [%(default).0e]")  # fmt: skip
+    add("--out", type=Path, help="directory for corpora, features and models [temporary]")
     add("--json", type=Path, help="write the results to this file")
     add("--markdown", type=Path, help="write the table to this file")
     add(
@@ -283,13 +286,13 @@ def main(arguments: list[str] | None = None) -> int:
     if is_planted and options.data.removeprefix(PLANTED) not in _presets():
         parser.error(f"{options.data}: expected one of {', '.join(PLANTED + name for name in _presets())}")
     if (options.sizes or options.docs) and not is_planted:
-        parser.error(f"--docs and --sizes are for planted corpora, {options.data} is a folder")
+        parser.error(f"--docs and --sizes are for planted corpora, but {options.data} is a folder")
     if options.memory_gb is None:
         options.memory_gb = MEMORY_SHARE * psutil.virtual_memory().available / 1e9
     if options.plots is not None:
         require_matplotlib()
 
-    # Systems run in sessions of their own, which end only with this one's clean-up.
+    # Systems run in separate sessions, which only the cleanup of this process ends.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     gone: set[str] = set()
     with (

@@ -1,38 +1,41 @@
-"""Topics found from label words, beside decompositions that find all topics: errors and seconds after whitening.
+"""Compare searches for topics by label words with full decompositions: errors and seconds after whitening.
 
-Documents are planted: N documents of K topics over D words, L words a document in the mean (Dirichlet shares,
-Zipfian words, as `benchmark_topics` plants them). `TopicSearch` adds up and whitens their moments once, with the
-true alpha0, all words and all counts; every system then starts from the same whitened moments. Each topic is a
-target, told by one label word. The margin of a word w for topic i is ``mu_i(w) - max_j mu_j(w)`` over the other
-topics j, and a label has a positive one: the word with the largest, or with ``--labels drawn`` one that is drawn
-by the topic's own probabilities of such words. Both rules look at the planted topics and which words the
-documents have; topics without a label are left out.
+Documents are simulated: N documents with K topics over D words and L words per document on average (Dirichlet
+shares and Zipfian words, as in `benchmark_topics`). `TopicSearch` computes and whitens their moments once,
+with the true alpha0, all words and all counts; every system then starts from the same whitened moments. Each
+topic is a target, specified by one label word. The margin of a word w for topic i is ``mu_i(w) - max_j
+mu_j(w)`` over the other topics j, and labels have a positive margin: the label is the word with the largest
+margin or, with ``--labels drawn``, a word drawn with the probabilities of the topic. Both rules use the
+planted topics and the words that occur in documents; topics without a label are left out.
 
 whitening, cancellation
     The two searches of Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models".
 fast-tpm
     One run of the tensor power method from the side information.
 tpm
-    The tensor power method with restarts and deflation, then the component that the word prefers.
+    The tensor power method with restarts and deflation, followed by the choice of the component preferred by
+    the word.
 joint
-    The same with joint diagonalisation, which is what `SpectralLDA` does.
+    The same with joint diagonalisation, as in `SpectralLDA`.
 
 error
-    Mean over targets of the Euclidean distance of the topic found to the planted one; topics L1 likewise.
+    Mean Euclidean distance over targets between the estimated and the planted topic; topics L1 is the mean L1
+    distance.
 gain %
-    Mean over targets of ``100 (E_tpm - E) / E_tpm``, E the errors.
+    Mean over targets of ``100 (E_tpm - E) / E_tpm`` with errors E.
 refused
-    Targets that a search refuses unless forced, as the gap is not larger than the noise; here all are forced.
+    Number of targets that a search refuses unless forced, because the gap is not larger than the noise; here, all
+    searches are forced.
 wrong topic
-    Targets for which another planted topic is nearer (L1) than the one asked for; next to it, those of them that
-    are not refused.
+    Number of targets for which another planted topic is closer (L1) than the target; the next column counts
+    those that are not refused.
 one target ms
-    Median time of one search, all that it needs after whitening included: for tpm and joint the decomposition,
-    for all the word's coordinates, the noise and the topic over all words.
+    Median time of one search, including everything after whitening: the decomposition for tpm and joint, and
+    for all systems the coordinates of the word, the noise level and the topic over all words.
 all targets ms
-    The same of all targets in one call; decompositions are made once.
+    The same for all targets in one call; decompositions are computed once.
 
-The claim that is checked: one search by whitening is at least 5 times as fast as by tpm and by joint, at a mean
+The claim to check is that one search by whitening is at least 5 times as fast as tpm and joint, with a mean
 error at most 5 % larger. Example::
 
     python workflows/benchmark_search.py --planted 10,8000,2000,100 50,16000,10000,100 --seeds 3 \\
@@ -57,7 +60,7 @@ from topic_documents import plant
 from distmom.linalg.search import SEARCHES
 from distmom.models import TopicSearch
 
-#: searches whose median is the time of one target, and runs whose median is the time of all
+#: numbers of repetitions for the median time of one target and of all targets
 ONE_REPEATS, ALL_REPEATS = 9, 3
 FASTER, WORSE = 5.0, 1.05
 REFERENCE = "tpm"
@@ -66,26 +69,26 @@ MEASURES = ("error_l2", "topics_l1", "gain", "n_refused", "n_wrong", "n_misled",
 
 
 def label_words(topics: np.ndarray, rule: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the topics, rows, that some word is a label of, and one such word for each."""
+    """Return the numbers of the topics that have a label, and one label for each."""
     margins = np.empty_like(topics)
     for i in range(len(topics)):
         margins[i] = topics[i] - np.delete(topics, i, axis=0).max(axis=0)
-    told = np.flatnonzero(margins.max(axis=1) > 0.0)
+    labelled = np.flatnonzero(margins.max(axis=1) > 0.0)
     if rule == "margin":
-        return told, margins[told].argmax(axis=1)
+        return labelled, margins[labelled].argmax(axis=1)
     rng = np.random.default_rng(seed)
-    weights = np.where(margins > 0.0, topics, 0.0)[told]
-    return told, np.array([rng.choice(len(each), p=each / each.sum()) for each in weights])
+    weights = np.where(margins > 0.0, topics, 0.0)[labelled]
+    return labelled, np.array([rng.choice(len(each), p=each / each.sum()) for each in weights])
 
 
 def fresh(model: TopicSearch) -> TopicSearch:
-    """Return the model without what earlier searches have computed."""
+    """Return the model after clearing the cached results of earlier searches."""
     model.whitened_ = replace(model.whitened_)
     return model
 
 
 def seconds_of_one(model: TopicSearch, targets: list[list[int]]) -> float:
-    """Return the median seconds of a search that finds nothing computed."""
+    """Return the median seconds of a search without cached results."""
     seconds = []
     for i in range(ONE_REPEATS):
         target = targets[i % len(targets)]
@@ -97,12 +100,12 @@ def seconds_of_one(model: TopicSearch, targets: list[list[int]]) -> float:
 
 
 def measure(sizes: list[int], seed: int, rule: str) -> list[dict[str, Any]]:
-    """Plant documents, and search by every system."""
+    """Simulate documents, and search with every system."""
     k = sizes[0]
     counts, topics, alpha0 = plant(*sizes, seed, False)
     model = TopicSearch(k, alpha0=alpha0, min_df=0.0, max_df=1.0, max_count=None).fit(counts)
-    # Words that no document has cannot be searched for.
-    told, words = label_words(np.where(counts.sum(axis=0) > 0, topics, 0.0), rule, seed)
+    # Words without documents cannot be searched for.
+    labelled, words = label_words(np.where(counts.sum(axis=0) > 0, topics, 0.0), rule, seed)
     targets = [[int(word)] for word in words]
     rows, errors = [], {}
     for name in SEARCHES:
@@ -115,9 +118,9 @@ def measure(sizes: list[int], seed: int, rule: str) -> list[dict[str, Any]]:
             found = model.search_all(targets, force=True)
             of_all.append(time.perf_counter() - started)
         estimates = np.array([each.topic for each in found])
-        errors[name] = np.linalg.norm(estimates - topics[told], axis=1)
+        errors[name] = np.linalg.norm(estimates - topics[labelled], axis=1)
         distances = cdist(estimates, topics, "cityblock")
-        wrong = distances.argmin(axis=1) != told
+        wrong = distances.argmin(axis=1) != labelled
         informative = np.array([each.informative for each in found])
         rows.append(
             {
@@ -129,7 +132,7 @@ def measure(sizes: list[int], seed: int, rule: str) -> list[dict[str, Any]]:
                 "labels": rule,
                 "n_targets": len(targets),
                 "error_l2": float(errors[name].mean()),
-                "topics_l1": float(distances[np.arange(len(told)), told].mean()),
+                "topics_l1": float(distances[np.arange(len(labelled)), labelled].mean()),
                 "n_refused": int((~informative).sum()),
                 "n_wrong": int(wrong.sum()),
                 "n_misled": int((wrong & informative).sum()),
@@ -157,7 +160,7 @@ def averages(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def claims(means: list[dict[str, Any]]) -> list[str]:
-    """Say of every size whether the search is as fast and as good as it is meant to be."""
+    """Return one sentence per size and system on whether the claim holds."""
     lines = []
     for planted in dict.fromkeys(row["planted"] for row in means):
         of = {row["system"]: row for row in means if row["planted"] == planted}
@@ -181,7 +184,13 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--planted", nargs="+", metavar="K,N,D,L", default=["10,8000,2000,100", "50,16000,10000,100"])
-    add("--seeds", type=int, default=3, metavar="N", help="seeds 0 to N - 1, of the planted documents [3]")
+    add(
+        "--seeds",
+        type=int,
+        default=3,
+        metavar="N",
+        help="number of seeds, which are 0 to N - 1 [%(default)s]",
+    )
     add("--labels", choices=LABELS, default=LABELS[0], help="how label words are chosen [%(default)s]")
     add("--json", type=Path, help="write the results to this file")
     add("--markdown", type=Path, help="write the table of means to this file")

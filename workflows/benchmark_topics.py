@@ -1,32 +1,32 @@
-"""Topic models of distmom beside others on exactly the same documents, one table.
+"""Compare topic models of distmom with other systems on exactly the same documents, in one table.
 
-A fifth of the documents is held out; words are those that at least two training documents have. Every system
-gets the training counts and runs on one thread in a process of its own (see `run_topics` for what its seconds
-are). With several seeds each of them settles which documents are held out, what is planted, and how the systems
-start; the table has the median over the seeds and, in brackets, the least and the largest value. One routine
-judges the topics of all systems, smoothed with 1 % of the unigram distribution:
+A fifth of the documents is held out; words that occur in fewer than two training documents are removed. Every
+system is given the training counts and runs on one thread in a separate process (see `run_topics` for the
+definition of its time). A seed determines the held-out documents, the planted documents, and the
+initialisation of the systems. With several seeds, the table shows the median and, in parentheses, the minimum
+and maximum. The topics of all systems are smoothed with 1 % of the unigram distribution and evaluated by the
+same measures:
 
 perplexity
-    Of the second halves of the held-out documents' positions. Shares are found in the first halves, those of
-    largest posterior. The means of the Dirichlet parameters are the mean shares in 300 training documents; their
-    sum is the one of a few that completes those best.
+    Perplexity of half of the tokens of held-out documents; shares are the posterior mode given the other half. The
+    Dirichlet parameters are proportional to the mean shares in 300 training documents, and their sum is the
+    candidate with the best completion of these documents.
 NPMI
-    Of the top 10 words of every topic, counted in all documents; held-out NPMI counts in the held-out documents
-    only, where chance pairs of rare words do not meet again.
+    Coherence of the top 10 words of every topic, counted in all documents. Held-out NPMI counts only held-out
+    documents, where accidental pairs of rare words do not recur.
 below 0
-    Share of the topics whose NPMI is.
+    Share of topics with negative NPMI.
 diversity
-    Share of different words among all top 10 words.
+    Share of distinct words among all top 10 words.
 topics L1
-    Planted documents only: mean L1 distance, 0 to 2, of the planted topics to those matched with them one to
-    one.
+    For planted documents only: mean L1 distance, 0 to 2, between planted topics and the topics matched to them.
 
-DATA is ``uci:`` and a docword file, ``corpus:`` and a corpus that ``distmom ingest`` has made, or
-``planted:K,N,D,L``: N documents of K topics over D words, L words a document in the mean, a fifth of them held out
-as well. With ``--misspecified`` topics are correlated (their
-shares are logistic normal) and words bursty (a document repeats the words that it has drawn of a topic).
-The system ``random`` makes the same passes of refinement as ``distmom`` from random documents in place of moments.
-Systems that are not installed, fail or take too long are named below the table::
+DATA is ``uci:`` and a docword file, ``corpus:`` and a corpus of ``distmom ingest``, or ``planted:K,N,D,L``: N
+documents with K topics over D words and L words per document on average, a fifth of which is held out as
+well. With ``--misspecified``, topics are correlated (shares are logistic normal) and words are bursty (a
+document repeats words already drawn from a topic). The system ``random`` makes the same refinement passes as
+``distmom``, but from random documents instead of moments. Systems that are not installed, fail or take too
+long are listed below the table::
 
     python3 -m venv peers
     peers/bin/pip install tomotopy gensim lda scikit-learn
@@ -69,28 +69,28 @@ from distmom.moments.shares import document_shares
 
 UCI, CORPUS, PLANTED, PURE = "uci:", "corpus:", "planted:", "distmom-pure"
 SOURCES = f"{UCI}DOCWORD, {CORPUS}DIR or {PLANTED}K,N,D,L"
-#: what keeps the libraries of all systems to one thread
+#: environment that limits the libraries of all systems to one thread
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
 N_TOP = 10
-#: what the table has of several seeds: medians with their range, and medians alone
+#: columns of the table for several seeds: medians with ranges, and medians only
 RANGES = ("perplexity", "NPMI", "topics_l1", "fit_s")
 MEDIANS = ("held_NPMI", "below_0", "diversity", "cpu_s", "peak_rss_mb")
-#: training documents in which the prior of the shares is found
+#: number of training documents for estimating the prior of the shares
 PRIOR_DOCUMENTS = 300
-#: share of the memory that is free which a system may take, unless it is given
+#: default memory limit of a system, as a share of the available memory
 MEMORY_SHARE = 0.9
 
 
 class Judge:
-    """Measures topics in the same way for all systems.
+    """Evaluates the topics of all systems in the same way.
 
     Parameters
     ----------
     data : Data
     seed : int
-        Of the documents in which priors are found.
+        Seed for the choice of documents that determine priors.
     """
 
     def __init__(self, data: Data, seed: int) -> None:
@@ -107,7 +107,7 @@ class Judge:
         }
 
     def score(self, topics: np.ndarray) -> dict[str, Any]:
-        """Return the measures of topics, (k, n_words), rows of which sum to one."""
+        """Return the measures of topics, an array (k, n_words) with rows that sum to 1."""
         top = top_words(topics, N_TOP)
         npmi = {name: self._npmi(met, top) for name, met in self._meetings.items()}
         scores = {
@@ -124,7 +124,7 @@ class Judge:
         return {**scores, "top_words": [[self._data.words[i] for i in row] for row in top]}
 
     def complete(self, topics: np.ndarray) -> dict[str, float]:
-        """Return the held-out perplexity, and the sum of the Dirichlet parameters that it was found with."""
+        """Return the held-out perplexity, and the sum of the Dirichlet parameters used for it."""
         k, matrix = len(topics), np.ascontiguousarray(topics.T, np.float32)
         unigram = self.unigram.astype(np.float32)
         with open_engine(self._some) as engine:
@@ -149,7 +149,7 @@ class Judge:
 
 
 def distance(topics: np.ndarray, truth: np.ndarray) -> float:
-    """Return the mean L1 distance of true topics to those matched with them, 2 for one without any."""
+    """Return the mean L1 distance of true topics to their matches; 2 for a topic without a match."""
     distances = cdist(truth, topics, "cityblock")
     true, matched = linear_sum_assignment(distances)
     return float((distances[true, matched].sum() + 2.0 * (len(truth) - len(true))) / len(truth))
@@ -158,7 +158,7 @@ def distance(topics: np.ndarray, truth: np.ndarray) -> float:
 def run_system(
     name: str, k: int, seed: int, data: Data, out: Path, options: argparse.Namespace
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Run one system; return its topics and what they cost. LeftOutError if it has none."""
+    """Run one system; return its topics, time and memory. LeftOutError if it gives none."""
     place = out / f"{name}-{k}-{seed}"
     python = options.peers_python if options.peers_python and name not in OWN else sys.executable
     command = [
@@ -182,10 +182,10 @@ def run_systems(
     rows: list[dict[str, Any]],
     gone: dict[str, tuple[int, str]],
 ) -> list[str]:
-    """Run all systems with one seed and add their rows; return what the table does not say of some.
+    """Run all systems with one seed and append their rows; return notes for the end of the table.
 
-    Systems that gave up for good are put into ``gone``, with the number of topics and the reason, and are not run
-    with as many topics again.
+    Systems that fail permanently are added to ``gone``, with the number of topics and the reason, and are not
+    run again with as many topics or more.
     """
     judge = Judge(data, seed)
     same = {"data": data.name, **data.sizes(), "seed": seed, "machine": machine()}
@@ -228,28 +228,37 @@ def arguments_parser() -> argparse.ArgumentParser:
         nargs="?",
         help=f"names of the words ({UCI}) [vocab.* beside docword.*]",
     )
-    add("-k", "--n-components", type=int, nargs="+", metavar="K", help="[20 50, or as many as are planted]")
+    add(
+        "-k",
+        "--n-components",
+        type=int,
+        nargs="+",
+        metavar="K",
+        help="numbers of topics [20 50, or the number planted]",
+    )
     add("--systems", nargs="+", choices=SYSTEMS, metavar="SYSTEM", help=f"some of {', '.join(SYSTEMS)} [all]")
     add(
         "--seeds",
         type=int,
         default=1,
         metavar="N",
-        help="seeds 0 to N - 1, of documents and systems [%(default)s]",
+        help="number of seeds, which are 0 to N - 1 [%(default)s]",
     )
-    add("--min-df", type=int, default=2, help="training documents that a word is in [%(default)s]")
+    add(
+        "--min-df", type=int, default=2, help="minimum number of training documents with a word [%(default)s]"
+    )
     add("--misspecified", action="store_true", help="plant correlated topics and bursty words")
-    add("--peers-python", help="interpreter that has the systems which are not distmom's [this one]")
-    add("--timeout", type=float, default=3600.0, help="seconds a system may take [%(default)s]")
-    add("--memory-gb", type=float, help="memory it may take [90 %% of what is free]")
-    add("--out", type=Path, help="keep counts, topics and logs here")
+    add("--peers-python", help="interpreter with the other systems [this one]")
+    add("--timeout", type=float, default=3600.0, help="maximum seconds per system [%(default)s]")
+    add("--memory-gb", type=float, help="maximum memory per system [90 %% of the available memory]")
+    add("--out", type=Path, help="directory for counts, topics and logs [temporary]")
     add("--json", type=Path, help="write the results to this file")
     add("--markdown", type=Path, help="write the table to this file")
     return parser
 
 
 def load(options: argparse.Namespace, seed: int) -> Data:
-    """Read or draw the documents, and hold some out."""
+    """Read or simulate the documents, and hold some out."""
     split: dict[str, Any] = {"seed": seed, "min_df": options.min_df}
     if options.data.startswith(UCI):
         source = Path(options.data.removeprefix(UCI))
@@ -258,7 +267,7 @@ def load(options: argparse.Namespace, seed: int) -> Data:
         source = Path(options.data.removeprefix(CORPUS))
         corpus = open_corpus(source)
         if corpus.values != "counts":
-            sys.exit(f"{source}: expected counts of words, got {corpus.values}")
+            sys.exit(f"{source}: expected word counts, got {corpus.values}")
         return hold_out(bare_name(source), *read_corpus(corpus), **split)
     sizes = map(int, options.data.removeprefix(PLANTED).split(","))
     counts, truth, alpha0 = plant(*sizes, seed, options.misspecified)
@@ -268,9 +277,9 @@ def load(options: argparse.Namespace, seed: int) -> Data:
 
 
 def over_seeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for every system and number of topics, with medians and ranges over the seeds.
+    """Return one row per system and number of topics, with medians and ranges over seeds.
 
-    Seeds without a result do not count in them; ``n_seeds`` tells of how many they are.
+    Seeds without a result are ignored; ``n_seeds`` is the number of the others.
     """
     n_seeds = len({row["seed"] for row in rows})
     found = []
@@ -289,11 +298,11 @@ def over_seeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def report(rows: list[dict[str, Any]], notes: list[str]) -> str:
-    """Return the table in Markdown, with what it is of and what it lacks."""
+    """Return the table in Markdown, with a description of the data and notes."""
     first = rows[0]
     several = " (seed 0)" if any(row["seed"] != first["seed"] for row in rows) else ""
     text = (
-        f"{first['data']}: {first['n_train']} training documents of {first['n_tokens']} positions, "
+        f"{first['data']}: {first['n_train']} training documents with {first['n_tokens']} tokens, "
         f"{first['n_held_out']} held out, {first['n_words']} words{several}; {first['machine']}\n\n"
         + markdown_table(over_seeds(rows))
     )
@@ -320,7 +329,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.memory_gb is None:
         options.memory_gb = MEMORY_SHARE * psutil.virtual_memory().available / 1e9
 
-    # Systems run in sessions of their own, which end only with this one's clean-up.
+    # Systems run in separate sessions, which only the cleanup of this process ends.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     os.environ.update(ONE_THREAD)
     with (

@@ -1,4 +1,4 @@
-"""Bibtex from text to metrics: ingest, fit every head, rank labels for the test rows, and measure.
+"""Bibtex from text to metrics: ingest, fit every head, predict labels for the test documents, and evaluate.
 
 Example::
 
@@ -31,12 +31,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", type=Path, help="folder of bibtex-train.xmc.txt.xz and the other files")
+    parser.add_argument("data", type=Path, help="folder with bibtex-train.xmc.txt.xz and the other files")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="SYSTEM",
                         help=f"some of {', '.join(SYSTEMS)} [all]")  # fmt: skip
     parser.add_argument("--workers", type=int, default=2, help="worker processes, 0 for none [%(default)s]")
     parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
-    parser.add_argument("--out", type=Path, help="keep corpora, models and predictions here")
+    parser.add_argument("--out", type=Path, help="directory for corpora, models and predictions [temporary]")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args(arguments)
 

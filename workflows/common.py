@@ -1,4 +1,4 @@
-"""What the workflows share: reading the data folders, measuring time and memory, and the table of results."""
+"""Shared code of the workflows: reading data folders, measuring time and memory, and tables of results."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ COLUMNS = (
     ("model_mb", 1),
     ("peak_rss_mb", 0),
 )
-#: headings of columns in Markdown
+#: headings of the columns in Markdown
 HEADINGS = {
     "n_train": "documents",
     "n_seeds": "seeds",
@@ -101,7 +101,7 @@ SAMPLE_INTERVAL_S = 0.1
 
 
 class Spread(NamedTuple):
-    """The median of some values, and the least and largest of them; one cell of a table."""
+    """Median, minimum and maximum of some values; one cell of a table."""
 
     median: float
     low: float
@@ -115,27 +115,27 @@ class Spread(NamedTuple):
 
 
 class Stopwatch:
-    """Seconds since it was made."""
+    """Measures the time since its creation."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Seconds until now."""
+        """Seconds since creation."""
         return time.monotonic() - self._started
 
 
 class PeakMemory:
-    """Samples the memory of a process and all below it; a context manager.
+    """Samples the memory of a process and all its descendants; a context manager.
 
     Attributes
     ----------
     mb : float
-        Largest sum so far of the proportional set sizes, in units of 10^6 bytes: a page that n processes share
-        counts one n-th in each.
+        Largest sum of proportional set sizes so far, in units of 10^6 bytes; a page shared by n processes
+        counts 1/n in each.
     process_mb : float
-        Largest resident memory of one process below, shared pages and all: what a memory limit looks at.
+        Largest resident memory of a single descendant, including shared pages, as used for memory limits.
     """
 
     def __init__(self, pid: int | None = None, interval_s: float = SAMPLE_INTERVAL_S) -> None:
@@ -179,12 +179,12 @@ class PeakMemory:
 
 
 def directory_mb(path: Path) -> float:
-    """Return the size of all files below a directory, in units of 10^6 bytes."""
+    """Return the total size of all files below a directory, in units of 10^6 bytes."""
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6
 
 
 def ingest_bibtex(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpus]:
-    """Ingest the training and test rows of the Bibtex folder."""
+    """Ingest the training and test documents of the Bibtex folder."""
     options: dict[str, Any] = {
         "format": "xmc",
         "overwrite": True,
@@ -198,7 +198,7 @@ def ingest_bibtex(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Co
 
 
 def ingest_yso(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpus]:
-    """Ingest the first 90 % of the titles of the YSO folder as training rows, the others as test rows."""
+    """Ingest the first 90 % of the YSO titles as training documents, the others as test documents."""
     train_text, test_text = split_rows(data / "docs.tsv.xz", out)
     options: dict[str, Any] = {"format": "tsv", "overwrite": True, "map": executor.map}
     options["labels"] = data / "labels.tsv.xz"
@@ -207,7 +207,7 @@ def ingest_yso(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpu
 
 
 def split_rows(source: Path, out: Path, train_percent: int = 90) -> tuple[Path, Path]:
-    """Write the first rows of a packed text to one file and the others to a second, in their order."""
+    """Write the first rows of a compressed text to one file and the others to a second, in order."""
     out.mkdir(parents=True, exist_ok=True)
     with lzma.open(source, "rb") as rows:
         n_train = sum(1 for _ in rows) * train_percent // 100
@@ -219,13 +219,13 @@ def split_rows(source: Path, out: Path, train_percent: int = 90) -> tuple[Path, 
 
 
 def ingest_folder(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpus, float]:
-    """Ingest whichever of the two data sets a folder holds; also return the seconds it took."""
+    """Ingest the data set in a folder, Bibtex or YSO; also return the seconds taken."""
     if (data / "bibtex-train.xmc.txt.xz").is_file():
         read = ingest_bibtex
     elif (data / "docs.tsv.xz").is_file():
         read = ingest_yso
     else:
-        raise SystemExit(f"{data}: holds neither bibtex-train.xmc.txt.xz nor docs.tsv.xz")
+        raise SystemExit(f"{data}: contains neither bibtex-train.xmc.txt.xz nor docs.tsv.xz")
     watch = Stopwatch()
     train, test = read(data, out, executor)
     return train, test, watch.seconds
@@ -241,13 +241,14 @@ def run_model(
     ingest_s: float | None,
     auc_documents: int | None = None,
 ) -> dict[str, Any]:
-    """Fit a model, save it, rank labels for the test rows, and measure.
+    """Fit a model, save it, predict labels for the test documents, and measure.
 
     Returns
     -------
     dict
-        A row of the table: the metrics, ``ingest_s``, ``fit_s`` (head selection included), ``predict_s`` (top 5
-        of all test rows, written), ``model_mb`` and ``peak_rss_mb`` of this and all worker processes.
+        A row of the table: metrics, ``ingest_s``, ``fit_s`` (including head selection), ``predict_s``
+        (computing and writing the top 5 labels of all test documents), ``model_mb``, and ``peak_rss_mb`` of
+        this process and all workers.
     """
     folder = out / name
     with PeakMemory() as peak:
@@ -272,7 +273,7 @@ def run_model(
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
-    """Print results, one system a line; what was not measured is left blank."""
+    """Print results with one line per system; missing values are blank."""
     width = max([6, *(len(row["system"]) for row in rows)])
     columns = _columns(rows)
     print(f"{'system':<{width}}  " + "  ".join(f"{name:>11}" for name, _ in columns))
@@ -282,7 +283,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 
 def markdown_table(rows: list[dict[str, Any]]) -> str:
-    """Return results as a table in Markdown, the largest value of every metric among rows of one size bold."""
+    """Return a Markdown table, with the largest value of every metric among rows of equal size in bold."""
     columns = _columns(rows)
     lines = [
         "| system | " + " | ".join(HEADINGS.get(name, name) for name, _ in columns) + " |",
@@ -301,12 +302,12 @@ def markdown_table(rows: list[dict[str, Any]]) -> str:
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Return the columns that some row has a value for."""
+    """Return the columns with a value in at least one row."""
     return [(name, digits) for name, digits in COLUMNS if any(_cell(row.get(name), digits) for row in rows)]
 
 
 def machine() -> str:
-    """Return what this machine is, as far as it says so."""
+    """Return a description of this machine."""
     model = platform.machine()
     with suppress(OSError):
         names = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
@@ -325,7 +326,7 @@ def _cell(value: Any, digits: int) -> str:
 
 @contextmanager
 def results(path: Path | None) -> Iterator[list[dict[str, Any]]]:
-    """Collect rows, print them at the end, also of what was finished before an error, and write them as JSON."""
+    """Collect rows, and at the end, even after an error, print them and write them as JSON."""
     rows: list[dict[str, Any]] = []
     try:
         yield rows

@@ -1,8 +1,8 @@
-"""Measure fits of latent states against their floor, and one worker against several, taking turns.
+"""Compare fits of latent states with the time of their bare kernels, and one worker with several.
 
-The speed of a machine moves by the minute, so that one fit and one floor say little of each other. Every round
-runs `distmom bench floor`, a fit on all workers and a fit on one, as a user would; the medians of all rounds are
-compared. Nothing is sampled meanwhile. Prints one JSON object.
+The speed of a machine varies within minutes, so single runs are not comparable. Every round runs `distmom
+bench floor`, a fit on all workers and a fit on one worker, as a user would; the medians over rounds are
+compared. Memory is not sampled, which would slow the runs down. Prints one JSON object.
 
     python workflows/fit_over_floor.py scale/wikilshtc-all-all-0 --rounds 5
 """
@@ -27,7 +27,7 @@ def seconds_of_floor(corpus: Path, k: int, workers: int) -> float:
 
 
 def seconds_of_fit(corpus: Path, model: Path, k: int, workers: int) -> float:
-    """Return the seconds of a whole command, from the start of the interpreter to the committed model."""
+    """Return the seconds of a complete command, from the start of the interpreter to the committed model."""
     shutil.rmtree(model, ignore_errors=True)
     options = [f"-k{k}", "--head=posterior", "--n-power-iter=1", f"--workers={workers}", "--quiet"]
     started = time.monotonic()
@@ -36,7 +36,7 @@ def seconds_of_fit(corpus: Path, model: Path, k: int, workers: int) -> float:
 
 
 def main() -> None:
-    """Parse, take turns, print."""
+    """Parse the command line, run all rounds and print the result."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     seconds: dict[str, list[float]] = {"floor": [], "fit": [], "fit on one worker": []}
-    # On the disk of the corpus, as a user's model is.
+    # Use the disk of the corpus, where a user would store the model.
     with tempfile.TemporaryDirectory(prefix="floor-", dir=options.corpus.resolve().parent) as temporary:
         model = Path(temporary) / "model"
         for _ in range(options.rounds):

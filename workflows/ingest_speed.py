@@ -1,7 +1,7 @@
-"""Write planted documents as XMC text and time their ingest.
+"""Write planted documents as XMC text and measure the time of their ingest.
 
-Prints one JSON object: megabytes of text and, for every number of workers, seconds and megabytes a second of
-`distmom ingest`, the start of the command and of its workers included.
+Prints one JSON object: megabytes of text and, for every number of workers, seconds and megabytes per second of
+`distmom ingest`, including the start of the command and of its workers.
 
     python workflows/ingest_speed.py --docs 2000000
 """
@@ -43,7 +43,7 @@ def write_xmc(path: Path, name: str, docs: int, tfidf: bool) -> None:
 
 
 def main() -> None:
-    """Write, ingest, print."""
+    """Write the text, ingest it and print the result."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,8 +1,8 @@
-"""Draw the corpus of ``distmom demo`` from the whole of yso-finna-en.
+"""Extract the corpus of ``distmom demo`` from yso-finna-en.
 
-The most frequent subjects are taken, and the titles that carry at least two of them; other subjects of these
-titles are left out. The last tenth of the source, in its own order, gives the test titles and nothing else.
-Running the script again gives the same bytes.
+The sample consists of the most frequent subjects and of titles with at least two of them; other subjects of these
+titles are left out. Test titles are taken from the last tenth of the source, training titles from the rest.
+The script always produces the same bytes.
 
 Example::
 
@@ -28,7 +28,7 @@ class Title(NamedTuple):
 
 
 def read_titles(path: Path) -> Iterator[Title]:
-    """Yield the rows ``label,label<TAB>text`` of a packed file."""
+    """Yield the rows ``label,label<TAB>text`` of a compressed file."""
     with lzma.open(path, "rt", encoding="utf-8", newline="\n") as lines:
         for line in lines:
             labels, text = line.rstrip("\n").split("\t", 1)
@@ -42,7 +42,7 @@ def read_names(path: Path) -> list[str]:
 
 
 def choose_labels(titles: Iterable[Title], names: list[str], n_labels: int) -> set[int]:
-    """Return the labels with most titles; of labels with one name the most frequent is taken."""
+    """Return the most frequent labels; of labels with the same name, only the most frequent one."""
     counts = Counter(label for title in titles for label in title.labels)
     chosen: dict[str, int] = {}
     for label, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
@@ -55,7 +55,7 @@ def choose_labels(titles: Iterable[Title], names: list[str], n_labels: int) -> s
 def sample(
     titles: Iterable[Title], labels: set[int], n: int, fewest: int, max_characters: int
 ) -> list[Title]:
-    """Return the first n titles that carry at least ``fewest`` of the labels, with these labels only."""
+    """Return the first n titles with at least ``fewest`` of the labels, reduced to these labels."""
     taken: list[Title] = []
     for title in titles:
         kept = [label for label in title.labels if label in labels]
@@ -72,19 +72,25 @@ def pack(path: Path, lines: Iterable[str]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Draw the sample and write its three files."""
+    """Extract the sample and write its three files."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("docs", type=Path, help="docs.tsv.xz: rows 'label,label<TAB>text'")
     parser.add_argument("labels", type=Path, help="labels.tsv.xz: rows 'URI<TAB>name'")
-    parser.add_argument("out", type=Path, help="folder of the three files")
-    parser.add_argument("--n-labels", type=int, default=1000, help="subjects that are taken [%(default)s]")
-    parser.add_argument("--n-train", type=int, default=25_000, help="training titles [%(default)s]")
-    parser.add_argument("--n-test", type=int, default=2_500, help="test titles [%(default)s]")
-    parser.add_argument("--fewest", type=int, default=2, help="subjects a title must have [%(default)s]")
-    parser.add_argument("--max-characters", type=int, default=200, help="longest title [%(default)s]")
-    parser.add_argument("--max-bytes", type=int, default=2_000_000, help="size of all files [%(default)s]")
+    parser.add_argument("out", type=Path, help="output folder for the three files")
+    parser.add_argument("--n-labels", type=int, default=1000, help="number of subjects [%(default)s]")
+    parser.add_argument("--n-train", type=int, default=25_000, help="number of training titles [%(default)s]")
+    parser.add_argument("--n-test", type=int, default=2_500, help="number of test titles [%(default)s]")
+    parser.add_argument(
+        "--fewest", type=int, default=2, help="minimum number of subjects per title [%(default)s]"
+    )
+    parser.add_argument(
+        "--max-characters", type=int, default=200, help="maximum length of a title [%(default)s]"
+    )
+    parser.add_argument(
+        "--max-bytes", type=int, default=2_000_000, help="maximum total size of the files [%(default)s]"
+    )
     options = parser.parse_args(arguments)
 
     names = read_names(options.labels)
@@ -112,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"{len(parts['test'])} test titles ({pairs['test']} labels), {len(used)} distinct labels, {size} bytes"
     )
     if size > options.max_bytes:
-        print(f"the files have more than {options.max_bytes} bytes; lower --n-train", file=sys.stderr)
+        print(f"the files are larger than {options.max_bytes} bytes; reduce --n-train", file=sys.stderr)
         return 1
     return 0
 

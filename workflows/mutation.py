@@ -1,13 +1,13 @@
-"""Change modules in small ways, one at a time, and count the changes that their tests notice.
+"""Mutation testing: make small changes to modules, one at a time, and count those that the tests detect.
 
-A mutant is a module with one operator, number, condition or loop replaced; a mutant that no test fails on
-survives, and shows either a missing check or a change that makes no difference. Cosmic Ray makes the mutants and
-runs the tests, on files of a temporary copy of one revision. Needs git and the extra `mutation`.
+A mutant is a module with one operator, number, condition or loop replaced. A mutant survives if no test fails; it
+then shows either a missing check or a change without effect. Cosmic Ray generates the mutants and runs the
+tests on a temporary copy of one revision. Requires git and the extra `mutation`.
 
-For each module, places in the code are drawn at random, and of the mutants of each place one: with one seed the
-same wherever the lines are. Left out are mutants that do not parse, or change only annotations or which arguments
-must be named; arithmetic turned into operations on bits, comparisons turned into or from identity, and removed
-decorators, which only make a compiled kernel slower.
+For each module, locations in the code are drawn at random, and one mutant at each location. With the same seed the
+choice does not depend on line numbers. Excluded are mutants that do not parse or change only annotations or
+the kinds of arguments; arithmetic replaced by bitwise operations, comparisons replaced by identity or the
+reverse, and removed decorators, which only make a compiled kernel slower.
 
     pip install 'distmom[mutation,test]'
     python workflows/mutation.py --revision HEAD --out mutants.md
@@ -36,9 +36,9 @@ from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkItem, WorkResult
 
 ROOT = Path(__file__).resolve().parents[1]
-#: the exact recovery of a population from its moments, which needs most of what is between words and topics
+#: exact recovery of a population from its moments, which exercises most of the path from words to topics
 RECOVERY = "tests/models/test_topic_moments.py::test_exact_population_comes_back_from_kept_moments"
-#: which tests belong to which module
+#: tests of each module
 TESTS = {
     "distmom/moments/dirichlet.py": [
         "tests/moments/test_dirichlet.py",
@@ -54,13 +54,13 @@ TESTS = {
     ],
     "distmom/linalg/post.py": [
         "tests/linalg/test_post.py",
-        "tests/linalg/test_decompose.py::test_all_spurious_eigenvectors_are_told_from_the_components",
+        "tests/linalg/test_decompose.py::test_all_spurious_eigenvectors_are_distinguished_from_components",
         "tests/linalg/test_decompose.py::test_polar_factor_is_the_nearest_orthonormal_matrix",
         "tests/linalg/test_decompose.py::test_bad_input_is_named",
     ],
     "distmom/linalg/decompose.py": ["tests/linalg/test_decompose.py"],
 }
-#: operators of Cosmic Ray whose mutants show nothing
+#: operators of Cosmic Ray with uninformative mutants
 EXCLUDED = re.compile(
     r"core/(ReplaceBinaryOperator_(?!Bit|LShift|RShift)[A-Za-z]+_(RShift|LShift|Bit[A-Za-z]+)"
     r"|ReplaceComparisonOperator_(?!Is)[A-Za-z]+_Is(Not)?"
@@ -71,7 +71,7 @@ EXCLUDED = re.compile(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of the mutants of one module."""
+    """Results for the mutants of one module."""
 
     module: str
     n_places: int
@@ -82,12 +82,12 @@ class Outcome:
 
     @property
     def n_mutants(self) -> int:
-        """Number of mutants that were tested."""
+        """Number of tested mutants."""
         return self.n_killed + self.n_timed_out + len(self.survivors)
 
 
 class _Plain(ast.NodeTransformer):
-    """Takes out annotations, which nothing evaluates, and which arguments must or must not be named."""
+    """Removes annotations, which are never evaluated, and the distinction between kinds of arguments."""
 
     def visit_arguments(self, node: ast.arguments) -> ast.arguments:
         node.args = [*node.posonlyargs, *node.args, *node.kwonlyargs]
@@ -112,7 +112,7 @@ class _Plain(ast.NodeTransformer):
 
 
 def meaning(code: str) -> str | None:
-    """Return what decides the behaviour of a module, for comparison; None when it does not parse."""
+    """Return a normal form of the behaviour of a module, for comparison; None if it does not parse."""
     try:
         return ast.dump(_Plain().visit(ast.parse(code)))
     except SyntaxError:
@@ -125,9 +125,10 @@ def mutated(code: str, spec: MutationSpec) -> str | None:
 
 
 def draw(items: list[WorkItem], code: str, n: int, seed: str) -> tuple[list[WorkItem], int]:
-    """Draw one mutant at each of up to n places; also return the number of places.
+    """Draw one mutant at each of up to n locations, and return the number of locations too.
 
-    The order is that of hashes of the lines, so that a change elsewhere in the module leaves most of the sample.
+    Locations are ordered by hashes of the lines, so that a change elsewhere in the module keeps most of the
+    sample.
     """
     places: dict[tuple[int, int], list[WorkItem]] = {}
     for item in items:
@@ -137,7 +138,7 @@ def draw(items: list[WorkItem], code: str, n: int, seed: str) -> tuple[list[Work
     for (row, column), group in sorted(places.items()):
         line, name = lines[row - 1], group[0].mutations[0].definition_name
         place = f"{seed} {name} {line.strip()} {column - len(line) + len(line.lstrip())}"
-        # Items come without an order from the session.
+        # The session returns items in no particular order.
         group.sort(key=lambda i: (i.mutations[0].operator_name, i.mutations[0].occurrence))
         random.Random(place).shuffle(group)
         changed = (i for i in group if meaning(mutated(code, i.mutations[0]) or "") not in (None, original))
@@ -148,7 +149,7 @@ def draw(items: list[WorkItem], code: str, n: int, seed: str) -> tuple[list[Work
 
 
 def check_out(revision: str, folder: Path) -> None:
-    """Write the files of a revision to an empty folder."""
+    """Extract the files of a revision to an empty folder."""
     packed = subprocess.run(["git", "archive", revision], cwd=ROOT, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         archive.extractall(folder, filter="data")
@@ -157,7 +158,7 @@ def check_out(revision: str, folder: Path) -> None:
 def run_module(module: str, copy: Path, options: argparse.Namespace) -> Outcome:
     """Test a sample of the mutants of one module in the copy."""
     started = time.monotonic()
-    # The path of the copy stands first, before that of an installation.
+    # The copy must precede any installation on the path.
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
     command += TESTS[module]
@@ -166,9 +167,7 @@ def run_module(module: str, copy: Path, options: argparse.Namespace) -> Outcome:
         probe, cwd=copy, env=environment, check=True, capture_output=True, text=True
     ).stdout
     if not Path(found.strip()).is_relative_to(copy):
-        raise SystemExit(
-            f"{module}: expected tests to import distmom from {copy}, they import {found.strip()}"
-        )
+        raise SystemExit(f"{module}: expected tests to import distmom from {copy}, got {found.strip()}")
     tested = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
     if tested.returncode:
         raise SystemExit(f"{module}: its tests fail without a mutation\n{tested.stdout}{tested.stderr}")
@@ -213,7 +212,7 @@ def run_module(module: str, copy: Path, options: argparse.Namespace) -> Outcome:
 
 
 def report(outcomes: list[Outcome]) -> str:
-    """Return the table and the survivors in Markdown."""
+    """Return the table of results and the survivors in Markdown."""
     lines = [
         "| module | places | mutants | killed | timed out | survived |",
         "|---|---:|---:|---:|---:|---:|",
@@ -233,14 +232,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"default: {' '.join(TESTS)}")
-    parser.add_argument("--revision", default="HEAD", help="commit whose code and tests are used (HEAD)")
-    parser.add_argument("--mutants", type=int, default=8, help="mutants per module (8)")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"modules to mutate [{' '.join(TESTS)}]")
+    parser.add_argument("--revision", default="HEAD", help="commit to test [HEAD]")
+    parser.add_argument("--mutants", type=int, default=8, help="mutants per module [8]")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--timeout", type=float, default=120.0, help="seconds for the tests of a mutant (120)"
+        "--timeout", type=float, default=120.0, help="timeout in seconds for the tests of a mutant [120]"
     )
-    parser.add_argument("--out", type=Path, help="write the report to this file, too")
+    parser.add_argument("--out", type=Path, help="also write the report to this file")
     options = parser.parse_args()
     modules = options.modules or list(TESTS)
     if unknown := [module for module in modules if module not in TESTS]:

@@ -1,10 +1,10 @@
-"""Draw what `benchmark_peers` has measured.
+"""Plot the results of `benchmark_peers`.
 
-``time-precision.svg`` holds a panel for every corpus, at the largest number of training rows that was run:
-seconds against P@1, a point a system. ``scale.svg`` holds seconds and peak memory against the number of training
-rows, for systems that were run at two or more. Seconds are those of training and of ranking the test rows
-together: neighbours do all their work in the second. Files of several runs may be drawn together; of two rows for
-the same, the later one counts.
+``time-precision.svg`` has one panel per corpus, for the largest number of training rows: P@1 against seconds,
+with one point per system. ``scale.svg`` shows seconds and peak memory against the number of training rows,
+for systems with two or more sizes. Seconds are the sum of training and ranking, because nearest neighbours do
+all their work in ranking. Files of several runs can be plotted together; of two rows for the same system and
+size, the later one is used.
 
 Example::
 
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-#: colour and marker of every system, alike for systems of one package
+#: colour and marker of every system; systems of the same package share a colour
 LOOKS = {
     "distmom auto": ("#c1272d", "o"),
     "distmom posterior": ("#c1272d", "s"),
@@ -55,18 +55,18 @@ Row = dict[str, Any]
 
 
 def require_matplotlib() -> None:
-    """End the program, saying what to install, if there is no Matplotlib."""
+    """Exit with installation instructions if Matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         raise SystemExit("plots need Matplotlib: pip install 'distmom[plots]'")
 
 
 def draw(rows: list[Row], out: Path) -> list[Path]:
-    """Draw the plots that the rows allow, and return their files.
+    """Draw all plots for which there are rows, and return their files.
 
     Parameters
     ----------
     rows : list of dict
-        As `benchmark_peers` writes them.
+        Rows written by `benchmark_peers`.
     out : Path
         Folder of the plots.
     """
@@ -136,7 +136,7 @@ def _seconds(row: Row) -> float:
 
 
 def _plain_ticks(axis: Any) -> None:
-    """Label a logarithmic axis with numbers as they are written."""
+    """Label a logarithmic axis with plain numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     low, high = axis.get_view_interval()
@@ -147,7 +147,7 @@ def _plain_ticks(axis: Any) -> None:
 
 
 def _figure(n_panels: int) -> tuple[Any, list[Any]]:
-    # Without pyplot there is no window and no state.
+    # Avoid pyplot, which needs a display and keeps global state.
     from matplotlib.figure import Figure
 
     width, height = PANEL_INCHES
@@ -168,7 +168,7 @@ def _finish(figure: Any, axes: list[Any], path: Path) -> Path:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Draw the results in some files."""
+    """Plot the results in the given files."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

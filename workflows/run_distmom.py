@@ -1,7 +1,7 @@
 """Fit distmom to one corpus, rank labels for another, and store the row of the table.
 
-`benchmark_peers` calls this in a process of its own, so that memory is distmom's alone and a limit ends it with
-all its workers.
+`benchmark_peers` runs this in a separate process, so that memory is measured for distmom alone and a limit
+can end it with all its workers.
 
 Example::
 
@@ -33,12 +33,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("train", type=Path)
     parser.add_argument("test", type=Path)
-    parser.add_argument("out", type=Path, help="row.json, model and predictions go here")
+    parser.add_argument("out", type=Path, help="directory for row.json, model and predictions")
     parser.add_argument("--head", default="auto", help="[%(default)s]")
     parser.add_argument("-k", "--n-components", type=int, default=100, help="[%(default)s]")
     parser.add_argument("--workers", type=int, default=2, help="worker processes, 0 for none [%(default)s]")
     parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
-    parser.add_argument("--auc-documents", type=int, help="measure AUC on about this many rows")
+    parser.add_argument("--auc-documents", type=int, help="measure AUC on about this many documents")
     options = parser.parse_args(arguments)
     die_first()
     train, test = open_corpus(options.train), open_corpus(options.test)

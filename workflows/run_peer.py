@@ -1,7 +1,7 @@
-"""Train one peer on exported features, rank labels for the test rows, and store lists and times.
+"""Train one peer on exported features, rank labels for the test rows, and store rankings and times.
 
-`benchmark_peers` calls this in a process of its own, so that memory is the peer's alone and a peer may live in
-another interpreter. It needs NumPy, SciPy and the peer, not distmom. The exit code is 3 when the peer is not
+`benchmark_peers` runs this in a separate process, so that memory is measured for the peer alone and a peer can use
+another interpreter. It requires NumPy, SciPy and the peer, but not distmom. The exit code is 3 if the peer is not
 installed.
 
 Example::
@@ -27,22 +27,22 @@ from scipy.sparse import csr_matrix, load_npz, save_npz
 
 TOP = 5
 NOT_INSTALLED = 3
-#: packages whose versions are stored with the results
+#: packages with versions to store with the results
 PACKAGES = ("libpecos", "napkinxc", "numpy", "omikuji", "scikit-learn", "scipy")
-#: numbers of training rows that may vote on the labels of a test row, and training rows on which one is chosen
+#: candidate numbers of neighbours, and the number of held-out training rows for choosing among them
 NEIGHBORS = (10, 20, 50, 100)
 HELD_OUT = 1000
 
 
 class Task:
-    """What a peer is given.
+    """Input of a peer.
 
     Parameters
     ----------
     folder : Path
-        Holds ``X_train.npz Y_train.npz X_test.npz`` (float32 CSR) and ``train.xmc.txt``.
+        Folder of ``X_train.npz Y_train.npz X_test.npz`` (float32 CSR) and ``train.xmc.txt``.
     out : Path
-        Where the peer may keep its model.
+        Directory for the model of the peer.
     threads : int
     """
 
@@ -58,7 +58,7 @@ class Task:
         return matrix
 
     def training(self) -> tuple[csr_matrix, csr_matrix]:
-        """Return features and labels of the training rows that have a feature."""
+        """Return features and labels of the training rows with at least one feature."""
         X, Y = self.matrix("X_train"), self.matrix("Y_train")
         kept = np.flatnonzero(np.diff(X.indptr))
         return X[kept], Y[kept]
@@ -112,7 +112,7 @@ def run_napkinxc(task: Task, name: str) -> dict[str, Any]:
 
 
 def run_linear_svc(task: Task, name: str) -> dict[str, Any]:
-    """Run one linear support vector machine a label, C = 0.3; for few labels."""
+    """Run one linear support vector machine per label, C = 0.3; for few labels."""
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.svm import LinearSVC
 
@@ -136,9 +136,9 @@ def run_linear_svc(task: Task, name: str) -> dict[str, Any]:
 
 
 def run_neighbors(task: Task, name: str) -> dict[str, Any]:
-    """Run the votes of the nearest training rows, found by brute force, each as strong as its cosine.
+    """Run k nearest neighbours by brute force, with votes weighted by cosine.
 
-    Their number is the best on held-out training rows, by the mean of P@1, P@3 and P@5.
+    The number of neighbours is chosen on held-out training rows, by the mean of P@1, P@3 and P@5.
     """
     from sklearn.neighbors import NearestNeighbors
 
@@ -201,7 +201,7 @@ def run_pecos(task: Task, name: str) -> dict[str, Any]:
 
 
 def ranked(scores: csr_matrix) -> list[list[tuple[int, float]]]:
-    """Return the labels of largest positive score of every row with their scores, ties by smaller label."""
+    """Return the labels with the largest positive scores of every row and the scores, ties by smaller label."""
     lists = []
     for start, stop in zip(scores.indptr[:-1], scores.indptr[1:], strict=True):
         labels, values = scores.indices[start:stop], scores.data[start:stop]
@@ -211,7 +211,7 @@ def ranked(scores: csr_matrix) -> list[list[tuple[int, float]]]:
 
 
 def installed(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of those packages that this interpreter has, and its own."""
+    """Return the versions of this interpreter and of the packages installed in it."""
     found = {"python": ".".join(map(str, sys.version_info[:3]))}
     for name in packages:
         with suppress(PackageNotFoundError):
@@ -220,7 +220,7 @@ def installed(packages: Iterable[str]) -> dict[str, str]:
 
 
 def die_first() -> None:
-    """Have this process killed before others when memory runs out, where the system can be told so."""
+    """Ask the system, where possible, to kill this process first if memory runs out."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
@@ -242,7 +242,9 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("peer", choices=PEERS)
-    parser.add_argument("folder", type=Path, help="exported features; results go to FOLDER/PEER")
+    parser.add_argument(
+        "folder", type=Path, help="folder of exported features; results are written to FOLDER/PEER"
+    )
     parser.add_argument("--threads", type=int, default=1, help="[%(default)s]")
     options = parser.parse_args(arguments)
     die_first()

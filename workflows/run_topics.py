@@ -1,9 +1,9 @@
-"""Fit one topic model to counts, and store its topics and what they cost.
+"""Fit one topic model to counts, and store its topics, time and memory.
 
-`benchmark_topics` calls this in a process of its own, so that memory is the system's alone and a rival may live
-in another interpreter. It needs NumPy, SciPy and the system; distmom only for the systems that are made of it.
-Seconds are of the fit alone: imports, reading the counts into the form that the system takes, and the
-compilation of distmom's kernels come before. The exit code is 3 when the system is not installed.
+`benchmark_topics` runs this in a separate process, so that memory is measured for the system alone and other
+systems can use another interpreter. It requires NumPy, SciPy and the system; distmom only for its own
+systems. Only the fit is timed: imports, conversion of the counts to the format of the system, and compilation
+of distmom's kernels come first. The exit code is 3 if the system is not installed.
 
 Example::
 
@@ -29,27 +29,27 @@ import numpy as np
 from run_peer import NOT_INSTALLED, die_first, installed
 from scipy.sparse import csr_matrix, load_npz
 
-#: packages whose versions are stored with the results
+#: packages with versions to store with the results
 PACKAGES = ("distmom", "gensim", "lda", "numba", "numpy", "scikit-learn", "scipy", "tomotopy")
-#: documents that a topic of a random start is the mean of
+#: number of documents averaged for a topic of a random initialisation
 RANDOM_DOCUMENTS = 10
 #: iterations of the package lda
 LDA_ITERATIONS = 300
 
-#: fits, and returns topics (k, d) and what else is to be stored
+#: fits a model, and returns topics (k, d) and other values to store
 Fit = Callable[[], tuple[np.ndarray, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a system is given.
+    """Input of a system.
 
     Attributes
     ----------
     counts : csr_matrix of shape (n_documents, n_words), int32
     n_topics, seed : int
     alpha0 : float or None
-        Sum of the Dirichlet parameters that the documents were drawn with; None where nobody knows.
+        Sum of the Dirichlet parameters from which the documents were drawn; None if unknown.
     """
 
     counts: csr_matrix
@@ -85,7 +85,7 @@ def prepare_distmom(task: Task, name: str) -> Fit:
 
 
 def prepare_random(task: Task, name: str) -> Fit:
-    """Prepare distmom's refinement from random topics, half unigram and half the mean of a few documents."""
+    """Prepare refinement by distmom from random topics, half unigram and half the mean of a few documents."""
     from distmom.corpus import MemoryCorpus
     from distmom.engine import StoredColumns, open_engine
     from distmom.models import SpectralLDA
@@ -117,17 +117,17 @@ def prepare_random(task: Task, name: str) -> Fit:
 
 
 def _tiny_counts() -> csr_matrix:
-    """Return documents of two topics whose fit compiles the kernels, or loads them."""
+    """Return documents with two topics, for a fit that compiles or loads the kernels."""
     rng = np.random.default_rng(0)
     shares = rng.beta(0.3, 0.3, 300)
-    # So many words that none is in most documents, where defaults would leave it out.
+    # With many words, none is in most documents, so that the defaults do not leave any out.
     topics = np.repeat([[0.9, 0.1], [0.1, 0.9]], 200, axis=1) / 200
     words = np.outer(shares, topics[0]) + np.outer(1.0 - shares, topics[1])
     return csr_matrix(np.stack([rng.multinomial(40, row / row.sum()) for row in words]).astype(np.int32))
 
 
 def prepare_tomotopy(task: Task, name: str) -> Fit:
-    """Prepare collapsed Gibbs sampling by tomotopy; the name ends with the number of its iterations."""
+    """Prepare collapsed Gibbs sampling by tomotopy; the name ends with the number of iterations."""
     import tomotopy
 
     model = tomotopy.LDAModel(k=task.n_topics, alpha=0.1, eta=0.01, seed=task.seed)
@@ -149,7 +149,7 @@ def prepare_tomotopy(task: Task, name: str) -> Fit:
 
 
 def prepare_gensim(task: Task, name: str) -> Fit:
-    """Prepare the online variational Bayes of gensim, which fits both priors."""
+    """Prepare online variational Bayes by gensim, which fits both priors."""
     from gensim.matutils import Sparse2Corpus
     from gensim.models import LdaModel
 
@@ -171,7 +171,7 @@ def prepare_lda(task: Task, name: str) -> Fit:
     import lda
 
     counts = task.counts
-    # Otherwise it prints its progress.
+    # Suppress the progress messages.
     logging.getLogger("lda").setLevel(logging.WARNING)
     model = lda.LDA(
         n_topics=task.n_topics,
@@ -183,13 +183,13 @@ def prepare_lda(task: Task, name: str) -> Fit:
     )
     rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
     positions = tuple(np.repeat(x, counts.data).astype(np.intc) for x in (counts.indices, rows))
-    # The same lists, which it makes of sparse counts one entry at a time.
+    # The same lists, which the package builds slowly, entry by entry.
     lda.utils.matrix_to_lists = lambda doc_word: positions
     return lambda: (model.fit(counts).topic_word_, {})
 
 
 def prepare_scikit_learn(task: Task, name: str) -> Fit:
-    """Prepare the online variational Bayes of scikit-learn."""
+    """Prepare online variational Bayes by scikit-learn."""
     from sklearn.decomposition import LatentDirichletAllocation
 
     counts = task.counts.astype(np.float64)
@@ -201,7 +201,7 @@ def prepare_scikit_learn(task: Task, name: str) -> Fit:
 
 
 def prepare_nmf(task: Task, name: str) -> Fit:
-    """Prepare the factorisation of scikit-learn with the Kullback-Leibler divergence."""
+    """Prepare non-negative matrix factorisation by scikit-learn with the Kullback-Leibler divergence."""
     from sklearn.decomposition import NMF
 
     counts = task.counts.astype(np.float64)
@@ -221,7 +221,7 @@ OWN_MODELS = (
     "distmom-long",
     "distmom-anchors",
 )
-#: systems made of distmom
+#: systems of distmom
 OWN = {
     **dict.fromkeys(OWN_MODELS, prepare_distmom),
     "distmom-pure": prepare_distmom,
@@ -239,7 +239,7 @@ SYSTEMS = OWN | RIVALS
 
 
 def distributions(topics: np.ndarray) -> np.ndarray:
-    """Return topics whose rows sum to one, even where a row was zero."""
+    """Normalise rows to distributions; zero rows become uniform."""
     topics = np.asarray(topics, np.float64)
     totals = topics.sum(axis=1, keepdims=True)
     return np.where(totals > 0.0, topics / np.where(totals > 0.0, totals, 1.0), 1.0 / topics.shape[1])
@@ -247,7 +247,7 @@ def distributions(topics: np.ndarray) -> np.ndarray:
 
 def peak_rss_mb() -> float:
     """Return the largest resident memory of this process so far, in units of 10^6 bytes."""
-    # What getrusage says begins with the memory of the process that started this one.
+    # The value of getrusage may include the memory of the parent process.
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -263,11 +263,11 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("--system", choices=SYSTEMS, required=True)
-    add("--train", type=Path, required=True, help="counts of the documents, .npz as of scipy.sparse")
+    add("--train", type=Path, required=True, help="counts of the documents, an .npz file of scipy.sparse")
     add("-k", "--n-components", type=int, required=True)
     add("--seed", type=int, default=0, help="[%(default)s]")
     add("--alpha0", type=float, help="sum of the true Dirichlet parameters, for distmom-pure")
-    add("--out", type=Path, required=True, help="phi.npy and fit.json go here")
+    add("--out", type=Path, required=True, help="directory for phi.npy and fit.json")
     options = parser.parse_args(arguments)
     if options.system == "distmom-pure" and options.alpha0 is None:
         parser.error("distmom-pure: needs --alpha0")

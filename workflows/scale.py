@@ -1,11 +1,12 @@
-"""Fit a planted corpus of WikiLSHTC's size, a share of it or another preset, and say what it took.
+"""Fit a planted corpus with the size of WikiLSHTC, a part of it or another preset, and report time and memory.
 
-Runs the command line as a user would, and samples the memory of all its processes together (proportional set
-size, ten times a second). Prints one JSON object: seconds of the command, seconds of every pass, peak memory, the
-largest memory of one process, and the plan; and a table of where the seconds of all workers went. With
-`--separate` scheduler and workers are processes of their own (`dask scheduler`, `dask worker`), and the object
-also tells all that they warn of (pauses and restarts among it), and, asked twice a second, the most that workers
-had spilled to disk and how many of them were not running.
+Runs the command line as a user would, and samples the total memory of all its processes (proportional set
+size, ten times per second). Prints a JSON object with the seconds of the command and of every pass, peak
+memory, the largest memory of a single process, and the plan, followed by a table of the time of all workers
+by kind of work. With `--separate`, scheduler and workers are started as separate processes (`dask scheduler`,
+`dask worker`). The object then also contains their warnings (including pauses and restarts) and, sampled
+twice per second, the maximum amount of data spilled to disk and the maximum number of workers that were not
+running.
 
     python workflows/scale.py --out scale
     python workflows/scale.py --out scale --memory-limit 1.5GiB --separate
@@ -31,20 +32,20 @@ from typing import Any
 from common import PeakMemory
 from distributed import Client
 
-#: seconds between two questions to the scheduler: workers report as often
+#: seconds between requests to the scheduler, equal to the interval at which workers report
 ASKED_EVERY_S = 0.5
 
 DISTMOM = [sys.executable, "-m", "distmom.cli.main"]
 
 
 def run(*arguments: str) -> tuple[str, str]:
-    """Run distmom to its end and return both its outputs."""
+    """Run distmom and return its standard output and standard error."""
     done = subprocess.run([*DISTMOM, *arguments], check=True, capture_output=True, text=True)
     return done.stdout, done.stderr
 
 
 def synthesise(out: Path, preset: str, docs: int | None, words: int | None, seed: int) -> tuple[Path, float]:
-    """Draw the corpus unless it is there."""
+    """Simulate the corpus unless it exists."""
     name = f"{preset}-{docs or 'all'}-{words or 'all'}-{seed}"
     corpus = out / name
     if (corpus / "manifest.json").exists():
@@ -58,7 +59,7 @@ def synthesise(out: Path, preset: str, docs: int | None, words: int | None, seed
 
 @contextmanager
 def separate_cluster(out: Path, workers: int, limit: str | None) -> Iterator[tuple[list[str], list[Path]]]:
-    """Start a scheduler and workers; yield the options that name it, and the files of what they say."""
+    """Start a scheduler and workers; yield the options for connecting to it, and the log files."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
@@ -77,29 +78,29 @@ def separate_cluster(out: Path, workers: int, limit: str | None) -> Iterator[tup
             client.wait_for_workers(workers, timeout=60)
         yield ["--scheduler", address], logs
     finally:
-        # Workers first: one that loses its scheduler while it closes waits for it.
+        # Stop workers first: a worker without a scheduler would wait for it while closing.
         for process in reversed(processes):
             process.terminate()
             process.wait(60)
 
 
 def warnings_in(logs: list[Path]) -> list[str]:
-    """Return what processes of Dask have warned of."""
+    """Return the warnings and errors in the logs of Dask processes."""
     lines = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
     return [line for line in lines if "WARNING" in line or "ERROR" in line or "estart" in line]
 
 
 class Workers:
-    """Asks a scheduler for its workers again and again; a context manager.
+    """Samples the state of the workers of a scheduler; a context manager.
 
     Attributes
     ----------
     spilled_bytes : int
-        Most that all of them had on disk.
+        Maximum amount of data that all workers together had spilled to disk.
     n_not_running : int
-        Most that were paused, or anything else than running, at a time.
+        Maximum number of workers that were paused or otherwise not running at the same time.
     n_asked : int
-        How often the scheduler has answered.
+        Number of responses of the scheduler.
     """
 
     def __init__(self, address: str) -> None:
@@ -133,7 +134,7 @@ def _worker_states(dask_scheduler: Any) -> tuple[int, int]:
 def measure(
     corpus: Path, model: Path, options: list[str], workers: int, limit: str | None, separate: bool
 ) -> dict[str, Any]:
-    """Fit, and return what it took."""
+    """Fit a model, and return time and memory."""
     limits = ["--memory-limit", limit] if limit else []
     plan = json.loads(run("plan", str(corpus), "--json", *options, *limits)[0])
     for path in (model, model.with_name(f"{model.name}.run")):
@@ -144,7 +145,7 @@ def measure(
             where, logs = stack.enter_context(separate_cluster(model.parent, workers, limit))
             states = stack.enter_context(Workers(where[-1]))
         command = [*DISTMOM, "fit", str(corpus), str(model), "--json", *where, *options, *limits]
-        # All of them are children of this process.
+        # All processes of the fit are descendants of this process.
         memory = stack.enter_context(PeakMemory())
         started = time.monotonic()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -159,13 +160,13 @@ def measure(
         "peak_pss_mb": round(memory.mb),
         "peak_process_rss_mb": round(memory.process_mb),
         "plan_worker_mb": round(plan["worker_bytes"] / 1e6),
-        **(_told(states, logs) if states is not None else {}),
+        **(_sampled(states, logs) if states is not None else {}),
         "model_mb": round(sum(f.stat().st_size for f in model.rglob("*") if f.is_file()) / 1e6),
         "n_scans": plan["n_scans"],
     }
 
 
-def _told(states: Workers, logs: list[Path]) -> dict[str, Any]:
+def _sampled(states: Workers, logs: list[Path]) -> dict[str, Any]:
     return {
         "n_asked": states.n_asked,
         "spilled_mb": round(states.spilled_bytes / 1e6),
@@ -178,9 +179,9 @@ KINDS = ("read", "decompress", "kernels", "merge", "write")
 
 
 def where_the_seconds_go(record: dict[str, Any], command_s: float, workers: int) -> str:
-    """Return a table in Markdown: seconds on the clock, and the seconds of all workers by kind of work.
+    """Return a Markdown table of wall time, and of the seconds of all workers by kind of work.
 
-    ``idle`` is what is left of the workers' time: waiting for others, for the client and for the scheduler.
+    ``idle`` is the remaining time of the workers: waiting for each other, for the client and for the scheduler.
     """
     lines = [
         f"| step | s | {' | '.join(KINDS)} | idle |",
@@ -209,21 +210,23 @@ def where_the_seconds_go(record: dict[str, Any], command_s: float, workers: int)
 
 
 def main() -> None:
-    """Parse, draw, fit, print."""
+    """Parse the command line, simulate, fit and print."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=Path("scale"), help="where corpora and models go")
+    parser.add_argument(
+        "--out", type=Path, default=Path("scale"), help="directory for corpora and models [%(default)s]"
+    )
     parser.add_argument("--preset", default="wikilshtc")
-    parser.add_argument("--docs", type=int, help="documents; the preset's when absent")
-    parser.add_argument("--words", type=int, help="words; the preset's when absent")
+    parser.add_argument("--docs", type=int, help="number of documents [that of the preset]")
+    parser.add_argument("--words", type=int, help="number of words [that of the preset]")
     parser.add_argument("-k", type=int, default=100)
     parser.add_argument("--model", default="multilabel", help="kind of model [%(default)s]")
-    parser.add_argument("--head", default="posterior", help="of a multilabel model [%(default)s]")
+    parser.add_argument("--head", default="posterior", help="head of a multilabel model [%(default)s]")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--memory-limit")
     parser.add_argument(
-        "--separate", action="store_true", help="scheduler and workers as processes of their own"
+        "--separate", action="store_true", help="run scheduler and workers as separate processes"
     )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

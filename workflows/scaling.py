@@ -1,8 +1,8 @@
-"""Seconds, traffic and memory of a fit of latent states at sizes that were not run, from measured constants.
+"""Extrapolate time, traffic and memory of a fit of latent states to larger sizes, from measured constants.
 
-The constants are seconds a core from `distmom bench floor CORPUS -k 100 --workers 1` on a planted corpus of
-WikiLSHTC's size, and bytes a second of the disk or network, which are given. The cut into groups and slabs is
-the planner's own rule. See docs/scaling.md.
+The constants are seconds per core from `distmom bench floor CORPUS -k 100 --workers 1` on a planted corpus
+with the size of WikiLSHTC, and the bandwidth of disk or network, which is an option. The division into groups
+and slabs follows the rules of the planner. See docs/scaling.md.
 
     python workflows/scaling.py
     python workflows/scaling.py --memory-gib 16 --gbytes-per-s 1
@@ -21,23 +21,23 @@ from distmom.linalg import slice_directions
 
 @dataclass(frozen=True)
 class Constants:
-    """Seconds a core: of an entry of a row and a column of the basis, but for those named otherwise."""
+    """Seconds per core, by default per entry of a row and column of the basis."""
 
     sketch: float = 0.86e-9
     power: float = 1.26e-9
     projection: float = 0.84e-9
     labels: float = 0.63e-9
-    #: of a document and one of the r^3 / 6 products, or of the m k^2 / 2 of slices
+    #: per document and product; there are r^3 / 6 products for the full moment, m k^2 / 2 for slices
     third_moment: float = 31e-12
-    #: of an entry, read from disk, checked and decoded
+    #: per entry, for reading from disk, checking and decoding
     read: float = 19e-9
-    #: seconds of the scheduler for a task
+    #: seconds of the scheduler per task
     task: float = 1e-3
 
 
 @dataclass(frozen=True)
 class Size:
-    """What is fitted."""
+    """Size of a fit."""
 
     n_documents: float
     n_words: float
@@ -49,16 +49,16 @@ class Size:
 def predict(
     size: Size, n_workers: int, memory_bytes: float, rate: float, c: Constants, *, sliced: bool = False
 ) -> dict[str, float]:
-    """Return the seconds of the parts of a fit, and what goes over disk or network."""
+    """Return the seconds of each part of a fit, and the traffic over disk or network."""
     r = size.n_states + 10
     nnz = size.n_documents * size.words_per_document
     n_groups = max(2, min(MAX_GROUPS, nnz // (ENTRIES_PER_ROW * size.n_words)))
     usable = LIMIT_SHARE * memory_bytes - RESERVED_BYTES - 100e6
-    # A column of the accumulator, and one of the basis mapped beside it.
+    # One column of the accumulator, and one of the memory-mapped basis.
     fitting = max(1, math.floor(usable / (8 * size.n_words)))
     n_slabs = max(math.ceil(r / fitting), math.ceil(n_workers / n_groups))
     n_slabs = min(n_slabs, r)
-    # No more workers have work than there are groups times slabs.
+    # At most groups times slabs workers can be busy.
     busy = min(n_workers, n_groups * n_slabs)
     sketches = 1 + size.n_power_iter
     partial_bytes = n_groups * size.n_words * r * 4
@@ -95,8 +95,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--memory-gib", type=float, default=16.0, help="of one worker [%(default)s]")
-    parser.add_argument("--gbytes-per-s", type=float, default=1.0, help="of one worker's disk or network")
+    parser.add_argument("--memory-gib", type=float, default=16.0, help="memory of one worker [%(default)s]")
+    parser.add_argument(
+        "--gbytes-per-s",
+        type=float,
+        default=1.0,
+        help="bandwidth of one worker's disk or network [%(default)s]",
+    )
     parser.add_argument("--third-moment", choices=["full", "slices"], default="full", help="[%(default)s]")
     options = parser.parse_args()
     sizes = {

@@ -1,22 +1,24 @@
-"""Topics of real texts found from one label word each, beside anchor words: how well they go with their words.
+"""Coherence of topics of real texts that are searched by one label word each, compared with anchor words.
 
-The comparison of Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models" (JMLR 18, 2018),
-section 4.4. A fifth of the documents is held out. Labels are words of the topics that anchor words find in the
-others, refined: of every topic the word of largest relevance among those that 5 to 50 % of the documents have;
-each word once. Every system is told one label and gives one topic:
+This is the comparison of Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models" (JMLR 18,
+2018), section 4.4. A fifth of the documents is held out. Labels are words of refined anchor-word topics of
+the other documents: for every topic the most relevant word that occurs in 5 to 50 % of the documents, without
+duplicates. Every system is given one label and returns one topic:
 
 whitening
-    `TopicSearch`, one sum over the documents for all labels.
+    `TopicSearch`, with one pass over the documents for all labels.
 nmf
-    All topics by anchor words (`AnchorTopics` without refine), once for all labels; of them the one that has the
-    label with the largest probability.
+    All topics by anchor words (`AnchorTopics` without refinement), computed once; the topic with the largest
+    probability of the label is used.
 ss-nmf
-    The same for every label anew, documents weighted by how often the label is in them, as a share of their words.
+    The same, computed for every label separately, with documents weighted by the share of the label in their
+    words.
 
-NPMI is the mean of that of the label with the other words of the topic's first 20, counted in the documents
-held out, -1 for two that never meet; ``best`` counts the labels for which a system has the largest. ``refused``
-are labels that the search refuses unless forced, as here; ``failed`` are those for which a system gives no topic,
-which counts as an NPMI of -1. Seconds are those of one label and of all, sums over the documents included.
+NPMI is the mean NPMI of the label and the other top 20 words of the topic, counted in held-out documents,
+with -1 for words that never co-occur. ``best`` is the number of labels for which a system has the largest
+NPMI. ``refused`` is the number of labels that the search refuses unless forced, as it is here. ``failed`` is
+the number of labels without a topic, which count as an NPMI of -1. Seconds are for one label and for all
+labels, including passes over the documents.
 
 Example::
 
@@ -44,12 +46,12 @@ from distmom.errors import NumericalError
 from distmom.models import AnchorTopics, TopicSearch
 
 N_TOP, MIN_DF = 20, 2
-#: shares of the documents that a label is in, at least and at most
+#: minimum and maximum share of documents with a label
 LABEL_DF = (0.05, 0.5)
 
 
 class WeightedCorpus(MemoryCorpus):
-    """Documents that count as much as they are given weights."""
+    """Documents in memory with weights."""
 
     def __init__(self, counts: csr_matrix, vocabulary: list[str], weights: np.ndarray) -> None:
         super().__init__(counts, vocabulary=vocabulary)
@@ -62,18 +64,18 @@ class WeightedCorpus(MemoryCorpus):
 
 
 def choose_labels(data: Data, k: int, seed: int) -> list[int]:
-    """Return the labels, one of every topic that has any."""
+    """Return one label for every topic that has a suitable word."""
     model = AnchorTopics(k, random_state=seed).fit(data.train)
     frequency = np.asarray((data.train > 0).sum(axis=0)).ravel()
     relevance = 0.6 * np.log(model.components_) + 0.4 * np.log(model.components_ / model.unigram_)
     share = frequency / data.train.shape[0]
     relevance[:, (share < LABEL_DF[0]) | (share > LABEL_DF[1])] = -np.inf
-    told = relevance[np.isfinite(relevance.max(axis=1))]
-    return list(dict.fromkeys(int(word) for word in told.argmax(axis=1)))
+    labelled = relevance[np.isfinite(relevance.max(axis=1))]
+    return list(dict.fromkeys(int(word) for word in labelled.argmax(axis=1)))
 
 
 def search_labels(data: Data, k: int, seed: int, labels: list[int]) -> tuple[list[np.ndarray | None], int]:
-    """Search for every label; topics, and how many searches are refused."""
+    """Search for every label; return topics and the number of refused searches."""
     model = TopicSearch(k, random_state=seed).fit(data.train)
     found = [_or_none(lambda label=label: model.search([label], force=True)) for label in labels]
     n_refused = sum(each is not None and not each.informative for each in found)
@@ -81,13 +83,13 @@ def search_labels(data: Data, k: int, seed: int, labels: list[int]) -> tuple[lis
 
 
 def all_topics(data: Data, k: int, seed: int, labels: list[int]) -> tuple[list[np.ndarray | None], int]:
-    """Find all topics once, and take one of them for every label."""
+    """Estimate all topics once, and choose one for every label."""
     topics = AnchorTopics(k, n_refine=0, random_state=seed).fit(data.train).components_
     return [topics[topics[:, label].argmax()] for label in labels], 0
 
 
 def weighted_topics(data: Data, k: int, seed: int, labels: list[int]) -> tuple[list[np.ndarray | None], int]:
-    """Find all topics for every label, in documents weighted by it."""
+    """Estimate all topics for every label separately, in documents weighted by the label."""
     return [_or_none(lambda label=label: _weighted_topic(data, k, seed, label)) for label in labels], 0
 
 
@@ -97,7 +99,7 @@ def _weighted_topic(data: Data, k: int, seed: int, label: int) -> np.ndarray:
     some = np.flatnonzero(own)
     lengths = np.asarray(counts.sum(axis=1)).ravel()
     corpus = WeightedCorpus(counts[some], data.words, own[some] / lengths[some])
-    # All of these documents have the label, which the moments must see.
+    # max_df=1.0, because all of these documents contain the label.
     model = AnchorTopics(k, n_refine=0, max_df=1.0, weighting="document", random_state=seed)
     topics = model.fit_corpus(corpus).components_
     return np.asarray(topics[topics[:, label].argmax()])
@@ -114,7 +116,7 @@ FINDERS = {"whitening": search_labels, "nmf": all_topics, "ss-nmf": weighted_top
 
 
 def coherence(topic: np.ndarray | None, label: int, met: csr_array) -> float:
-    """Return the mean NPMI of a label with the other first words of a topic; ``met`` says who has which word."""
+    """Return the mean NPMI of a label and the top words of a topic; ``met`` has ones for words in documents."""
     if topic is None:
         return -1.0
     order = np.argsort(-topic, kind="stable")
@@ -127,12 +129,12 @@ def coherence(topic: np.ndarray | None, label: int, met: csr_array) -> float:
     alone = np.asarray(met[:, words].sum(axis=0)).ravel() / n
     with np.errstate(divide="ignore", invalid="ignore"):
         npmi = np.log(together / (alone * own.sum() / n)) / -np.log(together)
-    # Two words that are in all documents tell nothing.
+    # Words that occur together in all documents carry no information.
     return float(np.where(together > 0.0, np.where(together < 1.0, npmi, 0.0), -1.0).mean())
 
 
 def measure(data: Data, k: int, seed: int) -> list[dict[str, Any]]:
-    """Find topics by every system and say how well they go with their labels."""
+    """Search for topics with every system, and measure their coherence with the labels."""
     labels = choose_labels(data, k, seed)
     met = csr_array((data.held_out > 0).astype(np.float64))
     rows: list[dict[str, Any]] = []
@@ -190,8 +192,14 @@ def main(arguments: list[str] | None = None) -> int:
     add = parser.add_argument
     add("docword", type=Path, help="counts in the UCI format")
     add("vocab", nargs="?", help="names of the words [vocab.* beside docword.*]")
-    add("-k", "--n-components", type=int, default=50, metavar="K", help="topics that the texts have [50]")
-    add("--seeds", type=int, default=1, metavar="N", help="seeds 0 to N - 1, of held-out documents too [1]")
+    add("-k", "--n-components", type=int, default=50, metavar="K", help="number of topics [%(default)s]")
+    add(
+        "--seeds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of seeds, which are 0 to N - 1 [%(default)s]",
+    )
     add("--json", type=Path, help="write the results, with labels and words of the topics, to this file")
     add("--markdown", type=Path, help="write the table of means to this file")
     options = parser.parse_args(arguments)
@@ -200,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
         for seed in range(options.seeds):
             data = hold_out(bare_name(options.docword), counts, words, seed=seed, min_df=MIN_DF)
             if not seed:
-                # Kernels are compiled, or loaded.
+                # Compile or load the kernels.
                 measure(replace(data, train=data.train[:300]), 2, seed)
             rows += measure(data, options.n_components, seed)
             print(f"seed {seed}: done", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Documents for `benchmark_topics`: read from UCI files or a corpus, or drawn with known topics."""
+"""Documents for `benchmark_topics`: read from UCI files or a corpus, or simulated with known topics."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from distmom.corpus import Corpus, ingest
 from distmom.simulate.topics import TopicPopulation
 
 HELD_OUT_SHARE = 0.2
-#: of planted documents: Dirichlet parameter of a topic in the mean, and of a word; the second falls with the rank
-#: of the word as 1 / (rank + WORD_OFFSET)
+#: for planted documents: average Dirichlet parameters of topics and of words; the latter decrease with the rank of
+#: the word as 1 / (rank + WORD_OFFSET)
 TOPIC_ALPHA, WORD_ALPHA, WORD_OFFSET = 0.12, 0.05, 3.0
 SHORTEST = 3
-#: standard deviation of the logits of misspecified shares, and factors that correlate them
+#: standard deviation of the logits of misspecified shares, and number of factors that correlate them
 LOGIT_SPREAD, N_FACTORS = 2.5, 3
-#: sum of the Dirichlet parameters of a document's own words of a topic: its n-th word repeats one of those before
-#: with probability n / (n + BURST)
+#: sum of the Dirichlet parameters of a document's own word probabilities in a topic: after n words of the
+#: topic, the  next one repeats an earlier one with probability n / (n + BURST)
 BURST = 100.0
 
 
 @dataclass(frozen=True)
 class Data:
-    """Documents to fit and to judge with.
+    """Training and held-out documents.
 
     Attributes
     ----------
@@ -38,9 +38,9 @@ class Data:
     truth : ndarray of shape (k, n_planted_words) or None
         Planted topics.
     alpha0 : float or None
-        Sum of the Dirichlet parameters, or of those of the same variance.
+        Sum of the Dirichlet parameters, or of those with the same variance; None if unknown.
     kept : ndarray of int
-        Words of the source that are the columns.
+        Columns of the source that are kept.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Data:
     kept: np.ndarray
 
     def sizes(self) -> dict[str, Any]:
-        """Return what is stored with every result."""
+        """Return the sizes that are stored with every result."""
         return {
             "n_train": self.train.shape[0],
             "n_held_out": self.held_out.shape[0],
@@ -62,19 +62,19 @@ class Data:
 
 
 def read_uci(docword: Path, vocabulary: str | None) -> tuple[csr_array, list[str]]:
-    """Read counts and the names of words."""
+    """Read counts and word names from UCI files."""
     with tempfile.TemporaryDirectory(prefix="topics-") as temporary:
         return read_corpus(ingest(docword, Path(temporary) / "corpus", format="uci", vocabulary=vocabulary))
 
 
 def read_corpus(corpus: Corpus) -> tuple[csr_array, list[str]]:
-    """Read counts and the names of words of a whole corpus."""
+    """Read counts and word names of a whole corpus."""
     blocks = [corpus.read_shard(i).words for i in range(len(corpus.shards))]
     return csr_array(vstack(blocks, format="csr")), list(corpus.vocabulary)
 
 
 def bare_name(docword: Path) -> str:
-    """Return what a docword file calls its documents."""
+    """Return the name of the data set in the name of a docword file."""
     return re.sub(r"^docword\.|\.txt(\.\w+)?$", "", docword.name)
 
 
@@ -88,11 +88,11 @@ def hold_out(
     truth: np.ndarray | None = None,
     alpha0: float | None = None,
 ) -> Data:
-    """Hold documents out, and keep the words that so many of the others have."""
+    """Hold out documents, and keep the words that occur in at least ``min_df`` training documents."""
     n_documents = counts.shape[0]
     order = np.random.default_rng(seed).permutation(n_documents)
     n_train = n_documents - int(HELD_OUT_SHARE * n_documents)
-    # In this order, too: systems that learn online would suffer from that of the source.
+    # Keep the random order, because the order of the source may harm systems that learn online.
     train, held_out = counts[order[:n_train]], counts[order[n_train:]]
     kept = np.flatnonzero(np.bincount(train.indices, minlength=counts.shape[1]) >= min_df)
     train, held_out = (csr_array(rows[:, kept].astype(np.int32)) for rows in (train, held_out))
@@ -102,7 +102,7 @@ def hold_out(
 def plant(
     k: int, n_documents: int, n_words: int, length: int, seed: int, misspecified: bool
 ) -> tuple[csr_array, np.ndarray, float]:
-    """Draw documents; also return the topics as rows, and the sum of the Dirichlet parameters."""
+    """Simulate documents; also return the topics as rows, and the sum of the Dirichlet parameters."""
     rng = np.random.default_rng(seed)
     law = 1.0 / (np.arange(n_words) + WORD_OFFSET)
     topics = rng.dirichlet(WORD_ALPHA * n_words * law / law.sum(), k)
@@ -118,7 +118,7 @@ def plant(
     logits = np.log(alpha) + LOGIT_SPREAD * rng.standard_normal((n_documents, factors.shape[1])) @ factors.T
     shares = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
-    # The variances of a Dirichlet distribution sum to this over its alpha0 + 1.
+    # The variances of a Dirichlet distribution sum to this numerator divided by alpha0 + 1.
     alpha0 = (1.0 - (shares.mean(axis=0) ** 2).sum()) / shares.var(axis=0).sum() - 1.0
     return bursty(shares, topics, lengths, rng), topics, float(alpha0)
 
@@ -126,7 +126,7 @@ def plant(
 def bursty(
     shares: np.ndarray, topics: np.ndarray, lengths: np.ndarray, rng: np.random.Generator
 ) -> csr_array:
-    """Draw documents each of whose topics has word probabilities of its own, Dirichlet around the topic's."""
+    """Simulate documents with their own word probabilities for each topic, Dirichlet around those of the topic."""
     sizes = rng.multinomial(lengths, shares).T.ravel()
     n_documents, (k, n_words) = len(shares), topics.shape
     topic = np.repeat(np.repeat(np.arange(k), n_documents), sizes)
@@ -134,7 +134,7 @@ def bursty(
     for j in range(k):
         mine = topic == j
         words[mine] = rng.choice(n_words, int(mine.sum()), p=topics[j])
-    # An urn: a position takes a new word, or that of an earlier position of its topic in its document.
+    # Polya urn: a token is a new word, or repeats an earlier token of the same topic and document.
     starts = np.cumsum(sizes) - sizes
     for i in range(1, int(sizes.max())):
         at = starts[sizes > i] + i

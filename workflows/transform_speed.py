@@ -1,10 +1,10 @@
-"""Documents a second of `distmom transform` on one core: from a corpus on disk to shares in Zarr on disk.
+"""Documents per second of `distmom transform` on one core: from a corpus on disk to shares in Zarr on disk.
 
-Planted documents (Dirichlet shares, Zipfian words, as `benchmark_topics` plants them) are stored, and a
-`SpectralLDA` is fitted to them. Then `transform_corpus` reads the whole corpus and writes the shares of all its
-documents, in this process, which is kept to one core where the system lets it; reading, checking, decompressing,
-finding and writing are all in the seconds. Every method runs once on a few documents before, so that its kernels
-are compiled. A row is the run of median wall time.
+Planted documents (Dirichlet shares and Zipfian words, as in `benchmark_topics`) are stored, and a `SpectralLDA` is
+fitted to them. Then `transform_corpus` reads the corpus and writes the shares of all documents, in this
+process, which is restricted to one core if the system permits. The time includes reading, checking,
+decompressing, inference and writing. Every method first runs on a few documents, so that its kernels are
+compiled. A row is the run with the median wall time.
 
 Example::
 
@@ -31,16 +31,16 @@ from distmom.models import SpectralLDA
 from distmom.predict import transform_corpus
 
 METHODS = ("fast", "vb")
-#: documents a second that the fast method is to reach at 50 topics
+#: target of the fast method for 50 topics, in documents per second
 AIM = 20_000
-#: documents on which kernels are compiled
+#: number of documents for compiling the kernels
 WARM_DOCUMENTS = 500
 
 
 def measure(
     model: SpectralLDA, corpus: Corpus, warm: Corpus, method: str, place: Path, repeats: int
 ) -> dict[str, Any]:
-    """Return the figures of one method."""
+    """Return the measurements of one method."""
     out = place / f"shares-{method}"
     transform_corpus(model, warm, out, method=method, overwrite=True)
     runs = []
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     add("--planted", metavar="K,N,D,L", default="50,100000,10000,100", help="[%(default)s]")
     add("--methods", nargs="+", choices=METHODS, default=METHODS, metavar="METHOD", help="[fast vb]")
     add("--repeats", type=int, default=3, help="runs of every method [%(default)s]")
-    add("--seed", type=int, default=0, help="of documents and model [%(default)s]")
+    add("--seed", type=int, default=0, help="seed of documents and model [%(default)s]")
     add("--json", type=Path, help="write the results to this file")
     add("--markdown", type=Path, help="write the table to this file")
     options = parser.parse_args(arguments)
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     else:
-        print("this system does not keep a process to one core", file=sys.stderr)
+        print("this system cannot restrict a process to one core", file=sys.stderr)
 
     k, n, d, length = map(int, options.planted.split(","))
     with (
@@ -108,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
         for row in rows:
             if row["system"] == "fast":
                 met = "met" if row["documents_s"] >= AIM else "missed"
-                print(f"aim of {AIM:,} documents a second of the fast method: {met}")
+                print(f"target of {AIM:,} documents per second with the fast method: {met}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Run a command in a process of its own, at most so long and in at most so much memory."""
+"""Run a command in a separate process with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from run_peer import NOT_INSTALLED
 
 
 class LeftOutError(Exception):
-    """A system gives no result, and why.
+    """A system gives no result.
 
     Parameters
     ----------
     reason : str
-    for_good : bool
-        It would not give one for more documents either.
+    for_good : bool, default=False
+        Whether it would not give one for more documents either.
     """
 
     def __init__(self, reason: str, *, for_good: bool = False) -> None:
@@ -37,18 +37,19 @@ def run_watched(
     memory_mb: float,
     interval_s: float = SAMPLE_INTERVAL_S,
 ) -> float:
-    """Run a command to its end, and kill it with all processes below it where it goes beyond a limit.
+    """Run a command to its end, or kill it with all its descendants if it exceeds a limit.
 
     Parameters
     ----------
     command : list of str
     log : Path
-        Receives what the command prints.
+        File for the output of the command.
     timeout_s : float
+        Maximum time in seconds.
     memory_mb : float
-        Most of the sum of the proportional set sizes, in units of 10^6 bytes.
-    interval_s : float
-        Time between two samples of the memory.
+        Maximum sum of proportional set sizes, in units of 10^6 bytes.
+    interval_s : float, default=0.1
+        Seconds between samples of the memory.
 
     Returns
     -------
@@ -58,7 +59,7 @@ def run_watched(
     Raises
     ------
     LeftOutError
-        If the command did not succeed.
+        If the command fails or exceeds a limit.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -84,7 +85,7 @@ def run_watched(
                     if peak.mb > memory_mb:
                         raise LeftOutError(f"more than {memory_mb / 1e3:.1f} GB of memory", for_good=True)
         finally:
-            # Workers that outlive their parent belong to its session too.
+            # Workers that outlive their parent are still in its session.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -93,7 +94,7 @@ def run_watched(
         if code < 0:
             reason = f"killed by {signal.Signals(-code).name}: {_last_line(text)}"
             if -code == signal.SIGKILL:
-                reason = "killed, most likely for want of memory"
+                reason = "killed, probably for lack of memory"
             raise LeftOutError(reason, for_good=True)
         if code:
             raise LeftOutError(f"exit code {code}: {_last_line(text)}")

@@ -1,7 +1,7 @@
-"""YSO subjects for library titles, all 653,478 of them: split, ingest, fit, rank labels, and measure.
+"""YSO subjects for all 653,478 library titles: split, ingest, fit, predict labels, and evaluate.
 
-The first 90 % of the rows are for training, the last 10 % for the test. The seconds of the ingest include the
-split into two files.
+The first 90 % of the rows are training documents, the others are test documents. The time of the ingest
+includes the split into two files.
 
 Example::
 
@@ -26,14 +26,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", type=Path, help="folder of docs.tsv.xz and labels.tsv.xz")
+    parser.add_argument("data", type=Path, help="folder with docs.tsv.xz and labels.tsv.xz")
     parser.add_argument("-k", "--n-components", type=int, default=100, help="[%(default)s]")
     parser.add_argument("--heads", nargs="+", choices=HEADS, default=["auto"], metavar="HEAD",
                         help=f"some of {', '.join(HEADS)} [auto]")  # fmt: skip
     parser.add_argument("--workers", type=int, default=2, help="worker processes, 0 for none [%(default)s]")
     parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
-    parser.add_argument("--auc-documents", type=int, help="measure AUC on about this many test rows [all]")
-    parser.add_argument("--out", type=Path, help="keep texts, corpora, models and predictions here")
+    parser.add_argument(
+        "--auc-documents", type=int, help="measure AUC on about this many test documents [all]"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="directory for texts, corpora, models and predictions [temporary]"
+    )
     parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args(arguments)
 

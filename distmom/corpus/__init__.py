@@ -1,6 +1,6 @@
-"""Corpora on disk, in object stores and in memory: ingest, copying, checked reading, and blocks of documents.
+"""Corpora on disk, in object stores and in memory: ingest, copying, verified reading, and blocks of documents.
 
-The package knows files and formats, and no statistics beyond what can be counted while reading.
+The package handles files and formats; it computes no statistics beyond counts taken while reading.
 """
 
 from typing import TypeAlias
@@ -14,7 +14,7 @@ from distmom.corpus.store import Corpus, open_corpus
 from distmom.corpus.views import ViewCorpus
 from distmom.corpus.write import CorpusWriter, from_arrays
 
-#: what passes run over
+#: any corpus that a pass can scan
 AnyCorpus: TypeAlias = Corpus | MemoryCorpus | ViewCorpus
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""Zarr arrays and groups: how arrays are stored, and groups as bytes, to the files of a group and back.
+"""Create Zarr arrays, and encode arrays as the files of a Zarr group and decode them, entirely in memory.
 
-Every file is read and checked as bytes before Zarr sees it: Zarr itself takes a missing chunk for zeros.
+Every file is read and checked as bytes before Zarr sees it, because Zarr reads a missing chunk as zeros.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from zarr.storage import MemoryStore, StoreLike
 from distmom.corpus.block import csr_from_parts
 from distmom.errors import StoreError
 
-#: most elements in one chunk of a vector of a corpus or of predictions
+#: maximum number of elements in a chunk of a vector of a corpus or of predictions
 CHUNK_ELEMENTS = 1 << 20
-#: most bytes in one chunk of rows
+#: maximum size in bytes of a chunk of rows
 CHUNK_BYTES = 4 << 20
-#: most bytes in one chunk that is decoded
+#: maximum size in bytes of a decoded chunk
 MAX_CHUNK_BYTES = 64 << 20
-#: elements of a matrix that are checked at a time
+#: number of matrix elements checked at a time
 _CHECKED_ELEMENTS = 1 << 22
 _CSR_PARTS = ("data", "indices", "indptr")
 
@@ -74,7 +74,7 @@ def create_array(
 
 
 def encode_group(arrays: Mapping[str, np.ndarray]) -> dict[str, bytes]:
-    """Encode one-dimensional arrays as the files of a Zarr group, by path within the group."""
+    """Encode one-dimensional arrays as a Zarr group; return its files by path within the group."""
     files: dict[str, Buffer] = {}
     group = zarr.create_group(store=MemoryStore(files))
     for name, array in arrays.items():
@@ -83,7 +83,7 @@ def encode_group(arrays: Mapping[str, np.ndarray]) -> dict[str, bytes]:
 
 
 def encode_matrices(matrices: Mapping[str, csr_array]) -> dict[str, bytes]:
-    """Encode CSR matrices as a Zarr group with one subgroup each, in AnnData's CSR layout (version 0.1.0)."""
+    """Encode CSR matrices as a Zarr group, one subgroup per matrix in AnnData's CSR layout (version 0.1.0)."""
     files: dict[str, Buffer] = {}
     root = zarr.create_group(store=MemoryStore(files))
     for name, matrix in matrices.items():
@@ -108,7 +108,7 @@ def _add_array(group: zarr.Group, name: str, array: np.ndarray) -> None:
 def decode_group(
     place: str, files: Mapping[str, bytes], names: Mapping[str, tuple[str, int]]
 ) -> dict[str, np.ndarray]:
-    """Decode arrays of a group; StoreError unless each has the type and size that ``names`` gives for it."""
+    """Decode arrays of a group; StoreError unless each has the type and size given for it in ``names``."""
     return {name: _vector(place, files, name, kinds, size) for name, (kinds, size) in names.items()}
 
 
@@ -125,23 +125,23 @@ def decode_matrix(
     Parameters
     ----------
     place : str
-        What errors call the group.
+        Location of the group, for error messages.
     files : mapping of str to bytes
         All files of the group.
     name : str
         Subgroup of the matrix.
     shape : (int, int)
-        The shape expected.
+        Expected shape.
     kinds : str
-        Types that the values may have, separated by ``|``.
+        Allowed types of the values, separated by ``|``.
     nnz : int, optional
-        The number of stored elements expected.
+        Expected number of stored elements; not checked by default.
 
     Raises
     ------
     StoreError
-        If the group is not a CSR matrix of that shape and type with increasing columns and finite values that
-        are not negative, naming array, file, expected and got.
+        If the group is not a CSR matrix of that shape and type with increasing columns and finite,
+        non-negative values. The message states the array, the file, and the expected and actual values.
     """
     try:
         group = zarr.open_group(_store(files), path=name, mode="r", zarr_format=3, use_consolidated=False)
@@ -157,7 +157,7 @@ def decode_matrix(
     )
     check_csr(f"{place}/{name}", data, indices, indptr, shape[1])
     if len(data) and not (data.min() >= 0 and np.isfinite(data).all()):
-        raise StoreError(f"{place}/{name}/data: expected finite values that are not negative")
+        raise StoreError(f"{place}/{name}/data: expected finite, non-negative values")
     return csr_from_parts(data, indices, indptr, shape)
 
 
@@ -167,25 +167,26 @@ def decode_array(
     kinds: str | None = None,
     shape: tuple[int | None, ...] | None = None,
 ) -> np.ndarray:
-    """Decode an array that distmom has written, however damaged it may be.
+    """Decode an array written by distmom, which may be damaged.
 
-    Nothing is allocated before the sizes it declares agree with those expected and with what its chunks hold.
+    Nothing is allocated until the declared sizes agree with the expected shape and with the chunks.
 
     Parameters
     ----------
     place : str
-        What errors call the array.
+        Location of the array, for error messages.
     files : mapping of str to bytes
-        Its files, by path below it.
+        Files of the array, by path relative to it.
     kinds : str, optional
-        Types that it may have, separated by ``|``; any type of numbers when absent.
+        Allowed types, separated by ``|``; any numeric type by default.
     shape : tuple of int or None, optional
-        The shape expected, None for a size that is not known.
+        Expected shape, with None for an unknown size; not checked by default.
 
     Raises
     ------
     StoreError
-        If it is not an array as distmom writes it, or a chunk is missing, damaged or of another size.
+        If the array is not stored as distmom writes arrays, or a chunk is missing, damaged or of the wrong
+        size.
     """
     try:
         array = zarr.open_array(_store(files), mode="r", zarr_format=3)
@@ -201,13 +202,13 @@ def decode_array(
         return np.asarray(array[...])
     except StoreError:
         raise
-    # What Zarr and its codecs raise about damaged bytes may be of any class.
+    # Zarr and its codecs may raise any class of exception on damaged bytes.
     except Exception as error:
         raise StoreError(f"{place}: cannot be decoded: {error}") from error
 
 
 def _check_chunks(place: str, array: zarr.Array[Any], files: Mapping[str, bytes]) -> None:
-    """Refuse an array that is not cut and coded as `create_array` does, or whose chunks declare other sizes."""
+    """Raise StoreError unless chunks and codecs are those of `create_array` and all chunks have their sizes."""
     codecs = [type(codec) for codec in getattr(array.metadata, "codecs", ())]
     if array.shards is not None or codecs != [BytesCodec, ZstdCodec, Crc32cCodec]:
         names = ", ".join(codec.__name__ for codec in codecs)
@@ -234,7 +235,7 @@ def _check_chunks(place: str, array: zarr.Array[Any], files: Mapping[str, bytes]
 
 
 def files_below(files: Mapping[str, bytes], name: str) -> dict[str, bytes]:
-    """Return the files below a name, by path from there."""
+    """Return the files below a name, by path relative to it."""
     start = f"{name}/"
     return {key.removeprefix(start): value for key, value in files.items() if key.startswith(start)}
 
@@ -251,22 +252,22 @@ def _store(files: Mapping[str, bytes]) -> MemoryStore:
 
 
 def check_csr(place: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, n_columns: int) -> None:
-    """Check that arrays are a CSR matrix whose columns increase within a row; compiled loops rely on that.
+    """Check that arrays form a CSR matrix with increasing columns in each row, as compiled loops require.
 
     Parameters
     ----------
     place : str
-        What errors call the matrix.
+        Location of the matrix, for error messages.
     data, indices : ndarray of shape (nnz,)
-        Mapped files are read piece by piece.
+        Memory-mapped arrays are read piece by piece.
     indptr : ndarray of shape (n_rows + 1,)
     n_columns : int
 
     Raises
     ------
     StoreError
-        If offsets do not start at 0, decrease, or do not end with the elements, or if a column is out of range
-        or not larger than the one before it in its row.
+        If the offsets do not start at 0, decrease, or do not end at ``nnz``, or if a column is out of range or
+        not larger than the preceding one in its row.
     """
     if indptr[0] != 0 or np.any(indptr[1:] < indptr[:-1]):
         raise StoreError(f"{place}/indptr: expected offsets that start at 0 and do not decrease")
@@ -276,7 +277,7 @@ def check_csr(place: str, data: np.ndarray, indices: np.ndarray, indptr: np.ndar
             f"got {indptr[-1]}"
         )
     for first in range(0, len(indices), _CHECKED_ELEMENTS):
-        # With one more element, so that every neighbour is compared.
+        # One element more, so that pairs across the boundary are compared too.
         part = np.asarray(indices[first : first + _CHECKED_ELEMENTS + 1])
         if not (part.min() >= 0 and part.max() < n_columns):
             raise StoreError(

@@ -1,4 +1,4 @@
-"""Documents in memory: a block of them, and the matrices it is made of."""
+"""Documents in memory: blocks, and the matrices they consist of."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 
 from distmom.errors import InputError
 
-#: largest value of a word in a document
+#: largest allowed value of a word in a document
 MAX_VALUE = 2**31 - 1
 
 
@@ -22,15 +22,15 @@ class Block:
     Attributes
     ----------
     words : csr_array of shape (n_documents, n_words), int32 or float32
-        Counts (int32) or weights (float32); columns increasing within a row, none twice, no stored zero.
+        Counts (int32) or weights (float32); columns strictly increasing within a row, no stored zeros.
     labels : csr_array of shape (n_documents, n_labels), uint8
-        Ones; columns increasing within a row, none twice.
+        Ones; columns strictly increasing within a row.
     first : int
-        Position in the corpus of the first row.
+        Position of the first row in the corpus.
     weights : ndarray of shape (n_documents,), float64, or None
-        How often each document counts; None means once.
+        Weight of each document; None (the default) means 1 for all.
     whole : csr_array or None
-        All words of the documents, where ``words`` are only some of them (see `of_words`).
+        All words of the documents if ``words`` holds only a selection of them (see `of_words`), else None.
     """
 
     words: csr_array
@@ -45,7 +45,7 @@ class Block:
         return int(self.words.shape[0])
 
     def take(self, rows: slice | np.ndarray) -> Block:
-        """Return some of the rows, in order.
+        """Return selected rows, in the given order.
 
         Parameters
         ----------
@@ -58,12 +58,12 @@ class Block:
         return Block(self.words[rows], self.labels[rows], first, weights, whole)
 
     def of_words(self, numbers: np.ndarray) -> Block:
-        """Return the same documents with some of their words, under other numbers.
+        """Return the same documents with a selection of their words, renumbered.
 
         Parameters
         ----------
         numbers : ndarray of shape (n_words,), int32
-            New number of every word, -1 for those that are left out; rising over those that are not.
+            New number of every word, -1 for omitted words; increasing over the others.
         """
         some = renumbered(self.words, numbers, int(numbers.max(initial=-1)) + 1)
         return Block(some, self.labels, self.first, self.weights, self.words)
@@ -71,7 +71,7 @@ class Block:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Real-valued rows in memory, one or several of them a document: its views, or the steps of a sequence.
+    """Real-valued rows in memory; each document has one or more: its views, or the steps of a sequence.
 
     Attributes
     ----------
@@ -80,9 +80,9 @@ class RowBlock:
     starts : ndarray of shape (n_documents + 1,), int64
         Document i has the rows ``starts[i] : starts[i + 1]``, at least one.
     first : int
-        Position in the corpus of the first document.
+        Position of the first document in the corpus.
     weights : ndarray of shape (n_documents,), float64, or None
-        How often each document counts; None means once.
+        Weight of each document; None (the default) means 1 for all.
     """
 
     rows: Any
@@ -97,11 +97,11 @@ class RowBlock:
 
     @property
     def sizes(self) -> np.ndarray:
-        """Rows of every document, (n_documents,) int64."""
+        """Number of rows of each document, of shape (n_documents,), int64."""
         return np.asarray(np.diff(self.starts))
 
     def take(self, documents: slice | np.ndarray) -> RowBlock:
-        """Return some of the documents, in order.
+        """Return selected documents, in the given order.
 
         Parameters
         ----------
@@ -114,55 +114,69 @@ class RowBlock:
         weights = None if self.weights is None else self.weights[taken]
         rows: slice | np.ndarray = np.repeat(self.starts[taken] - starts[:-1], sizes) + np.arange(starts[-1])
         if len(taken) and bool(np.all(np.diff(taken) == 1)):
-            # Neighbours need no copy.
+            # Contiguous rows need no copy.
             rows = slice(int(self.starts[taken[0]]), int(self.starts[taken[-1] + 1]))
         return RowBlock(self.rows[rows], starts, first, weights)
 
     def of_words(self, numbers: np.ndarray) -> RowBlock:
-        """Return the same documents with some of their features.
+        """Return the same documents with a selection of their features.
 
         Parameters
         ----------
         numbers : ndarray of shape (n_features,), int32
-            New number of every feature, rising, -1 for those that are left out.
+            New number of every feature, increasing; -1 for omitted features.
         """
         return replace(self, rows=self.rows[:, np.flatnonzero(numbers >= 0)])
 
 
 def word_matrix(X: Any, name: str = "X") -> csr_array:
-    """Return the words of documents in the form that a `Block` has.
+    """Convert a matrix of words to the form used in `Block`.
 
     Parameters
     ----------
     X : array_like or sparse of shape (n_documents, n_words)
         Finite values from 0 to 2**31 - 1.
-    name : str
-        What errors call the matrix.
+    name : str, default="X"
+        Name of the matrix in error messages.
+
+    Returns
+    -------
+    csr_array of shape (n_documents, n_words)
+        int32 if all values are whole numbers, else float32.
 
     Raises
     ------
     InputError
-        If a value is not finite, negative or too large, with the row and column of the first one.
+        If a value is negative, not finite or too large; the message gives its row and column.
     """
     matrix = _canonical(X, name)
     integral = matrix.dtype.kind in "iub" or bool(np.all(matrix.data == np.trunc(matrix.data)))
     matrix = matrix.astype(np.int32 if integral else np.float32)
-    # A weight may be too small for its type.
+    # A small weight may underflow to zero in float32.
     matrix.eliminate_zeros()
     return matrix
 
 
 def label_matrix(Y: Any, n_documents: int, name: str = "Y") -> csr_array:
-    """Return the labels of documents in the form that a `Block` has.
+    """Convert a matrix of labels to the form used in `Block`.
 
     Parameters
     ----------
     Y : array_like or sparse of shape (n_documents, n_labels), or None
-        Anything other than zero is a label; None means that there are no labels.
+        Every nonzero entry is a label; None means that there are no labels.
     n_documents : int
-        Number of rows expected.
-    name : str
-        What errors call the matrix.
+        Expected number of rows.
+    name : str, default="Y"
+        Name of the matrix in error messages.
+
+    Returns
+    -------
+    csr_array of shape (n_documents, n_labels), uint8
+
+    Raises
+    ------
+    InputError
+        If the number of rows is wrong, or a value is negative, not finite or too large.
     """
     if Y is None:
         return csr_array((n_documents, 0), dtype=np.uint8)
@@ -177,9 +191,9 @@ def label_matrix(Y: Any, n_documents: int, name: str = "Y") -> csr_array:
 def csr_from_parts(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
 ) -> csr_array:
-    """Return a CSR matrix over given arrays, with 32-bit subscripts where they suffice.
+    """Build a CSR matrix from its arrays, with 32-bit indices where they suffice.
 
-    SciPy alone would widen the column numbers to the type of the row pointers, twice the memory to move.
+    SciPy would otherwise widen the column indices to the type of the row pointers, doubling memory traffic.
     """
     if len(data) < 2**31 and max(shape) < 2**31:
         indices = indices.astype(np.int32, copy=False)
@@ -188,7 +202,7 @@ def csr_from_parts(
 
 
 def renumbered(matrix: csr_array, numbers: np.ndarray, n_columns: int) -> csr_array:
-    """Return a matrix with other column numbers, columns of number -1 left out; entries keep their order.
+    """Renumber the columns of a matrix, dropping those numbered -1; entries keep their order.
 
     Parameters
     ----------
@@ -210,7 +224,7 @@ def _canonical(X: Any, name: str) -> csr_array:
         matrix = matrix.astype(np.uint8)
     _check_values(matrix, name)
     if matrix.dtype.kind != "f":
-        # Sums of duplicates must not wrap round.
+        # Sums of duplicates must not overflow.
         matrix = matrix.astype(np.int64)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()

@@ -1,4 +1,4 @@
-"""Which words and labels become the columns of a corpus, and where each part's numbers go."""
+"""Choice of the words and labels that become the columns of a corpus, and the column of each part's numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distmom.errors import InputError
 
 
 class Named(Protocol):
-    """Anything with the columns and settings of a corpus: a corpus, or a model that was fitted on one."""
+    """Anything with the columns and settings of a corpus: a corpus, or a model fitted on one."""
 
     @property
     def vocabulary(self) -> Sequence[str]: ...
@@ -30,23 +30,23 @@ class Named(Protocol):
 
 @dataclass
 class Survey:
-    """What all parts together hold.
+    """Contents of all parts combined.
 
     Attributes
     ----------
     n_documents : int
-    n_word_columns, n_label_columns : int
-        One more than the largest number that occurs, where parts do not name them.
+    n_word_columns : int
+        One more than the largest word number that occurs, if parts do not name their words.
     integral : bool
         Whether every value is a whole number.
     document_frequency : Counter
-        Documents that hold each named word.
+        Number of documents that contain each named word.
     label_lines : dict of str to int
-        Line on which each named label occurs first.
+        Line of the first occurrence of each named label.
     label_columns : list of ndarray of int
         Unnamed labels that occur, part by part.
     warnings : Counter
-        Repairs.
+        Number of repairs, by kind.
     """
 
     n_documents: int = 0
@@ -80,13 +80,14 @@ class Columns:
     Attributes
     ----------
     n : int
-        Their number.
+        Number of columns.
     names : list of str or None
-        Names in column order; None if they are their numbers.
+        Names in column order; None if columns are named by their numbers.
     numbers : dict of str to int
-        Column of each name that a part may use, or of its alias.
+        Column of each name that a part may use, aliases included.
     new : ndarray or None
-        Column of each number of a source that does not name them, -1 for none; None if they stay as they are.
+        Column of each number of a source that does not name its columns, -1 for none; None if numbers are
+        kept.
     """
 
     n: int
@@ -95,7 +96,7 @@ class Columns:
     new: np.ndarray | None = None
 
     def of(self, names: Sequence[str] | None) -> np.ndarray | None:
-        """Return the column of each number of a part."""
+        """Return the column of each number used in a part; ``names`` are the part's own names, if it has any."""
         return self.new if names is None else lookup(names, self.numbers)
 
 
@@ -109,16 +110,16 @@ def word_columns(
     spec : Spec
     survey : Survey
     vocabulary : sequence of str or None
-        The vocabulary given: what words may be, or the names of the source's columns.
+        Vocabulary given by the caller: the allowed words, or the names of the source's columns.
     like : Named or None
-        Has the vocabulary to be used.
+        Corpus or model with the vocabulary to use.
     named : bool
-        Whether the source holds words by name.
+        Whether the source contains words by name.
 
     Raises
     ------
     InputError
-        If the columns of the source are not those of the vocabulary, or no word is left.
+        If the columns of the source do not match the vocabulary, or no word remains.
     """
     if named:
         fixed = like.vocabulary if like is not None else vocabulary
@@ -158,15 +159,15 @@ def label_columns(
 ) -> Columns:
     """Choose the labels.
 
-    Labels of a source that names them are line numbers of the label file, from 0, if there is such a file and
-    every label of the whole source is a whole number; otherwise they are names. The columns are those of
-    ``like``, else those of the label file, else all names in order; what occurs beyond is appended and counted
-    as ``unknown_labels``.
+    In a source with named labels, the names are read as line numbers of the label file, from 0, if there is one
+    and every label in the source is a whole number. The columns are those of ``like``, else those of the label
+    file, else all names in sorted order; other labels that occur are appended and counted as
+    ``unknown_labels``.
 
     Raises
     ------
     InputError
-        If a line number is beyond the label file, or the file has not one name for each column.
+        If a line number is beyond the end of the label file, or the file does not have one name per column.
     """
     alias: dict[str, str] = {}
     if named:
@@ -208,7 +209,7 @@ def label_columns(
 
 
 def _natural(name: str) -> tuple[int, str]:
-    """Order whole numbers by value, before all other names."""
+    """Sort key that orders whole numbers by value, before all other names."""
     return (len(name), name) if _is_number(name) else (1 << 30, name)
 
 

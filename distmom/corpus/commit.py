@@ -1,4 +1,4 @@
-"""Writing files and directories so that they are there whole or not at all, and locks on directories."""
+"""Atomic writing of files and directories, and lock files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_atomic(
     *,
     survives_power_failure: bool = True,
 ) -> None:
-    """Write a file so that readers see the old content or all of the new one, also after a crash.
+    """Write a file atomically: readers see the old content or the complete new content, even after a crash.
 
     Parameters
     ----------
@@ -37,9 +37,9 @@ def write_atomic(
         Its directory must exist.
     content : bytes or callable
         The content, or a function that writes it to a binary stream.
-    survives_power_failure : bool
-        Whether the same holds after a power failure. It takes the time until the disk has everything; a file
-        that carries a checksum and can be made again does without.
+    survives_power_failure : bool, default=True
+        Whether this also holds after a power failure. That requires waiting until all data is on disk, which is
+        unnecessary for a file that carries a checksum and can be regenerated.
     """
     target = Path(path)
     temporary = target.parent / f".tmp-{uuid.uuid4().hex}"
@@ -61,7 +61,7 @@ def write_atomic(
 
 
 def sync_path(path: str | os.PathLike[str]) -> None:
-    """Make the content of a file, or the entries of a directory, survive a power failure."""
+    """Flush the content of a file, or the entries of a directory, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -70,7 +70,7 @@ def sync_path(path: str | os.PathLike[str]) -> None:
 
 
 def sync_tree(path: str | os.PathLike[str]) -> None:
-    """Make every file and directory below a directory survive a power failure."""
+    """Flush a directory, and every file and directory below it, to disk."""
     for folder, _, names in os.walk(path):
         for name in names:
             sync_path(os.path.join(folder, name))
@@ -80,7 +80,7 @@ def sync_tree(path: str | os.PathLike[str]) -> None:
 def commit_directory(
     temporary: str | os.PathLike[str], final: str | os.PathLike[str], *, is_synced: bool = False
 ) -> None:
-    """Give a finished directory its final name, on the same file system.
+    """Rename a finished directory to its final name on the same file system.
 
     Parameters
     ----------
@@ -88,8 +88,8 @@ def commit_directory(
         The finished directory.
     final : path-like
         A name that does not exist yet.
-    is_synced : bool
-        Whether all of it has been synced; it is now, otherwise.
+    is_synced : bool, default=False
+        Whether the directory has already been flushed to disk; if not, it is flushed first.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def commit_directory(
         If ``final`` exists.
     """
     if os.path.lexists(final):
-        raise StoreError(f"{final}: exists already, {temporary} cannot take its place")
+        raise StoreError(f"{final}: already exists and cannot be replaced by {temporary}")
     if not is_synced:
         sync_tree(temporary)
     os.rename(temporary, final)
@@ -107,10 +107,10 @@ def commit_directory(
 def replace_directory(
     temporary: str | os.PathLike[str], final: str | os.PathLike[str], *, is_synced: bool = False
 ) -> None:
-    """Put a finished directory in the place of another, which is removed only afterwards.
+    """Replace a directory by a finished one; the old one is removed only afterwards.
 
     The old directory is first renamed to ``<final>.replaced``; `restore_replaced` undoes that if the process
-    dies before the second rename.
+    dies before the second rename. ``is_synced`` is as in `commit_directory`.
     """
     old = Path(f"{final}.replaced")
     if old.is_symlink():
@@ -126,29 +126,30 @@ def replace_directory(
         os.rename(old, final)
         raise
     sync_path(Path(final).parent)
-    # A network file system keeps what this process has mapped of it until the process ends; the next replacement
-    # removes that.
+    # A network file system keeps files that this process has mapped until the process ends; the next
+    # replacement removes them.
     shutil.rmtree(old, ignore_errors=True)
 
 
 def put_directory(temporary: str | os.PathLike[str], final: str | os.PathLike[str]) -> None:
-    """Give a finished directory its final name, in the place of one that is there."""
+    """Rename a finished directory to its final name, replacing an existing one."""
     (replace_directory if os.path.lexists(final) else commit_directory)(temporary, final)
 
 
 def put_if_absent(
     temporary: str | os.PathLike[str], final: str | os.PathLike[str], is_whole: Callable[[Path], bool]
 ) -> None:
-    """Give a finished directory its final name, unless one that is whole has it already.
+    """Rename a finished directory to its final name unless an undamaged one is already there.
 
     Parameters
     ----------
     temporary : path-like
-        The finished directory; it stays where it is if it is not needed.
+        The finished directory; left in place if it is not needed.
     final : path-like
-        A name that says what the directory holds, so that two of one name are the same.
+        A name determined by the content, so that directories of the same name are interchangeable.
     is_whole : callable
-        Whether a directory that is there is undamaged; one that is not is replaced.
+        Receives the path of an existing directory and returns whether it is undamaged; a damaged one is
+        replaced.
     """
     target = Path(final)
     while True:
@@ -168,16 +169,16 @@ def put_if_absent(
 
 
 def destination(path: str | os.PathLike[str]) -> Path:
-    """Return where a path leads if it is a symbolic link, else the absolute path.
+    """Return the target of a symbolic link, or the absolute path if the path is not a link.
 
-    What is written takes the place behind the link, which stays.
+    Output replaces the target; the link itself is kept.
     """
     target = Path(path).absolute()
     return Path(os.path.realpath(target)) if target.is_symlink() else target
 
 
 def restore_replaced(final: str | os.PathLike[str]) -> None:
-    """Bring back a directory that an interrupted `replace_directory` left under its other name."""
+    """Restore a directory that an interrupted `replace_directory` left under its temporary name."""
     old = Path(f"{final}.replaced")
     if old.exists() and not os.path.lexists(final):
         os.rename(old, final)
@@ -185,16 +186,16 @@ def restore_replaced(final: str | os.PathLike[str]) -> None:
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:
-    """Return the sha256 of a file's content in hexadecimal digits."""
+    """Return the sha256 of a file as hexadecimal digits."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class Lock:
-    """A lock file that lets one process at a time write to a place; a context manager.
+    """A lock file that lets one process at a time write to a location; a context manager.
 
-    A lock left by a process of this host that has died is taken over with a logged warning. One left by
-    another host is not, as nothing here can tell whether that process still runs.
+    A lock left by a dead process of this host is taken over with a logged warning. A lock of another host is
+    never taken over, because there is no way to check from here whether its process is still running.
 
     Parameters
     ----------
@@ -210,7 +211,7 @@ class Lock:
         self.path = Path(path)
 
     def acquire(self) -> None:
-        """Take the lock, or raise UsageError naming the host and process that hold it, and since when."""
+        """Acquire the lock; UsageError with host, process and time of the current holder if there is one."""
         pid = os.getpid()
         content = json.dumps(
             {
@@ -234,7 +235,7 @@ class Lock:
             return
 
     def release(self) -> None:
-        """Give the lock up."""
+        """Release the lock."""
         self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> Lock:
@@ -255,8 +256,8 @@ class Lock:
         except FileNotFoundError:
             return
         try:
-            # Of several processes that find the same stale file, only the one that holds this lock on it, and
-            # still finds it under its name, may remove it.
+            # Of several processes that find the same stale file, only the one that holds this flock and still
+            # finds the file under its name may remove it.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             try:
                 if os.stat(self.path).st_ino != os.fstat(descriptor).st_ino:
@@ -266,15 +267,15 @@ class Lock:
             holder = _parse_lock(os.read(descriptor, 4096))
             if holder is None:
                 raise UsageError(
-                    f"{self.path}: is a lock without a readable owner; remove it if no process writes here"
+                    f"{self.path}: is a lock file with an unreadable owner; remove it if nothing writes here"
                 )
             host, pid, born, since = holder
             if host != socket.gethostname() or _is_alive(pid, born):
                 raise UsageError(
-                    f"{self.path}: is held by process {pid} on host {host} since {since}; wait for it, "
-                    "or remove the file if that process is gone"
+                    f"{self.path}: is held by process {pid} on host {host} since {since}; wait for it to finish, "
+                    "or remove the file if that process no longer exists"
                 )
-            _log.warning("%s: taking over the lock of process %d, which has died", self.path, pid)
+            _log.warning("%s: taking over the lock of process %d, which is no longer running", self.path, pid)
             self.path.unlink(missing_ok=True)
         finally:
             os.close(descriptor)
@@ -290,9 +291,9 @@ def _parse_lock(content: bytes) -> tuple[str, int, int | None, str] | None:
 
 
 def _birth(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot, or None where the system does not tell."""
+    """Return when a process started, in clock ticks since boot, or None where the system does not report it."""
     try:
-        # The second field is the name in brackets, which may itself hold spaces and brackets.
+        # The second field is the process name in parentheses, which may itself contain spaces and parentheses.
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
@@ -306,6 +307,6 @@ def _is_alive(pid: int, born: int | None) -> bool:
         return False
     except PermissionError:
         pass
-    # The number may have passed to another process since.
+    # The process id may have been reused since.
     now = _birth(pid)
     return born is None or now is None or born == now

@@ -1,4 +1,4 @@
-"""Copying a corpus between the file system and object stores: every byte checked, the manifest last."""
+"""Copying a corpus between the file system and object stores; every byte is checked, the manifest comes last."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def copy_corpus(
 ) -> Corpus:
     """Copy a corpus byte for byte.
 
-    What is read is checked against its digest before it is written. The copy is no corpus until its manifest
-    is there, which comes last. After an interruption the same copy goes on: shards that are at the target
-    whole are not written again.
+    Every file is checked against its digest before it is written. The manifest is written last, and only then
+    is the copy a corpus. An interrupted copy resumes when it is run again: shards that are complete at the
+    target are not written a second time.
 
     Parameters
     ----------
     source, target : path-like
-        A local path or a URL each; see `open_corpus`.
-    overwrite : bool
-        Replace a corpus that is at the target. On the file system it is replaced when the copy is complete; in
-        an object store, from the beginning of the copy to its end, no corpus is there.
+        Local path or URL; see `open_corpus`.
+    overwrite : bool, default=False
+        Replace an existing corpus at the target. On the file system it is replaced once the copy is complete;
+        in an object store there is no corpus at the target while the copy is in progress.
     progress : callable, optional
-        Receives stage, documents done, and all documents.
+        Called with the stage, the number of documents done, and the total.
 
     Returns
     -------
@@ -53,9 +53,9 @@ def copy_corpus(
     Raises
     ------
     UsageError
-        If there is no corpus at the source, or something that may not be replaced at the target.
+        If there is no corpus at the source, or the target exists and may not be replaced.
     StoreError
-        If the source is damaged, or either side cannot be read or written.
+        If the source is damaged, or the source or target cannot be read or written.
     """
     corpus = open_corpus(source)
     manifest = corpus.manifest_bytes()
@@ -76,14 +76,14 @@ def copy_corpus(
 
 
 def _to_store(place: str, manifest: bytes, overwrite: bool, write_to: Callable[[Storage], set[str]]) -> None:
-    """Write a corpus below a URL, where nothing can be renamed: what is replaced stops being a corpus first."""
-    # The first question is a hasty one, so that a wrong address is told within seconds.
+    """Write a corpus below a URL. Nothing can be renamed there, so an old manifest is deleted first."""
+    # The first request has short timeouts, so that a wrong address is reported within seconds.
     found = _manifest_at(open_storage(place, first=True))
     storage = open_storage(place)
     old: set[str] = set()
     if found is not None:
         if not overwrite:
-            raise UsageError(f"{place}: exists already; choose another place or overwrite it")
+            raise UsageError(f"{place}: already exists; choose another location or overwrite it")
         old = _keys_of(place, found)
         storage.delete("manifest.json")
     written = write_to(storage)
@@ -102,14 +102,14 @@ def _manifest_at(storage: Storage) -> bytes | None:
 
 
 def _keys_of(place: str, manifest: bytes) -> set[str]:
-    """Return the files that a corpus names, as far as its records can be read."""
+    """Return the files named in the records of a corpus, as far as the records can be read."""
     keys: set[str] = set()
     try:
         content, digest = parse_manifest(f"{place}/manifest.json", manifest)
         for entries in Corpus(place, digest, content).inventory():
             keys.update(entries)
     except StoreError as error:
-        _log.warning("%s; files of the corpus that is replaced may be left below %s", error, place)
+        _log.warning("%s; files of the replaced corpus may remain below %s", error, place)
     return keys
 
 
@@ -122,7 +122,7 @@ def _write_files(corpus: Corpus, storage: Storage, progress: Progress) -> set[st
             storage.write_all(corpus.read_files(entries))
         keys.update(entries)
         if number:
-            # The files of the whole corpus come before the first shard.
+            # Item 0 holds the files that do not belong to a shard.
             done += corpus.shards[number - 1].n_documents
         progress("copy", done, corpus.n_documents)
     return keys
@@ -131,7 +131,7 @@ def _write_files(corpus: Corpus, storage: Storage, progress: Progress) -> set[st
 def _is_there(storage: Storage, entries: dict[str, dict[str, Any]]) -> bool:
     first = next(iter(entries))
     try:
-        # Where nothing is, one question tells.
+        # If nothing is there, one request suffices to find out.
         storage.read_all({first: entries[first]})
         storage.read_all(entries)
     except StoreError:

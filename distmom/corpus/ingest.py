@@ -1,4 +1,4 @@
-"""Ingest: from a source in any format to a corpus on disk, in bounded memory, resumable."""
+"""Ingest: convert a source in any supported format to a corpus on disk, resumably and in bounded memory."""
 
 from __future__ import annotations
 
@@ -25,25 +25,23 @@ from distmom.corpus.tokenize import ENGLISH_STOP_WORDS, Tokenizer
 from distmom.corpus.write import CorpusWriter
 from distmom.errors import InputError, UsageError
 
-#: raised whenever the same source would be encoded into other parts
+#: incremented whenever the encoding of a source into parts changes
 ENCODING_VERSION = 3
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format of sources.
+    """A source format.
 
     Attributes
     ----------
     description : str
     open : callable
         Opens a source.
-    suffixes : tuple of str
-        Ends of file names that tell the format.
-    prefixes : tuple of str
-        Beginnings of file names that tell it.
-    names_words, names_labels : bool
-        Whether words and labels stand there by name, not as column numbers.
+    suffixes, prefixes : tuple of str, default=()
+        Endings and beginnings of file names that identify the format.
+    names_words, names_labels : bool, default=False
+        Whether the source contains words and labels by name rather than by column number.
     """
 
     description: str
@@ -59,7 +57,7 @@ FORMATS: dict[str, Format] = {
     "svmlight": Format(
         "lines 'l,l w:v w:v'", open_svmlight, (".svm", ".svmlight", ".libsvm"), names_labels=True
     ),
-    "jsonl": Format("JSON objects, one a line", open_jsonl, (".jsonl", ".ndjson"), (), True, True),
+    "jsonl": Format("JSON objects, one per line", open_jsonl, (".jsonl", ".ndjson"), (), True, True),
     "csv": Format("table with a header row", open_csv, (".csv",), (), True, True),
     "tsv": Format("lines 'label,label<TAB>text'", open_tsv, (".tsv",), (), True, True),
     "uci": Format("UCI docword triples", open_uci, (), ("docword.",)),
@@ -69,12 +67,12 @@ FORMATS: dict[str, Format] = {
 
 
 def detect_format(path: str) -> str:
-    """Tell a format by a file's name; UsageError if it does not say."""
+    """Return the format indicated by a file's name; UsageError if it indicates none."""
     name = bare_name(path)
     for key, known in FORMATS.items():
         if name.endswith(known.suffixes or ("\0",)) or name.startswith(known.prefixes or ("\0",)):
             return key
-    raise UsageError(f"{path}: the name does not tell the format; give one of {', '.join(FORMATS)}")
+    raise UsageError(f"{path}: the file name does not indicate a format; specify one of {', '.join(FORMATS)}")
 
 
 def ingest(
@@ -102,43 +100,54 @@ def ingest(
     map: Map | None = None,
     progress: Progress | None = None,
 ) -> Corpus:
-    """Turn a source into a corpus on disk.
+    """Convert a source to a corpus on disk.
 
     Parameters
     ----------
     source : path-like
-        A file; ``.gz``, ``.xz``, ``.zst`` and ``.bz2`` are decompressed on the way.
+        A file; ``.gz``, ``.xz``, ``.zst`` and ``.bz2`` are decompressed while reading.
     destination : path-like
-        Where the corpus is to be. Until it is complete there is only ``<destination>.partial``.
+        Directory of the corpus. Until the corpus is complete, only ``<destination>.partial`` exists.
     format : str, optional
-        One of `FORMATS`; told by the file's name unless given.
+        One of `FORMATS`; by default determined by the file's name.
     labels : path-like, optional
-        File of label names, ``name`` or ``id<TAB>name`` a line.
+        File of label names with one ``name`` or ``id<TAB>name`` per line.
     vocabulary : path-like or sequence of str, optional
-        Texts: the words to keep, in column order. Otherwise: the names of the source's columns. For ``uci``, a
-        file ``vocab.*`` beside ``docword.*`` is taken unless given.
+        For texts, the words to keep, in column order; learned by default. For other formats, the names of the
+        source's columns; by default their numbers. For ``uci``, a file ``vocab.*`` beside ``docword.*`` is used
+        by default.
     label_source : path-like, optional
-        Second file of a pair that holds the labels (``xmc``, ``npz``).
-    min_df, max_df, stop_words, ngram_max, lowercase, min_word_length, token_pattern
-        How text becomes words, see `Tokenizer`; ``stop_words`` is "english", a list, or a file. ``min_df`` and
-        ``max_df`` bound a learned vocabulary.
-    shard_documents : int
-        Documents in a shard.
-    strict : bool
-        Refuse with file and line what would otherwise be repaired and counted in ``Corpus.warnings``.
-    overwrite : bool
-        Replace a corpus that is there, once the new one is complete.
+        Second file of a pair, which holds the labels (``xmc``, ``npz``).
+    min_df : int, default=2
+    max_df : float or int, default=1.0
+        Bounds on the document frequency of words in a learned vocabulary, see `Tokenizer`.
+    stop_words : {"english"}, path-like or sequence of str, optional
+        Words to leave out: a built-in list, a file, or a list; none by default.
+    ngram_max : int, default=1
+    lowercase : bool, default=True
+    min_word_length : int, default=2
+    token_pattern : str
+        How text is split into words, see `Tokenizer`.
+    shard_documents : int, default=20_000
+        Number of documents in a shard.
+    strict : bool, default=False
+        Raise InputError with file and line for anything that is otherwise repaired and counted in
+        ``Corpus.warnings``.
+    overwrite : bool, default=False
+        Replace an existing corpus, once the new one is complete.
     like : object, optional
-        A corpus or model whose vocabulary, label names and tokenizer are used. Unknown words are counted and
-        left out, unknown labels are appended after the known ones.
+        A corpus or model that provides vocabulary, label names and tokenizer. Unknown words are counted and
+        left out; unknown labels are appended after the known ones.
     zero_based : bool, optional
-        Whether ``svmlight`` numbers words from 0; there it must be given.
-    text_field, labels_field : str
+        Whether the source numbers words from 0. Required for ``svmlight``, unused otherwise.
+    text_field : str, default="text"
+    labels_field : str, default="labels"
         Names of the fields in ``jsonl`` and ``csv``.
     map : callable, optional
-        ``map(function, iterable)`` that yields results in order; runs functions and values that can be pickled.
+        ``map(function, iterable)`` that yields results in order; functions and values are picklable. The
+        built-in `map` by default.
     progress : callable, optional
-        Called with a stage ("read" in bytes, "write" in documents), what is done, and the total.
+        Called with the stage ("read" in bytes, "write" in documents), the amount done, and the total.
 
     Returns
     -------
@@ -147,9 +156,9 @@ def ingest(
     Raises
     ------
     InputError
-        If the source cannot be read as what it was declared to be; nothing is left behind.
+        If the source is not valid in its declared format; nothing is left behind.
     UsageError
-        If arguments do not fit together, or the destination exists or is being written to.
+        If arguments are invalid or contradict each other, or the destination exists or is being written to.
     """
     path = os.fspath(source)
     if not os.path.isfile(path):
@@ -159,9 +168,9 @@ def ingest(
         raise UsageError(f"format: expected one of {', '.join(FORMATS)}, got {name!r}")
     known = FORMATS[name]
     if label_source is not None and name not in ("xmc", "npz"):
-        raise UsageError(f"label_source: is for xmc and npz only, the format is {name}")
+        raise UsageError(f"label_source: is for the formats xmc and npz only, got format {name}")
     if like is not None and vocabulary is not None and known.names_words:
-        raise UsageError("vocabulary: the vocabulary of `like` is used, no other may be given")
+        raise UsageError("vocabulary: cannot be combined with `like`, which provides the vocabulary")
     if shard_documents < 1:
         raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
     if name == "uci" and vocabulary is None:
@@ -211,7 +220,7 @@ def ingest(
     def check_unchanged() -> None:
         if _state_of(files) != before:
             raise InputError.at(
-                path, None, "source", "a file that stays as it is", "one that changed meanwhile"
+                path, None, "source", "a file that does not change during ingest", "a file that changed"
             )
 
     job = Job(opened, shard_documents, words, label_names, like, known.names_words, known.names_labels)
@@ -237,25 +246,26 @@ def write_corpus(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Corpus:
-    """Write documents that a program makes, one after the other, as a corpus.
+    """Write documents from an iterable as a corpus.
 
     Parameters
     ----------
     path : path-like
-        Where the corpus is to be.
+        Directory of the corpus.
     documents : iterable of (words, labels)
-        ``words`` is a list of words, or a mapping of words to counts or weights; ``labels`` a list of names.
+        ``words`` is a list of words, or a mapping of words to counts or weights; ``labels`` is a list of names.
         Only one shard's documents are in memory at a time.
     vocabulary : sequence of str, optional
-        Words to keep, in column order; learned unless given.
+        Words to keep, in column order; learned by default.
     label_names : sequence of str, optional
         Labels in column order; others that occur are appended.
-    min_df, max_df
-        Bounds of a learned vocabulary, see `Tokenizer`.
-    shard_documents : int
-        Documents in a shard.
-    overwrite : bool
-        Replace a corpus that is there.
+    min_df : int, default=1
+    max_df : float or int, default=1.0
+        Bounds on the document frequency of words in a learned vocabulary, see `Tokenizer`.
+    shard_documents : int, default=20_000
+        Number of documents in a shard.
+    overwrite : bool, default=False
+        Replace an existing corpus.
     progress : callable, optional
         As in `ingest`.
 
@@ -266,7 +276,9 @@ def write_corpus(
     Raises
     ------
     InputError
-        If a document is not such a pair, with its position from 0.
+        If a document is not such a pair; the message gives its position, from 0.
+    UsageError
+        If arguments are invalid, or the destination exists or is being written to.
     """
     if shard_documents < 1:
         raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
@@ -299,7 +311,7 @@ def _stop_words(given: str | os.PathLike[str] | Sequence[str] | None) -> tuple[s
 
 
 def _vocabulary_beside(path: str) -> str | None:
-    """Return the vocabulary file that UCI puts beside ``docword.*``, whatever its compression, if it is there."""
+    """Return the file ``vocab.*``, compressed or not, beside a UCI file ``docword.*``, or None."""
     name = bare_name(path)
     if not name.startswith("docword."):
         return None

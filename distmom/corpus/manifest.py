@@ -1,14 +1,14 @@
-"""The manifest of a corpus and the records of its shards: what they hold, how they are written, and their check.
+"""The manifest of a corpus and the records of its shards: content, format and validation.
 
 Layout of a corpus::
 
-    manifest.json               written last; its presence makes the corpus
-    vocabulary.txt labels.txt   one entry a line, in column order
+    manifest.json               written last; the corpus exists once it is there
+    vocabulary.txt labels.txt   one entry per line, in column order
     statistics/                 Zarr group: document_frequency, word_frequency, label_frequency
-    shards/s00000/              Zarr group: words and labels, each a CSR matrix as AnnData writes it
+    shards/s00000/              Zarr group: words and labels, each a CSR matrix in AnnData's layout
     shards/s00000/shard.json    counts of the shard, size and sha256 of each of its files
 
-The manifest holds the digests of the first three and of every ``shard.json``, and a checksum of its own.
+The manifest holds the digests of the name files, the statistics and every ``shard.json``, and its own checksum.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ STATISTICS = ("document_frequency", "word_frequency", "label_frequency")
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """What the manifest says of one shard.
+    """The manifest's entry for one shard.
 
     Attributes
     ----------
     id : str
         Name of its directory.
     first : int
-        Position in the corpus of its first document.
+        Position of its first document in the corpus.
     n_documents, nnz_words, nnz_labels : int
-        Rows, and stored elements of the two matrices.
+        Number of rows, and of stored elements of the two matrices.
     digest : str
-        sha256 of its ``shard.json``, and through that of all its files.
+        sha256 of its ``shard.json``, which in turn holds the digests of all files of the shard.
     """
 
     id: str
@@ -62,22 +62,22 @@ class ShardInfo:
 
     @property
     def n_rows(self) -> int:
-        """Rows of its block."""
+        """Number of rows of its block."""
         return self.n_documents
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of its block in memory, and of the parts that it is cut into."""
+        """Bytes of its block in memory, including the parts it is divided into."""
         return 3 * 12 * (self.nnz_words + self.nnz_labels)
 
 
 def parse_manifest(place: str, content: bytes) -> tuple[dict[str, Any], str]:
-    """Parse a manifest, check all of it and return it with its checksum.
+    """Parse a manifest, validate it and return it with its checksum.
 
     Raises
     ------
     StoreError
-        If it is not a manifest, of a newer version, or not byte for byte what was written.
+        If it is not a manifest, is of a newer version, or differs in any byte from the one written.
     """
     manifest, checksum = CORPUS.parse(place, content)
     totals, shards = manifest.get("totals"), manifest.get("shards")
@@ -100,7 +100,7 @@ def parse_manifest(place: str, content: bytes) -> tuple[dict[str, Any], str]:
 
 
 def parse_shard_record(place: str, content: bytes, shard: ShardInfo) -> dict[str, dict[str, Any]]:
-    """Parse a ``shard.json`` and return size and sha256 of its files; StoreError if it is of another shard."""
+    """Return size and sha256 of each file in a ``shard.json``; StoreError if it is not the record of ``shard``."""
     record = parse_json(place, content)
     entries: Any = record.get("files")
     counts = {name: record.get(name) for name in ("n_documents", "nnz_words", "nnz_labels")}

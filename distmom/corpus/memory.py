@@ -23,16 +23,19 @@ class MemoryCorpus:
     X : array_like or sparse of shape (n_documents, n_words)
         Counts or weights.
     Y : array_like or sparse of shape (n_documents, n_labels), optional
-        Anything other than zero is a label.
+        Every nonzero entry is a label; no labels by default.
     vocabulary, label_names : sequence of str, optional
-        Names of the columns; their numbers unless given.
-    shard_documents : int
-        Most documents in a shard.
+        Names of the columns; by default their numbers.
+    shard_documents : int, default=20_000
+        Maximum number of documents in a shard.
 
     Raises
     ------
     InputError
-        If a value is not finite, negative or too large, or if the rows of X and Y differ in number.
+        If a value is negative, not finite or too large, if X and Y differ in their number of rows, or if names
+        are invalid.
+    UsageError
+        If ``shard_documents`` is below 1.
     """
 
     def __init__(
@@ -83,7 +86,7 @@ class MemoryCorpus:
         return self._all.take(slice(shard.first, shard.first + shard.n_documents))
 
     def verify(self) -> list[str]:
-        """Return what is wrong: nothing, as memory was checked when the object was made."""
+        """Return an empty list: the matrices were checked when the corpus was created."""
         return []
 
 

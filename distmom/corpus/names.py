@@ -1,4 +1,4 @@
-"""Names of columns."""
+"""Validation of column names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from distmom.errors import InputError
 
 
 def check_names(what: str, names: Sequence[str] | None, expected: int) -> list[str]:
-    """Return the names of columns, their numbers if none are given.
+    """Return the names of columns, by default their numbers.
 
     Raises
     ------
     InputError
-        If their number is not the one expected, or a name is not text, is empty, holds a line break or other
+        If there are not ``expected`` names, or a name is not text, is empty, contains a line break or other
         control character, or occurs twice.
     """
     if names is None:
@@ -32,14 +32,18 @@ def check_names(what: str, names: Sequence[str] | None, expected: int) -> list[s
             )
         if name in seen:
             raise InputError.at(
-                what, None, f"entry {position}", "a name of its own", f"{name!r} as entry {seen[name]}"
+                what,
+                None,
+                f"entry {position}",
+                "a unique name",
+                f"{name!r}, which is also entry {seen[name]}",
             )
         seen[name] = position
     return list(names)
 
 
 def number_lines(n: int) -> bytes:
-    """Return the numbers from 0 to ``n - 1`` in decimal digits, each with a line feed."""
+    """Return the numbers from 0 to ``n - 1`` in decimal digits, one per line."""
     texts = []
     first, power = 0, 10
     while first < n:
@@ -54,7 +58,7 @@ def number_lines(n: int) -> bytes:
 
 
 def _are_good(names: Sequence[str]) -> bool:
-    """Whether names are good without looking at each: a large vocabulary is checked many times as fast."""
+    """Check all names at once, which is many times faster for a large vocabulary than a loop over names."""
     try:
         return "".join(names).isprintable() and all(names) and len(set(names)) == len(names)
     except TypeError:
@@ -62,7 +66,7 @@ def _are_good(names: Sequence[str]) -> bool:
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name has no control character, line separator or lone surrogate, and so fits on a line."""
+    """Whether a name fits on one line: it has no control character, line separator or lone surrogate."""
     return name.isprintable() or not any(
         character < " "
         or "\x7f" <= character <= "\x9f"

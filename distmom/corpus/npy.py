@@ -1,7 +1,8 @@
-"""``.npy`` files as distmom writes them, read with a check of every byte of the header.
+"""Reading of ``.npy`` files written by distmom, with a check of every byte of the header.
 
-The header must be the one form in which NumPy writes it. So no parser of Python literals meets damaged bytes, none
-of them goes unnoticed, and nothing is mapped or allocated before the size it declares is known to be there.
+The header must have exactly the form that NumPy writes. Damaged bytes are therefore always detected and never
+reach a parser of Python literals, and nothing is mapped or allocated until the file is known to have the
+declared size.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _DICTIONARY = re.compile(
 
 @dataclass(frozen=True)
 class NpyHeader:
-    """What an ``.npy`` file declares.
+    """The header of an ``.npy`` file.
 
     Attributes
     ----------
@@ -32,7 +33,7 @@ class NpyHeader:
     dtype : dtype
     order : {"C", "F"}
     offset : int
-        Where the elements begin.
+        Position of the first element in the file, in bytes.
     """
 
     shape: tuple[int, ...]
@@ -42,23 +43,25 @@ class NpyHeader:
 
     @property
     def n_bytes(self) -> int:
-        """Size of the file that it is the header of."""
+        """Expected size of the file."""
         return self.offset + math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_npy_header(stream: BinaryIO, place: str) -> NpyHeader:
-    """Read the header of an ``.npy`` file; StoreError unless it is as NumPy writes it for numbers."""
+    """Read the header of an ``.npy`` file; StoreError unless it is exactly as NumPy writes it for numbers."""
     start = stream.read(len(_MAGIC) + 2)
     length = int.from_bytes(start[len(_MAGIC) :], "little")
     text = stream.read(length).decode("latin-1")
     found = _DICTIONARY.fullmatch(text)
     if found is None or len(text) != length or not start.startswith(_MAGIC):
-        raise StoreError(f"{place}: expected an .npy file of numbers, got another header")
+        raise StoreError(f"{place}: expected an .npy file of numbers, got a different header")
     shape = tuple(int(size) for size in found[3].split(",") if size.strip().isdecimal())
     dtype: np.dtype[np.generic] = np.dtype(found[1])
     declared = f"{{'descr': {dtype.str!r}, 'fortran_order': {found[2]}, 'shape': {shape}, }}"
     if text.rstrip(" \n") != declared:
-        raise StoreError(f"{place}: expected the header {declared}, got another; the file was altered")
+        raise StoreError(
+            f"{place}: expected the header {declared}, got a different one; the file was altered"
+        )
     return NpyHeader(shape, dtype, "F" if found[2] == "True" else "C", len(start) + len(text))
 
 
@@ -68,7 +71,7 @@ def map_npy(path: str | os.PathLike[str]) -> np.ndarray:
     Raises
     ------
     StoreError
-        If it cannot be read, is no such file, or has another size than it declares.
+        If it cannot be read, is not an ``.npy`` file of numbers, or does not have the declared size.
     """
     try:
         with open(path, "rb") as stream:

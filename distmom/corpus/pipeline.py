@@ -1,7 +1,7 @@
-"""From the chunks of a source to the shards of a corpus: encode, choose columns, write.
+"""The pipeline from the chunks of a source to the shards of a corpus: encode, choose columns, write.
 
-Every chunk is encoded once into a part with a numbering of its own; when all parts are there the columns are
-chosen, and each part becomes a shard. Parts and shards that an interrupted run has finished are kept.
+Every chunk is encoded once into a part with its own numbering; once all parts exist, the columns are chosen
+and each part becomes a shard. Parts and shards finished by an interrupted run are reused.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Job:
     ----------
     source : Source
     shard_documents : int
-        Documents in a shard.
+        Number of documents in a shard.
     vocabulary, label_names : sequence of str or None
         Names given by the caller.
     like : Named or None
-        Corpus or model whose columns are used.
+        Corpus or model that provides the columns.
     names_words, names_labels : bool
-        Whether the source holds words and labels by name.
+        Whether the source contains words and labels by name.
     """
 
     source: Source
@@ -68,13 +68,13 @@ class Job:
         writer : CorpusWriter
             Not entered yet.
         settings : dict
-            Goes into the manifest.
+            Settings to store in the manifest.
         run_map, progress
             See `distmom.corpus.ingest.ingest`.
         n_bytes : int or None
             Size of the source.
         check_unchanged : callable
-            Raises if the source is not what it was; called before the commit.
+            Raises if the source has changed; called before the commit.
         """
         with writer:
             parts = self._encode(writer.partial / "parts", run_map, progress, n_bytes)
@@ -100,7 +100,7 @@ class Job:
             return writer.finalise(words.names, labels.names, settings=settings, warnings=survey.warnings)
 
     def _encode(self, folder: Path, run_map: Map, progress: Progress, n_bytes: int | None) -> list[Path]:
-        """Encode every chunk that has no part yet."""
+        """Encode every chunk that has no part yet, and return the paths of all parts."""
         folder.mkdir(exist_ok=True)
         parts: list[Path] = []
 
@@ -152,10 +152,10 @@ class _Finishing:
 
 
 def encode_chunk(task: _Encoding) -> None:
-    """Encode one chunk into a part on disk; a plain function that may run in any process."""
+    """Encode one chunk into a part on disk; may run in any process."""
     part = task.encode(task.chunk, task.spec)
     if (large := part.values > MAX_VALUE).any():
-        # Only repeated entries can add up to that, as each is checked where it is read.
+        # Single values are checked when read, so only the sum of repeated entries can exceed the limit.
         at = int(np.argmax(large))
         document = task.chunk.first_document + int(np.searchsorted(part.word_ptr, at, side="right")) - 1
         raise InputError.at(
@@ -178,7 +178,7 @@ def finish_part(task: _Finishing) -> tuple[ShardResult, int]:
     dropped = round(float(part.values.sum() - words.data.sum()))
     ones = csr_from_parts(np.ones(labels.nnz, np.uint8), labels.indices, labels.indptr, labels.shape)
     words = words.astype(task.dtype)
-    # A weight may be too small for its type.
+    # A small weight may underflow to zero in float32.
     words.eliminate_zeros()
     return write_shard(task.directory, task.index, words, ones), dropped
 

@@ -1,7 +1,8 @@
-"""Records: JSON files that carry a checksum of their own, and name other files by size and digest.
+"""Records: JSON files that carry their own checksum and list other files with size and digest.
 
-A record is written in one canonical form: sorted keys, one entry per line, UTF-8. What is read must be that form
-byte for byte, so that no altered byte goes unnoticed, not even one that JSON takes for the same value.
+A record is written in one canonical form: sorted keys, one entry per line, UTF-8. A file that differs from
+this form is rejected, so that every altered byte is detected, even one that does not change the value of the
+JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from distmom.corpus.commit import sha256_file, write_atomic
 from distmom.errors import StoreError
 
-#: a larger record is not read
+#: maximum size of a record in bytes
 MAX_RECORD_BYTES = 256 << 20
 
 
@@ -28,13 +29,13 @@ class RecordFormat:
     Attributes
     ----------
     name : str
-        What the entry ``format`` holds.
+        Value of the entry ``format``.
     version : int
-        What the entry ``format_version`` holds; raised whenever the files it stands for change.
+        Value of the entry ``format_version``; incremented whenever the format of the files changes.
     remedy : str
-        What to do with files of another version.
+        Advice on files of another version, for error messages.
     older : tuple of int, default ()
-        Earlier versions that can be read too; whoever reads them looks at ``format_version``.
+        Earlier versions that readers accept as well; they look at ``format_version``.
     """
 
     name: str
@@ -44,7 +45,7 @@ class RecordFormat:
 
     def dump(self, content: Mapping[str, Any]) -> bytes:
         """Return a record of JSON values as bytes, with format, version and checksum."""
-        # Keys become strings first: the order of numbers is not that of their digits.
+        # Convert keys to strings before sorting: numbers and their digits sort differently.
         values = json.loads(json.dumps({**content, "format": self.name, "format_version": self.version}))
         return dump_json({**values, "checksum": _checksum(values)})
 
@@ -55,16 +56,16 @@ class RecordFormat:
         *,
         survives_power_failure: bool = True,
     ) -> None:
-        """Write a record so that it is there whole or not at all (see `write_atomic`)."""
+        """Write a record atomically (see `write_atomic`)."""
         write_atomic(path, self.dump(content), survives_power_failure=survives_power_failure)
 
     def parse(self, place: str, content: bytes) -> tuple[dict[str, Any], str]:
-        """Parse a record and return it with its checksum, which is no longer among its entries.
+        """Parse a record; return its entries without the checksum, and the checksum.
 
         Raises
         ------
         StoreError
-            If it is of another format or version, or not byte for byte what was written.
+            If it is of another format or version, or differs in any byte from the record written.
         """
         record = parse_json(place, content)
         if (found := record.get("format")) != self.name:
@@ -81,11 +82,11 @@ class RecordFormat:
         try:
             again = dump_json({**record, "checksum": _checksum(record)})
         except RecursionError as error:
-            raise StoreError(f"{place}: is nested too deeply for a record of distmom") from error
+            raise StoreError(f"{place}: is nested too deeply for a distmom record") from error
         if again != content or not isinstance(checksum, str):
             raise StoreError(
-                f"{place}: checksum: expected {checksum!r}, got another; the file was altered: restore it, or "
-                f"{self.remedy}"
+                f"{place}: checksum: expected {checksum!r}, got a different one; the file was altered: "
+                f"restore it, or {self.remedy}"
             )
         return record, checksum
 
@@ -102,8 +103,8 @@ class RecordFormat:
 
 
 def dump_json(content: Mapping[str, Any]) -> bytes:
-    """Return the one form in which distmom writes a JSON object."""
-    # A file name may hold lone surrogates.
+    """Return a JSON object in canonical form."""
+    # A file name may contain lone surrogates.
     text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
     return text.encode("utf-8", "surrogatepass")
 
@@ -124,7 +125,7 @@ def _checksum(record: Mapping[str, Any]) -> str:
 
 
 def describe_files(root: Path, below: str = "") -> dict[str, dict[str, Any]]:
-    """Return size and sha256 of every file in a directory, or of those below a name there, by path from it."""
+    """Return size and sha256 of every file in a directory, or below a name in it, by path relative to ``root``."""
     start = root / below
     found = [start] if start.is_file() else sorted(path for path in start.rglob("*") if path.is_file())
     return {
@@ -134,7 +135,7 @@ def describe_files(root: Path, below: str = "") -> dict[str, dict[str, Any]]:
 
 
 def are_files(entries: Any) -> bool:
-    """Whether these are sizes and digests of files that all lie below the directory they are named in."""
+    """Whether ``entries`` maps relative paths that stay inside their directory to sizes and digests."""
     return isinstance(entries, dict) and all(
         is_below(key)
         and isinstance(entry, dict)
@@ -146,22 +147,24 @@ def are_files(entries: Any) -> bool:
 
 
 def is_below(key: str) -> bool:
-    """Whether a name, with ``/`` between its parts, is that of something below a directory."""
+    """Whether a path with ``/`` between its parts is relative and stays inside its directory."""
     return "\0" not in key and all(part not in ("", ".", "..") for part in key.split("/"))
 
 
 def locate(root: Path, key: str) -> Path:
-    """Return where a file named in a record is; StoreError unless it is a file below the directory."""
+    """Return the path of a file listed in a record; StoreError unless it is a file inside the directory."""
     path = root / key
     if not is_below(key) or not path.resolve().is_relative_to(root.resolve()):
-        raise StoreError(f"{root}: {key!r}: expected the name of a file in this directory, got one outside")
+        raise StoreError(
+            f"{root}: {key!r}: expected the name of a file in this directory, got one outside it"
+        )
     if not path.is_file():
         raise StoreError(f"{path}: there is no such file")
     return path
 
 
 def check_file(root: Path, key: str, entry: Mapping[str, Any]) -> None:
-    """Compare a file named in a record with its size and digest; StoreError if it is missing or differs."""
+    """Check size and digest of a file listed in a record; StoreError if it is missing or differs."""
     path = _of_size(root, key, entry)
     try:
         _same(path, sha256_file(path), entry)
@@ -170,7 +173,7 @@ def check_file(root: Path, key: str, entry: Mapping[str, Any]) -> None:
 
 
 def read_file(root: Path, key: str, entry: Mapping[str, Any]) -> bytes:
-    """Return the content of a file named in a record; StoreError if it is missing or differs."""
+    """Return the content of a file listed in a record; StoreError if it is missing or differs."""
     path = _of_size(root, key, entry)
     try:
         content = path.read_bytes()

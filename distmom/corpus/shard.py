@@ -1,4 +1,4 @@
-"""Writing one shard, in any process, and what it adds to the statistics of the corpus."""
+"""Writing one shard, in any process, and its contribution to the statistics of the corpus."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from distmom.corpus.storage import LocalStorage
 from distmom.corpus.store import read_block
 from distmom.errors import StoreError
 
-#: columns for each entry beyond which entries are sorted, where they are counted column by column otherwise
+#: with more columns per entry than this, entries are sorted rather than counted in an array of all columns
 _WIDE = 16
 
 
 @dataclass(frozen=True)
 class ShardResult:
-    """What writing one shard returns: its entry in the manifest and what it adds to the statistics.
+    """Result of writing one shard: its entry in the manifest and its contribution to the statistics.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class ShardResult:
     totals : dict of str to int
         Sums over the documents of the shard.
     statistics : tuple of (indices, values) pairs
-        The statistics of the store, of the words and labels that occur.
+        Document frequency and value sum of each word that occurs, and frequency of each label that occurs.
     """
 
     index: int
@@ -53,9 +53,9 @@ class ShardResult:
 
 
 def write_shard(directory: str, index: int, words: csr_array, labels: csr_array) -> ShardResult:
-    """Write one shard below a corpus that is being written; a plain function that may run in any process.
+    """Write one shard of a corpus that is being written; may run in any process.
 
-    A shard that is already there is kept if it holds the same documents.
+    An existing shard is kept if it holds the same documents.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def write_shard(directory: str, index: int, words: csr_array, labels: csr_array)
     Raises
     ------
     StoreError
-        If there is a shard with other documents.
+        If the shard already exists with different documents.
     """
     name = f"s{index:05d}"
     target = Path(directory) / "shards" / name
@@ -91,7 +91,7 @@ def write_shard(directory: str, index: int, words: csr_array, labels: csr_array)
             try:
                 commit_directory(temporary, target)
             except (OSError, StoreError):
-                # A twin of this task may have been faster.
+                # A duplicate of this task may have finished first.
                 if (
                     _digest_of_equal(Path(directory), name, record, (words.shape[1], labels.shape[1]), values)
                     is None
@@ -121,7 +121,7 @@ def write_shard(directory: str, index: int, words: csr_array, labels: csr_array)
 
 
 def column_sums(matrix: csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the columns that occur, how many entries each has, and their sums."""
+    """Return the nonempty columns, their numbers of entries and their sums."""
     if matrix.shape[1] > _WIDE * matrix.nnz:
         columns, places = np.unique(matrix.indices, return_inverse=True)
         n_entries = np.bincount(places, minlength=len(columns))
@@ -133,14 +133,14 @@ def column_sums(matrix: csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def count_totals(words: csr_array | None = None, labels: csr_array | None = None) -> dict[str, int]:
-    """Sum over documents what the manifest keeps, as exact integers; zeros without any."""
+    """Compute the totals kept in the manifest, as exact integers; all zero without arguments."""
     if words is None or labels is None:
         words, labels = csr_array((0, 0)), csr_array((0, 0))
     n = np.diff(words.indptr).astype(np.int64)
     m = np.diff(labels.indptr).astype(np.int64)
     distinct, documents = np.unique(n, return_counts=True)
     powers = [
-        # n**3 summed over a shard of long documents is beyond int64.
+        # The sum of n**3 over a shard of long documents may exceed int64.
         sum(int(size) ** power * int(count) for size, count in zip(distinct, documents, strict=True))
         for power in (1, 2, 3)
     ]
@@ -186,7 +186,7 @@ def _content_digest(words: csr_array, labels: csr_array) -> str:
 def _digest_of_equal(
     root: Path, name: str, record: Mapping[str, Any], widths: tuple[int, int], values: str
 ) -> str | None:
-    """Return the digest of a shard that is there with this content, or None if none is or it is damaged."""
+    """Return the digest of an existing shard with this content; None if there is no shard or it is damaged."""
     target = root / "shards" / name
     if not target.exists():
         return None
@@ -201,10 +201,10 @@ def _digest_of_equal(
             read_block(storage, ShardInfo(name, 0, digest=digest, **counts), widths, values)
             return digest
     except StoreError:
-        # Only a power failure on a disk that does not keep its promises leaves such a shard: written anew.
+        # A damaged shard, as a power failure may leave on a disk that does not honour fsync, is written again.
         shutil.rmtree(target)
         return None
     raise StoreError(
         f"{target}: expected content {record['content'][:12]}, got {str(found.get('content'))[:12]}: "
-        "another shard is already there"
+        "a different shard already exists"
     )

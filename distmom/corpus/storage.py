@@ -1,6 +1,6 @@
-"""Where the bytes of a corpus live: in a local directory, or below a URL in an object store.
+"""Storage of a corpus: a local directory, or a prefix in an object store.
 
-Nothing here lists what a store holds: the manifest of a corpus names its files.
+Stores are never listed, because the manifest of a corpus names all its files.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ _R = TypeVar("_R")
 _T = TypeVar("_T")
 
 SCHEMES = ("s3", "http", "https")
-#: requests to a store at a time: most of what a small file takes is waiting
+#: concurrent requests to a store; most of the time for a small file is latency
 N_REQUESTS = 8
-#: seconds for one object
+#: timeout in seconds for one object
 TIMEOUT_S = 300.0
-#: names of the environment under which the client finds the address of a store
+#: environment variables from which the client reads the address of a store
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-#: where a machine is asked for its role when the environment holds no keys
+#: path of the request for a machine's role, which the client sends if the environment holds no keys
 _ROLE_PATH = "/latest/api/token"
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a store is waited for.
+    """Timeouts and retries of requests to a store.
 
     Attributes
     ----------
     connect_s, read_s : float
-        Seconds until a connection stands, and until the next byte of an answer.
+        Timeouts in seconds for establishing a connection, and for the next byte of a response.
     n_retries : int
-        How often a request is repeated at most, after growing pauses.
+        Maximum number of retries of a request, after increasing pauses.
     retry_s : float
-        Seconds after which no request is repeated any more.
+        Time in seconds after which a request is no longer retried.
     """
 
     connect_s: float
@@ -56,19 +56,19 @@ class Patience:
     retry_s: float
 
 
-#: a store that is asked for the first time may be the wrong address, which should be told within seconds
+#: for the first request to a store, so that a wrong address is reported within seconds
 FIRST = Patience(connect_s=3, read_s=5, n_retries=3, retry_s=8)
-#: one that has answered before may be busy
+#: for a store that has responded before and may be busy
 PATIENT = Patience(connect_s=5, read_s=20, n_retries=10, retry_s=60)
 
 
 class AccessError(StoreError):
-    """A file that cannot be had where it was looked for.
+    """A file that cannot be accessed.
 
     Attributes
     ----------
     reason : str
-        Why, in a few words.
+        A short reason; empty by default.
     """
 
     def __init__(self, message: str, reason: str = "") -> None:
@@ -77,16 +77,16 @@ class AccessError(StoreError):
 
 
 class MissingError(AccessError):
-    """A place that can be read and does not hold the file."""
+    """A readable location that does not contain the file."""
 
 
 class Storage(ABC):
-    """Files below one place, by relative path.
+    """Files below one location, by relative path.
 
     Attributes
     ----------
     root : str
-        The place, as errors name it.
+        The location, as shown in error messages.
     """
 
     root: str
@@ -97,11 +97,11 @@ class Storage(ABC):
 
     @abstractmethod
     def write_bytes(self, key: str, content: bytes) -> None:
-        """Write a file, in the place of one that is there."""
+        """Write a file, replacing an existing one."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Remove a file; none need be there."""
+        """Remove a file if it exists."""
 
     def read_checked(self, key: str, size: int, sha256: str) -> bytes:
         """Read a file of known size and digest; StoreError if it is missing or differs."""
@@ -112,7 +112,7 @@ class Storage(ABC):
         return content
 
     def read_all(self, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
-        """Read files of known ``size`` and ``sha256``; the first in order that differs raises StoreError."""
+        """Read files of known ``size`` and ``sha256``; StoreError for the first one that is missing or differs."""
 
         def read(item: tuple[str, Mapping[str, Any]]) -> tuple[str, bytes]:
             key, entry = item
@@ -147,7 +147,7 @@ class LocalStorage(Storage):
             with open(place, "rb") as stream:
                 if limit is not None and (size := os.fstat(stream.fileno()).st_size) > limit:
                     raise StoreError(f"{place}: size: expected at most {limit} bytes, got {size}")
-                # A limit may come from a record, and is not what is to be allocated.
+                # The limit may come from a damaged record, so the buffer is sized by the file instead.
                 content = stream.read()
         except OSError as error:
             said = f"{place}: cannot be read: {error.strerror or error}"
@@ -169,19 +169,19 @@ class LocalStorage(Storage):
 
 
 class ObjectStorage(Storage):
-    """The objects below a URL. Keys, region and endpoint come from the environment of the process.
+    """The objects below a URL, accessed with the keys, region and endpoint in the process environment.
 
     Parameters
     ----------
     url : str
-        As `place_of` returns it.
+        As returned by `place_of`.
     patience : Patience
-        How long the store is waited for.
+        Timeouts and retries.
 
     Raises
     ------
     UsageError
-        If the client for object stores is not installed, or the environment does not suit it.
+        If the client for object stores is not installed, or rejects the URL or the environment.
     """
 
     def __init__(self, url: str, patience: Patience) -> None:
@@ -239,7 +239,7 @@ class ObjectStorage(Storage):
             return list(threads.map(function, items))
 
     def _failure(self, key: str, what: str, error: Exception) -> StoreError:
-        """Tell what the client of the store has said in one line, and what can be known from it."""
+        """Return the error to raise, with a one-line message and, if it can be identified, the reason."""
         text = str(error)
         said = f"{self.root}/{key}: cannot be {what}: {_said(error)}"
         kind = type(error).__name__
@@ -248,7 +248,7 @@ class ObjectStorage(Storage):
         if isinstance(error, FileNotFoundError):
             return MissingError(said, f"there is no {key} below it")
         if _ROLE_PATH in text:
-            reason = "the environment holds no keys (AWS_ACCESS_KEY_ID, ...), and this machine no role"
+            reason = "the environment holds no keys (AWS_ACCESS_KEY_ID, ...), and this machine has no role"
             return AccessError(f"{said}: {reason}", reason)
         if kind in ("PermissionDeniedError", "UnauthenticatedError"):
             return AccessError(said, f"access is refused: {_said(error)}")
@@ -256,7 +256,7 @@ class ObjectStorage(Storage):
 
 
 def _said(error: Exception) -> str:
-    """Return the first line of an error, and the code of the store's answer if it has one."""
+    """Return the first line of an error, and the error code of the store's response if it has one."""
     text = str(error)
     line = re.sub(r"\s+", " ", text.partition("\n")[0].partition("<?xml")[0]).strip()
     code = re.search(r"<Code>(\w+)</Code>", text)
@@ -264,7 +264,7 @@ def _said(error: Exception) -> str:
 
 
 def _is_plain(url: str) -> bool:
-    """Whether URL or endpoint say themselves that connections are not encrypted; UsageError if one is no URL."""
+    """Whether the URL or endpoint requests unencrypted HTTP; UsageError if the endpoint is not a URL."""
     for name in _ENDPOINTS if url.startswith("s3://") else ():
         endpoint = os.environ.get(name)
         if endpoint is not None and re.fullmatch(r"https?://[!-~]+", endpoint) is None:
@@ -275,17 +275,18 @@ def _is_plain(url: str) -> bool:
 
 
 def is_url(place: Any) -> bool:
-    """Whether a place is a URL and not a local path."""
+    """Whether a location is a URL rather than a local path."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", os.fspath(place)) is not None
 
 
 def place_of(place: Any) -> str:
-    """Return a place in the one form that is stored and compared: an absolute path, or a URL.
+    """Return a location in canonical form: an absolute path, or a URL without a trailing slash.
 
     Raises
     ------
     UsageError
-        If it is a URL of another scheme than `SCHEMES`, without a host or bucket, or with more than a path.
+        If it is a URL whose scheme is not in `SCHEMES`, without a host or bucket, or with a user, query or
+        fragment.
     """
     if not is_url(place):
         return str(Path(place).absolute())
@@ -295,19 +296,19 @@ def place_of(place: Any) -> str:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise UsageError(f"{url}: expected a local path or one of {known}, got {parts.scheme}://")
     if re.fullmatch(r"[\w.:\[\]-]+", parts.netloc, re.ASCII) is None or parts.query or parts.fragment:
-        # Not repeated here: it may hold a secret, which would also get into records of runs.
+        # The URL is not shown: it may contain a secret, which would then appear in logs and run records.
         kind = "SCHEME://BUCKET/PREFIX without user, query or fragment"
         raise UsageError(f"{parts.scheme}://...: expected {kind}; keys belong in the environment")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 
 def open_storage(place: str, *, first: bool = False) -> Storage:
-    """Return the storage for a place as `place_of` returns it; ``first`` if it may be the wrong one."""
+    """Return the storage for a location in canonical form; ``first`` shortens timeouts for the first request."""
     return ObjectStorage(place, FIRST if first else PATIENT) if is_url(place) else LocalStorage(place)
 
 
 def check_digest(place: str, content: bytes, expected: str) -> None:
-    """Raise StoreError unless the sha256 of ``content`` is the one expected."""
+    """Raise StoreError unless ``content`` has the expected sha256."""
     got = hashlib.sha256(content).hexdigest()
     if got != expected:
         raise StoreError(f"{place}: sha256: expected {expected[:12]}, got {got[:12]}")

@@ -1,6 +1,6 @@
-"""Reading a corpus: its statistics and its shards, each byte checked before it is used.
+"""Reading a corpus: its statistics and shards, with every byte checked before use.
 
-`distmom.corpus.manifest` has the layout of its files.
+The layout of the files is described in `distmom.corpus.manifest`.
 """
 
 from __future__ import annotations
@@ -29,35 +29,36 @@ from distmom.corpus.records import MAX_RECORD_BYTES
 from distmom.corpus.storage import AccessError, Storage, check_digest, open_storage, place_of
 from distmom.errors import StoreError, UsageError
 
-#: how the fingerprint of an unfinished copy begins
+#: prefix of the fingerprint of an unfinished copy
 COPY_OF = "copy of "
 
 
 class Corpus:
     """A corpus on disk or in an object store.
 
-    Opened with `open_corpus`. It pickles as place and digest, and what it is sent to reads the manifest when
-    it first needs it, so that a worker which finds another corpus at the same place is told so.
+    Opened with `open_corpus`. It pickles as its path and digest. A receiving process reads the manifest on first
+    use, and raises StoreError if it finds a different corpus there.
 
     Attributes
     ----------
     path : str
         Absolute path, or URL, of the corpus.
     digest : str
-        Checksum of the manifest, and through that of every byte of the corpus.
+        Checksum of the manifest, which covers every byte of the corpus.
     shards : tuple of ShardInfo
         All shards, in order.
     n_documents, n_words, n_labels : int
-        Sizes.
+        Number of documents, of distinct words (columns) and of distinct labels.
     values : {"counts", "weights"}
-        What the words matrix holds: int32 counts or float32 weights.
+        Content of the words matrix: int32 counts or float32 weights.
     totals : dict of str to int
-        Sums over all documents, with n distinct words and m labels in a document: ``sum_n``, ``sum_n2``,
-        ``sum_n3``, ``sum_n2m``, numbers of empty and unlabelled documents, stored elements.
+        Totals over all documents. ``sum_n``, ``sum_n2``, ``sum_n3`` and ``sum_n2m`` are the sums of n, n^2, n^3
+        and n^2 m for documents with n distinct words and m labels. The others are the numbers of documents,
+        words, labels, stored elements, empty documents and unlabelled documents.
     settings : dict
-        How the corpus was ingested: format, tokenizer, ...
+        Settings of the ingest: format, tokenizer, ...
     warnings : dict of str to int
-        How often something in the source was repaired, by kind.
+        Number of repairs to the source, by kind.
     """
 
     def __init__(self, path: str, digest: str, manifest: dict[str, Any] | None = None) -> None:
@@ -71,7 +72,7 @@ class Corpus:
 
     def __repr__(self) -> str:
         if "_manifest" not in vars(self):
-            # Logs of a worker show it, and must not read anything for that.
+            # Logging the corpus on a worker must not read the manifest.
             return f"Corpus({self.path!r})"
         return (
             f"Corpus({self.path!r}, n_documents={self.n_documents}, n_words={self.n_words}, "
@@ -89,7 +90,7 @@ class Corpus:
             manifest, digest = _read_manifest(self._storage)
         if digest != self.digest:
             raise StoreError(
-                f"{self.path}: digest: expected {self.digest[:12]}, got {digest[:12]}: another corpus is there"
+                f"{self.path}: digest: expected {self.digest[:12]}, got {digest[:12]}: a different corpus is there"
             )
         return manifest
 
@@ -104,7 +105,7 @@ class Corpus:
 
     @property
     def totals(self) -> dict[str, int]:
-        """Sums over all documents."""
+        """Totals over all documents."""
         return dict(self._manifest["totals"])
 
     @property
@@ -124,17 +125,17 @@ class Corpus:
 
     @property
     def values(self) -> str:
-        """What the words matrix holds, ``counts`` or ``weights``."""
+        """Content of the words matrix, ``counts`` or ``weights``."""
         return str(self._manifest["values"])
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How the corpus was ingested."""
+        """Settings of the ingest."""
         return dict(self._manifest["settings"])
 
     @property
     def warnings(self) -> dict[str, int]:
-        """How often something in the source was repaired, by kind."""
+        """Number of repairs to the source, by kind."""
         return dict(self._manifest["warnings"])
 
     @cached_property
@@ -149,7 +150,7 @@ class Corpus:
 
     @property
     def document_frequency(self) -> np.ndarray:
-        """Number of documents that hold each word, of shape (n_words,), int64."""
+        """Number of documents that contain each word, of shape (n_words,), int64."""
         return self._statistics["document_frequency"]
 
     @property
@@ -159,7 +160,7 @@ class Corpus:
 
     @property
     def label_frequency(self) -> np.ndarray:
-        """Number of documents that hold each label, of shape (n_labels,), int64."""
+        """Number of documents that carry each label, of shape (n_labels,), int64."""
         return self._statistics["label_frequency"]
 
     def read_shard(self, index: int) -> Block:
@@ -177,7 +178,7 @@ class Corpus:
         Raises
         ------
         StoreError
-            If a file of the shard is missing, or is not what was written, or does not hold what it should.
+            If a file of the shard is missing, differs from the one written, or is not a valid part of the corpus.
         """
         return read_block(self._storage, self.shards[index], (self.n_words, self.n_labels), self.values)
 
@@ -186,16 +187,16 @@ class Corpus:
         return CORPUS.dump(self._manifest)
 
     def read_files(self, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
-        """Read some of the files that `inventory` names and check them; StoreError if one differs."""
+        """Read and check files listed by `inventory`; StoreError if one is missing or differs."""
         return self._storage.read_all(entries)
 
     def inventory(self) -> Iterator[dict[str, dict[str, Any]]]:
-        """Yield size and sha256 of every file but the manifest: those of the whole, then of each shard.
+        """Yield size and sha256 of all files except the manifest: first those outside shards, then shard by shard.
 
         Raises
         ------
         StoreError
-            If the record of a shard is missing or differs.
+            If the record of a shard is missing or damaged.
         """
         yield dict(self._files)
         for shard in self.shards:
@@ -205,7 +206,7 @@ class Corpus:
             yield {f"{prefix}/{key}": entry for key, entry in entries.items()}
 
     def verify(self) -> list[str]:
-        """Read everything and return what is wrong, one sentence a damaged file or shard."""
+        """Read the whole corpus and return the problems found, one sentence per damaged file or shard."""
         problems = []
         checks: list[Any] = [
             lambda: self._lines("vocabulary.txt", self.n_words),
@@ -278,15 +279,19 @@ def open_corpus(path: Any) -> Corpus:
     Parameters
     ----------
     path : path-like
-        A directory that `ingest` or a `CorpusWriter` has written, or the URL (``s3://BUCKET/PREFIX``) of a copy
-        of one. Keys, region and endpoint of a store come from the environment.
+        A directory written by `ingest` or a `CorpusWriter`, or the URL (``s3://BUCKET/PREFIX``) of a copy of
+        one. Keys, region and endpoint of a store are read from the environment.
+
+    Returns
+    -------
+    Corpus
 
     Raises
     ------
     UsageError
         If there is no corpus, or access to it is refused.
     StoreError
-        If its manifest is damaged or of a newer version, or the store does not answer.
+        If its manifest is damaged or of a newer version, or the store does not respond.
     """
     place = place_of(path)
     manifest, digest = _read_manifest(open_storage(place, first=True))
@@ -295,7 +300,7 @@ def open_corpus(path: Any) -> Corpus:
 
 @contextmanager
 def _where_it_was_sent() -> Iterator[None]:
-    """Name the host that cannot open a corpus. Its sender could: the place is right, and a run can go on."""
+    """Turn UsageError into StoreError with the host: the sender could open the corpus, so the path is right."""
     try:
         yield
     except UsageError as error:

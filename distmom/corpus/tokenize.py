@@ -1,4 +1,4 @@
-"""From text to words."""
+"""Tokenization of text, and choice of a vocabulary."""
 
 from __future__ import annotations
 
@@ -18,32 +18,38 @@ others ought our ours ourselves out over own per rather same shall she should si
 the their theirs them themselves then there these they this those through thus to too under until up upon
 us very was we were what when where whether which while who whom whose why will with within without would
 yet you your yours yourself yourselves"""
-#: English words that say little of what a text is about
+#: English words that say little about the subject of a text
 ENGLISH_STOP_WORDS = tuple(_ENGLISH.split())
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """How text becomes words, and which words a learned vocabulary keeps.
+    """Rules that split text into words and select a learned vocabulary.
 
-    Text is brought to Unicode normal form C, then to lower case, and cut into words by a pattern; stop words go
-    before n-grams are formed.
+    Text is converted to Unicode normal form C and then to lower case, and split into words by a pattern. Stop
+    words are removed before n-grams are formed.
 
     Attributes
     ----------
-    min_df : int
-        Documents in which a word must occur to enter a learned vocabulary.
-    max_df : float or int
-        Documents in which it may occur at most: a share of all (float) or a number (int).
-    stop_words : tuple of str
+    min_df : int, default=2
+        Minimum number of documents containing a word of a learned vocabulary.
+    max_df : float or int, default=1.0
+        Maximum number of documents containing it, as a share of all documents (float) or a count (int).
+    stop_words : tuple of str, default=()
         Words that are left out.
-    ngram_max : int
-        Runs of up to so many neighbouring words also count as words, joined by spaces.
-    lowercase : bool
-    min_word_length : int
-        Characters that a word must have.
+    ngram_max : int, default=1
+        Maximum n of the n-grams, sequences of n adjacent words joined by spaces, that also count as words.
+    lowercase : bool, default=True
+        Whether text is converted to lower case.
+    min_word_length : int, default=2
+        Minimum number of characters in a word.
     token_pattern : str
-        Regular expression of a word. The default takes runs of letters of any script.
+        Regular expression that matches a word. The default matches runs of letters of any script.
+
+    Raises
+    ------
+    UsageError
+        If a value is out of its range, or the pattern is invalid, has groups or matches the empty string.
     """
 
     min_df: int = 2
@@ -70,7 +76,7 @@ class Tokenizer:
             raise UsageError(f"token_pattern: expected a regular expression, got {error}") from error
         if pattern.groups or pattern.match(""):
             raise UsageError(
-                f"token_pattern: expected a pattern without groups that matches no empty text, "
+                f"token_pattern: expected a pattern without groups that does not match the empty string, "
                 f"got {self.token_pattern!r}"
             )
 
@@ -89,7 +95,7 @@ class Tokenizer:
     def words(self, texts: Sequence[str]) -> Iterator[list[str]]:
         """Yield the words of each text, in order and as often as they occur."""
         if self.token_pattern == r"[^\W\d_]+":
-            # The usual pattern can do without a look at each word's length.
+            # With the default pattern the minimum length can be part of the pattern, which is faster.
             find, shortest = re.compile(rf"[^\W\d_]{{{self.min_word_length},}}").findall, 1
         else:
             find, shortest = re.compile(self.token_pattern).findall, self.min_word_length
@@ -116,7 +122,7 @@ def _with_ngrams(words: list[str], longest: int) -> list[str]:
 def choose_words(
     document_frequency: Mapping[str, int], n_documents: int, min_df: int, max_df: float | int
 ) -> list[str]:
-    """Choose a vocabulary: words within the bounds, most frequent first, equally frequent ones by code point."""
+    """Return the words within the bounds by decreasing document frequency, ties by code point."""
     most = max_df * n_documents if isinstance(max_df, float) else max_df
     kept = [(-count, word) for word, count in document_frequency.items() if min_df <= count <= most]
     return [word for _, word in sorted(kept)]

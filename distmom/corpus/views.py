@@ -24,16 +24,16 @@ SHARD_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class ViewShard(ShardInfo):
-    """A part of the groups; a document is a group.
+    """A shard of a `ViewCorpus`: consecutive groups, each of which counts as a document.
 
     Attributes
     ----------
     first_row : int
-        Position of its first row when rows are in the order of their groups.
+        Position of its first row among all rows, sorted by group.
     n_views : int
-        Its rows.
+        Number of rows.
     row_bytes : int
-        Bytes of its rows on the way into memory and there, and of their order.
+        Peak memory in bytes for reading its rows, including their order.
     """
 
     first_row: int
@@ -51,14 +51,14 @@ class ViewShard(ShardInfo):
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """An ``.npy`` file, as it was when it was first seen.
+    """An ``.npy`` file, identified by path, size and modification time.
 
     Attributes
     ----------
     path : str
-        Absolute.
+        Absolute path.
     n_bytes, changed_ns : int
-        Size and time of the last change.
+        Size in bytes, and time of the last modification in nanoseconds.
     """
 
     path: str
@@ -67,7 +67,7 @@ class ArrayFile:
 
     @classmethod
     def find(cls, path: str | os.PathLike[str]) -> ArrayFile:
-        """Look at a file; InputError if there is none."""
+        """Return the current state of a file; InputError if it does not exist."""
         place = os.path.abspath(os.fspath(path))
         try:
             seen = os.stat(place)
@@ -79,8 +79,8 @@ class ArrayFile:
         """Map the array into memory; StoreError if the file has changed, InputError if it holds no array."""
         if (now := ArrayFile.find(self.path)) != self:
             raise StoreError(
-                f"{self.path}: expected the file of {self.n_bytes} bytes that the corpus was opened on, "
-                f"got one of {now.n_bytes} bytes changed at another time"
+                f"{self.path}: expected the file of {self.n_bytes} bytes with which the corpus was opened, "
+                f"got one of {now.n_bytes} bytes with another modification time"
             )
         try:
             array: np.ndarray = np.load(self.path, mmap_mode="r", allow_pickle=False)
@@ -91,13 +91,12 @@ class ArrayFile:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which rows belong together.
+    """Assignment of rows to groups.
 
     Attributes
     ----------
     order : ndarray of shape (n_rows,), int64, or None
-        Rows in the order of their groups, groups in the order in which they first appear; None where they are
-        so already.
+        Rows sorted by group, with groups in the order of their first row; None if rows are already sorted.
     starts : ndarray of shape (n_groups + 1,), int64
         Group g has the rows ``order[starts[g] : starts[g + 1]]``.
     """
@@ -107,36 +106,36 @@ class Layout:
 
 
 class ViewCorpus:
-    """Groups of views with the interface of a `Corpus`; a document is a group.
+    """Groups of views with the interface of a `Corpus`; each group counts as a document.
 
-    The views of a group are its rows. Groups are in the order in which they first appear, and the views of each in
-    the order of the rows.
+    The views of a group are its rows. Groups are ordered by their first row, and the views of each group keep the
+    order of the rows.
 
     Parameters
     ----------
     X : array_like or sparse matrix of shape (n_rows, n_features), or path-like
-        Finite numbers of either sign; or an ``.npy`` file of them, which all workers see. A file is mapped
-        where it is read, and never in memory as a whole.
+        Finite numbers of either sign, or an ``.npy`` file of them that is accessible to all workers. A file is
+        memory-mapped and never loaded as a whole.
     groups : array_like of shape (n_rows,), or path-like
-        Which group every row belongs to, numbers or strings. An array travels with every task; with files of
-        many rows a file of groups is better.
+        Group of every row, as a number or string. An array is sent with every task; for many rows, use an
+        ``.npy`` file.
     shard_rows : int, optional
-        Rows of a shard, about: a shard holds whole groups. Default: as many as make 32 MiB.
+        Approximate number of rows in a shard, which holds whole groups; by default, about 32 MiB of rows.
 
     Attributes
     ----------
     n_documents, n_rows, n_words : int
-        Groups, views and features.
+        Number of groups, of views and of features.
     largest : int
-        Views of the largest group.
+        Number of views in the largest group.
     shards : tuple of ViewShard
     digest : str
-        Checksum of all values; of files their size and time of change.
+        Checksum of all values; for files, of path, size and modification time.
 
     Raises
     ------
     InputError
-        If X is no matrix of numbers, or groups are not one for every row.
+        If X is not a matrix of numbers, or there is not one group for every row.
     UsageError
         If ``shard_rows`` is below 1.
     """
@@ -167,14 +166,14 @@ class ViewCorpus:
 
     @property
     def document_frequency(self) -> np.ndarray:
-        """Rows that have a value of every feature, (n_features,)."""
+        """Number of rows with a value of each feature, of shape (n_features,)."""
         if sparse.issparse(self._X):
             return np.bincount(self._X.indices, minlength=self.n_words)
         return np.full(self.n_words, self.n_rows)
 
     @property
     def label_frequency(self) -> np.ndarray:
-        """Nothing: views have no labels."""
+        """An empty array: views have no labels."""
         return np.zeros(0, np.int64)
 
     def read_shard(self, index: int) -> RowBlock:
@@ -183,7 +182,7 @@ class ViewCorpus:
         Raises
         ------
         InputError
-            If a value is not finite, with its row and column.
+            If a value is not finite; the message gives its row and column.
         StoreError
             If a file has changed since the corpus was opened.
         """
@@ -196,18 +195,18 @@ class ViewCorpus:
                 rows = csr_array(source[where], dtype=np.float64)
                 values = rows.data
             else:
-                # A part of the map itself would keep its pages.
+                # A view of the map would keep its pages in memory.
                 copy = isinstance(self._X, ArrayFile)
                 rows = values = np.array(source[where], np.float64, order="C", copy=copy or None)
         with np.errstate(over="ignore", invalid="ignore"):
-            # A sum needs no room; large numbers alone may make it infinite, which is looked at then.
+            # A sum needs no temporary array. It may also overflow for finite values, so _refuse checks each one.
             total = values.sum()
         if not np.isfinite(total):
             self._refuse(rows, where)
         return RowBlock(rows, starts, shard.first)
 
     def verify(self) -> list[str]:
-        """Return what is wrong: values that are not finite."""
+        """Read all shards and return the problems found: values that are not finite."""
         found = []
         for index in range(len(self.shards)):
             try:
@@ -217,9 +216,9 @@ class ViewCorpus:
         return found
 
     def _where(self, shard: ViewShard, part: slice) -> tuple[slice | np.ndarray, np.ndarray]:
-        """Return the rows of a shard, and where its groups start among them."""
+        """Return the rows of a shard, and the starts of its groups among them."""
         if isinstance(self._groups, ArrayFile) and self._in_order:
-            # A worker need not know the groups of other shards.
+            # A worker need not read the groups of other shards.
             labels = np.asarray(self._groups.load()[part])
             return part, _run_starts(labels)
         layout = _layout_of_file(self._groups) if isinstance(self._groups, ArrayFile) else self._groups
@@ -271,9 +270,9 @@ class ViewCorpus:
             last = int(np.searchsorted(starts, starts[first] + shard_rows, side="right")) - 1
             last = max(last, first + 1)
             n_views = int(starts[last] - starts[first])
-            # Values in the file and in memory, and twice when some groups are left out.
+            # Values as stored and in memory, the latter twice if some groups are left out.
             row_bytes = n_views * per_row * (3 * 12 if is_sparse else 2 * 8 + rows.dtype.itemsize)
-            # A process that must sort has the labels, their order and the starts.
+            # A process that must sort rows also holds group labels, order and starts.
             row_bytes += 0 if self._in_order else 4 * 8 * self.n_rows
             shards.append(
                 ViewShard(
@@ -290,7 +289,7 @@ def _is_path(value: Any) -> bool:
 
 
 def _checked_rows(X: Any) -> Any:
-    """Return a dense matrix as it is, and a sparse one as float64 CSR; InputError if it is none of numbers."""
+    """Return a dense matrix unchanged, a sparse one as float64 CSR; InputError if X is not a matrix of numbers."""
     matrix = X if sparse.issparse(X) else np.asarray(X)
     if matrix.ndim != 2 or matrix.shape[1] < 1:
         raise InputError.at("X", None, "shape", "a matrix of rows and features", str(matrix.shape))
@@ -300,7 +299,7 @@ def _checked_rows(X: Any) -> Any:
 
 
 def _layout(groups: Any, name: str) -> Layout:
-    """Put rows in the order of their groups; InputError if the groups are no vector."""
+    """Sort rows by group; InputError if the groups are not a vector."""
     labels = np.asarray(groups)
     if labels.ndim != 1:
         raise InputError.at(name, None, "shape", "one group for every row", str(labels.shape))
@@ -324,7 +323,7 @@ def _layout_of_file(file: ArrayFile) -> Layout:
 
 
 def _run_starts(labels: np.ndarray) -> np.ndarray:
-    """Return where runs of equal labels start, and the number of labels."""
+    """Return the start of each run of equal labels, followed by the number of labels."""
     if not len(labels):
         return np.zeros(1, np.int64)
     changes = np.flatnonzero(labels[1:] != labels[:-1]) + 1

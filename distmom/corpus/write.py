@@ -1,7 +1,7 @@
 """Writing a corpus: open, write each shard, finalise.
 
-Everything is written below ``<path>.partial``, and takes its place under ``path`` in the last step. Shards
-may be written in any order, in any process that sees the directory, and again after a crash.
+Everything is written below ``<path>.partial`` and moved to ``path`` in the last step. Shards may be written in any
+order, by any process with access to the directory, and again after a crash.
 """
 
 from __future__ import annotations
@@ -38,24 +38,26 @@ from distmom.errors import InputError, StoreError, UsageError
 
 
 class CorpusWriter:
-    """Write a corpus shard by shard; a context manager that holds the lock on the place.
+    """Write a corpus shard by shard; a context manager that holds the lock on the location.
 
-    Leaving it with an error of the input removes what was written; leaving it otherwise without `finalise`
-    (an interruption) keeps it, and a later writer with the same fingerprint goes on from there.
+    If the block raises InputError or UsageError, everything written is removed. If it ends without `finalise` for
+    any other reason, such as an interruption, finished shards are kept, and a later writer with the same
+    fingerprint resumes from them.
 
     Parameters
     ----------
     path : path-like
-        Where the corpus is to be.
-    overwrite : bool
-        Replace a corpus that is there, once the new one is complete.
-    fingerprint : str
-        Names the source and the settings. Finished shards of an earlier writer are kept if it is the same.
+        Local directory of the corpus.
+    overwrite : bool, default=False
+        Replace an existing corpus, once the new one is complete.
+    fingerprint : str, default=""
+        Identifies the source and settings. Finished shards of an earlier writer are kept only if its fingerprint
+        is the same and not empty.
 
     Raises
     ------
     UsageError
-        If something is at ``path`` that may not be replaced, or another process writes there.
+        If ``path`` is a URL, exists and may not be replaced, or is being written to by another process.
 
     Examples
     --------
@@ -66,7 +68,9 @@ class CorpusWriter:
 
     def __init__(self, path: Any, *, overwrite: bool = False, fingerprint: str = "") -> None:
         if is_url(path):
-            raise UsageError(f"{path}: corpora are written to a path; 'distmom copy' takes one to a store")
+            raise UsageError(
+                f"{path}: a corpus is written to a local path; 'distmom copy' copies it to a store"
+            )
         self.path = destination(path)
         self.partial = Path(f"{self.path}.partial")
         self.directory = str(self.partial / "corpus")
@@ -100,7 +104,7 @@ class CorpusWriter:
             self._lock.release()
 
     def write_shard(self, index: int, words: Any, labels: Any = None) -> ShardResult:
-        """Write one shard; the same shard may be written again with the same documents.
+        """Write one shard; it may be written repeatedly with the same documents.
 
         Parameters
         ----------
@@ -115,7 +119,7 @@ class CorpusWriter:
         return result
 
     def add(self, result: ShardResult) -> None:
-        """Take note of a shard that `write_shard` has written in another process."""
+        """Register a shard that `write_shard` has written in another process."""
         self._results[result.index] = result
 
     def finalise(
@@ -131,11 +135,11 @@ class CorpusWriter:
         Parameters
         ----------
         vocabulary, label_names : sequence of str, optional
-            Names of the columns; their numbers unless given.
+            Names of the columns; by default their numbers.
         settings : mapping, optional
-            How the corpus was made; JSON values.
+            Settings to store in the manifest, as JSON values; none by default.
         warnings : mapping of str to int, optional
-            What was repaired, and how often.
+            Number of repairs to the source, by kind; none by default.
 
         Returns
         -------
@@ -144,9 +148,9 @@ class CorpusWriter:
         Raises
         ------
         InputError
-            If a name holds a control character or occurs twice, or there are too many or too few.
+            If a name contains a control character or occurs twice, or there are too many or too few names.
         StoreError
-            If a shard is missing or shards do not fit together.
+            If a shard is missing, or shards differ in their number of columns or type of values.
         """
         results = self._ordered(vocabulary, label_names)
         n_words, n_labels = results[0].shape if results else (len(vocabulary or ()), len(label_names or ()))
@@ -165,7 +169,7 @@ class CorpusWriter:
         files["labels.txt"] = _name_lines("label names", label_names, n_labels)
         root = Path(self.directory)
         write_files(root, files)
-        # The shards were synced when each was committed.
+        # Each shard was synced when it was committed.
         for key in ("vocabulary.txt", "labels.txt", "shards"):
             sync_path(root / key)
         sync_tree(root / "statistics")
@@ -181,14 +185,14 @@ class CorpusWriter:
         return self.commit(CORPUS.dump(manifest), is_synced=True)
 
     def commit(self, manifest: bytes, *, is_synced: bool = False) -> Corpus:
-        """Commit a corpus of which all other files have been written below ``directory``.
+        """Commit a corpus whose other files have all been written below ``directory``.
 
         Parameters
         ----------
         manifest : bytes
             Content of ``manifest.json``.
-        is_synced : bool
-            Whether the other files have been synced; they are now, otherwise.
+        is_synced : bool, default=False
+            Whether the other files have already been flushed to disk; if not, they are flushed first.
         """
         root = Path(self.directory)
         shutil.rmtree(root / "wip", ignore_errors=True)
@@ -220,9 +224,9 @@ class CorpusWriter:
         if not os.path.lexists(self.path):
             return
         if not self._overwrite:
-            raise UsageError(f"{self.path}: exists already; choose another place or overwrite it")
+            raise UsageError(f"{self.path}: already exists; choose another location or overwrite it")
         if not (self.path / "manifest.json").is_file():
-            raise UsageError(f"{self.path}: is not a corpus, and is not overwritten")
+            raise UsageError(f"{self.path}: is not a corpus, and therefore is not overwritten")
 
     def _prepare_partial(self) -> None:
         note = self.partial / "fingerprint"
@@ -256,21 +260,29 @@ def from_arrays(
     Parameters
     ----------
     path : path-like
-        Where the corpus is to be.
+        Local directory of the corpus.
     X : array_like or sparse of shape (n_documents, n_words)
-        Finite counts or weights that are not negative.
+        Finite, non-negative counts or weights.
     Y : array_like or sparse of shape (n_documents, n_labels), optional
-        Anything other than zero is a label.
+        Every nonzero entry is a label; no labels by default.
     vocabulary, label_names : sequence of str, optional
-        Names of the columns; their numbers unless given.
-    shard_documents : int
-        Documents in a shard.
-    overwrite : bool
-        Replace a corpus that is there.
+        Names of the columns; by default their numbers.
+    shard_documents : int, default=20_000
+        Number of documents in a shard.
+    overwrite : bool, default=False
+        Replace an existing corpus.
 
     Returns
     -------
     Corpus
+
+    Raises
+    ------
+    InputError
+        If a value is negative, not finite or too large, if X and Y differ in their number of rows, or if names
+        are invalid.
+    UsageError
+        If ``shard_documents`` is below 1, or ``path`` exists and may not be replaced.
     """
     if shard_documents < 1:
         raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")

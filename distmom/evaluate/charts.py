@@ -1,6 +1,6 @@
-"""Small charts as inline SVG, coloured by the style sheet of the page that holds them.
+"""Small charts as inline SVG, styled by the page that contains them.
 
-Nothing in a chart refers to anything outside it, and every text is escaped.
+A chart contains no external references, and all text is escaped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 WIDTH, HEIGHT = 640, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 14, 38
-#: characters of the name of a column that are shown
+#: maximum number of characters shown of a column name
 _LONGEST = 24
 
 
@@ -32,23 +32,23 @@ def line_chart(
     Parameters
     ----------
     values : sequence of float
-        Values that are not finite are left out.
+        Values that are not finite are omitted.
     title : str
-        Read out in place of the drawing.
+        Text alternative for screen readers.
     x_label : str
-    log : bool
-        Draw magnitudes on a logarithmic scale, negative values as hollow points; zeros are left out.
+    log : bool, default=False
+        Draw magnitudes on a logarithmic scale, with hollow points for negative values; zeros are omitted.
     mark : float, optional
-        Position of a vertical line.
-    mark_label : str
+        Position of a vertical line; none by default.
+    mark_label : str, default=""
     level : float, optional
-        Value of a horizontal line; left out where it is outside of the scale.
-    level_label : str
+        Value of a horizontal line, which is omitted if it is outside the scale; none by default.
+    level_label : str, default=""
 
     Returns
     -------
     Markup
-        An ``<svg>`` element, or an empty string when there is nothing to draw.
+        An ``<svg>`` element, or an empty string if there is nothing to draw.
     """
     points = [(i + 1, float(v)) for i, v in enumerate(values) if math.isfinite(v) and (v != 0 or not log)]
     if not points:
@@ -84,21 +84,21 @@ def line_chart(
 def bar_chart(
     values: Sequence[float], *, title: str, x_label: str, errors: Sequence[float] | None = None
 ) -> Markup:
-    """Draw values that are not negative as bars side by side.
+    """Draw non-negative values as adjacent vertical bars.
 
     Parameters
     ----------
     values : sequence of float
     title : str
-        Read out in place of the drawing.
+        Text alternative for screen readers.
     x_label : str
     errors : sequence of float, optional
-        Half of the length of a line over the end of every bar, which is cut at 0; none where it is not finite.
+        Half the length of the error bar of each value, cut off at 0; none if not finite. No error bars by default.
 
     Returns
     -------
     Markup
-        An ``<svg>`` element, or an empty string when there is nothing to draw.
+        An ``<svg>`` element, or an empty string if there is nothing to draw.
     """
     heights = [max(0.0, float(v)) if math.isfinite(v) else 0.0 for v in values]
     if not heights:
@@ -124,22 +124,22 @@ def bar_chart(
 def disc_map(
     points: Sequence[tuple[float, float]], sizes: Sequence[float], names: Sequence[str], *, title: str
 ) -> Markup:
-    """Draw discs at points of the plane, with their names beside them.
+    """Draw labelled discs at points of the plane.
 
     Parameters
     ----------
     points : sequence of (float, float)
-        Drawn to one scale in both directions.
+        Drawn to the same scale in both directions.
     sizes : sequence of float
-        Areas of the discs, up to a factor; not negative.
+        Areas of the discs, up to a factor; non-negative.
     names : sequence of str
     title : str
-        Read out in place of the drawing.
+        Text alternative for screen readers.
 
     Returns
     -------
     Markup
-        An ``<svg>`` element, or an empty string when there is nothing to draw.
+        An ``<svg>`` element, or an empty string if there is nothing to draw.
     """
     if not points:
         return Markup("")
@@ -169,23 +169,23 @@ def heat_chart(
     title: str,
     notes: Sequence[Sequence[str]],
 ) -> Markup:
-    """Draw a table of values as cells, the darker the larger the magnitude; negative ones in another colour.
+    """Draw a table of values as cells, darker for larger magnitudes and in another colour for negative values.
 
     Parameters
     ----------
     values : sequence of sequence of float
-        From -1 to 1, one sequence a row.
+        Values from -1 to 1, one sequence per row.
     rows, columns : sequence of str
-        Names at the left and above.
+        Names on the left and at the top.
     title : str
-        Read out in place of the drawing.
+        Text alternative for screen readers.
     notes : sequence of sequence of str
-        What is shown where a cell is pointed at.
+        Tooltips of the cells.
 
     Returns
     -------
     Markup
-        An ``<svg>`` element, or an empty string when there is nothing to draw.
+        An ``<svg>`` element, or an empty string if there is nothing to draw.
     """
     if not rows or not columns:
         return Markup("")
@@ -195,7 +195,7 @@ def heat_chart(
     top = 10.0 + 5.4 * max(len(name) for name in names)
     parts = []
     for j, name in enumerate(names):
-        # Where columns are narrower than letters, only some have room for their names.
+        # If columns are narrower than letters, only some of them have room for a name.
         if j % max(1, math.ceil(11.0 / side)) == 0:
             parts.append(_upright(_LEFT + (j + 0.5) * side + 4, top - 4, name))
     for i, (row, name) in enumerate(zip(values, rows, strict=True)):
@@ -236,7 +236,7 @@ class _Scale:
                 self.high = self.low + 1.0
 
     def y(self, value: float) -> float | None:
-        """Return the height at which a value is drawn, None outside of the scale."""
+        """Return the vertical position of a value, None if it is outside the scale."""
         if self.log and value <= 0:
             return None
         share = ((math.log10(value) if self.log else value) - self.low) / (self.high - self.low)
@@ -245,7 +245,7 @@ class _Scale:
         return HEIGHT - _BOTTOM - share * (HEIGHT - _BOTTOM - _TOP)
 
     def ticks(self) -> list[float]:
-        """Return the values at which a line is drawn across."""
+        """Return the values of the horizontal grid lines."""
         if not self.log:
             return _round_ticks(self.low, self.high)
         first, last = math.ceil(self.low), math.floor(self.high)
@@ -261,7 +261,7 @@ class _Scale:
         return [v for v in every if self.low <= math.log10(v) <= self.high]
 
     def grid(self) -> str:
-        """Return lines across with their values, and the axis."""
+        """Return the horizontal grid lines with their values, and the axis."""
         parts = []
         for tick in self.ticks():
             height = self.y(tick)

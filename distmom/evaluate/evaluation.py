@@ -1,4 +1,4 @@
-"""Score a model on a labelled corpus: one pass that adds ranking sums over shards."""
+"""Evaluation of a multi-label model on a labelled corpus, in one pass that accumulates ranking sums."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from distmom.ranking import inverse_propensity
 
 @dataclass(frozen=True)
 class EvaluatePass(Pass):
-    """Add the ranking sums of a scorer.
+    """Accumulate the ranking sums of a scorer.
 
     Attributes
     ----------
     scorer : Scorer
     n_truth : int
-        Labels of the corpus: those of the model and then those it does not know.
+        Number of labels of the corpus: labels of the model, followed by labels unknown to it.
     inverse : ndarray of shape (n_truth,)
         Inverse propensities.
-    depths : tuple of int
-    auc_sample : Selection or None
-        Documents on which AUC is measured; all when None.
+    depths : tuple of int, default=(1, 3, 5)
+        Values of k.
+    auc_sample : Selection or None, default=None
+        Documents on which AUC is measured; None for all.
     """
 
     scorer: Scorer | None = None
@@ -48,7 +49,7 @@ class EvaluatePass(Pass):
         return "evaluate"
 
     def zero_sums(self) -> RankingSums:
-        """Return the ranking sums of no document."""
+        """Return the ranking sums of no documents."""
         return RankingSums.zero(self.depths, inverse_propensity=self.inverse)
 
     def specs(self) -> dict[str, SumSpec]:
@@ -79,7 +80,7 @@ class EvaluatePass(Pass):
     def _with_lists(
         self, total: RankingSums, labels: np.ndarray, values: np.ndarray, truth: csr_array
     ) -> RankingSums:
-        """Add ranked lists, made as long as the largest depth."""
+        """Add ranked lists, padded to the largest depth."""
         missing = max(self.depths) - labels.shape[1]
         if missing > 0:
             labels = np.pad(labels, ((0, 0), (0, missing)), constant_values=-1)
@@ -99,37 +100,41 @@ def evaluate_corpus(
     memory_limit: int | None = None,
     observer: Observer | None = None,
 ) -> dict[str, float]:
-    """Measure a model on a labelled corpus.
+    """Evaluate a model on a labelled corpus.
 
     Parameters
     ----------
     model : MultiLabelMoM
     corpus : Corpus or MemoryCorpus
-        Read with the model's vocabulary and label names; labels the model does not know count against it.
+        Aligned to the model by the names of words and labels; labels unknown to the model count as misses.
     head : str, optional
-        Name of one of the model's heads, to be scored alone.
+        Name of one head of the model to evaluate alone; by default, all heads together.
     auc_documents : int, optional
-        Measure AUC on about this many documents, drawn by a seeded hash; all when absent.
-    propensity_a, propensity_b : float
-        A and B of the propensity model.
+        Approximate number of documents on which AUC is measured, chosen by a seeded hash; all by default.
+    propensity_a : float, default=0.55
+    propensity_b : float, default=1.5
+        A and B of the propensity model, see `inverse_propensity`.
     client : distributed.Client or Executor, optional
+        Where the pass runs; this process by default.
     memory_limit : int, optional
+        Bytes that one worker may use.
     observer : callable, optional
+        Receives progress events.
 
     Returns
     -------
     dict of str to float
-        See `RankingSums.finish`; also ``n_unknown_words`` (occurrences) and ``n_unknown_labels``
-        (different ones).
+        See `RankingSums.finish`; in addition ``n_unknown_words`` (occurrences) and ``n_unknown_labels``
+        (distinct labels).
 
     Raises
     ------
     UsageError
-        If the corpus has no labels, the model knows none of its words or labels, or has no such head.
+        If the corpus has no labels, or the model knows none of its words or labels or does not have that head.
 
     Notes
     -----
-    A warning is logged from a tenth of unknown words, or of unknown labels counted as they occur, on.
+    A warning is logged if at least a tenth of the word or label occurrences are unknown.
     """
     scorer = model.scorer_ if head is None else model.scorer_.only(head)
     if not sum(shard.nnz_labels for shard in corpus.shards):

@@ -1,23 +1,23 @@
-"""Ranking metrics of extreme multi-label learning, as sums that add up over blocks of documents.
+"""Ranking metrics of extreme multi-label learning, as sums that are additive over blocks of documents.
 
 Definitions are those of the extreme classification repository and its scripts (Bhatia et al., "The extreme
 classification repository", 2016; Jain, Prabhu, Varma, "Extreme multi-label loss functions", KDD 2016).
 With r(j) the j-th ranked label of a document, y its labels, |y| their number and 1/p the inverse propensity:
 
 =========== ==========================================================================================
-P@k         mean of ``(1/k) sum_{j<=k} [r(j) in y]``; divided by k also where fewer labels are ranked
+P@k         mean of ``(1/k) sum_{j<=k} [r(j) in y]``; divided by k even if fewer labels are ranked
 recall@k    mean of ``sum_{j<=k} [r(j) in y] / |y|``
 nDCG@k      mean of ``sum_{j<=k} [r(j) in y] / log2(j+1)`` over ``sum_{j<=min(k,|y|)} 1 / log2(j+1)``
-PSP@k       mean of ``sum_{j<=k} [r(j) in y] / p_r(j)`` over the mean of its largest possible value: a ratio
-            of means
-PSnDCG@k    likewise with 1 / log2(j+1), each document first divided as in nDCG ("pyxclib", also napkinXC) or
-            by the full ``sum_{j<=k}`` ("matlab")
-AUC         mean over documents of the chance that a label of the document is scored above another label,
-            ties counting one half
+PSP@k       ratio of two means over documents: ``sum_{j<=k} [r(j) in y] / p_r(j)``, and its largest possible
+            value
+PSnDCG@k    the same with terms multiplied by 1 / log2(j+1), and each document divided by its ideal DCG as in
+            nDCG ("pyxclib", also napkinXC) or by the full ``sum_{j<=k} 1 / log2(j+1)`` ("matlab")
+AUC         mean over documents of the probability that a label of the document has a higher score than another
+            label, with ties counted as one half
 =========== ==========================================================================================
 
-A document without labels counts as zero in all but AUC unless it is skipped. AUC is undefined for a document
-with no label or with every label, and leaves those out.
+A document without labels counts as zero in all metrics except AUC, unless it is skipped. Documents with no label
+or with every label are excluded from AUC, which is undefined for them.
 """
 
 from __future__ import annotations
@@ -43,22 +43,23 @@ _TOTALS = ("auc", "auc_listed")
 
 @dataclass(frozen=True)
 class RankingSums:
-    """Sums from which the ranking metrics follow; blocks of documents merge by ``+``.
+    """Additive sums from which the ranking metrics are computed.
 
-    Start from `zero`, add blocks, merge in any grouping, and read the metrics from `finish`.
+    Start from `zero`, add blocks of documents, merge sums with ``+`` in any order, and call `finish` for the
+    metrics.
 
     Attributes
     ----------
     depths : tuple of int
-        The values of k, increasing.
+        Values of k, increasing.
     inverse_propensity : ndarray of shape (n_labels,) or None
-        1/p of every label (see `distmom.ranking.inverse_propensity`); None leaves out PSP and PSnDCG.
+        1/p of every label (see `distmom.ranking.inverse_propensity`); None omits PSP and PSnDCG.
     convention : {"pyxclib", "matlab"}
         Normalisation of PSnDCG.
     skip_unlabelled : bool
-        Whether documents without labels are left out of every mean, not counted as zero.
+        Whether documents without labels are excluded from all means instead of counted as zero.
     sums : dict of str to ndarray
-        The additive state.
+        The sums.
     """
 
     depths: tuple[int, ...]
@@ -80,12 +81,14 @@ class RankingSums:
 
         Parameters
         ----------
-        depths : sequence of int
+        depths : sequence of int, default=(1, 3, 5)
             Values of k to report.
         inverse_propensity : array_like of shape (n_labels,), optional
-            1/p of every label that the truth may hold.
-        convention : {"pyxclib", "matlab"}
-        skip_unlabelled : bool
+            1/p of every label that may occur in the truth; PSP and PSnDCG are omitted by default.
+        convention : {"pyxclib", "matlab"}, default="pyxclib"
+            Normalisation of PSnDCG.
+        skip_unlabelled : bool, default=False
+            Whether documents without labels are excluded from all means instead of counted as zero.
 
         Returns
         -------
@@ -124,13 +127,11 @@ class RankingSums:
         if same and (mine is not None or theirs is not None):
             same = mine is not None and theirs is not None and np.array_equal(mine, theirs)
         if not same:
-            raise UsageError(
-                "sums of metrics with different depths, propensities or conventions do not merge"
-            )
+            raise UsageError("sums with different depths, propensities or conventions cannot be merged")
         return self._plus(other.sums)
 
     def _plus(self, sums: dict[str, NDArray[Any]]) -> RankingSums:
-        """Add a part of the sums."""
+        """Add some of the sums."""
         merged = {name: value + sums[name] if name in sums else value for name, value in self.sums.items()}
         return replace(self, sums=merged)
 
@@ -140,25 +141,24 @@ class RankingSums:
         Parameters
         ----------
         indices : array_like of shape (n, m), integer
-            Labels, best first; -1 fills lists that are shorter. m is at least the largest depth. Padding
-            comes last, and no label is listed twice.
+            Labels without repetition, by decreasing score; shorter lists are padded with -1 at the end. m is at
+            least the largest depth.
         truth : sparse matrix or array of shape (n, n_labels)
-            Non-zero where a label belongs to the document. May have more columns than the model has labels:
-            such labels are never ranked, so they count against the model.
+            Nonzero where a label belongs to the document. Columns beyond the labels of the model are allowed;
+            these labels are never ranked and count as misses.
         scores : array_like of shape (n, m), optional
-            Scores of the listed labels, to give equal ones the same rank in "AUC_listed"; without them the
-            order of the list decides.
+            Scores of the listed labels, so that equal scores are ties in "AUC_listed"; by default, the order of
+            the list decides.
 
         Returns
         -------
         RankingSums
-            These sums with the block's added. "AUC_listed" gives all labels that are not listed one tied last
-            rank.
+            The sums including the block. In "AUC_listed", all unlisted labels are tied at the last rank.
 
         Raises
         ------
         UsageError
-            If shapes do not fit, lists are shorter than the largest depth, or a label is outside the truth.
+            If shapes do not match, lists are shorter than the largest depth, or a label is outside the truth.
         NumericalError
             If a score is NaN.
         """
@@ -167,7 +167,7 @@ class RankingSums:
         n, n_labels = labels.shape
         if lists.ndim != 2 or lists.shape[0] != n:
             raise UsageError(
-                f"ranked lists of shape {lists.shape} do not fit a truth of shape {labels.shape}"
+                f"ranked lists of shape {lists.shape} do not match a truth of shape {labels.shape}"
             )
         if lists.shape[1] < self.depths[-1]:
             raise UsageError(
@@ -179,12 +179,12 @@ class RankingSums:
                 f"ranked labels must lie in -1..{n_labels - 1}, got {int(lists.min())}..{int(lists.max())}"
             )
         if scores is None:
-            # Falling scores rank each listed label apart.
+            # Decreasing scores, so that no labels are tied.
             values = np.broadcast_to(-np.arange(lists.shape[1], dtype=np.float64), lists.shape)
         else:
             values = np.asarray(scores, dtype=np.float64)
             if values.shape != lists.shape:
-                raise UsageError(f"scores of shape {values.shape} do not fit lists of shape {lists.shape}")
+                raise UsageError(f"scores of shape {values.shape} do not match lists of shape {lists.shape}")
             if np.isnan(values[lists >= 0]).any():
                 raise NumericalError("a score of a ranked label is NaN")
         inverse = self._propensity_for(n_labels)
@@ -217,25 +217,25 @@ class RankingSums:
         return self._plus(part)
 
     def add_scores(self, scores: ArrayLike, truth: Any) -> RankingSums:
-        """Add a block of documents with the scores of all labels, for the exact "AUC".
+        """Add a block of documents with scores of all labels, for the exact "AUC".
 
         Parameters
         ----------
         scores : array_like of shape (n, n_model_labels), float32 or float64
-            -inf is a score like any other.
+            Scores, which may be infinite.
         truth : sparse matrix or array of shape (n, n_labels)
-            n_labels is at least n_model_labels; labels beyond those are taken as tied below all scores.
+            n_labels is at least n_model_labels; labels without a score are tied below all others.
 
         Returns
         -------
         RankingSums
-            These sums with the block's AUC added. Other metrics and "n_documents" come from `add_lists`, so
-            that the AUC may be measured on a sample of the documents.
+            The sums including the AUC of the block. Other metrics and "n_documents" are added by `add_lists`, so
+            AUC may be measured on a sample of the documents.
 
         Raises
         ------
         UsageError
-            If shapes do not fit.
+            If shapes do not match.
         NumericalError
             If a score is NaN.
         """
@@ -244,7 +244,7 @@ class RankingSums:
             values = values.astype(np.float64)
         labels = _as_truth(truth)
         if values.ndim != 2 or values.shape[0] != labels.shape[0] or values.shape[1] > labels.shape[1]:
-            raise UsageError(f"scores of shape {values.shape} do not fit a truth of shape {labels.shape}")
+            raise UsageError(f"scores of shape {values.shape} do not match a truth of shape {labels.shape}")
         areas = np.full(labels.shape[0], np.nan)
         if not dense_areas(
             np.ascontiguousarray(values), labels.indptr, labels.indices, labels.shape[1], areas
@@ -263,10 +263,9 @@ class RankingSums:
         Returns
         -------
         dict of str to float
-            "P@k", "nDCG@k", "recall@k" for each depth, "PSP@k" and "PSnDCG@k" when propensities are known,
-            "AUC_listed", "AUC" when dense scores were added, and the coverage: "n_documents", "n_scored"
-            (documents with a list that is not empty), "n_unlabelled", "n_auc_listed", "n_auc". Metrics of no
-            document are NaN.
+            "P@k", "nDCG@k" and "recall@k" for each depth; "PSP@k" and "PSnDCG@k" if propensities are given;
+            "AUC_listed"; "AUC" if scores were added; and the counts "n_documents", "n_scored" (documents with a
+            nonempty list), "n_unlabelled", "n_auc_listed" and "n_auc". A metric without documents is NaN.
         """
         result: dict[str, float] = {}
         n = int(self.sums["n_listed"])
@@ -289,20 +288,20 @@ class RankingSums:
         return result
 
     def _propensity_for(self, n_labels: int) -> NDArray[np.float64]:
-        """Return 1/p of every label of a truth, or of none."""
+        """Return 1/p of the labels, an empty array without propensities; UsageError if labels have none."""
         if self.inverse_propensity is None:
             return np.zeros(0)
         if self.inverse_propensity.size < n_labels:
             raise UsageError(
-                f"the truth has {n_labels} labels, but inverse propensities are known for "
-                f"{self.inverse_propensity.size}; give n_labels to inverse_propensity"
+                f"the truth has {n_labels} labels, but inverse propensities are given for "
+                f"{self.inverse_propensity.size}; pass n_labels to inverse_propensity"
             )
         return self.inverse_propensity
 
 
 @dataclass(frozen=True)
 class _Truth:
-    """The labels of a block of documents: sorted, without repetition, without explicit zeros."""
+    """The labels of a block of documents, sorted, without duplicates or explicit zeros."""
 
     shape: tuple[int, int]
     indptr: NDArray[np.int64]
@@ -310,11 +309,11 @@ class _Truth:
 
 
 def _as_truth(truth: Any) -> _Truth:
-    """Read label sets from any sparse or dense matrix without changing it."""
+    """Extract label sets from a sparse or dense matrix without modifying it."""
     matrix = sparse.csr_array(truth)
     if not matrix.has_canonical_format or (matrix.nnz and not np.all(matrix.data != 0)):
         matrix = matrix.copy()
-        # Summing could cancel entries of opposite sign; presence is what counts.
+        # Any nonzero entry is a label, so entries of opposite sign must not cancel.
         matrix.data = (matrix.data != 0).astype(np.float64)
         matrix.sum_duplicates()
         matrix.eliminate_zeros()

@@ -1,7 +1,7 @@
-"""The page that every report shares: cleaned texts, numbers, cards of states or topics, timings and settings.
+"""The common page of all reports: sanitised text, numbers, cards of states or topics, timings and settings.
 
-Words and labels come from a corpus that anybody may have written. They are escaped, and control characters are
-taken out; the page forbids scripts and every load from elsewhere.
+Words and labels come from an untrusted corpus. They are escaped, and control characters are removed; the page
+forbids scripts and external resources.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import distmom
 from distmom.corpus.commit import destination, write_atomic
 from distmom.errors import UsageError
 
-#: words and labels shown of each state
+#: number of words and labels shown per state
 N_TOP = 8
-#: states that are open when the page is; the others are one click away
+#: number of states shown initially; the others are in a collapsed section
 N_OPEN = 12
-#: characters of a word, label or setting that are shown
+#: maximum number of characters shown of a word, label or setting
 MAX_CHARACTERS = 200
 
-# The Unicode category of format characters is kept but for those that reverse or hide text.
+# Format characters (Unicode category Cf) are kept, except for these, which reorder or hide text.
 _HIDDEN = frozenset(
     "\u200b\u200e\u200f\u2028\u2029\u2060\ufeff" + "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 )
@@ -38,7 +38,7 @@ _HIDDEN = frozenset(
 
 @dataclass(frozen=True)
 class Row:
-    """A name, a value and one sentence on it."""
+    """A name, a value and a one-sentence explanation."""
 
     name: str
     value: str
@@ -46,9 +46,9 @@ class Row:
 
 
 def write_page(out: str | os.PathLike[str], metrics: Any, render: Callable[[], str]) -> None:
-    """Write a rendered page once metrics and destination are found to be right; UsageError otherwise."""
+    """Render and write a page; UsageError if the metrics or the destination are invalid."""
     if metrics is not None and not isinstance(metrics, Mapping):
-        raise UsageError(f"metrics: expected names with numbers, got a {type(metrics).__name__}")
+        raise UsageError(f"metrics: expected a mapping of names to numbers, got a {type(metrics).__name__}")
     target = destination(out)
     if not target.absolute().parent.is_dir():
         raise UsageError(f"{target}: there is no directory {target.absolute().parent}")
@@ -57,7 +57,7 @@ def write_page(out: str | os.PathLike[str], metrics: Any, render: Callable[[], s
 
 @cache
 def template(name: str) -> jinja2.Template:
-    """Return one of the pages of this package, whose texts are cleaned and escaped."""
+    """Return a template of this package, which sanitises and escapes all text."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("distmom.evaluate", "."),
         autoescape=True,
@@ -70,7 +70,7 @@ def template(name: str) -> jinja2.Template:
 
 
 def clean(value: Any) -> Any:
-    """Return a value as it may stand on the page: text without control characters and of bounded length."""
+    """Sanitise a value for the page: remove control characters from text and limit its length."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     kept = "".join(c for c in value if unicodedata.category(c) not in ("Cc", "Cs", "Cn") and c not in _HIDDEN)
@@ -78,32 +78,32 @@ def clean(value: Any) -> Any:
 
 
 def number(value: Any) -> str:
-    """Return a number with four digits that matter."""
+    """Format a number with about four significant digits."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | np.integer):
         return f"{int(value):,}"
     x = float(value)
     if not math.isfinite(x):
-        return "not defined" if math.isnan(x) else ("infinite" if x > 0 else "minus infinite")
+        return "not defined" if math.isnan(x) else ("infinity" if x > 0 else "minus infinity")
     if x == int(x) and abs(x) < 1e9:
         return f"{int(x):,}"
     return f"{x:,.1f}" if 1000 <= abs(x) < 1e6 else f"{x:.4g}"
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a number that can be shown; a truth value is none."""
+    """Whether a value is a number to be shown; Booleans are not."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def percent(value: float, largest: float) -> str:
-    """Return a width for a style sheet."""
+    """Return a value as a CSS width, relative to the largest."""
     share = value / largest if largest > 0 and math.isfinite(value) else 0.0
     return f"{100 * min(1.0, max(0.0, share)):.1f}%"
 
 
 def cards(topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Arrange states or topics with their first words and labels as cards, with standard errors where known."""
+    """Prepare cards of states or topics with top words and labels, and standard errors where available."""
     largest = max((topic["weight"] for topic in topics), default=0.0)
 
     def entries(pairs: Sequence[tuple[str, float]], errors: Sequence[float]) -> list[dict[str, Any]]:
@@ -135,12 +135,12 @@ def cards(topics: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def error_of(error: float | None) -> float:
-    """Return a standard error, NaN where none is known."""
+    """Return a standard error, NaN if there is none."""
     return math.nan if error is None else error
 
 
 def _errors_of(topic: Mapping[str, Any]) -> list[float]:
-    """Return the standard errors of the words of a topic, NaN where none is known."""
+    """Return the standard errors of the words of a topic, NaN where there is none."""
     return [error_of(error) for error in topic.get("word_errors", [None] * len(topic["words"]))]
 
 
@@ -149,7 +149,7 @@ def _known(error: float) -> float:
 
 
 def _measured(value: float, error: float) -> str:
-    """Return a value and its standard error, to two digits of the error; no error where none is known."""
+    """Format a value, with its standard error to two significant digits if there is one."""
     if not math.isfinite(error):
         return small(value)
     digits = min(9, max(0, 1 - math.floor(math.log10(error)))) if error > 0.0 else 3
@@ -157,12 +157,12 @@ def _measured(value: float, error: float) -> str:
 
 
 def small(probability: float) -> str:
-    """Return a probability in few digits."""
+    """Format a probability with few digits."""
     return f"{probability:.3f}" if probability >= 0.0095 else f"{probability:.1g}"
 
 
 def configuration(model: Any) -> dict[str, Any]:
-    """Return what the end of every page takes: timings, parameters, and how the corpus was read."""
+    """Return the data of the last sections of every page: timings, parameters and corpus settings."""
     pass_seconds = sum(entry["seconds"] for entry in model.timings_)
     return {
         "version": distmom.__version__,
@@ -177,7 +177,7 @@ def configuration(model: Any) -> dict[str, Any]:
 
 def _setting(value: Any) -> str:
     if value is None:
-        return "by default"
+        return "default"
     if isinstance(value, str | int | float):
         return number(value) if isinstance(value, bool) else str(value)
     return json.dumps(value, ensure_ascii=False, default=str)
@@ -190,7 +190,7 @@ def _timings(model: Any) -> list[dict[str, str]]:
             "name": entry["name"],
             "seconds": f"{entry['seconds']:.2f}",
             "width": percent(entry["seconds"], longest),
-            "rate": "found committed"
+            "rate": "resumed"
             if entry["resumed"]
             else f"{entry['n_documents'] / max(entry['seconds'], 1e-9):,.0f}",
         }

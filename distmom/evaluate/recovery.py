@@ -1,4 +1,4 @@
-"""How well fitted states recover those that a planted corpus was drawn from."""
+"""Comparison of fitted states with the planted states of a simulated corpus."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ from distmom.simulate import Truth
 
 
 def score_recovery(model: Any, truth: Truth) -> dict[str, float]:
-    """Match fitted states to planted ones and measure what separates them.
+    """Match fitted states to planted states and measure the differences.
 
     Parameters
     ----------
     model : MultiLabelMoM or TopicModel
-        Fitted, with latent states or topics.
+        A fitted model with latent states or topics.
     truth : Truth
-        Of the corpus that it was fitted to, or of test documents of the same model.
+        Truth of the training corpus, or of test documents from the same planted model.
 
     Returns
     -------
     dict of str to float
-        ``n_recovered``: planted states whose own words have more probability in the fitted state matched to
-        them than in any other; ``words_l1``, ``labels_l1``: mean L1 distance of the matched distributions
-        (0 to 2), of labels where there are any; ``weights_l1``: L1 distance of the probabilities of the states.
+        ``n_planted``: number of planted states; ``n_recovered``: number of planted states whose characteristic
+        words have a higher probability in the matched fitted state than in any other; ``words_l1`` and, if there
+        are labels, ``labels_l1``: mean L1 distance (0 to 2) between matched distributions; ``weights_l1``: L1
+        distance between the state probabilities.
 
     Raises
     ------
     UsageError
-        If the model has no states, or other words than the truth.
+        If the model has no states, or a different number of words than the truth.
     """
     if not hasattr(model, "components_"):
         raise UsageError("the model has no latent states to compare with the truth")
     if model.n_features_in_ != truth.model.n_words:
-        raise UsageError(f"the truth has {truth.model.n_words} words, the model {model.n_features_in_}")
+        raise UsageError(
+            f"the truth has {truth.model.n_words} words, but the model has {model.n_features_in_}"
+        )
     heads, law = truth.head_words(), truth.model.head.probabilities()
     overlap = np.stack([model.components_[:, columns] @ law for columns in heads])
     planted, fitted = linear_sum_assignment(-overlap)

@@ -1,4 +1,4 @@
-"""A report of a fitted multi-label model as one HTML file that needs nothing else and runs nothing."""
+"""Report of a fitted multi-label model as one self-contained HTML file without scripts."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _HISTORY = {
     "sweep": (
         "Joint diagonalisation",
         "sweep",
-        "Share of the slices' energy off the diagonal after each sweep.",
+        "Share of the slices' energy that is off the diagonal after each sweep.",
     ),
     "polar": ("Polar steps", "step", "Relative residual of the tensor after each step."),
-    "deflation": ("Power method", "component", "Eigenvalue found before each deflation."),
+    "deflation": ("Power method", "component", "Eigenvalue estimated before each deflation."),
 }
 
 
@@ -45,14 +45,15 @@ def write_report(
     ----------
     model : MultiLabelMoM
     out : path-like
-        An HTML file; an existing one is replaced once the new one is whole.
+        HTML file; an existing file is replaced atomically.
     metrics : mapping of str to float, optional
-        As from `distmom.evaluate.evaluation.evaluate_corpus`; entries that are not numbers are left out.
+        As returned by `distmom.evaluate.evaluation.evaluate_corpus`; entries that are not numbers are omitted. No
+        metrics by default.
 
     Raises
     ------
     UsageError
-        If the metrics are not a mapping, or there is no directory to write into.
+        If ``metrics`` is not a mapping, or the parent directory of ``out`` does not exist.
     """
     check_is_fitted(model, "scorer_")
     write_page(out, metrics, lambda: render_report(model, metrics=metrics))
@@ -88,13 +89,13 @@ def _facts(model: MultiLabelMoM, has_states: bool) -> list[Row]:
         Row("labels", number(len(model.label_names_))),
         Row("latent states", number(len(model.weights_)) if has_states else "none"),
         Row("passes", number(len(model.timings_))),
-        Row("fitted in", f"{model.fit_seconds_:,.1f} s"),
-        Row("scored by", ", ".join(name for name, _ in model.scorer_.heads)),
+        Row("fit time", f"{model.fit_seconds_:,.1f} s"),
+        Row("heads", ", ".join(name for name, _ in model.scorer_.heads)),
     ]
 
 
 def _metric_table(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrange ``name@k`` as rows of names and columns of k."""
+    """Arrange entries ``name@k`` in a table with rows of names and columns of k."""
     depths = sorted(
         {
             int(depth)
@@ -114,11 +115,11 @@ def _metric_table(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _METRIC_NOTES = {
-    "P": "share of the k first labels that are right",
-    "nDCG": "P@k with early places counting more, over the best possible",
-    "PSP": "P@k with rare labels counting more, over the best possible",
-    "PSnDCG": "nDCG@k with rare labels counting more, over the best possible",
-    "recall": "share of a document's labels among the k first",
+    "P": "share of the top k labels that are correct",
+    "nDCG": "P@k with higher weight on top positions, relative to the best possible value",
+    "PSP": "P@k with higher weight on rare labels, relative to the best possible value",
+    "PSnDCG": "nDCG@k with higher weight on rare labels, relative to the best possible value",
+    "recall": "share of a document's labels that are among the top k",
 }
 
 
@@ -130,13 +131,13 @@ def _share(value: Any) -> str:
 
 def _metric_counts(metrics: Mapping[str, Any]) -> list[Row]:
     notes = {
-        "AUC": "chance that a label of a document is scored above another label",
-        "AUC_listed": "the same from the ranked lists alone, all other labels tied below",
-        "n_documents": "documents measured",
-        "n_unlabelled": "of them without any label",
-        "n_auc": "documents on which AUC was measured",
-        "n_unknown_words": "occurrences of words that the model does not know",
-        "n_unknown_labels": "labels of these documents that the model does not know",
+        "AUC": "probability that a label of a document has a higher score than another label",
+        "AUC_listed": "the same from the ranked lists only, with all other labels tied below them",
+        "n_documents": "number of documents evaluated",
+        "n_unlabelled": "number of these documents without labels",
+        "n_auc": "number of documents on which AUC was measured",
+        "n_unknown_words": "number of occurrences of words unknown to the model",
+        "n_unknown_labels": "number of labels of these documents unknown to the model",
     }
     return [
         Row(name, _share(metrics[name]) if name.startswith("AUC") else number(metrics[name]), note)
@@ -146,7 +147,7 @@ def _metric_counts(metrics: Mapping[str, Any]) -> list[Row]:
 
 
 def _selection(model: MultiLabelMoM) -> dict[str, Any] | None:
-    """Arrange what ``auto`` chose and the held-out scores, best head first."""
+    """Arrange the choice of ``auto`` and the held-out scores, best head first."""
     if not model.selection_:
         return None
     weights, held_out = model.selection_["weights"], model.selection_["held_out"]
@@ -177,8 +178,8 @@ def _spectrum(model: MultiLabelMoM, diagnostics: Mapping[str, Any]) -> dict[str,
     k = len(model.weights_) + int(diagnostics.get("n_dropped", 0))
     chart = line_chart(
         values,
-        title=f"Eigenvalues of the second moment, {k} states taken",
-        x_label="eigenvalue, by falling size",
+        title=f"Eigenvalues of the second moment, {k} states used",
+        x_label="eigenvalue, by decreasing magnitude",
         log=True,
         mark=k + 0.5 if k < len(values) else float(k),
         mark_label=f"{k} states",
@@ -214,7 +215,7 @@ def _histories(diagnostics: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _fit_rows(diagnostics: Mapping[str, Any]) -> list[Row]:
-    """Return the diagnostics of the states, each with one sentence on how to read it."""
+    """Return the diagnostics of the states, each with one sentence of interpretation."""
     shown: list[tuple[str, Any, str]] = []
 
     def show(name: str, key: str, note: str) -> None:
@@ -225,35 +226,35 @@ def _fit_rows(diagnostics: Mapping[str, Any]) -> list[Row]:
         values = [float(x) for x in diagnostics.get(key, [])]
         if values:
             shown.append((f"{name}, mean", sum(values) / len(values), note))
-            shown.append((f"{name}, largest", max(values), "The same of the state where it is largest."))
+            shown.append((f"{name}, largest", max(values), "The same for the state where it is largest."))
 
     show(
         "slices of the third moment", "n_slices",
-        "The third moment was not formed whole: residual and off-diagonal share are estimates from its slices.",
+        "The full third moment was not formed: residual and off-diagonal share are estimates from its slices.",
     )  # fmt: skip
     show(
         "residual", "residual",
-        "Share of the third moment's norm that the states leave unexplained: near 0 the single-state model holds, "
-        "near 1 the states are a summary and no more.",
+        "Share of the third moment's norm not explained by the states: near 0, the single-state model holds; "
+        "near 1, the states are only a summary.",
     )  # fmt: skip
     show(
         "off-diagonal share", "off_diagonal_share",
-        "Share of the third moment's energy between different states: 0 for exact moments of the model.",
+        "Share of the third moment's energy between different states; 0 for exact moments of the model.",
     )  # fmt: skip
     show(
         "converged",
         "converged",
-        "Whether the decomposition ended by its own criterion, not by its step limit.",
+        "Whether the decomposition met its convergence criterion before the step limit.",
     )
-    show("states dropped", "n_dropped", "States without a usable weight that were left out.")
+    show("states dropped", "n_dropped", "Number of states left out because they have no usable weight.")
     show(
         "sum of pi", "sum_pi",
-        "Sum of the state weights before they were normalised: 1 when the model holds and all moments weight "
-        "documents alike. Otherwise read the weights as an order, not as shares.",
+        "Sum of the state weights before normalisation: 1 if the model holds and all moments weight documents "
+        "equally. Otherwise, interpret the weights as an order, not as shares.",
     )  # fmt: skip
     show_list(
         "clipped mass of words", "clipped_words",
-        "Negative share of a state's word probabilities, set to zero: small for states that were recovered well.",
+        "Negative share of a state's word probabilities, which was set to zero: small for well recovered states.",
     )  # fmt: skip
     show_list(
         "clipped mass of labels", "clipped_labels",
@@ -261,19 +262,23 @@ def _fit_rows(diagnostics: Mapping[str, Any]) -> list[Row]:
     )  # fmt: skip
     show(
         "mean log-likelihood", "mean_log_likelihood",
-        "Natural logarithm of a training document's probability, averaged: compare it only between fits to one "
-        "corpus.",
+        "Mean natural logarithm of the probability of a training document; comparable only between fits to the "
+        "same corpus.",
     )  # fmt: skip
-    show("mean number of words", "mean_length", "Distinct words of a training document.")
-    show("documents with three words", "n_with_triples", "Shorter documents say nothing on the third moment.")
+    show("mean number of words", "mean_length", "Mean number of distinct words in a training document.")
+    show(
+        "documents with three words",
+        "n_with_triples",
+        "Shorter documents do not contribute to the third moment.",
+    )
     return [Row(name, number(value), note) for name, value, note in shown]
 
 
 def _weights(model: MultiLabelMoM) -> Markup:
     return bar_chart(
         sorted((float(w) for w in model.weights_), reverse=True),
-        title="Weights of the states by falling size",
-        x_label="state, by falling weight",
+        title="Weights of the states in decreasing order",
+        x_label="state, by decreasing weight",
     )
 
 
@@ -282,9 +287,9 @@ def _bounds(diagnostics: Mapping[str, Any]) -> dict[str, Any] | None:
     if not bounds:
         return None
     names = {
-        "words": "Euclidean distance of a state's word probabilities from the true ones.",
-        "labels": "Euclidean distance of a state's label probabilities from the true ones.",
-        "weights": "Distance of a state's weight from the true one.",
+        "words": "Euclidean distance between estimated and true word probabilities of a state.",
+        "labels": "Euclidean distance between estimated and true label probabilities of a state.",
+        "weights": "Difference between estimated and true weight of a state.",
     }
     finite = [bounds[name] for name in names if name in bounds]
     return {

@@ -1,4 +1,4 @@
-"""A report of a topic model as one HTML file that needs nothing else and runs nothing."""
+"""Report of a fitted topic model as one self-contained HTML file without scripts."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ from distmom.evaluate.page import (
 from distmom.models.topics.program import TopicModel
 from distmom.predict import LabelShares, StoredShares, read_shares
 
-#: representative documents shown of each topic
+#: number of representative documents shown per topic
 N_DOCUMENTS = 5
-#: topics that a chart of cells shows at most; labels, and labels whose names are numbers
+#: maximum number of topics, of labels, and of labels with numeric names in a heat map
 MAX_TOPICS, MAX_LABELS, MAX_NUMBERS = 50, 40, 100
-#: pairs of topics that meet in documents
+#: number of pairs of correlated topics shown
 N_PAIRS = 10
 
 _METRIC_NOTES = {
-    "perplexity": "of the second half of every document, given the first; the lower the better",
-    "log_likelihood": "of a position, the same on another scale",
-    "NPMI": "how much the first words of a topic meet in documents: 1 always, 0 by chance, -1 never",
-    "UMass": "the same on another scale, the nearer to 0 the better",
-    "negative_NPMI": "share of the topics whose words meet less than by chance",
-    "diversity": "share of different words among the first words of all topics",
-    "n_documents": "documents measured",
-    "n_tokens": "positions predicted",
+    "perplexity": "perplexity of one half of every document, given the other half; lower is better",
+    "log_likelihood": "mean log-likelihood of a predicted token; the same measure on another scale",
+    "NPMI": "co-occurrence of the top words of a topic in documents: 1 always, 0 by chance, -1 never",
+    "UMass": "co-occurrence on another scale; closer to 0 is better",
+    "negative_NPMI": "share of topics whose top words co-occur less than by chance",
+    "diversity": "share of distinct words among the top words of all topics",
+    "n_documents": "number of documents evaluated",
+    "n_tokens": "number of tokens predicted",
 }
 _FIT_NOTES = {
-    "residual": "what the decomposition leaves of the third moment, as a share of its norm: near 0 where "
-    "documents follow the model",
+    "residual": "share of the norm of the third moment not explained by the decomposition: near 0 if documents "
+    "follow the model",
     "off_diagonal_share": "the same as a share of its energy",
-    "sum_proportions": "1 where alpha0 fits the documents",
-    "n_usable_eigenvalues": "eigenvalues of the second moment above the noise",
-    "noise_level": "how far sampling alone moves an eigenvalue",
-    "n_moment_words": "words that the moments see",
-    "mean_length": "words a document, counts capped",
+    "sum_proportions": "1 if alpha0 fits the documents",
+    "n_usable_eigenvalues": "number of eigenvalues of the second moment above the noise level",
+    "noise_level": "magnitude of the sampling error of an eigenvalue",
+    "n_moment_words": "number of words used for the moments",
+    "mean_length": "mean number of words per document, with capped counts",
 }
 
 
@@ -71,18 +71,20 @@ def write_topic_report(
     ----------
     model : TopicModel
     out : path-like
-        An HTML file; an existing one is replaced once the new one is whole.
+        HTML file; an existing file is replaced atomically.
     metrics : mapping of str to float, optional
-        As from `distmom.evaluate.topics.evaluate_topics`; entries that are not numbers are left out.
+        As returned by `distmom.evaluate.topics.evaluate_topics`; entries that are not numbers are omitted. No
+        metrics by default.
     shares : path-like, optional
-        A directory that `distmom.predict.transform_corpus` wrote with this model: representative documents, mean
-        shares, their correlations and their means by label are shown.
+        A directory written by `distmom.predict.transform_corpus` with this model. The report then shows
+        representative documents, and means, correlations and means by label of the topic shares. None by
+        default.
 
     Raises
     ------
     UsageError
-        If the metrics are not a mapping, the shares are no such directory or of another number of topics, or
-        there is no directory to write into.
+        If ``metrics`` is not a mapping, ``shares`` is not such a directory or has a different number of topics,
+        or the parent directory of ``out`` does not exist.
     StoreError
         If the shares are damaged.
     """
@@ -101,7 +103,7 @@ def write_topic_report(
 def render_topic_report(
     model: TopicModel, *, metrics: Mapping[str, Any] | None = None, stored: StoredShares | None = None
 ) -> str:
-    """Return the report as HTML, with shares that go with the model; see `write_topic_report`."""
+    """Return the report as HTML, optionally with shares computed by the model; see `write_topic_report`."""
     diagnostics = dict(model.diagnostics_)
     selection = model.selection_ or {}
     points, explained = plane(model.similar_topics())
@@ -126,12 +128,13 @@ def render_topic_report(
         ),
         explained=f"{100.0 * explained:.0f} %",
         spectrum=line_chart(
-            spectrum, title="Eigenvalues of the second moment", x_label="eigenvalue, by falling size", log=True,
-            level=diagnostics.get("noise_level"), level_label="noise level",
+            spectrum, title="Eigenvalues of the second moment", x_label="eigenvalue, by decreasing magnitude",
+            log=True, level=diagnostics.get("noise_level"), level_label="noise level",
         ),
         fit_rows=_rows(diagnostics, _FIT_NOTES),
         shares=bar_chart(
-            [topic["weight"] for topic in topics], title="Shares of the topics", x_label="topics by falling share",
+            [topic["weight"] for topic in topics], title="Shares of the topics",
+            x_label="topics, by decreasing share",
             errors=[error_of(topic.get("weight_error")) for topic in topics],
         ),
         likelihoods=line_chart(likelihoods, title="Log-likelihood by pass", x_label="pass"),
@@ -141,18 +144,18 @@ def render_topic_report(
 
 
 def plane(similarity: np.ndarray) -> tuple[np.ndarray, float]:
-    """Place topics in the plane by classical scaling of the distances ``sqrt(1 - similarity)``.
+    """Place topics in the plane by classical multidimensional scaling of the distances ``sqrt(1 - similarity)``.
 
     Parameters
     ----------
     similarity : ndarray of shape (k, k)
-        Affinities, 1 on the diagonal.
+        Similarities, with ones on the diagonal.
 
     Returns
     -------
     points : ndarray of shape (k, 2)
     explained : float
-        Share of the squared distances from the centre that the plane shows.
+        Share of the squared distances from the centroid that is represented in the plane.
     """
     k = len(similarity)
     squares = np.maximum(1.0 - similarity, 0.0)
@@ -166,7 +169,7 @@ def plane(similarity: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _cards(topics: list[dict[str, Any]], stored: StoredShares | None) -> list[dict[str, Any]]:
-    """Return the cards of the topics, with their documents where shares were stored."""
+    """Return the cards of the topics, with representative documents if shares are given."""
     found = cards(topics)
     if stored is None:
         return found
@@ -178,10 +181,10 @@ def _cards(topics: list[dict[str, Any]], stored: StoredShares | None) -> list[di
 
 
 def _stored(topics: list[dict[str, Any]], stored: StoredShares) -> dict[str, Any]:
-    """Arrange what shares of documents say; topics come by falling share at the fit."""
+    """Arrange statistics of the stored shares, with topics by decreasing share in the training corpus."""
     order = [topic["state"] for topic in topics]
     shown = order[:MAX_TOPICS]
-    # A topic's correlation with itself says nothing, and would be the darkest.
+    # The diagonal carries no information and would be the darkest.
     correlation = stored.correlation[np.ix_(shown, shown)] * (1.0 - np.eye(len(shown)))
     strongest = correlation.flat[np.abs(correlation).argmax()]
     names = [str(state) for state in shown]
@@ -232,13 +235,13 @@ def _correlations(correlation: np.ndarray, names: list[str]) -> Markup:
 
 
 def _labels_shown(labels: list[LabelShares]) -> tuple[list[LabelShares], str]:
-    """Return the labels with most documents, by number where all are numbers, such as years."""
+    """Return the labels with the most documents and their order, by value if all names are numbers."""
     some = sorted((label for label in labels if label.n_documents), key=lambda label: -label.n_documents)
     values = {label.name: _number_of(label.name) for label in some}
     if not all(math.isfinite(value) for value in values.values()):
-        return some[:MAX_LABELS], "by falling number of documents"
+        return some[:MAX_LABELS], "by decreasing number of documents"
     shown = sorted(some[:MAX_NUMBERS], key=lambda label: values[label.name])
-    return shown, "by number" if len(shown) == len(some) else "those of most documents, by number"
+    return shown, "by value" if len(shown) == len(some) else "those with the most documents, by value"
 
 
 def _number_of(name: str) -> float:
@@ -265,9 +268,9 @@ def _facts(model: TopicModel) -> list[Row]:
         Row("training documents", number(model.n_documents_)),
         Row("words", number(model.n_features_in_)),
         Row("topics", number(len(model.weights_))),
-        Row("started from", model.init_),
+        Row("initialised by", model.init_),
         Row("passes", number(len(model.timings_))),
-        Row("fitted in", f"{model.fit_seconds_:,.1f} s"),
+        Row("fit time", f"{model.fit_seconds_:,.1f} s"),
     ]
 
 

@@ -1,11 +1,12 @@
-"""What topics are worth: held-out perplexity, coherence and diversity.
+"""Evaluation of topics: held-out perplexity, coherence and diversity.
 
-Perplexity is by document completion: the shares of a document are found in a random half of its positions and
-predict the other half (Wallach et al., "Evaluation Methods for Topic Models", ICML 2009). Coherence is of the
-top words of every topic, from the documents of the corpus given: the mean over pairs of words i < j of
+Perplexity is measured by document completion: topic shares are inferred from a random half of a document's
+tokens and predict the other half (Wallach et al., "Evaluation Methods for Topic Models", ICML 2009).
+Coherence of the top words of a topic is computed from their occurrences in documents of the given corpus, as
+the mean over pairs of words i < j of
 
-    NPMI    log(p_ij / (p_i p_j)) / -log p_ij, -1 where they never meet     (Lau, Newman, Baldwin, EACL 2014)
-    UMass   log((n_ij + 1) / n_i), i the more probable one                   (Mimno et al., EMNLP 2011)
+    NPMI    log(p_ij / (p_i p_j)) / -log p_ij, -1 if they never co-occur    (Lau, Newman, Baldwin, EACL 2014)
+    UMass   log((n_ij + 1) / n_i), with i the more probable word             (Mimno et al., EMNLP 2011)
 """
 
 from __future__ import annotations
@@ -36,39 +37,40 @@ def evaluate_topics(
     memory_limit: int | None = None,
     observer: Observer | None = None,
 ) -> dict[str, float]:
-    """Measure a topic model on documents that it was not fitted to.
+    """Evaluate a topic model, usually on documents that were not used for fitting.
 
     Parameters
     ----------
     model : TopicModel
     corpus : Corpus or MemoryCorpus
-        Of counts. Words that the model does not know are left out.
-    n_top : int
-        Words of every topic that coherence and diversity look at.
-    seed : int
-        Of the halves of the documents.
+        A corpus of counts. Words unknown to the model are left out.
+    n_top : int, default=10
+        Number of top words per topic for coherence and diversity.
+    seed : int, default=0
+        Seed for splitting documents into halves.
     client : distributed.Client or Executor, optional
-        Where passes run; this process when absent.
+        Where passes run; this process by default.
     memory_limit : int, optional
         Bytes that one worker may use.
     observer : callable, optional
+        Receives progress events.
 
     Returns
     -------
     dict of str to float
-        ``perplexity``, ``log_likelihood`` a position, ``NPMI``, ``UMass``, ``negative_NPMI`` (share of topics
-        below 0), ``diversity``, ``n_documents``, ``n_tokens`` (positions that were predicted).
+        ``perplexity``, ``log_likelihood`` per token, ``NPMI``, ``UMass``, ``negative_NPMI`` (share of topics with
+        negative NPMI), ``diversity``, ``n_documents``, ``n_tokens`` (number of predicted tokens).
 
     Raises
     ------
     InputError
-        If the corpus holds weights: positions are halved, and a weight is not a number of them.
+        If the corpus holds weights, because only counts can be split into halves of tokens.
     UsageError
         If the model knows none of the words.
 
     Notes
     -----
-    A warning is logged from a tenth of unknown words on.
+    A warning is logged if at least a tenth of the word occurrences are unknown.
     """
     check_counts(corpus, "perplexity")
     check_words(corpus, model.vocabulary_)
@@ -99,24 +101,28 @@ def evaluate_topics(
 
 
 def top_words(components: np.ndarray, n_top: int) -> np.ndarray:
-    """Return the words of largest probability of every topic, (k, n_top), ties by smaller number."""
+    """Return the most probable words of every topic, of shape (k, n_top); ties by column number."""
     n_top = min(n_top, components.shape[1])
     return np.stack([np.lexsort((np.arange(len(row)), -row))[:n_top] for row in np.asarray(components)])
 
 
 def diversity(top: np.ndarray) -> float:
-    """Return the share of different words among the top words of all topics."""
+    """Return the share of distinct words among the top words of all topics."""
     return len(np.unique(top)) / max(1, top.size)
 
 
 def coherence(engine: Engine, top: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return NPMI and UMass of every topic, counted in the documents of the engine's corpus.
+    """Compute NPMI and UMass of every topic from the documents of the engine's corpus.
 
     Parameters
     ----------
     engine : Engine
     top : ndarray of shape (k, n_top), int
-        Words by falling probability.
+        Words by decreasing probability.
+
+    Returns
+    -------
+    npmi, umass : ndarray of shape (k,)
     """
     words = np.unique(top)
     numbers = np.full(engine.corpus.n_words, -1, np.int32)
@@ -129,15 +135,15 @@ def coherence(engine: Engine, top: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def coherence_of_counts(
     together: np.ndarray, n_documents: float, top: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return NPMI and UMass of every topic from document counts.
+    """Compute NPMI and UMass of every topic from document counts.
 
     Parameters
     ----------
     together : ndarray of shape (u, u)
-        Documents with both words; on the diagonal, with one.
+        Number of documents with both words; on the diagonal, with the word.
     n_documents : float
     top : ndarray of shape (k, n_top), int
-        Rows of ``together``.
+        Rows of ``together``, by decreasing probability.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Small dense linear algebra on one node: range bases, whitening and tensor decomposition, seeded."""
+"""Small dense linear algebra on one node: range bases, whitening and tensor decomposition."""
 
 from distmom.linalg.decompose import (
     METHODS,

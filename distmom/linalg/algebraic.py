@@ -1,4 +1,4 @@
-"""Decompositions by one matrix factorisation: baselines, unstable under noise.
+"""Decompositions by a single matrix factorisation: baselines that are unstable under noise.
 
 Source: Anandkumar et al., "Tensor decompositions for learning latent variable models" (JMLR 2014), section
 6.2 (flattening) and appendix D (simultaneous diagonalisation, after Harshman and Jennrich).
@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 def flattening_vectors(T: Array) -> Array:
     """Return the left singular vectors of the (k, k * k) flattening.
 
-    They are the components when the eigenvalues differ; components of equal eigenvalue come out mixed.
+    They are the components if all eigenvalues differ; components with equal eigenvalues are mixed.
 
     Parameters
     ----------
@@ -43,8 +43,8 @@ def pencil_vectors(T: Array, rng: np.random.Generator, *, n_draws: int = 8) -> A
     T : ndarray of shape (k, k, k), float64
         Symmetric.
     rng : numpy.random.Generator
-    n_draws : int
-        Directions tried; the one whose contraction has the largest relative eigenvalue gap is used.
+    n_draws : int, default=8
+        Number of random directions; the contraction with the largest relative eigenvalue gap is used.
 
     Returns
     -------

@@ -1,9 +1,9 @@
-"""Anchor words: topics from second moments alone, where every topic has a word that hardly any other topic has.
+"""Anchor words: topics from second moments alone, if every topic has a word that is rare in all other topics.
 
 Source: Arora, Ge, Halpern, Mimno, Moitra, Sontag, Wu, Zhu, "A Practical Algorithm for Topic Modeling with
 Provable Guarantees" (ICML 2013). With E2 the moment of pairs and M1 its row sums, the row ``E2_w / M1_w`` of a
-word is the mixture of the rows of the anchor words with the weights ``P(topic | w)``, so that the anchors span
-the simplex that holds all rows, and ``phi_wk ~ P(k | w) M1_w``.
+word is a mixture of the rows of the anchor words with weights ``P(topic | w)``. The anchors are therefore the
+vertices of a simplex that contains all rows, and ``phi_wk ~ P(k | w) M1_w``.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ import numpy as np
 from distmom.compiled import compiled
 from distmom.errors import NumericalError
 
-#: of projected gradient; rows that have come to rest are taken out at each check
+#: iterations of projected gradient between checks, at which converged rows are removed
 _ITERATIONS_BETWEEN_CHECKS = 10
 
 
 def select_anchors(rows: np.ndarray, n_anchors: int, candidates: np.ndarray) -> np.ndarray:
-    """Choose the rows that span the others, greedily, and improve every choice once (algorithm 4).
+    """Choose rows whose convex hull contains the others, greedily, then improve each once (algorithm 4).
 
     Parameters
     ----------
     rows : ndarray of shape (n, r)
     n_anchors : int
     candidates : ndarray of shape (m,), int
-        Rows that may be chosen.
+        Numbers of the rows that may be chosen.
 
     Returns
     -------
     ndarray of shape (n_anchors,), int
-        Numbers of the chosen rows, in the order in which they were found.
+        Numbers of the chosen rows, in the order of their selection.
 
     Raises
     ------
     NumericalError
-        If the candidates span fewer dimensions.
+        If there are too few candidates, or they span too few dimensions.
     """
     points = rows[candidates].astype(np.float64)
     if len(points) < n_anchors:
         raise NumericalError(
-            f"{n_anchors} anchor words are asked for, but only {len(points)} words are frequent"
+            f"{n_anchors} anchor words are requested, but only {len(points)} words are frequent"
         )
     chosen = [int(np.argmax((points**2).sum(axis=1)))]
     origin = points[chosen[0]]
@@ -53,7 +53,7 @@ def select_anchors(rows: np.ndarray, n_anchors: int, candidates: np.ndarray) -> 
         best = int(np.argmax(lengths))
         if not lengths[best] > 1e-20 * scale:
             raise NumericalError(
-                f"{n_anchors} anchor words are asked for, but the second moment has only {len(chosen)}"
+                f"{n_anchors} anchor words are requested, but the second moment has only {len(chosen)}"
             )
         chosen.append(best)
         direction = rest[best] / np.sqrt(lengths[best])
@@ -69,13 +69,13 @@ def select_anchors(rows: np.ndarray, n_anchors: int, candidates: np.ndarray) -> 
 
 
 def _squared_distances(points: np.ndarray, chosen: list[int]) -> np.ndarray:
-    """Return how far points are, squared, from the span of all chosen ones but each, (n, k) for k chosen."""
+    """Return squared distances, (n, k), from each point to the span of all chosen points but the j-th."""
     shifted = points - points[chosen[0]]
     basis, triangle = np.linalg.qr(shifted[chosen[1:]].T)
     inside = shifted @ basis
     outside = np.maximum((shifted**2).sum(axis=1) - (inside**2).sum(axis=1), 0.0)
-    # The weight of a chosen point in the mixture that a point inside is falls to zero on the span of the others;
-    # how steeply tells the distance.
+    # The weight of a chosen point in the affine combination for a given point is zero on the span of the other
+    # chosen points; the distance is the weight divided by its slope.
     slopes = np.linalg.inv(triangle)
     slopes = np.vstack([-slopes.sum(axis=0), slopes])
     weights = inside @ slopes.T
@@ -86,25 +86,25 @@ def _squared_distances(points: np.ndarray, chosen: list[int]) -> np.ndarray:
 def simplex_weights(
     rows: np.ndarray, anchors: np.ndarray, n_iter: int = 500, tolerance: float = 1e-5
 ) -> np.ndarray:
-    """Write rows as mixtures of anchor rows, by least squares over the simplex.
+    """Approximate rows by mixtures of anchor rows, by least squares over the simplex.
 
-    Projected gradient with momentum (FISTA), which a row loses where it leads uphill (O'Donoghue and Candes,
-    "Adaptive restart for accelerated gradient schemes", 2015); the step follows from the largest eigenvalue of the
-    anchors' Gram matrix.
+    Projected gradient with momentum (FISTA), which is reset for rows where it leads uphill (O'Donoghue and Candes,
+    "Adaptive restart for accelerated gradient schemes", 2015). The step size is the inverse of the largest
+    eigenvalue of the anchors' Gram matrix.
 
     Parameters
     ----------
     rows : ndarray of shape (n, r)
     anchors : ndarray of shape (k, r)
-    n_iter : int
-        Iterations at most.
-    tolerance : float
-        Largest change of a weight at which a row's iterations end.
+    n_iter : int, default=500
+        Maximum number of iterations.
+    tolerance : float, default=1e-5
+        The iterations of a row end when no weight changes by this much.
 
     Returns
     -------
     ndarray of shape (n, k)
-        Not negative, rows sum to one.
+        Non-negative weights; rows sum to 1.
     """
     gram = anchors @ anchors.T
     step = 1.0 / max(float(np.linalg.eigvalsh(gram)[-1]), np.finfo(float).tiny)
@@ -132,7 +132,7 @@ def simplex_weights(
 
 @compiled
 def _project_rows(points: Any) -> None:
-    """Move rows to the nearest distributions in place.
+    """Replace rows by the nearest distributions, in place.
 
     Michelot, "A finite algorithm for finding the projection of a point onto the canonical simplex" (1986).
     """
@@ -150,7 +150,7 @@ def _project_rows(points: Any) -> None:
                 if row[c] > shift:
                     n_left += 1
                     total += row[c]
-            # Entries only ever leave; where rounding brings one back, or takes all, the end is reached.
+            # In exact arithmetic the support only shrinks; stop if rounding makes it grow or empty.
             if n_left == 0 or n_left >= size:
                 break
             size = n_left

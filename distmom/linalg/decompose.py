@@ -25,40 +25,41 @@ from distmom.linalg.tensor import as_symmetric, compose, contract_two, cubic_for
 
 Array = NDArray[np.float64]
 
-# Up to this size all k slices are diagonalised: 2 s at k = 200 on one core, and more exact than fewer slices.
+# Up to this size all k slices are diagonalised, which is more accurate and takes 2 s at k = 200 on one core.
 _ALL_SLICES_UP_TO = 256
 
 
 @dataclass(frozen=True)
 class Decomposition:
-    """The components of a symmetric tensor and how well they fit it.
+    """The components of a symmetric tensor and the quality of their fit.
 
-    Components are in order of decreasing weight ``eigenvalue ** -2``, that is of increasing eigenvalue; equal
-    ones stay in the order in which the method found them.
+    Components are in order of decreasing weight ``eigenvalue ** -2``, that is, of increasing eigenvalue; ties
+    keep the order of the method.
 
     Attributes
     ----------
     eigenvalues : ndarray of shape (k,), float64
-        Not negative: the sign of each vector is chosen so that ``T(v, v, v) >= 0``.
+        Non-negative: the sign of each vector is chosen so that ``T(v, v, v) >= 0``.
     eigenvectors : ndarray of shape (k, k), float64
-        Unit columns. Orthonormal to rounding but for "power" and "power-stop", where noise and deflation
-        leave them only nearly so.
+        Unit columns, orthonormal up to rounding except for "power" and "power-stop", where noise and deflation
+        leave them only approximately orthogonal.
     residual : float
         ``||T - sum_i lambda_i v_i (x) v_i (x) v_i||_F / ||T||_F``.
     off_diagonal_share : float
-        Share of the energy of ``T(V, V, V)`` off its diagonal: 0 for an exact tensor.
+        Share of the energy of ``T(V, V, V)`` that is off its diagonal; 0 for an exact tensor.
     history : tuple of (str, float)
         The steps of the method: ("sweep", off-diagonal share of the slices), ("polar", residual),
         ("deflation", eigenvalue), ("starts", number of starts) or ("restart", residual).
     n_iter : int
         Number of steps in the history.
     converged : bool
-        Whether the iterations ended by their own criterion.
+        Whether the iterations met their convergence criterion.
     method : str
     diagnostics : dict of str to float
         "weight_sum", the sum of ``lambda ** -2`` (1 for a mixture); "max_inner", the largest
-        ``|v_i . v_j|`` of a pair; "n_below_one", eigenvalues below 1 (weights above 1); "n_flipped", vectors
-        whose sign was reversed; "smallest" and "largest" eigenvalue.
+        ``|v_i . v_j|`` of a pair; "n_below_one", the number of eigenvalues below 1 (weights above 1);
+        "n_flipped", the number of vectors whose sign was reversed; "smallest" and "largest", the extreme
+        eigenvalues.
     """
 
     eigenvalues: Array
@@ -75,36 +76,37 @@ class Decomposition:
 def decompose(T: ArrayLike, method: str = "joint", *, random_state: int = 0, **options: Any) -> Decomposition:
     """Decompose a symmetric tensor into k components.
 
-    Runs on one BLAS thread, so a seed gives the same bits whatever the number of cores.
+    Runs on one BLAS thread, so that a seed gives the same bits for any number of cores.
 
     Parameters
     ----------
     T : array_like of shape (k, k, k)
         Symmetric up to rounding (see `distmom.linalg.symmetrise`).
-    method : {"joint", "power", "power-stop", "eca", "flatten", "jennrich"}
+    method : {"joint", "power", "power-stop", "eca", "flatten", "jennrich"}, default="joint"
         "joint"
-            Joint diagonalisation of slices by Jacobi sweeps, then simultaneous polar steps on the whole
-            tensor. Options ``n_slices`` (None: all up to k = 256, else ``8 log2 k`` random ones),
+            Joint diagonalisation of slices by Jacobi sweeps, followed by simultaneous polar steps on the full
+            tensor. Options ``n_slices`` (None: all for k <= 256, else ``8 log2 k`` random slices),
             ``max_sweeps`` (100), ``max_polar_steps`` (50).
         "power"
             Robust tensor power method with restarts and deflation. Options ``n_restarts`` (None:
             ``max(10, 2 k)``), ``n_iter`` (25), ``orthogonalise`` (False: keep the deflated estimates; True:
             replace the vectors by the nearest orthonormal ones).
         "power-stop"
-            The same with a stopping condition in place of restarts. Options ``max_restarts`` (100),
-            ``n_iter`` (25), ``orthogonalise`` (False).
+            The same with a stopping condition instead of a fixed number of restarts. Options ``max_restarts``
+            (100), ``n_iter`` (25), ``orthogonalise`` (False).
         "eca"
-            All components at once by orthogonal iteration, ``v_i <- T(I, v_i, v_i)`` and the nearest
-            orthonormal basis, from random bases; the best of them counts. Options ``n_restarts`` (5),
+            All components at once by orthogonal iteration from random bases, with the update
+            ``v_i <- T(I, v_i, v_i)`` followed by the nearest orthonormal basis; the best result is returned.
+            Options ``n_restarts`` (5),
             ``max_iter`` (200).
         "flatten"
             Singular vectors of the flattening; a baseline that fails on equal eigenvalues.
         "jennrich"
             Eigenvectors of one random contraction; an oracle for exact tensors. Option ``n_draws`` (8).
-    random_state : int
-        Seed of everything that is drawn.
+    random_state : int, default=0
+        Seed of all random draws.
     **options
-        Options of the method, as listed with it.
+        Options of the method, listed above with their defaults.
 
     Returns
     -------
@@ -141,7 +143,7 @@ def decompose(T: ArrayLike, method: str = "joint", *, random_state: int = 0, **o
 
 @dataclass(frozen=True)
 class _Found:
-    """What a method returns: vectors as columns, the eigenvalues if it has its own, and its course."""
+    """Result of a method: vectors as columns, eigenvalues if the method computes them, and the history."""
 
     vectors: Array
     values: Array | None
@@ -150,7 +152,7 @@ class _Found:
 
 
 def _settings(method: str, defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge options over defaults, refusing names and values that the method does not have."""
+    """Merge options with the defaults; UsageError for unknown names and invalid values."""
     unknown = sorted(set(options) - set(defaults))
     if unknown:
         known = ", ".join(sorted(defaults)) or "none"
@@ -168,17 +170,18 @@ def _settings(method: str, defaults: Mapping[str, Any], options: Mapping[str, An
 
 
 def slice_directions(k: int, random_state: int = 0) -> Array:
-    """Draw the directions that `decompose_slices` wants a tensor of k components contracted with.
+    """Draw random directions for the tensor contractions that `decompose_slices` expects.
 
     Parameters
     ----------
     k : int
-    random_state : int
+        Number of components.
+    random_state : int, default=0
 
     Returns
     -------
     ndarray of shape (k, m), float64
-        Orthonormal columns, ``m = min(k, ceil(4 log2 k))``. With m = k nothing of the tensor is lost.
+        Orthonormal columns, ``m = min(k, ceil(4 log2 k))``. With m = k the contractions determine the tensor.
     """
     n_slices = max(1, math.ceil(4 * math.log2(k)))
     with one_blas_thread():
@@ -186,30 +189,30 @@ def slice_directions(k: int, random_state: int = 0) -> Array:
 
 
 def decompose_slices(matrices: ArrayLike, directions: ArrayLike, *, max_sweeps: int = 100) -> Decomposition:
-    """Decompose a symmetric tensor of which only the contractions with some directions are known.
+    """Decompose a symmetric tensor that is known only through its contractions with some directions.
 
-    ``T(I, I, h) = sum_i lambda_i (v_i' h) v_i v_i'``: the slices have the components as common eigenvectors,
-    which Jacobi sweeps find, and every ``lambda_i`` is the least-squares solution over all slices. Runs on one
-    BLAS thread.
+    As ``T(I, I, h) = sum_i lambda_i (v_i' h) v_i v_i'``, the components are common eigenvectors of the
+    slices, which are found by Jacobi sweeps; every ``lambda_i`` is the least-squares solution over all
+    slices. Runs on one BLAS thread.
 
     Parameters
     ----------
     matrices : array_like of shape (k, k, m)
         ``T(I, I, h_l)`` along the last axis, symmetric up to rounding.
     directions : array_like of shape (k, m)
-        The ``h_l`` as columns, orthonormal.
-    max_sweeps : int
+        The ``h_l`` as orthonormal columns.
+    max_sweeps : int, default=100
 
     Returns
     -------
     Decomposition
-        With method "joint". Residual and off-diagonal share are those of the slices: with directions drawn at
-        random an estimate of the tensor's, and with m = k the tensor's own.
+        With method "joint". Residual and off-diagonal share refer to the slices. With random directions they
+        estimate the values of the tensor; with m = k they are exact.
 
     Raises
     ------
     UsageError
-        If shapes do not fit, a matrix is not symmetric or the directions are not orthonormal.
+        If shapes do not match, a matrix is not symmetric, or the directions are not orthonormal.
     NumericalError
         If all slices are zero, or an entry is not finite.
 
@@ -222,7 +225,7 @@ def decompose_slices(matrices: ArrayLike, directions: ArrayLike, *, max_sweeps: 
         norm = frobenius(known)
         if norm == 0.0:
             raise NumericalError(f"the slices of shape {known.shape} are zero: there is nothing to decompose")
-        # A sweep that gains less is not worth its time: of samples, the rest is mostly noise.
+        # Smaller gains are not worth the time, because the remainder of sampled slices is mostly noise.
         V, shares, converged = joint_diagonalise(known / norm, stall=1e-5, max_sweeps=max_sweeps)
         diagonals, along = np.empty(H.shape), V.T @ H
         for index in range(H.shape[1]):
@@ -237,17 +240,15 @@ def decompose_slices(matrices: ArrayLike, directions: ArrayLike, *, max_sweeps: 
             rest += float(np.vdot(difference, difference))
         found = _Found(V, values, [("sweep", share) for share in shares], converged)
         residual = math.sqrt(rest) / norm
-        # With orthonormal vectors and the values of least squares, what is left is what lies off the diagonal.
+        # With orthonormal vectors and least-squares values, the residual is exactly the off-diagonal part.
         return _described(found, values, n_flipped, residual, residual**2, "joint")
 
 
 def _checked_slices(matrices: ArrayLike, directions: ArrayLike) -> tuple[Array, Array]:
-    """Return symmetric slices and their directions as float64 arrays after checking them."""
+    """Check slices and directions; return them as float64 arrays, the slices symmetrised."""
     S, H = np.asarray(matrices, np.float64), np.asarray(directions, np.float64)
     if S.ndim != 3 or S.shape[0] != S.shape[1] or H.shape != S.shape[1:] or H.size == 0:
-        raise UsageError(
-            f"slices of shape {S.shape} and directions of shape {H.shape} do not belong together"
-        )
+        raise UsageError(f"slices of shape {S.shape} and directions of shape {H.shape} do not match")
     if not (np.isfinite(S).all() and np.isfinite(H).all()):
         raise NumericalError(
             f"slices of shape {S.shape} or their directions have entries that are not finite"
@@ -261,7 +262,7 @@ def _checked_slices(matrices: ArrayLike, directions: ArrayLike) -> tuple[Array, 
 
 
 def _ordered(values: Array, V: Array) -> tuple[Array, Array, int]:
-    """Make eigenvalues positive by the signs of vectors and sort them; also return how many were flipped."""
+    """Make eigenvalues non-negative by flipping vectors, sort them, and return the number of flips too."""
     flip = values < 0.0
     V = np.where(flip, -V, V)
     order = np.argsort(np.abs(values), kind="stable")
@@ -284,7 +285,7 @@ def _describe(cube: Array, norm: float, found: _Found, method: str) -> Decomposi
 def _described(
     found: _Found, values: Array, n_flipped: int, residual: float, share: float, method: str
 ) -> Decomposition:
-    """Gather what is known of components in their final order."""
+    """Build the result for components in their final order."""
     V = found.vectors
     inner = np.abs(V.T @ V - np.diag(np.einsum("ij,ij->j", V, V)))
     with np.errstate(divide="ignore", over="ignore"):
@@ -301,7 +302,7 @@ def _described(
         diagnostics={
             "weight_sum": weight_sum,
             "max_inner": float(inner.max()),
-            # One eigenvalue of exactly 1 is a mixture of one component; rounding must not count it.
+            # A mixture of one component has eigenvalue 1, which must not be counted because of rounding.
             "n_below_one": float(np.count_nonzero(values < 1.0 - 1e-9)),
             "n_flipped": float(n_flipped),
             "smallest": float(values[0]),
@@ -311,12 +312,12 @@ def _described(
 
 
 def _joint(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
-    """Diagonalise slices jointly, then climb on the whole tensor."""
+    """Diagonalise slices jointly, then maximise the objective on the full tensor."""
     k = T.shape[0]
     n_slices = settings["n_slices"]
     if n_slices is None and k > _ALL_SLICES_UP_TO:
         n_slices = round(8 * np.log2(k))
-    # What sweeps leave, the climb settles.
+    # Sweeps may stop early, as the polar steps refine their result.
     V, shares, converged = joint_diagonalise(
         slices(T, n_slices, rng), stall=1e-4, max_sweeps=settings["max_sweeps"]
     )
@@ -327,12 +328,12 @@ def _joint(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _
 
 
 def _polar_steps(T: Array, V: Array, max_steps: int) -> tuple[Array, list[float], bool]:
-    """Climb to the orthonormal basis with the largest sum of squared eigenvalues.
+    """Maximise the sum of squared eigenvalues over orthonormal bases, by polar steps.
 
-    That sum is ``||T||^2`` minus the squared residual, and ``T(I, V, V) diag(lambda)`` is its gradient up to
-    a factor, so a step replaces V by the polar factor of the gradient. Without ``diag(lambda)`` each pair of
-    components would share its noise equally rather than by precision. A step that lowers the sum is undone.
-    The climb ends when a step gains less than a hundred-thousandth of what is left unexplained.
+    The sum equals ``||T||^2`` minus the squared residual, and ``T(I, V, V) diag(lambda)`` is its gradient up to a
+    factor; a step replaces V by the polar factor of the gradient. Without ``diag(lambda)`` the noise would be
+    divided equally between the two components of each pair rather than by precision. A step that lowers the
+    sum is undone. The iteration ends when a step gains less than 1e-5 of the unexplained part.
     """
     V = polar(V)
     gradient = contract_two(T, V)
@@ -376,14 +377,14 @@ def _power_stop(T: Array, rng: np.random.Generator, settings: Mapping[str, Any])
 def _orthogonalised(
     values: Array, V: Array, history: History, converged: bool, *, orthogonalise: bool
 ) -> _Found:
-    """Replace deflated estimates by the nearest orthonormal ones when asked to."""
+    """Build the result; if ``orthogonalise``, replace the vectors by the nearest orthonormal ones."""
     if orthogonalise:
         return _Found(polar(V), None, history, converged)
     return _Found(V, values, history, converged)
 
 
 def _eca(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
-    """Iterate from random bases and keep the one that explains most of the tensor."""
+    """Iterate from random bases and keep the result that explains most of the tensor."""
     best, best_total, history, settled = np.eye(len(T)), -1.0, [], False
     for _ in range(settings["n_restarts"]):
         V = polar(rng.standard_normal(T.shape[:2]))
@@ -407,12 +408,12 @@ def _eca(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Fo
 
 
 def _flatten(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
-    """Take the singular vectors of the flattening."""
+    """Use the singular vectors of the flattening."""
     return _Found(flattening_vectors(T), None, [], True)
 
 
 def _jennrich(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _Found:
-    """Take the eigenvectors of one random contraction."""
+    """Use the eigenvectors of one random contraction."""
     return _Found(pencil_vectors(T, rng, n_draws=settings["n_draws"]), None, [], True)
 
 

@@ -1,13 +1,14 @@
-"""Directions of skewed or kurtotic factors from whitened cumulants of orders three and four.
+"""Directions of skewed or kurtotic factors from whitened cumulants of order three and four.
 
 Source: Anandkumar, Foster, Hsu, Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation" (Algorithms 1
 and 2, remarks 2 to 4). With M orthogonal, a cumulant contracted with directions is
 
     T(I, I, h) = M diag(gamma_i (M'h)_i) M'            Q(I, I, a, b) = M diag(kappa_i (M'a)_i (M'b)_i) M'
 
-Columns of M whose strength (gamma, kappa) is zero cannot be told from each other: one of them is found as what is
-left of the space, two or more are not found at all. Sampling moves strengths; differences between parts of the
-sample tell by how much, and a strength below that level counts as zero.
+Columns of M with zero strength (gamma, kappa) cannot be distinguished from each other: a single one is
+identified as the orthogonal complement of the others, two or more are not identifiable. Sampling errors
+perturb strengths; their size is estimated from differences between parts of the sample, and a strength below
+that level counts as zero.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from distmom.linalg.whiten import fix_signs
 Array = NDArray[np.float64]
 
 METHODS = ("joint", "single")
-#: strengths below this are rounding; skewness and kurtosis are of the order of one
+#: strengths below this are attributed to rounding; skewness and kurtosis are of order one
 ROUNDING = 1e-8
-#: how far the level of noise lies above the largest strength that is found where there is only noise
+#: ratio of the noise level to the largest strength found in pure noise
 NOISE_MARGIN = 2.0
-#: the same above the standard deviation of strengths in random directions
+#: ratio of the noise level to the standard deviation of strengths in random directions
 NOISE_DEVIATIONS = 3.0
-#: random bases in which that deviation is taken
+#: number of random bases for that standard deviation
 _NOISE_BASES = 16
-#: cosine of the angle from which on two directions are taken for one: those of two factors are orthogonal
+#: directions with at least this cosine count as the same, as different factors are orthogonal
 _SAME = 0.5
 
 
@@ -47,11 +48,12 @@ class Slices:
     Attributes
     ----------
     matrices : ndarray of shape (k, k, m), float64
-        Along the last axis; symmetric up to rounding.
+        Matrices along the last axis, symmetric up to rounding.
     directions : tuple of ndarray of shape (k, m)
-        What the modes beyond two are contracted with: one array for order three, two for order four.
-    noise : ndarray of shape (k, k, m, n) or None
-        Draws of what sampling does to the matrices; None for an exact population.
+        Directions with which the modes beyond the second are contracted: one array for order three, two for order
+        four.
+    noise : ndarray of shape (k, k, m, n) or None, default=None
+        n draws of the sampling error of the matrices; None for exact population moments.
     """
 
     matrices: Array
@@ -64,13 +66,17 @@ class Slices:
         return 2 + len(self.directions)
 
     def strengths(self, V: Array, matrices: Array | None = None) -> Array:
-        """Return the skewness or excess kurtosis along orthonormal columns, by least squares over the slices.
+        """Estimate the skewness or excess kurtosis along orthonormal columns, by least squares over the slices.
 
         Parameters
         ----------
         V : ndarray of shape (k, n)
         matrices : ndarray of shape (k, k, m), optional
-            In place of the slices.
+            Matrices to use instead of ``self.matrices``.
+
+        Returns
+        -------
+        ndarray of shape (n,)
         """
         matrices = self.matrices if matrices is None else matrices
         along = np.einsum("abm,an,bn->nm", matrices, V, V, optimize=True)
@@ -78,9 +84,10 @@ class Slices:
         return np.asarray(np.sum(along * factors, axis=1) / np.maximum(np.sum(factors**2, axis=1), 1e-300))
 
     def along(self, *vectors: Array) -> tuple[Array, float]:
-        """Return the contraction with one vector a mode beyond two, (k, k), and the spectral norm of its noise.
+        """Return the contraction with one vector per mode beyond the second, and the spectral norm of its noise.
 
-        Exact where the slices hold the whole tensor, otherwise its projection on what they hold.
+        The contraction, of shape (k, k), is exact if the slices determine the tensor; otherwise it is a
+        projection.
         """
         products = [
             np.prod([d.T @ v for d, v in zip(self.directions, order, strict=True)], axis=0)
@@ -94,15 +101,15 @@ class Slices:
         return [] if self.noise is None else list(np.moveaxis(self.noise, -1, 0))
 
     def scale(self) -> float:
-        """Return the size of an entry of the noise, or of rounding where there is less."""
+        """Return the root mean square of the noise, at least the size of rounding errors."""
         noise = 0.0 if self.noise is None else float(np.sqrt(np.mean(self.noise**2)))
         return max(noise, ROUNDING)
 
     def level(self, V: Array, seed: int = 0) -> float:
-        """Return the strength below which a direction in the span of orthonormal columns is noise.
+        """Return the strength below which a direction in the span of orthonormal columns counts as noise.
 
-        It is the larger of what joint diagonalisation makes of the noise alone there, with a margin, and of some
-        standard deviations of the strengths of noise in random directions.
+        It is the maximum of two values: the largest strength that joint diagonalisation finds in pure noise,
+        times a margin; and a multiple of the standard deviation of noise strengths in random directions.
         """
         rng, n = np.random.default_rng(seed), V.shape[1]
         largest: list[Any] = []
@@ -122,23 +129,23 @@ class Slices:
 
 @dataclass(frozen=True)
 class Factors:
-    """Directions that were identified.
+    """Identified directions.
 
     Attributes
     ----------
     vectors : ndarray of shape (k, n), float64
         Unit columns; orthogonal with method "joint".
     strengths : dict of int to ndarray of shape (n,)
-        Skewness (3) and excess kurtosis (4) along each, for every order that is known.
+        Skewness (3) and excess kurtosis (4) along each direction, for every available order.
     separation : ndarray of shape (n,)
-        By what factor a column is told from the one most like it, relative to noise; above 1.
+        Distinctness of each column from the most similar one, relative to noise; above 1.
     levels : dict of int to float
-        Strengths below which an order sees only noise, in the whole space.
+        Noise level of the strengths in the whole space, by order.
     off_diagonal_share : float
-        Share of the slices' energy, in units of their noise, that is off the diagonal in the basis found; NaN for
-        method "single".
+        Share of the energy of the slices, in units of their noise, that is off the diagonal in the estimated
+        basis; NaN for method "single".
     n_rejected : int
-        Directions that nothing identifies.
+        Number of directions that are not identified.
     """
 
     vectors: Array
@@ -149,7 +156,7 @@ class Factors:
     n_rejected: int
 
     def subset(self, kept: NDArray[np.bool_]) -> Factors:
-        """Return some of the directions, by a bool array of shape (n,)."""
+        """Return the directions selected by a Boolean array of shape (n,)."""
         strengths = {order: values[kept] for order, values in self.strengths.items()}
         n_rejected = self.n_rejected + int((~kept).sum())
         return replace(
@@ -167,33 +174,34 @@ def find_factors(
     tol: float = 1e-6,
     random_state: int = 0,
 ) -> Factors:
-    """Find the columns of M that cumulants of one or both orders identify.
+    """Estimate the columns of M that are identified by cumulants of one or both orders.
 
     Parameters
     ----------
     known : sequence of Slices
-        Cumulants that strengths are told of, each order once; those of ``orders`` among them.
+        Cumulants for which strengths are reported, one per order; they include those of ``orders``.
     orders : sequence of int
-        Orders that columns are found by.
-    method : {"joint", "single"}
-        Diagonalise all slices of all orders together, each in units of its noise; or take the eigenvectors with
-        unique eigenvalues along single random directions (Algorithms 1 and 2), for several directions and every
-        order, each column once (remarks 2 and 4).
-    n_directions : int
-        Random directions of an order, for "single".
-    tol : float
-        Least gap of a unique eigenvalue as a share of the largest one, beside the noise; for "single".
-    random_state : int
+        Orders from which columns are estimated.
+    method : {"joint", "single"}, default="joint"
+        "joint" diagonalises all slices of all orders together, each in units of its noise. "single" takes
+        eigenvectors with unique eigenvalues of contractions with single random directions (Algorithms 1 and
+        2), for several directions of every order, without duplicates (remarks 2 and 4).
+    n_directions : int, default=10
+        Number of random directions per order, for "single".
+    tol : float, default=1e-6
+        Minimum gap of a unique eigenvalue relative to the largest eigenvalue, in addition to the noise level; for
+        "single".
+    random_state : int, default=0
 
     Returns
     -------
     Factors
-        Columns have positive skewness; without any, their largest entry is positive.
+        Columns have positive skewness; columns without skewness have a positive largest entry.
 
     Raises
     ------
     UsageError
-        If a parameter is wrong, or an order is not among those known.
+        If a parameter is invalid, or an order is not available.
     NumericalError
         If an entry is not finite.
     """
@@ -203,7 +211,7 @@ def find_factors(
     if not orders or not set(orders) <= set(slices):
         raise UsageError(f"orders: expected some of {sorted(slices)}, got {list(orders)}")
     if n_directions < 1 or not 0.0 < tol < 1.0:
-        raise UsageError(f"expected n_directions from 1 on and 0 < tol < 1, got {n_directions} and {tol}")
+        raise UsageError(f"expected n_directions >= 1 and 0 < tol < 1, got {n_directions} and {tol}")
     if not all(np.isfinite(s.matrices).all() for s in known):
         raise NumericalError("the whitened cumulants have entries that are not finite")
     used = [slices[order] for order in orders]
@@ -224,44 +232,44 @@ def find_factors(
 
 
 def unique_eigenvectors(matrix: Array, *, tol: float = 1e-6, noise: float = 0.0) -> tuple[Array, Array]:
-    """Return the eigenvectors of a symmetric matrix whose eigenvalues are unique.
+    """Return the eigenvectors of a symmetric matrix that have unique eigenvalues.
 
-    Eigenvectors rather than singular vectors: eigenvalues of opposite sign are no ties.
+    Eigenvectors are used rather than singular vectors, so that eigenvalues of opposite sign are not ties.
 
     Parameters
     ----------
     matrix : ndarray of shape (k, k)
-    tol : float
-        Least gap to the next eigenvalue as a share of the largest magnitude.
-    noise : float
-        Spectral norm of the error of the matrix; the gap must also be three times that, as errors alone part
-        equal eigenvalues by up to twice it.
+    tol : float, default=1e-6
+        Minimum gap to the nearest eigenvalue, relative to the largest magnitude.
+    noise : float, default=0.0
+        Spectral norm of the error of the matrix. The gap must also be three times this norm, because errors can
+        separate equal eigenvalues by up to twice it.
 
     Returns
     -------
     vectors : ndarray of shape (k, n)
     margins : ndarray of shape (n,)
-        Gap over the least gap.
+        Gap divided by the minimum gap.
     """
     values, vectors = np.linalg.eigh(_symmetric(matrix))
     steps = np.diff(values)
     gaps = np.minimum(np.append(np.inf, steps), np.append(steps, np.inf))
     least = max(tol * float(np.abs(values).max()), 3.0 * noise, float(np.finfo(np.float64).tiny))
-    # Where there is nothing but rounding every gap is large beside the largest eigenvalue.
+    # If the matrix is only rounding error, every gap is large relative to the largest eigenvalue.
     unique = (gaps > least) & (np.abs(values).max() > ROUNDING)
     return np.asarray(vectors[:, unique]), np.asarray(gaps[unique] / least)
 
 
 def _joint(used: Sequence[Slices], seed: int) -> tuple[Array, Array, float]:
-    """Diagonalise all slices together and keep the columns that some order tells from every other.
+    """Diagonalise all slices together and keep the columns that some order distinguishes from all others.
 
-    Noise is larger along strong factors than elsewhere. So the columns that stand out of the noise of the whole
-    space are set apart first, then those that stand out of the noise of what is left, until none does.
+    Noise is larger along strong factors than elsewhere. Columns that exceed the noise level of the whole space are
+    therefore separated first, then those that exceed the level of the remaining space, until none does.
     """
     V, shares, _ = joint_diagonalise(_stacked(*(s.matrices / s.scale() for s in used)))
     weak, separation = np.arange(V.shape[1]), np.full(V.shape[1], np.inf)
     while len(weak) > 1:
-        # In units of the level of each order, the larger of both.
+        # Largest strength over orders, in units of the noise level of the order.
         left = V[:, weak]
         relative = np.max([np.abs(s.strengths(left)) / s.level(left, seed) for s in used], axis=0)
         separation[weak] = relative
@@ -272,13 +280,13 @@ def _joint(used: Sequence[Slices], seed: int) -> tuple[Array, Array, float]:
     if len(weak) > 1:
         kept[weak] = False
     else:
-        # The last one is as clear as the least clear of the others.
+        # The last column is as distinct as the least distinct of the others.
         separation[weak] = np.delete(separation, weak).min(initial=np.inf)
     return np.asarray(V[:, kept]), separation[kept], shares[-1] if shares else 0.0
 
 
 def _single(used: Sequence[Slices], n_directions: int, tol: float, seed: int) -> tuple[Array, Array]:
-    """Return the union of what single directions of every order identify, each column once, the clearest first."""
+    """Return the distinct columns identified by single directions of all orders, the most distinct first."""
     rng, k = np.random.default_rng(seed), len(used[0].matrices)
     candidates: list[tuple[float, Array]] = []
     for s in used:
@@ -298,7 +306,7 @@ def _single(used: Sequence[Slices], n_directions: int, tol: float, seed: int) ->
 
 
 def _stacked(*stacks: Array) -> Array:
-    """Return symmetric matrices of several stacks along the last axis, in new memory."""
+    """Symmetrise the matrices of several stacks and join them along the last axis, in a new array."""
     return np.ascontiguousarray(np.concatenate([(s + s.transpose(1, 0, 2)) / 2.0 for s in stacks], axis=2))
 
 

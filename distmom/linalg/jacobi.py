@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 @compiled
 def _rotate(x: Any, y: Any, cosine: float, sine: float) -> None:
-    """Rotate two vectors into each other in place."""
+    """Apply a plane rotation to two vectors, in place."""
     for s in range(x.shape[0]):
         a = x[s]
         b = y[s]
@@ -32,8 +32,8 @@ def _rotate(x: Any, y: Any, cosine: float, sine: float) -> None:
 def _sweep(M: Any, V: Any) -> float:
     """Rotate every pair of axes once, in place, and return the largest angle.
 
-    ``M`` is (k, k, m) with the m matrices along the last axis, where they are contiguous; only entries with
-    first index <= second are read or written. ``V`` is (k, k) with the basis vectors in its rows.
+    ``M`` is (k, k, m) with the m matrices along the last, contiguous axis; only entries with first index <= second
+    are read or written. ``V`` is (k, k) with the basis vectors as rows.
     """
     k = M.shape[0]
     m = M.shape[2]
@@ -49,8 +49,8 @@ def _sweep(M: Any, V: Any) -> float:
                 dd += d * d
                 oo += o * o
                 do += d * o
-            # Twice the angle is the direction of the leading eigenvector of [[dd, do], [do, oo]]. This form
-            # of it also leaves the saddle do = 0, dd < oo.
+            # Twice theta is the angle of the leading eigenvector of [[dd, do], [do, oo]]. This formula also
+            # escapes the saddle point do = 0, dd < oo.
             theta = 0.25 * math.atan2(2.0 * do, dd - oo)
             largest = max(largest, abs(theta))
             if abs(theta) <= 1e-15:
@@ -90,26 +90,26 @@ def _diagonal_energy(M: Any) -> float:
 def joint_diagonalise(
     M: Array, *, tol: float = 1e-8, stall: float = 1e-6, max_sweeps: int = 100
 ) -> tuple[Array, list[float], bool]:
-    """Find the orthogonal basis in which several symmetric matrices are most nearly diagonal.
+    """Find the orthogonal basis in which several symmetric matrices are as diagonal as possible.
 
     Parameters
     ----------
     M : ndarray of shape (k, k, m), float64
-        The matrices along the last axis, each symmetric. Overwritten.
-    tol : float
-        A sweep whose largest angle is at most this ends the search. Convergence is quadratic, so matrices
-        that have a common eigenbasis are then diagonal to about the square of it.
-    stall : float
-        A sweep that lowers the off-diagonal share by less than this fraction of it ends the search as well.
-    max_sweeps : int
-        Largest number of sweeps over all pairs.
+        Symmetric matrices along the last axis. Overwritten.
+    tol : float, default=1e-8
+        The search ends after a sweep in which no angle exceeds ``tol``. As convergence is quadratic, matrices
+        with a common eigenbasis are then diagonal up to about ``tol ** 2``.
+    stall : float, default=1e-6
+        The search also ends after a sweep that reduces the off-diagonal share by less than this fraction.
+    max_sweeps : int, default=100
+        Maximum number of sweeps over all pairs.
 
     Returns
     -------
     V : ndarray of shape (k, k), float64
         The basis as columns, orthonormal up to rounding.
     shares : list of float
-        The off-diagonal share of the matrices' energy after each sweep.
+        Share of the matrices' energy that is off the diagonal, after each sweep.
     converged : bool
         Whether the search ended before ``max_sweeps``.
     """
@@ -131,13 +131,13 @@ def joint_diagonalise(
 
 
 def slices(T: Array, n_slices: int | None, rng: np.random.Generator) -> Array:
-    """Contract the last mode of a cube with random orthonormal directions, or keep every slice.
+    """Contract the last mode of a cube with random orthonormal directions, or return all slices.
 
     Parameters
     ----------
     T : ndarray of shape (k, k, k), float64
     n_slices : int or None
-        Number of directions; None or at least k keeps the k slices of the tensor.
+        Number of directions; None or a number >= k returns the k slices of the tensor.
     rng : numpy.random.Generator
 
     Returns
@@ -153,6 +153,6 @@ def slices(T: Array, n_slices: int | None, rng: np.random.Generator) -> Array:
 
 
 def orthonormal_directions(k: int, n: int, rng: np.random.Generator) -> Array:
-    """Draw n orthonormal vectors, the columns of a (k, n) matrix; no part of a tensor is seen twice in them."""
+    """Draw n random orthonormal vectors as the columns of a (k, n) matrix."""
     directions, _ = np.linalg.qr(rng.standard_normal((k, n)))
     return np.asarray(directions)

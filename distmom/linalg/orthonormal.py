@@ -1,8 +1,8 @@
-"""Orthonormal basis of the columns of a tall matrix that is held as slabs of rows.
+"""Orthonormal basis of the columns of a tall matrix stored as slabs of rows.
 
 Sources: Yamamoto, Nakatsukasa, Yanagisawa, Fukaya, "Roundoff error analysis of the CholeskyQR2 algorithm"
 (ETNA 44, 2015); Demmel, Grigori, Hoemmen, Langou, "Communication-optimal parallel and sequential QR and LU
-factorizations" (SIAM J. Sci. Comput. 34, 2012) for the fall-back.
+factorizations" (SIAM J. Sci. Comput. 34, 2012) for the fallback.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from distmom.errors import NumericalError, UsageError
 Array = NDArray[np.float64]
 _EPS = float(np.finfo(np.float64).eps)
 
-# The first Cholesky factor leaves a departure from orthonormality of about eps / eigenvalue, which the second
-# squares away; at this eigenvalue of the equilibrated Gram matrix there is a wide margin.
+# After the first Cholesky step the deviation from orthonormality is about eps / eigenvalue, and the second step
+# squares it. This minimum eigenvalue of the equilibrated Gram matrix leaves a wide margin.
 _SAFE_EIGENVALUE = 1e-9
 
 
@@ -32,11 +32,11 @@ class Basis:
     Attributes
     ----------
     slabs : list of ndarray of shape (rows, rank)
-        The basis, cut as the input was.
+        The basis, divided like the input.
     rank : int
         Number of basis vectors.
     n_dropped : int
-        Number of columns that were zero or numerically dependent on others.
+        Number of columns that are zero or numerically dependent on others.
     method : str
         "cholesky" or "householder".
     """
@@ -48,24 +48,24 @@ class Basis:
 
 
 def orthonormalise(slabs: Sequence[NDArray[Any]], *, rtol: float | None = None) -> Basis:
-    """Orthonormalise the columns of a tall matrix, reading one slab of rows at a time.
+    """Compute an orthonormal basis of the columns of a tall matrix, one slab of rows at a time.
 
-    Columns are scaled to norm 1 first. A well-conditioned matrix takes two Cholesky factorisations of Gram
-    matrices (three readings of the slabs, no writing but the result); any other takes Householder factors of
-    the slabs (which needs memory for a second copy), and columns that depend on others are dropped.
+    Columns are first scaled to norm 1. A well-conditioned matrix needs two Cholesky factorisations of Gram
+    matrices (the slabs are read three times, and only the result is written). Otherwise, Householder factors
+    of the slabs are used, which need memory for a second copy, and columns that depend on others are dropped.
 
     Parameters
     ----------
     slabs : sequence of ndarray of shape (rows_i, r)
         Row slabs of a (d, r) matrix; memory maps are read slab by slab. Arithmetic is in float64.
     rtol : float, optional
-        A column whose part outside the span of the others is below ``rtol`` of the largest is dependent.
-        Default ``8 r eps``.
+        A column counts as dependent if its part outside the span of the others is at most ``rtol`` times the
+        largest such part; ``8 r eps`` by default.
 
     Returns
     -------
     Basis
-        Orthonormal to rounding, also for an input of condition 1e12; float64.
+        Orthonormal up to rounding in float64, even for a matrix with condition number 1e12.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def orthonormalise(slabs: Sequence[NDArray[Any]], *, rtol: float | None = None) 
             largest = np.maximum(largest, np.abs(block).max(axis=0))
     if not np.isfinite(gram).all():
         raise NumericalError("the matrix to orthonormalise has entries that are not finite or overflow")
-    # A column too small for its square to be held is told from a zero one by its largest entry.
+    # The largest entry distinguishes a zero column from one whose squared norm underflows.
     norms = np.sqrt(np.diag(gram))
     scale = np.where(norms > 0.0, norms, largest)
     live = np.flatnonzero(scale > 0.0)
@@ -105,7 +105,7 @@ def orthonormalise(slabs: Sequence[NDArray[Any]], *, rtol: float | None = None) 
 
 
 def _columns(slab: NDArray[Any], live: NDArray[np.intp], scale: Array) -> Array:
-    """Read a slab's columns that are not zero, equilibrated."""
+    """Return the nonzero columns of a slab, equilibrated."""
     columns: Array = np.asarray(slab, dtype=np.float64)[:, live] / scale
     return columns
 
@@ -116,7 +116,7 @@ def _cholesky(
     scale: Array,
     gram: Array,
 ) -> list[NDArray[Any]]:
-    """Apply CholeskyQR twice; the first factor's result is formed again rather than stored."""
+    """Apply CholeskyQR twice; the result of the first step is recomputed rather than stored."""
     identity = np.eye(live.size)
     first = solve_triangular(np.linalg.cholesky(gram).T, identity)
     second_gram = np.zeros_like(gram)
@@ -133,7 +133,7 @@ def _householder(
     scale: Array,
     rtol: float,
 ) -> tuple[list[NDArray[Any]], int]:
-    """Factor each slab, then the stacked triangles with column pivoting, which shows the rank."""
+    """Factor each slab, then the stacked triangular factors with column pivoting, which reveals the rank."""
     factors = [np.linalg.qr(_columns(slab, live, scale)) for slab in slabs]
     Q, R, _ = qr(np.concatenate([factor.R for factor in factors]), mode="economic", pivoting=True)
     diagonal = np.abs(np.diag(R))

@@ -1,7 +1,7 @@
-"""Weights of a mixture from the eigenvalues of the whitened tensor, and checks of its eigenvectors.
+"""Mixing weights from the eigenvalues of the whitened tensor, and a check of its eigenpairs.
 
 Source: Anandkumar et al., "Tensor decompositions for learning latent variable models" (JMLR 2014), theorem
-4.3 (recovery) and section 4.2 (which eigenvectors are robust).
+4.3 (recovery) and section 4.2 (robustness of eigenvectors).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def polar(M: Array) -> Array:
 
 @dataclass(frozen=True)
 class EigenpairCheck:
-    """What a unit vector is to a symmetric tensor.
+    """Properties of a unit vector as an eigenvector of a symmetric tensor.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class EigenpairCheck:
         the eigenvalue; -1 at a component of an orthogonal tensor, positive at mixtures of components.
     is_eigenvector : bool
     is_robust : bool
-        Whether u is an eigenvector that attracts power iterations.
+        Whether u is an eigenvector to which power iterations converge.
     """
 
     eigenvalue: float
@@ -74,10 +74,10 @@ class EigenpairCheck:
 
 
 def check_eigenpair(T: ArrayLike, u: ArrayLike, *, tol: float = 1e-8) -> EigenpairCheck:
-    """Tell a robust eigenvector from a spurious one by the second-derivative test.
+    """Distinguish robust from spurious eigenvectors by the second-derivative test.
 
     An orthogonal tensor of k components has ``2 ** k - 1`` eigenvectors with positive eigenvalue, the
-    normalised ``sum_{i in S} v_i / lambda_i`` for every non-empty S; only single components are robust
+    normalised ``sum_{i in S} v_i / lambda_i`` for every nonempty set S; only single components are robust
     (theorem 4.1 and section 4.2.2).
 
     Parameters
@@ -86,8 +86,8 @@ def check_eigenpair(T: ArrayLike, u: ArrayLike, *, tol: float = 1e-8) -> Eigenpa
         Symmetric.
     u : array_like of shape (k,)
         Normalised before use.
-    tol : float
-        Largest residual of an eigenvector.
+    tol : float, default=1e-8
+        Maximum residual of an eigenvector.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def check_eigenpair(T: ArrayLike, u: ArrayLike, *, tol: float = 1e-8) -> Eigenpa
     Raises
     ------
     UsageError
-        If the shapes do not fit or u is zero.
+        If the shapes do not match or u is zero.
     NumericalError
         If T is not finite.
     """
@@ -104,13 +104,13 @@ def check_eigenpair(T: ArrayLike, u: ArrayLike, *, tol: float = 1e-8) -> Eigenpa
     k = cube.shape[0]
     vector = np.asarray(u, dtype=np.float64)
     if vector.shape != (k,) or not np.linalg.norm(vector) > 0.0:
-        raise UsageError(f"expected a vector of shape ({k},) that is not zero, got shape {vector.shape}")
+        raise UsageError(f"expected a nonzero vector of shape ({k},), got shape {vector.shape}")
     vector = vector / np.linalg.norm(vector)
     image = contract_two(cube, vector)
     eigenvalue = float(vector @ image)
     norm = frobenius(cube)
     residual = float(np.linalg.norm(image - eigenvalue * vector)) / norm if norm > 0.0 else 0.0
-    # Columns 1..k-1 of a full QR of u span its complement; a single dimension has none.
+    # Columns 1..k-1 of a full QR of u span its orthogonal complement, which is empty for k = 1.
     complement = np.linalg.qr(vector[:, None], mode="complete")[0][:, 1:]
     hessian = 2.0 * contract_one(cube, vector) - eigenvalue * np.eye(k)
     curvatures = np.linalg.eigvalsh(complement.T @ hessian @ complement)

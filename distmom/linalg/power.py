@@ -1,4 +1,4 @@
-"""The robust tensor power method, with restarts and deflation or with a stopping condition.
+"""The robust tensor power method, with deflation and either restarts or a stopping condition.
 
 Source: Anandkumar et al., "Tensor decompositions for learning latent variable models" (JMLR 2014), Algorithm
 1 (section 5) and Algorithm 2 (appendix C).
@@ -19,9 +19,9 @@ _SETTLED = 1e-7
 
 
 class PackedCube:
-    """A symmetric cube as a (k (k + 1) / 2, k) matrix, which halves every contraction.
+    """A symmetric cube stored as a (k (k + 1) / 2, k) matrix, which halves the cost of contractions.
 
-    Row (i, j) with i <= j holds ``T[i, j, :]``, twice when i < j, so that a contraction of two modes is one
+    Row (i, j) with i <= j holds ``T[i, j, :]``, doubled for i < j, so that a contraction of two modes is one
     matrix product with the packed outer products of the vectors.
 
     Parameters
@@ -66,7 +66,7 @@ class PackedCube:
 
 
 def _unit_columns(U: Array, fallback: Array) -> Array:
-    """Normalise the columns; a column that vanished keeps its previous direction."""
+    """Normalise the columns; a zero column is replaced by the one in ``fallback``."""
     norms = np.linalg.norm(U, axis=0)
     dead = norms == 0.0
     normalised: Array = np.where(dead, fallback, U / np.where(dead, 1.0, norms))
@@ -74,7 +74,7 @@ def _unit_columns(U: Array, fallback: Array) -> Array:
 
 
 def iterate(cube: PackedCube, U: Array, n_iter: int, tol: float) -> Array:
-    """Run power updates on all columns at once, leaving out those that have settled.
+    """Apply power updates to all columns at once, except those that have converged.
 
     Parameters
     ----------
@@ -82,9 +82,9 @@ def iterate(cube: PackedCube, U: Array, n_iter: int, tol: float) -> Array:
     U : ndarray of shape (k, m), float64
         Unit columns.
     n_iter : int
-        Largest number of updates; a noisy tensor may never settle.
+        Maximum number of updates; with a noisy tensor, columns may never converge.
     tol : float
-        A column that moved by at most this much is left alone.
+        A column that changes by at most this has converged.
 
     Returns
     -------
@@ -106,7 +106,7 @@ def iterate(cube: PackedCube, U: Array, n_iter: int, tol: float) -> Array:
 def power_deflation(
     T: Array, rng: np.random.Generator, *, n_restarts: int | None = None, n_iter: int = 25
 ) -> tuple[Array, Array, History, bool]:
-    """Find the components one by one, each from the best of many random starts (Algorithm 1).
+    """Estimate the components one by one, each from the best of many random vectors (Algorithm 1).
 
     Parameters
     ----------
@@ -114,20 +114,20 @@ def power_deflation(
         Symmetric.
     rng : numpy.random.Generator
     n_restarts : int, optional
-        Starts a component, all updated in one matrix product. Default ``max(10, 2 k)``.
-    n_iter : int
-        Updates of every start, and again of the winner.
+        Number of random vectors per component, all updated in one matrix product; ``max(10, 2 k)`` by default.
+    n_iter : int, default=25
+        Number of updates of every vector, and of further updates of the best one.
 
     Returns
     -------
     eigenvalues : ndarray of shape (k,)
-        In the order in which they were found.
+        Eigenvalues in the order of estimation.
     eigenvectors : ndarray of shape (k, k)
-        As columns.
+        Eigenvectors as columns.
     history : list of (str, float)
-        The eigenvalue found at each deflation.
+        The eigenvalue estimated before each deflation.
     converged : bool
-        Whether every winner reached a fixed point.
+        Whether every eigenvector is a fixed point of the update.
     """
     k = T.shape[0]
     n_starts = max(10, 2 * k) if n_restarts is None else n_restarts
@@ -151,28 +151,29 @@ def power_deflation(
 def power_stopping(
     T: Array, rng: np.random.Generator, *, max_restarts: int = 100, n_iter: int = 25
 ) -> tuple[Array, Array, History, bool]:
-    """Find the components one by one, taking the first start that meets a condition (Algorithm 2).
+    """Estimate the components one by one, each from the first vector that meets a condition (Algorithm 2).
 
-    A start is accepted when ``T(u, u, u) >= max(||T||_F / (2 sqrt(r)), ||T(I, I, u)||_F / 1.05)`` with r the
-    number of components left. The second bound refuses every mixture of two or more components, for which
-    the ratio is at most 1 / sqrt(2).
+    A random vector, after its updates, is accepted if
+    ``T(u, u, u) >= max(||T||_F / (2 sqrt(r)), ||T(I, I, u)||_F / 1.05)`` with r the number of remaining
+    components. The second bound rejects every mixture of two or more components, for which the ratio is at
+    most 1 / sqrt(2).
 
     Parameters
     ----------
     T : ndarray of shape (k, k, k), float64
         Symmetric.
     rng : numpy.random.Generator
-    max_restarts : int
-        Starts a component, after which the best value seen is taken.
-    n_iter : int
-        Updates of every start, and again of the accepted one.
+    max_restarts : int, default=100
+        Maximum number of random vectors per component, after which the best one is used.
+    n_iter : int, default=25
+        Number of updates of every vector, and of further updates of the accepted one.
 
     Returns
     -------
     eigenvalues, eigenvectors, converged
-        As in `power_deflation`; here converged also asks that every component was accepted.
+        As in `power_deflation`; ``converged`` also requires that every component was accepted.
     history : list of (str, float)
-        The number of starts that each component took.
+        The number of random vectors used for each component.
     """
     k = T.shape[0]
     cube = PackedCube(T)
@@ -203,7 +204,7 @@ def power_stopping(
 
 
 def climb(cube: PackedCube, u: Array, n_iter: int) -> tuple[float, Array, bool]:
-    """Update a unit vector until it is fixed, at most so often; return its value, the vector and whether it is."""
+    """Update a unit vector at most ``n_iter`` times; return eigenvalue, vector and whether it is a fixed point."""
     u = iterate(cube, u[:, None], n_iter, _FIXED)
     value = float(cube.cubic_form(u)[0])
     moved = float(np.linalg.norm(_unit_columns(cube.contract_two(u), u) - u))

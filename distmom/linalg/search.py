@@ -1,10 +1,11 @@
-"""One component of a mixture from side information, without the others.
+"""Estimation of a single component of a mixture from side information, without the others.
 
 Source: Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models" (JMLR 18, 2018): with the
-moments ``m = sum p_i mu_i``, ``A = sum p_i mu_i mu_i'`` and ``B = sum p_i <mu_i, v> mu_i mu_i'`` the component
-that a vector v points at most is an eigenvector of M, the whitened B. All matrices here are small: moments in a
-basis. W whitens A; the ``theta_i = sqrt(p_i) W'mu_i`` are orthonormal, M is ``sum <mu_i, v> theta_i theta_i'``
-and the whitened third moment T is ``sum p_i^(-1/2) theta_i^(x)3``.
+moments ``m = sum p_i mu_i``, ``A = sum p_i mu_i mu_i'`` and ``B = sum p_i <mu_i, v> mu_i mu_i'``, the target of a
+vector v, which is the component with the largest ``<mu_i, v>``, is an eigenvector of M, the whitened B. All
+matrices here are small, as moments are expressed in a basis. W whitens A; the ``theta_i = sqrt(p_i) W'mu_i``
+are orthonormal, M is ``sum <mu_i, v> theta_i theta_i'``, and the whitened third moment T is
+``sum p_i^(-1/2) theta_i^(x)3``.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from distmom.linalg.tensor import symmetrise
 from distmom.linalg.whiten import Whitening
 
 _BISECTIONS = 200
-#: updates of a power run, which ends sooner where it has settled
+#: maximum number of updates in a run of the power method
 _POWER_STEPS = 200
 STARTS = ("preference", "projection")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A component that was searched for.
+    """Result of a search for one component.
 
     Attributes
     ----------
     component : ndarray of shape (r,)
-        mu.
+        The component mu.
     weight : float
-        p.
+        Its mixing weight p.
     values : ndarray of shape (k,)
-        Estimates of ``<mu_i, v>``: that of the component found, then those of the others, falling.
+        Estimates of ``<mu_i, v>``: first for the component found, then for the others in decreasing order.
     """
 
     component: np.ndarray
@@ -47,23 +48,24 @@ class Found:
 
     @property
     def gap(self) -> float:
-        """How far v prefers this component to the next one; negative where it prefers another."""
+        """Preference of v for this component over the next one; negative if v prefers another component."""
         return float(self.values[0] - self.values[1]) if len(self.values) > 1 else float(abs(self.values[0]))
 
 
 @dataclass(frozen=True, eq=False)
 class WhitenedMoments:
-    """What searches have in common: moments of a mixture in the coordinates that whiten the second.
+    """Data shared by all searches: moments of a mixture in coordinates that whiten the second moment.
 
     Attributes
     ----------
     white : Whitening
-        Of A.
+        Whitening of A.
     m : ndarray of shape (r,)
+        The first moment.
     slices : ndarray of shape (k, k, r)
         The third moment ``sum p_i mu_i^(x)3`` with two modes whitened.
-    seed : int
-        Of decompositions.
+    seed : int, default=0
+        Seed for decompositions.
     """
 
     white: Whitening
@@ -72,19 +74,19 @@ class WhitenedMoments:
     seed: int = 0
 
     def along(self, v: np.ndarray) -> np.ndarray:
-        """Return M of a vector in the basis, (r,), as a symmetric matrix of shape (k, k)."""
+        """Return the symmetric matrix M, of shape (k, k), of a vector of shape (r,) in the basis."""
         k, _, r = self.slices.shape
         M = (self.slices.reshape(k * k, r) @ v).reshape(k, k)
         return np.asarray((M + M.T) / 2.0)
 
     @cached_property
     def tensor(self) -> np.ndarray:
-        """T, of shape (k, k, k)."""
+        """The whitened third moment T, of shape (k, k, k)."""
         return symmetrise(self.slices @ self.white.W)
 
     @cached_property
     def cube(self) -> PackedCube:
-        """T for power runs."""
+        """T in packed form, for the power method."""
         return PackedCube(self.tensor)
 
     @cached_property
@@ -92,27 +94,28 @@ class WhitenedMoments:
         return {}
 
     def decomposed(self, method: str) -> Decomposition:
-        """Return all components, once for each method of `distmom.linalg.decompose`."""
+        """Return the decomposition of T by a method of `distmom.linalg.decompose`; computed only once."""
         if method not in self._decompositions:
             self._decompositions[method] = decompose(self.tensor, method, random_state=self.seed)
         return self._decompositions[method]
 
 
 def whitening_search(white: Whitening, M: np.ndarray, m: np.ndarray) -> Found:
-    """Find the component that v points at most (algorithm 1).
+    """Find the component with the largest ``<mu_i, v>`` from the leading eigenvector of M (algorithm 1).
 
     Parameters
     ----------
     white : Whitening
-        Of A; the same for all v.
+        Whitening of A, which does not depend on v.
     M : ndarray of shape (k, k)
-        Symmetric.
+        The whitened B, symmetric.
     m : ndarray of shape (r,)
+        The first moment.
 
     Raises
     ------
     NumericalError
-        If the component found has no weight.
+        If the component has no weight.
     """
     values, vectors = np.linalg.eigh(M)
     u = vectors[:, -1]
@@ -124,19 +127,24 @@ def whitening_search(white: Whitening, M: np.ndarray, m: np.ndarray) -> Found:
 
 
 def cancellation_search(white: Whitening, M: np.ndarray, m: np.ndarray) -> Found:
-    """Find the same by the multiple of B that takes the component out of A (algorithm 2).
+    """Find the same component by subtracting the multiple of B that removes it from A (algorithm 2).
 
-    The largest lambda such that ``A - lambda B`` is positive semidefinite on the range of A is searched by
-    bisection; what is orthogonal to the range of the rest is the component's alone. Equal to
-    `whitening_search` up to rounding, by another way.
+    Bisection finds the largest lambda for which ``A - lambda B`` is positive semidefinite on the range of A. The
+    direction orthogonal to the range of the remainder belongs to the component alone. The result equals that of
+    `whitening_search` up to rounding.
 
     Parameters
     ----------
     white, M, m
         As in `whitening_search`.
+
+    Raises
+    ------
+    NumericalError
+        If the component has no weight.
     """
     values = np.linalg.eigvalsh(M)[::-1]
-    # A multiple of A added to B adds it to every value, and leaves the order.
+    # Adding a multiple of A to B adds a constant to all values and keeps their order.
     shift = 0.0 if values[0] > 0.0 else 1.0 - float(values[-1])
     M = M + shift * np.eye(len(M))
 
@@ -154,7 +162,7 @@ def cancellation_search(white: Whitening, M: np.ndarray, m: np.ndarray) -> Found
             high = middle
         if high - low <= 1e-15 * high:
             break
-    # In coordinates of the range of A, white.B maps back and A is the identity.
+    # In whitened coordinates A is the identity, and white.B maps back to the basis.
     _, vectors = np.linalg.eigh(rest(low))
     others = vectors[:, 1:]
     whole = white.W.T @ m
@@ -167,19 +175,20 @@ def cancellation_search(white: Whitening, M: np.ndarray, m: np.ndarray) -> Found
 
 
 def decomposition_search(moments: WhitenedMoments, v: np.ndarray, method: str) -> Found:
-    """Find all components, once for all v, and take the one that v points at most.
+    """Decompose the tensor, once for all v, and return the component with the largest ``<mu_i, v>``.
 
     Parameters
     ----------
     moments : WhitenedMoments
     v : ndarray of shape (r,)
     method : str
-        Of `distmom.linalg.decompose`; ``"power"`` is the tensor power method that the paper compares with.
+        Method of `distmom.linalg.decompose`; ``"power"`` is the tensor power method used as a baseline in the
+        paper.
 
     Raises
     ------
     NumericalError
-        If the component found has no weight.
+        If the component has no weight.
     """
     found = moments.decomposed(method)
     V = found.eigenvectors
@@ -189,39 +198,39 @@ def decomposition_search(moments: WhitenedMoments, v: np.ndarray, method: str) -
 
 
 def power_search(moments: WhitenedMoments, v: np.ndarray, *, start: str = "preference") -> Found:
-    """Follow one run of the tensor power method that starts from v (Fast-TPM of section 4).
+    """Run the tensor power method once, initialised from v (Fast-TPM of section 4).
 
-    A run ends at the component with the largest ``|<theta_i, start>| / sqrt(p_i)``. That is the one with the
-    largest ``|<mu_i, v>|`` for ``W'A v``; the paper's ``W'v`` ends at the one with the largest
-    ``|<mu_i, A^+ v>|``, which v need not point at.
+    The run converges to the component with the largest ``|<theta_i, x>| / sqrt(p_i)`` for the initial vector
+    x. With ``W'A v`` that is the component with the largest ``|<mu_i, v>|``. With the paper's ``W'v`` it is
+    the one with the largest ``|<mu_i, A^+ v>|``, which need not be the target of v.
 
     Parameters
     ----------
     moments : WhitenedMoments
     v : ndarray of shape (r,)
-    start : {"preference", "projection"}
-        ``W'A v``, or the paper's ``W'v``.
+    start : {"preference", "projection"}, default="preference"
+        Initial vector: ``W'A v``, or the paper's ``W'v``.
 
     Raises
     ------
     UsageError
-        If the start is unknown.
+        If ``start`` is unknown.
     NumericalError
-        If v has no part in the range of A, or the component found has no weight.
+        If v is orthogonal to the range of A, or the component has no weight.
     """
     if start not in STARTS:
         raise UsageError(f"start: expected one of {', '.join(STARTS)}, got {start!r}")
     white = moments.white
-    # W'A is B' of the whitening, as W holds scaled eigenvectors of A.
+    # W'A equals B' of the whitening, because the columns of W are scaled eigenvectors of A.
     first = (white.B if start == "preference" else white.W).T @ v
     size = float(np.linalg.norm(first))
     if not size > 0.0:
-        raise NumericalError("the side information says nothing of any component")
+        raise NumericalError("the side information carries no information about any component")
     eigenvalue, theta, _ = climb(moments.cube, first / size, _POWER_STEPS)
     M = moments.along(v)
     image = M @ theta
     value = float(theta @ image)
-    # M on the complement of theta; theta itself is lifted above all other values, and left out.
+    # Eigenvalues of M on the complement of theta: theta is shifted above all others, and its eigenvalue dropped.
     lift = 2.0 * float(np.linalg.norm(M))
     across = np.outer(theta, image)
     rest = M - across - across.T + (value + lift) * np.outer(theta, theta)
@@ -237,7 +246,7 @@ def _of_eigenpair(white: Whitening, eigenvalue: float, theta: np.ndarray, values
 
 
 def _weightless() -> NumericalError:
-    return NumericalError("the component that the side information points at has no weight")
+    return NumericalError("the component selected by the side information has no weight")
 
 
 _METHODS: dict[str, Callable[[WhitenedMoments, np.ndarray], Found]] = {
@@ -252,7 +261,7 @@ SEARCHES = tuple(_METHODS)
 
 
 def search(method: str, moments: WhitenedMoments, v: np.ndarray) -> Found:
-    """Search by one of `SEARCHES` for the component that v, a vector in the basis, points at most."""
+    """Find the component with the largest ``<mu_i, v>`` by one of `SEARCHES`; v is a vector in the basis."""
     if method not in _METHODS:
         raise UsageError(f"method: expected one of {', '.join(SEARCHES)}, got {method!r}")
     return _METHODS[method](moments, v)

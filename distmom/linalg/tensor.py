@@ -18,7 +18,7 @@ _ASYMMETRY_LIMIT = 1e-6
 
 
 def as_cube(T: ArrayLike) -> Array:
-    """Return a (k, k, k) float64 array after checking its shape and that it is finite.
+    """Convert to a (k, k, k) float64 array, and check its shape and that it is finite.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def as_symmetric(T: ArrayLike) -> Array:
     Returns
     -------
     ndarray of shape (k, k, k), float64
-        The average over index permutations, so that later steps may use any mode for any other.
+        The average over index permutations, so that later steps can interchange modes.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def as_symmetric(T: ArrayLike) -> Array:
     if asymmetry > _ASYMMETRY_LIMIT:
         raise UsageError(
             f"the tensor is not symmetric: relative asymmetry {asymmetry:.3g}, at most {_ASYMMETRY_LIMIT:g} "
-            "is taken for rounding; apply distmom.linalg.symmetrise to use its symmetric part"
+            "is attributed to rounding; apply distmom.linalg.symmetrise to use its symmetric part"
         )
     return symmetric
 
@@ -91,7 +91,7 @@ def multilinear(T: ArrayLike, A: ArrayLike, B: ArrayLike, C: ArrayLike) -> Array
     Raises
     ------
     UsageError
-        If the shapes do not fit.
+        If the shapes do not match.
     """
     tensor = np.asarray(T, dtype=np.float64)
     maps = [np.asarray(M, dtype=np.float64) for M in (A, B, C)]
@@ -103,7 +103,7 @@ def multilinear(T: ArrayLike, A: ArrayLike, B: ArrayLike, C: ArrayLike) -> Array
             f"{', '.join(str(M.shape) for M in maps)}"
         )
     for M in maps:
-        # Contracting the first axis puts the new one last; after three turns the order is (i, j, l) again.
+        # Contracting the first axis appends the new one; after three contractions the order is (i, j, l).
         tensor = np.tensordot(tensor, M, axes=(0, 0))
     return np.ascontiguousarray(tensor)
 
@@ -118,7 +118,7 @@ def symmetrise(T: ArrayLike) -> Array:
     Returns
     -------
     ndarray of shape (k, k, k), float64
-        Symmetric to the last bit: every permuted entry is the same sum in the same order.
+        Exactly symmetric, to the last bit.
 
     Raises
     ------
@@ -131,12 +131,12 @@ def symmetrise(T: ArrayLike) -> Array:
     cyclic = cube + cube.transpose(1, 2, 0) + cube.transpose(2, 0, 1)
     total: Array = cyclic + cyclic.transpose(0, 2, 1)
     total /= 6.0
-    # Six addends associate differently at permuted positions, which leaves a difference in the last bit.
+    # At permuted positions the six terms are added in different orders, so results may differ in the last bit.
     return _mirror(total)
 
 
 def _mirror(cube: Array) -> Array:
-    """Copy the entries with sorted indices to all their permutations."""
+    """Copy the entries with sorted indices to all permutations of the indices."""
     k = cube.shape[0]
     order = np.arange(k)
     low = np.minimum.outer(order, order)
@@ -181,7 +181,7 @@ def contract_two(T: Array, U: Array) -> Array:
     """
     k = T.shape[0]
     columns = U.reshape(k, -1)
-    # One matrix product for the last mode; the second is a weighted sum and costs a k-th of it.
+    # One matrix product for the last mode; the weighted sum for the second mode costs 1 / k of it.
     half = (T.reshape(k * k, k) @ columns).reshape(k, k, -1)
     result: Array = np.einsum("ijn,jn->in", half, columns)
     return result.reshape(U.shape)
@@ -225,7 +225,7 @@ def compose(weights: ArrayLike, vectors: ArrayLike) -> Array:
 
 
 def deflate(T: Array, eigenvalue: float, vector: Array) -> Array:
-    """Subtract one component: ``T - eigenvalue * v (x) v (x) v``.
+    """Subtract one component from a tensor: ``T - eigenvalue * v (x) v (x) v``.
 
     Parameters
     ----------

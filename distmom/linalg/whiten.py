@@ -1,7 +1,7 @@
 """Whitening of a second moment: the matrix that makes the components orthonormal.
 
 Source: Anandkumar et al., "Tensor decompositions for learning latent variable models" (JMLR 2014), section
-4.3; the signed Rayleigh-Ritz form of section 6.1.2 when M2 is given in the basis of a range finder.
+4.3; with M2 in the basis of a range finder, this is the signed Rayleigh-Ritz form of section 6.1.2.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ROUNDING = 16 * float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Whitening:
-    """The whitening of a second moment and the spectrum it was chosen from.
+    """The whitening of a second moment, and its spectrum.
 
     Attributes
     ----------
@@ -27,13 +27,13 @@ class Whitening:
     B : ndarray of shape (r, k), float64
         ``B = pinv(W.T)``, so ``B.T @ W = I`` and ``B @ B.T`` is the best rank-k part of M2.
     eigenvalues : ndarray of shape (r,), float64
-        All eigenvalues of M2, decreasing.
+        All eigenvalues of M2, in decreasing order.
     noise : float
         The level above which an eigenvalue counts as signal.
     n_usable : int
         Number of eigenvalues above ``noise``.
     gap : float
-        ``1 - eigenvalues[k] / eigenvalues[k - 1]``, or 1 when r equals k.
+        ``1 - eigenvalues[k] / eigenvalues[k - 1]``, or 1 if r = k.
     """
 
     W: NDArray[np.float64]
@@ -47,9 +47,9 @@ class Whitening:
 def whiten(M2: ArrayLike, k: int, *, noise: float | None = None) -> Whitening:
     """Whiten a symmetric matrix by its k algebraically largest eigenpairs.
 
-    A sampled second moment need not be positive: its most negative eigenvalue measures how far sampling alone
-    moves an eigenvalue, and serves as the noise level unless one is given. The eigenvector signs are fixed by
-    making the entry of largest magnitude positive.
+    A sampled second moment need not be positive semidefinite. Its most negative eigenvalue indicates the size
+    of the sampling error of eigenvalues, and is the default noise level. The sign of each eigenvector is
+    chosen so that its entry of largest magnitude is positive.
 
     Parameters
     ----------
@@ -58,8 +58,8 @@ def whiten(M2: ArrayLike, k: int, *, noise: float | None = None) -> Whitening:
     k : int
         Number of components, 1 <= k <= r.
     noise : float, optional
-        Eigenvalues up to this level are refused. Default: the magnitude of the most negative eigenvalue. In
-        either case never less than rounding of the largest.
+        Eigenvalues up to this level are not usable. By default, the magnitude of the most negative eigenvalue; in
+        any case, at least the rounding error of the largest.
 
     Returns
     -------
@@ -68,16 +68,16 @@ def whiten(M2: ArrayLike, k: int, *, noise: float | None = None) -> Whitening:
     Raises
     ------
     UsageError
-        If M2 is not a symmetric matrix, k does not fit in it, or ``noise`` is negative.
+        If M2 is not a symmetric matrix, k is not between 1 and r, or ``noise`` is negative.
     NumericalError
-        If an entry is not finite, or fewer than k eigenvalues stand above the noise level.
+        If an entry is not finite, or fewer than k eigenvalues are above the noise level.
     """
     matrix = np.asarray(M2, dtype=np.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] < 1:
         raise UsageError(f"a second moment must be a square matrix, got shape {matrix.shape}")
     r = matrix.shape[0]
     if not 1 <= k <= r:
-        raise UsageError(f"n_components={k} does not fit a second moment of shape {matrix.shape}")
+        raise UsageError(f"n_components={k} is out of range for a second moment of shape {matrix.shape}")
     if noise is not None and not noise >= 0:
         raise UsageError(f"the noise level must not be negative, got {noise}")
     if not np.isfinite(matrix).all():
@@ -109,7 +109,7 @@ def whiten(M2: ArrayLike, k: int, *, noise: float | None = None) -> Whitening:
 
 
 def fix_signs(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Flip columns so that the entry of largest magnitude of each, the first of equals, is positive.
+    """Choose the signs of columns so that the first entry of largest magnitude in each is positive.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def fix_signs(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _rank_message(values: NDArray[np.float64], k: int, level: float, n_usable: int) -> str:
-    """Say which eigenvalue failed, what stands around it and which k would do."""
+    """Describe the rank deficiency, with the eigenvalues around the k-th and the largest possible k."""
     first, last = max(0, k - 3), min(values.size, k + 2)
     around = ", ".join(f"{i + 1}: {values[i]:.3g}" for i in range(first, last))
     advice = (

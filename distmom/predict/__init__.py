@@ -1,4 +1,4 @@
-"""Labels and shares of topics for any number of documents, streamed and written to disk."""
+"""Label predictions and topic shares for any number of documents, streamed to disk."""
 
 from distmom.predict.aligned import AlignedCorpus, align
 from distmom.predict.shares import transform_corpus

@@ -1,4 +1,4 @@
-"""Show a corpus with a model's vocabulary and label names, and say how much of it the model does not know."""
+"""Present a corpus in a model's vocabulary and label names, and report what the model does not know."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from distmom.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
-#: share of all occurrences from which a warning says that they are unknown
+#: share of unknown occurrences from which a warning is logged
 WARN_SHARE = 0.1
-#: unknown names that a message shows
+#: number of unknown names shown in a message
 N_EXAMPLES = 5
 
 
 class AlignedCorpus:
-    """A corpus whose words and labels are numbered as a model numbers them.
+    """A corpus with the column numbering of a model.
 
-    Words that the model does not know are left out and counted; labels that it does not know follow its own,
-    so that an evaluation counts them.
+    Words unknown to the model are left out. Unknown labels are appended to the model's labels, so that an
+    evaluation counts them.
 
     Parameters
     ----------
     corpus : Corpus
     vocabulary, label_names : list of str
-        The model's.
+        Words and labels of the model, in column order.
 
     Attributes
     ----------
     n_unknown_labels : int
-        Labels of the corpus that the model does not know.
+        Number of labels of the corpus that the model does not know.
     """
 
     def __init__(self, corpus: Corpus | MemoryCorpus, vocabulary: list[str], label_names: list[str]) -> None:
@@ -64,7 +64,7 @@ class AlignedCorpus:
         self.digest = key.hexdigest()
 
     def with_stored(self, put: Callable[[np.ndarray], StoredArray]) -> AlignedCorpus:
-        """Return the same with its numberings stored for workers to map, and without names."""
+        """Return a copy without names whose numberings are stored for workers to memory-map."""
         other = copy(self)
         other.vocabulary, other.label_names = [], []
         if isinstance(self._words, np.ndarray) and isinstance(self._labels, np.ndarray):
@@ -83,7 +83,7 @@ class AlignedCorpus:
 
 
 def align(corpus: Corpus | MemoryCorpus, vocabulary: list[str], label_names: list[str]) -> Any:
-    """Return the corpus itself when its numbering is the model's, else an `AlignedCorpus`."""
+    """Return the corpus itself if it already has the model's numbering, else an `AlignedCorpus`."""
     same_words = list(corpus.vocabulary) == vocabulary
     if same_words and list(corpus.label_names)[: len(label_names)] == label_names:
         return corpus
@@ -91,7 +91,7 @@ def align(corpus: Corpus | MemoryCorpus, vocabulary: list[str], label_names: lis
 
 
 def unknown_words(corpus: Corpus | MemoryCorpus, vocabulary: list[str]) -> int:
-    """Return how often words occur that a vocabulary does not hold, those left out at ingest included."""
+    """Return the number of occurrences of words outside a vocabulary, including those left out at ingest."""
     known = set(vocabulary)
     unknown = np.fromiter((word not in known for word in corpus.vocabulary), bool, corpus.n_words)
     kept = round(float(np.asarray(corpus.word_frequency)[unknown].sum()))
@@ -99,18 +99,18 @@ def unknown_words(corpus: Corpus | MemoryCorpus, vocabulary: list[str]) -> int:
 
 
 def check_words(corpus: Corpus | MemoryCorpus, vocabulary: list[str]) -> int:
-    """Warn where a model does not know a tenth of the words of a corpus or more.
+    """Log a warning if at least a tenth of the word occurrences in a corpus are unknown to a model.
 
     Parameters
     ----------
     corpus : Corpus or MemoryCorpus
     vocabulary : list of str
-        The model's.
+        Words of the model.
 
     Returns
     -------
     int
-        Occurrences of unknown words, as `unknown_words`.
+        Number of occurrences of unknown words, see `unknown_words`.
 
     Raises
     ------
@@ -126,13 +126,13 @@ def check_words(corpus: Corpus | MemoryCorpus, vocabulary: list[str]) -> int:
 
 
 def check_labels(corpus: Corpus | MemoryCorpus, label_names: list[str]) -> None:
-    """Warn where a model does not know a tenth of the labels of documents or more, counted as they occur.
+    """Log a warning if at least a tenth of the label occurrences in a corpus are unknown to a model.
 
     Parameters
     ----------
     corpus : Corpus or MemoryCorpus
     label_names : list of str
-        The model's.
+        Labels of the model.
 
     Raises
     ------
@@ -149,20 +149,22 @@ def check_labels(corpus: Corpus | MemoryCorpus, label_names: list[str]) -> None:
 def _say_unknown(
     what: str, n_unknown: int, total: int, names: list[str], frequency: np.ndarray, own: list[str]
 ) -> None:
-    """Warn of unknown names by the most frequent of them; UsageError where all that occur are unknown."""
+    """Warn about unknown names with the most frequent as examples; UsageError if no known name occurs."""
     if not n_unknown:
         return
     known = set(own)
     by_frequency = (names[i] for i in np.argsort(-frequency, kind="stable") if frequency[i] > 0)
     examples = _examples([name for name in by_frequency if name not in known])
-    advice = "documents are given the words and labels of a model by 'distmom ingest --like MODEL'"
+    advice = (
+        "ingest the documents with 'distmom ingest --like MODEL' to use the words and labels of the model"
+    )
     if n_unknown == total:
         raise UsageError(
-            f"{what} of the documents: expected names of the model{_examples(own)}, "
+            f"{what} of the documents: expected names known to the model{_examples(own)}, "
             f"got none of them{examples}; {advice}"
         )
-    counts = {"words": "are left out", "labels": "count as missed"}[what]
-    # Without an example they were left out at ingest, as advised.
+    counts = {"words": "are left out", "labels": "count as misses"}[what]
+    # Without examples, the unknown names were left out at ingest, so the advice was followed.
     logger.warning(
         "the model does not know %.0f %% of the %s of the documents (%s of %s)%s; they %s%s",
         100.0 * n_unknown / total, what, f"{n_unknown:,}", f"{total:,}", examples, counts,
@@ -171,7 +173,7 @@ def _say_unknown(
 
 
 def _examples(names: list[str]) -> str:
-    """Return some names as the end of a clause."""
+    """Return the first names as the end of a clause."""
     return f", such as {', '.join(map(repr, names[:N_EXAMPLES]))}" if names else ""
 
 

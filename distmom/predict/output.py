@@ -1,6 +1,7 @@
-"""The protocol by which results for documents reach the disk: written aside, then put in place whole.
+"""Atomic writing of output directories: predictions and topic shares.
 
-An output directory has a record, ``predictions.json`` or ``shares.json``, with size and sha256 of all other files.
+An output is written to a temporary directory and then renamed. It contains a record, ``predictions.json`` or
+``shares.json``, with size and sha256 of all other files.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from distmom.corpus.commit import destination, put_directory, restore_replaced
 from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files
 from distmom.errors import StoreError, UsageError
 
-#: outputs by the names of their records
+#: record formats, by kind of output
 OUTPUTS = {
     "predictions": RecordFormat("distmom-predictions", 1, "run 'distmom predict' again"),
     "shares": RecordFormat("distmom-shares", 1, "run 'distmom transform' again"),
 }
-#: by which an output is known that has no record
+#: file that identifies an output without a record
 _HOLDS = {"predictions": "predictions.tsv", "shares": "shares.zarr"}
 
 
@@ -34,11 +35,11 @@ class Workspace:
     Attributes
     ----------
     run : Path
-        For the states and rows of passes; removed at the end.
+        Directory for the sums and rows of passes; removed at the end.
     out : Path
-        What takes the name of the output; an empty directory at first.
+        The directory that becomes the output; initially empty.
     summary : dict
-        What the record of the output holds beside the digests of its files; JSON values.
+        JSON values to store in the record of the output, in addition to the digests of its files.
     """
 
     run: Path
@@ -48,21 +49,26 @@ class Workspace:
 
 @contextmanager
 def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = False) -> Iterator[Workspace]:
-    """Write into a temporary directory beside an output, which takes its name once the block has ended.
+    """Provide a temporary directory that becomes the output when the block ends; a context manager.
 
-    Where the block raises, the output is left as it was.
+    If the block raises, an existing output is left unchanged.
 
     Parameters
     ----------
     out : path-like
+        Directory of the output.
     kind : {"predictions", "shares"}
-    overwrite : bool
-        Replace an earlier output of that kind.
+    overwrite : bool, default=False
+        Replace an earlier output of the same kind.
+
+    Yields
+    ------
+    Workspace
 
     Raises
     ------
     UsageError
-        If the output exists, and is not an earlier one or ``overwrite`` is not given.
+        If ``out`` exists, unless it is an earlier output of the same kind and ``overwrite`` is True.
     """
     target = destination(out)
     restore_replaced(target)
@@ -82,7 +88,7 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
 
 
 def output_kind(path: str | os.PathLike[str]) -> str | None:
-    """Return what kind of output a directory is, or None if it is none."""
+    """Return the kind of output in a directory, or None if it is not an output."""
     place = Path(path)
     kinds = (
         kind for kind, name in _HOLDS.items() if any((place / n).exists() for n in (f"{kind}.json", name))
@@ -91,7 +97,7 @@ def output_kind(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_output(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
-    """Return the record of an output; the files that it names are not read.
+    """Return the record of an output, without reading the files it lists.
 
     Raises
     ------
@@ -101,16 +107,18 @@ def read_output(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     file = Path(path) / f"{kind}.json"
     if not file.is_file():
         raise StoreError(
-            f"{file}: there is no such file: damaged, or an older distmom; {OUTPUTS[kind].remedy}"
+            f"{file}: there is no such file; damaged, or written by an older distmom; {OUTPUTS[kind].remedy}"
         )
     record = OUTPUTS[kind].read(file)
     if not are_files(record.get("files")):
-        raise StoreError(f"{file}: files: expected sizes and digests of files in this directory, got others")
+        raise StoreError(
+            f"{file}: files: expected sizes and digests of files in this directory, got other entries"
+        )
     return record
 
 
 def verify_output(path: str | os.PathLike[str], kind: str) -> list[str]:
-    """Read every file of an output, and return what is wrong, one sentence per file."""
+    """Read every file of an output and return the problems found, one sentence per file."""
     problems = []
     for key, entry in read_output(path, kind)["files"].items():
         try:

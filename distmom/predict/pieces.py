@@ -1,4 +1,4 @@
-"""Show a corpus in smaller shards, so that slow work on few large ones spreads over all workers."""
+"""Present a corpus in smaller shards, so that slow work on a few large shards spreads over all workers."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Engine, StoredArray
 from distmom.predict.aligned import AlignedCorpus
 
-#: documents of a piece: some seconds of scoring
+#: maximum number of documents in a piece; scoring one takes a few seconds
 PIECE_DOCUMENTS = 4096
 
 
 class Pieces:
-    """A corpus whose shards are pieces of those of another.
+    """A corpus whose shards are pieces of the shards of another corpus.
 
     Parameters
     ----------
     corpus : Corpus, MemoryCorpus or AlignedCorpus
     n_documents : int
-        Documents of a piece at most.
+        Maximum number of documents in a piece.
 
     Attributes
     ----------
     shards : tuple of ShardInfo
-        In the order of the documents.
+        One entry per piece, in document order.
     """
 
     def __init__(self, corpus: Corpus | MemoryCorpus | AlignedCorpus, n_documents: int) -> None:
@@ -42,8 +42,8 @@ class Pieces:
             for start in range(0, max(1, shard.n_documents), n_documents)
         ]
         self._pieces = pieces
-        # The numbers of entries stay those of the whole shard, which is read for every piece: memory is planned
-        # from them.
+        # Numbers of entries remain those of the whole shard, which is read for every piece, because memory is
+        # planned from them.
         self.shards = tuple(
             replace(
                 (shard := corpus.shards[i]),
@@ -57,7 +57,7 @@ class Pieces:
 
     @property
     def vocabulary(self) -> list[str]:
-        """Words in column order; not held here, as tasks carry a copy of this object."""
+        """Words in column order; not stored in this object, a copy of which is sent with every task."""
         return self._corpus.vocabulary
 
     @property
@@ -66,7 +66,7 @@ class Pieces:
         return self._corpus.label_names
 
     def with_stored(self, put: Callable[[np.ndarray], StoredArray]) -> Pieces:
-        """Return the same with large arrays stored for workers to map."""
+        """Return a copy whose large arrays are stored for workers to memory-map."""
         if not isinstance(self._corpus, AlignedCorpus):
             return self
         other = copy(self)
@@ -80,13 +80,13 @@ class Pieces:
 
 
 def stored_corpus(engine: Engine) -> None:
-    """Store what the tasks of an engine would carry of its corpus."""
+    """Store large arrays of an engine's corpus on disk, so that tasks do not carry them."""
     if isinstance(engine.corpus, AlignedCorpus | Pieces):
         engine.corpus = engine.corpus.with_stored(engine.put)
 
 
 def in_pieces(corpus: Any) -> Any:
-    """Return the corpus itself where no shard is larger than a piece, else `Pieces`."""
+    """Return the corpus itself if no shard is larger than a piece, else `Pieces`."""
     if all(shard.n_documents <= PIECE_DOCUMENTS for shard in corpus.shards):
         return corpus
     return Pieces(corpus, PIECE_DOCUMENTS)

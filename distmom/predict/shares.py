@@ -1,4 +1,4 @@
-"""Shares of topics in any number of documents, shard by shard, written to Zarr."""
+"""Topic shares of any number of documents, computed shard by shard and written to Zarr."""
 
 from __future__ import annotations
 
@@ -21,26 +21,29 @@ from distmom.predict.aligned import align, check_words
 from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces, stored_corpus
 
-#: documents that are named for every topic
+#: number of representative documents per topic
 N_REPRESENTATIVES = 10
-#: labels for which mean shares are found at most
+#: maximum number of labels for which mean shares are computed
 MAX_LABELS = 100_000
 
 
 @dataclass(frozen=True)
 class SharesPass(Pass):
-    """Store the shares of topics in every document.
+    """Store the topic shares of every document.
 
     Attributes
     ----------
     reader : DocumentReader
-        Of a topic model.
+        Reader of a topic model.
+    n_topics, n_labels : int, default=0
+        Number of topics, and of labels; without labels, sums by label are omitted.
 
     Notes
     -----
     Rows: ``shares`` (n, k) float32. Sums: ``n_documents``, ``n_empty`` (documents without any known word),
-    ``shares`` (k,) and ``products`` (k, k), their products within documents; with labels ``by_label``
-    (n_labels, k), the sum of the shares of the documents of every label, and ``n_by_label`` (n_labels,).
+    ``shares`` (k,), the sum of the shares, and ``products`` (k, k), the sum of their products within documents.
+    With labels, also ``by_label`` (n_labels, k), the sum of the shares over the documents with each label, and
+    ``n_by_label`` (n_labels,), the number of these documents.
     """
 
     reader: DocumentReader | None = None
@@ -90,49 +93,56 @@ def transform_corpus(
     observer: Observer | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write the shares of topics in every document of a corpus.
+    """Write the topic shares of every document of a corpus.
 
-    The output directory holds ``shares.zarr``, an array (n_documents, k) float32 whose rows sum to one, in the
-    order of the corpus, k the topics that the model has, and ``topics.json`` with the mean share of every topic,
-    the correlation of the shares of every two topics over documents, and the `N_REPRESENTATIVES` documents with
-    the largest share of every topic. Where the corpus has labels (a year, an author, a class), `MAX_LABELS` at
-    most, ``labels.tsv`` has one line per label: its name, its number of documents, and the mean share of every
-    topic in them. ``shares.json`` has the sizes and digests of all these files.
+    The output directory contains:
+
+    - ``shares.zarr``, an array (n_documents, k) float32 for the k topics of the model; rows are in the order of
+      the corpus and sum to 1.
+    - ``topics.json`` with the mean share of every topic, the correlations between the shares of topics over
+      documents, and for every topic the `N_REPRESENTATIVES` documents with the largest shares.
+    - ``labels.tsv``, if the corpus has labels (a year, an author, a class) and at most `MAX_LABELS` of them, with
+      one line per label: its name, its number of documents, and the mean share of every topic in them.
+    - ``shares.json`` with sizes and digests of all these files.
 
     Parameters
     ----------
     model : TopicModel
     corpus : Corpus or MemoryCorpus
     out : path-like
-    method : {"vb", "fast"}
+        Output directory.
+    method : {"vb", "fast"}, default="vb"
         As in `SpectralLDA.transform`.
     client : distributed.Client or Executor, optional
+        Where the pass runs; this process by default.
     memory_limit : int, optional
+        Bytes that one worker may use.
     observer : callable, optional
-    overwrite : bool
+        Receives progress events.
+    overwrite : bool, default=False
         Replace earlier shares.
 
     Returns
     -------
     dict
         ``n_documents``, ``n_empty`` (documents without any known word), ``n_unknown_words`` (occurrences of
-        words that the model does not know), ``mean_shares`` rounded to six digits, and ``out``.
+        words unknown to the model), ``mean_shares`` rounded to six digits, and ``out``.
 
     Raises
     ------
     UsageError
-        If the method is unknown, or the output exists, and is not earlier shares or is not to be overwritten, or
-        the model knows none of the words.
+        If the method is unknown, if the model knows none of the words, or if ``out`` exists, unless it contains
+        earlier shares and ``overwrite`` is True.
 
     Notes
     -----
-    A warning is logged from a tenth of unknown words on.
+    A warning is logged if at least a tenth of the word occurrences are unknown.
     """
     k = len(model.alpha_)
     n_unknown_words = check_words(corpus, model.vocabulary_)
     with put_in_place(out, "shares", overwrite=overwrite) as place:
         aligned = align(corpus, model.vocabulary_, [])
-        # A piece reads the whole of its shard, which takes longer than one sparse product.
+        # Every piece reads its whole shard, which takes longer than the sparse product of "fast".
         if method != "fast":
             aligned = in_pieces(aligned)
         with (
@@ -143,7 +153,7 @@ def transform_corpus(
         ):
             stored_corpus(engine)
             reader = model.reader(method).stored(engine.put)
-            # A file without labels is read with the label names of the model.
+            # A source without labels, ingested like the model, still has the label names of the model.
             labelled = any(shard.nnz_labels for shard in corpus.shards)
             n_labels = aligned.n_labels if labelled and aligned.n_labels <= MAX_LABELS else 0
             pass_ = SharesPass(engine.corpus.n_words, reader=reader, n_topics=k, n_labels=n_labels)
@@ -182,8 +192,8 @@ class Representatives:
     Parameters
     ----------
     n_topics : int
-    n_documents : int
-        Documents a topic.
+    n_documents : int, default=10
+        Number of documents per topic.
     """
 
     def __init__(self, n_topics: int, n_documents: int = N_REPRESENTATIVES) -> None:
@@ -191,13 +201,13 @@ class Representatives:
         self._best: list[list[tuple[float, int]]] = [[] for _ in range(n_topics)]
 
     def add(self, shares: np.ndarray, first: int) -> None:
-        """Add the documents ``first``, ``first + 1``, ... with these shares, (n, k)."""
+        """Add the documents ``first``, ``first + 1``, ... with the given shares, of shape (n, k)."""
         depth = min(self._size, len(shares))
         if depth == 0:
             return
         for topic, known in enumerate(self._best):
             column = shares[:, topic]
-            # Ties go to the earlier document, as they would if all were sorted.
+            # Ties go to the earlier document, as in a stable sort of all documents.
             least = np.partition(column, len(column) - depth)[len(column) - depth]
             some = np.flatnonzero(column > least).tolist()
             some += np.flatnonzero(column == least)[: depth - len(some)].tolist()
@@ -205,7 +215,7 @@ class Representatives:
             self._best[topic] = sorted(known)[: self._size]
 
     def to_json(self) -> list[list[dict[str, float]]]:
-        """Return documents and shares of every topic, the largest share first, ties by earlier document."""
+        """Return documents and shares for every topic, by decreasing share, ties by document number."""
         return [[{"document": i, "share": -share} for share, i in known] for known in self._best]
 
 
@@ -218,7 +228,7 @@ def _write_labels(path: Path, names: list[str], sums: Mapping[str, Any]) -> None
 
 
 def correlation(covariance: np.ndarray) -> np.ndarray:
-    """Return correlations from covariances, 0 where a variance is 0."""
+    """Convert covariances to correlations, 0 where a variance is 0."""
     spread = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     scale = np.outer(spread, spread)
     return np.asarray(np.divide(covariance, scale, out=np.zeros_like(covariance), where=scale > 0.0))

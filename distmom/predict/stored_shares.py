@@ -1,4 +1,4 @@
-"""What `transform_corpus` wrote of the documents of a corpus, read back."""
+"""Reading of the topic shares written by `transform_corpus`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distmom.predict.output import output_kind, read_output
 
 @dataclass(frozen=True)
 class LabelShares:
-    """Mean shares in the documents of a label.
+    """Mean topic shares of the documents with a label.
 
     Attributes
     ----------
@@ -32,19 +32,19 @@ class LabelShares:
 
 @dataclass(frozen=True)
 class StoredShares:
-    """Shares of topics in the documents of a corpus, without those of every document.
+    """Summary of the topic shares of a corpus, without the shares of individual documents.
 
     Attributes
     ----------
     n_documents : int
     mean_shares : ndarray of shape (k,)
     correlation : ndarray of shape (k, k)
-        Of the shares of every two topics over documents.
+        Correlations between the shares of topics over documents.
     representatives : list of list of (int, float)
-        Documents and shares of every topic, the largest share first; documents are numbered from 0 in the order
-        of the corpus.
+        Documents and shares for every topic, by decreasing share; documents are numbered from 0 in the order of
+        the corpus.
     labels : list of LabelShares
-        Empty where the corpus has no labels, or too many.
+        Empty if the corpus has no labels, or too many.
     """
 
     n_documents: int
@@ -55,12 +55,12 @@ class StoredShares:
 
 
 def read_shares(path: str | os.PathLike[str]) -> StoredShares:
-    """Read what a directory of shares says of topics.
+    """Read the summary of a directory of topic shares.
 
     Parameters
     ----------
     path : path-like
-        A directory that `transform_corpus` wrote.
+        A directory written by `transform_corpus`.
 
     Returns
     -------
@@ -71,12 +71,12 @@ def read_shares(path: str | os.PathLike[str]) -> StoredShares:
     UsageError
         If the path is not such a directory.
     StoreError
-        If a file of it is damaged.
+        If a file in it is damaged.
     """
     place = Path(path)
     if output_kind(place) != "shares":
         raise UsageError(
-            f"{place}: expected a directory that 'distmom transform' wrote, got one without shares.json"
+            f"{place}: expected a directory written by 'distmom transform', got one without shares.json"
         )
     record = read_output(place, "shares")
     file, files, k = place / "topics.json", record["files"], record.get("n_topics")
@@ -90,7 +90,7 @@ def read_shares(path: str | os.PathLike[str]) -> StoredShares:
             [],
         )
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise StoreError(f"{file}: not a whole description of shares: {error!r}") from error
+        raise StoreError(f"{file}: is not a complete summary of topic shares: {error!r}") from error
     shapes = (stored.mean_shares.shape, stored.correlation.shape, (len(stored.representatives),))
     if shapes != ((k,), (k, k), (k,)):
         raise StoreError(f"{file}: expected means, correlations and documents of {k} topics, got {shapes}")
@@ -102,7 +102,7 @@ def read_shares(path: str | os.PathLike[str]) -> StoredShares:
 
 def _read_labels(path: Path, content: bytes, k: int) -> list[LabelShares]:
     labels = []
-    # Names may hold what Python takes for ends of lines.
+    # Names may contain characters at which str.splitlines would split.
     lines = content.decode("utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines[:-1], 1):
         try:
@@ -113,5 +113,5 @@ def _read_labels(path: Path, content: bytes, k: int) -> list[LabelShares]:
                 f"{path}:{number}: expected a name, a number of documents and {k} shares: {error}"
             ) from error
     if lines[-1]:
-        raise StoreError(f"{path}: expected whole lines, got an end within one")
+        raise StoreError(f"{path}: expected complete lines, got a truncated last line")
     return labels

@@ -1,4 +1,4 @@
-"""Rank labels for any number of documents, shard by shard, and write the top lists."""
+"""Label predictions for any number of documents, computed shard by shard and written to disk."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from distmom.predict.pieces import in_pieces, stored_corpus
 
 @dataclass(frozen=True)
 class PredictPass(Pass):
-    """Store the best labels of every document.
+    """Store the labels with the highest scores for every document.
 
     Attributes
     ----------
     scorer : Scorer
-    top : int
-        Labels a document.
+    top : int, default=5
+        Number of labels per document.
 
     Notes
     -----
@@ -79,39 +79,46 @@ def predict_corpus(
     observer: Observer | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write the top labels of every document of a corpus.
+    """Write the labels with the highest scores for every document of a corpus.
 
-    The output directory holds ``predictions.zarr``, a CSR matrix of scores (n_documents, n_labels) as AnnData
-    reads it, ``predictions.tsv``, one line per document, ``label<TAB>score`` repeated, best first, and
-    ``predictions.json``, the sizes and digests of both.
+    The output directory contains:
+
+    - ``predictions.zarr``, a CSR matrix of scores (n_documents, n_labels) in AnnData's layout.
+    - ``predictions.tsv`` with one line per document: ``label<TAB>score`` repeated, by decreasing score.
+    - ``predictions.json`` with sizes and digests of all files of both.
 
     Parameters
     ----------
     model : MultiLabelMoM
     corpus : Corpus or MemoryCorpus
     out : path-like
-    top : int
-        Labels a document; fewer when the model has fewer.
+        Output directory.
+    top : int, default=5
+        Number of labels per document; all labels if the model has fewer.
     client : distributed.Client or Executor, optional
+        Where the pass runs; this process by default.
     memory_limit : int, optional
+        Bytes that one worker may use.
     observer : callable, optional
-    overwrite : bool
+        Receives progress events.
+    overwrite : bool, default=False
         Replace earlier predictions.
 
     Returns
     -------
     dict
         ``n_documents``, ``n_empty`` (documents without any known word), ``n_unknown_words`` (occurrences of
-        words that the model does not know) and ``out``.
+        words unknown to the model) and ``out``.
 
     Raises
     ------
     UsageError
-        If the output exists, or the model knows none of the words.
+        If ``top`` is below 1, if the model knows none of the words, or if ``out`` exists, unless it contains
+        earlier predictions and ``overwrite`` is True.
 
     Notes
     -----
-    A warning is logged from a tenth of unknown words on.
+    A warning is logged if at least a tenth of the word occurrences are unknown.
     """
     if top < 1:
         raise UsageError(f"top: expected at least 1, got {top}")
@@ -139,7 +146,7 @@ def predict_corpus(
 
 
 def run_predictions(engine: Engine, scorer: Scorer, top: int) -> PassResult:
-    """Run `PredictPass` with the scorer stored for workers to map."""
+    """Run `PredictPass` with the scorer stored for workers to memory-map."""
     return engine.run(PredictPass(engine.corpus.n_words, scorer=stored_scorer(engine, scorer), top=top))
 
 

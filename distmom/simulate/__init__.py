@@ -1,4 +1,4 @@
-"""Generators with known truth: planted samples of any size, and exact populations of tiny ones."""
+"""Generators with known truth: planted samples of any size, and small populations enumerated exactly."""
 
 from distmom.simulate.corpora import Truth, load_truth, synthesise
 from distmom.simulate.multilabel import Documents, MultiLabelPopulation, planted

@@ -1,4 +1,4 @@
-"""Planted corpora of any size: written shard by shard, with their truth beside them."""
+"""Planted corpora of any size, written shard by shard together with their truth."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distmom.errors import StoreError, UsageError
 from distmom.simulate.draws import draw_documents
 from distmom.simulate.planted_model import Planted, Zipf
 
-#: of truth.json
+#: format of truth.json
 TRUTH = RecordFormat("distmom-truth", 2, "draw the corpus again")
 _ARRAYS = ("weights", "word_order", "label_order", "states")
 
@@ -38,26 +38,27 @@ def synthesise(
     map: Map = map,
     progress: Callable[[str, int, int | None], None] | None = None,
 ) -> Corpus:
-    """Draw a corpus and write it with its truth beside it, in ``<path>.truth``.
+    """Draw a corpus and write it to ``path``, and its truth to ``<path>.truth``.
 
-    A document depends on the model and its number alone, so the bits do not depend on the way the work is
-    shared out, and documents from ``first = n_documents`` on are test documents of the same model.
+    A document depends only on the model and its number. The bits are therefore independent of how the work is
+    distributed, and documents from ``first = n_documents`` on are test documents of the same model.
 
     Parameters
     ----------
     model : Planted
     path : path-like
-        Where the corpus is to be.
-    first : int
+        Directory of the corpus.
+    first : int, default=0
         Number of the first document.
-    shard_documents : int
-        Documents in a shard.
-    overwrite : bool
-        Replace what is there.
-    map : callable
-        Calls a function on many items and yields the results in order, such as ``Executor.map``.
+    shard_documents : int, default=20_000
+        Number of documents in a shard.
+    overwrite : bool, default=False
+        Replace an existing corpus and truth.
+    map : callable, optional
+        Applies a function to many items and yields the results in order, such as ``Executor.map``; the built-in
+        `map` by default.
     progress : callable, optional
-        Receives a name, documents done and documents in all.
+        Called with the stage, the number of documents done, and the total.
 
     Returns
     -------
@@ -66,13 +67,15 @@ def synthesise(
     Raises
     ------
     UsageError
-        If something is at ``path`` that may not be replaced.
+        If an argument is out of range, or ``path`` or the truth exists and may not be replaced.
     """
     if first < 0 or shard_documents < 1:
-        raise UsageError(f"first={first} and shard_documents={shard_documents} are not a range of documents")
+        raise UsageError(
+            f"first={first} and shard_documents={shard_documents} do not define a range of documents"
+        )
     truth = destination(f"{Path(path).absolute()}.truth")
     if truth.exists() and not overwrite:
-        raise UsageError(f"{truth}: exists already; choose another place or overwrite it")
+        raise UsageError(f"{truth}: already exists; choose another location or overwrite it")
     description = {"kind": "distmom-truth", "first": first, "model": asdict(model)}
     states = np.zeros(model.n_documents if model.n_labels else 0, np.uint16)
     with CorpusWriter(path, overwrite=overwrite, fingerprint=json.dumps(description)) as writer:
@@ -116,7 +119,7 @@ def _write_part(
 
 @dataclass(frozen=True)
 class Truth:
-    """The truth of a planted corpus, as read from its directory.
+    """The truth of a planted corpus.
 
     Attributes
     ----------
@@ -124,8 +127,9 @@ class Truth:
     first : int
         Number of the first document.
     weights : ndarray of shape (n_states,)
+        Probabilities of the states.
     word_order, label_order : ndarray of int32
-        Column of the word (label) of every rank.
+        Column of the word (label) with each rank.
     states : ndarray of shape (n_documents,), uint16
         State of every document; empty for a topic corpus.
     """
@@ -148,7 +152,7 @@ class Truth:
         return _mixture(self.label_order, state, m.n_states, m.shared_labels, m.head_labels, m.own_labels)
 
     def head_words(self) -> np.ndarray:
-        """Return the columns of the words of every state's own, of shape (n_states, n_head)."""
+        """Return the columns of the words that belong to each state, of shape (n_states, n_head)."""
         ranks = (
             np.arange(self.model.n_states)[:, None] + np.arange(self.model.head.size) * self.model.n_states
         )
@@ -166,21 +170,32 @@ def _mixture(
 
 
 def load_truth(path: Any) -> Truth:
-    """Read the truth that `synthesise` has written.
+    """Read a truth written by `synthesise`.
+
+    Parameters
+    ----------
+    path : path-like
+        Directory of the truth, ``<corpus>.truth``.
+
+    Returns
+    -------
+    Truth
 
     Raises
     ------
     UsageError
-        If there is none.
+        If the path is not the truth of a planted corpus.
     StoreError
-        If a file of it is damaged, or of another version.
+        If a file in it is damaged or of another version.
     """
     directory = Path(path)
     if not (directory / "truth.json").is_file():
         raise UsageError(f"{directory}: is not the truth of a planted corpus")
     record = TRUTH.read(directory / "truth.json")
     if not are_files(record.get("files")):
-        raise StoreError(f"{directory}/truth.json: files: expected sizes and digests of files, got others")
+        raise StoreError(
+            f"{directory}/truth.json: files: expected sizes and digests of files, got other entries"
+        )
     for key, entry in record["files"].items():
         check_file(directory, key, entry)
     arrays = {name: np.array(map_npy(directory / f"{name}.npy")) for name in _ARRAYS}
@@ -192,4 +207,6 @@ def load_truth(path: Any) -> Truth:
             raise ValueError(f"arrays of {lengths} numbers")
         return Truth(model, record["first"], **arrays)
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{directory}/truth.json: not a whole description of a truth: {error!r}") from error
+        raise StoreError(
+            f"{directory}/truth.json: is not a complete description of a truth: {error!r}"
+        ) from error

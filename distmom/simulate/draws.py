@@ -1,9 +1,10 @@
-"""Documents drawn from a planted model, each from its number alone.
+"""Documents drawn from a planted model; each depends only on the model and its number.
 
-Multi-label documents follow the multi-label paper, section 2.1: one state a document, all words and labels
-drawn from it. The number of distinct words (labels) of a document is log-normal; words are drawn until there
-are as many, and repeats raise counts. Topic documents follow the tensor paper, section 3.2: a mixture of topics a
-document, drawn from a symmetric Dirichlet distribution, and a log-normal number of positions.
+Multi-label documents follow the multi-label paper, section 2.1: each document has one state, from which all
+its words and labels are drawn. The number of distinct words (labels) is log-normal; words are drawn until
+this number is reached, and repeated words increase counts. Topic documents follow the tensor paper, section
+3.2: each document has a mixture of topics, drawn from a symmetric Dirichlet distribution, and a log-normal
+number of tokens.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from distmom.corpus.block import csr_from_parts
 from distmom.hashing import GOLDEN, scramble
 from distmom.simulate.planted_model import Planted
 
-#: most draws for a word that the document does not have yet, for every one that it is to have
+#: maximum number of draws per distinct word of a document
 MAX_DRAWS = 64
 _LONGEST = 20_000
 
 
 def draw_documents(model: Planted, first: int, n_documents: int) -> tuple[Any, Any, np.ndarray]:
-    """Draw documents ``first, first + 1, ...``.
+    """Draw the documents with the numbers ``first, first + 1, ...``.
 
     Returns
     -------
@@ -65,32 +66,32 @@ def draw_documents(model: Planted, first: int, n_documents: int) -> tuple[Any, A
 
 
 def _spread(median: float, mean: float) -> float:
-    """Return the standard deviation of the logarithm of a log-normal number."""
+    """Return the standard deviation of the logarithm of a log-normal variable."""
     return math.sqrt(2.0 * math.log(max(mean / median, 1.005)))
 
 
 @compiled
 def _start(key: Any, document: Any) -> Any:
-    """Return the state of the generator of one document."""
+    """Return the initial state of the generator of a document."""
     return scramble(key ^ scramble(np.uint64(document) + GOLDEN))
 
 
 @compiled
 def _next(generator: Any) -> Any:
-    """Advance a generator of one element and return a number strictly between 0 and 1."""
+    """Advance a generator, an array with one element, and return a number strictly between 0 and 1."""
     generator[0] += GOLDEN
     return (np.float64(scramble(generator[0]) >> np.uint64(11)) + 0.5) * 2.0**-53
 
 
 @compiled
 def _normal(generator: Any) -> Any:
-    """Return a standard normal number (Box and Muller)."""
+    """Draw from the standard normal distribution (Box and Muller)."""
     return math.sqrt(-2.0 * math.log(_next(generator))) * math.cos(2.0 * math.pi * _next(generator))
 
 
 @compiled
 def _gamma(generator: Any, shape: Any) -> Any:
-    """Return a gamma number (Marsaglia and Tsang, 2000, with the boost for shapes below one)."""
+    """Draw from a gamma distribution (Marsaglia and Tsang, 2000, with the boost for shapes below one)."""
     boost = 1.0
     if shape < 1.0:
         boost = _next(generator) ** (1.0 / shape)
@@ -106,7 +107,7 @@ def _gamma(generator: Any, shape: Any) -> Any:
 
 @compiled
 def _rank(u: Any, size: Any, offset: Any) -> Any:
-    """Invert the distribution function of a law."""
+    """Invert the cumulative distribution function of a `Zipf` law."""
     return min(np.int64(offset * math.expm1(u * math.log1p(size / offset))), np.int64(size) - 1)
 
 
@@ -140,7 +141,7 @@ def _draw_states(key: Any, first: Any, n: Any, bounds: Any) -> Any:
 @compiled
 def _draw_sets(key: Any, first: Any, states: Any, n_states: Any, median: Any, spread: Any, head: Any,
                head_offset: Any, own: Any, offset: Any, order: Any, max_draws: Any) -> Any:  # fmt: skip
-    """Draw documents of one state with a given number of distinct words, as CSR."""
+    """Draw documents with one state each and a given number of distinct words, as CSR."""
     n, size = len(states), len(order)
     most = np.int64(max(1, min(size // 2, _LONGEST)))
     lengths = np.empty(n, np.int64)
@@ -172,7 +173,7 @@ def _draw_sets(key: Any, first: Any, states: Any, n_states: Any, median: Any, sp
 @compiled
 def _draw_topics(key: Any, first: Any, n: Any, n_states: Any, alpha: Any, median: Any, spread: Any, head: Any,
                  head_offset: Any, own: Any, offset: Any, order: Any) -> Any:  # fmt: skip
-    """Draw documents of a mixture of topics with a given number of positions, as CSR."""
+    """Draw documents with a mixture of topics each and a given number of tokens, as CSR."""
     size = len(order)
     lengths = np.empty(n, np.int64)
     generator = np.empty(1, np.uint64)
@@ -207,7 +208,7 @@ def _draw_topics(key: Any, first: Any, n: Any, n_states: Any, alpha: Any, median
 
 @compiled
 def _finish_row(indices: Any, counts: Any, seen: Any, start: Any, stop: Any) -> None:
-    """Sort the words of a row, and move their counts out of ``seen``."""
+    """Sort the words of a row, and move their counts from ``seen`` to ``counts``."""
     indices[start:stop].sort()
     for p in range(start, stop):
         counts[p] = seen[indices[p]]

@@ -1,9 +1,9 @@
-"""The multi-label mixture with one hidden state a document: samples, exact populations, closed forms.
+"""The multi-label mixture with one hidden state per document: samples, exact populations, closed forms.
 
-Source: Dasgupta, "Multi-label learning with provable guarantee" (arXiv 1609.03426), section 2.1: a document
-draws a state ``h ~ pi``, each of its word positions a word from ``mu_h``, each of its label positions a label
-from ``gamma_h``. With ``O = [mu_1 .. mu_k]`` and ``Q = [gamma_1 .. gamma_k]`` the moments over distinct
-positions are equations (5) to (7).
+Source: Dasgupta, "Multi-label learning with provable guarantee" (arXiv 1609.03426), section 2.1: for each
+document a state ``h ~ pi`` is drawn, then a word from ``mu_h`` for each word position and a label from
+``gamma_h`` for each label position. With ``O = [mu_1 .. mu_k]`` and ``Q = [gamma_1 .. gamma_k]``, the moments
+over distinct positions are equations (5) to (7).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from distmom.moments.counter import uniforms
 
 Array = NDArray[np.float64]
 
-# Streams of the counter-based generator, so that labels do not change when documents get longer.
+# Separate streams of the counter-based generator, so that labels do not depend on document lengths.
 _STATES, _LENGTHS, _WORDS, _LABELS = range(4)
 
 _MOST_ROWS = 4_000_000
@@ -35,11 +35,11 @@ class Documents:
     Attributes
     ----------
     words : scipy.sparse.csr_array of shape (n, d), float64
-        Number of positions with each word, sorted and without repetition.
+        Word counts, sorted and without duplicates.
     labels : scipy.sparse.csr_array of shape (n, L), float64
-        Number of label positions with each label.
+        Label counts.
     weights : ndarray of shape (n,), float64
-        Probability of each row of an exact population; 1 in a sample.
+        Probability of each row in an exact population; ones in a sample.
     states : ndarray of shape (n,), int64, or None
         The hidden state of each sampled document; None in an exact population.
     """
@@ -51,7 +51,7 @@ class Documents:
 
 
 class MultiLabelPopulation:
-    """The population of documents and label sets of one parameter setting.
+    """The population of documents and label sets for given parameters.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class MultiLabelPopulation:
     Raises
     ------
     UsageError
-        If shapes do not fit, or a distribution has a negative entry or does not sum to 1.
+        If shapes do not match, or a distribution has a negative entry or does not sum to 1.
     """
 
     def __init__(self, pi: ArrayLike, O: ArrayLike, Q: ArrayLike) -> None:  # noqa: E741
@@ -103,7 +103,7 @@ class MultiLabelPopulation:
         return mean
 
     def second_moment(self) -> Array:
-        """Return ``sum_k pi_k mu_k mu_k'`` (5), the law of a pair of positions, of shape (d, d)."""
+        """Return ``sum_k pi_k mu_k mu_k'`` (5), the distribution of a pair of words, of shape (d, d)."""
         pairs: Array = (self.O * self.pi) @ self.O.T
         return pairs
 
@@ -122,7 +122,7 @@ class MultiLabelPopulation:
         Parameters
         ----------
         words : sparse matrix or array of shape (n, d)
-            Word counts; each position counts.
+            Word counts; repeated words count repeatedly.
 
         Returns
         -------
@@ -132,7 +132,7 @@ class MultiLabelPopulation:
         Raises
         ------
         UsageError
-            If a document has no probability under any state.
+            If a document has probability zero under every state.
         """
         counts = sparse.csr_array(words)
         impossible = (self.O == 0.0).astype(np.float64)
@@ -158,22 +158,24 @@ class MultiLabelPopulation:
         binary: bool = False,
         random_state: int = 0,
     ) -> Documents:
-        """Draw documents number ``start`` to ``stop - 1`` of an endless sequence.
+        """Draw documents number ``start`` to ``stop - 1`` of an infinite sequence.
 
-        A document depends on the seed and its number alone, so a corpus has the same rows however it is cut
-        into shards.
+        A document depends only on the seed and its number, so that a corpus has the same rows for any
+        division into shards.
 
         Parameters
         ----------
         start, stop : int
             Range of document numbers.
-        words_per_document, labels_per_document : int or (int, int)
-            Number of positions, or smallest and largest, drawn uniformly and independently of the state.
-        binary : bool
-            Whether to keep only which words and labels occur, as the paper's data sets do. Moments over
-            distinct positions are then biased: a repeated word counts once.
-        random_state : int
-            Seed of the sequence, not negative.
+        words_per_document : int or (int, int), default=50
+        labels_per_document : int or (int, int), default=2
+            Number of positions, or its minimum and maximum, between which it is drawn uniformly and
+            independently of the state.
+        binary : bool, default=False
+            Whether to replace counts by ones, as in the paper's data sets. Moments over distinct positions
+            are then biased, because a repeated word counts once.
+        random_state : int, default=0
+            Non-negative seed of the sequence.
 
         Returns
         -------
@@ -182,7 +184,7 @@ class MultiLabelPopulation:
         Raises
         ------
         UsageError
-            If a range is empty where it must not be, or negative.
+            If a range is negative or its end precedes its start.
         """
         if not 0 <= start <= stop:
             raise UsageError(f"documents {start} to {stop} are not a range")
@@ -204,23 +206,22 @@ class MultiLabelPopulation:
         )
 
     def enumerate(self, words_per_document: int, labels_per_document: int) -> Documents:
-        """List every document of a length with every combination of labels, and the probability of each.
+        """Enumerate all documents of a given length with all combinations of labels, and their probabilities.
 
-        Sums over these rows with their weights are expectations, without sampling error: moments over
-        distinct positions equal `second_moment`, `third_moment` and `label_moment` to rounding.
+        Weighted sums over these rows are exact expectations: moments over distinct positions equal
+        `second_moment`, `third_moment` and `label_moment` up to rounding.
 
         Parameters
         ----------
         words_per_document : int
             Number of word positions n; at least 3 for third moments.
         labels_per_document : int
-            Number of label positions m, 0 or more.
+            Number of label positions m, at least 0.
 
         Returns
         -------
         Documents
-            ``d ** n * L ** m`` rows, one for each ordered choice, the labels varying fastest. Weights sum
-            to 1.
+            ``d ** n * L ** m`` rows, one for each ordered choice, with labels varying fastest. Weights sum to 1.
 
         Raises
         ------
@@ -239,7 +240,7 @@ class MultiLabelPopulation:
             )
         documents = _tuples(self.n_words, words_per_document)
         labellings = _tuples(self.n_labels, labels_per_document)
-        # P(words | h) and P(labels | h) of every tuple; the state is summed out of their product.
+        # P(words | h) and P(labels | h) of every tuple; their product is summed over the state.
         by_state = self.O[documents].prod(axis=1)
         labels_by_state = self.Q[labellings].prod(axis=1)
         weights = ((by_state * self.pi) @ labels_by_state.T).ravel()
@@ -260,18 +261,18 @@ def planted(
 ) -> MultiLabelPopulation:
     """Draw parameters that can be recovered from moderate samples.
 
-    Each state has its own share of the words and of the labels, taken in turn, with random probabilities
-    there; ``overlap`` of its mass is spread at random over all. State probabilities are within a factor of
-    about three of each other, so none is starved.
+    Words and labels are assigned to states in turn, and each state has random probabilities over its own ones; a
+    share ``overlap`` of its mass is spread randomly over all. State probabilities differ by at most a factor
+    of about three, so that no state is rare.
 
     Parameters
     ----------
     n_words, n_labels : int
         At least ``n_states`` each.
     n_states : int
-    overlap : float
-        In [0, 1); near 1 the states become hard to tell apart.
-    random_state : int
+    overlap : float, default=0.3
+        In [0, 1); states are hard to distinguish near 1.
+    random_state : int, default=0
 
     Returns
     -------
@@ -300,7 +301,7 @@ def planted(
 
 
 def _distributions(name: str, columns: Array) -> Array:
-    """Check that columns are distributions and normalise them to rounding."""
+    """Check that columns are distributions, and normalise them exactly."""
     if columns.ndim != 2 or columns.shape[0] < 1 or columns.shape[1] < 1:
         raise UsageError(f"{name} must be a matrix of distributions, got shape {columns.shape}")
     sums = columns.sum(axis=0)
@@ -314,7 +315,7 @@ def _distributions(name: str, columns: Array) -> Array:
 
 
 def _length_range(name: str, value: int | tuple[int, int]) -> tuple[int, int]:
-    """Return the smallest and largest number of positions."""
+    """Return the minimum and maximum number of positions."""
     low, high = (value, value) if isinstance(value, int) else value
     if not 0 <= low <= high:
         raise UsageError(f"{name} must be a number or a range from 0 upwards, got {value!r}")
@@ -322,15 +323,15 @@ def _length_range(name: str, value: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def _inverse(distribution: Array, chance: Array) -> NDArray[np.int64]:
-    """Turn uniform numbers into outcomes by inverting the distribution function."""
+    """Convert uniform numbers to outcomes by inverting the cumulative distribution function."""
     outcomes = np.searchsorted(np.cumsum(distribution), chance, side="right")
-    # The sum may fall short of 1 by rounding, and then the last outcome that can occur is meant.
+    # The sum may be less than 1 because of rounding; larger numbers give the last possible outcome.
     possible: NDArray[np.int64] = np.minimum(outcomes, np.flatnonzero(distribution)[-1]).astype(np.int64)
     return possible
 
 
 def _draw_columns(columns: Array, states: NDArray[np.int64], chance: Array) -> NDArray[np.int64]:
-    """Draw each row's outcomes from the distribution of its state."""
+    """Draw the outcomes of each row from the distribution of its state."""
     outcomes = np.zeros(chance.shape, dtype=np.int64)
     for state in np.unique(states):
         rows = states == state
@@ -353,7 +354,7 @@ def _counts(
 
 
 def _tuples(base: int, length: int) -> NDArray[np.int64]:
-    """List all ordered tuples, the last position varying fastest, of shape (base ** length, length)."""
+    """Return all ordered tuples, of shape (base ** length, length), the last position varying fastest."""
     n = base**length
     places = base ** np.arange(length - 1, -1, -1, dtype=np.int64)
     tuples: NDArray[np.int64] = np.arange(n, dtype=np.int64)[:, None] // places % base

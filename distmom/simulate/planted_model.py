@@ -1,10 +1,11 @@
-"""The model that a planted corpus is drawn from: its laws, and presets of the size of known data sets.
+"""Models of planted corpora: their distributions, and presets with the sizes of known data sets.
 
-The law of ``size`` outcomes with offset q gives rank r the probability
-``log((r + 1 + q) / (r + q)) / log(1 + size / q)``, a Zipf-Mandelbrot law of exponent one whose distribution
-function is inverted in closed form. Every state has a head of its own: of the words in order of frequency it
-owns every k-th; a word is drawn from the head of its state or from the tail that all states share. Labels are
-drawn likewise. A random order maps ranks to column numbers.
+A `Zipf` law with ``size`` outcomes and offset q assigns rank r the probability
+``log((r + 1 + q) / (r + q)) / log(1 + size / q)``. This is a Zipf-Mandelbrot law of exponent one with a
+distribution function that can be inverted in closed form. Each of the k states owns every k-th word in order
+of frequency; the most frequent of them are its head. A word is drawn either from the head of the state or
+from a law shared by all states. Labels are drawn in the same way. A random permutation maps ranks to column
+numbers.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from distmom.errors import UsageError
 
 @dataclass(frozen=True)
 class Zipf:
-    """A law over ranks.
+    """A Zipf-Mandelbrot distribution over ranks.
 
     Attributes
     ----------
     size : int
         Number of outcomes.
     offset : float
-        The q of the law; the smaller, the more the first ranks stand out.
+        Offset q of the law; a smaller offset gives more probability to the first ranks.
     """
 
     size: int
@@ -39,24 +40,34 @@ class Zipf:
 
 @dataclass(frozen=True)
 class Planted:
-    """The model that a planted corpus is drawn from.
+    """The model of a planted corpus.
 
     Attributes
     ----------
     n_documents, n_words, n_labels, n_states : int
-        Sizes; without labels the documents are mixtures of topics.
-    median_words, mean_words, median_labels, mean_labels : float
-        Of the log-normal numbers of words and labels of a document.
-    own_words, own_labels : float
-        Shares of the words and labels that come from the head of the state.
-    head_words : int
-        Words of a head at most.
-    word_offset, head_offset, label_offset : float
+        Sizes; if there are no labels, documents are mixtures of topics.
+    median_words, mean_words : float
+        Median and mean of the log-normal number of words in a document.
+    median_labels, mean_labels : float, default=0.0
+        The same for labels.
+    own_words : float, default=0.4
+    own_labels : float, default=0.9
+        Shares of the words and labels that are drawn from the head of the state.
+    head_words : int, default=2000
+        Maximum number of words in a head.
+    word_offset : float, default=5.0
+    head_offset : float, default=10.0
+    label_offset : float, default=3.0
         Offsets of the laws of shared words, head words and labels.
-    alpha0 : float
+    alpha0 : float, default=0.0
         Sum of the Dirichlet parameters of a topic corpus.
-    seed : int
-        Seed of everything.
+    seed : int, default=0
+        Seed of all random draws.
+
+    Raises
+    ------
+    UsageError
+        If a size is too small, or there are fewer words or labels than states.
     """
 
     n_documents: int
@@ -88,45 +99,46 @@ class Planted:
                 raise UsageError(f"{name}: expected at least {least}, got {getattr(self, name)}")
         if self.n_states > self.n_words or (self.n_labels and self.n_states > self.n_labels):
             raise UsageError(
-                f"n_states={self.n_states}: every state needs words and labels of its own, there are "
+                f"n_states={self.n_states}: every state needs words and labels of its own, but there are "
                 f"{self.n_words} words and {self.n_labels} labels"
             )
 
     @property
     def shared(self) -> Zipf:
-        """Law of the words that all states share."""
+        """Law of the words shared by all states."""
         return Zipf(self.n_words, self.word_offset)
 
     @property
     def head(self) -> Zipf:
-        """Law of the words of a state's own."""
+        """Law of the words in the head of a state."""
         return Zipf(min(self.n_words // self.n_states, self.head_words), self.head_offset)
 
     @property
     def shared_labels(self) -> Zipf:
-        """Law of the labels that all states share."""
+        """Law of the labels shared by all states."""
         return Zipf(self.n_labels, self.label_offset)
 
     @property
     def head_labels(self) -> Zipf:
-        """Law of the labels of a state's own."""
+        """Law of the labels in the head of a state."""
         return Zipf(self.n_labels // self.n_states, self.label_offset)
 
     def weights(self) -> np.ndarray:
-        """Return the probabilities of the states, within a factor of three of each other."""
+        """Return the probabilities of the states, which differ by at most a factor of three."""
         weights = np.random.default_rng((self.seed, 1)).uniform(1.0, 3.0, self.n_states)
         return np.asarray(weights / weights.sum())
 
     def word_order(self) -> np.ndarray:
-        """Return the column of the word of every rank, int32."""
+        """Return the column of the word with each rank, of shape (n_words,), int32."""
         return np.random.default_rng((self.seed, 2)).permutation(self.n_words).astype(np.int32)
 
     def label_order(self) -> np.ndarray:
-        """Return the column of the label of every rank, int32."""
+        """Return the column of the label with each rank, of shape (n_labels,), int32."""
         return np.random.default_rng((self.seed, 3)).permutation(self.n_labels).astype(np.int32)
 
 
-#: sizes of the paper's data sets (multi-label paper, section 5), and a topic corpus of Wikipedia's size
+#: models with the sizes of the data sets in section 5 of the multi-label paper, and a topic corpus as large
+#: as Wikipedia
 PRESETS = {
     "wikilshtc": Planted(1_778_351, 1_617_899, 325_056, 100, 30, 42, 2, 3.19),
     "amazoncat": Planted(1_186_239, 203_882, 13_330, 100, 45, 71.09, 4, 5.04),
@@ -137,5 +149,5 @@ PRESETS = {
 
 
 def preset(name: str, **changes: int | None) -> Planted:
-    """Return a preset with some sizes changed; None leaves a size as it is."""
+    """Return a preset with some attributes changed; None keeps an attribute."""
     return replace(PRESETS[name], **{key: value for key, value in changes.items() if value is not None})

@@ -1,8 +1,8 @@
-"""Documents that mix topics (latent Dirichlet allocation): samples, and exact populations of tiny ones.
+"""Documents with mixtures of topics (latent Dirichlet allocation): samples, and small exact populations.
 
-A document draws shares ``theta ~ Dir(alpha)`` and each of its positions a word from ``phi theta``. The moments of
-theta are ``E prod theta_i^{n_i} = prod alpha_i^(n_i) / alpha0^(sum n_i)`` with rising factorials (ECA paper,
-lemma B.1), from which follow the probabilities of whole documents.
+Shares ``theta ~ Dir(alpha)`` are drawn for each document, and a word from ``phi theta`` for each position.
+The moments of theta are ``E prod theta_i^{n_i} = prod alpha_i^(n_i) / alpha0^(sum n_i)`` with rising
+factorials (ECA paper, lemma B.1); they determine the probabilities of documents.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_PRODUCTS = 50_000_000
 
 
 class TopicPopulation:
-    """The population of documents of some topics.
+    """The population of documents for given topics.
 
     Parameters
     ----------
@@ -32,18 +32,18 @@ class TopicPopulation:
     Raises
     ------
     UsageError
-        If a parameter is not positive, or a column is no distribution.
+        If shapes do not match, a parameter is not positive, or a column is not a distribution.
     """
 
     def __init__(self, alpha: Sequence[float] | np.ndarray, topics: np.ndarray) -> None:
         self.alpha = np.asarray(alpha, np.float64)
         self.topics = np.asarray(topics, np.float64)
         if self.topics.ndim != 2 or self.alpha.shape != self.topics.shape[1:]:
-            raise UsageError(f"alpha has shape {self.alpha.shape}, topics {self.topics.shape}")
+            raise UsageError(f"alpha has shape {self.alpha.shape}, but topics has shape {self.topics.shape}")
         if not (self.alpha > 0.0).all():
             raise UsageError(f"alpha: expected positive numbers, got {self.alpha.min()}")
         if self.topics.min() < 0.0 or not np.allclose(self.topics.sum(axis=0), 1.0, atol=1e-9):
-            raise UsageError("topics: expected columns that are not negative and sum to one")
+            raise UsageError("topics: expected non-negative columns that sum to 1")
 
     @property
     def n_words(self) -> int:
@@ -58,7 +58,7 @@ class TopicPopulation:
         return float(above / math.prod(float(self.alpha.sum()) + j for j in range(sum(exponents))))
 
     def enumerate(self, length: int) -> tuple[csr_array, np.ndarray]:
-        """Return every document of a length and its probability.
+        """Return all documents of a given length and their probabilities.
 
         Returns
         -------
@@ -70,7 +70,7 @@ class TopicPopulation:
         documents = documents.reshape(-1, length)
         if len(documents) * k**length > _MOST_PRODUCTS:
             raise UsageError(
-                f"{len(documents)} documents of {length} words and {k} topics are too many to count"
+                f"{len(documents)} documents of {length} words and {k} topics are too many to enumerate"
             )
         counts = np.zeros((len(documents), d), np.int64)
         np.add.at(counts, (np.arange(len(documents))[:, None], documents), 1)
@@ -92,7 +92,8 @@ class TopicPopulation:
         ----------
         n_documents : int
         lengths : int or ndarray of shape (n_documents,)
-        seed : int
+            Number of tokens in each document.
+        seed : int, default=0
 
         Returns
         -------

@@ -1,8 +1,8 @@
-"""Groups of real-valued views: samples, and exact populations of tiny ones.
+"""Groups of real-valued views: samples, and small exact populations.
 
-Views of a group are independent given its hidden h, and ``E[x | h] = O h`` (ECA paper, section 2). An exact
-population lists every value of h with every choice of the noise of every view, where noise takes few values of
-mean zero, and the probability of each; what is estimated from it is the truth.
+The views of a group are independent given its hidden vector h, and ``E[x | h] = O h`` (ECA paper, section 2).
+An exact population enumerates all values of h with all combinations of noise, which takes few values with
+mean zero, and their probabilities; estimates from it have no sampling error.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Views:
     ----------
     X : ndarray of shape (n_rows, d), float64
     groups : ndarray of shape (n_rows,), int64
-        Rising.
+        Group of each row, in ascending order.
     hidden : ndarray of shape (n_groups, k), float64
-        h of every group; of an enumerated Dirichlet population the mean of h given its topics.
-    weights : ndarray of shape (n_groups,), float64, or None
-        Probabilities of the groups of an exact population.
+        The hidden vector h of every group; in an enumerated Dirichlet population, the mean of h given the topics.
+    weights : ndarray of shape (n_groups,), float64, or None, default=None
+        Probabilities of the groups in an exact population; None in a sample.
     """
 
     X: np.ndarray
@@ -42,7 +42,7 @@ class Views:
 
 @dataclass(frozen=True)
 class Law:
-    """The law of one factor, by a few values.
+    """The distribution of a factor over a few values.
 
     Attributes
     ----------
@@ -71,10 +71,15 @@ class Law:
 
 
 def bernoulli(q: float) -> Law:
-    """Return the law of a factor that is one with probability q, and else zero.
+    """Return the law of a factor that is 1 with probability q and 0 otherwise.
 
-    Its skewness ``(1 - 2 q) / sqrt(q (1 - q))`` vanishes at q = 1/2, its excess kurtosis
-    ``(1 - 6 q (1 - q)) / (q (1 - q))`` at ``(3 +- sqrt 3) / 6``.
+    Its skewness ``(1 - 2 q) / sqrt(q (1 - q))`` is zero for q = 1/2, and its excess kurtosis
+    ``(1 - 6 q (1 - q)) / (q (1 - q))`` is zero for ``q = (3 +- sqrt 3) / 6``.
+
+    Raises
+    ------
+    UsageError
+        If q is not strictly between 0 and 1.
     """
     if not 0.0 < q < 1.0:
         raise UsageError(f"q: expected a number between 0 and 1, got {q}")
@@ -82,28 +87,29 @@ def bernoulli(q: float) -> Law:
 
 
 class FactorPopulation:
-    """Views of independent factors that take few values each.
+    """Views of independent factors with few values each.
 
     Parameters
     ----------
     laws : sequence of Law
-        Of the k factors.
+        Distributions of the k factors.
     O : array_like of shape (d, k)
-        Full column rank.
+        Matrix of full column rank.
     noise : array_like of shape (n_noise, d)
-        Equally likely noise of a view, of mean zero; scaled by ``1 + |h|``, so that it depends on h.
+        Equally likely values of the noise of a view, with mean zero; scaled by ``1 + |h|``, so that noise depends
+        on h.
 
     Attributes
     ----------
     components : ndarray of shape (k, d)
-        Canonical: the columns of O times the standard deviation of their factors.
+        Canonical components: the columns of O times the standard deviations of their factors.
     skewness, kurtosis : ndarray of shape (k,)
     mean : ndarray of shape (d,)
 
     Raises
     ------
     UsageError
-        If shapes do not fit, or the noise has a mean.
+        If shapes do not match, or the mean of the noise is not zero.
     """
 
     def __init__(self, laws: Sequence[Law], O: np.ndarray, noise: np.ndarray) -> None:  # noqa: E741
@@ -111,7 +117,7 @@ class FactorPopulation:
         if self.O.ndim != 2 or self.O.shape[1] != len(self.laws):
             raise UsageError(f"O has shape {self.O.shape} for {len(self.laws)} factors")
         if self.noise.ndim != 2 or self.noise.shape[1] != len(self.O):
-            raise UsageError(f"noise has shape {self.noise.shape}, O {self.O.shape}")
+            raise UsageError(f"noise has shape {self.noise.shape}, but O has shape {self.O.shape}")
         if np.abs(self.noise.sum(axis=0)).max() > 1e-12:
             raise UsageError("noise: expected a mean of zero")
         self.components = (self.O * np.sqrt([law.central(2) for law in self.laws])).T
@@ -120,7 +126,7 @@ class FactorPopulation:
         self.mean = self.O @ np.array([law.mean for law in self.laws])
 
     def enumerate(self, n_views: int) -> Views:
-        """Return every group of a number of views, with its probability."""
+        """Return all groups with a given number of views, and their probabilities."""
         states = list(itertools.product(*(range(len(law.values)) for law in self.laws)))
         choices = _choices(len(self.noise), n_views, len(states))
         hidden = np.array([[law.values[i] for law, i in zip(self.laws, s, strict=True)] for s in states])
@@ -137,18 +143,23 @@ class FactorPopulation:
 
 
 class DirichletPopulation:
-    """Real-valued views of shares with a Dirichlet law (ECA paper, remark 8).
+    """Real-valued views of Dirichlet-distributed shares (ECA paper, remark 8).
 
-    A view draws a topic from the shares, and is its column of O with noise: ``E[x | h] = O h``.
+    For each view a topic is drawn from the shares; the view is its column of O plus noise, so ``E[x | h] = O h``.
 
     Parameters
     ----------
     alpha : array_like of shape (k,)
         Dirichlet parameters.
     O : array_like of shape (d, k)
-        Columns of any sign.
+        Entries may have either sign.
     noise : array_like of shape (n_noise, d)
-        Equally likely noise of a view, of mean zero.
+        Equally likely values of the noise of a view, with mean zero.
+
+    Raises
+    ------
+    UsageError
+        If shapes do not match.
     """
 
     def __init__(self, alpha: np.ndarray, O: np.ndarray, noise: np.ndarray) -> None:  # noqa: E741
@@ -156,13 +167,13 @@ class DirichletPopulation:
         self.noise = np.asarray(noise, float)
         if self.O.ndim != 2 or self.O.shape[1] != len(self.alpha) or self.noise.shape[1:] != (len(self.O),):
             raise UsageError(
-                f"O has shape {self.O.shape} for {len(self.alpha)} shares and noise {self.noise.shape}"
+                f"O has shape {self.O.shape} for {len(self.alpha)} shares and noise of shape {self.noise.shape}"
             )
-        # Topics stand for words here.
+        # A population in which every topic is a word of its own.
         self._shares = TopicPopulation(self.alpha, np.eye(len(self.alpha)))
 
     def enumerate(self, n_views: int) -> Views:
-        """Return every group of a number of views, with its probability."""
+        """Return all groups with a given number of views, and their probabilities."""
         k, alpha0 = len(self.alpha), self.alpha.sum()
         X, hidden, weights = [], [], []
         choices = _choices(len(self.noise), n_views, k**n_views)
@@ -196,17 +207,17 @@ def gaussian_binary(
     noise: float = 1.0,
     seed: int = 0,
 ) -> Views:
-    """Draw a multiple mixture of Gaussians: factors that are on or off, and noise of its own for every view.
+    """Draw a multiple mixture of Gaussians: binary factors, and independent noise for every view.
 
     Parameters
     ----------
     O : ndarray of shape (d, k)
     q : sequence of float
-        Probability of each factor to be on.
+        Probability that each factor is 1.
     n_groups, n_views : int
-    noise : float
-        Standard deviation.
-    seed : int
+    noise : float, default=1.0
+        Standard deviation of the noise.
+    seed : int, default=0
     """
     rng = np.random.default_rng(seed)
     hidden = (rng.random((n_groups, len(q))) < np.asarray(q)).astype(float)
@@ -221,16 +232,17 @@ def poisson_sentences(
     n_views: int,
     seed: int = 0,
 ) -> Views:
-    """Draw a multiple mixture of Poissons: word counts of sentences whose rates are sums of gamma factors.
+    """Draw a multiple mixture of Poissons: word counts of sentences with rates that are sums of gamma factors.
 
     Parameters
     ----------
     O : ndarray of shape (d, k)
-        Not negative.
+        Non-negative matrix.
     shapes : sequence of float
-        Shape s of each gamma factor of scale one: variance s, skewness ``2 / sqrt s``, excess kurtosis ``6 / s``.
+        Shape s of each gamma factor with scale 1, which has variance s, skewness ``2 / sqrt s`` and excess
+        kurtosis ``6 / s``.
     n_groups, n_views : int
-    seed : int
+    seed : int, default=0
     """
     rng = np.random.default_rng(seed)
     hidden = rng.gamma(np.asarray(shapes), size=(n_groups, len(shapes)))
@@ -239,9 +251,11 @@ def poisson_sentences(
 
 
 def _choices(n_noise: int, n_views: int, n_states: int) -> np.ndarray:
-    """Return every choice of the noise of some views, (n, n_views); UsageError if there are too many groups."""
+    """Return all combinations of noise over the views, (n, n_views); UsageError if there are too many."""
     if n_states * n_noise**n_views * n_views > _MOST_ROWS:
-        raise UsageError(f"{n_states} states and {n_noise**n_views} choices of noise are too many to list")
+        raise UsageError(
+            f"{n_states} states and {n_noise**n_views} choices of noise are too many to enumerate"
+        )
     return np.array(list(itertools.product(range(n_noise), repeat=n_views)))
 
 

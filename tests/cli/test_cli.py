@@ -131,7 +131,7 @@ def test_text_for_people_has_every_key(place, run):
     ("arguments", "message"),
     [
         ("ingest nothing.tsv new", "there is no such file"),
-        ("ingest {train.tsv} {corpus}", "exists already"),
+        ("ingest {train.tsv} {corpus}", "already exists"),
         ("ingest {train.tsv} new --format docx", "'docx' is not one of"),
         ("ingest {train.tsv} new --max-df x", "--max-df: expected a number of documents or a share, got 'x'"),
         ("ingest {train.tsv} new --labels nothing", "nothing: cannot be opened"),

@@ -16,7 +16,7 @@ def test_a_planted_corpus_is_fitted_and_scored_against_its_truth(run, tmp_path):
     assert json.loads(out)["n_documents"] == 6000
     code, out, err = run("synth", *sizes)
     assert (code, out) == (2, "")
-    assert "exists already" in err
+    assert "already exists" in err
     code, _, _ = run(
         "synth", "bibtex", test, "--first", 6000, "--docs", 500, "--states", 5, "--seed", 1, *LOCAL
     )

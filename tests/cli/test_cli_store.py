@@ -76,7 +76,7 @@ def test_every_command_reads_a_store_as_it_reads_a_path(url, run, place, tmp_pat
     assert run("verify", tmp_path / "back")[0] == 0
     code, _, err = run("copy", url, tmp_path / "back")
     assert code == 2
-    assert "exists already" in err
+    assert "already exists" in err
     assert run("copy", url, tmp_path / "back", "--overwrite", "--quiet")[0] == 0
 
 

@@ -108,7 +108,7 @@ def test_shares_are_written_in_order_and_whole(place, run, tmp_path, method):
     for wrong in (tmp_path / "none", place / "corpus"):
         code, _, err = run(*report, wrong, "--overwrite")
         assert code == 2
-        assert "expected a directory that 'distmom transform' wrote" in err
+        assert "expected a directory written by 'distmom transform'" in err
     (tmp_path / "out" / "topics.json").write_text("{}")
     assert run(*report, tmp_path / "out", "--overwrite")[0] == 4
     assert (tmp_path / "r.html").read_text() == page

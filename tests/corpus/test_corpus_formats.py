@@ -1,4 +1,4 @@
-"""Every format is read back as written; every oddity of a source is repaired and counted, or refused by line."""
+"""Every format is read as written; every irregularity is repaired and counted, or refused with its line."""
 
 import bz2
 import gzip
@@ -210,17 +210,17 @@ def test_compressed_sources(tmp_path, suffix):
             make(tmp_path, damaged, f"other.xmc.txt{suffix}")
 
 
-def test_format_is_told_by_the_name():
-    told = {
+def test_format_is_determined_by_the_file_name():
+    formats = {
         "a/b.JSONL.gz": "jsonl", "x.csv.zst": "csv", "x.tsv": "tsv", "x.svm.bz2": "svmlight", "x.npz": "npz",
         "x.libsvm": "svmlight", "docword.kos.txt.xz": "uci", "t.xmc.txt.xz": "xmc", "x.ldac": "ldac",
     }  # fmt: skip
-    assert {path: detect_format(path) for path in told} == told
+    assert {path: detect_format(path) for path in formats} == formats
     with pytest.raises(UsageError, match=", ".join(FORMATS)):
         detect_format("x.txt")
 
 
-# -- what is repaired ----------------------------------------------------------------------------------------
+# -- repairs -------------------------------------------------------------------------------------------------
 
 
 def check_repair(tmp_path, content, kind, line, name="data.xmc.txt", count=1, **options):
@@ -290,7 +290,7 @@ def test_repairs_of_other_formats(tmp_path):
     assert rows(corpus)[0].tolist() == [[1, 0, 0], [0, 0, 1]]
 
 
-# -- what is refused -----------------------------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -300,8 +300,8 @@ def test_repairs_of_other_formats(tmp_path):
         ("4 1:1", "label: expected 0 to 3, got 4"),
         ("0 -1:1", "feature 1: expected a column in decimal digits, got '-1'"),
         ("0 1:1 2", "feature 2: expected column:value, got '2'"),
-        ("0 1:", "feature 1: expected a finite value"),
-        ("0 1:nan", "expected a finite value in decimal digits, not negative, got 'nan'"),
+        ("0 1:", "feature 1: expected a finite, non-negative value"),
+        ("0 1:nan", "expected a finite, non-negative value in decimal digits, got 'nan'"),
         ("0 1:inf", "got 'inf'"),
         ("0 1:-2", "got '-2'"),
         ("0 1:1_000", "got '1_000'"),
@@ -342,7 +342,7 @@ def test_bad_lines_of_xmc(tmp_path, line, message):
         ("0 1:1\n", r":1: header: expected the numbers of documents, words, labels"),
         ("1 2\n0 1:1\n", r":1: header"),
         ("1 2 -3\n0 1:1\n", r":1: header"),
-        ("3 9 4\n0 1:1\n1 1:1\n", r":1: header: expected 2 documents, as follow, got 3"),
+        ("3 9 4\n0 1:1\n1 1:1\n", r":1: header: expected 2 documents, as in the file, got 3"),
         ("1 9 4\n0 1:1\n1 1:1\n", r":3: line: expected the end after 1 documents"),
         ("0 9 4\n", r"at least one document"),
         ("1 99999999999 4\n", r":1: header"),
@@ -388,8 +388,8 @@ def test_bad_headers_of_xmc(tmp_path, content, message):
         ("docword.x", "2\n2\n2\n1 1 1\n2 1 1.5\n", r":5: triple"),
         ("docword.x", "2\n2\n2\n1 1 1\n2 1 9999999999\n", r":5: count"),
         ("docword.x", "2\n2\n2\n1 1 1\n" + "9" * 5000 + " 1 1\n", r":5: triple"),
-        ("docword.x", "2\n2\n3\n1 1 1\n2 1 1\n", r":3: header: expected 2 triples, as follow, got 3"),
-        ("x.ldac", "1 0:1\n2 0:1\n", r":2: number of pairs: expected 1, as follow, got 2"),
+        ("docword.x", "2\n2\n3\n1 1 1\n2 1 1\n", r":3: header: expected 2 triples, as in the file, got 3"),
+        ("x.ldac", "1 0:1\n2 0:1\n", r":2: number of pairs: expected 1, as on the line, got 2"),
     ],
 )
 def test_bad_sources(tmp_path, name, content, message):
@@ -427,7 +427,7 @@ def test_name_files_are_checked(tmp_path):
     text = "1 3 2\n0 1:1\n"
     labels = tmp_path / "labels.txt"
     for content, message in {
-        "a\na\n": r"labels\.txt:2: name: expected a name of its own, got 'a' as in line 1",
+        "a\na\n": r"labels\.txt:2: name: expected a unique name, got 'a', as on line 1",
         "a\n\nb\n": r"labels\.txt:2: name: expected text, got a blank line",
         "a\n": r"number of labels: expected 1 as in the label file, got 2",
     }.items():

@@ -1,4 +1,4 @@
-"""Ingest as a whole: vocabularies, label names, models, interruption, and real corpora."""
+"""Ingest end to end: vocabularies, label names, models, interruption, and real corpora."""
 
 import os
 import signal
@@ -135,7 +135,7 @@ def test_new_texts_are_read_with_the_models_columns(tmp_path):
     assert X.sum() == 3
     assert Y.tolist() == [[0, 1, 1], [0, 0, 0]]
     assert corpus.warnings == {"unknown_labels": 1, "unknown_words": 3}
-    with pytest.raises(UsageError, match="no other may be given"):
+    with pytest.raises(UsageError, match="which provides the vocabulary"):
         ingest(new, tmp_path / "again", like=model, vocabulary=["x"])
 
 
@@ -239,7 +239,7 @@ def test_arguments_are_checked(tmp_path):
 def test_existing_corpus_is_replaced_only_by_a_complete_one(tmp_path):
     source = texts(tmp_path / "x.tsv", 50)
     first = ingest(source, tmp_path / "c")
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         ingest(source, tmp_path / "c")
     bad = write(tmp_path / "bad.tsv", "a\tone two\nno tab\n")
     with pytest.raises(InputError):
@@ -256,12 +256,12 @@ def test_changed_source_is_refused(tmp_path):
         with open(source, "a") as stream:
             stream.write("a\tlate\n")
 
-    with pytest.raises(InputError, match="changed meanwhile"):
+    with pytest.raises(InputError, match="got a file that changed"):
         ingest(source, tmp_path / "c", progress=append)
 
 
 @pytest.mark.parametrize("stage", ["read", "write"])
-def test_interrupted_ingest_goes_on(tmp_path, stage):
+def test_interrupted_ingest_resumes(tmp_path, stage):
     source = texts(tmp_path / "x.tsv")
     whole = ingest(source, tmp_path / "whole", shard_documents=500)
     events = []
@@ -292,7 +292,7 @@ def test_interrupted_ingest_goes_on(tmp_path, stage):
     assert not (tmp_path / "c.partial").exists()
 
 
-def test_other_settings_start_anew(tmp_path):
+def test_other_settings_start_again(tmp_path):
     source = texts(tmp_path / "x.tsv")
 
     def interrupt(*event):
@@ -307,8 +307,8 @@ def test_other_settings_start_anew(tmp_path):
 
 
 @pytest.mark.parametrize("file", ["p00002", "s00003"])
-def test_killed_ingest_goes_on(tmp_path, file):
-    """A child is killed once it has got as far as the file; the next run gives the same corpus."""
+def test_killed_ingest_resumes(tmp_path, file):
+    """A child process is killed once the file exists; the next run produces the same corpus."""
     source = texts(tmp_path / "x.tsv", 8000)
     whole = ingest(source, tmp_path / "whole", shard_documents=200)
     arguments = f"{str(source)!r}, {str(tmp_path / 'c')!r}, shard_documents=200"

@@ -19,7 +19,7 @@ from distmom.errors import InputError
 
 
 def scan_nothing(text, first_line, form, n_words, base=0):
-    """Stand in for `scan`, and leave every line to the plain parser."""
+    """Replace `scan` so that every line is left to the plain parser."""
     nothing = np.zeros(0, np.int64)
     rows = scan_module.Rows(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0), nothing, nothing)
     lines = source.split_lines(text)
@@ -29,7 +29,7 @@ def scan_nothing(text, first_line, form, n_words, base=0):
 
 
 def outcome(encode, chunk, spec, by_plain_parser):
-    """Everything that an encoding gives, down to types and bits, or the error."""
+    """Return the complete result of an encoding, including types and bits, or its error."""
     with pytest.MonkeyPatch.context() as patch:
         if by_plain_parser:
             patch.setattr(sparse, "scan", scan_nothing)
@@ -86,7 +86,7 @@ gaps = st.sampled_from([" ", " ", " ", " ", "  ", "\t", "", ", ", " ,"])
 
 @st.composite
 def lines(draw, name):
-    """A line, often in the usual form, of a format."""
+    """Draw a line of a format, often in regular form."""
     pairs = draw(st.one_of(clean_pairs, clean_pairs, odd_pairs))
     labels = draw(st.lists(st.one_of(st.integers(0, 6).map(str), numbers), max_size=3))
     head = {"ldac": str(len(pairs)), "pair": ""}.get(name, ",".join(labels))
@@ -142,8 +142,8 @@ def test_each_odd_line_alone_and_among_usual_ones(name):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_of_two_errors_the_same_one_is_told(name):
-    """The plain parser looks at all lines for one kind of error before the next, and so at the later line."""
+def test_of_two_errors_the_same_one_is_reported(name):
+    """The plain parser checks all lines for one kind of error at a time, and reports the later line first."""
     odd = [b"0 12:1", b"0 1:3e9", b"0 1:x", b"7 1:1", b"0 2:1 1:1", b"0 1:0", b"0 1:1 1:1", b"0,0 1:1"]
     usual = {"ldac": b"1 3:2", "pair": b"3:2"}.get(name, b"1 3:2")
     for first in odd:
@@ -220,7 +220,7 @@ def test_floats_in_full_are_read(value):
 
 @given(st.floats(1e-3, 1e8), st.integers(-2, 2))
 def test_values_between_two_floats(value, step):
-    """The decimals of 18 digits about halfway between two floats have the right bits, or are not read."""
+    """Decimals of 18 digits near the midpoint of two floats are read exactly, or left to the plain parser."""
     middle = (Decimal(value) + Decimal(float(np.nextafter(value, np.inf)))) / 2
     digits, exponent = f"{middle:.17e}".split("e")
     check_value(f"{int(digits.replace('.', '')) + step}e{int(exponent) - 17}")

@@ -1,4 +1,4 @@
-"""The corpus on disk: what is written is read back, and nothing else is."""
+"""The corpus on disk: content is read back as written, and any damage is detected."""
 
 import json
 import os
@@ -128,7 +128,7 @@ def test_pickle_reopens_the_same_corpus(corpus):
     from distmom.corpus import store
 
     store._reopen.cache_clear()
-    with pytest.raises(StoreError, match="another corpus is there"):
+    with pytest.raises(StoreError, match="a different corpus is there"):
         read_all(pickle.loads(packed))
 
 
@@ -280,13 +280,13 @@ def csr(data, indices, indptr, shape):
         (csr(np.ones(2, "i4"), [0, -1], [0, 1, 2], (2, 3)), "columns from 0 to 2"),
         (csr(np.ones(2, "i4"), [1, 1], [0, 2, 2], (2, 3)), "row 0: expected increasing"),
         (csr(np.ones(2, "i4"), [2, 1], [0, 0, 2], (2, 3)), "row 1: expected increasing"),
-        (csr(-np.ones(2, "i4"), [0, 1], [0, 1, 2], (2, 3)), "not negative"),
+        (csr(-np.ones(2, "i4"), [0, 1], [0, 1, 2], (2, 3)), "non-negative"),
         (csr(np.array([1, np.nan], "f4"), [0, 1], [0, 1, 2], (2, 3)), "type: expected int32"),
         (csr(np.ones(2, "i4"), [0, 1], [0, 2], (1, 3)), "shape: expected"),
     ],
 )
 def test_structure_of_a_shard_is_checked(tmp_path, words, message):
-    """Files whose digests agree, but whose content is no CSR matrix."""
+    """The digests of the files match, but their content is not a CSR matrix."""
     labels = sparse.csr_array((2, 1), dtype=np.uint8)
     files = encode_matrices({"words": words, "labels": labels})
     record = {"n_documents": 2, "nnz_words": 2, "nnz_labels": 0, "files": describe(files)}
@@ -326,7 +326,7 @@ def test_writer_in_any_order_and_twice(tmp_path):
         for index in (2, 0, 1, 0):
             rows = slice(20 * index, 20 * index + 20)
             writer.write_shard(index, X[rows], Y[rows])
-        with pytest.raises(StoreError, match="another shard is already there"):
+        with pytest.raises(StoreError, match="a different shard already exists"):
             writer.write_shard(0, X[20:40], Y[20:40])
         corpus = writer.finalise()
     assert corpus.verify() == []
@@ -348,7 +348,7 @@ def test_writer_refuses_gaps_and_misfits(tmp_path):
 
 def test_overwriting(corpus, tmp_path):
     X, Y = matrices(seed=2)
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         from_arrays(corpus.path, X, Y)
     with pytest.raises(InputError):
         from_arrays(corpus.path, -X, Y, overwrite=True)
@@ -393,7 +393,7 @@ def test_write_atomic_keeps_the_old_content(tmp_path):
 def test_commit_directory_never_replaces(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
-    with pytest.raises(StoreError, match="exists already"):
+    with pytest.raises(StoreError, match="already exists"):
         commit_directory(tmp_path / "a", tmp_path / "b")
 
 
@@ -416,11 +416,11 @@ def test_lock_of_a_dead_process_is_taken_over(tmp_path, caplog):
     )
     assert child.returncode == 9
     with Lock(tmp_path / "lock"):
-        assert "has died" in caplog.text
+        assert "no longer running" in caplog.text
     holder = {"host": "elsewhere", "pid": 1, "born": None, "since": "then"}
     (tmp_path / "lock").write_text(json.dumps(holder))
     with pytest.raises(UsageError, match="process 1 on host elsewhere since then"):
         Lock(tmp_path / "lock").acquire()
     (tmp_path / "lock").write_text("")
-    with pytest.raises(UsageError, match="without a readable owner"):
+    with pytest.raises(UsageError, match="with an unreadable owner"):
         Lock(tmp_path / "lock").acquire()

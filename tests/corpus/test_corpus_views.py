@@ -17,7 +17,7 @@ GROUPS = np.repeat([7, 3, 9, 1, 4, 5, 0], [3, 8, 1, 9, 6, 2, 11])
 
 
 def groups_of(corpus):
-    """Return the rows of every group, shards after each other."""
+    """Return the rows of every group, shard by shard."""
     found = []
     for index, shard in enumerate(corpus.shards):
         block = corpus.read_shard(index)
@@ -60,7 +60,7 @@ def test_groups_may_be_names():
     assert_array_equal(groups_of(corpus)[0], X[[0, 2]])
 
 
-def test_a_file_is_not_sent_about(tmp_path):
+def test_a_pickled_corpus_does_not_contain_its_files(tmp_path):
     large = np.zeros((20_000, 10))
     np.save(tmp_path / "X.npy", large)
     for name, groups in (("sorted", np.arange(20_000) // 4), ("mixed", np.arange(20_000) % 5_000)):
@@ -69,7 +69,7 @@ def test_a_file_is_not_sent_about(tmp_path):
         assert len(pickle.dumps(corpus)) < 2_000
 
 
-def test_blocks_give_some_of_their_groups():
+def test_blocks_return_selected_groups():
     block = ViewCorpus(X, GROUPS).read_shard(0)
     some = block.take(np.array([True, False, True, True, False, False, True]))
     assert some.sizes.tolist() == [3, 1, 9, 11]
@@ -84,7 +84,7 @@ def test_blocks_give_some_of_their_groups():
 
 
 def test_the_plan_counts_rows_not_groups(tmp_path):
-    """A task holds its shard, twice where groups are left out, and what is in the file besides."""
+    """A task holds the rows of its shard as stored and as float64, the latter twice if groups are left out."""
     np.save(tmp_path / "X.npy", np.zeros((40_000, 50), np.float32))
     groups = np.arange(40_000) // 8
     of_file = ViewCorpus(tmp_path / "X.npy", groups, shard_rows=10_000)
@@ -101,7 +101,7 @@ def test_the_plan_counts_rows_not_groups(tmp_path):
         plan_pass(in_memory, ViewSketchPass(50, n_columns=6), memory_limit=64 << 20)
 
 
-def test_digest_tells_other_values_and_other_groups_apart(tmp_path):
+def test_digest_depends_on_values_and_groups(tmp_path):
     digest = ViewCorpus(X, GROUPS).digest
     assert ViewCorpus(X.copy(), list(GROUPS), shard_rows=5).digest == digest
     assert ViewCorpus(X + 1e-12, GROUPS).digest != digest
@@ -123,7 +123,7 @@ def test_a_file_that_changes_is_noticed(tmp_path):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("kind", ["array", "file", "sparse", "mixed"])
-def test_a_value_that_is_not_finite_is_told_with_its_place(kind, value, tmp_path):
+def test_a_value_that_is_not_finite_is_reported_with_its_position(kind, value, tmp_path):
     bad = X.copy()
     bad[33, 2] = value
     groups = GROUPS[::-1] if kind != "mixed" else np.arange(40) % 3
@@ -153,7 +153,7 @@ def test_a_value_that_is_not_finite_is_told_with_its_place(kind, value, tmp_path
         (__file__, GROUPS, InputError, "not an .npy file"),
     ],
 )
-def test_what_is_no_matrix_with_groups_is_refused(rows, groups, error, message):
+def test_invalid_matrices_and_groups_are_refused(rows, groups, error, message):
     with pytest.raises(error, match=message):
         ViewCorpus(rows, groups)
 

@@ -37,7 +37,7 @@ def bucket(s3):
 
 @pytest.fixture
 def files(corpus, tmp_path, monkeypatch):
-    """A server of which ``s3://bucket/c`` is the corpus, and that can misbehave."""
+    """A server that has the corpus at ``s3://bucket/c`` and can be made to misbehave."""
     shutil.copytree(corpus.path, tmp_path / "bucket" / "c")
     with file_server(tmp_path) as files:
         use(monkeypatch, files.endpoint)
@@ -93,8 +93,8 @@ def test_a_corpus_pickles_as_url_and_digest(corpus, s3, bucket):
     assert "n_documents=50" in repr(sent)
 
 
-def test_nothing_is_read_where_a_corpus_is_only_passed_on(corpus, s3, bucket, monkeypatch):
-    """As on the scheduler of a cluster, which opens what it hands to workers."""
+def test_unpickling_and_forwarding_a_corpus_reads_nothing(corpus, s3, bucket, monkeypatch):
+    """The scheduler of a cluster unpickles a corpus only to send it to workers."""
     packed = pickle.dumps(copy_corpus(corpus.path, f"s3://{bucket}/c"))
     forget_opened()
     use(monkeypatch, "http://127.0.0.1:1")
@@ -105,7 +105,7 @@ def test_nothing_is_read_where_a_corpus_is_only_passed_on(corpus, s3, bucket, mo
         sent.read_shard(0)
     monkeypatch.undo()
     use(monkeypatch, s3.endpoint)
-    # What has failed is tried again.
+    # A failure is not cached.
     assert sent.read_shard(0).n_documents == 25
 
 
@@ -114,7 +114,7 @@ def test_another_corpus_at_the_place_is_found(corpus, s3, bucket, tmp_path):
     other = from_arrays(tmp_path / "other", *matrices(seed=1))
     copy_corpus(other.path, f"s3://{bucket}/c", overwrite=True)
     forget_opened()
-    with pytest.raises(StoreError, match="another corpus is there"):
+    with pytest.raises(StoreError, match="a different corpus is there"):
         read_all(pickle.loads(packed))
 
 
@@ -122,7 +122,7 @@ def test_overwriting_replaces_all_files(corpus, s3, bucket, tmp_path):
     url = f"s3://{bucket}/c"
     copy_corpus(corpus.path, url)
     other = from_arrays(tmp_path / "other", *matrices(seed=1), shard_documents=50)
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         copy_corpus(other.path, url)
     assert open_corpus(url).verify() == []
     s3.put(bucket, "c/letter.txt", b"dear")
@@ -131,7 +131,7 @@ def test_overwriting_replaces_all_files(corpus, s3, bucket, tmp_path):
     assert there.verify() == []
     expected = {f"c/{name}" for name in files_of(other.path)} | {"c/letter.txt"}
     assert s3.keys(bucket) == expected
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         copy_corpus(url, corpus.path)
     assert copy_corpus(url, corpus.path, overwrite=True).digest == other.digest
     assert files_of(corpus.path) == files_of(other.path)
@@ -148,13 +148,13 @@ def test_overwriting_repairs_a_damaged_corpus(corpus, s3, bucket, caplog):
     assert len(open_corpus(url).verify()) == 2
     assert copy_corpus(corpus.path, url, overwrite=True).verify() == []
     assert "s00000/shard.json" in caplog.text
-    assert "may be left" in caplog.text
+    assert "may remain" in caplog.text
     s3.put(bucket, "c/manifest.json", b"damage")
     assert copy_corpus(corpus.path, url, overwrite=True).verify() == []
 
 
 @pytest.mark.parametrize("to_store", [True, False])
-def test_an_interrupted_copy_is_no_corpus_and_goes_on(to_store, corpus, s3, bucket, tmp_path, monkeypatch):
+def test_an_interrupted_copy_is_no_corpus_and_resumes(to_store, corpus, s3, bucket, tmp_path, monkeypatch):
     url, path = f"s3://{bucket}/c", str(tmp_path / "copy")
     source, target = corpus.path, url
     if not to_store:
@@ -230,7 +230,7 @@ def test_a_larger_object_is_not_fetched(corpus, s3, bucket):
         ObjectStorage(url, storage.FIRST).read_bytes("nothing")
 
 
-def test_wrong_places_are_told_as_such(s3, bucket, corpus, monkeypatch):
+def test_wrong_locations_are_reported(s3, bucket, corpus, monkeypatch):
     for url, message in {
         f"s3://{bucket}/c": r"is not a corpus: there is no manifest\.json below it",
         "s3://no-such-bucket/c": "is not a corpus: there is no such bucket",
@@ -246,7 +246,7 @@ def test_wrong_places_are_told_as_such(s3, bucket, corpus, monkeypatch):
     assert "secret" not in str(caught.value)
     with pytest.raises(UsageError, match="cannot be a destination: there is no such bucket"):
         copy_corpus(corpus.path, "s3://no-such-bucket/c")
-    with pytest.raises(UsageError, match="corpora are written to a path"):
+    with pytest.raises(UsageError, match="a corpus is written to a local path"):
         from_arrays(f"s3://{bucket}/c", *matrices())
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
     with pytest.raises(
@@ -270,8 +270,8 @@ def test_wrong_keys_are_refused(s3, bucket, corpus):
         assert s3.request("POST", "/moto-api/reset-auth", b"inf")[0] == 200
 
 
-def test_no_keys_at_all_is_told(files, monkeypatch):
-    """The client then asks the machine for a role, and this one has none."""
+def test_missing_keys_are_reported(files, monkeypatch):
+    """Without keys the client requests the role of the machine, and this one has none."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", files.endpoint)
@@ -288,7 +288,7 @@ def test_a_missing_extra_is_named(monkeypatch):
         open_corpus("s3://bucket/c")
 
 
-def test_an_endpoint_that_does_not_answer_is_told_within_seconds(monkeypatch):
+def test_an_endpoint_that_does_not_respond_is_reported_within_seconds(monkeypatch):
     use(monkeypatch, f"http://127.0.0.1:{free_port()}")
     started = time.monotonic()
     with pytest.raises(StoreError, match=r"s3://bucket/c/manifest\.json: cannot be read: .*sending request"):
@@ -303,14 +303,14 @@ def test_an_endpoint_that_does_not_answer_is_told_within_seconds(monkeypatch):
         assert 0.4 < time.monotonic() - started < 5
 
 
-def test_a_busy_store_is_asked_again_until_it_answers(files):
+def test_requests_to_a_busy_store_are_retried(files):
     files.busy = 2
     assert np.array_equal(open_corpus("s3://bucket/c").read_shard(0).words.toarray(), matrices()[0][:25])
     assert len(files.requests) > 15
     assert set(files.requests.values()) == {3}
 
 
-def test_an_answer_that_breaks_off_is_completed(files):
+def test_a_truncated_response_is_completed(files):
     files.cut = 1
     assert np.array_equal(open_corpus("s3://bucket/c").read_shard(0).words.toarray(), matrices()[0][:25])
     assert files.requests["bucket/c/shards/s00000/words/data/c/0"] == 2
@@ -320,7 +320,7 @@ def test_an_answer_that_breaks_off_is_completed(files):
     ("fault", "said"),
     [("busy", "503 Service Unavailable: .*SlowDown"), ("cut", "body error"), ("refuse", "AccessDenied")],
 )
-def test_a_store_that_goes_on_failing_is_one_error(fault, said, files, monkeypatch):
+def test_a_store_that_keeps_failing_gives_one_error(fault, said, files, monkeypatch):
     monkeypatch.setattr(storage, "PATIENT", Patience(connect_s=1, read_s=1, n_retries=2, retry_s=2))
     opened = open_corpus("s3://bucket/c")
     setattr(files, fault, 1000)

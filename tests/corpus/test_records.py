@@ -1,4 +1,4 @@
-"""Records and the files that they name: every altered byte is found, and no name leads elsewhere."""
+"""Records and the files listed in them: altered bytes are detected, and names cannot lead outside."""
 
 import io
 import json
@@ -37,7 +37,7 @@ def all_flips(content):
         yield content[: bit // 8] + bytes([content[bit // 8] ^ 1 << bit % 8]) + content[bit // 8 + 1 :]
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_records_are_read_back_as_written(tmp_path):
     FORMAT.write(tmp_path / "r.json", CONTENT)
     assert FORMAT.read(tmp_path / "r.json") == {
         **CONTENT,
@@ -45,7 +45,7 @@ def test_what_is_written_is_read(tmp_path):
         "format_version": 3,
     }
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
-    # Keys that are numbers, tuples and what is not a number are written in one way too.
+    # Numeric keys, tuples and NaN have a canonical form too.
     record, _ = FORMAT.parse("r", FORMAT.dump({"keys": {10: 1, 9: 2}, "pair": (1, 2), "nan": math.nan}))
     assert record["keys"] == {"10": 1, "9": 2}
     assert record["pair"] == [1, 2]
@@ -59,7 +59,7 @@ def test_every_flipped_bit_of_a_record_is_found():
             FORMAT.parse("place", wrong)
 
 
-def test_what_json_takes_for_the_same_is_found():
+def test_changes_without_effect_on_json_values_are_found():
     content = FORMAT.dump(CONTENT)
     record = json.loads(content)
     others = (
@@ -132,7 +132,7 @@ def test_files_are_compared_with_size_and_digest(tmp_path):
         check_file(tmp_path, "a/x", entries["a/x"])
 
 
-def test_names_lead_nowhere_else(tmp_path):
+def test_names_cannot_lead_outside_the_directory(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     (tmp_path / "outside").write_text("mine")
@@ -176,7 +176,7 @@ def test_headers_are_read_as_numpy_writes_them_and_in_no_other_way(tmp_path, arr
     header = len(content) - array.nbytes
     for wrong in all_flips(content[:header]):
         with suppress(StoreError):
-            # Another declared size differs from that of the file.
+            # A different declared size does not match the size of the file.
             declared = read_npy_header(io.BytesIO(wrong + content[header:]), "a.npy")
             assert declared.n_bytes != len(content)
     for wrong in (b"", content[:5], content[:header][:-1], content + b"x", content[: header - 1]):
@@ -196,7 +196,7 @@ def test_only_numbers_are_mapped(tmp_path, array):
 
 
 def test_damaged_metadata_of_an_array_ends_in_one_kind_of_error():
-    """Other arrays than the one written may come out, which its digest tells; nothing else is raised."""
+    """The result may be a different array, which its digest reveals; only StoreError is raised."""
     files = files_below(encode_group({"x": np.arange(50.0)}), "x")
     assert decode_array("place", files).tolist() == list(range(50))
     found = []

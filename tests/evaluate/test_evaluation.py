@@ -59,14 +59,14 @@ def test_a_label_that_the_model_does_not_know_counts_against_it(model, planted):
     assert metrics == pytest.approx({**by_hand(model, X, more), "n_unknown_words": 0, "n_unknown_labels": 1})
 
 
-def test_unknown_labels_are_told_of_from_a_tenth_and_refused_where_none_is_known(model, planted, caplog):
+def test_a_tenth_of_unknown_labels_gives_a_warning_and_all_unknown_an_error(model, planted, caplog):
     X, Y = (
         planted[0][1000:],
         csr_array((np.ones(1000), np.arange(1000) % 10, np.arange(0, 1001, 2)), shape=(500, 12)),
     )
     names = list(model.label_names_)
     evaluate_corpus(model, corpus_of(model, X, Y, label_names=names))
-    # Labels that no document has do not count.
+    # Labels without documents do not count.
     evaluate_corpus(model, corpus_of(model, X, Y, label_names=[*names[:10], "x", "y"]))
     assert not caplog.records
     metrics = evaluate_corpus(model, corpus_of(model, X, Y, label_names=["x", *names[1:]]))
@@ -74,16 +74,14 @@ def test_unknown_labels_are_told_of_from_a_tenth_and_refused_where_none_is_known
     [record] = caplog.records
     assert record.getMessage() == (
         "the model does not know 10 % of the labels of the documents (100 of 1,000), such as 'x'; they count as "
-        "missed; documents are given the words and labels of a model by 'distmom ingest --like MODEL'"
+        "misses; ingest the documents with 'distmom ingest --like MODEL' to use the words and labels of the model"
     )
-    message = (
-        "labels of the documents: expected names of the model, such as '0', .* got none of them, such as 'n0'"
-    )
+    message = "labels .*: expected names known to the model, such as '0', .* got none of them, such as 'n0'"
     with pytest.raises(UsageError, match=message):
         evaluate_corpus(model, corpus_of(model, X, Y, label_names=[f"n{i}" for i in range(12)]))
 
 
-def test_labels_are_told_by_their_names_not_by_their_columns(model, planted):
+def test_labels_are_matched_by_name_not_by_column(model, planted):
     X, Y = planted[0][1000:], planted[1][1000:].toarray()
     order = np.random.default_rng(0).permutation(12)
     names = [model.label_names_[i] for i in order]
@@ -91,7 +89,7 @@ def test_labels_are_told_by_their_names_not_by_their_columns(model, planted):
     assert evaluate_corpus(model, moved) == pytest.approx(evaluate_corpus(model, straight))
 
 
-def test_auc_of_a_sample_is_near_that_of_all_and_repeats(model, planted):
+def test_auc_of_a_sample_is_accurate_and_reproducible(model, planted):
     X, Y = planted
     corpus = corpus_of(model, X, Y)
     exact = evaluate_corpus(model, corpus)

@@ -12,7 +12,7 @@ from distmom.ranking import inverse_propensity
 
 
 def top_lists(scores, depth):
-    """Labels by falling score, ties by smaller label."""
+    """Labels by decreasing score, ties by smaller label."""
     return np.argsort(-scores, axis=1, kind="stable")[:, :depth].astype(np.int32)
 
 
@@ -22,13 +22,13 @@ def block():
     truth = (rng.random((40, 15)) < 0.2).astype(float)
     truth[0] = 0
     truth[1] = 1
-    # Few distinct scores, so that ties are everywhere.
+    # Few distinct scores, so that there are many ties.
     scores = rng.integers(0, 6, (40, 15)).astype(np.float32)
     return scores, truth
 
 
 def test_hand_computed_example():
-    """Three labels true in the first document, one of them ranked second; one true and ranked first."""
+    """The first document has three true labels, one of them ranked second; the second has one, ranked first."""
     truth = sparse.csr_array(np.array([[1, 1, 1, 0, 0], [0, 0, 0, 0, 1], [0, 0, 0, 0, 0]]))
     lists = np.array([[3, 0, 4], [4, -1, -1], [-1, -1, -1]], dtype=np.int32)
     inverse = np.array([2.0, 3.0, 5.0, 7.0, 11.0])
@@ -175,7 +175,7 @@ def test_blocks_merge_to_the_whole(block, cut):
         zero + 1
 
 
-def test_truth_may_repeat_or_hold_zeros():
+def test_truth_may_have_duplicates_and_explicit_zeros():
     clean = sparse.csr_array(np.array([[1, 0, 1, 0]]))
     messy = sparse.csr_array(
         (np.array([2.0, 1.0, -1.0, 0.0]), np.array([2, 0, 0, 3]), np.array([0, 4])), (1, 4)
@@ -230,26 +230,30 @@ ONE = np.array([[1, 0]])
         (lambda: RankingSums.zero(inverse_propensity=[0.0]), UsageError, "positive finite"),
         (lambda: RankingSums.zero().add_lists([[0]], ONE), UsageError, "width 1 are too short for depth 5"),
         (lambda: RankingSums.zero((1,)).add_lists([[2]], ONE), UsageError, r"lie in -1\.\.1, got 2\.\.2"),
-        (lambda: RankingSums.zero((1,)).add_lists([[0], [1]], ONE), UsageError, "do not fit a truth"),
+        (lambda: RankingSums.zero((1,)).add_lists([[0], [1]], ONE), UsageError, "do not match a truth"),
         (lambda: RankingSums.zero((1,)).add_lists([[0]], ONE, scores=[0.0]), UsageError, "scores of shape"),
         (lambda: RankingSums.zero((1,)).add_lists([[0]], ONE, scores=[[np.nan]]), NumericalError, "NaN"),
         (lambda: RankingSums.zero().add_scores([[np.nan, 1.0]], ONE), NumericalError, "NaN"),
-        (lambda: RankingSums.zero().add_scores([[1.0, 1.0, 1.0]], ONE), UsageError, "do not fit a truth"),
-        (lambda: RankingSums.zero((1,)) + RankingSums.zero((2,)), UsageError, "do not merge"),
+        (lambda: RankingSums.zero().add_scores([[1.0, 1.0, 1.0]], ONE), UsageError, "do not match a truth"),
+        (lambda: RankingSums.zero((1,)) + RankingSums.zero((2,)), UsageError, "cannot be merged"),
         (
             lambda: RankingSums.zero(inverse_propensity=[1.0]) + RankingSums.zero(inverse_propensity=[2.0]),
             UsageError,
-            "do not merge",
+            "cannot be merged",
         ),
-        (lambda: RankingSums.zero(inverse_propensity=[1.0]) + RankingSums.zero(), UsageError, "do not merge"),
+        (
+            lambda: RankingSums.zero(inverse_propensity=[1.0]) + RankingSums.zero(),
+            UsageError,
+            "cannot be merged",
+        ),
         (
             lambda: RankingSums.zero((1,), inverse_propensity=[1.0]).add_lists([[0]], ONE),
             UsageError,
-            "truth has 2 labels, but inverse propensities are known for 1",
+            "truth has 2 labels, but inverse propensities are given for 1",
         ),
-        (lambda: inverse_propensity([-1], 10), UsageError, "not negative"),
+        (lambda: inverse_propensity([-1], 10), UsageError, "non-negative"),
         (lambda: inverse_propensity([1], 2), UsageError, "at least 3"),
-        (lambda: inverse_propensity([1, 1], 10, n_labels=1), UsageError, "n_labels=1 is below"),
+        (lambda: inverse_propensity([1, 1], 10, n_labels=1), UsageError, "n_labels=1 is less than"),
     ],
 )
 def test_bad_input_is_named(call, error, message):

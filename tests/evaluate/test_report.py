@@ -70,7 +70,7 @@ def test_all_sections_are_there(auto):
     assert page.tags.count("svg") >= 3
 
 
-def test_what_was_chosen_and_scored_is_shown(auto):
+def test_selection_and_scores_are_shown(auto):
     text = render_report(auto)
     for name, scores in auto.selection_["held_out"].items():
         assert ("blend" if name == "auto" else name) in text
@@ -90,7 +90,7 @@ def test_a_metrics_file_may_hold_anything():
     text = render_report(fitted(), metrics=metrics)
     assert "0.2500" in text
     assert HOSTILE not in text
-    with pytest.raises(UsageError, match="expected names with numbers, got a list"):
+    with pytest.raises(UsageError, match="expected a mapping of names to numbers, got a list"):
         write_report(fitted(), "report.html", metrics=[1])
 
 
@@ -114,7 +114,7 @@ def test_hostile_messages_and_settings_stay_text():
 
 
 @pytest.mark.parametrize("character", ["\x00", "\x1b", "\x85", "\u202e", "\u2066", "\ud800", "\r"])
-def test_control_characters_are_taken_out(character):
+def test_control_characters_are_removed(character):
     model = fitted(vocabulary=f"wo{character}rd")
     text = render_report(model)
     assert character not in text
@@ -122,7 +122,7 @@ def test_control_characters_are_taken_out(character):
     text.encode()
 
 
-def test_long_words_are_cut():
+def test_long_words_are_truncated():
     text = render_report(fitted(vocabulary="w" * 5000))
     assert "w" * 201 not in text
     assert "w" * 199 + "…" in text
@@ -132,7 +132,7 @@ def test_words_of_other_scripts_are_kept():
     assert "नमस्\u200dते" in render_report(fitted(vocabulary="नमस्\u200dते"))
 
 
-def test_nothing_is_loaded_and_nothing_runs(auto):
+def test_a_page_has_no_scripts_or_external_resources(auto):
     text = render_report(auto, metrics=METRICS)
     page = Page(text)
     assert not re.search(r"https?:|url\(|@import|javascript:", text)
@@ -142,7 +142,7 @@ def test_nothing_is_loaded_and_nothing_runs(auto):
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in policy
 
 
-def test_a_model_without_states_says_so():
+def test_a_model_without_states_is_reported_as_such():
     model = fitted("linear")
     for name in ("components_", "weights_", "spectrum_", "label_components_", "label_moments_"):
         delattr(model, name)
@@ -159,7 +159,7 @@ def test_a_stored_model_gives_the_same_report(auto, tmp_path):
     assert (first.tags, first.ids) == (second.tags, second.ids)
 
 
-def test_many_states_are_one_click_away():
+def test_many_states_are_collapsed():
     page = Page(render_report(fitted(k=14, n=2000)))
     assert page.tags.count("article") == 14
     assert page.tags.count("details") == 1
@@ -196,7 +196,7 @@ def test_charts_draw_any_values(values, log):
         assert not re.search(r"nan|inf", str(chart))
 
 
-def test_the_mark_stands_between_its_points():
+def test_the_mark_is_between_its_points():
     chart = str(line_chart([4.0, 3.0, 2.0, 1.0], title="t", x_label="x", mark=2.5, mark_label="k"))
     mark = float(re.search(r'class="mark" x1="([\d.]+)"', chart)[1])
     x = [float(v) for v in re.findall(r'cx="([\d.]+)"', chart)]

@@ -10,7 +10,7 @@ from distmom.models import SingleTopic, SpectralLDA
 from distmom.simulate.topics import TopicPopulation
 
 
-def test_coherence_is_that_of_counted_documents():
+def test_coherence_agrees_with_counts_of_documents():
     X = csr_array(np.random.default_rng(0).poisson(0.5, (200, 30)))
     top = np.array([[4, 9, 1], [17, 4, 28]])
     with open_engine(MemoryCorpus(X, shard_documents=33)) as engine:
@@ -28,7 +28,7 @@ def test_coherence_is_that_of_counted_documents():
         assert umass[row] == pytest.approx(np.mean(expected))
 
 
-def test_words_that_never_or_always_meet_have_the_ends_of_the_scale():
+def test_words_that_never_or_always_co_occur_have_extreme_coherence():
     together = np.array([[10.0, 10.0, 0.0], [10.0, 10.0, 0.0], [0.0, 0.0, 0.0]])
     npmi, umass = coherence_of_counts(together, 10.0, np.array([[0, 1], [0, 2], [2, 1]]))
     assert_allclose(npmi, [1.0, -1.0, -1.0])
@@ -55,7 +55,7 @@ def test_planted_topics_predict_better_than_the_unigram_distribution_and_words_m
     assert truth < metrics["perplexity"] < 0.9 * unigram
     assert metrics["n_documents"] == 300
     assert metrics["NPMI"] > 0
-    # Other columns, one of them a word that the model does not know.
+    # Different columns, one of them a word unknown to the model.
     names = [*model.vocabulary_[::-1], "unknown"]
     widened = csr_array(np.hstack([test.toarray()[:, ::-1], np.full((300, 1), 7)]))
     other = evaluate_topics(model, MemoryCorpus(widened, vocabulary=names))

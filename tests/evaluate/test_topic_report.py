@@ -35,7 +35,7 @@ def test_a_report_shows_topics_and_how_they_were_found(lda):
     for shown in ("12.5", "0.25", "SpectralLDA", "tensor-1", "anchors", "residual", "n_refine"):
         assert shown in text
     assert text.count('class="disc"') == 4
-    # The start that was taken is marked.
+    # The chosen initialisation is marked.
     assert text.count('class="chosen"') == 1
     for topic in lda.topics(5, "relevance"):
         for word, _ in topic["words"]:
@@ -50,7 +50,7 @@ def test_models_without_a_choice_are_reported_too(kind, counts):
     assert page.tags.count("article") == 4
 
 
-def test_words_of_anybody_are_escaped_and_nothing_is_loaded(lda):
+def test_words_are_escaped_and_nothing_is_loaded(lda):
     names = lda.vocabulary_
     try:
         lda.vocabulary_ = [f"{HOSTILE}{i}" for i in range(len(names))]
@@ -64,12 +64,12 @@ def test_words_of_anybody_are_escaped_and_nothing_is_loaded(lda):
     assert all(value.startswith("#") for _, name, value in page.attributes if name == "href")
 
 
-def test_a_report_is_written_whole_or_refused(lda, tmp_path):
+def test_a_report_is_written_atomically_or_refused(lda, tmp_path):
     write_topic_report(lda, tmp_path / "r.html")
     assert (tmp_path / "r.html").read_text() == render_topic_report(lda)
     with pytest.raises(UsageError, match="there is no directory"):
         write_topic_report(lda, tmp_path / "none" / "r.html")
-    with pytest.raises(UsageError, match="metrics: expected names with numbers"):
+    with pytest.raises(UsageError, match="metrics: expected a mapping of names to numbers"):
         write_topic_report(lda, tmp_path / "r.html", metrics=[1])
     with pytest.raises(NotFittedError):
         write_topic_report(SpectralLDA(), tmp_path / "r.html")
@@ -108,7 +108,7 @@ YEARS = ["2001", "1999", "2000"]
 
 @pytest.fixture(scope="module")
 def stored(lda, counts, tmp_path_factory):
-    """Shares of documents of three years, the last one without any."""
+    """Shares of documents with labels for three years, the last of which has no documents."""
     out = tmp_path_factory.mktemp("shares") / "out"
     labels = np.zeros((800, 3), int)
     labels[:500, 0], labels[500:, 1] = 1, 1
@@ -116,7 +116,7 @@ def stored(lda, counts, tmp_path_factory):
     return out
 
 
-def test_what_is_stored_of_shares_is_read_back(lda, counts, stored):
+def test_stored_shares_are_read_back(lda, counts, stored):
     read, shares = read_shares(stored), lda.transform(counts).astype(np.float64)
     assert read.n_documents == 800
     assert_allclose(read.mean_shares, shares.mean(axis=0), atol=1e-6)
@@ -140,10 +140,10 @@ def test_documents_and_labels_of_topics_are_reported(lda, stored):
     assert {"documents", "labels"} <= set(page.ids)
     cards = text.split("<article>")[1:]
     for card, topic in zip(cards, lda.topics(1), strict=True):
-        told = re.findall(r"<b>(\d+)</b> \(([\d.]+)\)", card)
+        shown = re.findall(r"<b>(\d+)</b> \(([\d.]+)\)", card)
         best = read.representatives[topic["state"]][:5]
-        assert told == [(str(document), f"{share:.2f}") for document, share in best]
-        assert f"{read.mean_shares[topic['state']]:.3f} in the mean" in card
+        assert shown == [(str(document), f"{share:.2f}") for document, share in best]
+        assert f"{read.mean_shares[topic['state']]:.3f} on average" in card
     # Correlations of four topics, and their shares in two years: one has no documents.
     assert text.count('class="cell') == 4 * 4 + 4 * 2
     assert text.index("1999 (300 documents)") < text.index("2001 (500 documents)")
@@ -154,7 +154,7 @@ def test_documents_and_labels_of_topics_are_reported(lda, stored):
     assert {int(topic): year for topic, year in darkest} == {
         topic: YEARS[means[:, topic].argmax()] for topic in range(4)
     }
-    # The strongest correlation is the darkest.
+    # The strongest correlation has the darkest cell.
     between = text[text.index('aria-label="Correlations') : text.index('id="labels"')]
     a, b = re.search(
         r'<title>topics (\d), (\d): [^<]*</title><rect [^>]*fill-opacity="1.000"', between
@@ -167,19 +167,19 @@ def test_documents_and_labels_of_topics_are_reported(lda, stored):
 @pytest.mark.parametrize(
     ("names", "shown", "order"),
     [
-        # Of label i there are i + 1 documents.
+        # Label i has i + 1 documents.
         (
             [f"a{i}" for i in range(60)],
             [f"a{i}" for i in range(59, 19, -1)],
-            "by falling number of documents",
+            "by decreasing number of documents",
         ),
-        ([str(-i) for i in range(60)], [str(-i) for i in range(59, -1, -1)], "by number"),
+        ([str(-i) for i in range(60)], [str(-i) for i in range(59, -1, -1)], "by value"),
         (
             [str(-i) for i in range(120)],
             [str(-i) for i in range(119, 19, -1)],
-            "those of most documents, by number",
+            "those with the most documents, by value",
         ),
-        (["1", "nan", "2"], ["2", "nan", "1"], "by falling number of documents"),
+        (["1", "nan", "2"], ["2", "nan", "1"], "by decreasing number of documents"),
     ],
 )
 def test_labels_are_shown_in_order_as_far_as_there_is_room(lda, names, shown, order):
@@ -187,7 +187,7 @@ def test_labels_are_shown_in_order_as_far_as_there_is_room(lda, names, shown, or
     stored = StoredShares(9, np.full(4, 0.25), np.eye(4), [[(0, 1.0)]] * 4, labels)
     text = render_topic_report(lda, stored=stored)
     assert re.findall(r"<title>topic 0, (\S+) \(", text) == shown
-    assert f"{len(shown)} of {len(names)} labels,\n{order};" in text
+    assert f"{len(shown)} of {len(names)} labels, {order};" in text
 
 
 def test_standard_errors_are_reported_where_there_are_some(lda, counts):
@@ -197,11 +197,11 @@ def test_standard_errors_are_reported_where_there_are_some(lda, counts):
     text = render_topic_report(model)
     Page(text)
     for topic in model.topics(1):
-        told = re.search(rf"Topic {topic['state']}</h3><span>([\d.]+) ±([\d.]+)</span>", text)
-        assert float(told[2]) == pytest.approx(topic["weight_error"], rel=0.05)
-        assert float(told[1]) == pytest.approx(topic["weight"], abs=0.05 * topic["weight_error"])
+        measured = re.search(rf"Topic {topic['state']}</h3><span>([\d.]+) ±([\d.]+)</span>", text)
+        assert float(measured[2]) == pytest.approx(topic["weight_error"], rel=0.05)
+        assert float(measured[1]) == pytest.approx(topic["weight"], abs=0.05 * topic["weight_error"])
     assert text.count('class="spread"') == 4
-    # A bar and its line share one scale: the line ends as far from the right as value and error leave.
+    # A bar and its error line have the same scale; the line ends at value + error.
     row = model.topics(16, "relevance")[0]
     values, errors = (np.array(x) for x in ([p for _, p in row["words"]], row["word_errors"]))
     ends = re.findall(r'<u style="left:([\d.]+)%;right:([\d.]+)%">', text.split("<article>")[1])
@@ -223,15 +223,15 @@ def test_names_of_labels_are_escaped(lda, tmp_path):
     assert "onmouseover" not in {name for _, name, _ in Page(text).attributes}
 
 
-def test_what_are_no_shares_of_the_model_is_refused(lda, stored, counts, tmp_path):
-    with pytest.raises(UsageError, match="expected a directory that 'distmom transform' wrote"):
+def test_invalid_shares_are_refused(lda, stored, counts, tmp_path):
+    with pytest.raises(UsageError, match="expected a directory written by 'distmom transform'"):
         write_topic_report(lda, tmp_path / "r.html", shares=tmp_path)
     with pytest.raises(UsageError, match="expected shares of the 3 topics of the model, got 4"):
         write_topic_report(SingleTopic(3, max_df=1.0).fit(counts), tmp_path / "r.html", shares=stored)
     assert not (tmp_path / "r.html").exists()
 
 
-def test_damaged_shares_are_told_by_place(lda, counts, tmp_path):
+def test_damaged_shares_are_reported_with_their_file(lda, counts, tmp_path):
     labels = np.ones((800, 1), int)
     transform_corpus(lda, MemoryCorpus(counts, labels, label_names=["a\u00a0b"]), tmp_path / "out")
     summary, lines = tmp_path / "out" / "topics.json", tmp_path / "out" / "labels.tsv"
@@ -269,12 +269,12 @@ def test_cells_are_as_dark_as_their_values_and_lie_inside():
     assert heat_chart([], [], ["a"], title="t", notes=[]) == ""
 
 
-def test_lines_over_bars_are_as_long_as_the_errors():
+def test_error_bars_are_as_long_as_the_errors():
     text = str(bar_chart([0.5, 0.25, 0.2], title="t", x_label="x", errors=[0.1, 0.5, float("nan")]))
     lines = re.findall(r'<line class="spread" x1="[\d.]+" y1="([\d.]+)" x2="[\d.]+" y2="([\d.]+)"', text)
     bars = re.findall(r'<rect class="bar" [^>]*height="([\d.]+)"', text)
     unit = float(bars[0]) / 0.5
     assert len(lines) == 2
     assert float(lines[0][0]) - float(lines[0][1]) == pytest.approx(0.2 * unit, abs=0.2)
-    # The second is cut at zero, the foot of the bars.
+    # The second is cut off at zero, the base of the bars.
     assert float(lines[1][0]) - float(lines[1][1]) == pytest.approx(0.75 * unit, abs=0.2)

@@ -8,7 +8,7 @@ from distmom.linalg.anchors import _project_rows, _squared_distances, select_anc
 
 
 def mixtures(n=60, k=5, r=9, seed=0):
-    """Points of a simplex in r dimensions whose corners are the first k."""
+    """Return points of a simplex in r dimensions; the first k are its vertices."""
     rng = np.random.default_rng(seed)
     corners = rng.standard_normal((k, r))
     weights = np.vstack([np.eye(k), rng.dirichlet(np.ones(k), n - k)])
@@ -33,8 +33,8 @@ def test_only_candidates_are_chosen():
     assert set(corners[1:]) <= set(anchors)
 
 
-def test_a_second_look_mends_a_first_choice():
-    # The longest row is no corner of the triangle that is largest.
+def test_an_initial_choice_is_improved():
+    # The longest row is not a vertex of the largest triangle.
     rows = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.9, 0.9]])
     anchors = select_anchors(rows, 3, np.arange(4))
 
@@ -81,7 +81,7 @@ def test_projection_ends_where_entries_are_equal_up_to_rounding(scale):
     points = scale * (rng.integers(0, 3, (20_000, 5)) / 3.0 + 1e-16 * rng.standard_normal((20_000, 5)))
     found = points.copy()
     _project_rows(found)
-    # A large row loses the digits in which the projection lies.
+    # In a large row, rounding removes the digits of the projection.
     assert_allclose(found.sum(axis=1), 1.0, atol=1e-12 + 1e-15 * scale)
     assert found.min() >= 0.0
     ordered = np.sort(points, axis=1)[:, ::-1]
@@ -96,7 +96,7 @@ def test_projection_ends_where_entries_are_equal_up_to_rounding(scale):
 def test_too_few_dimensions_are_refused():
     rows = np.outer(np.arange(6.0), np.ones(3))
     with pytest.raises(
-        NumericalError, match="3 anchor words are asked for, but the second moment has only 2"
+        NumericalError, match="3 anchor words are requested, but the second moment has only 2"
     ):
         select_anchors(rows, 3, np.arange(6))
     with pytest.raises(NumericalError, match="only 2 words are frequent"):

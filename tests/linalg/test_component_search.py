@@ -15,7 +15,7 @@ from distmom.linalg.search import (
 
 
 def components(d=20, k=6, seed=0):
-    """Components as columns and their weights, of a mixture in d dimensions."""
+    """Return the components, as columns, and weights of a mixture in d dimensions."""
     rng = np.random.default_rng(seed)
     return rng.standard_normal((d, k)), rng.dirichlet(np.full(k, 5.0))
 
@@ -35,10 +35,10 @@ def test_exact_moments_give_the_component_that_is_preferred(method, sign):
         moments = moments_of(mu, p)
         v = np.random.default_rng(100 + seed).standard_normal(20)
         if sign < 0 and method != "fast-tpm":
-            # All preferences negative, by a part of v along which all components are alike.
+            # Make all preferences negative by a part of v that is the same for all components.
             v -= np.linalg.pinv(mu.T) @ np.full(6, (mu.T @ v).max() + 1.0)
         elif method == "fast-tpm":
-            # Its run ends at the largest magnitude: make all preferences positive.
+            # The power method finds the largest magnitude, so make all preferences positive.
             v -= np.linalg.pinv(mu.T) @ np.full(6, (mu.T @ v).min() - 1.0)
         w = mu.T @ v
         found = search(method, moments, v)
@@ -56,7 +56,7 @@ def test_every_component_is_found_by_a_vector_that_prefers_it(method):
         moments = moments_of(mu, p)
         dual = np.linalg.pinv(mu)
         for i in range(k):
-            # What v says of the others is a half of what it says of this one, or less.
+            # The preference for this component is at least twice that for any other.
             said = np.random.default_rng(i).uniform(0.0, 0.5, k)
             said[i] = 1.0
             found = search(method, moments, dual.T @ said)
@@ -65,16 +65,16 @@ def test_every_component_is_found_by_a_vector_that_prefers_it(method):
             assert_allclose(found.values[0], 1.0, atol=1e-8)
 
 
-def test_a_power_run_ends_where_its_start_points_and_says_so():
+def test_a_power_run_converges_to_the_component_of_its_initial_vector():
     mu, p = components()
     moments, dual = moments_of(mu, p), np.linalg.pinv(mu)
-    # The largest magnitude is not the largest value: the run ends at the first, and the gap tells.
+    # If the largest magnitude is not the largest value, the former is found and the gap is negative.
     said = np.array([-3.0, 2.0, 1.0, 0.0, 0.5, 0.1])
     found = power_search(moments, dual.T @ said)
     assert_allclose(found.component, mu[:, 0], atol=1e-8)
     assert_allclose(found.values, [-3.0, 2.0, 1.0, 0.5, 0.1, 0.0], atol=1e-8)
     assert found.gap == pytest.approx(-5.0)
-    # The paper's start goes by what A^+ v says: c_i for the v of sum c_i p_i mu_i, here the first component.
+    # With the paper's initial vector, A^+ v decides: for v = sum c_i p_i mu_i, the largest c_i, here the first.
     mu[:, 1] *= 20.0
     moments = moments_of(mu, p)
     v = mu @ (p * np.array([1.0, 0.9, 0.1, 0.1, 0.1, 0.1]))
@@ -84,14 +84,14 @@ def test_a_power_run_ends_where_its_start_points_and_says_so():
 
 
 def noisy(noise, size, mu, p, v):
-    """Whitening, M and m of moments that are off by some noise."""
+    """Return whitening, M and m of noisy moments."""
     A, B, m = (mu * p) @ mu.T, (mu * (p * (mu.T @ v))) @ mu.T, mu @ p
     m, A, B = (x + size * (e + e.T) / 2 for x, e in zip((m, A, B), noise, strict=True))
     white = whiten(A, len(p), noise=0.0)
     return white, white.W.T @ B @ white.W, m
 
 
-def test_both_ways_are_one_on_noisy_moments_and_errors_grow_with_the_noise():
+def test_both_searches_agree_on_noisy_moments_and_errors_grow_with_the_noise():
     mu, p = components()
     rng = np.random.default_rng(1)
     v = rng.standard_normal(20)
@@ -106,7 +106,7 @@ def test_both_ways_are_one_on_noisy_moments_and_errors_grow_with_the_noise():
     assert max(errors[1:]) < 1.5 * min(errors[1:])
 
 
-def test_what_says_nothing_or_has_no_weight_is_refused():
+def test_uninformative_vectors_and_components_without_weight_are_refused():
     mu, p = components()
     exact = moments_of(mu, p)
     v = np.random.default_rng(0).standard_normal(20)
@@ -116,7 +116,7 @@ def test_what_says_nothing_or_has_no_weight_is_refused():
             search(method, empty, v)
     with pytest.raises(NumericalError, match="has no weight"):
         search("fast-tpm", WhitenedMoments(exact.white, exact.m, 0.0 * exact.slices), v)
-    with pytest.raises(NumericalError, match="says nothing of any component"):
+    with pytest.raises(NumericalError, match="no information about any component"):
         power_search(exact, np.zeros(20))
     with pytest.raises(UsageError, match="start: expected one of preference, projection, got 'x'"):
         power_search(exact, v, start="x")
@@ -131,13 +131,13 @@ def norm(matrix):
 
 
 def draws(share, n=1000):
-    """A of rank k, B, and both off by some eps below a share of the k-th singular value of A."""
+    """Return A of rank k, B, and both with errors below a fraction of the k-th singular value of A."""
     rng = np.random.default_rng(0)
     for _ in range(n):
         k = int(rng.integers(2, 6))
         d = k + int(rng.integers(0, 6))
         mu, p = rng.standard_normal((d, k)), rng.dirichlet(np.full(k, 5.0))
-        # Not below the singular values of A, as the last step of lemma 30 needs it.
+        # At least the singular values of A, as the last step of lemma 30 requires.
         w = rng.uniform(1.0, 3.0, k)
         A, B = (mu * p) @ mu.T, (mu * (p * w)) @ mu.T
         sigma = np.linalg.svd(A, compute_uv=False)[k - 1]
@@ -163,7 +163,7 @@ def test_whitening_of_noisy_moments_keeps_the_bounds_of_the_paper():
         )
         worst = np.maximum(worst, ratios)
     assert (worst < 1.0).all()
-    # The bounds are not so wide that anything keeps them.
+    # The bounds are tight enough to be violated.
     assert (worst > [0.9, 0.05, 0.02]).all()
 
 
@@ -181,7 +181,7 @@ def test_preferences_of_noisy_moments_keep_the_bound_of_the_paper():
 
 
 def test_the_weight_of_a_component_moves_no_more_than_the_mean():
-    """Lemmas 18 and 19, for the component w and the span E of the others that a search takes apart."""
+    """Lemmas 18 and 19, for the component w and the span E of the others."""
     rng, tight = np.random.default_rng(1), []
     for k, A, _, _, eps, noisy_A, noisy_B in draws(0.25):
         white, m = whiten(noisy_A, k, noise=0.0), A @ rng.standard_normal(len(A))
@@ -196,7 +196,7 @@ def test_the_weight_of_a_component_moves_no_more_than_the_mean():
         change = eps * rng.standard_normal(len(m))
         change = white.B @ (white.W.T @ change)
         moved = whitening_search(white, M, m + change)
-        # The sign of w is that of a.
+        # w has the sign of a.
         a, b = (np.sqrt(f.weight) * np.sign(f.component @ w) for f in (found, moved))
         assert abs(a - b) <= np.linalg.norm(change) / distance * (1.0 + 1e-9)
         tight.append((bound / (np.linalg.norm(w) * distance), abs(a - b) * distance / np.linalg.norm(change)))

@@ -33,7 +33,7 @@ def orthogonal_tensor(k, low=1.0, high=4.0, seed=0):
 
 
 def noise(k, size, seed):
-    """A random symmetric tensor whose flattening norm, an upper bound of its operator norm, is ``size``."""
+    """Return a random symmetric tensor with flattening norm ``size``, an upper bound of its operator norm."""
     E = symmetrise(np.random.default_rng([seed, 7]).standard_normal((k, k, k)))
     return size / operator_norm_bounds(E)[1] * E
 
@@ -88,7 +88,7 @@ def test_slices_of_a_whole_basis_are_as_good_as_the_tensor():
     H = np.linalg.qr(np.random.default_rng(0).standard_normal((12, 12)))[0]
     whole, sliced = decompose(T, max_polar_steps=0), decompose_slices(T @ H, H)
     np.testing.assert_allclose(sliced.eigenvalues, whole.eigenvalues, atol=1e-6)
-    # Each ends where a sweep gains little, and they do not end at the same sweep.
+    # Both stop when a sweep gains little, but not at the same sweep.
     assert sliced.residual == pytest.approx(whole.residual, rel=1e-6)
     assert sliced.off_diagonal_share == pytest.approx(whole.off_diagonal_share, rel=1e-6)
 
@@ -104,8 +104,8 @@ def test_residual_of_few_slices_estimates_that_of_the_tensor():
 
 
 @pytest.mark.slow
-def test_error_of_few_slices_grows_with_the_root_of_what_is_left_out():
-    """Each slice adds the same information on a rotation, so k / m times the variance is to be expected."""
+def test_error_of_few_slices_grows_with_the_root_of_the_omitted_share():
+    """Every slice has the same information about a rotation, so the expected variance is k / m times as large."""
     T, _, V = orthogonal_tensor(60, 1.0, 3.0)
     H, errors = slice_directions(60), []
     for seed in range(5):
@@ -135,7 +135,7 @@ def test_components_come_in_order_of_decreasing_weight_with_positive_values(meth
     }
 
 
-def test_reported_residual_and_share_are_what_they_say():
+def test_reported_residual_and_share_are_correct():
     T = orthogonal_tensor(7)[0] + noise(7, 0.3, 1)
     for method in METHODS:
         result = decompose(T, method)
@@ -147,7 +147,7 @@ def test_reported_residual_and_share_are_what_they_say():
         assert result.off_diagonal_share == pytest.approx(share, rel=1e-9, abs=1e-13)
 
 
-def test_equal_eigenvalues_defeat_the_flattening_alone():
+def test_only_the_flattening_fails_on_equal_eigenvalues():
     T, _, V = orthogonal_tensor(10, 2.0, 2.0)
     T = T + noise(10, 1e-3, 2)
     errors = {m: np.abs(aligned(decompose(T, m), V)[1] - V).max() for m in METHODS}
@@ -157,7 +157,7 @@ def test_equal_eigenvalues_defeat_the_flattening_alone():
 
 
 def test_errors_are_ordered_as_the_methods_are_stable():
-    """Median over tensors: all slices beat deflation, which beats one slice by far."""
+    """Median errors over tensors: all slices are better than deflation, and that is much better than one slice."""
     T, _, V = orthogonal_tensor(20, 1.0, 3.0)
     errors = {method: [] for method in ("joint", "power", "jennrich")}
     for seed in range(5):
@@ -170,7 +170,7 @@ def test_errors_are_ordered_as_the_methods_are_stable():
 
 @pytest.mark.parametrize("method", ["joint", "power", "power-stop"])
 @pytest.mark.parametrize("level", [0.01, 0.1, 0.3])
-def test_robustness_bounds_hold_with_room(method, level):
+def test_robustness_bounds_hold_with_a_margin(method, level):
     """Theorem 5.1: vector error 8 eps / lambda, value error 5 eps, residual 55 eps; measured about 1 eps."""
     T, lam, V = orthogonal_tensor(8, 1.0, 3.0)
     for seed in range(5):
@@ -188,7 +188,7 @@ def test_robustness_bounds_hold_with_room(method, level):
 
 @pytest.mark.parametrize("method", ["power", "power-stop"])
 def test_first_order_error_formula(method):
-    """The remainder after the linear term is quadratic: a tenth of the noise leaves a hundredth of it."""
+    """The remainder after the linear term is quadratic: with a tenth of the noise it is a hundredth."""
     T, lam, V = orthogonal_tensor(6, 1.0, 3.0)
     E = noise(6, 1.0, 3)
     image = contract_two(E, V)
@@ -242,7 +242,7 @@ def test_quadratic_convergence_of_the_power_map():
             assert ((V[:, first] - theta) ** 2).sum() <= bound * (1 + 1e-9) + 1e-28
 
 
-def test_all_spurious_eigenvectors_are_told_from_the_components():
+def test_all_spurious_eigenvectors_are_distinguished_from_components():
     T, lam, V = orthogonal_tensor(4)
     for size in range(1, 5):
         for subset in itertools.combinations(range(4), size):
@@ -271,8 +271,8 @@ def test_stopping_condition_refuses_every_mixture():
             assert (ratio >= 1 / 1.05) == (size == 1)
 
 
-def test_stopping_condition_keeps_drawing_until_a_start_is_accepted():
-    """Two updates from a random start are seldom enough, so starts are refused and drawn again."""
+def test_stopping_condition_draws_until_a_vector_is_accepted():
+    """Two updates of a random vector are rarely sufficient, so vectors are rejected and drawn again."""
     T, _, V = orthogonal_tensor(20, 1.0, 1.0)
     _, vectors, history, _ = power_stopping(T, np.random.default_rng(0), n_iter=2, max_restarts=500)
     assert max(count for _, count in history) > 1
@@ -300,7 +300,7 @@ def test_power_and_joint_agree_within_the_noise():
     cosines = np.abs(joint.eigenvectors.T @ power.eigenvectors).max(axis=0)
     assert cosines.min() > 0.998
     assert power.diagnostics["max_inner"] < 1e-13
-    # The polar steps climb on the least-squares objective, which deflation does not.
+    # Polar steps maximise the least-squares objective, which deflation does not.
     assert joint.residual <= power.residual
 
 
@@ -315,8 +315,8 @@ def test_joint_history_shows_the_descent():
     assert [v for s, v in result.history if s == "polar"][-1] == pytest.approx(result.residual, rel=1e-9)
 
 
-def test_polar_steps_climb_until_one_gains_little_of_what_is_unexplained():
-    """Little is a hundred-thousandth, also where a thousandth is unexplained."""
+def test_polar_steps_end_when_one_gains_little_of_the_unexplained_part():
+    """The threshold is 1e-5 of the unexplained part, even if that part is 1e-3."""
     result = decompose(orthogonal_tensor(8, 1.0, 3.0)[0] + noise(8, 0.1, 0))
     unexplained = np.array([value for stage, value in result.history if stage == "polar"]) ** 2
     assert unexplained[-1] < 1e-3
@@ -326,7 +326,7 @@ def test_polar_steps_climb_until_one_gains_little_of_what_is_unexplained():
     assert gains[-1] <= 1e-5 * unexplained[-1]
 
 
-def test_jacobi_leaves_the_saddle_of_equal_diagonals():
+def test_jacobi_escapes_the_saddle_of_equal_diagonals():
     """A matrix with equal diagonal and zero gradient must still be rotated by 45 degrees."""
     M = np.array([[1.0, 2.0], [2.0, 1.0]])[:, :, None]
     V, shares, converged = joint_diagonalise(M.copy())
@@ -336,7 +336,7 @@ def test_jacobi_leaves_the_saddle_of_equal_diagonals():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_seed_gives_the_same_bits_whatever_the_threads(method):
+def test_a_seed_gives_the_same_bits_for_any_number_of_threads(method):
     T = orthogonal_tensor(24)[0] + noise(24, 0.1, 1)
     first = decompose(T, method, random_state=4)
     with threadpool_limits(2):
@@ -346,7 +346,7 @@ def test_a_seed_gives_the_same_bits_whatever_the_threads(method):
     assert first.history == second.history
 
 
-def test_slices_give_the_same_bits_whatever_the_threads():
+def test_slices_give_the_same_bits_for_any_number_of_threads():
     T, H = orthogonal_tensor(24)[0] + noise(24, 0.1, 1), slice_directions(24)
     first = decompose_slices(T @ H, H)
     with threadpool_limits(2):
@@ -428,9 +428,9 @@ def test_polar_factor_is_the_nearest_orthonormal_matrix():
         ),
         (lambda: decompose(np.ones((2, 2, 2)), n_slices=0), UsageError, "n_slices=0 .* out of range"),
         (lambda: decompose(np.ones((2, 2, 2)), "power", orthogonalise=2), UsageError, "orthogonalise=2"),
-        (lambda: check_eigenpair(np.ones((2, 2, 2)), np.zeros(2)), UsageError, "not zero"),
-        (lambda: decompose_slices(np.ones((2, 2, 1)), np.ones((1, 2))), UsageError, "do not belong together"),
-        (lambda: decompose_slices(np.ones((2, 3, 1)), np.ones((3, 1))), UsageError, "do not belong together"),
+        (lambda: check_eigenpair(np.ones((2, 2, 2)), np.zeros(2)), UsageError, "nonzero vector"),
+        (lambda: decompose_slices(np.ones((2, 2, 1)), np.ones((1, 2))), UsageError, "do not match"),
+        (lambda: decompose_slices(np.ones((2, 3, 1)), np.ones((3, 1))), UsageError, "do not match"),
         (lambda: decompose_slices(np.zeros((2, 2, 2)), np.eye(2)), NumericalError, "are zero"),
         (lambda: decompose_slices(np.full((2, 2, 2), np.nan), np.eye(2)), NumericalError, "not finite"),
         (lambda: decompose_slices(np.ones((2, 2, 2)), np.ones((2, 2))), UsageError, "must be orthonormal"),
@@ -449,7 +449,7 @@ def test_bad_input_is_named(call, error, message):
 def test_large_tensors_are_sliced_at_random(monkeypatch):
     T = orthogonal_tensor(64, 1.0, 4.0)[0] + noise(64, 0.1, 2)
     full = decompose(T)
-    # The package exports a function of the same name as its module.
+    # The package exports a function with the same name as the module.
     module = sys.modules["distmom.linalg.decompose"]
     monkeypatch.setattr(module, "_ALL_SLICES_UP_TO", 8)
     sliced = decompose(T)

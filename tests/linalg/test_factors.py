@@ -31,7 +31,7 @@ def symmetric_noise(k, order, n_draws, rng, size):
         T = np.zeros((k,) * order)
         for index in combinations_with_replacement(range(k), order):
             T[index] = rng.normal()
-        # Every entry has the value at its sorted index.
+        # Every entry equals the one with sorted indices.
         T = T[tuple(np.sort(np.indices(T.shape), axis=0))]
         draws.append(size * T)
     return np.stack(draws, axis=-1)
@@ -39,8 +39,8 @@ def symmetric_noise(k, order, n_draws, rng, size):
 
 @pytest.mark.parametrize("method", ["joint", "single"])
 @pytest.mark.parametrize("strengths", [[1.0, -0.5, 2.0, 0.3], [1.0, -1.0, 1.0, -1.0], [0.7, 0.0, -0.2, 1.0]])
-def test_skewed_columns_come_back_with_positive_skewness(method, strengths):
-    """Also where skewness is negative, where all are equal, and where one of them is zero."""
+def test_skewed_columns_are_recovered_with_positive_skewness(method, strengths):
+    """This includes negative, equal and zero skewness."""
     M = rotation()
     found = find_factors([cumulant(M, strengths, 3)], (3,), method)
     error, of = matched(found.vectors.T, M.T, signed=False)
@@ -68,8 +68,8 @@ def test_two_columns_without_skewness_are_rejected_and_no_other(method, seed):
 
 @pytest.mark.parametrize("n_pairs", [100, 6])
 @pytest.mark.parametrize("method", ["joint", "single"])
-def test_kurtotic_columns_come_back(method, n_pairs):
-    """From all pairs of axes, and from fewer random ones."""
+def test_kurtotic_columns_are_recovered(method, n_pairs):
+    """With all pairs of axes, and with fewer random directions."""
     M, kurtosis = rotation(seed=1), [-2.0, 3.0, 0.5, -2.0]
     known = [cumulant(M, np.zeros(K), 3), cumulant(M, kurtosis, 4, n_pairs)]
     found = find_factors(known, (4,), method)
@@ -95,7 +95,7 @@ def test_both_orders_find_the_union_without_duplicates(method):
     assert sorted(of.tolist()) == [0, 1, 2, 3]
 
 
-def test_nothing_is_found_where_there_is_nothing():
+def test_nothing_is_found_in_zero_cumulants():
     nothing = [cumulant(rotation(), np.zeros(K), 3), cumulant(rotation(), np.zeros(K), 4)]
     for method in ("joint", "single"):
         found = find_factors(nothing, (3, 4), method)
@@ -111,7 +111,7 @@ def test_a_single_factor_needs_no_other():
 
 @pytest.mark.parametrize("theta", [np.eye(K)[0], np.eye(K)[1] + np.eye(K)[2], np.zeros(K), np.arange(4.0)])
 def test_no_direction_gives_a_wrong_column(theta):
-    """Theorem 4.1: whatever the direction, along factors and degenerate ones too, every vector is a column."""
+    """Theorem 4.1: for any direction, even degenerate ones, every returned vector is a column."""
     M = rotation(seed=4)
     matrix, noise = cumulant(M, [1.0, -1.0, 0.5, 0.0], 3).along(M @ theta)
     assert noise == 0.0
@@ -135,8 +135,8 @@ def test_eigenvalues_of_opposite_sign_are_no_tie_and_noise_makes_ties():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "most_missed"), [("joint", 2), ("single", 12)])
-def test_noise_alone_is_hardly_ever_taken_for_a_factor(method, most_missed):
-    """Two columns of four are skewed; what noise makes of the others is returned in few of a hundred cases."""
+def test_noise_is_rarely_mistaken_for_a_factor(method, most_missed):
+    """Two of four columns are skewed; the others are returned in only a few of a hundred cases."""
     wrong = missed = 0
     for seed in range(100):
         rng = np.random.default_rng(seed)
@@ -176,7 +176,7 @@ def test_orders_are_weighted_by_their_noise():
         ((4,), {}, r"orders: expected some of \[3\], got \[4\]"),
         ((), {}, "orders: expected some"),
         ((3,), {"method": "svd"}, "decomposition: expected one of joint, single, got 'svd'"),
-        ((3,), {"n_directions": 0}, "n_directions from 1 on"),
+        ((3,), {"n_directions": 0}, "n_directions >= 1"),
         ((3,), {"tol": 1.0}, "0 < tol < 1"),
     ],
 )

@@ -6,7 +6,7 @@ from distmom.linalg import orthonormalise
 
 
 def conditioned(d, r, condition, seed=0):
-    """A matrix with singular values from 1 to 1 / condition and no badly scaled column to blame."""
+    """Return a matrix with singular values from 1 to 1 / condition and without badly scaled columns."""
     rng = np.random.default_rng(seed)
     U = np.linalg.qr(rng.standard_normal((d, r)))[0]
     V = np.linalg.qr(rng.standard_normal((r, r)))[0]
@@ -21,7 +21,7 @@ def in_slabs(A, *cuts):
     ("condition", "method"),
     [(1e2, "cholesky"), (1e4, "cholesky"), (1e8, "householder"), (1e12, "householder")],
 )
-def test_basis_is_orthonormal_whatever_the_condition(condition, method):
+def test_basis_is_orthonormal_for_any_condition_number(condition, method):
     A = conditioned(500, 12, condition)
     basis = orthonormalise(in_slabs(A, 3, 200, 205))
     Q = np.concatenate(basis.slabs)
@@ -34,7 +34,7 @@ def test_basis_is_orthonormal_whatever_the_condition(condition, method):
     assert [slab.shape for slab in basis.slabs] == [(3, 12), (197, 12), (5, 12), (295, 12)]
 
 
-def test_badly_scaled_columns_are_no_obstacle():
+def test_badly_scaled_columns_are_handled():
     A = conditioned(200, 6, 10.0) * 10.0 ** np.arange(-150, 150, 50)
     basis = orthonormalise(in_slabs(A, 90))
     Q = np.concatenate(basis.slabs)

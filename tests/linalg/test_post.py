@@ -16,7 +16,7 @@ from distmom.linalg import (
 
 
 def single_topic_moments(weights, mu, length):
-    """Second and third moments by listing every document of ``length`` words and every tuple of positions."""
+    """Compute second and third moments from all documents of ``length`` words and tuples of positions."""
     d = mu.shape[0]
     M2, M3 = np.zeros((d, d)), np.zeros((d, d, d))
     pairs = list(itertools.permutations(range(length), 2))
@@ -82,7 +82,7 @@ def test_small_eigenvalues_are_as_robust_as_large_ones():
 
 
 def test_sampling_error_shrinks_with_the_square_root_of_the_data():
-    """Documents of three words; a log-log slope of -1/2 within what five repetitions can tell."""
+    """Documents of three words; the log-log slope is -1/2 within the accuracy of five repetitions."""
     rng = np.random.default_rng(12)
     d, k = 30, 3
     weights, mu = np.array([0.5, 0.3, 0.2]), rng.dirichlet(np.full(d, 0.3), k).T

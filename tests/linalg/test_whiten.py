@@ -40,7 +40,7 @@ def test_the_largest_entry_of_every_eigenvector_is_positive():
     assert (W[np.abs(W).argmax(axis=0), np.arange(9)] > 0).all()
 
 
-def test_large_negative_eigenvalues_are_not_taken_for_components():
+def test_large_negative_eigenvalues_are_not_components():
     result = whiten(np.diag([-5.0, 3.0, 2.0]), 2, noise=0.0)
     np.testing.assert_allclose(result.W.T @ np.diag([-5.0, 3.0, 2.0]) @ result.W, np.eye(2), atol=1e-14)
     np.testing.assert_allclose(result.eigenvalues, [3, 2, -5])
@@ -73,7 +73,7 @@ def test_rank_failure_names_the_numbers_and_a_remedy(values, k, noise, message):
 
 
 def test_rounding_is_not_signal():
-    """A rank-3 matrix in 40 dimensions has rounding for its other eigenvalues, of either sign."""
+    """The other eigenvalues of a rank-3 matrix in 40 dimensions are rounding errors of either sign."""
     M2 = second_moment(40, 3, seed=2)
     assert whiten(M2, 3).n_usable == 3
     with pytest.raises(NumericalError, match="only 3 eigenvalues"):
@@ -83,7 +83,7 @@ def test_rounding_is_not_signal():
 def test_bad_arguments():
     with pytest.raises(UsageError, match="square matrix, got shape"):
         whiten(np.ones((2, 3)), 1)
-    with pytest.raises(UsageError, match="n_components=4 does not fit"):
+    with pytest.raises(UsageError, match="n_components=4 is out of range"):
         whiten(np.eye(3), 4)
     with pytest.raises(UsageError, match="not symmetric"):
         whiten(np.array([[1.0, 0.5], [0.0, 1.0]]), 1)

@@ -29,7 +29,7 @@ def model(planted):
 
 @pytest.fixture(scope="module")
 def on_disk(planted, tmp_path_factory):
-    """The first documents as a corpus on disk; one of them has no word."""
+    """The first documents as a corpus on disk; one of them has no words."""
     X, Y = planted[0][:500].tolil(), planted[1][:500]
     X[17] = 0
     return from_arrays(tmp_path_factory.mktemp("predict") / "c", csr_array(X), Y, shard_documents=120)
@@ -68,7 +68,7 @@ def test_written_lists_are_those_of_predict_top(model, on_disk, tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
-def test_more_labels_than_there_are_means_all(model, on_disk, tmp_path):
+def test_top_beyond_the_number_of_labels_returns_all(model, on_disk, tmp_path):
     predict_corpus(model, on_disk, tmp_path / "out", top=100)
     assert {len(row) for row in lines(tmp_path / "out")} == {12}
 
@@ -124,7 +124,7 @@ def test_the_cluster_writes_the_same_bytes(model, on_disk, cluster, tmp_path):
 
 
 def other_numbering():
-    """Three documents over other words, in another order."""
+    """Three documents with other words in another order."""
     X = np.array([[1, 2, 0, 4], [0, 0, 3, 0], [5, 0, 0, 1]])
     Y = np.array([[1, 0, 1], [0, 1, 0], [0, 0, 1]])
     return MemoryCorpus(X, Y, vocabulary=["d", "x", "a", "b"], label_names=["L2", "new", "L1"])
@@ -145,14 +145,14 @@ def test_words_and_labels_are_numbered_by_name():
     assert unknown_words(corpus, ["d"]) == 10
 
 
-def test_a_corpus_in_the_numbering_of_the_model_is_taken_as_it_is():
+def test_a_corpus_with_the_numbering_of_the_model_is_used_unchanged():
     corpus = other_numbering()
     assert align(corpus, list(corpus.vocabulary), list(corpus.label_names)) is corpus
     assert align(corpus, list(corpus.vocabulary), ["L2", "new"]) is corpus
     assert align(corpus, list(corpus.vocabulary), ["L1"]) is not corpus
 
 
-def test_digest_tells_one_numbering_from_another():
+def test_digest_depends_on_the_numbering():
     corpus = other_numbering()
     digests = {
         AlignedCorpus(corpus, words, labels).digest
@@ -184,14 +184,14 @@ def test_predictions_do_not_depend_on_the_numbering_of_the_corpus(model, planted
 
 
 def of_unknown_words(model, X, n_unknown):
-    """The documents of a model's corpus, of which some words have other names."""
+    """Return documents over the words of a model, the first ``n_unknown`` of them renamed."""
     names = [*model.vocabulary_]
     names[:n_unknown] = [f"other{i}" for i in range(n_unknown)]
     return MemoryCorpus(X, vocabulary=names)
 
 
 @pytest.mark.parametrize("kind", ["labels", "topics"])
-def test_unknown_words_are_told_of_from_a_tenth_and_refused_where_none_is_known(
+def test_a_tenth_of_unknown_words_gives_a_warning_and_all_unknown_an_error(
     kind, model, planted, tmp_path, caplog
 ):
     X = np.ones((20, 120), int)
@@ -200,20 +200,18 @@ def test_unknown_words_are_told_of_from_a_tenth_and_refused_where_none_is_known(
         model if kind == "labels" else SpectralLDA(3, init="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
     )
     applied = {"labels": predict_corpus, "topics": transform_corpus}[kind]
-    # 122 positions a document.
+    # Every document has 122 tokens.
     applied(fitted, of_unknown_words(fitted, X, 10), tmp_path / "few")
     assert not caplog.records
     result = applied(fitted, of_unknown_words(fitted, X, 11), tmp_path / "more")
     [record] = caplog.records
     assert record.getMessage() == (
         "the model does not know 11 % of the words of the documents (260 of 2,440), such as 'other1', 'other0', "
-        "'other2', 'other3', 'other4'; they are left out; documents are given the words and labels of a model by "
-        "'distmom ingest --like MODEL'"
+        "'other2', 'other3', 'other4'; they are left out; ingest the documents with 'distmom ingest --like MODEL' "
+        "to use the words and labels of the model"
     )
     assert result["n_unknown_words"] == 260
-    message = (
-        "words of the documents: expected names of the model, such as '0', .* got none .* such as 'other1'"
-    )
+    message = "expected names known to the model, such as '0', .* got none .* such as 'other1'"
     with pytest.raises(UsageError, match=message):
         applied(fitted, of_unknown_words(fitted, X, 120), tmp_path / "none")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["few", "more"]
@@ -232,7 +230,7 @@ def test_words_left_out_at_ingest_count_as_unknown(model, planted, tmp_path, cap
     assert "ingest --like" not in caplog.text
     corpus = MemoryCorpus(csr_array((10, 120), dtype=int), vocabulary=model.vocabulary_)
     corpus.warnings = {"unknown_words": 30}
-    with pytest.raises(UsageError, match="got none of them; documents are given the words"):
+    with pytest.raises(UsageError, match="got none of them; ingest the documents with"):
         predict_corpus(model, corpus, tmp_path / "none")
 
 
@@ -258,10 +256,8 @@ def test_pieces_are_the_documents_in_order_and_do_not_change_predictions(
 
 
 @pytest.mark.parametrize(("method", "n_reads"), [("fast", 5), ("vb", 13)])
-def test_shards_are_read_once_where_shares_take_no_time(
-    planted, on_disk, tmp_path, monkeypatch, method, n_reads
-):
-    """A piece reads all of its shard."""
+def test_shards_are_read_once_with_the_fast_method(planted, on_disk, tmp_path, monkeypatch, method, n_reads):
+    """Every piece reads its whole shard."""
     topics = SpectralLDA(3, init="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
     read, reads = type(on_disk).read_shard, []
 
@@ -298,7 +294,7 @@ def test_earlier_predictions_survive_when_new_ones_cannot_take_their_place(
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
-def test_names_of_labels_that_no_document_has_are_not_labels_of_the_documents(planted, tmp_path):
+def test_label_names_without_documents_write_no_file_of_labels(planted, tmp_path):
     topics = SpectralLDA(3, init="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
     for name, labels in (("none", np.zeros((30, 2))), ("some", np.eye(30, 2))):
         corpus = MemoryCorpus(planted[0][:30], labels, label_names=["a", "b"])

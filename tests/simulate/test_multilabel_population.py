@@ -16,13 +16,13 @@ def population():
 
 
 def distinct_moments(documents):
-    """Weighted moments over distinct word positions, from counts, and over labels and pairs of words."""
+    """Compute weighted moments over distinct word positions, and over labels and pairs of words, from counts."""
     C, Y, w = documents.words.toarray(), documents.labels.toarray(), documents.weights
     n, m = C.sum(axis=1), Y.sum(axis=1)
     eye = np.eye(C.shape[1])
     pairs = np.einsum("na,nb->nab", C, C) - np.einsum("na,ab->nab", C, eye)
     triples = np.einsum("na,nb,nc->nabc", C, C, C)
-    # Triples of positions of which two coincide, in each of the three ways.
+    # Triples of positions in which two coincide, for each of the three pairs.
     for same in ("na,nc,ab", "na,nb,ac", "na,nb,bc"):
         triples -= np.einsum(f"{same}->nabc", C, C, eye)
     triples += 2 * np.einsum("na,ab,ac->nabc", C, eye, eye)
@@ -69,7 +69,7 @@ def test_no_labels_leave_the_words_alone(population):
     assert documents.weights.sum() == pytest.approx(1.0)
 
 
-def test_parameters_come_back_from_the_enumerated_population(population):
+def test_parameters_are_recovered_from_the_enumerated_population(population):
     documents = population.enumerate(4, 1)
     _, second, third, label = distinct_moments(documents)
     whitening = whiten(second, 2)
@@ -77,12 +77,12 @@ def test_parameters_come_back_from_the_enumerated_population(population):
     mixture = mixture_parameters(result.eigenvalues, result.eigenvectors, whitening.B)
     np.testing.assert_allclose(mixture.weights, population.pi, atol=1e-10)
     np.testing.assert_allclose(mixture.components, population.O, atol=1e-10)
-    # E[label | pair] contracted with W u_k on both word modes leaves gamma_k.
+    # E[label | pair] contracted with W u_k in both word modes gives gamma_k.
     axes = whitening.W @ result.eigenvectors
     np.testing.assert_allclose(np.einsum("lij,ik,jk->lk", label, axes, axes), population.Q, atol=1e-10)
 
 
-def test_samples_do_not_depend_on_the_cut(population):
+def test_samples_do_not_depend_on_the_division_into_blocks(population):
     options = {"words_per_document": (3, 9), "labels_per_document": (0, 3), "random_state": 5}
     whole = population.sample(0, 50, **options)
     for cut in (0, 1, 33, 50):

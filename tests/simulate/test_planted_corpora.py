@@ -43,7 +43,7 @@ def test_documents_follow_the_model():
     assert np.diff(words.indptr).mean() == pytest.approx(28, rel=0.02)
     assert np.median(np.diff(words.indptr)) == 20
     assert_allclose(np.bincount(states) / n, SMALL.weights(), atol=0.01)
-    # The first word drawn for a document is one of its state: so are, but for repeats, its rarest words.
+    # Words and labels of the documents of a state follow its distributions.
     truth = truth_of(SMALL)
     lengths = np.diff(words.indptr)
     short = np.flatnonzero(lengths <= 3)
@@ -51,7 +51,7 @@ def test_documents_follow_the_model():
     for state in range(3):
         mine = np.flatnonzero(states == state)
         frequency = np.asarray(labels[mine].sum(axis=0)).ravel() / labels[mine].sum()
-        # Labels of a document are distinct: the common ones come up a little less often than drawn.
+        # Labels of a document are distinct, so frequent ones occur slightly less often than they are drawn.
         assert np.abs(frequency - truth.labels(state)).sum() < 0.25
         first = np.asarray(words[mine].sum(axis=0)).ravel()
         assert np.abs(first / first.sum() - truth.words(state)).sum() < 0.25
@@ -114,7 +114,7 @@ def test_wrong_sizes_and_damaged_truths_are_named(tmp_path):
     with pytest.raises(UsageError, match="is not the truth of a planted corpus"):
         load_truth(tmp_path)
     synthesise(preset_of(SMALL, 50), tmp_path / "corpus")
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         synthesise(SMALL, tmp_path / "corpus")
     (tmp_path / "corpus.truth" / "weights.npy").write_bytes(b"none")
     with pytest.raises(StoreError, match=r"weights\.npy: expected \d+ bytes"):

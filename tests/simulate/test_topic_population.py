@@ -8,7 +8,7 @@ from distmom.simulate.topics import TopicPopulation
 TOPICS = np.array([[0.6, 0.1], [0.3, 0.2], [0.1, 0.7]])
 
 
-def test_probabilities_of_documents_are_those_of_samples():
+def test_probabilities_of_documents_agree_with_samples():
     population = TopicPopulation([0.5, 1.5], TOPICS)
     counts, probabilities = population.enumerate(3)
     assert counts.shape == (10, 3)
@@ -36,10 +36,10 @@ def test_lengths_may_differ_and_may_be_zero():
     [
         ([1.0], TOPICS, "alpha has shape"),
         ([1.0, 0.0], TOPICS, "alpha: expected positive"),
-        ([1.0, 1.0], TOPICS + 0.1, "expected columns"),
+        ([1.0, 1.0], TOPICS + 0.1, "expected non-negative columns"),
     ],
 )
-def test_what_is_no_population_is_refused(alpha, topics, message):
+def test_invalid_populations_are_refused(alpha, topics, message):
     with pytest.raises(UsageError, match=message):
         TopicPopulation(alpha, topics)
     with pytest.raises(UsageError, match="too many"):

@@ -17,7 +17,7 @@ NOISE = np.array([[0.5, -1.0, 0.2], [-0.5, 1.0, -0.2]])
 
 
 def pairs_of(views, weights=None):
-    """Return the mean of views and of products of the first two of every group."""
+    """Return the mean of the views, and of the products of the first two views of every group."""
     n = len(views.hidden)
     X = views.X.reshape(n, -1, views.X.shape[1])
     weights = np.full(n, 1.0 / n) if weights is None else weights
@@ -66,7 +66,7 @@ def test_pairs_of_a_dirichlet_law_are_those_of_lemma_b1():
 
 @pytest.mark.parametrize("kind", ["gaussian", "poisson"])
 def test_samples_have_the_moments_of_their_model(kind):
-    """Errors are those of a hundred thousand groups; noise of a view is not in products of two."""
+    """Tolerances are for 100,000 groups; products of two different views contain no noise."""
     n = 100_000
     if kind == "gaussian":
         q = np.array([0.3, 0.6])
@@ -84,7 +84,7 @@ def test_samples_have_the_moments_of_their_model(kind):
     assert views.groups.tolist()[:4] == [0, 0, 0, 1]
 
 
-def test_a_seed_tells_the_sample():
+def test_a_seed_determines_the_sample():
     for draw in (
         lambda seed: gaussian_binary(O, [0.3, 0.6], 20, 3, seed=seed).X,
         lambda seed: poisson_sentences(np.abs(O), [1.0, 2.0], 20, 3, seed=seed).X,
@@ -106,6 +106,6 @@ def test_a_seed_tells_the_sample():
         (lambda: DirichletPopulation([1.0, 2.0], O, NOISE).enumerate(20), "too many"),
     ],
 )
-def test_what_is_no_population_is_refused(make, message):
+def test_invalid_populations_are_refused(make, message):
     with pytest.raises(UsageError, match=message):
         make()

@@ -1,1 +1,1 @@
-"""Readers of the formats in which corpora come."""
+"""Readers of source formats."""

@@ -1,4 +1,4 @@
-"""Documents that a program hands over: pairs of words and labels."""
+"""Documents from an iterable: pairs of words and labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distmom.errors import InputError
 
 
 def open_documents(spec: Spec, documents: Iterable[Any]) -> Source:
-    """Open an iterable of ``(words, labels)``; places in errors are positions in it, from 0."""
+    """Open an iterable of ``(words, labels)``; errors give positions in it, from 0, as line numbers."""
 
     def chunks(size: int) -> Iterator[Chunk]:
         iterator, first = iter(documents), 0

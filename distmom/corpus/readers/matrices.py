@@ -21,13 +21,13 @@ from distmom.errors import InputError, UsageError
 
 _TRIPLE = re.compile(rb"[1-9]\d{0,9} [1-9]\d{0,9} \d{1,10}")
 _NPZ_ARRAYS = ("_is_array", "format", "shape", "data", "indices", "indptr", "row", "col")
-#: an archive is refused before it is read if it would grow beyond both
+#: an archive is rejected before reading if its expanded size exceeds both limits
 MAX_EXPANSION = 100
 MAX_EXPANDED_BYTES = 256 << 20
 
 
 def open_uci(spec: Spec) -> Source:
-    """Open UCI triples: three header lines, then ``document word count``, from 1, documents in order."""
+    """Open UCI triples: three header lines, then ``document word count``, from 1 and in document order."""
     tally = Tally(spec.path, spec.strict)
     reader = LineReader(spec.path, tally)
     header = []
@@ -52,7 +52,7 @@ def open_uci(spec: Spec) -> Source:
             yield Chunk(start, join_lines(taken), first, last - first)
             first = last
         if total != n_triples:
-            raise InputError.at(spec.path, 3, "header", f"{total} triples, as follow", str(n_triples))
+            raise InputError.at(spec.path, 3, "header", f"{total} triples, as in the file", str(n_triples))
 
     return Source(
         replace(spec, n_words=n_words, n_labels=0), chunks, encode_uci, tally, lambda: reader.bytes_done
@@ -62,10 +62,10 @@ def open_uci(spec: Spec) -> Source:
 def _until(
     path: str, reader: LineReader, start: int, pending: list[bytes], last: int, to_end: bool
 ) -> tuple[list[bytes], list[bytes]]:
-    """Return the lines of documents up to number ``last``, and those beyond that were read with them."""
+    """Return the lines of documents up to number ``last``, and any further lines that were already read."""
 
     def document(line: bytes) -> int:
-        # A line that is no triple is refused where it is encoded.
+        # Encoding rejects lines that are not triples.
         number = line[:20].split(maxsplit=1)[:1]
         return int(number[0]) if number and number[0].isdigit() else 0
 
@@ -80,7 +80,7 @@ def _until(
 
 
 def encode_uci(chunk: Chunk, spec: Spec) -> Part:
-    """Encode triples of a run of documents."""
+    """Encode the triples of consecutive documents."""
     tally = Tally(spec.path, spec.strict)
     triples = []
     lines = chunk.lines
@@ -99,7 +99,7 @@ def encode_uci(chunk: Chunk, spec: Spec) -> Part:
                     "document, word and count, the first two from 1",
                     repr(line[:60].decode(errors="backslashreplace")),
                 )
-            tally.repair("extra_spaces", number, "others")
+            tally.repair("extra_spaces", number, "other spacing")
         triples.append(line)
     flat = np.fromstring(b" ".join(triples).decode(), np.int64, sep=" ").reshape(-1, 3)
     documents, words, counts = flat[:, 0] - 1, flat[:, 1] - 1, flat[:, 2]
@@ -126,14 +126,14 @@ def encode_uci(chunk: Chunk, spec: Spec) -> Part:
     lengths = np.bincount(documents - chunk.first_document, minlength=chunk.n_documents)
     rows = gather(lengths, words, counts.astype(np.float64))
     if len(rows.repeated):
-        tally.repair("duplicate_features", chunk.first_line, "others", len(rows.repeated))
-    # The order of words within a document is free in this format.
+        tally.repair("duplicate_features", chunk.first_line, "repeated ones", len(rows.repeated))
+    # Words of a document may be in any order in this format.
     empty = gather(np.zeros(chunk.n_documents, np.int64), np.zeros(0, np.int64))
     return Part(rows.ptr, rows.ids, rows.values, empty.ptr, empty.ids, warnings=tally.counts)
 
 
 def open_npz(spec: Spec) -> Source:
-    """Open SciPy sparse matrices: words in one file, labels in another (``spec.label_path``)."""
+    """Open SciPy sparse matrices: words in one file, labels optionally in another (``spec.label_path``)."""
     X = _read_npz(spec.path)
     Y = None if spec.label_path is None else _read_npz(spec.label_path)
     if Y is not None and Y.shape[0] != X.shape[0]:
@@ -164,7 +164,7 @@ def encode_npz(chunk: Chunk, spec: Spec) -> Part:
         n_zero = int(np.sum(X.data == 0))
         for kind, count in (("zero_values", n_zero), ("duplicate_features", X.nnz - words.nnz - n_zero)):
             if count > 0:
-                tally.repair(kind, chunk.first_document, "others", count)
+                tally.repair(kind, chunk.first_document, "some", count)
     return Part(
         words.indptr.astype(np.int64),
         words.indices.astype(np.int32),
@@ -176,7 +176,7 @@ def encode_npz(chunk: Chunk, spec: Spec) -> Part:
 
 
 def _read_npz(path: str) -> csr_array:
-    """Read a matrix that ``scipy.sparse.save_npz`` wrote, without unpickling anything."""
+    """Read a matrix written by ``scipy.sparse.save_npz``, without unpickling anything."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()

@@ -1,4 +1,4 @@
-"""A part: the documents of one chunk with a numbering of their own, before the vocabulary of all is known.
+"""A part: the documents of one chunk with their own numbering, before the final vocabulary is known.
 
 On disk it is a directory of ``.npy`` files, and ``part.json`` with their sizes and digests, written last.
 """
@@ -30,25 +30,25 @@ _HEAD = ("n_documents", "n_word_columns", "integral", "warnings")
 
 @dataclass(frozen=True)
 class Summary:
-    """What the choice of columns depends on, of one part.
+    """Data of one part on which the choice of columns depends.
 
     Attributes
     ----------
     n_documents : int
     n_word_columns : int
-        One more than the largest number of a word.
+        One more than the largest word number.
     integral : bool
         Whether every value is a whole number.
     warnings : Counter
-        Repairs.
+        Number of repairs, by kind.
     words, labels : list of str or None
         As in a `Part`.
     document_frequency : ndarray of shape (n_words,)
-        Documents that hold each named word; empty if words are columns.
+        Number of documents that contain each named word; empty if words are column numbers.
     label_lines : ndarray of shape (n_labels,)
         As in a `Part`.
     label_columns : ndarray of int
-        Labels that occur; empty if they are named.
+        Column numbers of labels that occur; empty if labels are named.
     """
 
     n_documents: int
@@ -63,7 +63,7 @@ class Summary:
 
 
 class Numbering(dict[str, int]):
-    """Numbers names in the order in which they are first asked for."""
+    """A mapping that numbers names in the order of their first lookup."""
 
     def __missing__(self, name: str) -> int:
         number = self[name] = len(self)
@@ -77,15 +77,15 @@ class Part:
     Attributes
     ----------
     word_ptr, word_ids, values : ndarray
-        CSR matrix of the words; ``values`` are float64 (all integral for counts).
+        CSR matrix of the words; ``values`` are float64 (all whole numbers for counts).
     label_ptr, label_ids : ndarray
         CSR structure of the labels.
     words, labels : list of str or None
-        Names of the numbers; None if the numbers are columns of the source.
+        Names of the numbered words and labels; None if numbers are columns of the source.
     label_lines : ndarray of shape (n_labels,)
-        Line on which each named label occurs first; empty if labels are columns.
+        Line of the first occurrence of each named label; empty if labels are column numbers.
     warnings : Counter
-        Repairs.
+        Number of repairs, by kind.
     """
 
     word_ptr: np.ndarray
@@ -103,7 +103,7 @@ class Part:
         return len(self.word_ptr) - 1
 
     def summary(self) -> Summary:
-        """Return what the choice of columns depends on."""
+        """Return the data on which the choice of columns depends."""
         nothing = np.zeros(0, np.int64)
         return Summary(
             n_documents=self.n_documents,
@@ -120,7 +120,7 @@ class Part:
         )
 
     def save(self, path: Path) -> None:
-        """Write the part and its summary so that both are there whole or not at all."""
+        """Write the part and its summary atomically."""
         summary = self.summary()
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         if summary.integral and len(self.values):
@@ -128,7 +128,7 @@ class Part:
             arrays["values"] = self.values.astype(np.min_scalar_type(int(self.values.max())))
         for name in _NAMES:
             if (names := getattr(self, name)) is not None:
-                # Names hold no line breaks.
+                # Names contain no line breaks.
                 arrays[name] = np.frombuffer("\n".join(names).encode("utf-8", "surrogatepass"), np.uint8)
         for name in ("document_frequency", "label_columns"):
             arrays[name] = getattr(summary, name)
@@ -138,11 +138,11 @@ class Part:
             for name, array in arrays.items():
                 np.save(temporary / f"{name}.npy", array, allow_pickle=False)
             head = {name: getattr(summary, name) for name in _HEAD}
-            # What a power failure leaves of it is found by its digests, and made again.
+            # Damage by a power failure is detected by digest, and the part is then encoded again.
             record = {**head, "files": describe_files(temporary)}
             PART.write(temporary / "part.json", record, survives_power_failure=False)
             if path.exists():
-                # Only one that is damaged is made again.
+                # A part is encoded again only if the existing one is damaged.
                 shutil.rmtree(path)
             os.rename(temporary, path)
         except BaseException:
@@ -182,7 +182,7 @@ class Part:
 def _read(
     path: Path, names: Sequence[str], optional: Sequence[str] = ()
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the head of a part, and some of its arrays; StoreError if one is damaged."""
+    """Return the head of a part and selected arrays; StoreError if one is damaged."""
     record = PART.read(path / "part.json")
     if not are_files(record.get("files")) or any(name not in record for name in _HEAD):
         raise StoreError(f"{path}/part.json: an entry is missing or of the wrong type")
@@ -204,14 +204,14 @@ def _names(arrays: Mapping[str, np.ndarray]) -> tuple[list[str] | None, list[str
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows with increasing columns, and where they had to be mended.
+    """Rows with increasing columns, and the rows that had to be repaired.
 
     Attributes
     ----------
     ptr, ids, values : ndarray
         CSR arrays (int64, int32, float64).
     unsorted, repeated : ndarray
-        Rows whose columns were out of order, and rows in which one occurred twice, once for each time.
+        Rows whose columns were out of order, and rows with a repeated column, once per repetition.
     """
 
     ptr: np.ndarray
@@ -222,7 +222,7 @@ class Rows:
 
 
 def gather(lengths: Sequence[int] | np.ndarray, ids: np.ndarray, values: np.ndarray | None = None) -> Rows:
-    """Put the entries of rows in order and add those of equal columns.
+    """Sort the entries of each row by column and add up entries of equal columns.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ def gather(lengths: Sequence[int] | np.ndarray, ids: np.ndarray, values: np.ndar
     ids : ndarray of int
         Columns of the entries, row after row.
     values : ndarray, optional
-        Values; ones unless given.
+        Values; ones by default.
     """
     n = len(lengths)
     lengths = np.asarray(lengths, np.int64)
@@ -261,21 +261,21 @@ def gather(lengths: Sequence[int] | np.ndarray, ids: np.ndarray, values: np.ndar
 
 
 def offsets(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return where each of some rows starts in the entries of all, and where the last one ends."""
+    """Return CSR row pointers: the start of each row among all entries, and the end of the last row."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def interleave(
     order: np.ndarray, first: Sequence[np.ndarray], second: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, ...]:
-    """Return the rows of two CSR structures as one, in a given order.
+    """Merge the rows of two CSR structures in a given order.
 
     Parameters
     ----------
     order : ndarray of int
-        For each row of the result, its position among the rows of the first and then the second.
+        For each row of the result, its position in the rows of the first structure followed by the second.
     first, second : sequence of ndarray
-        Row pointers, and then as many arrays of entries.
+        Row pointers, followed by the arrays of entries, equally many in both.
     """
     lengths = np.concatenate([np.diff(first[0]), np.diff(second[0])])[order]
     starts = np.concatenate([first[0][:-1], first[0][-1] + second[0][:-1]])[order]
@@ -294,7 +294,7 @@ def renumber(
     ptr, ids, values : ndarray
         CSR arrays.
     new : ndarray of int, or None
-        New number of each old column, -1 for those that are dropped; None keeps all.
+        New number of each old column, -1 for dropped columns; None keeps all columns.
     width : int
         Number of columns.
     """

@@ -1,7 +1,7 @@
-"""Lines of ``number:value`` pairs in their usual form, read in one compiled pass over the bytes.
+"""Lines of ``number:value`` pairs in regular form, read in one compiled pass over the bytes.
 
-A line is read here only if the plain parser (`distmom.corpus.readers.sparse`) would take its pairs as they
-stand, without a repair or an error, and would find the same bits. Every other line is left to that parser.
+A line is read here only if the plain parser (`distmom.corpus.readers.sparse`) would accept it without repairs or
+errors and produce the same bits. All other lines are left to that parser.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from distmom.compiled import compiled
 from distmom.corpus.block import MAX_VALUE
 from distmom.corpus.readers.part import Rows, interleave, offsets
 
-#: what stands on a line: labels and pairs; the same, but lines that are not blank; the number of pairs and the
-#: pairs; pairs alone
+#: content of a line: labels and pairs; labels and pairs, blank lines excluded; the number of pairs and the pairs;
+#: pairs alone
 LABELLED, LABELLED_NOT_BLANK, COUNTED, PAIRS = range(4)
 
 _LINE_FEED, _SPACE, _PLUS, _COMMA, _MINUS, _DOT, _ZERO, _COLON = b"\n +,-.0:"
 _LARGE_E, _SMALL_E = b"Ee"
-#: of an index, as in the plain parser
+#: maximum digits of an index, as in the plain parser
 _INDEX_DIGITS = 10
-#: digits that an int64 holds, whatever they are
+#: maximum digits of a mantissa: all numbers of 18 digits fit into an int64
 _SIGNIFICANT_DIGITS = 18
-#: digits of an exponent, as in the plain parser
+#: maximum digits of an exponent, as in the plain parser
 _EXPONENT_DIGITS = 4
-# These powers are exact in float64, as are whole numbers up to 2**53, so that one multiplication or division
-# of the two is rounded once: it gives the float64 nearest to the decimal number.
+# These powers and whole numbers up to 2**53 are exact in float64, so that one multiplication or division rounds
+# only once and gives the float64 nearest to the decimal number.
 _POWERS = 10.0 ** np.arange(23)
 _LARGEST_EXACT = 2**53
-#: cuts a float64 in two halves, the products of which are exact
+#: splits a float64 into two halves with exact products
 _HALVES = 2.0**27 + 1
-#: relative, many times what the correction of a quotient may be off by
+#: generous bound on the relative error of the correction of a quotient
 _DOUBT = 2.0**-45
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines as rows.
+    """Lines converted to rows.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Lines:
     label_lengths : ndarray of shape (n_rows,)
         Number of labels on each line.
     labels : ndarray
-        The labels, line after line, as they stand.
+        The labels as numbered in the file, line after line.
     """
 
     numbers: np.ndarray
@@ -60,15 +60,15 @@ class Lines:
 
 @dataclass(frozen=True)
 class Scan:
-    """The lines of a chunk: those in the usual form as rows, the others as they stand.
+    """The lines of a chunk: regular ones as rows, the others as bytes.
 
     Attributes
     ----------
     usual : Lines
     numbers : list of int
-        Line numbers of the others.
+        Line numbers of the other lines.
     lines : list of bytes
-        The others, without line feeds.
+        The other lines, without line feeds.
     """
 
     usual: Lines
@@ -82,12 +82,12 @@ class Scan:
         label_lengths: Sequence[int] | np.ndarray,
         labels: np.ndarray,
     ) -> Lines:
-        """Put rows made of the other lines where these stood.
+        """Insert rows parsed from the other lines at their original positions.
 
         Parameters
         ----------
         numbers : sequence of int
-            Line numbers of the rows; a line that is missing has no row.
+            Line numbers of the inserted rows; lines without a row are absent.
         words : Rows
         label_lengths, labels
             As in `Lines`.
@@ -112,20 +112,20 @@ class Scan:
 
 
 def scan(text: bytes, first_line: int, form: int, n_words: int | None, base: int = 0) -> Scan:
-    """Read the lines that are in the usual form.
+    """Read the lines in regular form.
 
     Parameters
     ----------
     text : bytes
-        Lines, each with a line feed.
+        Lines, each ending with a line feed.
     first_line : int
         Number of the first line.
     form : int
-        What stands on a line: `LABELLED`, `LABELLED_NOT_BLANK`, `COUNTED` or `PAIRS`.
+        Content of a line: `LABELLED`, `LABELLED_NOT_BLANK`, `COUNTED` or `PAIRS`.
     n_words : int or None
-        Number of words; as many as there can be if None.
+        Number of words; None for the maximum possible.
     base : int
-        Number of the first word in the text.
+        Number of the first word in the text; 0 by default.
     """
     content = np.frombuffer(text, np.uint8)
     n_lines, n_pairs, n_commas = _sizes(content)
@@ -168,9 +168,9 @@ def _sizes(text: np.ndarray) -> tuple[int, int, int]:
 
 @compiled
 def _index(text: np.ndarray, at: int) -> tuple[int, int]:
-    """Return the whole number that starts at a place, -1 if there is none or too long a one, and its end."""
+    """Return the whole number at a position, -1 if there is none or it is too long, and its end."""
     number, end = 0, at
-    # Of all bytes, this turns only the ten digits into 0 to 9.
+    # XOR with "0" maps exactly the ten digits to 0..9.
     digit = text[end] ^ _ZERO
     while digit <= 9:
         number = 10 * number + digit
@@ -181,7 +181,7 @@ def _index(text: np.ndarray, at: int) -> tuple[int, int]:
 
 @compiled
 def _value(text: np.ndarray, at: int) -> tuple[float, int]:
-    """Return the decimal number that starts at a place, -1 if there is none that is read here, and its end."""
+    """Return the decimal number at a position, -1 if it is not in regular form, and its end."""
     mantissa, end, exponent = 0, at, 0
     while text[end] == _ZERO:
         end += 1
@@ -234,10 +234,13 @@ def _value(text: np.ndarray, at: int) -> tuple[float, int]:
 
 @compiled
 def _quotient(dividend: int, divisor: float) -> float:
-    """Return the float64 nearest to a quotient whose dividend is no float64; -1 if two are about as near."""
+    """Return the float64 nearest to a quotient; -1 if two are almost equally near.
+
+    The dividend need not be exact in float64.
+    """
     rounded = float(dividend)
     quotient = rounded / divisor
-    # What the product of quotient and divisor is short of, exactly (Dekker 1971): both are cut in halves.
+    # The exact rounding error of quotient * divisor, by splitting both into halves (Dekker 1971).
     product = quotient * divisor
     part = _HALVES * quotient
     high = part - (part - quotient)
@@ -246,7 +249,7 @@ def _quotient(dividend: int, divisor: float) -> float:
     low, low_divisor = quotient - high, divisor - high_divisor
     short = ((high * high_divisor - product) + high * low_divisor + low * high_divisor) + low * low_divisor
     rest = (rounded - product) - short + float(dividend - np.int64(rounded))
-    # The correction is off by a few units in the last place; where that matters, rounding is left to others.
+    # The correction has an error of a few units in the last place; ambiguous cases go to the plain parser.
     correction = rest / divisor
     lower, upper = quotient + correction * (1 - _DOUBT), quotient + correction * (1 + _DOUBT)
     return lower if lower == upper else -1.0
@@ -266,14 +269,14 @@ def _scan_lines(
     label_lengths: np.ndarray,
     labels: np.ndarray,
 ) -> tuple[int, int]:
-    """Fill in where each line ends, whether it is usual, and the entries of those that are.
+    """Fill in the end of each line, whether it is regular, and the entries of regular lines.
 
-    Every loop below stops at a line feed at the latest, and each line has one.
+    Every loop stops at a line feed at the latest, and each line has one.
 
     Returns
     -------
     n_pairs, n_labels : int
-        Entries of all usual lines.
+        Total number of pairs and of labels on regular lines.
     """
     at, n_pairs, n_labels = 0, 0, 0
     for line in range(len(ends)):
@@ -288,7 +291,7 @@ def _scan_lines(
                 good = labels[label] >= 0
                 label += 1
         previous = -1
-        # Where pairs stand alone, none comes before the first one's space.
+        # In the form PAIRS, the first pair is not preceded by a space.
         has_more = text[at] != _LINE_FEED if form == PAIRS else text[at] == _SPACE
         skip = 0 if form == PAIRS else 1
         while good and has_more:
@@ -308,7 +311,7 @@ def _scan_lines(
         good = good and text[at] == _LINE_FEED
         if good and form == COUNTED:
             good = label == n_labels + 1 and labels[n_labels] == pair - n_pairs
-            # The plain parser compares text, so that only 0 itself may begin with a zero.
+            # The plain parser compares text, so leading zeros are not allowed here.
             good = good and (text[start] != _ZERO or not _ZERO <= text[start + 1] <= _ZERO + 9)
             label = n_labels
         while text[at] != _LINE_FEED:

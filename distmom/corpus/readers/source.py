@@ -1,4 +1,4 @@
-"""Source files: streams of lines out of plain and compressed files, and the count of what was repaired."""
+"""Source files: streams of lines from plain and compressed files, and the count of repairs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ import zstandard
 
 from distmom.errors import InputError, UsageError
 
-#: a longer line is refused, as it is more likely a file of another kind
+#: maximum length of a line in bytes; a longer one suggests a file of another kind
 MAX_LINE_BYTES = 16 << 20
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _BLOCK_BYTES = 1 << 20
-#: fewer lines than these are looked for one by one
+#: below this number, line ends are searched one by one
 _FEW_LINES = 64
 _MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
-#: what is repaired and counted, or refused if strict
+#: defects that are repaired and counted, or rejected if strict
 REPAIRS = {
     "byte_order_mark": "no byte order mark",
     "carriage_returns": "lines that end with a line feed",
@@ -43,14 +43,14 @@ REPAIRS = {
 
 
 class Tally:
-    """Counts repairs, or refuses them.
+    """Counts repairs, or rejects the source if strict.
 
     Parameters
     ----------
     path : str
-        The file, for errors.
-    strict : bool
-        Refuse what would be repaired.
+        The file, for error messages.
+    strict : bool, default=False
+        Raise InputError instead of repairing.
     """
 
     def __init__(self, path: str, strict: bool = False) -> None:
@@ -59,7 +59,7 @@ class Tally:
         self.counts: Counter[str] = Counter()
 
     def repair(self, kind: str, line: int, got: str, count: int = 1) -> None:
-        """Count a repair; InputError with the line if strict."""
+        """Count a repair, or raise InputError with the line number if strict."""
         if self.strict:
             raise InputError.at(self.path, line, kind.replace("_", " "), REPAIRS[kind], got)
         self.counts[kind] += count
@@ -67,20 +67,19 @@ class Tally:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some documents of a source as they stand there, enough for one shard.
+    """Unparsed documents of a source, enough for one shard.
 
     Attributes
     ----------
     first_line : int
         Line of the file on which the first document starts, from 1.
     text : bytes
-        The lines, each with a line feed at its end. They stay together, as most of them are never looked at
-        one by one.
-    first_document : int
-        Position in the source of the first document.
-    n_documents : int
-        Number of documents where the lines do not tell, else -1.
-    other : object
+        The lines, each ending with a line feed. They are not split, as most are never processed individually.
+    first_document : int, default=0
+        Position of the first document in the source.
+    n_documents : int, default=-1
+        Number of documents if it does not follow from the lines, else -1.
+    other : object, optional
         The second file of a pair: its lines, or a slice of its matrix.
     """
 
@@ -97,18 +96,18 @@ class Chunk:
 
 
 def split_lines(text: bytes) -> list[bytes]:
-    """Cut lines that each end with a line feed."""
+    """Split text into lines, each of which must end with a line feed."""
     return text.split(b"\n")[:-1]
 
 
 def join_lines(lines: list[bytes]) -> bytes:
-    """Put lines together, each with a line feed."""
+    """Join lines, each followed by a line feed."""
     return b"\n".join([*lines, b""])
 
 
 @dataclass
 class LineReader:
-    """The lines of a file, decompressed as its name tells.
+    """The lines of a file, decompressed according to its suffix.
 
     Attributes
     ----------
@@ -117,7 +116,7 @@ class LineReader:
     next_line : int
         Number of the next line, from 1.
     bytes_done : int
-        Bytes of the file read so far (compressed ones, if it is compressed).
+        Bytes of the file read so far, before decompression.
     """
 
     path: str
@@ -129,7 +128,7 @@ class LineReader:
     _at: int = 0
 
     def texts(self) -> Iterator[bytes]:
-        """Yield whole lines, each with a line feed; InputError at broken compression or an endless line."""
+        """Yield blocks of whole lines; InputError if compressed data is damaged or a line is too long."""
         rest = b""
         line = 1
         for block in self._blocks():
@@ -149,7 +148,7 @@ class LineReader:
             yield text
 
     def take_text(self, n: int) -> tuple[bytes, int]:
-        """Return the next ``n`` lines, each with a line feed, and their number, less only at the file's end."""
+        """Return the next ``n`` lines with line feeds, and their number, smaller only at the end of the file."""
         if self._texts is None:
             self._texts = self.texts()
         taken: list[bytes] = []
@@ -172,7 +171,7 @@ class LineReader:
         return split_lines(self.take_text(n)[0])
 
     def _checked(self, text: bytes, line: int) -> bytes:
-        """Return whole lines without marks and carriage returns; ``line`` is the number of the first."""
+        """Return lines without byte order mark and carriage returns; ``line`` is the number of the first."""
         if line == 1:
             for mark, name in _MARKS.items():
                 if text.startswith(mark):
@@ -184,13 +183,13 @@ class LineReader:
             lines = split_lines(text)
             endless = next((i for i, each in enumerate(lines) if len(each) > MAX_LINE_BYTES), None)
             if endless is not None:
-                # If strict, a carriage return before it comes first.
+                # If strict, an earlier carriage return is reported first.
                 self._without_returns(join_lines(lines[: endless + 1]), line)
                 self._check_length(lines[endless], line + endless)
         return self._without_returns(text, line)
 
     def _without_returns(self, text: bytes, line: int) -> bytes:
-        # To look for one byte is much faster than for two, and most files have neither.
+        # Searching one byte is much faster than two, and most files contain neither.
         first = text.find(b"\r\n") if b"\r" in text else -1
         if first < 0:
             return text
@@ -226,7 +225,7 @@ class LineReader:
 
 
 def open_source(path: str) -> BinaryIO:
-    """Open a source file; UsageError if that cannot be done."""
+    """Open a source file; UsageError if it cannot be opened."""
     try:
         return open(path, "rb")
     except OSError as error:
@@ -250,7 +249,7 @@ def _decompressed(path: str, raw: BinaryIO) -> Iterator[bytes]:
 
 
 def _zstandard_blocks(raw: BinaryIO) -> Iterator[bytes]:
-    # The library's own stream reader takes a truncated frame for the end of the file.
+    # The library's stream reader does not report a truncated frame.
     decoder = None
     while content := raw.read(_BLOCK_BYTES >> 3):
         while content:
@@ -273,7 +272,7 @@ def bare_name(path: str) -> str:
 
 
 def line_chunks(reader: LineReader, size: int) -> Iterator[Chunk]:
-    """Cut lines into chunks of ``size``, one document a line."""
+    """Yield chunks of ``size`` lines, one document per line."""
     first = 0
     while True:
         start = reader.next_line
@@ -285,7 +284,7 @@ def line_chunks(reader: LineReader, size: int) -> Iterator[Chunk]:
 
 
 def _after_lines(text: bytes, at: int, n: int) -> tuple[int, int]:
-    """Return where ``n`` lines from ``at`` on end, or the text if it has fewer, and how many they are."""
+    """Return the end of ``n`` lines that start at ``at``, and their number; fewer at the end of the text."""
     if n < _FEW_LINES:
         for found in range(n):
             end = text.find(b"\n", at) + 1
@@ -300,7 +299,7 @@ def _after_lines(text: bytes, at: int, n: int) -> tuple[int, int]:
 
 
 def decoded(tally: Tally, first_line: int, lines: list[bytes]) -> list[str]:
-    """Decode lines; InputError with the line at NUL bytes and at what is not UTF-8."""
+    """Decode lines; InputError with the line number for NUL bytes and invalid UTF-8."""
     try:
         text = b"\n".join(lines).decode()
         if "\0" not in text:
@@ -319,19 +318,19 @@ def decoded(tally: Tally, first_line: int, lines: list[bytes]) -> list[str]:
 
 
 def read_names(path: str, *, with_ids: bool = False) -> list[str]:
-    """Read a file with one name a line.
+    """Read a file with one name per line.
 
     Parameters
     ----------
     path : str
         May be compressed.
-    with_ids : bool
-        Lines may be ``id<TAB>name``. A name that several lines share is followed by the id in brackets.
+    with_ids : bool, default=False
+        Whether lines may be ``id<TAB>name``. If a name occurs on several lines, its id is appended in parentheses.
 
     Raises
     ------
     InputError
-        If a line is blank or repeats a name, with its number.
+        If a line is blank or repeats a name; the message gives the line number.
     """
     tally = Tally(path)
     lines: list[str] = []
@@ -350,7 +349,7 @@ def read_names(path: str, *, with_ids: bool = False) -> list[str]:
             names[i] = f"{names[i]} ({key.strip()})"
         if names[i] in seen:
             raise InputError.at(
-                path, i + 1, "name", "a name of its own", f"{names[i]!r} as in line {seen[names[i]]}"
+                path, i + 1, "name", "a unique name", f"{names[i]!r}, as on line {seen[names[i]]}"
             )
         seen[names[i]] = i + 1
     return names

@@ -17,7 +17,7 @@ from distmom.errors import InputError, UsageError
 
 _VALUE = rb"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?"
 _PAIR = re.compile(rb"\d{1,10}:" + _VALUE)
-# The one form of a line that is read as it stands; what differs is mended or refused.
+# The regular form of a line, which is read without changes; other lines are repaired or rejected.
 _LINE = re.compile(rb"(\d{1,10}(?:,\d{1,10})*+)?+((?: \d{1,10}:" + _VALUE + rb")*+)")
 _LABELS = re.compile(rb"\d{1,10}(?:,\d{1,10})*")
 _COLONS = bytes.maketrans(b":", b" ")
@@ -26,7 +26,7 @@ _COLONS = bytes.maketrans(b":", b" ")
 def open_xmc(spec: Spec) -> Source:
     """Open XMC text: a header ``documents words labels``, then ``label,label word:value ...``, all from 0.
 
-    With ``spec.label_path`` the two files of a pair: header ``documents columns``, then ``column:value ...``.
+    With ``spec.label_path``, open a pair of files: a header ``documents columns``, then ``column:value ...``.
     """
     if spec.label_path is not None:
         return _open_pair(spec, spec.label_path)
@@ -53,7 +53,7 @@ def _open_pair(spec: Spec, label_path: str) -> Source:
     spec = replace(spec, n_words=n_words, n_labels=n_labels)
 
     def chunks(size: int) -> Iterator[Chunk]:
-        # The two are not of equal length if one file breaks off, which then raises.
+        # If one file ends early, _counted raises before zip notices unequal lengths.
         for of_words, of_labels in zip(
             _counted(words, n_documents, size), _counted(labels, n_documents, size), strict=True
         ):
@@ -63,10 +63,10 @@ def _open_pair(spec: Spec, label_path: str) -> Source:
 
 
 def open_svmlight(spec: Spec) -> Source:
-    """Open multi-label svmlight: ``label,label word:value ...`` with words from 0 or 1 as declared."""
+    """Open multi-label svmlight: ``label,label word:value ...`` with words numbered from 0 or 1 as declared."""
     if spec.zero_based is None:
         raise UsageError(
-            f"{spec.path}: svmlight files number words from 0 or from 1; say which (zero_based=True or False)"
+            f"{spec.path}: svmlight files number words from 0 or from 1; specify which (zero_based=True or False)"
         )
     tally = Tally(spec.path, spec.strict)
     reader = LineReader(spec.path, tally)
@@ -77,7 +77,7 @@ def open_svmlight(spec: Spec) -> Source:
 
 
 def open_ldac(spec: Spec) -> Source:
-    """Open LDA-C: ``pairs word:count ...`` with words from 0."""
+    """Open LDA-C: ``pairs word:count ...`` with words numbered from 0."""
     tally = Tally(spec.path, spec.strict)
     reader = LineReader(spec.path, tally)
     return Source(spec, lambda size: line_chunks(reader, size), encode_ldac, tally, lambda: reader.bytes_done)
@@ -102,7 +102,7 @@ def encode_pair(chunk: Chunk, spec: Spec) -> Part:
     lines = found.completed(found.numbers, words, *_no_labels(len(tails)))
     label_tally = Tally(str(spec.label_path), spec.strict)
     label_tally.counts = tally.counts
-    # Values of labels are of no account, but for zeros.
+    # Values of labels are ignored, except for zeros.
     of_labels = scan(chunk.other, chunk.first_line, PAIRS, None)
     tails = _tails(label_tally, of_labels.numbers, of_labels.lines)
     flat = _flat(tails)
@@ -117,7 +117,7 @@ def encode_pair(chunk: Chunk, spec: Spec) -> Part:
 
 
 def encode_svmlight(chunk: Chunk, spec: Spec) -> Part:
-    """Encode svmlight lines; the numbers of labels are taken for their names, comments are left out."""
+    """Encode svmlight lines; label numbers are used as names, and comments are ignored."""
     tally = Tally(spec.path, spec.strict)
     base = 0 if spec.zero_based else 1
     found = scan(chunk.text, chunk.first_line, LABELLED_NOT_BLANK, spec.n_words, base)
@@ -148,7 +148,7 @@ def encode_ldac(chunk: Chunk, spec: Spec) -> Part:
         pairs = tail.count(b":")
         if head != b"%d" % pairs:
             raise InputError.at(
-                spec.path, number, "number of pairs", f"{pairs}, as follow", head.decode() or "none"
+                spec.path, number, "number of pairs", f"{pairs}, as on the line", head.decode() or "none"
             )
     words = _features(tally, found.numbers, tails, spec.n_words, 0)
     lines = found.completed(found.numbers, words, *_no_labels(len(tails)))
@@ -178,7 +178,7 @@ def _header(reader: LineReader, names: tuple[str, ...]) -> list[int]:
 
 
 def _counted(reader: LineReader, n_documents: int, size: int) -> Iterator[Chunk]:
-    """Cut as many lines as the header tells into chunks; after them only blank lines may come."""
+    """Yield chunks of the number of lines given in the header; only blank lines may follow them."""
     first = 0
     while first < n_documents:
         start = reader.next_line
@@ -186,7 +186,7 @@ def _counted(reader: LineReader, n_documents: int, size: int) -> Iterator[Chunk]
         text, n_lines = reader.take_text(wanted)
         if n_lines < wanted:
             raise InputError.at(
-                reader.path, 1, "header", f"{first + n_lines} documents, as follow", str(n_documents)
+                reader.path, 1, "header", f"{first + n_lines} documents, as in the file", str(n_documents)
             )
         yield Chunk(start, text, first)
         first += size
@@ -203,12 +203,12 @@ def _counted(reader: LineReader, n_documents: int, size: int) -> Iterator[Chunk]
 
 
 def _split(tally: Tally, numbers: Sequence[int], lines: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Cut lines into labels and features, each in the one form that is read as it stands."""
+    """Split lines into labels and features, both in regular form."""
     heads, tails = [], []
     match_line = _LINE.fullmatch
     for i, line in enumerate(lines):
         match = match_line(line) or match_line(_mended(tally, numbers[i], line))
-        # What was mended has been checked piece by piece.
+        # A repaired line has been checked piece by piece.
         head, tail = match.groups() if match else (b"", b"")
         heads.append(head or b"")
         tails.append(tail)
@@ -216,7 +216,7 @@ def _split(tally: Tally, numbers: Sequence[int], lines: list[bytes]) -> tuple[li
 
 
 def _tails(tally: Tally, numbers: Sequence[int], lines: list[bytes]) -> list[bytes]:
-    """Return features of lines that hold nothing else, in the one form that is read as it stands."""
+    """Return the features of lines without labels, in regular form."""
     heads, tails = _split(tally, numbers, [b" " + line if line else line for line in lines])
     for i, head in enumerate(heads):
         if head:
@@ -225,7 +225,7 @@ def _tails(tally: Tally, numbers: Sequence[int], lines: list[bytes]) -> list[byt
 
 
 def _mended(tally: Tally, number: int, line: bytes) -> bytes:
-    """Bring a line into the usual form, or refuse it."""
+    """Convert a line to regular form; InputError if that is impossible."""
     fields = line.split()
     labels: list[bytes] = []
     if line[:1] not in (b" ", b"\t"):
@@ -258,7 +258,7 @@ def _diagnosis(field: bytes) -> tuple[str, str]:
         return "column:value", _shown(field)
     if not re.fullmatch(rb"\d{1,10}", index):
         return "a column in decimal digits", _shown(index)
-    return "a finite value in decimal digits, not negative", _shown(value)
+    return "a finite, non-negative value in decimal digits", _shown(value)
 
 
 def _shown(content: bytes) -> str:
@@ -274,7 +274,7 @@ def _flat(tails: list[bytes]) -> np.ndarray:
 
 
 def _numbers(heads: list[bytes]) -> tuple[list[int], np.ndarray]:
-    """Return how many numbers each list of labels holds, and all of them."""
+    """Return the number of labels in each list, and all labels."""
     lengths = [head.count(b",") + 1 if head else 0 for head in heads]
     text = b",".join([head for head in heads if head]).decode()
     return lengths, np.fromstring(text, np.int64, sep=",")
@@ -304,9 +304,12 @@ def _features(
     ids -= base
     lengths, ids, values = _without_zeros(tally, numbers, lengths, ids, values)
     rows = gather(lengths, ids, values)
-    for kind, where in (("unsorted_features", rows.unsorted), ("duplicate_features", rows.repeated)):
-        if len(where):
-            tally.repair(kind, numbers[int(where[0])], "others", len(where))
+    if len(rows.unsorted):
+        tally.repair("unsorted_features", numbers[int(rows.unsorted[0])], "another order", len(rows.unsorted))
+    if len(rows.repeated):
+        tally.repair(
+            "duplicate_features", numbers[int(rows.repeated[0])], "a repeated one", len(rows.repeated)
+        )
     return rows
 
 

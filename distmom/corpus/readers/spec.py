@@ -1,4 +1,4 @@
-"""What is common to the readers of all formats."""
+"""Data structures common to the readers of all formats."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from distmom.corpus.tokenize import Tokenizer
 
 @dataclass(frozen=True)
 class Spec:
-    """All that the encoding of a chunk depends on; small, and the same for every chunk.
+    """Settings for encoding a chunk; small, and the same for every chunk.
 
     Attributes
     ----------
     path : str
-        The source, for errors.
-    label_path : str or None
+        The source, for error messages.
+    label_path : str or None, default=None
         The second file of a pair.
-    strict : bool
-        Refuse what would be repaired.
+    strict : bool, default=False
+        Raise InputError instead of repairing.
     tokenizer : Tokenizer
-        For formats that hold text.
-    n_words, n_labels : int or None
-        Number of columns, if the source or the caller tells; numbers beyond are refused.
-    zero_based : bool or None
-        Whether the source numbers words from 0 or 1, where the format leaves that open.
-    text_field, labels_field : str
-        Names of the fields that hold text and labels.
-    columns : (int, int, int)
+        For formats that contain text.
+    n_words, n_labels : int or None, default=None
+        Number of columns, if specified by the source or the caller; larger numbers are rejected.
+    zero_based : bool or None, default=None
+        Whether the source numbers words from 0 or 1, if the format does not determine it.
+    text_field, labels_field : str, default="text", "labels"
+        Names of the fields with text and labels.
+    columns : (int, int, int), default=(0, -1, 0)
         For tables: position of the text, position of the labels (-1 for none), number of fields.
     """
 
@@ -53,13 +53,13 @@ class Source:
     Attributes
     ----------
     spec : Spec
-        Completed with what the head of the file tells.
+        Completed with information from the header of the file.
     chunks : callable
-        Given a number of documents, yields the chunks in order; checks the end of the source too.
+        Receives a number of documents and yields the chunks in order; also checks the end of the source.
     encode : callable
-        A function of a module that turns a chunk into a part.
+        A module-level function that converts a chunk to a part.
     tally : Tally
-        What was repaired while lines were read.
+        Repairs made while reading lines.
     bytes_done : callable
         Bytes of the source read so far.
     """

@@ -42,7 +42,7 @@ def _open_lines(spec: Spec, encode: Any) -> Source:
 
 
 def open_csv(spec: Spec) -> Source:
-    """Open a table with a header row; records may run over several lines inside quotes."""
+    """Open a table with a header row; quoted fields may span several lines."""
     tally = Tally(spec.path, spec.strict)
     reader = LineReader(spec.path, tally)
     header = _take_records(reader, 1)
@@ -50,7 +50,7 @@ def open_csv(spec: Spec) -> Source:
     missing = [name for name in names if names.count(name) > 1]
     if spec.text_field not in names or missing:
         raise InputError.at(
-            spec.path, 1, "header", f"a field {spec.text_field!r} and no name twice", repr(names)[:200]
+            spec.path, 1, "header", f"a field {spec.text_field!r} and unique names", repr(names)[:200]
         )
     labels = names.index(spec.labels_field) if spec.labels_field in names else -1
     spec = replace(spec, columns=(names.index(spec.text_field), labels, len(names)))
@@ -69,7 +69,7 @@ def open_csv(spec: Spec) -> Source:
 
 
 def _take_records(reader: LineReader, size: int) -> list[bytes]:
-    """Take the lines of ``size`` records: a record ends where the quotes so far are even in number."""
+    """Take the lines of ``size`` records; a record ends on a line after which the count of quotes is even."""
     taken: list[bytes] = []
     missing, is_open, length = size, False, 0
     while missing:
@@ -93,10 +93,10 @@ def _take_records(reader: LineReader, size: int) -> list[bytes]:
 
 
 def _records(tally: Tally, first_line: int, lines: list[bytes]) -> Iterator[tuple[int, list[str]]]:
-    """Yield line and fields of each record."""
+    """Yield the first line number and the fields of each record."""
     texts = decoded(tally, first_line, lines)
     parser = csv.reader((f"{text}\n" for text in texts), strict=True)
-    # The limit belongs to the process.
+    # The limit applies to the whole process.
     before = csv.field_size_limit(MAX_LINE_BYTES)
     start = 0
     try:
@@ -107,8 +107,8 @@ def _records(tally: Tally, first_line: int, lines: list[bytes]) -> Iterator[tupl
                     tally.path,
                     first_line + start,
                     "quotes",
-                    "fields with quotes in quotes, doubled",
-                    "one alone",
+                    "quotes doubled inside quoted fields",
+                    "an unpaired quote",
                 )
             if not fields:
                 tally.repair("blank_lines", first_line + start, "one")
@@ -163,7 +163,7 @@ def _split_labels(text: str) -> list[str]:
 
 
 def encode_jsonl(chunk: Chunk, spec: Spec) -> Part:
-    """Encode JSON objects, one a line."""
+    """Encode JSON objects, one per line."""
     tally = Tally(spec.path, spec.strict)
     texts, labels, lines = [], [], []
     for number, line in enumerate(decoded(tally, chunk.first_line, chunk.lines), chunk.first_line):
@@ -199,13 +199,13 @@ def _json_labels(spec: Spec, line: int, value: Any) -> list[str]:
 def encode_texts(
     spec: Spec, tally: Tally, texts: Sequence[str], labels: list[list[str]], lines: Sequence[int]
 ) -> Part:
-    """Encode texts that have been cut out of their source.
+    """Encode texts extracted from their source.
 
     Parameters
     ----------
     spec : Spec
     tally : Tally
-        Its counts go into the part.
+        Repairs to record in the part.
     texts : sequence of str
     labels : list of list of str
         Label names of each text.
@@ -238,7 +238,7 @@ def encode_words(documents: Any, tally: Tally, labels: list[list[str]], lines: S
 
 
 def name_labels(part: Part, tally: Tally, labels: list[list[str]], lines: Sequence[int]) -> Part:
-    """Complete a part with labels given by name."""
+    """Add labels given by name to a part."""
     numbering = Numbering()
     flat = [numbering[name] for names in labels for name in names]
     if any(name[:1].isspace() or name[-1:].isspace() for name in numbering):
@@ -268,7 +268,7 @@ def name_labels(part: Part, tally: Tally, labels: list[list[str]], lines: Sequen
 
 
 def check_fields(spec: Spec) -> None:
-    """Raise UsageError if text and labels are to come from the same field."""
+    """Raise UsageError if text and labels would be read from the same field."""
     if spec.text_field == spec.labels_field:
         raise UsageError(
             f"text_field and labels_field: expected two fields, got {spec.text_field!r} for both"
