@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from distmom.engine.sparse import SparseSum
 from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.tall import TallSum
 from distmom.hashing import GOLDEN, scramble_array
 
 Rows = Mapping[str, np.ndarray]
@@ -62,24 +64,24 @@ class Pass:
 
     Attributes
     ----------
-    n_words : int
-        Number of words that the pass sees.
+    n_features : int
+        Number of features of the pass.
     selection : Selection or None
         Which documents the pass sees; None means all.
     features : slice or None
-        The slab of the vocabulary whose sums are held; set by the engine, None means all.
+        The slab of the features whose sums are held; set by the engine, None means all.
     columns : slice or None
         The slab of columns of separable tall sums that is held; set by the engine, None means all.
-    vocabulary : ndarray of shape (n_words of the corpus,), int32, or None
-        Number of every word of the corpus among the words of the pass, rising, -1 for words that the pass does
-        not see; None means all words. An array or a stored one.
+    numbers : ndarray of shape (n_features of the corpus,), int32, or None
+        Number of every feature of the corpus among those of the pass, ascending, -1 for features that the pass
+        leaves out; None means all features. An array or a stored one.
     """
 
-    n_words: int
+    n_features: int
     selection: Selection | None = None
     features: slice | None = None
     columns: slice | None = None
-    vocabulary: Any = None
+    numbers: Any = None
 
     #: rows of a block that are added at a time
     block_rows = 2048
@@ -96,8 +98,8 @@ class Pass:
 
     @property
     def slab(self) -> slice:
-        """The slab of the vocabulary as a slice with both ends."""
-        return self.features if self.features is not None else slice(0, self.n_words)
+        """The slab of the features as a slice with both ends."""
+        return self.features if self.features is not None else slice(0, self.n_features)
 
     def for_columns(self, index: int, columns: tuple[slice, ...]) -> Pass:
         """Return the pass over one of the slabs of columns."""
@@ -131,9 +133,29 @@ class Pass:
         """Bytes that are stored for every document."""
         return 0
 
-    def zero(self) -> Sums:
-        """Return the sums over no document."""
-        return Sums({name: spec.zero(self.slab) for name, spec in self.specs().items() if spec.tall is None})
+    def zero(self, frequent: Mapping[str, np.ndarray] | None = None, files: str | None = None) -> Sums:
+        """Return accumulators for all sums, of no rows yet.
+
+        Parameters
+        ----------
+        frequent : mapping of str to ndarray, optional
+            By axis, the rows of tall sums that are added in float64, the others in float32; all are added in
+            float64 by default.
+        files : str, optional
+            Directory in which sparse sums leave their runs; in memory by default.
+        """
+        sums = Sums()
+        for name, spec in self.specs().items():
+            if spec.tall is None:
+                sums[name] = spec.zero(self.slab)
+            elif spec.sparse:
+                sums[name] = SparseSum(files)
+            else:
+                n_rows, width = spec.shape
+                if self.columns is not None and spec.separable:
+                    width = self.columns.stop - self.columns.start
+                sums[name] = TallSum.zero(n_rows, width, (frequent or {}).get(spec.tall))
+        return sums
 
     def add(self, sums: Sums, block: Any, rows: Rows) -> Rows | None:
         """Add one block to ``sums`` in place and return the rows to be stored, if any.

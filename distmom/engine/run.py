@@ -245,10 +245,8 @@ class Engine:
         frequent: dict[str, StoredArray] = {}
         tall = {name: spec for name, spec in pass_.specs().items() if spec.tall}
         if plan.single:
-            kinds = {str(spec.tall) for spec in tall.values() if not spec.sparse}
-            frequent = {
-                kind: self.put(frequent_rows_of(self.corpus, kind, pass_.vocabulary)) for kind in kinds
-            }
+            axes = {str(spec.tall) for spec in tall.values() if not spec.sparse}
+            frequent = {axis: self.put(frequent_rows_of(self.corpus, axis, pass_.numbers)) for axis in axes}
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
         arguments = [
             (self.corpus, group, pass_.for_columns(j, plan.columns) if plan.columns else pass_, frequent,
@@ -260,7 +258,7 @@ class Engine:
         def on_done(index: int) -> None:
             self.observer(GroupDone(pass_.name, sizes[index // n_slabs] // n_slabs))
 
-        folded = Folded(pass_.zero(), {})
+        folded = Folded(_small_sums(pass_), {})
         if arguments:
             folded = self.executor.reduce(
                 fold_tall, arguments, merge_partials, plan.fan_in, on_done, pass_.name
@@ -390,7 +388,7 @@ class Engine:
 
     def _scan(self, pass_: Pass, plan: PassPlan, rows: dict[str, StoredRows], key: str) -> Folded:
         if not plan.groups:
-            return Folded(pass_.zero(), {})
+            return Folded(_small_sums(pass_), {})
         outputs = self.directory.rows_directory(pass_.name, key, "")
         files = str(self.directory.partial(f"{pass_.name}-{key[:16]}-{pass_.slab.start}"))
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
@@ -458,6 +456,12 @@ def open_engine(
         finally:
             run.drop_partials()
             run.flush()
+
+
+def _small_sums(pass_: Pass) -> Sums:
+    """Return the sums of no rows, without those that are tall."""
+    specs = pass_.specs()
+    return Sums({name: value for name, value in pass_.zero().items() if specs[name].tall is None})
 
 
 def _opened(sums: Sums) -> Sums:

@@ -62,11 +62,11 @@ class SparseSum:
 
     Parameters
     ----------
-    directory : str
-        Of the files.
+    directory : str or None
+        Of the files; None keeps the sum in memory.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str | None) -> None:
         self._directory = directory
         self._parts: list[csr_array] = []
         self._runs: list[SparsePart] = []
@@ -74,8 +74,12 @@ class SparseSum:
     def add(self, value: csr_array) -> None:
         """Add a matrix (n_words, n_columns)."""
         self._parts.append(value)
-        if sum(part.nnz for part in self._parts) > RUN_ENTRIES:
+        if self._directory is not None and sum(part.nnz for part in self._parts) > RUN_ENTRIES:
             self._write()
+
+    def total(self) -> csr_array:
+        """Return the sum that is in memory."""
+        return combine(self._parts)
 
     def finish(self) -> tuple[SparsePart, ...]:
         """Write what is still in memory, and report all runs."""
@@ -84,6 +88,7 @@ class SparseSum:
 
     def _write(self) -> None:
         if self._parts:
+            assert self._directory is not None
             self._runs.append(SparsePart.write(self._directory, combine(self._parts)))
             self._parts = []
 

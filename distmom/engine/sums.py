@@ -27,17 +27,18 @@ class SumSpec:
     Attributes
     ----------
     shape : tuple of int
-        Shape of the whole sum. With ``by_feature`` its first axis is the vocabulary.
+        Shape of the whole sum. With ``by_feature`` its first axis is that of the features.
     dtype : str
         Element type of the accumulator.
     by_feature : bool
-        The sum has one row a word and may be held in slabs of the vocabulary.
+        The sum has one row per feature and may be held in slabs of the features.
     sparse : bool
         The tall sum is a sparse matrix (see `distmom.engine.sparse`).
     n_bytes : int or None
-        Projected size of a sparse sum, whose shape does not tell it.
-    tall : {"words", "labels", "entries"} or None
-        The sum has one row a word (label, some entries of a sparse matrix) and stays in files (see
+        Projected size of a sparse sum, which does not follow from its shape.
+    tall : {"features", "targets", "entries"} or None
+        Axis of the sum, with one row per feature, per target or per some entries of a sparse matrix. The sum
+        stays in files (see
         `distmom.engine.tall`).
     separable : bool
         Columns of a tall sum may be added in scans of their own.
@@ -59,7 +60,7 @@ class SumSpec:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
     def zero(self, features: slice) -> Sum:
-        """Return the neutral element, restricted to a slab of the vocabulary."""
+        """Return the neutral element, restricted to a slab of the features."""
         shape = self.shape
         if self.by_feature:
             shape = (features.stop - features.start, *shape[1:])

@@ -73,7 +73,7 @@ class SketchPass(Pass):
 
     @property
     def mapped_bytes(self) -> int:
-        return 0 if self.basis is None else (4 if self.single else 8) * self.n_words * self.n_columns
+        return 0 if self.basis is None else (4 if self.single else 8) * self.n_features * self.n_columns
 
     def for_columns(self, index: int, columns: tuple[slice, ...]) -> Pass:
         basis = self.basis
@@ -86,11 +86,11 @@ class SketchPass(Pass):
     def specs(self) -> dict[str, SumSpec]:
         dtype = "float32" if self.single else "float64"
         specs = {
-            "sketch": SumSpec((self.n_words, self.n_columns), dtype, tall="words", separable=True),
+            "sketch": SumSpec((self.n_features, self.n_columns), dtype, tall="features", separable=True),
             "mass": SumSpec(()),
         }
         if self.n_probes:
-            specs["noise"] = SumSpec((self.n_words, self.n_probes), dtype, tall="words")
+            specs["noise"] = SumSpec((self.n_features, self.n_probes), dtype, tall="features")
         return specs
 
     def part_of(self, matrix: Any, start: int, stop: int) -> np.ndarray:

@@ -119,14 +119,14 @@ class Words:
     Attributes
     ----------
     n_words : int
-    vocabulary : StoredArray of shape (n_words of the corpus,), int32, optional
+    numbers : StoredArray of shape (n_words of the corpus,), int32, optional
         Number of each word of the corpus among them, -1 for the others; None means all words.
     scale : StoredArray of shape (n_words, 1), optional
         Factor of every word, so that the moments are those of ``scale * x``; None means one.
     """
 
     n_words: int
-    vocabulary: StoredArray | None = None
+    numbers: StoredArray | None = None
     scale: StoredArray | None = None
 
 
@@ -225,7 +225,7 @@ def _rank(settings: CoreSettings, words: Words) -> int:
 def common_fields(settings: CoreSettings, words: Words, selection: Selection | None) -> dict[str, Any]:
     """Return the fields that all passes over the same documents and words share."""
     return {
-        "n_words": words.n_words, "selection": selection, "vocabulary": words.vocabulary,
+        "n_features": words.n_words, "selection": selection, "numbers": words.numbers,
         "kind": settings.kind, "single": settings.single_precision,
     }  # fmt: skip
 
@@ -257,7 +257,7 @@ def _moment_passes(
     if settings.third_moment == "none":
         return (second,)
     slices = WordSlicesPass(
-        whole.n_words, whole.selection, kind=whole.kind, basis=whole.basis, rank=whole.rank,
+        whole.n_features, whole.selection, kind=whole.kind, basis=whole.basis, rank=whole.rank,
         n_states=settings.n_states, n_slices=slice_directions(settings.n_states).shape[1], single=whole.single,
     )  # fmt: skip
     return second, slices

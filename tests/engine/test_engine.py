@@ -49,7 +49,7 @@ class CountPass(Pass):
 
     def specs(self):
         return {
-            "words": SumSpec((self.n_words,), by_feature=True),
+            "words": SumSpec((self.n_features,), by_feature=True),
             "total": SumSpec(()),
             "wide": SumSpec((self.wide,)),
         }
