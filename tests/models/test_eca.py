@@ -389,7 +389,7 @@ def test_a_fit_is_stored_and_read_again(sample, tmp_path):
     record = MODEL.read(tmp_path / "m" / "model.json")
     record["parameters"]["nonsense"] = 1
     MODEL.write(tmp_path / "m" / "model.json", record)
-    with pytest.raises(StoreError, match="not a whole model description"):
+    with pytest.raises(StoreError, match="the model description is incomplete"):
         ECA.load(tmp_path / "m")
 
 
