@@ -1,4 +1,4 @@
-"""Estimators: which passes, which corrections, how parameters come back."""
+"""The estimators, and their names on the command line."""
 
 import os
 from importlib import import_module
@@ -32,7 +32,7 @@ __all__ = [
     "load_model",
 ]
 
-#: estimators by the names that the command line has for them
+#: names of the estimators on the command line
 MODELS = {
     "multilabel": "MultiLabelMoM",
     "lda": "SpectralLDA",
@@ -40,7 +40,7 @@ MODELS = {
     "anchors": "AnchorTopics",
     "eca": "IndependentTopics",
 }
-#: estimators that are saved and are not of documents
+#: estimators that are saved but do not model documents
 OTHERS = ("ECA",)
 _MODULES = {
     "MultiLabelMoM": "multilabel.estimator",
@@ -55,22 +55,34 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import an estimator when it is first asked for, as scikit-learn alone takes longer than all the rest."""
+    """Import an estimator on first use: importing scikit-learn takes longer than everything else together."""
     if name in _MODULES:
         return getattr(import_module(f"distmom.models.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def estimator(name: str) -> Any:
-    """Return the class of a model by its name on the command line; KeyError if there is none."""
+    """Return the estimator with a name on the command line; a KeyError if there is none."""
     return __getattr__(MODELS[name])
 
 
 def load_model(path: str | os.PathLike[str]) -> Any:
-    """Read a model of whatever kind; UsageError if there is none, StoreError if it is damaged."""
+    """Read a model of any class.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Raises
+    ------
+    UsageError
+        If there is no model at the path, or there are kept moments.
+    StoreError
+        If the model is damaged.
+    """
     kind, kinds = str(load_record(path).get("model")), (*MODELS.values(), *OTHERS)
     if kind == "TopicMoments":
-        raise UsageError(f"{path}: moments, and no model; fit one to them")
+        raise UsageError(f"{path}: kept moments, not a model; fit a model to them first")
     if kind not in kinds:
         raise StoreError(f"{path}: expected a model of {', '.join(kinds)}, got {kind!r}")
     return __getattr__(kind).load(path)

@@ -111,7 +111,7 @@ CASES = {
     "topics without shares": ("lda", "alpha", lambda x: x[1:], r"alpha: shape: expected \[k = 3\]"),
     "a topic of objects": ("lda", "topics", lambda x: x.astype(np.int32), "type: expected <f4 or <f8, got '<i4'"),
     "a word beyond the basis": ("moments", "numbers", put(10, 10**6), "array numbers: expected numbers below"),
-    "words out of order": ("moments", "numbers", lambda x: x[::-1].copy(), "in rising order"),
+    "words out of order": ("moments", "numbers", lambda x: x[::-1].copy(), "in ascending order"),
     "a basis without a word": ("moments", "basis", lambda x: x[1:], r"scale: shape"),
     "moments in another basis": ("moments", "sources/0/1/m2", lambda x: x[1:], r"sources/0/1/m2: shape: expected"),
     "moments that are not numbers": ("moments", "sources/0/1/m3", put((0, 0, 0), np.nan), "expected finite"),
@@ -313,7 +313,7 @@ def test_scores_that_are_no_numbers_name_no_labels(crafted):
     edit_arrays(path, changed("heads/ridge/coefficients", lambda x: np.sign(x) * np.finfo(np.float32).max))
     edit_arrays(path, changed("basis", lambda x: np.sign(x) * np.finfo(np.float32).max))
     X = planted_matrices()[0][:50]
-    with np.errstate(all="ignore"), pytest.raises(NumericalError, match="scores of labels are not numbers"):
+    with np.errstate(all="ignore"), pytest.raises(NumericalError, match="scores of labels are NaN"):
         load(path).predict_top(X)
 
 
