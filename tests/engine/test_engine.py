@@ -141,7 +141,7 @@ def test_a_damaged_pass_is_run_again(tmp_path, caplog, what):
         assert result.rows == first.rows
     assert [event.resumed for event in events if isinstance(event, PassDone)] == [False] * 3
     if "DONE" not in what:
-        assert "is run again, as what was committed is damaged" in caplog.text
+        assert "is run again, as its committed result is damaged" in caplog.text
     assert engine.run(count(corpus)).rows == first.rows
     assert events[-1].resumed
     assert not list(tmp_path.rglob(".tmp-*"))

@@ -206,17 +206,17 @@ class TopicMoments(TopicEstimator):
     ) -> TopicMoments:
         """Add up the moments of another corpus in the same basis, in one pass over each of its parts.
 
-            Parameters
-            ----------
-            corpus : Corpus or MemoryCorpus
-                A corpus with the same vocabulary.
-            client, run, memory_limit, observer
-        As in `fit_corpus`.
+        Parameters
+        ----------
+        corpus : Corpus or MemoryCorpus
+            A corpus with the same vocabulary.
+        client, run, memory_limit, observer
+            As in `fit_corpus`.
 
-            Raises
-            ------
-            UsageError
-                If the vocabulary differs.
+        Raises
+        ------
+        UsageError
+            If the vocabulary differs.
         """
         check_is_fitted(self, "sources_")
         if list(corpus.vocabulary) != self.vocabulary_:
