@@ -104,7 +104,8 @@ class WordMomentsPass(Pass):
     positions also what `word_moments` needs to take the repeated positions out: ``pair_mass`` (n_words,), and for
     the third moment ``pair_rows`` (n_words, r) and ``triple_mass`` (n_words,). For `sum_rules`, where documents
     need as many positions as the highest order, also ``rule2`` and ``rule3`` (r,): ``sum rho2 (n - 1) z`` and
-    ``sum rho3 (n - 2) z (z'1)`` for rows ``z`` in the basis, pairs and triples of which one position is any word.
+    ``sum rho3 (n - 2) z (z'1)`` for rows ``z`` in the basis, the sums over pairs and triples whose last
+    position is any word.
     """
 
     kind: MomentKind = field(default_factory=MomentKind)

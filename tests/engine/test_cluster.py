@@ -64,7 +64,7 @@ def test_workers_that_are_threads_of_this_process_give_the_same_bits(corpus):
 
 @dataclass(frozen=True)
 class DyingPass(Pass):
-    """Kills its worker the first time it meets a shard."""
+    """Kills its worker the first time it reads a shard."""
 
     marker: str = ""
     always: bool = False
@@ -126,7 +126,7 @@ def _one():
 
 
 def test_scheduler_node_works_off_its_event_loop(cluster):
-    """While the scheduler computes, it still answers."""
+    """The scheduler answers while it computes."""
     executor = OnCluster(cluster)
     result = []
     thread = threading.Thread(target=lambda: result.append(executor.on_scheduler(_slow, _one)))

@@ -148,7 +148,7 @@ def test_a_damaged_pass_is_run_again(tmp_path, caplog, what):
 
 
 def test_a_damaged_pass_is_run_again_where_its_bits_are_others(tmp_path, monkeypatch):
-    """As on another kind of processor: the old total goes with the rows that it was committed with."""
+    """The first total was made on another kind of processor: it belongs to the rows committed with it."""
     corpus = random_corpus()
     Engine(corpus, RunDirectory(tmp_path)).run(count(corpus))
     [file] = tmp_path.glob("rows/*/length/s00003-*/c/0")
@@ -203,7 +203,7 @@ def test_rows_that_are_missing_are_an_error(tmp_path):
 
 
 def test_a_late_commit_removes_nothing(tmp_path):
-    """Two drivers commit the same pass: the second finds it whole and leaves it as it is."""
+    """Two drivers commit the same pass: the second finds an intact commit and keeps it."""
     corpus = random_corpus()
     Engine(corpus, RunDirectory(tmp_path)).run(count(corpus))
     [place] = tmp_path.glob("passes/*")
@@ -247,7 +247,7 @@ def test_rows_are_on_the_disk_before_their_pass_is_committed(tmp_path, monkeypat
 
 
 def test_a_run_is_held_by_one_process(tmp_path):
-    """The lock that `fit_corpus` takes keeps another process out, and what an earlier one has left is removed."""
+    """The lock of `fit_corpus` keeps other processes out, and files of an earlier driver are removed."""
     corpus = random_corpus()
     with open_engine(corpus, tmp_path) as engine:
         engine.run(count(corpus))

@@ -108,7 +108,7 @@ def test_a_worker_that_stands_still_from_the_beginning_is_named(tmp_path, monkey
 
 
 class SlowClient:
-    """Answers requests after so many seconds, one after the other."""
+    """Answers requests after a given number of seconds, one after the other."""
 
     status = "running"
 
@@ -121,7 +121,7 @@ class SlowClient:
 
 
 def test_silence_is_counted_from_the_first_request_without_an_answer(monkeypatch):
-    """Nobody asks while tasks finish one after the other, or while results are written."""
+    """No requests are made while tasks finish one after the other, or while results are written."""
     monkeypatch.setattr(watch, "SILENCE_TIMEOUT_S", 1.0)
     monkeypatch.setattr(watch, "REQUEST_TIMEOUT_S", 0.2)
     one_late = watch.Watch(SlowClient(0.0, 0.5), "pass")
@@ -143,7 +143,7 @@ def _slow_sum(value, seconds):
 
 @pytest.mark.slow
 def test_a_decomposition_outlasts_the_idle_timeout_of_its_scheduler(tmp_path):
-    """Work on the scheduler node is no task: to Dask the cluster is idle meanwhile."""
+    """Work on the scheduler node is not a task, so that the cluster is idle to Dask."""
     with (
         cluster_of_processes(tmp_path, 1, options=("--idle-timeout", "5s")) as (address, _),
         open_executor(scheduler=address) as executor,
@@ -153,7 +153,7 @@ def test_a_decomposition_outlasts_the_idle_timeout_of_its_scheduler(tmp_path):
 
 
 def altered_package(directory):
-    """Copy the package, with one comment more in a module that no test here calls."""
+    """Copy the package, with an additional comment in a module that no test here calls."""
     package = Path(distmom.__file__).parent
     shutil.copytree(package, directory / "distmom", ignore=shutil.ignore_patterns("__pycache__", "data"))
     with (directory / "distmom" / "evaluate" / "charts.py").open("a") as stream:

@@ -57,7 +57,7 @@ with Client(sys.argv[4], set_as_default=False, timeout=60) as client:
 
 @dataclass(frozen=True)
 class Host:
-    """An address, and what a command begins with to run there."""
+    """An address, and the prefix of a command that runs there."""
 
     address: str
     prefix: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ def ip(*arguments):
 
 
 def obstacle():
-    """Say why there can be no namespaces here, or return an empty text."""
+    """Return why namespaces cannot be created here; empty if they can."""
     if os.geteuid() != 0:
         return "network namespaces are made by root only"
     if shutil.which("ip") is None:
@@ -89,7 +89,7 @@ def obstacle():
 
 @contextmanager
 def separate_hosts(own):
-    """Namespaces of the names, on one bridge in that of the first; ``own`` is another directory on each."""
+    """Create a namespace per name, connected by a bridge in the first; ``own`` is a separate directory of each."""
     tag = uuid.uuid4().hex[:6]
     spaces = {name: f"distmom-{tag}-{name}" for name in NAMES}
     made = []
@@ -126,7 +126,7 @@ def separate_hosts(own):
 
 @contextmanager
 def one_host(own):
-    """All of it on this machine."""
+    """All processes on this machine."""
     yield {name: Host("127.0.0.1", port=free_port()) for name in NAMES}
 
 

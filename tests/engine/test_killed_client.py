@@ -54,7 +54,7 @@ def content(model):
 
 
 def large_partials(run):
-    """Partial sums that wait for their merge."""
+    """Partial sums in files."""
     found = (run / "partial").rglob("[!.]*")
     return [path for path in found if path.parent.name != "spare" and path.stat().st_size > 4 << 20]
 

@@ -133,7 +133,7 @@ def test_any_other_array_is_written_and_kept(tmp_path):
 
 @dataclass(frozen=True)
 class WidePass(Pass):
-    """A sum that waits for its merge in a file."""
+    """A sum in a file."""
 
     factor: float = 1.0
 
@@ -145,7 +145,7 @@ class WidePass(Pass):
 
 
 def test_an_attempt_that_was_given_up_changes_no_later_sum(tmp_path):
-    """A task whose worker was taken for dead writes on while the next passes use the files of the first."""
+    """A task whose worker is presumed dead continues to write while the next passes reuse the files."""
     corpus = random_corpus()
     run = RunDirectory(tmp_path)
     engine = Engine(corpus, run)

@@ -243,7 +243,7 @@ def test_a_large_array_that_declares_more_than_its_file_holds_is_refused(crafted
 
 
 def test_a_chunk_that_declares_more_than_it_should_is_refused(crafted):
-    """A frame of 64 GiB, of which no byte is there."""
+    """A frame declares 64 GiB but has no content."""
     path = crafted("lda")
     [chunk] = (path / "arrays.zarr" / "weights" / "c").iterdir()
     # Magic, a header with a content size of eight bytes, the size, and what follows of the old frame.
@@ -334,7 +334,7 @@ def test_a_crafted_model_ends_the_command_with_one_line(crafted, capsys):
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
 def test_the_structure_of_a_matrix_is_checked_piece_by_piece_as_in_one(monkeypatch, step):
-    """Against the definition, over matrices of which some entries have been moved."""
+    """Compared with the definition, on matrices some of whose entries have been moved."""
     monkeypatch.setattr("distmom.corpus.arrays._CHECKED_ELEMENTS", step)
     rng, n_bad = np.random.default_rng(step), 0
     for _ in range(300):

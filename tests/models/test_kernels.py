@@ -106,7 +106,7 @@ def test_neighbors_in_the_sketch_are_exact_and_the_first_of_equal_ones(k):
     owner = rng.integers(0, 12, 400)
     alive = (rng.random(400) < 0.8).astype(np.uint8)
     labels = Csr.of(csr_array(np.eye(400, dtype=np.uint8)), np.uint8)
-    # Every row has a label of its own, so that votes tell which rows were found.
+    # Every row has a unique label, so that votes show which rows were found.
     head = SketchNeighbors(kinds[owner], labels, alive, n_neighbors=k, power=1.0)
     z = rng.standard_normal((40, 37)).astype(np.float32)
     out = np.zeros((40, 400), np.float32)

@@ -493,7 +493,7 @@ def test_weights_and_counts_in_any_container_give_the_same_model(planted):
 
 @pytest.mark.parametrize("head", HEADS)
 def test_equal_documents_have_labels_by_frequency(head):
-    """Their sketch has no spread, from which least squares could tell anything."""
+    """The sketch has no variance, so that least squares has no information."""
     X, Y = np.tile([[1, 2, 0, 3]], (400, 1)), np.tile([[1, 0, 1]], (400, 1))
     Y[::2, 1] = 1
     Y[::4, 2] = 0

@@ -1,4 +1,4 @@
-"""What a plan promises, against what a fit then takes."""
+"""Plans compared with fits: passes, memory and disk."""
 
 import re
 from collections import Counter

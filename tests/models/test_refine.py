@@ -46,9 +46,9 @@ def test_refine_improves_moments_and_shares_are_found():
         assert_allclose(model.weights_[order], shares.mean(axis=0), atol=0.05)
     assert distances[0] < 0.08
     assert distances[2] < distances[0]
-    rising = model.diagnostics_["log_likelihoods"]
-    assert len(rising) == 4
-    assert rising == sorted(rising)
+    likelihoods = model.diagnostics_["log_likelihoods"]
+    assert len(likelihoods) == 4
+    assert likelihoods == sorted(likelihoods)
     X = corpus.read_shard(0).words
     for method, bound in (("vb", 0.2), ("fast", 0.3)):
         found = model.transform(X, method)[:, order]
@@ -85,7 +85,7 @@ def test_large_corpora_try_starts_on_a_sample(monkeypatch):
 
 @pytest.mark.parametrize("refine", ["em", "cvb"])
 def test_documents_held_out_are_added_back(refine):
-    """What is chosen is what a fit with the same start finds, but for the basis, which is without them."""
+    """As a fit with the same initialisation, except that the basis excludes the held-out documents."""
     _, _, corpus = lda_corpus()
     options = {"refine": refine, "min_df": 0.0, "max_df": 1.0}
     model = SpectralLDA(5, **options).fit_corpus(corpus)

@@ -37,7 +37,7 @@ def data():
 
 
 def restricted(scores, truth, own):
-    """Return scores on the true labels, less what a row has brought itself, and on the best five others."""
+    """Return scores on the true labels, without the row's own contribution, and on the best five others."""
     found = np.where(truth, scores - own[:, None], 0.0)
     for i in range(len(scores)):
         wrong = np.flatnonzero(~truth[i] & (scores[i] > 0))

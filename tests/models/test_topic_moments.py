@@ -257,7 +257,7 @@ def test_moments_on_disk_are_whole(tmp_path):
 
 @pytest.mark.slow
 def test_moments_of_many_corpora_take_the_memory_of_their_total(tmp_path):
-    """NumPy tells tracemalloc of every array; what is mapped from a file is none of them."""
+    """NumPy reports every array to tracemalloc, except memory-mapped files."""
     _, counts = sample(900, d=100)
     kept = TopicMoments(3, n_parts=4, n_oversamples=97, **ALL_WORDS).fit(counts[:300])
     several = kept + kept.of(MemoryCorpus(counts[300:600])) + kept.of(MemoryCorpus(counts[600:]))

@@ -74,7 +74,7 @@ def test_moments_of_some_words_are_exact_too():
     """Lengths count all words: the moments of the others are a block of the whole."""
     population = tiny(d=7)
     corpus = population_corpus(population)
-    # Not the frequencies of the population, but they tell the words apart.
+    # Not the frequencies of the population, but different for all words.
     share = np.asarray(corpus.document_frequency) / corpus.n_documents
     share[0] = corpus.document_frequency[0] = 0
     low = 0.1
@@ -243,7 +243,7 @@ def factorial_law(means):
 
 
 def independent_population(topics, odds, sizes):
-    """All documents of counts up to 3 about topics of which each is there, in some amount, or not."""
+    """All documents of counts up to 3, where each topic is either absent or has a fixed amount."""
     d, k = topics.shape
     counts = np.array(list(product(range(4), repeat=d)))
     weights = np.zeros(len(counts))

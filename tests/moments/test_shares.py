@@ -75,7 +75,7 @@ def test_shares_are_those_of_the_plain_iteration(documents, variational, smoothi
 
 @pytest.mark.parametrize("variational", [False, True])
 def test_leaving_topics_out_changes_no_result(variational):
-    """Documents of two topics among forty, most of which iteration goes on without."""
+    """Documents of two topics among forty, most of which iteration leaves out."""
     rng = np.random.default_rng(4)
     topics = rng.dirichlet(np.full(300, 0.05), 40).T
     mixed = np.array([topics[:, rng.choice(40, 2, replace=False)] @ [0.7, 0.3] for _ in range(25)])

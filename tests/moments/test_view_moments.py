@@ -122,7 +122,7 @@ def test_an_origin_keeps_the_digits_of_views_far_from_zero():
 
 
 def test_slabs_of_columns_are_parts_of_the_whole():
-    """A scan over some columns adds what a scan over all of them adds there, with a basis and without."""
+    """A scan over some columns gives the sums of a scan over all columns, with and without a basis."""
     slabs = (slice(0, 1), slice(1, R))
     block = corpus_of("dense").read_shard(0)
     for basis in (None, BASIS):
@@ -184,15 +184,15 @@ def test_contrasts_have_the_size_of_the_error_of_the_mean():
 
 def test_parts_tell_the_error_of_the_third_moment():
     """The contrasts of one sample are as large as the differences between samples."""
-    errors, told = [], []
+    errors, estimates = [], []
     for seed in range(60):
         rows = np.random.default_rng(seed).normal(size=(1200, 2))
         with open_engine(ViewCorpus(rows, np.arange(1200) // 4)) as engine:
             pass_ = ViewMomentsPass(2, basis=np.eye(2), rank=2)
             whole, parts = view_moments(engine.run(pass_).sums)
         errors.append(np.mean(whole.m3**2))
-        told.append(np.mean(contrasts([p.m3 for p in parts]) ** 2))
-    assert np.mean(told) == pytest.approx(np.mean(errors), rel=0.2)
+        estimates.append(np.mean(contrasts([p.m3 for p in parts]) ** 2))
+    assert np.mean(estimates) == pytest.approx(np.mean(errors), rel=0.2)
 
 
 def cumulant4(m, M2, M3, M4, alpha0):
