@@ -26,6 +26,7 @@ from distmom.errors import StoreError, UsageError
 from distmom.models import estimator
 from distmom.moments.weighting import WEIGHTINGS
 from distmom.spectral.artifact import check_target, load_record
+from distmom.spectral.capabilities import Capability
 
 if TYPE_CHECKING:
     from distmom.models import TopicMoments
@@ -202,10 +203,9 @@ def fit_kept(src: str, dst: str, model_name: str, overwrite: bool, options: dict
         If the model is none of topics, or the options ask for what needs documents.
     """
     from distmom.models import TopicMoments
-    from distmom.models.topics.program import TopicModel
 
     kind = estimator(model_name)
-    if not issubclass(kind, TopicModel):
+    if Capability.MOMENTS not in kind.capabilities:
         raise UsageError(f"{src}: holds moments of topics: expected --model lda, single-topic or anchors")
     check_target(Path(dst).absolute(), overwrite)
     if Path(src).resolve() == Path(dst).resolve():

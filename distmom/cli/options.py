@@ -12,7 +12,8 @@ from distmom.corpus import FORMATS
 from distmom.corpus.storage import is_url
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
-from distmom.models import HEADS, MODELS, estimator
+from distmom.models import ESTIMATORS, estimator
+from distmom.models.multilabel.program import HEADS
 from distmom.moments.weighting import WEIGHTINGS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -153,7 +154,7 @@ def model_options(command: F) -> F:
             "[default: 100]",
         ),
         click.option(
-            "--model", "model_name", type=click.Choice(list(MODELS)), default="multilabel", show_default=True,
+            "--model", "model_name", type=click.Choice([listing.name for listing in ESTIMATORS]), default="multilabel", show_default=True,
             help="Which model is fitted.",
         ),
         click.option(

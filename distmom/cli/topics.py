@@ -22,10 +22,11 @@ from distmom.cli.options import (
     overwrite_option,
 )
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import columns_of, load_text_model, open_source, open_workers, show, topic_line
+from distmom.cli.shared import columns_of, load_model_that, open_source, open_workers, show, topic_line
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
 from distmom.errors import NumericalError, UsageError
+from distmom.spectral.capabilities import Capability, require
 
 if TYPE_CHECKING:
     from distmom.models.topics.search import FoundTopic, TopicSearch
@@ -57,9 +58,7 @@ def transform(
     """
     from distmom.predict import transform_corpus
 
-    fitted = load_text_model(model)
-    if hasattr(fitted, "scorer_"):
-        raise UsageError(f"{model}: not a topic model; 'distmom predict' ranks labels")
+    fitted = load_model_that(model, Capability.SHARES, "'distmom predict' ranks labels")
     with (
         PassProgress(quiet=quiet) as progress,
         open_workers(workers, memory_limit, scheduler) as executor,
@@ -90,13 +89,12 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
     \b
     Example: distmom topics model --top 10
     """
-    fitted = load_text_model(model)
-    if not hasattr(fitted, "components_"):
-        raise UsageError(
-            f"{model}: the model has no latent states: {fitted.diagnostics_.get('states_error', '')}"
-        )
-    if by is not None and hasattr(fitted, "scorer_"):
-        raise UsageError(f"--by: {model} is not a topic model")
+    from distmom.models import load_model
+
+    fitted = load_model(model)
+    require(fitted, Capability.TOPICS, model, fitted.diagnostics_.get("states_error", ""))
+    if by is not None:
+        require(fitted, Capability.SHARES, "--by")
     found = fitted.topics(top) if by is None else fitted.topics(top, by)
     if as_json:
         click.echo(json.dumps({"topics": found}))

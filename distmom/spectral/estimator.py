@@ -25,6 +25,7 @@ from distmom.spectral.artifact import (
     unpack,
     whole_description,
 )
+from distmom.spectral.capabilities import Capability
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import layout_of
 from distmom.spectral.parameters import Parametrised, parameter
@@ -55,6 +56,7 @@ class SpectralEstimator(Parametrised):
     """
 
     State: ClassVar[type[Any]]
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
     n_features_in_: int
 
     def __sklearn_tags__(self) -> Any:
@@ -144,6 +146,10 @@ class SpectralEstimator(Parametrised):
         """
         self.check(corpus)
         return planned(self.program, corpus, memory_limit)
+
+    def can(self, capability: Capability) -> bool:
+        """Return whether this fitted model can do something (see `distmom.spectral.capabilities`)."""
+        return capability in self.capabilities
 
     # State
 

@@ -35,6 +35,7 @@ from distmom.models.multilabel.states import States, StateSettings, check_size
 from distmom.moments.features import inverse_document_frequency
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
+from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import (
     SpectralEstimator,
     place_parameter,
@@ -145,6 +146,7 @@ class MultiLabelMoM(SpectralEstimator):
     """
 
     State = MultiLabelState
+    capabilities = frozenset({Capability.DOCUMENTS, Capability.LABELS, Capability.TOPICS})
 
     n_components: int = parameter(
         100, "Number of latent states of the heads moment and posterior; rank of the sketch of ridge and auto, "
@@ -327,6 +329,10 @@ class MultiLabelMoM(SpectralEstimator):
         c = (math.log(n) - 1.0) * (b + 1.0) ** a
         inverse = 1.0 + c * (self.label_frequency_ + b) ** -a
         return np.asarray(inverse**self.propensity, np.float32)
+
+    def can(self, capability: Capability) -> bool:
+        """Return whether this fitted model can do something; without latent states it has no topics."""
+        return super().can(capability) and (capability != Capability.TOPICS or hasattr(self, "components_"))
 
     # States
 
