@@ -142,10 +142,10 @@ def test_what_a_model_does_not_have_is_refused_by_name(place, run, tmp_path):
         assert f"{option}: not an option of --model {kind}" in err
         assert not (tmp_path / "m").exists()
     for option, value, message in (
-        ("--alpha0", "much", "expected a number or auto, got 'much'"),
-        ("--min-df", "few", "expected a number or auto, got 'few'"),
-        ("--n-refine", "some", "expected a whole number or auto, got 'some'"),
-        ("--n-refine", "-1", "n_refine: expected at least 0, or 'auto', got -1"),
+        ("--alpha0", "much", "--alpha0: expected a number, or 'auto', got 'much'"),
+        ("--min-df", "few", "--min-df: expected a number, or 'auto', got 'few'"),
+        ("--n-refine", "some", "--n-refine: expected a whole number, or 'auto', got 'some'"),
+        ("--n-refine", "-1", "--n-refine: expected at least 0, or 'auto', got -1"),
     ):
         code, _, err = run(*fit, "--model", "lda", option, value, *LOCAL)
         assert code == 2
@@ -276,10 +276,10 @@ def test_the_number_of_topics_may_be_found(place, run, tmp_path):
     assert load_model(tmp_path / "m").n_components_ == 3
     code, _, err = run("fit", place / "corpus", tmp_path / "n", "-k", "auto", *LOCAL)
     assert code == 2
-    assert "n_components: expected a whole number, got 'auto'" in err
-    code, _, err = run("fit", place / "corpus", tmp_path / "n", "-k", "some", *LOCAL)
+    assert "--n-components: expected a whole number, got 'auto'" in err
+    code, _, err = run("fit", place / "corpus", tmp_path / "n", "-k", "some", "--model", "lda", *LOCAL)
     assert code == 2
-    assert "expected a whole number or auto, got 'some'" in err
+    assert "--n-components: expected a whole number, or 'auto', got 'some'" in err
 
 
 def n_scans(out):
