@@ -16,10 +16,11 @@ from distmom.cli.options import (
     quiet_option,
 )
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import check_source, columns_of, describe_corpus, load_text_model, open_workers, show
+from distmom.cli.shared import check_source, columns_of, describe_corpus, load_model_that, open_workers, show
 from distmom.corpus import copy_corpus, ingest
 from distmom.errors import UsageError
 from distmom.simulate import PRESETS, preset, synthesise
+from distmom.spectral.capabilities import Capability
 
 
 @click.command("ingest")
@@ -156,4 +157,4 @@ def _like_model(path: str | None) -> SimpleNamespace | None:
     """Return the columns of a model that is stored at a path, if one is given."""
     if path is None:
         return None
-    return columns_of(load_text_model(path))
+    return columns_of(load_model_that(path, Capability.DOCUMENTS))

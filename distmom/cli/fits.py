@@ -14,26 +14,24 @@ from distmom.cli.options import (
     cluster_options,
     json_option,
     memory_option,
-    model_options,
     overwrite_option,
-    parameters,
     run_option,
 )
+from distmom.cli.parameters import ModelCommand, parameters
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
 from distmom.errors import UsageError
-from distmom.models import estimator
+from distmom.models import ESTIMATORS, estimator
 from distmom.spectral.artifact import check_target
 
 #: share of a text in words that most documents have, above which a background topic is told of
 MANY_COMMON = 0.2
 
 
-@click.command()
+@click.command(cls=ModelCommand, models=tuple(listing.name for listing in ESTIMATORS))
 @click.argument("corpus", type=click.Path())
-@model_options
 @memory_option
 @json_option
 def plan(corpus: str, model_name: str, memory_limit: int | None, as_json: bool, **options: Any) -> None:
@@ -104,10 +102,9 @@ def floor(
     show({name: round(value, 3) for name, value in seconds.items()}, as_json)
 
 
-@click.command()
+@click.command(cls=ModelCommand, models=tuple(e.name for e in ESTIMATORS if e.command == "fit"))
 @click.argument("corpus", type=click.Path())
 @click.argument("model", type=LocalPath())
-@model_options
 @run_option("MODEL")
 @overwrite_option
 @cluster_options

@@ -11,21 +11,19 @@ import numpy as np
 from distmom.cli import run as runs
 from distmom.cli.options import (
     LocalPath,
-    NumberOrAuto,
     cluster_options,
     json_option,
     overwrite_option,
-    parameters,
     run_option,
-    those_given,
 )
+from distmom.cli.parameters import can, flag, given, parameter_options, parameters
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
 from distmom.corpus.storage import is_url
 from distmom.errors import StoreError, UsageError
-from distmom.models import estimator
-from distmom.moments.weighting import WEIGHTINGS
+from distmom.models import ESTIMATORS, estimator
 from distmom.spectral.artifact import check_target, load_record
+from distmom.spectral.capabilities import Capability
 
 if TYPE_CHECKING:
     from distmom.models import TopicMoments
@@ -39,25 +37,7 @@ _WITHOUT_DOCUMENTS = {"alpha0": 1.0, "init": "tensor", "n_refine": 0}
 @click.command()
 @click.argument("corpus", type=click.Path())
 @click.argument("dst", type=LocalPath())
-@click.option("-k", "--n-components", type=click.IntRange(min=1), default=None,
-              help="Most topics that will be asked for. [default: 100]")  # fmt: skip
-@click.option("--n-parts", type=click.IntRange(min=1), default=None,
-              help="Parts of the documents that are kept apart, for standard errors. [default: 8]")  # fmt: skip
-@click.option("--min-df", type=NumberOrAuto(float), default=None,
-              help="Least share of the documents that a word is in; auto is 0.005, or less where documents are "
-              "short. [default: auto]")  # fmt: skip
-@click.option("--max-df", type=float, default=None, help="Largest share of the same. [default: 0.5]")
-@click.option("--max-count", type=click.IntRange(min=0), default=None,
-              help="Largest count of a word in a document that is seen, 0 for any. [default: 2]")  # fmt: skip
-@click.option("--weighting", type=click.Choice(list(WEIGHTINGS)), default=None,
-              help="How much each document counts. [default: tokens]")  # fmt: skip
-@click.option(
-    "--seed",
-    "random_state",
-    type=click.IntRange(min=0),
-    default=None,
-    help="Seed of all random numbers. [default: 0]",
-)
+@parameter_options("moments")
 @click.option("--like", type=click.Path(), default=None,
               help="Moments whose words and basis are used, so that both can be added.")  # fmt: skip
 @run_option("DST")
@@ -78,11 +58,10 @@ def moments(
     """
     from distmom.models import TopicMoments
 
-    given = those_given(options)
-    if like is not None and given:
-        name = next(iter(given)).replace("random_state", "seed").replace("_", "-")
-        raise UsageError(f"--{name}: settled by --like {like}")
-    first = TopicMoments(**given) if like is None else TopicMoments.load(like)
+    chosen = given("moments", options)
+    if like is not None and chosen:
+        raise UsageError(f"{flag(next(iter(chosen)))}: settled by --like {like}")
+    first = TopicMoments(**chosen) if like is None else TopicMoments.load(like)
     basis = None if like is None else runs.Like(str(Path(like).absolute()), first.basis_digest)
     run = runs.create(corpus, dst, run_path, runs.MOMENTS, first.get_params(), overwrite, basis)
     add_up(run, workers, memory_limit, scheduler, quiet, as_json, first)
@@ -202,18 +181,18 @@ def fit_kept(src: str, dst: str, model_name: str, overwrite: bool, options: dict
         If the model is none of topics, or the options ask for what needs documents.
     """
     from distmom.models import TopicMoments
-    from distmom.models.topics.program import TopicModel
 
+    if not can(model_name, Capability.MOMENTS):
+        names = [e.name for e in ESTIMATORS if e.command == "fit" and can(e.name, Capability.MOMENTS)]
+        raise UsageError(f"{src}: holds moments of topics: expected --model {', '.join(names)}")
     kind = estimator(model_name)
-    if not issubclass(kind, TopicModel):
-        raise UsageError(f"{src}: holds moments of topics: expected --model lda, single-topic or anchors")
     check_target(Path(dst).absolute(), overwrite)
     if Path(src).resolve() == Path(dst).resolve():
         raise UsageError(f"{dst}: holds the moments themselves")
     moments = TopicMoments.load(src)
     settled = {name: value for name, value in moments.get_params().items() if name not in _FREE}
     for name in settled.keys() & {name for name, value in options.items() if value is not None}:
-        raise UsageError(f"--{name.replace('_', '-')}: settled with the moments in {src}")
+        raise UsageError(f"{flag(name)}: settled with the moments in {src}")
     known = parameters(model_name, options)
     defaults = {**_WITHOUT_DOCUMENTS, "n_components": moments.n_components}
     known |= {name: value for name, value in defaults.items() if options.get(name) is None}

@@ -19,6 +19,7 @@ from distmom.errors import StoreError, UsageError
 from distmom.models import load_model
 from distmom.simulate import load_truth
 from distmom.spectral.artifact import load_record
+from distmom.spectral.capabilities import Capability
 
 _OUTPUTS = ("predictions", "shares")
 
@@ -37,7 +38,7 @@ def info(path: str, as_json: bool) -> None:
         place = Path(path)
         record = load_record(place)
         model = load_model(place)
-        heads = {"heads": [name for name, _ in model.scorer_.heads]} if hasattr(model, "scorer_") else {}
+        heads = {"heads": [name for name, _ in model.scorer_.heads]} if model.can(Capability.LABELS) else {}
         result = {
             "kind": "model",
             "model": record["model"],

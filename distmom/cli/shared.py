@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,10 +21,7 @@ from distmom.corpus.ingest import detect_format
 from distmom.corpus.storage import is_url
 from distmom.engine import Executor, open_executor
 from distmom.errors import UsageError
-
-if TYPE_CHECKING:
-    from distmom.models import MultiLabelMoM
-    from distmom.models.topics.program import TopicModel
+from distmom.spectral.capabilities import Capability, require
 
 
 @contextmanager
@@ -55,13 +52,12 @@ def _children_without_interrupt() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
-def load_text_model(path: str | os.PathLike[str]) -> Any:
-    """Read a model of documents; UsageError if it is of another kind."""
-    from distmom.models import MODELS, load_model
+def load_model_that(path: str | os.PathLike[str], capability: Capability, hint: str = "") -> Any:
+    """Read a model; UsageError with a hint if it lacks a capability."""
+    from distmom.models import load_model
 
     model = load_model(path)
-    if type(model).__name__ not in MODELS.values():
-        raise UsageError(f"{path}: a model of class {type(model).__name__}, which is not of documents")
+    require(model, capability, path, hint)
     return model
 
 
@@ -98,7 +94,7 @@ def check_source(src: str, format_: str | None, zero_based: bool | None) -> None
         )
 
 
-def columns_of(model: MultiLabelMoM | TopicModel) -> SimpleNamespace:
+def columns_of(model: Any) -> SimpleNamespace:
     """Return what a corpus that goes with a model takes from it: words, labels, and how text is read."""
     return SimpleNamespace(
         vocabulary=model.vocabulary_, label_names=model.label_names_, settings=model.settings_

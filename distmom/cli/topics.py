@@ -15,17 +15,18 @@ from scipy.sparse import vstack
 from distmom.cli.moments import are_moments
 from distmom.cli.options import (
     LocalPath,
-    NumberOrAuto,
     cluster_options,
     input_options,
     json_option,
     overwrite_option,
 )
+from distmom.cli.parameters import flag, given, parameter_options, table
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import columns_of, load_text_model, open_source, open_workers, show, topic_line
+from distmom.cli.shared import columns_of, load_model_that, open_source, open_workers, show, topic_line
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
 from distmom.errors import NumericalError, UsageError
+from distmom.spectral.capabilities import Capability, require
 
 if TYPE_CHECKING:
     from distmom.models.topics.search import FoundTopic, TopicSearch
@@ -57,9 +58,7 @@ def transform(
     """
     from distmom.predict import transform_corpus
 
-    fitted = load_text_model(model)
-    if hasattr(fitted, "scorer_"):
-        raise UsageError(f"{model}: not a topic model; 'distmom predict' ranks labels")
+    fitted = load_model_that(model, Capability.SHARES, "'distmom predict' ranks labels")
     with (
         PassProgress(quiet=quiet) as progress,
         open_workers(workers, memory_limit, scheduler) as executor,
@@ -90,13 +89,12 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
     \b
     Example: distmom topics model --top 10
     """
-    fitted = load_text_model(model)
-    if not hasattr(fitted, "components_"):
-        raise UsageError(
-            f"{model}: the model has no latent states: {fitted.diagnostics_.get('states_error', '')}"
-        )
-    if by is not None and hasattr(fitted, "scorer_"):
-        raise UsageError(f"--by: {model} is not a topic model")
+    from distmom.models import load_model
+
+    fitted = load_model(model)
+    require(fitted, Capability.TOPICS, model, fitted.diagnostics_.get("states_error", ""))
+    if by is not None:
+        require(fitted, Capability.SHARES, "--by")
     found = fitted.topics(top) if by is None else fitted.topics(top, by)
     if as_json:
         click.echo(json.dumps({"topics": found}))
@@ -122,24 +120,14 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
     default=None,
     help="A text file with the words of one topic a line, in place of words: a topic is found for every line.",
 )
-@click.option("-k", "--n-components", type=click.IntRange(min=1), default=None,
-              help="Topics that the corpus has, about. [default: 100, or what moments were made for]")  # fmt: skip
-@click.option("--alpha0", type=float, default=1.0, show_default=True,
-              help="Sum of the Dirichlet parameters; 0: one topic a document.")  # fmt: skip
-@click.option("--min-df", type=NumberOrAuto(float), default=None,
-              help="Least share of the documents that a word of the moments is in; auto is 0.005, or less where "
-              "documents are short. [default: auto]")  # fmt: skip
-@click.option("--max-df", type=float, default=None, help="Largest share of the same. [default: 0.5]")
+@parameter_options("search")
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Words shown.")
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=None, help="Seed of all random numbers. [default: 0]"
-)
 @click.option("--force", is_flag=True, help="Show a topic also where the words do not tell which.")
 @input_options
 @cluster_options
 @json_option
 def search(
-    src: str, words: tuple[str, ...], documents: str | None, targets: str | None, alpha0: float, top: int,
+    src: str, words: tuple[str, ...], documents: str | None, targets: str | None, top: int,
     force: bool, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
@@ -158,8 +146,7 @@ def search(
     if sum((bool(words), documents is not None, targets is not None)) != 1:
         raise UsageError("give --word, once or more, or --documents, or --targets")
     lines = [] if targets is None else _read_targets(targets)
-    names = {"n_components": "-k", "min_df": "--min-df", "max_df": "--max-df", "seed": "--seed"}
-    given = {name: value for name in names if (value := options.pop(name)) is not None}
+    chosen = given("search", options)
     columns: Any
     if are_moments(src):
         for name, value in (("--workers", workers), ("--scheduler", scheduler)):
@@ -170,15 +157,15 @@ def search(
         open_workers(0 if are_moments(src) else workers, memory_limit, scheduler) as executor,
     ):
         if are_moments(src):
-            for name in given.keys() - {"n_components"}:
-                raise UsageError(f"{names[name]}: settled with the moments in {src}")
+            settled = table()["moments"]["parameters"].keys() - {"n_components"}
+            for name in [name for name in chosen if name in settled]:
+                raise UsageError(f"{flag(name)}: settled with the moments in {src}")
             kept = TopicMoments.load(src)
-            model = TopicSearch(given.get("n_components", kept.n_components), alpha0=alpha0).fit_moments(kept)
+            model = TopicSearch(**{"n_components": kept.n_components, **chosen}).fit_moments(kept)
             columns = SimpleNamespace(vocabulary=kept.vocabulary_, label_names=[], settings=kept.settings_)
         else:
             columns = open_corpus(src)
-            given["random_state"] = given.pop("seed", 0)
-            model = TopicSearch(alpha0=alpha0, **given)
+            model = TopicSearch(**chosen)
             model.fit_corpus(columns, client=executor, memory_limit=memory_limit, observer=progress)
         if targets is not None:
             found = [_search_line(model, targets, number, line, force) for number, line in lines]

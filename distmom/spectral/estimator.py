@@ -25,6 +25,7 @@ from distmom.spectral.artifact import (
     unpack,
     whole_description,
 )
+from distmom.spectral.capabilities import Capability
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import layout_of
 from distmom.spectral.parameters import Parametrised, parameter
@@ -56,6 +57,7 @@ class SpectralEstimator(Parametrised):
     """
 
     State: ClassVar[type[Any]]
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
     n_features_in_: int
 
     def __sklearn_tags__(self) -> Any:
@@ -154,6 +156,10 @@ class SpectralEstimator(Parametrised):
             passes = list(zip(ledger.entries, ledger.passes, strict=True))
             seconds = tuple(estimate(corpus, passes, ledger.decomposed, max(1, n_workers)))
         return Plan(tuple(ledger.entries), seconds)
+
+    def can(self, capability: Capability) -> bool:
+        """Return whether this fitted model can do something (see `distmom.spectral.capabilities`)."""
+        return capability in self.capabilities
 
     # State
 

@@ -34,6 +34,7 @@ from distmom.models.eca.recovery import admissible, recover_factors
 from distmom.moments.fourth import ViewFourthPass, pair_directions
 from distmom.moments.views import ViewMeanPass, ViewMomentsPass, ViewSketchPass
 from distmom.spectral.basis import N_PROBES, Basis, range_basis
+from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, place_parameter, seed_parameter
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
@@ -110,6 +111,7 @@ class ECA(SpectralEstimator):
     """
 
     State = FactorState
+    capabilities = frozenset({Capability.VIEWS, Capability.FACTORS})
 
     n_components: int = parameter(10, "Number of factors.", least=1, kw_only=False)
     orders: str = parameter(

@@ -36,6 +36,7 @@ from distmom.moments.features import inverse_document_frequency
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
+from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import (
     SpectralEstimator,
     place_parameter,
@@ -146,6 +147,7 @@ class MultiLabelMoM(SpectralEstimator):
     """
 
     State = MultiLabelState
+    capabilities = frozenset({Capability.DOCUMENTS, Capability.LABELS, Capability.TOPICS})
 
     n_components: int = parameter(
         100, "Number of latent states of the heads moment and posterior; rank of the sketch of ridge and auto, "
@@ -326,6 +328,10 @@ class MultiLabelMoM(SpectralEstimator):
             return None
         inverse = inverse_propensity(self.label_frequency_, max(self.n_documents_, 3))
         return np.asarray(inverse**self.propensity, np.float32)
+
+    def can(self, capability: Capability) -> bool:
+        """Return whether this fitted model can do something; without latent states it has no topics."""
+        return super().can(capability) and (capability != Capability.TOPICS or hasattr(self, "components_"))
 
     # States
 

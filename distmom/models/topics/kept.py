@@ -54,6 +54,7 @@ from distmom.spectral.artifact import (
     whole_description,
 )
 from distmom.spectral.basis import Basis
+from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import CoreSettings, Words, fit_basis, moment_passes
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import Array, Layout
@@ -130,6 +131,7 @@ class TopicMoments(TopicEstimator):
     """
 
     State = KeptState
+    capabilities = frozenset({Capability.DOCUMENTS})
 
     n_components: int = parameter(100, "Largest number of topics of later fits.", least=1, kw_only=False)
     n_parts: int = parameter(

@@ -36,6 +36,7 @@ from distmom.models.topics.refine import (
     initial_topics,
     refine_topics,
 )
+from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import CoreSettings, warn_of_sum_rules
 from distmom.spectral.estimator import place_parameter
 from distmom.spectral.inputs import checked_rows
@@ -71,6 +72,8 @@ FOLD_DOCUMENTS = 2
 
 class TopicModel(FittedTopics):
     """Base of the topic models; see `SpectralLDA` for parameters and attributes."""
+
+    capabilities = frozenset({Capability.DOCUMENTS, Capability.MOMENTS, Capability.SHARES, Capability.TOPICS})
 
     n_components: int | str = parameter(
         100, "Number of topics. auto counts those that come back in the other half of the documents (see "
