@@ -57,6 +57,8 @@ class SpectralEstimator(Parametrised):
     """
 
     State: ClassVar[type[Any]]
+    #: what was chosen on held-out data, of models that choose; JSON values
+    selection_: dict[str, Any] | None = None
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     n_features_in_: int
 
