@@ -518,3 +518,27 @@ def test_paths_may_hold_what_looks_like_a_chain_of_urls(run, tmp_path):
         "c::1", "l::1", "m::1", "p::1", "r::1", "s::1", "t::1.tsv"
     ]  # fmt: skip
     assert [entry.name for entry in tmp_path.iterdir()] == ["a::b"]
+
+
+@pytest.mark.slow
+def test_kernels_are_compiled_ahead_into_the_cache(tmp_path):
+    """A new process that fits afterwards compiles nothing: its cache gets no new file."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "distmom.cli.main"]
+    done = subprocess.run([*command, "warm"], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1].startswith("compiled in ")
+
+    def compiled():
+        return {path.name for path in (tmp_path / "cache").rglob("*.nbc")}
+
+    before = compiled()
+    assert before
+    source = tmp_path / "titles.tsv"
+    source.write_text("".join(f"l{i % 3}\tw{i % 7} w{i % 5} w{i % 11} common\n" for i in range(300)))
+    for arguments in (
+        ["ingest", source, tmp_path / "c"],
+        ["fit", tmp_path / "c", tmp_path / "m", "-k", "3", "--workers", "0"],
+        ["predict", tmp_path / "m", source, tmp_path / "out", "--workers", "0"],
+    ):
+        subprocess.run([*command, *map(str, arguments)], env=environment, check=True, capture_output=True)
+    assert compiled() - before == set()

@@ -175,16 +175,6 @@ class TopicModel(FittedTopics):
         """Return the passes of refinement before held-out documents give the parameters to read documents with."""
         return 0 if self.finds_alpha(corpus) else min(N_ALPHA, self.n_refine_passes(corpus))
 
-    def n_trial_passes(self, corpus: Corpus | MemoryCorpus) -> tuple[int, int]:
-        """Return the passes of refinement and of completion that serve choices on held-out documents."""
-        if not self.holds_out(corpus):
-            return 0, 0
-        n_trials, n_alpha = len(self.trials()), self.n_alpha_passes(corpus)
-        if n_trials == 1:
-            return n_alpha, 1
-        n_first = min(1, self.n_refine_passes(corpus))
-        return n_trials * n_first + max(0, n_alpha - n_first), n_trials + int(n_alpha > n_first)
-
     def most_components(self, corpus: Corpus | MemoryCorpus) -> int:
         """Return the number of topics, or with "auto" how many there may be."""
         if isinstance(self.n_components, str):
