@@ -154,13 +154,8 @@ def combine(dst: str, added: tuple[str, ...], taken: tuple[str, ...], overwrite:
 
 def describe_moments(found: TopicMoments) -> dict[str, Any]:
     """Return what is shown of moments."""
-    n_words, rank = found.basis_.shape
     return {
-        "n_documents": found.n_documents_,
-        "n_corpora": len(found.sources_),
-        "n_words": found.n_features_in_,
-        "n_moment_words": n_words,
-        "rank": rank,
+        **found.summary(),
         **{f"param {name}": value for name, value in found.get_params().items()},
     }
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distmom.corpus import Corpus, open_corpus
+from distmom.cli.parameters import table
+from distmom.cli.shared import open_input
+from distmom.corpus import Corpus, ViewCorpus
 from distmom.corpus.commit import Lock
 from distmom.corpus.records import RecordFormat
 from distmom.engine import RunDirectory
@@ -58,10 +60,11 @@ class Run:
     path : Path
         Its directory.
     corpus, corpus_digest : str
+        Path or URL of the corpus or the file of views, and its digest.
     model : Path
         Where the model or the moments will be written.
     model_name : str
-        Kind of the model, as `distmom.models.MODELS` names it, or `MOMENTS`.
+        Of the estimator, as `distmom.models.ESTIMATORS` lists it.
     parameters : dict
         Of the model.
     overwrite : bool
@@ -70,6 +73,8 @@ class Run:
         The directory is removed once the model is written.
     like : Like or None
         With moments in the basis of others.
+    groups : str or None
+        Path of the file of groups, with views.
     """
 
     path: Path
@@ -81,6 +86,7 @@ class Run:
     overwrite: bool
     temporary: bool
     like: Like | None = None
+    groups: str | None = None
 
     @contextmanager
     def carried_out(self, workers: int | None, scheduler: str | None) -> Iterator[RunDirectory]:
@@ -111,8 +117,8 @@ class Run:
         with Lock(self.path / "lock"):
             yield
 
-    def open_corpus(self) -> Corpus:
-        """Open the corpus.
+    def open_corpus(self) -> Corpus | ViewCorpus:
+        """Open the corpus or the views.
 
         Raises
         ------
@@ -122,7 +128,7 @@ class Run:
             If it cannot be read now.
         """
         try:
-            corpus = open_corpus(self.corpus)
+            corpus = open_input(self.corpus, self.model_name, self.groups)
         except UsageError as error:
             # A place that is not mounted, or keys that have expired: no reason to give up what is computed.
             raise StoreError(str(error)) from error
@@ -150,6 +156,7 @@ def create(
     parameters: dict[str, Any],
     overwrite: bool,
     like: Like | None = None,
+    groups: str | None = None,
 ) -> Run:
     """Begin a run, or take up the same one again.
 
@@ -160,10 +167,12 @@ def create(
     """
     target = Path(model).absolute()
     check_target(target, overwrite)
-    opened = open_corpus(corpus)
+    opened = open_input(corpus, model_name, groups)
+    place = str(Path(corpus).absolute()) if isinstance(opened, ViewCorpus) else opened.path
+    groups = None if groups is None else str(Path(groups).absolute())
     path = Path(run).absolute() if run is not None else target.with_name(target.name + ".run")
     begun = Run(
-        path, opened.path, opened.digest, target, model_name, parameters, overwrite, run is None, like
+        path, place, opened.digest, target, model_name, parameters, overwrite, run is None, like, groups
     )
     if (path / "run.json").exists() and _has_passes(path):
         old = reopen(path)
@@ -185,6 +194,7 @@ def create(
         "temporary": begun.temporary,
         "versions": environment().versions(),
         **({} if like is None else {"like": vars(like)}),
+        **({} if groups is None else {"groups": groups}),
     }
     with begun.lock():
         RUN.write(path / "run.json", record)
@@ -211,7 +221,7 @@ def reopen(path: str | Path) -> Run:
     return Run(
         Path(path).absolute(), record["corpus"], record["corpus_digest"], Path(record["model"]),
         record["model_name"], record["parameters"], record["overwrite"], record["temporary"],
-        Like(**record["like"]) if "like" in record else None,
+        Like(**record["like"]) if "like" in record else None, record.get("groups"),
     )  # fmt: skip
 
 
@@ -224,8 +234,14 @@ def describe(path: str | Path) -> dict[str, Any]:
     for name, kind in _ENTRIES.items():
         if not isinstance(record.get(name), kind):
             raise StoreError(f"{file}: {name}: expected a {kind.__name__}, got {record.get(name)!r}")
+    if record["model_name"] not in table():
+        raise StoreError(
+            f"{file}: model_name: expected one of {', '.join(table())}, got {record['model_name']!r}"
+        )
     like = record.get("like")
     if like is not None and not (isinstance(like, dict) and set(like) == {"path", "digest"}):
         raise StoreError(f"{file}: like: expected path and digest, got {like!r}")
+    if not isinstance(record.get("groups", ""), str):
+        raise StoreError(f"{file}: groups: expected a path, got {record['groups']!r}")
     committed = sorted(p.parent.name for p in (Path(path) / "passes").glob("*/DONE.json"))
     return {**record, "committed": committed, "environments": RunDirectory(path).environments()}

@@ -15,8 +15,9 @@ from typing import Any
 
 import click
 
+from distmom.cli.parameters import can
 from distmom.cli.terminal import say
-from distmom.corpus import Corpus, ingest, open_corpus
+from distmom.corpus import Corpus, ViewCorpus, ingest, open_corpus
 from distmom.corpus.ingest import detect_format
 from distmom.corpus.storage import is_url
 from distmom.engine import Executor, open_executor
@@ -99,6 +100,32 @@ def columns_of(model: Any) -> SimpleNamespace:
     return SimpleNamespace(
         vocabulary=model.vocabulary_, label_names=model.label_names_, settings=model.settings_
     )
+
+
+def open_views(path: str, groups: str | None) -> ViewCorpus:
+    """Open a file of views and that of their groups.
+
+    Raises
+    ------
+    UsageError
+        If a file is missing.
+    InputError
+        If a file is not what it should be; the message has its path.
+    """
+    if groups is None:
+        raise UsageError(f"{path}: views need --groups, a file with the group of every row")
+    for place in (path, groups):
+        if not Path(place).is_file():
+            raise UsageError(
+                f"{place}: expected an .npy or .npz file, got "
+                f"{'another kind of place' if Path(place).exists() else 'none'}"
+            )
+    return ViewCorpus(path, groups)
+
+
+def open_input(path: str, model: str, groups: str | None) -> Corpus | ViewCorpus:
+    """Open what a model, given by its name, is fitted to: a corpus, or a file of views; errors as when opened."""
+    return open_views(path, groups) if can(model, Capability.VIEWS) else open_corpus(path)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 from scipy.sparse import vstack
 
 from distmom.cli.moments import are_moments
@@ -22,7 +23,7 @@ from distmom.cli.options import (
 )
 from distmom.cli.parameters import flag, given, parameter_options, table
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import columns_of, load_model_that, open_source, open_workers, show, topic_line
+from distmom.cli.shared import columns_of, open_source, open_views, open_workers, show, topic_line
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
 from distmom.errors import NumericalError, UsageError
@@ -39,36 +40,68 @@ if TYPE_CHECKING:
 @click.option(
     "--method",
     type=click.Choice(["vb", "fast"]),
-    default="vb",
-    show_default=True,
-    help="Variational Bayes, or least squares in one sparse product.",
+    default=None,
+    help="Shares by variational Bayes, or by least squares in one sparse product. [default: vb]",
+)
+@click.option(
+    "--groups",
+    type=click.Path(),
+    default=None,
+    help="File with the group of every row, for factors of views.",
 )
 @input_options
 @overwrite_option
 @cluster_options
 @json_option
 def transform(
-    model: str, src: str, out: str, method: str, overwrite: bool, workers: int | None, memory_limit: int | None,
-    scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+    model: str, src: str, out: str, method: str | None, groups: str | None, overwrite: bool, workers: int | None,
+    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Write the shares of topics in the documents of a corpus or file.
+    """Write the shares of topics in the documents of a corpus or file, or the factors of groups of views.
 
     \b
-    Example: distmom transform model corpus out
+    Examples: distmom transform model corpus out
+              distmom transform model views.npy out --groups groups.npy
     """
-    from distmom.predict import transform_corpus
+    from distmom.models import load_model
+    from distmom.predict import transform_corpus, transform_views
 
-    fitted = load_model_that(model, Capability.SHARES, "'distmom predict' ranks labels")
+    fitted = load_model(model)
+    if fitted.can(Capability.FACTORS):
+        _refuse_given(["method", *options], f"not an option with {model}, whose views are in NumPy files")
+        views = open_views(src, groups)
+        with (
+            PassProgress(quiet=quiet) as progress,
+            open_workers(workers, memory_limit, scheduler) as executor,
+        ):
+            result = transform_views(
+                fitted, views, out, client=executor, memory_limit=memory_limit, observer=progress,
+                overwrite=overwrite,
+            )  # fmt: skip
+        show(result, as_json)
+        return
+    require(fitted, Capability.SHARES, model, "'distmom predict' ranks labels")
+    if groups is not None:
+        require(fitted, Capability.FACTORS, "--groups")
     with (
         PassProgress(quiet=quiet) as progress,
         open_workers(workers, memory_limit, scheduler) as executor,
         open_source(src, columns_of(fitted), executor, options) as corpus,
     ):
         result = transform_corpus(
-            fitted, corpus, out, method=method, client=executor, memory_limit=memory_limit, observer=progress,
+            fitted, corpus, out, method=method or "vb", client=executor, memory_limit=memory_limit, observer=progress,
             overwrite=overwrite,
         )  # fmt: skip
     show(result, as_json)
+
+
+def _refuse_given(names: list[str], why: str) -> None:
+    """Refuse options of the current command that were given; UsageError."""
+    context = click.get_current_context()
+    for param in context.command.params:
+        given_here = context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+        if param.name in names and given_here:
+            raise UsageError(f"{param.opts[-1]}: {why}")
 
 
 @click.command()
@@ -92,7 +125,8 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
     from distmom.models import load_model
 
     fitted = load_model(model)
-    require(fitted, Capability.TOPICS, model, fitted.diagnostics_.get("states_error", ""))
+    hint = "'distmom report' shows its components" if fitted.can(Capability.FACTORS) else ""
+    require(fitted, Capability.TOPICS, model, fitted.diagnostics_.get("states_error", hint))
     if by is not None:
         require(fitted, Capability.SHARES, "--by")
     found = fitted.topics(top) if by is None else fitted.topics(top, by)
