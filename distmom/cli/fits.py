@@ -1,4 +1,4 @@
-"""Commands that fit models, and what tells their cost: plan, bench, fit, resume."""
+"""Commands that fit models or report the cost of a fit: plan, bench, fit, resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from distmom.errors import UsageError
 from distmom.models import ESTIMATORS, estimator
 from distmom.spectral.artifact import check_target
 
-#: share of a text in words that most documents have, above which a background topic is told of
+#: share of a text in words of most documents above which a background topic is suggested
 MANY_COMMON = 0.2
 
 
@@ -61,14 +61,14 @@ def plan(
         whole = "added up whole" if result["third_moment"] == "full" else "by slices, in a pass of its own"
         say(f"third moment: {whole} (--third-moment {result['third_moment']})")
     say(
-        f"in all: {result['n_scans']} scans, {result['n_tasks']} tasks, {result['worker_bytes'] / 2**20:.0f} MiB "
-        f"a worker at most, {result['disk_bytes'] / 2**20:.0f} MiB of disk"
+        f"in all: {result['n_scans']} scans, {result['n_tasks']} tasks, at most {result['worker_bytes'] / 2**20:.0f} "
+        f"MiB per worker, {result['disk_bytes'] / 2**20:.0f} MiB of disk"
     )
 
 
 @click.group()
 def bench() -> None:
-    """Measure what a fit costs at least.
+    """Measure the least cost of a fit.
 
     \b
     Example: distmom bench floor corpus -k 100
@@ -92,7 +92,7 @@ def floor(
     corpus: str, n_components: int, n_oversamples: int, n_power_iter: int, workers: int | None,
     memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Time the bare kernels of 'fit --head posterior' over documents that are in memory already.
+    """Time the bare kernels of 'fit --head posterior' over documents in memory.
 
     \b
     Example: distmom bench floor corpus -k 100
@@ -155,8 +155,8 @@ def resume(
     Example: distmom resume model.run
     """
     begun = runs.reopen(run)
-    go_on = add_up if begun.model_name == runs.MOMENTS else _run_fit
-    go_on(begun, workers, memory_limit, scheduler, quiet, as_json)
+    carry_on = add_up if begun.model_name == runs.MOMENTS else _run_fit
+    carry_on(begun, workers, memory_limit, scheduler, quiet, as_json)
 
 
 def _run_fit(
@@ -176,7 +176,7 @@ def _run_fit(
         with open_workers(workers, memory_limit, scheduler) as executor:
             progress.line(
                 f"fitting {executor.description}: {planned['n_scans']} scans, {planned['n_tasks']} tasks, "
-                f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB a worker"
+                f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB per worker"
             )
             model.fit_corpus(
                 corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress
@@ -185,8 +185,8 @@ def _run_fit(
         common = model.diagnostics_.get("common_words", 0.0)
         if common > MANY_COMMON and not run.parameters.get("background"):
             progress.line(
-                f"words that are in more than {model.max_df:.0%} of the documents make up {common:.0%} of the text, and "
-                "topics share them: --background gives them one of their own"
+                f"words that are in more than {model.max_df:.0%} of the documents make up {common:.0%} of the text and "
+                "are shared by the topics; --background gives them one of their own"
             )
     result = {"model": str(run.model), "fit_seconds": round(model.fit_seconds_, 2), **model.summary()}
     if as_json:

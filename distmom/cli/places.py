@@ -1,4 +1,4 @@
-"""Commands that look at what is there, a corpus, a run or a model: info, verify."""
+"""Commands that describe and check corpora, runs, models and outputs: info, verify."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def verify(path: str, as_json: bool) -> None:
 
 
 def _kind(path: str) -> str:
-    """Return what a place holds; a corpus where nothing else is found."""
+    """Return the kind of a place; a corpus if it is nothing else."""
     if is_url(path):
         return "corpus"
     if not Path(path).exists():

@@ -20,7 +20,7 @@ from distmom.engine.environment import differing, environment
 from distmom.errors import ClusterError, InputError, StoreError, UsageError
 from distmom.spectral.artifact import check_target
 
-#: what a run of moments has in place of the name of a model
+#: name of the estimator of kept moments
 MOMENTS = "moments"
 #: of run.json
 RUN = RecordFormat("distmom-run", 2, "remove the run and begin it again")
@@ -38,7 +38,7 @@ _ENTRIES = {
 
 @dataclass(frozen=True)
 class Like:
-    """Moments in whose basis those of a run are.
+    """Moments whose basis a run of moments uses.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Like:
 
 @dataclass(frozen=True)
 class Run:
-    """A fit that was begun, or moments.
+    """A fit, or the adding up of moments, that has begun.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Run:
     temporary : bool
         The directory is removed once the model is written.
     like : Like or None
-        With moments in the basis of others.
+        With moments in the basis of other moments.
     groups : str or None
         Path of the file of groups, with views.
     """
@@ -90,10 +90,10 @@ class Run:
 
     @contextmanager
     def carried_out(self, workers: int | None, scheduler: str | None) -> Iterator[RunDirectory]:
-        """Hold the run while it is carried out; a context manager that returns its directory.
+        """Lock the run while it is carried out; a context manager that yields its directory.
 
-        What is cut short tells the command that goes on, with the options that say where tasks run. A run without
-        any pass that is refused is removed, and so is a temporary one that is done.
+        Errors that end it carry the command that resumes it as a note. A run is removed if it is refused before
+        its first pass, and a temporary one when it is done.
         """
         with RunDirectory(self.path).held() as directory:
             try:
@@ -113,7 +113,7 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run; UsageError if another process does."""
+        """Lock the run; UsageError if another process has locked it."""
         with Lock(self.path / "lock"):
             yield
 
@@ -130,7 +130,7 @@ class Run:
         try:
             corpus = open_input(self.corpus, self.model_name, self.groups)
         except UsageError as error:
-            # A place that is not mounted, or keys that have expired: no reason to give up what is computed.
+            # Perhaps a place that is not mounted or keys that have expired: committed passes are kept.
             raise StoreError(str(error)) from error
         if corpus.digest != self.corpus_digest:
             raise UsageError(
@@ -140,7 +140,7 @@ class Run:
         return corpus
 
     def verify(self) -> list[str]:
-        """Read all that is stored, and return what is wrong with it."""
+        """Read all stored files and return the problems found."""
         return RunDirectory(self.path).verify()
 
 
@@ -158,7 +158,7 @@ def create(
     like: Like | None = None,
     groups: str | None = None,
 ) -> Run:
-    """Begin a run, or take up the same one again.
+    """Begin a run, or resume the same one.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def create(
 
 
 def _differences(old: Run, new: Run) -> list[str]:
-    """Return what keeps a run from going on as another."""
+    """Return the entries in which two runs differ, so that one cannot resume the other."""
     if old.model_name != new.model_name:
         return ["model"]
     was, now = (None if run.like is None else run.like.digest for run in (old, new))

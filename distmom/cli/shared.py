@@ -1,4 +1,4 @@
-"""What commands share: workers that Ctrl-C does not reach, sources, and how results are shown."""
+"""Shared parts of commands: workers that Ctrl-C does not reach, sources, and output of results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from distmom.spectral.capabilities import Capability, require
 
 @contextmanager
 def open_workers(workers: int | None, memory_limit: int | None, scheduler: str | None) -> Iterator[Executor]:
-    """Open a place to run tasks: as many local processes as there are cores where nothing is told."""
+    """Open a place to run tasks, by default one local process per core."""
     if workers is None:
         workers = 0 if scheduler is not None else len(os.sched_getaffinity(0))
     with ExitStack() as stack:
@@ -63,7 +63,7 @@ def load_model_that(path: str | os.PathLike[str], capability: Capability, hint: 
 
 
 def show(result: dict[str, Any], as_json: bool) -> None:
-    """Print a result as JSON, or a line an entry."""
+    """Print a result as JSON, or one entry per line."""
     if as_json:
         click.echo(json.dumps(result, allow_nan=True))
         return
@@ -96,7 +96,7 @@ def check_source(src: str, format_: str | None, zero_based: bool | None) -> None
 
 
 def columns_of(model: Any) -> SimpleNamespace:
-    """Return what a corpus that goes with a model takes from it: words, labels, and how text is read."""
+    """Return words, labels and reading of text of a model, for a corpus that is ingested like it."""
     return SimpleNamespace(
         vocabulary=model.vocabulary_, label_names=model.label_names_, settings=model.settings_
     )
@@ -147,7 +147,7 @@ def open_source(
 
 
 def describe_corpus(corpus: Corpus) -> dict[str, Any]:
-    """Return what is shown of a corpus."""
+    """Return the main numbers of a corpus."""
     return {
         "n_documents": corpus.n_documents,
         "n_words": corpus.n_words,

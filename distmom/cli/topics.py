@@ -107,7 +107,7 @@ def _refuse_given(names: list[str], why: str) -> None:
 @click.command()
 @click.argument("model", type=click.Path())
 @click.option(
-    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Words and labels a state."
+    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Words and labels per state."
 )
 @click.option(
     "--by",
@@ -140,23 +140,28 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
 @click.command()
 @click.argument("src", metavar="CORPUS", type=click.Path())
 @click.option(
-    "--word", "words", multiple=True, help="A word that the topic has more than others; repeatable."
+    "--word",
+    "words",
+    multiple=True,
+    help="A word that is more frequent in the topic than in others; repeatable.",
 )
 @click.option(
     "--documents",
     type=click.Path(),
     default=None,
-    help="Documents about the topic, in place of words: a corpus or file.",
+    help="Corpus or file of documents about the topic, in place of words.",
 )
 @click.option(
     "--targets",
     type=click.Path(),
     default=None,
-    help="A text file with the words of one topic a line, in place of words: a topic is found for every line.",
+    help="Text file with the words of one topic per line, in place of words; a topic is found for every line.",
 )
 @parameter_options("search")
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Words shown.")
-@click.option("--force", is_flag=True, help="Show a topic also where the words do not tell which.")
+@click.option(
+    "--force", is_flag=True, help="Show a topic even if the words do not distinguish it from others."
+)
 @input_options
 @cluster_options
 @json_option
@@ -167,7 +172,7 @@ def search(
 ) -> None:  # fmt: skip
     """Find one topic of a corpus from words or documents about it, without the others.
 
-    In place of a corpus, moments that 'distmom moments' has kept: then no pass is made.
+    CORPUS may be moments kept by 'distmom moments'; then no pass is made.
 
     \b
     Examples: distmom search corpus --word ball --word coach -k 50
@@ -226,7 +231,7 @@ def search(
 
 
 def _shown(model: TopicSearch, found: FoundTopic, top: int) -> dict[str, Any]:
-    """Return what is shown of a topic."""
+    """Return the numbers and the words of a topic that are shown."""
     order = np.argsort(-found.topic, kind="stable")[:top]
     return {
         "share": found.share,
@@ -239,7 +244,7 @@ def _shown(model: TopicSearch, found: FoundTopic, top: int) -> dict[str, Any]:
 
 
 def _read_targets(path: str) -> list[tuple[int, list[str]]]:
-    """Return the words of every line that has some, with its number from 1."""
+    """Return the words of every line that is not blank, with its number from 1."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
