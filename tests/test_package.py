@@ -17,6 +17,7 @@ def test_the_public_names():
         "ECA",
         "IndependentTopics",
         "MultiLabelMoM",
+        "ProductMixture",
         "SingleTopic",
         "SpectralLDA",
         "TopicMoments",

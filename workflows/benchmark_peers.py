@@ -46,9 +46,10 @@ from watched import LeftOutError, run_watched
 
 from distmom.corpus import Corpus
 from distmom.engine import open_executor
-from distmom.evaluate.metrics import RankingSums, inverse_propensity
+from distmom.evaluate.metrics import RankingSums
 from distmom.models.multilabel.program import HEADS
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
+from distmom.ranking import inverse_propensity
 from distmom.simulate import PRESETS, preset, synthesise
 
 PLANTED = "planted:"

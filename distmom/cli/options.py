@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
@@ -12,9 +13,6 @@ from distmom.corpus import FORMATS
 from distmom.corpus.storage import is_url
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_UNITS = {"": 1, "b": 1, "k": 1000, "kb": 1000, "kib": 1 << 10, "m": 10**6, "mb": 10**6, "mib": 1 << 20,
-          "g": 10**9, "gb": 10**9, "gib": 1 << 30, "t": 10**12, "tb": 10**12, "tib": 1 << 40}  # fmt: skip
 
 
 class Bytes(click.ParamType[int]):
@@ -25,10 +23,14 @@ class Bytes(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", str(value))
-        if match is None or match[2].lower() not in _UNITS:
-            self.fail(f"expected a size such as 2GiB or 500MB, got {value!r}", param, ctx)
-        return int(float(match[1]) * _UNITS[match[2].lower()])
+        # Imported here, as it takes longer than all of the help.
+        from distmom.engine import parse_bytes
+
+        # A unit alone would be read as one of it, and a size may be negative.
+        if str(value).strip()[:1].isdigit():
+            with suppress(ValueError, OverflowError):
+                return int(parse_bytes(str(value)))
+        return self.fail(f"expected a size such as 2GiB or 500MB, got {value!r}", param, ctx)
 
 
 class DataFlowGroup(click.Group):

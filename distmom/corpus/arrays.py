@@ -1,4 +1,4 @@
-"""Encode arrays as the files of a Zarr group, and decode them, entirely in memory.
+"""Create Zarr arrays, and encode arrays as the files of a Zarr group and decode them, entirely in memory.
 
 Every file is read and checked as bytes before Zarr sees it, because Zarr reads a missing chunk as zeros.
 """
@@ -17,18 +17,60 @@ from scipy.sparse import csr_array
 from zarr.abc.buffer import Buffer
 from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
-from zarr.storage import MemoryStore
+from zarr.storage import MemoryStore, StoreLike
 
 from distmom.corpus.block import csr_from_parts
 from distmom.errors import StoreError
 
-#: maximum number of elements in a chunk
+#: maximum number of elements in a chunk of a vector of a corpus or of predictions
 CHUNK_ELEMENTS = 1 << 20
+#: maximum size in bytes of a chunk of rows
+CHUNK_BYTES = 4 << 20
 #: maximum size in bytes of a decoded chunk
 MAX_CHUNK_BYTES = 64 << 20
 #: number of matrix elements checked at a time
 _CHECKED_ELEMENTS = 1 << 22
 _CSR_PARTS = ("data", "indices", "indptr")
+
+
+def create_array(
+    store: StoreLike,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any] | str,
+    *,
+    name: str | None = None,
+    chunk_rows: int | None = None,
+    level: int = 3,
+) -> zarr.Array[Any]:
+    """Create a Zarr array as all arrays of distmom are stored: whole rows in chunks, zstd, then CRC-32C.
+
+    Chunks that hold only zeros are written too: a chunk that is missing is damage.
+
+    Parameters
+    ----------
+    store : store, path-like or StorePath
+        Where the array goes; ``group.store_path`` with the ``name`` of an array in a group.
+    shape : tuple of int
+        One dimension at least.
+    dtype : dtype or str
+    name : str, optional
+        Path below the store; may hold ``/``. By default the array is the root of the store.
+    chunk_rows : int, optional
+        Most rows in a chunk; by default those of `CHUNK_BYTES`.
+    level : int
+        Of zstd, 3 by default.
+    """
+    if chunk_rows is None:
+        chunk_rows = CHUNK_BYTES // max(1, math.prod(shape[1:]) * np.dtype(dtype).itemsize)
+    return zarr.create_array(
+        store,
+        name=name,
+        shape=shape,
+        dtype=dtype,
+        chunks=(max(1, min(shape[0], chunk_rows)), *shape[1:]),
+        compressors=[ZstdCodec(level=level), Crc32cCodec()],
+        config={"write_empty_chunks": True},
+    )
 
 
 def encode_group(arrays: Mapping[str, np.ndarray]) -> dict[str, bytes]:
@@ -58,15 +100,7 @@ def encode_matrices(matrices: Mapping[str, csr_array]) -> dict[str, bytes]:
 
 
 def _add_array(group: zarr.Group, name: str, array: np.ndarray) -> None:
-    stored = group.create_array(
-        name,
-        shape=array.shape,
-        dtype=array.dtype,
-        chunks=(max(1, min(array.size, CHUNK_ELEMENTS)),),
-        compressors=[ZstdCodec(level=3), Crc32cCodec()],
-        fill_value=0,
-        config={"write_empty_chunks": True},
-    )
+    stored = create_array(group.store_path, array.shape, array.dtype, name=name, chunk_rows=CHUNK_ELEMENTS)
     if array.size:
         stored[...] = array
 
@@ -174,7 +208,7 @@ def decode_array(
 
 
 def _check_chunks(place: str, array: zarr.Array[Any], files: Mapping[str, bytes]) -> None:
-    """Raise StoreError unless chunks and codecs are those of `_add_array` and each chunk has its expected size."""
+    """Raise StoreError unless chunks and codecs are those of `create_array` and all chunks have their sizes."""
     codecs = [type(codec) for codec in getattr(array.metadata, "codecs", ())]
     if array.shards is not None or codecs != [BytesCodec, ZstdCodec, Crc32cCodec]:
         names = ", ".join(codec.__name__ for codec in codecs)

@@ -1,9 +1,11 @@
 """One pass over shards: groups, a fixed tree of sums, on one process or on any Dask cluster."""
 
+from dask.utils import parse_bytes
+
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
 from distmom.engine.executors import Executor, InProcess, OnCluster, open_executor
-from distmom.engine.passes import Pass, Rows, Selection, Together, fingerprint, split_sums
+from distmom.engine.passes import Pass, Rows, Selection, fingerprint
 from distmom.engine.plan import PassPlan, plan_pass
 from distmom.engine.results import (
     Event,
@@ -52,11 +54,10 @@ __all__ = [
     "TallSum",
     "Tallies",
     "Term",
-    "Together",
     "fingerprint",
     "merge",
     "open_engine",
     "open_executor",
+    "parse_bytes",
     "plan_pass",
-    "split_sums",
 ]

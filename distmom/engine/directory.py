@@ -40,7 +40,7 @@ import numpy as np
 from distmom.corpus.commit import Lock, put_if_absent, sha256_file, sync_path, sync_tree, write_atomic
 from distmom.corpus.records import RecordFormat, are_files, check_file
 from distmom.engine.environment import Environment
-from distmom.engine.scratch import SPARE, ScratchFile, claimed
+from distmom.engine.scratch import SPARE, ScratchArray, claimed
 from distmom.engine.state import (
     SLAB_ROWS,
     SlabChecksum,
@@ -141,14 +141,14 @@ class RunDirectory:
         """Directory of the files that may be written over."""
         return self._partials / SPARE
 
-    def recycle(self, files: Iterable[ScratchFile]) -> None:
+    def recycle(self, files: Iterable[ScratchArray]) -> None:
         """Give up files that tasks have reported and nobody reads any more, to be written over by later ones."""
         self.spare.mkdir(parents=True, exist_ok=True)
         for file in files:
             with suppress(OSError):
                 os.rename(file.path, self.spare / uuid.uuid4().hex)
 
-    def spare_partials(self, files: Iterable[ScratchFile] = ()) -> None:
+    def spare_partials(self, files: Iterable[ScratchArray] = ()) -> None:
         """Give up all partial sums: recycle those that were reported and remove all others.
 
         A file that was not reported may still be written by an attempt that the cluster has given up.

@@ -11,22 +11,16 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from distmom.engine.sparse import SparseSum
 from distmom.engine.sums import Sums, SumSpec
+from distmom.engine.tall import TallSum
+from distmom.hashing import GOLDEN, scramble_array
 
 Rows = Mapping[str, np.ndarray]
-
-
-class Stored(Protocol):
-    """A handle on a value on disk that is named by its digest."""
-
-    @property
-    def digest(self) -> str: ...
-
-    def load(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -54,10 +48,8 @@ class Selection:
         """Return which of the documents ``first, first + 1, ...`` are taken, a bool array."""
         key = np.arange(first, first + n_documents, dtype=np.uint64)
         with np.errstate(over="ignore"):
-            key += np.uint64(self.seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019)
-            key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            key ^= key >> np.uint64(31)
+            key += np.uint64(self.seed) * GOLDEN + np.uint64(0x632BE59BD9B4E019)
+        key = scramble_array(key)
         edges = (self.offset, self.offset + self.fraction)
         low, high = (np.uint64(min(edge, 1.0) * (2**64 - 2**12)) for edge in edges)
         held = (key >= low) & (key < high)
@@ -68,33 +60,31 @@ class Selection:
 class Pass:
     """Base of all passes.
 
-    Subclasses are frozen dataclasses that define `specs` and `add`, and may override `finish_group`.
+    Subclasses are frozen dataclasses that define `specs` and `add`.
 
     Attributes
     ----------
-    n_words : int
-        Number of words that the pass sees.
+    n_features : int
+        Number of features of the pass.
     selection : Selection or None
         Which documents the pass sees; None means all.
     features : slice or None
-        The slab of the vocabulary whose sums are held; set by the engine, None means all.
+        The slab of the features whose sums are held; set by the engine, None means all.
     columns : slice or None
         The slab of columns of separable tall sums that is held; set by the engine, None means all.
-    vocabulary : ndarray of shape (n_words of the corpus,), int32, or None
-        Number of every word of the corpus among the words of the pass, rising, -1 for words that the pass does
-        not see; None means all words. An array or a stored one.
+    numbers : ndarray of shape (n_features of the corpus,), int32, or None
+        Number of every feature of the corpus among those of the pass, ascending, -1 for features that the pass
+        leaves out; None means all features. An array or a stored one.
     """
 
-    n_words: int
+    n_features: int
     selection: Selection | None = None
     features: slice | None = None
     columns: slice | None = None
-    vocabulary: Any = None
+    numbers: Any = None
 
     #: rows of a block that are added at a time
     block_rows = 2048
-    #: names of row outputs of earlier passes that `add` reads
-    rows_in: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -108,8 +98,8 @@ class Pass:
 
     @property
     def slab(self) -> slice:
-        """The slab of the vocabulary as a slice with both ends."""
-        return self.features if self.features is not None else slice(0, self.n_words)
+        """The slab of the features as a slice with both ends."""
+        return self.features if self.features is not None else slice(0, self.n_features)
 
     def for_columns(self, index: int, columns: tuple[slice, ...]) -> Pass:
         """Return the pass over one of the slabs of columns."""
@@ -143,9 +133,29 @@ class Pass:
         """Bytes that are stored for every document."""
         return 0
 
-    def zero(self) -> Sums:
-        """Return the sums over no document."""
-        return Sums({name: spec.zero(self.slab) for name, spec in self.specs().items() if spec.tall is None})
+    def zero(self, frequent: Mapping[str, np.ndarray] | None = None, files: str | None = None) -> Sums:
+        """Return accumulators for all sums, of no rows yet.
+
+        Parameters
+        ----------
+        frequent : mapping of str to ndarray, optional
+            By axis, the rows of tall sums that are added in float64, the others in float32; all are added in
+            float64 by default.
+        files : str, optional
+            Directory in which sparse sums leave their runs; in memory by default.
+        """
+        sums = Sums()
+        for name, spec in self.specs().items():
+            if spec.tall is None:
+                sums[name] = spec.zero(self.slab)
+            elif spec.sparse:
+                sums[name] = SparseSum(files)
+            else:
+                n_rows, width = spec.shape
+                if self.columns is not None and spec.separable:
+                    width = self.columns.stop - self.columns.start
+                sums[name] = TallSum.zero(n_rows, width, (frequent or {}).get(spec.tall))
+        return sums
 
     def add(self, sums: Sums, block: Any, rows: Rows) -> Rows | None:
         """Add one block to ``sums`` in place and return the rows to be stored, if any.
@@ -157,54 +167,9 @@ class Pass:
         block : Block or RowBlock
             Documents in memory, of the kind that the pass is made for.
         rows : mapping of str to ndarray of shape (n_documents, ...)
-            The stored rows named by ``rows_in``.
+            What earlier passes stored for these documents, by the names under which the engine was given them.
         """
         raise TypeError(f"{type(self).__name__} does not define how a block is added")
-
-
-@dataclass(frozen=True)
-class Together(Pass):
-    """Several passes in one scan: the shards are read and decoded once for all of them.
-
-    Attributes
-    ----------
-    parts : tuple of (str, Pass)
-        The passes with the prefix of their sums; every part must have the selection of the whole.
-    """
-
-    parts: tuple[tuple[str, Pass], ...] = ()
-    label: str = "together"
-
-    @property
-    def name(self) -> str:
-        return self.label
-
-    def _parts(self) -> list[tuple[str, Pass]]:
-        return [(prefix, replace(part, features=self.features)) for prefix, part in self.parts]
-
-    def specs(self) -> dict[str, SumSpec]:
-        return {
-            f"{prefix}.{name}": spec for prefix, part in self.parts for name, spec in part.specs().items()
-        }
-
-    def working_bytes(self, n_rows: int) -> int:
-        return max((part.working_bytes(n_rows) for _, part in self.parts), default=0)
-
-    def add(self, sums: Sums, block: Any, rows: Rows) -> Rows | None:
-        stored: dict[str, np.ndarray] = {}
-        for prefix, part in self._parts():
-            own = Sums({name: sums[f"{prefix}.{name}"] for name in part.specs()})
-            stored.update(part.add(own, block, rows) or {})
-            for name, value in own.items():
-                sums[f"{prefix}.{name}"] = value
-        return stored
-
-
-def split_sums(sums: Mapping[str, Any], prefix: str) -> Sums:
-    """Return the sums of one part of a `Together`."""
-    return Sums(
-        {name[len(prefix) + 1 :]: value for name, value in sums.items() if name.startswith(prefix + ".")}
-    )
 
 
 def transform_fields(value: Any, function: Callable[[Any], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The plan of a pass: shards to groups, groups to a tree, vocabulary to slabs, and the memory it takes.
+"""The plan of a pass: shards to groups, groups to a tree, features to slabs, and the memory it takes.
 
 Groups and tree follow from the corpus and the pass alone, never from the workers, so the order of additions,
 and with it every bit of the result, is the same on any cluster. Slabs may follow from the memory limit: each
@@ -25,7 +25,7 @@ PARTIALS_BYTES = 1 << 29
 #: children of a node of the tree of sums
 FAN_IN = 8
 MIN_GROUPS, MAX_GROUPS = 12, 128
-#: slabs that a vocabulary, or a stored matrix, is cut into at most
+#: slabs that features, or a stored matrix, is cut into at most
 MAX_SLABS = 64
 #: tall sums up to this size are added in float64 throughout
 SMALL_TALL_BYTES = 64 << 20
@@ -50,7 +50,7 @@ class PassPlan:
     groups : tuple of tuple of int
         Shard indices of each group, in order.
     slabs : tuple of slice
-        Slabs of the vocabulary; one scan over the shards is made for each.
+        Slabs of the features; one scan over the shards is made for each.
     fan_in : int
         Children of a node of the tree of sums.
     partial_bytes : int
@@ -122,7 +122,7 @@ def plan_pass(
 
     n_slabs, n_mapped = 1, pass_.n_stored_slabs
     while usable is not None and task_bytes(n_slabs, n_mapped) > usable:
-        # Reading a matrix slab by slab costs little, another scan for every slab of the vocabulary much.
+        # Reading a matrix slab by slab costs little, another scan for every slab of the features much.
         if n_mapped < MAX_SLABS and mapped // n_mapped > RESERVED_BYTES // 4:
             n_mapped *= 2
         elif n_slabs < MAX_SLABS and by_feature:
@@ -131,11 +131,12 @@ def plan_pass(
             raise _too_large(pass_, task_bytes(n_slabs, n_mapped), base, memory_limit or 0)
     partial = fixed + -(-by_feature // n_slabs)
     bound = max(MIN_GROUPS, min(MAX_GROUPS, PARTIALS_BYTES // max(1, fixed + by_feature)))
-    width = -(-pass_.n_words // n_slabs)
+    width = -(-pass_.n_features // n_slabs)
     return PassPlan(
         groups=_groups(corpus, bound),
         slabs=tuple(
-            slice(a, min(a + width, pass_.n_words)) for a in range(0, max(1, pass_.n_words), max(1, width))
+            slice(a, min(a + width, pass_.n_features))
+            for a in range(0, max(1, pass_.n_features), max(1, width))
         ),
         fan_in=FAN_IN,
         partial_bytes=partial,
@@ -157,11 +158,11 @@ def _plan_tall(corpus: AnyCorpus, pass_: Pass, memory_limit: int | None, n_worke
     single = sum(s.projected_bytes for s in tall) > SMALL_TALL_BYTES and all(
         s.dtype == "float32" for s in tall
     )
-    n_words, n_labels = sum(s.nnz_words for s in corpus.shards), sum(s.nnz_labels for s in corpus.shards)
+    n_features, n_targets = sum(s.nnz_words for s in corpus.shards), sum(s.nnz_labels for s in corpus.shards)
     # What is added to rows of each kind: every word of a document looks at its entries.
-    nnz = {"words": n_words, "labels": n_labels, "entries": n_words}
-    kinds = {str(s.tall) for s in tall} if single else set()
-    n_frequent = {kind: len(frequent_rows_of(corpus, kind, pass_.vocabulary)) for kind in kinds}
+    nnz = {"features": n_features, "targets": n_targets, "entries": n_features}
+    axes = {str(s.tall) for s in tall} if single else set()
+    n_frequent = {axis: len(frequent_rows_of(corpus, axis, pass_.numbers)) for axis in axes}
 
     def tall_bytes(spec: SumSpec, width: int) -> int:
         n_rows = spec.shape[0]
@@ -200,7 +201,7 @@ def _plan_tall(corpus: AnyCorpus, pass_: Pass, memory_limit: int | None, n_worke
     columns = tuple(slice(a, min(a + step, width)) for a in range(0, width, step)) if width else ()
     return PassPlan(
         groups=groups,
-        slabs=(slice(0, pass_.n_words),),
+        slabs=(slice(0, pass_.n_features),),
         fan_in=FAN_IN,
         partial_bytes=task_bytes(n_columns) - base + apart,
         task_bytes=task_bytes(n_columns),
@@ -210,24 +211,24 @@ def _plan_tall(corpus: AnyCorpus, pass_: Pass, memory_limit: int | None, n_worke
     )
 
 
-def frequent_rows_of(corpus: AnyCorpus, kind: str, vocabulary: Any = None) -> np.ndarray:
+def frequent_rows_of(corpus: AnyCorpus, axis: str, numbers: Any = None) -> np.ndarray:
     """Return the rows of a kind of tall sum that are frequent (see `TallSum`); no entry is.
 
     Parameters
     ----------
     corpus : Corpus, MemoryCorpus or ViewCorpus
-    kind : {"words", "labels", "entries"}
-    vocabulary : ndarray or StoredArray, optional
-        The words that a pass sees, as told by it.
+    axis : {"features", "targets", "entries"}
+    numbers : ndarray or StoredArray, optional
+        Numbers of the features in the pass (see `Pass`); all by default.
     """
-    if kind == "entries":
+    if axis == "entries":
         return np.zeros(0, np.int64)
-    if kind == "labels":
+    if axis == "targets":
         return frequent_rows(corpus.label_frequency)
     frequency = np.asarray(corpus.document_frequency)
-    if vocabulary is not None:
-        numbers = vocabulary.load() if hasattr(vocabulary, "load") else vocabulary
-        frequency = frequency[numbers >= 0]
+    if numbers is not None:
+        opened = numbers.load() if hasattr(numbers, "load") else numbers
+        frequency = frequency[opened >= 0]
     return frequent_rows(frequency)
 
 

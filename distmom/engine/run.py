@@ -32,6 +32,7 @@ from distmom.engine.results import (
     TallResult,
     Timing,
 )
+from distmom.engine.scratch import ScratchArray
 from distmom.engine.sparse import (
     SAMPLE_ENTRIES,
     Pruning,
@@ -43,7 +44,7 @@ from distmom.engine.sparse import (
     stored_terms,
 )
 from distmom.engine.state import SLAB_ROWS, StoredArray, StoredRows, release_maps
-from distmom.engine.sums import FileSum, Sums
+from distmom.engine.sums import Sums
 from distmom.engine.tall import (
     Partials,
     RowFunction,
@@ -244,10 +245,8 @@ class Engine:
         frequent: dict[str, StoredArray] = {}
         tall = {name: spec for name, spec in pass_.specs().items() if spec.tall}
         if plan.single:
-            kinds = {str(spec.tall) for spec in tall.values() if not spec.sparse}
-            frequent = {
-                kind: self.put(frequent_rows_of(self.corpus, kind, pass_.vocabulary)) for kind in kinds
-            }
+            axes = {str(spec.tall) for spec in tall.values() if not spec.sparse}
+            frequent = {axis: self.put(frequent_rows_of(self.corpus, axis, pass_.numbers)) for axis in axes}
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
         arguments = [
             (self.corpus, group, pass_.for_columns(j, plan.columns) if plan.columns else pass_, frequent,
@@ -259,7 +258,7 @@ class Engine:
         def on_done(index: int) -> None:
             self.observer(GroupDone(pass_.name, sizes[index // n_slabs] // n_slabs))
 
-        folded = Folded(pass_.zero(), {})
+        folded = Folded(_small_sums(pass_), {})
         if arguments:
             folded = self.executor.reduce(
                 fold_tall, arguments, merge_partials, plan.fan_in, on_done, pass_.name
@@ -277,7 +276,7 @@ class Engine:
             slabs = range(len(columns))
             partials[name] = Partials(
                 tuple(tuple(folded.tall[name, i, j] for j in slabs) for i in range(len(plan.groups))),
-                n_rows, width, columns, "float32" if plan.single else "float64", frequent.get(str(spec.tall)),
+                n_rows, width, columns, frequent.get(str(spec.tall)),
             )  # fmt: skip
         return Tallies(folded.sums, partials, runs), folded
 
@@ -389,7 +388,7 @@ class Engine:
 
     def _scan(self, pass_: Pass, plan: PassPlan, rows: dict[str, StoredRows], key: str) -> Folded:
         if not plan.groups:
-            return Folded(pass_.zero(), {})
+            return Folded(_small_sums(pass_), {})
         outputs = self.directory.rows_directory(pass_.name, key, "")
         files = str(self.directory.partial(f"{pass_.name}-{key[:16]}-{pass_.slab.start}"))
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
@@ -459,9 +458,17 @@ def open_engine(
             run.flush()
 
 
+def _small_sums(pass_: Pass) -> Sums:
+    """Return the sums of no rows, without those that are tall."""
+    specs = pass_.specs()
+    return Sums({name: value for name, value in pass_.zero().items() if specs[name].tall is None})
+
+
 def _opened(sums: Sums) -> Sums:
     """Return sums of which those in files are mapped into memory."""
-    return Sums({name: value.load() if isinstance(value, FileSum) else value for name, value in sums.items()})
+    return Sums(
+        {name: value.load() if isinstance(value, ScratchArray) else value for name, value in sums.items()}
+    )
 
 
 def _join_slabs(by_slab: list[Sums], pass_: Pass) -> Sums:

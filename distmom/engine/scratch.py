@@ -10,12 +10,13 @@ that writes on, changes nothing that counts. Blocks of a file carry checksums, w
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -34,15 +35,15 @@ _POURED_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class ScratchFile:
-    """The numbers that one attempt of a task has written, as it reports them.
+class ScratchArray:
+    """An array that one attempt of a task has written, as it reports it.
 
     Attributes
     ----------
     path : str
         The numbers, then the CRC-32C of every block, uint32.
-    n_bytes : int
-        Size of the numbers.
+    shape : tuple of int
+    dtype : str
     block_bytes : int
         Size of a block; a multiple of the size of a number.
     checksum : int
@@ -50,31 +51,41 @@ class ScratchFile:
     """
 
     path: str
-    n_bytes: int
+    shape: tuple[int, ...]
+    dtype: str
     block_bytes: int
     checksum: int
 
-    def read(self, dtype: str, start: int, stop: int) -> np.ndarray:
-        """Return the numbers from ``start`` to ``stop``; StoreError unless they are those that were written."""
-        size = np.dtype(dtype).itemsize
+    @property
+    def n_bytes(self) -> int:
+        """Size of the numbers."""
+        return _n_bytes(self.shape, self.dtype)
+
+    def flat(self) -> ScratchArray:
+        """Return the same array in one dimension."""
+        return replace(self, shape=(math.prod(self.shape),))
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return ``array[start:stop]``; StoreError unless it is what was written."""
+        size = _n_bytes(self.shape[1:], self.dtype)
         first = start * size // self.block_bytes
         begin, end = first * self.block_bytes, -(-stop * size // self.block_bytes) * self.block_bytes
         content = _read(self.path, begin, min(end, self.n_bytes))
         self._check(content, first)
-        values: np.ndarray = content[start * size - begin : stop * size - begin].view(dtype)
-        return values
+        values: np.ndarray = content[start * size - begin : stop * size - begin].view(self.dtype)
+        return values.reshape(stop - start, *self.shape[1:])
 
-    def map(self, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Map all numbers into memory, read-only; StoreError unless they are those that were written."""
+    def load(self) -> np.ndarray:
+        """Map the array into memory, read-only; StoreError unless it is what was written."""
         try:
             content = np.memmap(self.path, np.uint8, mode="r", shape=(self.n_bytes,))
         except (OSError, ValueError) as error:
             raise StoreError(f"{self.path}: a partial sum cannot be read: {error}") from error
         self._check(content, 0)
-        return content.view(dtype).reshape(shape)
+        return content.view(self.dtype).reshape(self.shape)
 
     def _check(self, content: np.ndarray, first: int) -> None:
-        checksums = _checksums(self)
+        checksums = _checksums(self.path, self.n_bytes, self.block_bytes, self.checksum)
         for number, start in enumerate(range(0, len(content), self.block_bytes), first):
             got = _crc(content[start : start + self.block_bytes])
             if got != checksums[number]:
@@ -84,19 +95,23 @@ class ScratchFile:
                 )
 
 
+def _n_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    return math.prod(shape) * np.dtype(dtype).itemsize
+
+
 def _crc(content: np.ndarray, before: int = 0) -> int:
     return int(google_crc32c.extend(before, content))
 
 
 @lru_cache(maxsize=4096)
-def _checksums(file: ScratchFile) -> tuple[int, ...]:
+def _checksums(path: str, n_bytes: int, block_bytes: int, checksum: int) -> tuple[int, ...]:
     """Read the checksums of a file, once a process."""
-    n_blocks = -(-file.n_bytes // file.block_bytes)
-    content = _read(file.path, file.n_bytes, file.n_bytes + 4 * n_blocks)
-    if (got := _crc(content)) != file.checksum:
+    n_blocks = -(-n_bytes // block_bytes)
+    content = _read(path, n_bytes, n_bytes + 4 * n_blocks)
+    if (got := _crc(content)) != checksum:
         raise StoreError(
-            f"{file.path}: a partial sum has changed since it was written: "
-            f"checksums: expected CRC-32C {file.checksum:08x}, got {got:08x}"
+            f"{path}: a partial sum has changed since it was written: "
+            f"checksums: expected CRC-32C {checksum:08x}, got {got:08x}"
         )
     return tuple(content.view("<u4").tolist())
 
@@ -116,14 +131,17 @@ class ScratchWriter:
 
     Attributes
     ----------
-    written : ScratchFile
+    written : ScratchArray
         Once the block of `scratch_file` is left without an error.
     """
 
-    written: ScratchFile
+    written: ScratchArray
 
-    def __init__(self, path: Path, stream: IO[bytes], block_bytes: int) -> None:
+    def __init__(
+        self, path: Path, stream: IO[bytes], shape: tuple[int, ...], dtype: str, block_bytes: int
+    ) -> None:
         self._path, self._stream, self._block_bytes = path, stream, block_bytes
+        self._shape, self._dtype = shape, dtype
         self._checksums: list[int] = []
         self._open = self._n_bytes = 0
 
@@ -145,38 +163,40 @@ class ScratchWriter:
         self._open = 0
 
     def finish(self) -> None:
-        """Write the checksums behind the numbers."""
+        """Write the checksums behind the numbers; ValueError unless these are the whole array."""
+        if self._n_bytes != (expected := _n_bytes(self._shape, self._dtype)):
+            raise ValueError(f"{self._path}: expected {expected} bytes to be written, got {self._n_bytes}")
         if self._n_bytes % self._block_bytes:
             self._close_block()
         checksums = np.array(self._checksums, "<u4").view(np.uint8)
         self._stream.write(checksums.data)
         self._stream.truncate()
         checksum = _crc(checksums)
-        self.written = ScratchFile(str(self._path), self._n_bytes, self._block_bytes, checksum)
+        self.written = ScratchArray(str(self._path), self._shape, self._dtype, self._block_bytes, checksum)
 
 
 @contextmanager
 def scratch_file(
-    directory: str | os.PathLike[str], n_bytes: int, block_bytes: int = BLOCK_BYTES
+    directory: str | os.PathLike[str], shape: tuple[int, ...], dtype: str, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[ScratchWriter]:
-    """Open a file under a name of its own, written over a spare one where there is one.
+    """Open a file for an array under a name of its own, written over a spare one where there is one.
 
     Parameters
     ----------
     directory : path-like
         Created when absent; the directory `SPARE` beside it holds the files that may be written over.
-    n_bytes : int
-        Approximate size.
+    shape : tuple of int
+    dtype : str
     block_bytes : int
-        Bytes that share a checksum.
+        Bytes that share a checksum, `BLOCK_BYTES` by default.
     """
     place = Path(directory)
     place.mkdir(parents=True, exist_ok=True)
     path = place / uuid.uuid4().hex
-    mode = "r+b" if claimed(path, n_bytes, place.parent / SPARE) else "xb"
+    mode = "r+b" if claimed(path, _n_bytes(shape, dtype), place.parent / SPARE) else "xb"
     try:
         with path.open(mode) as stream:
-            writer = ScratchWriter(path, stream, block_bytes)
+            writer = ScratchWriter(path, stream, shape, dtype, block_bytes)
             yield writer
             writer.finish()
     except BaseException:
@@ -186,9 +206,9 @@ def scratch_file(
 
 def write_scratch(
     directory: str | os.PathLike[str], array: np.ndarray, block_bytes: int = BLOCK_BYTES
-) -> ScratchFile:
+) -> ScratchArray:
     """Write one array to a file and report it; an array made by `cleared` is zeros afterwards."""
-    with scratch_file(directory, array.nbytes, block_bytes) as writer:
+    with scratch_file(directory, array.shape, array.dtype.str, block_bytes) as writer:
         pour(array, writer)
     return writer.written
 

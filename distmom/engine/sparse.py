@@ -21,7 +21,7 @@ from distmom.clock import spend, taken
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.csr import Csr, MixedRows, combine, drop_small, largest_of_rows, nearly_full
 from distmom.engine.directory import RunDirectory
-from distmom.engine.scratch import ScratchFile, write_scratch
+from distmom.engine.scratch import ScratchArray, write_scratch
 from distmom.engine.state import StoredArray, release_maps
 
 #: products that are kept before they are added up
@@ -39,12 +39,12 @@ class SparsePart:
 
     Attributes
     ----------
-    indptr, indices, data : ScratchFile
+    indptr, indices, data : ScratchArray
     """
 
-    indptr: ScratchFile
-    indices: ScratchFile
-    data: ScratchFile
+    indptr: ScratchArray
+    indices: ScratchArray
+    data: ScratchArray
 
     @classmethod
     def write(cls, directory: str, value: csr_array) -> SparsePart:
@@ -52,14 +52,9 @@ class SparsePart:
         arrays = [getattr(value, name).astype(dtype, copy=False) for name, dtype in _PARTS]
         return cls(*(write_scratch(directory, array) for array in arrays))
 
-    def files(self) -> tuple[ScratchFile, ...]:
+    def files(self) -> tuple[ScratchArray, ...]:
         """Return the files in the order of `_PARTS`."""
         return self.indptr, self.indices, self.data
-
-    def read(self, name: str, start: int, stop: int) -> np.ndarray:
-        """Return the elements of one array from ``start`` to ``stop``."""
-        file: ScratchFile = getattr(self, name)
-        return file.read(dict(_PARTS)[name], start, stop)
 
 
 class SparseSum:
@@ -67,11 +62,11 @@ class SparseSum:
 
     Parameters
     ----------
-    directory : str
-        Of the files.
+    directory : str or None
+        Of the files; None keeps the sum in memory.
     """
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str | None) -> None:
         self._directory = directory
         self._parts: list[csr_array] = []
         self._runs: list[SparsePart] = []
@@ -79,8 +74,12 @@ class SparseSum:
     def add(self, value: csr_array) -> None:
         """Add a matrix (n_words, n_columns)."""
         self._parts.append(value)
-        if sum(part.nnz for part in self._parts) > RUN_ENTRIES:
+        if self._directory is not None and sum(part.nnz for part in self._parts) > RUN_ENTRIES:
             self._write()
+
+    def total(self) -> csr_array:
+        """Return the sum that is in memory."""
+        return combine(self._parts)
 
     def finish(self) -> tuple[SparsePart, ...]:
         """Write what is still in memory, and report all runs."""
@@ -89,6 +88,7 @@ class SparseSum:
 
     def _write(self) -> None:
         if self._parts:
+            assert self._directory is not None
             self._runs.append(SparsePart.write(self._directory, combine(self._parts)))
             self._parts = []
 
@@ -110,15 +110,15 @@ class Runs:
 
     def row_ends(self) -> Iterator[np.ndarray]:
         """Yield ``indptr`` of every run."""
-        return (part.read("indptr", 0, self.n_rows + 1) for part in self.parts)
+        return (part.indptr.read(0, self.n_rows + 1) for part in self.parts)
 
     def read_rows(self, rows: slice) -> list[csr_array]:
         """Return some rows of every run; StoreError if one has changed."""
         slabs = []
         for part in self.parts:
-            indptr = part.read("indptr", rows.start, rows.stop + 1)
+            indptr = part.indptr.read(rows.start, rows.stop + 1)
             start, stop = int(indptr[0]), int(indptr[-1])
-            indices, data = part.read("indices", start, stop), part.read("data", start, stop)
+            indices, data = part.indices.read(start, stop), part.data.read(start, stop)
             shape = (rows.stop - rows.start, self.n_columns)
             slabs.append(csr_from_parts(data, indices, indptr - start, shape))
         return slabs
@@ -268,8 +268,8 @@ def join_pieces(
     ):
         for piece in pieces:
             indptr = np.concatenate([[0], np.cumsum(piece.lengths)]).astype(np.int64)
-            values = piece.files.read("data", 0, int(indptr[-1]))
-            columns = piece.files.read("indices", 0, int(indptr[-1]))
+            values = piece.files.data.read(0, int(indptr[-1]))
+            columns = piece.files.indices.read(0, int(indptr[-1]))
             slab = csr_from_parts(values, columns, indptr, (len(piece.lengths), n_columns))
             if level > 0.0:
                 slab = drop_small(slab, np.full(len(piece.lengths), level, np.float32))

@@ -19,10 +19,8 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
-import zarr
-from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from distmom.corpus.arrays import decode_array
+from distmom.corpus.arrays import create_array, decode_array
 from distmom.corpus.commit import put_if_absent
 from distmom.corpus.npy import map_npy
 from distmom.errors import StoreError
@@ -259,14 +257,7 @@ def write_rows(directory: str, shard: int, rows: np.ndarray) -> str:
     temporary = Path(directory) / f".tmp-{uuid.uuid4().hex}"
     temporary.parent.mkdir(parents=True, exist_ok=True)
     try:
-        array = zarr.create_array(
-            store=temporary,
-            shape=rows.shape,
-            dtype=rows.dtype,
-            chunks=(max(1, min(rows.shape[0], (4 << 20) // max(1, rows[:1].nbytes))), *rows.shape[1:]),
-            compressors=[ZstdCodec(level=1), Crc32cCodec()],
-            config={"write_empty_chunks": True},
-        )
+        array = create_array(temporary, rows.shape, rows.dtype, level=1)
         array[...] = rows
         digest = _rows_digest(rows, (temporary / "zarr.json").read_bytes())
         stored = StoredRows(directory, {str(shard): digest})

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from distmom.engine.scratch import ScratchFile, scratch_file, write_scratch
+from distmom.engine.scratch import ScratchArray, scratch_file, write_scratch
 
-#: an ndarray, a FileSum, or the accumulator of a tall sum
+#: an ndarray, a ScratchArray, or the accumulator of a tall sum
 Sum: TypeAlias = Any
 
 #: dense sums above this size wait for their merge in files: how many a worker would hold depends on chance
@@ -27,17 +27,18 @@ class SumSpec:
     Attributes
     ----------
     shape : tuple of int
-        Shape of the whole sum. With ``by_feature`` its first axis is the vocabulary.
+        Shape of the whole sum. With ``by_feature`` its first axis is that of the features.
     dtype : str
         Element type of the accumulator.
     by_feature : bool
-        The sum has one row a word and may be held in slabs of the vocabulary.
+        The sum has one row per feature and may be held in slabs of the features.
     sparse : bool
         The tall sum is a sparse matrix (see `distmom.engine.sparse`).
     n_bytes : int or None
-        Projected size of a sparse sum, whose shape does not tell it.
-    tall : {"words", "labels", "entries"} or None
-        The sum has one row a word (label, some entries of a sparse matrix) and stays in files (see
+        Projected size of a sparse sum, which does not follow from its shape.
+    tall : {"features", "targets", "entries"} or None
+        Axis of the sum, with one row per feature, per target or per some entries of a sparse matrix. The sum
+        stays in files (see
         `distmom.engine.tall`).
     separable : bool
         Columns of a tall sum may be added in scans of their own.
@@ -59,32 +60,11 @@ class SumSpec:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
     def zero(self, features: slice) -> Sum:
-        """Return the neutral element, restricted to a slab of the vocabulary."""
+        """Return the neutral element, restricted to a slab of the features."""
         shape = self.shape
         if self.by_feature:
             shape = (features.stop - features.start, *shape[1:])
         return np.zeros(shape, self.dtype)
-
-
-@dataclass(frozen=True)
-class FileSum:
-    """A dense sum in a file, which is merged without ever being in memory.
-
-    Attributes
-    ----------
-    file : ScratchFile
-        In a directory that all workers see.
-    shape : tuple of int
-    dtype : str
-    """
-
-    file: ScratchFile
-    shape: tuple[int, ...]
-    dtype: str
-
-    def load(self) -> np.ndarray:
-        """Map the sum into memory, read-only; StoreError if it is not what was written."""
-        return self.file.map(self.dtype, self.shape)
 
 
 class Sums(dict[str, Sum]):
@@ -95,26 +75,26 @@ class Sums(dict[str, Sum]):
 
 
 def large_to_files(sums: Mapping[str, Sum], directory: str) -> Sums:
-    """Return sums of which the large dense ones are in files of a directory."""
+    """Return sums of which the large dense ones are in files of a directory that all workers see."""
     moved = Sums(sums)
     for name, value in sums.items():
         if isinstance(value, np.ndarray) and value.nbytes > FILE_BYTES:
-            moved[name] = FileSum(write_scratch(directory, value), value.shape, value.dtype.str)
+            moved[name] = write_scratch(directory, value)
     return moved
 
 
-def _add_files(parts: Sequence[FileSum]) -> FileSum:
-    """Add sums in files, piece by piece, into another file."""
-    shape, dtype = parts[0].shape, parts[0].dtype
-    size = int(np.prod(shape, dtype=np.int64))
-    with scratch_file(Path(parts[0].file.path).parent, size * np.dtype(dtype).itemsize) as writer:
+def _add_files(parts: Sequence[ScratchArray]) -> ScratchArray:
+    """Add sums in files, piece by piece, into another file: none is ever whole in memory."""
+    flat = [part.flat() for part in parts]
+    size = flat[0].shape[0]
+    with scratch_file(Path(parts[0].path).parent, parts[0].shape, parts[0].dtype) as writer:
         for start in range(0, size, _CHUNK):
             stop = min(start + _CHUNK, size)
-            total = parts[0].file.read(dtype, start, stop)
-            for part in parts[1:]:
-                total += part.file.read(dtype, start, stop)
+            total = flat[0].read(start, stop)
+            for part in flat[1:]:
+                total += part.read(start, stop)
             writer.write(total)
-    return FileSum(writer.written, shape, dtype)
+    return writer.written
 
 
 def merge(parts: Iterable[Mapping[str, Sum]]) -> Sums:
@@ -138,7 +118,7 @@ def merge(parts: Iterable[Mapping[str, Sum]]) -> Sums:
     total = Sums(
         {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in first.items()}
     )
-    in_files = {name: [value] for name, value in first.items() if isinstance(value, FileSum)}
+    in_files = {name: [value] for name, value in first.items() if isinstance(value, ScratchArray)}
     for part in iterator:
         _same_names(total, part)
         for name, value in part.items():

@@ -20,7 +20,7 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.clock import spend, taken
 from distmom.compiled import compiled
-from distmom.engine.scratch import ScratchFile, claimed, cleared, write_scratch
+from distmom.engine.scratch import ScratchArray, claimed, cleared, write_scratch
 from distmom.engine.state import (
     SLAB_ROWS,
     Columns,
@@ -95,12 +95,12 @@ class TallPart:
 
     Attributes
     ----------
-    single, double : ScratchFile
+    single, double : ScratchArray
         See `TallSum`.
     """
 
-    single: ScratchFile
-    double: ScratchFile
+    single: ScratchArray
+    double: ScratchArray
 
 
 def write_partial(directory: str, value: TallSum) -> TallPart:
@@ -122,8 +122,6 @@ class Partials:
     n_rows, width : int
     columns : tuple of slice
         The slabs of columns.
-    dtype : str
-        Type of the single rows.
     frequent : StoredArray or None
         Numbers of the rows that are held in float64 apart.
     """
@@ -132,7 +130,6 @@ class Partials:
     n_rows: int
     width: int
     columns: tuple[slice, ...]
-    dtype: str
     frequent: StoredArray | None
 
     def read_rows(self, rows: slice) -> np.ndarray:
@@ -143,16 +140,11 @@ class Partials:
         wide = np.zeros((high - low, self.width))
         for slabs in self.parts:
             for part, columns in zip(slabs, self.columns, strict=True):
-                width = columns.stop - columns.start
-                out[:, columns] += _rows(part.single, self.dtype, rows.start, rows.stop, width)
+                out[:, columns] += part.single.read(rows.start, rows.stop)
                 if high > low:
-                    wide[:, columns] += _rows(part.double, "float64", low, high, width)
+                    wide[:, columns] += part.double.read(low, high)
         out[frequent[low:high] - rows.start] += wide
         return out
-
-
-def _rows(file: ScratchFile, dtype: str, start: int, stop: int, width: int) -> np.ndarray:
-    return file.read(dtype, start * width, stop * width).reshape(stop - start, width)
 
 
 #: what `map_rows` reads

@@ -12,11 +12,11 @@ from distmom.blas import one_blas_thread
 from distmom.clock import add_spent, spend, taken
 from distmom.corpus import AnyCorpus
 from distmom.engine.passes import Pass, resolve
-from distmom.engine.scratch import ScratchFile
+from distmom.engine.scratch import ScratchArray
 from distmom.engine.sparse import SparsePart, SparseSum
 from distmom.engine.state import StoredArray, StoredRows, release_maps, write_rows
-from distmom.engine.sums import FileSum, Sums, large_to_files, merge
-from distmom.engine.tall import TallPart, TallSum, write_partial
+from distmom.engine.sums import Sums, large_to_files, merge
+from distmom.engine.tall import TallPart, write_partial
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Folded:
         Accumulators in files, by name of the sum, group and slab of columns.
     runs : dict of (str, int) to tuple of SparsePart
         Runs of sparse sums, by name of the sum and group.
-    files : tuple of ScratchFile
+    files : tuple of ScratchArray
         Sums in files, those that were merged among them.
     """
 
@@ -43,9 +43,9 @@ class Folded:
     spent: dict[str, float] = field(default_factory=dict)
     tall: dict[tuple[str, int, int], TallPart] = field(default_factory=dict)
     runs: dict[tuple[str, int], tuple[SparsePart, ...]] = field(default_factory=dict)
-    files: tuple[ScratchFile, ...] = ()
+    files: tuple[ScratchArray, ...] = ()
 
-    def all_files(self) -> list[ScratchFile]:
+    def all_files(self) -> list[ScratchArray]:
         """Return every file that was reported."""
         files = list(self.files)
         for part in self.tall.values():
@@ -79,8 +79,8 @@ def fold_group(
         return Folded(left, digests, taken(), files=_files_of(left))
 
 
-def _files_of(sums: Sums) -> tuple[ScratchFile, ...]:
-    return tuple(value.file for value in sums.values() if isinstance(value, FileSum))
+def _files_of(sums: Sums) -> tuple[ScratchArray, ...]:
+    return tuple(value for value in sums.values() if isinstance(value, ScratchArray))
 
 
 def fold_tall(
@@ -99,20 +99,14 @@ def fold_tall(
     with one_blas_thread():
         taken()
         opened = resolve(pass_)
-        sums = opened.zero()
-        small = list(sums)
-        columns = opened.columns
-        for name, spec in opened.specs().items():
-            if spec.tall is None or (slab > 0 and not spec.separable):
-                continue
-            n_rows, width = spec.shape
-            if spec.sparse:
-                sums[name] = SparseSum(files)
-                continue
-            if columns is not None and spec.separable:
-                width = columns.stop - columns.start
-            apart = frequent[spec.tall].load() if single else None
-            sums[name] = TallSum.zero(n_rows, width, apart)
+        apart = {axis: stored.load() for axis, stored in frequent.items()} if single else None
+        specs = opened.specs()
+        sums = opened.zero(apart, files)
+        small = [name for name in sums if specs[name].tall is None]
+        if slab > 0:
+            # Sums without slabs are those of the first one.
+            for name in [name for name in sums if specs[name].tall and not specs[name].separable]:
+                del sums[name]
         digests = _accumulate(corpus, shards, opened, sums, rows, outputs)
         tall: dict[tuple[str, int, int], TallPart] = {}
         runs: dict[tuple[str, int], tuple[SparsePart, ...]] = {}
@@ -150,8 +144,8 @@ def _accumulate(
                 mask = opened.selection.mask(shard.first + window.start, window.stop - window.start)
                 block = block.take(mask)
                 block_rows = {name: value[mask] for name, value in block_rows.items()}
-            if opened.vocabulary is not None:
-                block = block.of_words(opened.vocabulary)
+            if opened.numbers is not None:
+                block = block.of_words(opened.numbers)
             with spend("kernels"):
                 added = opened.add(sums, block, block_rows) or {}
             for name, value in added.items():
@@ -169,7 +163,7 @@ def merge_partials(parts: Iterable[Folded]) -> Folded:
     spent: dict[str, float] = {}
     tall: dict[tuple[str, int, int], TallPart] = {}
     runs: dict[tuple[str, int], tuple[SparsePart, ...]] = {}
-    files: tuple[ScratchFile, ...] = ()
+    files: tuple[ScratchArray, ...] = ()
     started = time.perf_counter()
 
     def sums() -> Iterator[Sums]:

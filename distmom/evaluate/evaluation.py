@@ -11,13 +11,14 @@ from scipy.sparse import csr_array
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Observer, Pass, Rows, Selection, Sums, SumSpec, open_engine, open_executor
 from distmom.errors import UsageError
-from distmom.evaluate.metrics import RankingSums, inverse_propensity
+from distmom.evaluate.metrics import RankingSums
 from distmom.models.multilabel.blend import stored_scorer
 from distmom.models.multilabel.estimator import MultiLabelMoM
 from distmom.models.multilabel.heads import Scorer
 from distmom.models.multilabel.kernels import top_labels
 from distmom.predict.aligned import align, check_labels, check_words
 from distmom.predict.pieces import in_pieces, stored_corpus
+from distmom.ranking import inverse_propensity
 from distmom.spectral.capabilities import Capability, require
 
 

@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
 from distmom.errors import NumericalError, UsageError
-from distmom.evaluate.kernels import dense_areas, list_metrics, listed_areas
+from distmom.ranking import dense_areas, list_metrics, listed_areas, rank_discounts
 
 PSnDCGConvention = Literal["pyxclib", "matlab"]
 
@@ -53,7 +53,7 @@ class RankingSums:
     depths : tuple of int
         Values of k, increasing.
     inverse_propensity : ndarray of shape (n_labels,) or None
-        1/p of every label (see `inverse_propensity`); None omits PSP and PSnDCG.
+        1/p of every label (see `distmom.ranking.inverse_propensity`); None omits PSP and PSnDCG.
     convention : {"pyxclib", "matlab"}
         Normalisation of PSnDCG.
     skip_unlabelled : bool
@@ -188,7 +188,6 @@ class RankingSums:
             if np.isnan(values[lists >= 0]).any():
                 raise NumericalError("a score of a ranked label is NaN")
         inverse = self._propensity_for(n_labels)
-        discounts = 1.0 / np.log2(np.arange(2, self.depths[-1] + 2))
         depths = np.array(self.depths, dtype=np.int64)
         rows = np.zeros((n, len(_PER_DEPTH), len(depths)))
         list_metrics(
@@ -196,7 +195,7 @@ class RankingSums:
             labels.indptr,
             labels.indices,
             inverse,
-            discounts,
+            rank_discounts(self.depths[-1]),
             depths,
             self.convention == "pyxclib",
             rows,
@@ -298,77 +297,6 @@ class RankingSums:
                 f"{self.inverse_propensity.size}; pass n_labels to inverse_propensity"
             )
         return self.inverse_propensity
-
-
-def inverse_propensity(
-    label_frequency: ArrayLike, n_train: int, *, A: float = 0.55, B: float = 1.5, n_labels: int | None = None
-) -> NDArray[np.float64]:
-    """Return 1/p of every label from its frequency in the training documents.
-
-    ``1/p_l = 1 + C (N_l + B) ** -A`` with ``C = (ln n_train - 1) (B + 1) ** A``.
-
-    Parameters
-    ----------
-    label_frequency : array_like of shape (L,)
-        Number of training documents N_l of each label.
-    n_train : int
-        Number of training documents.
-    A : float, default=0.55
-    B : float, default=1.5
-        Customary values are 0.5 and 0.4 for the Wikipedia data sets of the repository, 0.6 and 2.6 for those of
-        Amazon, and the defaults for all others.
-    n_labels : int, optional
-        Length of the result, for truths with labels that did not occur in training and have frequency 0; L by
-        default.
-
-    Returns
-    -------
-    ndarray of shape (L,) or (n_labels,), float64
-
-    Raises
-    ------
-    UsageError
-        If a frequency is negative, ``n_train`` is below 3 (where 1/p would be less than 1), or ``n_labels``
-        is less than the number of frequencies.
-
-    References
-    ----------
-    Jain, Prabhu, Varma, "Extreme multi-label loss functions for recommendation, tagging, ranking and other
-    missing label applications" (KDD 2016), section 4.
-    """
-    frequency = np.asarray(label_frequency, dtype=np.float64)
-    if frequency.ndim != 1 or not (frequency >= 0).all():
-        raise UsageError("label frequencies must be a vector of non-negative counts")
-    if n_train < 3:
-        raise UsageError(f"propensities need at least 3 training documents, got {n_train}")
-    if n_labels is not None:
-        if n_labels < frequency.size:
-            raise UsageError(f"n_labels={n_labels} is less than the number of frequencies, {frequency.size}")
-        frequency = np.concatenate([frequency, np.zeros(n_labels - frequency.size)])
-    C = (math.log(n_train) - 1.0) * (B + 1.0) ** A
-    inverse: NDArray[np.float64] = 1.0 + C * (frequency + B) ** -A
-    return inverse
-
-
-def sample_documents(n_documents: int, n_sample: int, *, random_state: int = 0) -> NDArray[np.int64]:
-    """Draw a random sample of documents, for measuring the exact AUC on large corpora.
-
-    Parameters
-    ----------
-    n_documents : int
-    n_sample : int
-        Size of the sample; all documents are returned if it is at least ``n_documents``.
-    random_state : int, default=0
-
-    Returns
-    -------
-    ndarray of shape (min(n_sample, n_documents),), int64
-        Increasing row numbers without repetition.
-    """
-    if n_sample >= n_documents:
-        return np.arange(n_documents, dtype=np.int64)
-    drawn = np.random.default_rng(random_state).choice(n_documents, n_sample, replace=False)
-    return np.sort(drawn).astype(np.int64)
 
 
 @dataclass(frozen=True)

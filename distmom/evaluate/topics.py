@@ -129,7 +129,7 @@ def coherence(engine: Engine, top: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     words = np.unique(top)
     numbers = np.full(engine.corpus.n_words, -1, np.int32)
     numbers[words] = np.arange(len(words), dtype=np.int32)
-    sums = engine.run(CooccurrencePass(len(words), vocabulary=engine.put(numbers))).sums
+    sums = engine.run(CooccurrencePass(len(words), numbers=engine.put(numbers))).sums
     upper = np.asarray(sums["pairs"])
     return coherence_of_counts(np.maximum(upper, upper.T), float(sums["documents"]), numbers[top])
 

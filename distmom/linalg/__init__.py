@@ -1,6 +1,5 @@
 """Small dense linear algebra on one node: range bases, whitening and tensor decomposition."""
 
-from distmom.linalg.algebraic import jennrich, project
 from distmom.linalg.decompose import (
     METHODS,
     Decomposition,
@@ -10,14 +9,9 @@ from distmom.linalg.decompose import (
 )
 from distmom.linalg.orthonormal import Basis, orthonormalise
 from distmom.linalg.post import (
-    EigenpairCheck,
-    Mixture,
-    check_eigenpair,
-    clip_columns,
     mixing_weights,
-    mixture_parameters,
     polar,
-    project_simplex,
+    robust_components,
 )
 from distmom.linalg.tensor import (
     compose,
@@ -27,8 +21,6 @@ from distmom.linalg.tensor import (
     deflate,
     frobenius,
     multilinear,
-    operator_norm_bounds,
-    sym3,
     symmetrise,
 )
 from distmom.linalg.whiten import Whitening, whiten
@@ -37,11 +29,7 @@ __all__ = [
     "METHODS",
     "Basis",
     "Decomposition",
-    "EigenpairCheck",
-    "Mixture",
     "Whitening",
-    "check_eigenpair",
-    "clip_columns",
     "compose",
     "contract_one",
     "contract_two",
@@ -50,17 +38,12 @@ __all__ = [
     "decompose_slices",
     "deflate",
     "frobenius",
-    "jennrich",
     "mixing_weights",
-    "mixture_parameters",
     "multilinear",
-    "operator_norm_bounds",
     "orthonormalise",
     "polar",
-    "project",
-    "project_simplex",
+    "robust_components",
     "slice_directions",
-    "sym3",
     "symmetrise",
     "whiten",
 ]

@@ -1,4 +1,4 @@
-"""Decompositions by a single matrix factorisation: baselines and oracles that are unstable under noise.
+"""Decompositions by a single matrix factorisation: baselines that are unstable under noise.
 
 Source: Anandkumar et al., "Tensor decompositions for learning latent variable models" (JMLR 2014), section
 6.2 (flattening) and appendix D (simultaneous diagonalisation, after Harshman and Jennrich).
@@ -7,11 +7,9 @@ Source: Anandkumar et al., "Tensor decompositions for learning latent variable m
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from distmom.errors import NumericalError, UsageError
-from distmom.linalg.tensor import as_symmetric, contract_one, multilinear
-from distmom.linalg.whiten import whiten
+from distmom.linalg.tensor import contract_one
 
 Array = NDArray[np.float64]
 
@@ -62,66 +60,3 @@ def pencil_vectors(T: Array, rng: np.random.Generator, *, n_draws: int = 8) -> A
         if gap > best_gap:
             best_gap, best = gap, vectors
     return best
-
-
-def jennrich(M2: ArrayLike, M3: ArrayLike, k: int, *, random_state: int = 0) -> tuple[Array, Array]:
-    """Recover non-orthogonal components from dense second and third moments (appendix D).
-
-    Parameters
-    ----------
-    M2 : array_like of shape (d, d)
-        ``sum_i w_i mu_i mu_i'``.
-    M3 : array_like of shape (d, d, d)
-        ``sum_i w_i mu_i (x) mu_i (x) mu_i``.
-    k : int
-        Number of components, at most d.
-    random_state : int, default=0
-        Seed of the random direction with which the third moment is contracted.
-
-    Returns
-    -------
-    means : ndarray of shape (d, k), float64
-        The ``mu_i`` as columns, including their scale.
-    weights : ndarray of shape (k,), float64
-
-    Raises
-    ------
-    UsageError
-        If the shapes do not match.
-    NumericalError
-        If M2 has rank below k, or a component is orthogonal to the random direction.
-    """
-    second = np.asarray(M2, dtype=np.float64)
-    third = as_symmetric(M3)
-    d = third.shape[0]
-    if second.shape != (d, d):
-        raise UsageError(f"M2 has shape {second.shape}, but M3 has shape {third.shape}")
-    whitening = whiten(second, k)
-    eta = np.random.default_rng(random_state).standard_normal((d,))
-    # The paper's pencil (U' M3(I, I, eta) U) (U' M2 U)^-1 is symmetric definite if M2 is positive on its range.
-    # Whitening turns it into a symmetric matrix, so that all eigenvalues are real.
-    pencil = whitening.W.T @ contract_one(third, eta) @ whitening.W
-    values, vectors = np.linalg.eigh((pencil + pencil.T) / 2.0)
-    directions = whitening.B @ vectors
-    along = directions.T @ eta
-    if not np.all(along != 0.0):
-        raise NumericalError("a component is orthogonal to the random direction; use another random_state")
-    means: Array = directions * (values / along)
-    pseudo = np.linalg.pinv(means)
-    weights: Array = np.einsum("id,de,ie->i", pseudo, second, pseudo)
-    return means, weights
-
-
-def project(M3: ArrayLike, W: ArrayLike) -> Array:
-    """Return ``M3(W, W, W)``, symmetrised exactly.
-
-    Parameters
-    ----------
-    M3 : array_like of shape (r, r, r)
-    W : array_like of shape (r, k)
-
-    Returns
-    -------
-    ndarray of shape (k, k, k), float64
-    """
-    return as_symmetric(multilinear(M3, W, W, W))

@@ -32,7 +32,7 @@ class Basis:
     Attributes
     ----------
     slabs : list of ndarray of shape (rows, rank)
-        The basis, divided like the input; views of ``out`` if given.
+        The basis, divided like the input.
     rank : int
         Number of basis vectors.
     n_dropped : int
@@ -47,9 +47,7 @@ class Basis:
     method: str
 
 
-def orthonormalise(
-    slabs: Sequence[NDArray[Any]], *, out: Sequence[NDArray[Any]] | None = None, rtol: float | None = None
-) -> Basis:
+def orthonormalise(slabs: Sequence[NDArray[Any]], *, rtol: float | None = None) -> Basis:
     """Compute an orthonormal basis of the columns of a tall matrix, one slab of rows at a time.
 
     Columns are first scaled to norm 1. A well-conditioned matrix needs two Cholesky factorisations of Gram
@@ -60,9 +58,6 @@ def orthonormalise(
     ----------
     slabs : sequence of ndarray of shape (rows_i, r)
         Row slabs of a (d, r) matrix; memory maps are read slab by slab. Arithmetic is in float64.
-    out : sequence of ndarray of shape (rows_i, r), optional
-        Arrays in whose first ``rank`` columns the basis is written; may be ``slabs`` itself. New float64 arrays by
-        default.
     rtol : float, optional
         A column counts as dependent if its part outside the span of the others is at most ``rtol`` times the
         largest such part; ``8 r eps`` by default.
@@ -70,20 +65,18 @@ def orthonormalise(
     Returns
     -------
     Basis
-        Orthonormal up to rounding of its dtype, even for a matrix with condition number 1e12.
+        Orthonormal up to rounding in float64, even for a matrix with condition number 1e12.
 
     Raises
     ------
     UsageError
-        If the slabs do not have equal widths, or ``out`` does not have the shapes of ``slabs``.
+        If the slabs do not have equal widths.
     NumericalError
         If an entry is not finite, or the matrix is zero.
     """
     shapes = [np.shape(slab) for slab in slabs]
     if not shapes or any(len(shape) != 2 or shape[1] != shapes[0][1] for shape in shapes):
         raise UsageError(f"slabs of one matrix must be matrices of equal width, got shapes {shapes}")
-    if out is not None and [np.shape(slab) for slab in out] != shapes:
-        raise UsageError(f"out has shapes {[np.shape(slab) for slab in out]}, but the slabs have {shapes}")
     r = shapes[0][1]
     gram = np.zeros((r, r))
     largest = np.zeros(r)
@@ -104,10 +97,10 @@ def orthonormalise(
     safe = bool((norms[live] > np.sqrt(np.finfo(np.float64).tiny)).all())
     equilibrated = gram[np.ix_(live, live)] / np.outer(scale, scale) if safe else None
     if equilibrated is not None and float(np.linalg.eigvalsh(equilibrated)[0]) > _SAFE_EIGENVALUE:
-        result = _cholesky(slabs, live, scale, equilibrated, out)
+        result = _cholesky(slabs, live, scale, equilibrated)
         return Basis(result, live.size, r - live.size, "cholesky")
     tolerance = 8 * r * _EPS if rtol is None else rtol
-    result, rank = _householder(slabs, live, scale, tolerance, out)
+    result, rank = _householder(slabs, live, scale, tolerance)
     return Basis(result, rank, r - rank, "householder")
 
 
@@ -117,21 +110,11 @@ def _columns(slab: NDArray[Any], live: NDArray[np.intp], scale: Array) -> Array:
     return columns
 
 
-def _place(block: Array, out: Sequence[NDArray[Any]] | None, i: int) -> NDArray[Any]:
-    """Return a slab of the basis, written to ``out`` if given."""
-    if out is None:
-        return block
-    target = out[i][:, : block.shape[1]]
-    target[...] = block
-    return target
-
-
 def _cholesky(
     slabs: Sequence[NDArray[Any]],
     live: NDArray[np.intp],
     scale: Array,
     gram: Array,
-    out: Sequence[NDArray[Any]] | None,
 ) -> list[NDArray[Any]]:
     """Apply CholeskyQR twice; the result of the first step is recomputed rather than stored."""
     identity = np.eye(live.size)
@@ -141,7 +124,7 @@ def _cholesky(
         block = _columns(slab, live, scale) @ first
         second_gram += block.T @ block
     second = solve_triangular(np.linalg.cholesky(second_gram).T, identity)
-    return [_place((_columns(slab, live, scale) @ first) @ second, out, i) for i, slab in enumerate(slabs)]
+    return [(_columns(slab, live, scale) @ first) @ second for slab in slabs]
 
 
 def _householder(
@@ -149,7 +132,6 @@ def _householder(
     live: NDArray[np.intp],
     scale: Array,
     rtol: float,
-    out: Sequence[NDArray[Any]] | None,
 ) -> tuple[list[NDArray[Any]], int]:
     """Factor each slab, then the stacked triangular factors with column pivoting, which reveals the rank."""
     factors = [np.linalg.qr(_columns(slab, live, scale)) for slab in slabs]
@@ -158,8 +140,8 @@ def _householder(
     rank = int(np.count_nonzero(diagonal > rtol * diagonal[0]))
     result: list[NDArray[Any]] = []
     start = 0
-    for i, factor in enumerate(factors):
+    for factor in factors:
         stop = start + factor.R.shape[0]
-        result.append(_place(factor.Q @ Q[start:stop, :rank], out, i))
+        result.append(factor.Q @ Q[start:stop, :rank])
         start = stop
     return result, rank

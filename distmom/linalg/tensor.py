@@ -149,31 +149,6 @@ def _mirror(cube: Array) -> Array:
     return result
 
 
-def sym3(X: ArrayLike) -> Array:
-    """Sum the three placements of the last index of a tensor that is symmetric in its first two modes.
-
-    Parameters
-    ----------
-    X : array_like of shape (k, k, k)
-        Symmetric under exchange of the first two indices, such as ``S_ij y_l`` with S symmetric.
-
-    Returns
-    -------
-    ndarray of shape (k, k, k), float64
-        ``X_ijl + X_ilj + X_lji``; for ``S_ij y_l`` this is ``S_ij y_l + S_il y_j + S_lj y_i``.
-
-    Raises
-    ------
-    UsageError
-        If the shape is not (k, k, k).
-    NumericalError
-        If an entry is not finite.
-    """
-    cube = as_cube(X)
-    total: Array = cube + cube.transpose(0, 2, 1) + cube.transpose(2, 1, 0)
-    return total
-
-
 def contract_one(T: Array, u: Array) -> Array:
     """Contract the last mode with a vector: ``T(I, I, u)``.
 
@@ -279,53 +254,3 @@ def frobenius(T: Array) -> float:
     float
     """
     return float(np.sqrt(np.vdot(T, T)))
-
-
-def operator_norm_bounds(
-    E: ArrayLike, *, random_state: int = 0, n_starts: int = 20, max_iter: int = 200
-) -> tuple[float, float]:
-    """Bound the operator norm of a symmetric tensor, ``sup |E(u, u, u)|`` over unit vectors, from both sides.
-
-    Parameters
-    ----------
-    E : array_like of shape (k, k, k)
-        Symmetric.
-    random_state : int, default=0
-        Seed of the random vectors for the lower bound.
-    n_starts : int, default=20
-        Number of random vectors.
-    max_iter : int, default=200
-        Maximum number of shifted power steps.
-
-    Returns
-    -------
-    lower, upper : float
-        The largest value found by the shifted power method, and the spectral norm of the (k, k * k)
-        flattening, which is an upper bound.
-
-    Raises
-    ------
-    UsageError
-        If the tensor is not a symmetric cube.
-    NumericalError
-        If an entry is not finite.
-    """
-    cube = as_symmetric(E)
-    k = cube.shape[0]
-    flat = cube.reshape(k, k * k)
-    upper = float(np.sqrt(max(0.0, float(np.linalg.eigvalsh(flat @ flat.T)[-1]))))
-    if upper == 0.0:
-        return 0.0, 0.0
-    U = np.random.default_rng(random_state).standard_normal((k, n_starts))
-    U /= np.linalg.norm(U, axis=0)
-    best = float(np.abs(cubic_form(cube, U)).max())
-    for _ in range(max_iter):
-        # The shift makes every step an ascent (Kolda and Mayo, SIAM J. Matrix Anal. Appl. 32, 2011). As the form
-        # is odd, its maximum equals its largest magnitude.
-        U = contract_two(cube, U) + 2.0 * upper * U
-        U /= np.linalg.norm(U, axis=0)
-        value = float(np.abs(cubic_form(cube, U)).max())
-        if value <= best * (1.0 + 1e-12):
-            break
-        best = value
-    return min(best, upper), upper

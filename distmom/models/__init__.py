@@ -40,6 +40,7 @@ ESTIMATORS = (
     Listing("anchors", "AnchorTopics", "topics.estimators"),
     Listing("eca", "IndependentTopics", "topics.estimators"),
     Listing("factors", "ECA", "eca.estimator"),
+    Listing("product", "ProductMixture", "product"),
     Listing("moments", "TopicMoments", "topics.kept", command="moments"),
     Listing("search", "TopicSearch", "topics.search", command="search"),
 )

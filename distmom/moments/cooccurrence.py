@@ -36,7 +36,7 @@ class CooccurrencePass(Pass):
         return "coherence"
 
     def specs(self) -> dict[str, SumSpec]:
-        return {"pairs": SumSpec((self.n_words, self.n_words)), "documents": SumSpec(())}
+        return {"pairs": SumSpec((self.n_features, self.n_features)), "documents": SumSpec(())}
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         _add_pairs(block.words.indptr, block.words.indices, sums["pairs"])

@@ -1,8 +1,7 @@
 """Random numbers that are a function of their coordinates, not of the order they were drawn in.
 
 Whoever needs the numbers of some documents computes those and no others, and gets the bits that everybody gets.
-The generator hashes (seed, stream, row, column) with the finaliser of splitmix64 (Steele, Lea, Flood, "Fast
-splittable pseudorandom number generators", OOPSLA 2014).
+The generator hashes (seed, stream, row, column) with `distmom.hashing`.
 """
 
 from __future__ import annotations
@@ -14,29 +13,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from distmom.compiled import compiled
 from distmom.errors import UsageError
+from distmom.hashing import GOLDEN, scramble
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_SHIFT_30 = np.uint64(30)
-_SHIFT_27 = np.uint64(27)
-_SHIFT_31 = np.uint64(31)
 _SHIFT_11 = np.uint64(11)
 _TWO_POW_MINUS_53 = 2.0**-53
 
 
 @compiled
-def _mix(x: Any) -> Any:
-    """Scramble 64 bits (the output function of splitmix64)."""
-    x = (x ^ (x >> _SHIFT_30)) * _MIX_1
-    x = (x ^ (x >> _SHIFT_27)) * _MIX_2
-    return x ^ (x >> _SHIFT_31)
-
-
-@compiled
 def _uniform(row_key: Any, column: Any) -> Any:
     """Return a number strictly between 0 and 1, a multiple of 2**-54."""
-    bits = _mix(row_key + (np.uint64(column) + np.uint64(1)) * _GOLDEN)
+    bits = scramble(row_key + (np.uint64(column) + np.uint64(1)) * GOLDEN)
     return (np.float64(bits >> _SHIFT_11) + 0.5) * _TWO_POW_MINUS_53
 
 
@@ -44,7 +30,7 @@ def _uniform(row_key: Any, column: Any) -> Any:
 def _fill(out: Any, rows: Any, key: Any) -> None:
     """Fill a (n, m) matrix with the uniform numbers of its rows."""
     for i in range(rows.shape[0]):
-        row_key = _mix(key ^ _mix(np.uint64(rows[i]) + _GOLDEN))
+        row_key = scramble(key ^ scramble(np.uint64(rows[i]) + GOLDEN))
         for j in range(out.shape[1]):
             out[i, j] = _uniform(row_key, j)
 

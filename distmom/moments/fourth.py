@@ -49,7 +49,7 @@ class ViewFourthPass(ProjectedViewsPass):
         return "fourth"
 
     def working_bytes(self, n_rows: int) -> int:
-        piece = min(n_rows, PIECE_ROWS) * self.n_words
+        piece = min(n_rows, PIECE_ROWS) * self.n_features
         return 8 * (n_rows * (self.rank + 8 * self.n_states + 2 * self.n_pairs) + piece)
 
     @property

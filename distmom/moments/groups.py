@@ -60,7 +60,7 @@ class ProjectedViewsPass(Pass):
 
     @property
     def mapped_bytes(self) -> int:
-        return 8 * self.n_words * self.rank
+        return 8 * self.n_features * self.rank
 
     def parts(self, block: RowBlock) -> Iterator[tuple[int, RowBlock, np.ndarray]]:
         """Yield number and groups of every part that has any, with how often each group counts."""

@@ -61,13 +61,15 @@ class LabelMomentsPass(Pass):
     @property
     def mapped_bytes(self) -> int:
         n_matrices = 1 if self.directions is None else 2
-        return n_matrices * (4 if self.single else 8) * self.n_words * self.n_states
+        return n_matrices * (4 if self.single else 8) * self.n_features * self.n_states
 
     def working_bytes(self, n_rows: int) -> int:
         return 8 * 5 * n_rows * self.n_states
 
     def specs(self) -> dict[str, SumSpec]:
-        tall = SumSpec((self.n_labels, self.n_states), "float32" if self.single else "float64", tall="labels")
+        tall = SumSpec(
+            (self.n_labels, self.n_states), "float32" if self.single else "float64", tall="targets"
+        )
         specs = {"posterior": tall, "states": SumSpec((self.n_states,)), "log_likelihood": SumSpec(())}
         if self.directions is not None:
             specs |= {"cross": tall, "mass": SumSpec(())}

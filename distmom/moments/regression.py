@@ -51,10 +51,10 @@ class FeatureSketchPass(Pass):
 
     @property
     def mapped_bytes(self) -> int:
-        return 0 if self.basis is None else 8 * self.n_words * self.n_columns
+        return 0 if self.basis is None else 8 * self.n_features * self.n_columns
 
     def specs(self) -> dict[str, SumSpec]:
-        return {"sketch": SumSpec((self.n_words, self.n_columns), tall="words", separable=True)}
+        return {"sketch": SumSpec((self.n_features, self.n_columns), tall="features", separable=True)}
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         a = tfidf_rows(block.words, self.idf)
@@ -76,7 +76,7 @@ PRODUCTS = 1 << 22
 
 def sparse_spec(n_words: int, n_columns: int, n_products: int) -> SumSpec:
     """Describe a sparse sum of so many products."""
-    return SumSpec((n_words, n_columns), "float32", tall="words", sparse=True, n_bytes=8 * n_products)
+    return SumSpec((n_words, n_columns), "float32", tall="features", sparse=True, n_bytes=8 * n_products)
 
 
 def add_products(total: SparseSum, a: csr_array, b: csr_array) -> None:
@@ -120,8 +120,8 @@ class CrossMomentPass(Pass):
 
     def specs(self) -> dict[str, SumSpec]:
         return {
-            "cross": sparse_spec(self.n_words + 1, self.n_labels, self.n_products),
-            "squares": SumSpec((self.n_words + 1,)),
+            "cross": sparse_spec(self.n_features + 1, self.n_labels, self.n_products),
+            "squares": SumSpec((self.n_features + 1,)),
             "labels": SumSpec((self.n_labels,)),
             "n_documents": SumSpec(()),
         }

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from distmom.compiled import compiled
+from distmom.hashing import GOLDEN, scramble
 
 #: iterations for the shares of a document at most, and the change of shares at which they end
 MAX_ITER, TOLERANCE = 20, 0.02
@@ -426,14 +427,15 @@ def half_counts(indptr: Any, indices: Any, data: Any, key: Any, first: Any) -> N
     for i in range(indptr.shape[0] - 1):
         document = np.uint64(key)
         for p in range(indptr[i], indptr[i + 1]):
-            document = _scramble(document ^ _scramble(np.uint64(indices[p])) + np.uint64(data[p]))
+            word = scramble(np.uint64(indices[p]) + GOLDEN)
+            document = scramble((document ^ word + np.uint64(data[p])) + GOLDEN)
         for p in range(indptr[i], indptr[i + 1]):
-            bits = _scramble(document ^ np.uint64(indices[p]))
+            bits = scramble((document ^ np.uint64(indices[p])) + GOLDEN)
             left: Any = np.int64(data[p])
             n: Any = np.int64(0)
             if left > MANY_POSITIONS:
-                document = _scramble(document + np.uint64(left))
-                more = _scramble(document ^ np.uint64(indices[p]))
+                document = scramble(document + np.uint64(left) + GOLDEN)
+                more = scramble((document ^ np.uint64(indices[p])) + GOLDEN)
                 # Uniform in (0, 1]: the logarithm of zero is not finite.
                 radius = np.sqrt(-2.0 * np.log(((bits >> np.uint64(11)) + np.uint64(1)) * 2.0**-53))
                 normal = radius * np.cos(2.0 * np.pi * ((more >> np.uint64(11)) * 2.0**-53))
@@ -446,8 +448,8 @@ def half_counts(indptr: Any, indices: Any, data: Any, key: Any, first: Any) -> N
                 left -= n_bits
                 n_bits = 64
                 if left > 0:
-                    document = _scramble(document + np.uint64(left))
-                    bits = _scramble(document ^ np.uint64(indices[p]))
+                    document = scramble(document + np.uint64(left) + GOLDEN)
+                    bits = scramble((document ^ np.uint64(indices[p])) + GOLDEN)
             first[p] = n
 
 
@@ -458,12 +460,3 @@ def _count_bits(x: Any) -> Any:
     x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
     x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
     return np.int64((x * np.uint64(0x0101010101010101)) >> np.uint64(56))
-
-
-@compiled
-def _scramble(x: Any) -> Any:
-    """Scramble 64 bits (splitmix64; as in `distmom.moments.sketching`, as kernels call those of their module)."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))

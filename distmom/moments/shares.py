@@ -123,7 +123,7 @@ class TopicsPass(Pass):
 
     @property
     def mapped_bytes(self) -> int:
-        return 4 * self.n_words * (self.n_topics + 1)
+        return 4 * self.n_features * (self.n_topics + 1)
 
     def working_bytes(self, n_rows: int) -> int:
         return 3 * 8 * n_rows * self.n_topics
@@ -168,11 +168,11 @@ class RefinePass(TopicsPass):
 
     @property
     def mapped_bytes(self) -> int:
-        return 4 * self.n_words * (self.n_folds * self.n_topics + 1)
+        return 4 * self.n_features * (self.n_folds * self.n_topics + 1)
 
     def specs(self) -> dict[str, SumSpec]:
         k = self.n_topics
-        counts = SumSpec((self.n_words, k), "float32", tall="words")
+        counts = SumSpec((self.n_features, k), "float32", tall="features")
         specs = {
             **{f"counts{fold}": counts for fold in range(self.n_folds)},
             "totals": SumSpec((self.n_folds, k)),
@@ -245,13 +245,13 @@ class MixturePass(Pass):
 
     @property
     def mapped_bytes(self) -> int:
-        return 4 * self.n_words * self.n_topics
+        return 4 * self.n_features * self.n_topics
 
     def working_bytes(self, n_rows: int) -> int:
         return 8 * 4 * n_rows * self.n_topics
 
     def specs(self) -> dict[str, SumSpec]:
-        return RefinePass(self.n_words, n_topics=self.n_topics).specs()
+        return RefinePass(self.n_features, n_topics=self.n_topics).specs()
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         words, own = block.words, row_weights(block)

@@ -21,6 +21,7 @@ from distmom.compiled import compiled
 from distmom.engine.passes import Pass
 from distmom.engine.state import Columns, StoredColumns
 from distmom.engine.sums import SumSpec
+from distmom.hashing import scramble
 
 _SCALE = np.float32(3.0**0.5 / 2.0**31)
 
@@ -72,7 +73,7 @@ class SketchPass(Pass):
 
     @property
     def mapped_bytes(self) -> int:
-        return 0 if self.basis is None else (4 if self.single else 8) * self.n_words * self.n_columns
+        return 0 if self.basis is None else (4 if self.single else 8) * self.n_features * self.n_columns
 
     def for_columns(self, index: int, columns: tuple[slice, ...]) -> Pass:
         basis = self.basis
@@ -85,11 +86,11 @@ class SketchPass(Pass):
     def specs(self) -> dict[str, SumSpec]:
         dtype = "float32" if self.single else "float64"
         specs = {
-            "sketch": SumSpec((self.n_words, self.n_columns), dtype, tall="words", separable=True),
+            "sketch": SumSpec((self.n_features, self.n_columns), dtype, tall="features", separable=True),
             "mass": SumSpec(()),
         }
         if self.n_probes:
-            specs["noise"] = SumSpec((self.n_words, self.n_probes), dtype, tall="words")
+            specs["noise"] = SumSpec((self.n_features, self.n_probes), dtype, tall="features")
         return specs
 
     def part_of(self, matrix: Any, start: int, stop: int) -> np.ndarray:
@@ -111,21 +112,13 @@ def n_stored_slabs(basis: Any) -> int:
 
 
 @compiled
-def _hash(x: Any) -> Any:
-    """Scramble 64 bits (the output function of splitmix64, as in `distmom.moments.counter`)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@compiled
 def _fill_row(key: Any, word: Any, first: Any, row: Any) -> None:
     """Fill ``row`` with the entries of a word from column ``first`` on.
 
     The two halves of the word's 64 bits enter one before and one between the rounds of a 32-bit finaliser
     (murmur3), so that rows are equal only where all 64 bits are; 32-bit steps run on vectors.
     """
-    bits = _hash(key ^ _hash(np.uint64(word)))
+    bits = scramble(key ^ scramble(np.uint64(word)))
     a, b = np.uint32(bits), np.uint32(bits >> np.uint64(32))
     for c in range(row.shape[0]):
         h = np.uint32(np.uint32(np.uint32(c) + np.uint32(first)) * np.uint32(0x9E3779B9) + a)

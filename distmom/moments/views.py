@@ -73,7 +73,7 @@ class ViewMeanPass(Pass):
 
     def specs(self) -> dict[str, SumSpec]:
         return {
-            "mean": SumSpec((self.n_words,), by_feature=True),
+            "mean": SumSpec((self.n_features,), by_feature=True),
             "mass": SumSpec(()),
             "groups": SumSpec((2,)),
         }
@@ -115,13 +115,13 @@ class ViewSketchPass(SketchPass):
     @property
     def mapped_bytes(self) -> int:
         # Of every column also the product of a piece of rows, and the test matrix, first in single precision.
-        return (20 if self.basis is None else 16) * self.n_words * self.n_columns
+        return (20 if self.basis is None else 16) * self.n_features * self.n_columns
 
     def working_bytes(self, n_rows: int) -> int:
         width = self.n_columns + self.n_probes
-        piece = min(n_rows, PIECE_ROWS) * self.n_words
+        piece = min(n_rows, PIECE_ROWS) * self.n_features
         # Products, their sums by group and both together; a piece of centred rows; the same of the probes.
-        return 8 * (3 * n_rows * width + piece) + 20 * self.n_words * (self.n_probes + 1)
+        return 8 * (3 * n_rows * width + piece) + 20 * self.n_features * (self.n_probes + 1)
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         used, weights = used_groups(block, self.min_views)
@@ -143,7 +143,7 @@ class ViewSketchPass(SketchPass):
         """Return some columns of a basis, or of the test matrix, whose columns begin at an offset there."""
         if matrix is not None:
             return np.asarray(self.part_of(matrix, start, stop), np.float64)
-        drawn = omega(np.arange(self.n_words), stop - start, omega_key(self.seed), offset + start)
+        drawn = omega(np.arange(self.n_features), stop - start, omega_key(self.seed), offset + start)
         return drawn.astype(np.float64)
 
     def _add(self, out: TallSum, block: RowBlock, weights: np.ndarray, matrix: np.ndarray) -> None:
@@ -182,7 +182,7 @@ class ViewMomentsPass(ProjectedViewsPass):
     def working_bytes(self, n_rows: int) -> int:
         r, n = self.rank, min(n_rows, BLOCK_ROWS)
         products = n * (2 * r + TENSOR_BLOCK**2) + TENSOR_BLOCK**2 * r
-        return 8 * (4 * n_rows * r + min(n_rows, PIECE_ROWS) * self.n_words + products)
+        return 8 * (4 * n_rows * r + min(n_rows, PIECE_ROWS) * self.n_features + products)
 
     @property
     def finish_bytes(self) -> int:

@@ -128,7 +128,7 @@ class WordMomentsPass(Pass):
 
     @property
     def mapped_bytes(self) -> int:
-        return (4 if self.single else 8) * self.n_words * self.rank
+        return (4 if self.single else 8) * self.n_features * self.rank
 
     def working_bytes(self, n_rows: int) -> int:
         size = 4 if self.single else 8
@@ -141,7 +141,7 @@ class WordMomentsPass(Pass):
     def finish_bytes(self) -> int:
         # The total is mapped and copied; the correction is a tensor too.
         n_tensors = (3 if self.kind.distinct else 2) if self.third else 0
-        rows = min(FINISH_ROWS, self.n_words) * self.kind.distinct
+        rows = min(FINISH_ROWS, self.n_features) * self.kind.distinct
         return 8 * (n_tensors * self.rank**3 + 4 * rows * self.rank)
 
     def specs(self) -> dict[str, SumSpec]:
@@ -155,13 +155,13 @@ class WordMomentsPass(Pass):
         if self.third:
             specs["m3"] = SumSpec((r, r, r))
         if self.mean:
-            specs["mean"] = SumSpec((self.n_words,), by_feature=True)
+            specs["mean"] = SumSpec((self.n_features,), by_feature=True)
         if self.half:
-            specs["half"] = SumSpec((self.n_words, r), by_feature=True)
+            specs["half"] = SumSpec((self.n_features, r), by_feature=True)
         if self.kind.distinct:
-            specs["pair_mass"] = SumSpec((self.n_words,), by_feature=True)
+            specs["pair_mass"] = SumSpec((self.n_features,), by_feature=True)
         if self.kind.distinct and self.third:
-            specs |= _repeated_specs(self.n_words, r)
+            specs |= _repeated_specs(self.n_features, r)
         if self.kind.needs_positions:
             specs |= {f"rule{order}": SumSpec((r,)) for order in range(2, self.kind.orders + 1)}
         return specs
@@ -247,7 +247,7 @@ class WordSlicesPass(Pass):
 
     @property
     def mapped_bytes(self) -> int:
-        return (4 if self.single else 8) * self.n_words * self.rank
+        return (4 if self.single else 8) * self.n_features * self.rank
 
     def working_bytes(self, n_rows: int) -> int:
         size = 4 if self.single else 8
@@ -260,14 +260,14 @@ class WordSlicesPass(Pass):
     def finish_bytes(self) -> int:
         # The total is mapped, copied and put into another order; the correction is as large.
         n_copies = 4 if self.kind.distinct else 3
-        rows = min(FINISH_ROWS, self.n_words) * self.kind.distinct
+        rows = min(FINISH_ROWS, self.n_features) * self.kind.distinct
         slices = n_copies * self.n_states**2 * self.n_slices
         return 8 * (slices + rows * (self.rank + 5 * self.n_states))
 
     def specs(self) -> dict[str, SumSpec]:
         k = self.n_states
         specs = {"slices": SumSpec((k, self.n_slices, k)), "mass": SumSpec(())}
-        return specs | _repeated_specs(self.n_words, k) if self.kind.distinct else specs
+        return specs | _repeated_specs(self.n_features, k) if self.kind.distinct else specs
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         words = block.words

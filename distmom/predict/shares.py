@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zarr
-from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.corpus.arrays import create_array
 from distmom.corpus.commit import write_atomic
 from distmom.engine import Observer, Pass, Rows, RunDirectory, Sums, SumSpec, open_engine, open_executor
 from distmom.models.topics.program import TopicModel
@@ -162,11 +161,7 @@ def transform_corpus(
             pass_ = SharesPass(engine.corpus.n_words, reader=reader, n_topics=k, n_labels=n_labels)
             result = engine.run(pass_)
             n, stored = int(result.sums["n_documents"]), result.rows["shares"]
-            array = zarr.create_array(
-                store=place.out / "shares.zarr", shape=(n, k), dtype="float32",
-                chunks=(max(1, min(n, (4 << 20) // (4 * k))), k), compressors=[ZstdCodec(level=1), Crc32cCodec()],
-                config={"write_empty_chunks": True},
-            )  # fmt: skip
+            array = create_array(place.out / "shares.zarr", (n, k), "float32", level=1)
             at, best = 0, Representatives(k)
             for shard in range(len(aligned.shards)):
                 rows = stored.read(shard)

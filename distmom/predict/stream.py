@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.corpus.arrays import CHUNK_ELEMENTS, create_array
 from distmom.engine import (
     Engine,
     Observer,
@@ -158,12 +158,10 @@ def _write(out: Path, result: PassResult, n_shards: int, top: int, names: list[s
         store=out / "predictions.zarr",
         attributes={"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [n, len(names)]},
     )
-    codecs = [ZstdCodec(level=3), Crc32cCodec()]
-    options: dict[str, Any] = {"compressors": codecs, "config": {"write_empty_chunks": True}}
-    chunk = (max(1, min(n * top, 1 << 20)),)
-    data = group.create_array("data", shape=(n * top,), dtype="float32", chunks=chunk, **options)
-    indices = group.create_array("indices", shape=(n * top,), dtype="int32", chunks=chunk, **options)
-    indptr = group.create_array("indptr", shape=(n + 1,), dtype="int64", chunks=(n + 1,), **options)
+    place, size = group.store_path, (n * top,)
+    data = create_array(place, size, "float32", name="data", chunk_rows=CHUNK_ELEMENTS)
+    indices = create_array(place, size, "int32", name="indices", chunk_rows=CHUNK_ELEMENTS)
+    indptr = create_array(place, (n + 1,), "int64", name="indptr", chunk_rows=n + 1)
     indptr[...] = np.arange(0, n * top + 1, top, dtype=np.int64) if n else np.zeros(1, np.int64)
     at = 0
     with (out / "predictions.tsv").open("w", encoding="utf-8") as text:

@@ -16,6 +16,7 @@ import numpy as np
 
 from distmom.compiled import compiled
 from distmom.corpus.block import csr_from_parts
+from distmom.hashing import GOLDEN, scramble
 from distmom.simulate.planted_model import Planted
 
 #: maximum number of draws per distinct word of a document
@@ -70,24 +71,16 @@ def _spread(median: float, mean: float) -> float:
 
 
 @compiled
-def _hash(x: Any) -> Any:
-    """Scramble 64 bits (the output function of splitmix64, as in `distmom.moments.counter`)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@compiled
 def _start(key: Any, document: Any) -> Any:
     """Return the initial state of the generator of a document."""
-    return _hash(key ^ _hash(np.uint64(document) + np.uint64(0x9E3779B97F4A7C15)))
+    return scramble(key ^ scramble(np.uint64(document) + GOLDEN))
 
 
 @compiled
 def _next(generator: Any) -> Any:
     """Advance a generator, an array with one element, and return a number strictly between 0 and 1."""
-    generator[0] += np.uint64(0x9E3779B97F4A7C15)
-    return (np.float64(_hash(generator[0]) >> np.uint64(11)) + 0.5) * 2.0**-53
+    generator[0] += GOLDEN
+    return (np.float64(scramble(generator[0]) >> np.uint64(11)) + 0.5) * 2.0**-53
 
 
 @compiled

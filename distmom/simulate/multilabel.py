@@ -8,7 +8,6 @@ over distinct positions are equations (5) to (7).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -205,31 +204,6 @@ class MultiLabelPopulation:
             weights=np.ones(rows.size),
             states=states,
         )
-
-    def sample_blocks(self, n_documents: int, block_documents: int, **options: Any) -> Iterator[Documents]:
-        """Draw a corpus block by block.
-
-        Parameters
-        ----------
-        n_documents : int
-        block_documents : int
-            Number of rows in a block; the last one may be shorter.
-        **options
-            Passed to `sample`.
-
-        Yields
-        ------
-        Documents
-
-        Raises
-        ------
-        UsageError
-            If ``block_documents`` is not positive.
-        """
-        if block_documents < 1:
-            raise UsageError(f"block_documents must be positive, got {block_documents}")
-        for start in range(0, n_documents, block_documents):
-            yield self.sample(start, min(start + block_documents, n_documents), **options)
 
     def enumerate(self, words_per_document: int, labels_per_document: int) -> Documents:
         """Enumerate all documents of a given length with all combinations of labels, and their probabilities.

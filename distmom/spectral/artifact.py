@@ -28,9 +28,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import zarr
-from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from distmom.corpus.arrays import decode_array
+from distmom.corpus.arrays import create_array, decode_array
 from distmom.corpus.commit import destination, put_directory, restore_replaced, write_atomic
 from distmom.corpus.records import (
     RecordFormat,
@@ -47,7 +46,6 @@ from distmom.spectral.layout import Layout, check_entries, check_values
 
 #: of model.json
 MODEL = RecordFormat("distmom-model", 4, "fit again, or add moments up again", older=(3,))
-_CHUNK_BYTES = 4 << 20
 #: arrays beyond this size are files of their own
 LARGE_BYTES = 64 << 20
 #: one in `arrays.zarr` that declares more is not read
@@ -103,16 +101,7 @@ def save_model(
                 entries[name] = _save_large(temporary, name, value)
                 continue
             array = np.ascontiguousarray(value)
-            row_bytes = max(1, array[:1].nbytes)
-            stored = group.create_array(
-                name,
-                shape=array.shape,
-                dtype=array.dtype,
-                chunks=(max(1, min(len(array), _CHUNK_BYTES // row_bytes)), *array.shape[1:]),
-                compressors=[ZstdCodec(level=3), Crc32cCodec()],
-                config={"write_empty_chunks": True},
-            )
-            stored[...] = array
+            create_array(group.store_path, array.shape, array.dtype, name=name)[...] = array
             entries[name] = {"shape": array.shape, "dtype": array.dtype.str}
         for file_name, lines in (("vocabulary.txt", vocabulary), ("labels.txt", label_names)):
             write_atomic(temporary / file_name, partial(_write_lines, lines=lines))
@@ -213,7 +202,7 @@ def _upgraded(place: str, record: dict[str, Any]) -> dict[str, Any]:
                     if isinstance(item, dict):
                         item.setdefault("record", "MixedRows" if "sparse" in item else "Csr")
         parameters = {_RENAMED.get(key, key): entry for key, entry in record["parameters"].items()}
-        return {**record, "parameters": parameters, "state": state}
+        return {"settings": {}, **record, "parameters": parameters, "state": state}
 
 
 def _are_arrays(entries: Any) -> bool:

@@ -83,7 +83,7 @@ def range_basis(
     NumericalError
         If no document is long enough for the moments.
     """
-    d, r, n_probes = sketch.n_words, sketch.n_columns, sketch.n_probes
+    d, r, n_probes = sketch.n_features, sketch.n_columns, sketch.n_probes
     basis: StoredColumns | None = None
     probes: StoredColumns | None = None
     pass_, noise = sketch, 0.0

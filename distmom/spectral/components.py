@@ -36,6 +36,7 @@ from distmom.linalg import (
     decompose,
     decompose_slices,
     multilinear,
+    robust_components,
     slice_directions,
     symmetrise,
     whiten,
@@ -46,7 +47,7 @@ from distmom.moments.weighting import MomentKind
 from distmom.moments.word_moments import WordMoments, word_moments, word_slices
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 from distmom.spectral.basis import N_PROBES, Basis, range_basis
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.run import Decomposed, Run, unknown
 
 logger = logging.getLogger(__name__)
 _S = TypeVar("_S", bound="CoreSettings")
@@ -119,19 +120,19 @@ class Words:
     Attributes
     ----------
     n_words : int
-    vocabulary : StoredArray of shape (n_words of the corpus,), int32, optional
+    numbers : StoredArray of shape (n_words of the corpus,), int32, optional
         Number of each word of the corpus among them, -1 for the others; None means all words.
     scale : StoredArray of shape (n_words, 1), optional
         Factor of every word, so that the moments are those of ``scale * x``; None means one.
     """
 
     n_words: int
-    vocabulary: StoredArray | None = None
+    numbers: StoredArray | None = None
     scale: StoredArray | None = None
 
 
 @dataclass(frozen=True)
-class Core:
+class Core(Decomposed):
     """What comes back from the scheduler node, all in the basis Q.
 
     Attributes
@@ -157,6 +158,10 @@ class Core:
     mean: np.ndarray
     lengths: dict[str, float]
     diagnostics: dict[str, Any]
+
+    @property
+    def n_components(self) -> int:
+        return len(self.eigenvalues)
 
     @classmethod
     def upto(cls, r: int, k: int) -> Core:
@@ -225,7 +230,7 @@ def _rank(settings: CoreSettings, words: Words) -> int:
 def common_fields(settings: CoreSettings, words: Words, selection: Selection | None) -> dict[str, Any]:
     """Return the fields that all passes over the same documents and words share."""
     return {
-        "n_words": words.n_words, "selection": selection, "vocabulary": words.vocabulary,
+        "n_features": words.n_words, "selection": selection, "numbers": words.numbers,
         "kind": settings.kind, "single": settings.single_precision,
     }  # fmt: skip
 
@@ -257,7 +262,7 @@ def _moment_passes(
     if settings.third_moment == "none":
         return (second,)
     slices = WordSlicesPass(
-        whole.n_words, whole.selection, kind=whole.kind, basis=whole.basis, rank=whole.rank,
+        whole.n_features, whole.selection, kind=whole.kind, basis=whole.basis, rank=whole.rank,
         n_states=settings.n_states, n_slices=slice_directions(settings.n_states).shape[1], single=whole.single,
     )  # fmt: skip
     return second, slices
@@ -367,7 +372,13 @@ def decompose_moments(moments: WordMoments, settings: CoreSettings, noise: float
         # What products in float32 round off is large beside a tensor of noise alone.
         tensor = symmetrise(third_moment(m1, e2, e3, settings.alpha0))
         found = decompose(tensor, settings.decomposition, random_state=settings.seed)
-    return _core(moments, white, found, {"third_moment": "full", "decomposition": settings.decomposition})
+        robust = robust_components(tensor, found.eigenvectors)
+    how = {
+        "third_moment": "full",
+        "decomposition": settings.decomposition,
+        "n_robust": int(robust.sum()),
+    }
+    return _core(moments, white, found, how)
 
 
 def _moments_and_whitening(

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block, MemoryCorpus
-from distmom.engine import Observer, RunDirectory, open_engine, open_executor
+from distmom.engine import Observer, RunDirectory, open_engine, open_executor, plan_pass
 from distmom.errors import UsageError
 from distmom.spectral.artifact import (
     check_target,
@@ -30,7 +30,8 @@ from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import layout_of
 from distmom.spectral.parameters import Parametrised, parameter
 from distmom.spectral.plan import Plan
-from distmom.spectral.run import PLACES, Run, execute, planned
+from distmom.spectral.run import PLACES, Ledger, Run, execute
+from distmom.spectral.timing import estimate
 
 #: what every model on disk records beside its state
 _RECORDED = ("settings", "n_documents", "timings", "spent", "fit_seconds")
@@ -56,6 +57,8 @@ class SpectralEstimator(Parametrised):
     """
 
     State: ClassVar[type[Any]]
+    #: what was chosen on held-out data, of models that choose; JSON values
+    selection_: dict[str, Any] | None = None
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     #: diagnostics that `summary` has
     shown: ClassVar[tuple[str, ...]] = ()
@@ -133,7 +136,7 @@ class SpectralEstimator(Parametrised):
         """Return the state of a model fitted by the passes of a run."""
         raise TypeError(f"{type(self).__name__} does not define its passes")
 
-    def plan(self, corpus: Any, memory_limit: int | None = None) -> Plan:
+    def plan(self, corpus: Any, memory_limit: int | None = None, *, n_workers: int | None = None) -> Plan:
         """Return the passes that `fit_corpus` makes, with their tasks, memory and disk, before anything runs.
 
         Parameters
@@ -141,6 +144,9 @@ class SpectralEstimator(Parametrised):
         corpus : Corpus, MemoryCorpus or ViewCorpus
         memory_limit : int, optional
             Bytes that one worker may use; no limit by default.
+        n_workers : int, optional
+            Threads of all workers. Given, the plan has times too, for which it reads two shards and tries every
+            pass on some documents; without times by default.
 
         Raises
         ------
@@ -148,7 +154,13 @@ class SpectralEstimator(Parametrised):
             If the parameters do not go with the corpus, or a task cannot fit the memory limit.
         """
         self.check(corpus)
-        return planned(self.program, corpus, memory_limit)
+        ledger = Ledger(corpus, lambda pass_: plan_pass(corpus, pass_, memory_limit))
+        self.program(ledger)
+        seconds = None
+        if n_workers is not None:
+            passes = list(zip(ledger.entries, ledger.passes, strict=True))
+            seconds = tuple(estimate(corpus, passes, ledger.decomposed, max(1, n_workers)))
+        return Plan(tuple(ledger.entries), seconds)
 
     def can(self, capability: Capability) -> bool:
         """Return whether this fitted model can do something (see `distmom.spectral.capabilities`)."""

@@ -19,7 +19,6 @@ from distmom.engine.state import SLAB_ROWS, release
 from distmom.errors import StoreError
 
 FLOATS = ("<f4", "<f8")
-INDICES = ("<i4", "<i8")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from distmom.corpus.arrays import decode_array, encode_group, files_below
+from distmom.corpus.arrays import create_array, decode_array, encode_group, files_below
 from distmom.corpus.npy import map_npy, read_npy_header
 from distmom.corpus.records import (
     RecordFormat,
@@ -227,3 +227,32 @@ def test_arrays_that_declare_more_than_there_is_are_refused(edit, message):
     metadata = {**json.loads(files["zarr.json"]), **edit}
     with pytest.raises(StoreError, match=message):
         decode_array("place", {**files, "zarr.json": json.dumps(metadata).encode()})
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "chunk_rows", "chunks"),
+    [
+        ((300_000, 4), "float32", None, (262_144, 4)),
+        ((10, 4), "float32", None, (10, 4)),
+        ((5, 1 << 20), "float64", None, (1, 1 << 20)),
+        ((0, 3), "int64", None, (1, 3)),
+        ((7,), "uint8", 3, (3,)),
+    ],
+)
+def test_arrays_are_stored_by_rows_with_a_checksum_in_every_chunk(tmp_path, shape, dtype, chunk_rows, chunks):
+    stored = create_array(tmp_path / "a", shape, dtype, chunk_rows=chunk_rows)
+    assert stored.chunks == chunks
+    # Zeros, of which Zarr by itself writes no chunk.
+    if stored.size:
+        stored[...] = 0
+    files = {
+        p.relative_to(tmp_path / "a").as_posix(): p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()
+    }
+    assert len(files) == 1 + -(-shape[0] // chunks[0])
+    found = decode_array("a", files, dtype, shape)
+    assert found.shape == shape
+    assert not found.any()
+    for key, content in files.items():
+        if key != "zarr.json":
+            with pytest.raises(StoreError):
+                decode_array("a", files | {key: content[:-1] + bytes([content[-1] ^ 1])}, dtype, shape)

@@ -1,5 +1,5 @@
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,8 @@ from distmom.engine.scratch import SPARE, cleared, pour, scratch_file, write_scr
 from distmom.errors import StoreError
 
 
-def content(file, dtype="float64"):
-    return file.read(dtype, 0, file.n_bytes // np.dtype(dtype).itemsize)
+def content(file):
+    return file.read(0, file.shape[0])
 
 
 def test_a_spare_file_is_written_over_and_cut(tmp_path):
@@ -46,7 +46,7 @@ def test_attempts_of_one_task_write_to_files_of_their_own(tmp_path):
 
 def test_after_an_error_nothing_is_there(tmp_path):
     def fail():
-        with scratch_file(tmp_path / "pass", 80) as writer:
+        with scratch_file(tmp_path / "pass", (10,), "float64") as writer:
             writer.write(np.zeros(10))
             raise RuntimeError
 
@@ -61,8 +61,32 @@ def test_ranges_are_read_in_whole_blocks(tmp_path, block_bytes):
     file = write_scratch(tmp_path / "pass", array, block_bytes)
     for start in range(34):
         for stop in range(start, 34):
-            assert file.read("float32", start, stop).tobytes() == array[start:stop].tobytes()
-    assert file.map("float32", (3, 11)).tobytes() == array.tobytes()
+            assert file.read(start, stop).tobytes() == array[start:stop].tobytes()
+    assert file.load().tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (4, 2, 5), (3,), (5, 0), (0, 4)])
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_rows_have_the_shape_and_type_that_were_written(tmp_path, shape, dtype):
+    array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    file = write_scratch(tmp_path / "pass", array, 24)
+    for start in range(len(array) + 1):
+        for stop in range(start, len(array) + 1):
+            rows = file.read(start, stop)
+            assert rows.dtype == dtype
+            assert rows.tobytes() == array[start:stop].tobytes()
+            assert rows.shape == array[start:stop].shape
+    assert file.flat().read(0, array.size).tolist() == array.ravel().tolist()
+
+
+def test_an_array_that_was_not_written_whole_is_not_reported(tmp_path):
+    def write_half():
+        with scratch_file(tmp_path / "pass", (10,), "float64") as writer:
+            writer.write(np.zeros(5))
+
+    with pytest.raises(ValueError, match="expected 80 bytes to be written, got 40"):
+        write_half()
+    assert not list((tmp_path / "pass").iterdir())
 
 
 def test_every_flipped_bit_is_found_when_it_is_read(tmp_path):
@@ -76,16 +100,16 @@ def test_every_flipped_bit_is_found_when_it_is_read(tmp_path):
         # A new name: what this process has read of a file, it does not read again.
         path = tmp_path / "pass" / str(position)
         path.write_bytes(damaged)
-        altered = type(file)(str(path), file.n_bytes, file.block_bytes, file.checksum)
+        altered = replace(file, path=str(path))
         with pytest.raises(StoreError, match=r"expected CRC-32C \w{8}, got \w{8}"):
-            altered.read("float64", 0, 12)
+            altered.read(0, 12)
         with pytest.raises(StoreError, match="a partial sum has changed since it was written"):
-            altered.map("float64", (12,))
+            altered.load()
     # Other blocks than those that are read may be damaged.
     damaged = bytearray(whole)
     damaged[95] ^= 1
     path.write_bytes(damaged)
-    assert altered.read("float64", 0, 5).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert altered.read(0, 5).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
 def test_a_sum_gives_up_its_pages_while_it_is_written(tmp_path):
@@ -127,7 +151,7 @@ def test_an_attempt_that_was_given_up_changes_no_later_sum(tmp_path):
     engine = Engine(corpus, run)
     engine.run(WidePass(corpus.n_words))
     n_spare = len(list(run.spare.iterdir()))
-    stalled = scratch_file(run.partial("wide-0"), 8 << 20)
+    stalled = scratch_file(run.partial("wide-0"), (1 << 20,), "float64")
     writer = stalled.__enter__()
     # It has taken a file of the pass before, as any task does.
     assert len(list(run.spare.iterdir())) == n_spare - 1
@@ -148,7 +172,7 @@ def test_tasks_of_an_earlier_driver_change_nothing(tmp_path):
     corpus = random_corpus()
     first = RunDirectory(tmp_path)
     Engine(corpus, first).run(WidePass(corpus.n_words))
-    stalled = scratch_file(first.partial("wide-0"), 8 << 20)
+    stalled = scratch_file(first.partial("wide-0"), (1 << 20,), "float64")
     writer = stalled.__enter__()
     writer.write(np.ones(1 << 19))
     with open_engine(corpus, tmp_path) as engine:

@@ -77,7 +77,7 @@ class CrossPass(Pass):
     block_rows = 16
 
     def specs(self):
-        spec = SumSpec((self.n_words, 12), "float32", tall="words", sparse=True, n_bytes=1000)
+        spec = SumSpec((self.n_features, 12), "float32", tall="features", sparse=True, n_bytes=1000)
         return {"cross": spec, "total": SumSpec(())}
 
     def add(self, sums, block, rows):

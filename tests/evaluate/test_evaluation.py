@@ -6,8 +6,9 @@ from scipy.sparse import csr_array, hstack
 from distmom.corpus import MemoryCorpus
 from distmom.errors import UsageError
 from distmom.evaluate.evaluation import evaluate_corpus
-from distmom.evaluate.metrics import RankingSums, inverse_propensity
+from distmom.evaluate.metrics import RankingSums
 from distmom.models import MultiLabelMoM
+from distmom.ranking import inverse_propensity
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ from scipy.stats import rankdata
 from sklearn.metrics import ndcg_score, roc_auc_score
 
 from distmom.errors import NumericalError, UsageError
-from distmom.evaluate.metrics import RankingSums, inverse_propensity, sample_documents
+from distmom.evaluate.metrics import RankingSums
+from distmom.ranking import inverse_propensity
 
 
 def top_lists(scores, depth):
@@ -197,14 +198,6 @@ def test_inverse_propensity_formula():
     np.testing.assert_allclose(found, expected, rtol=1e-14)
     C = (math.log(1000) - 1) * 1.4**0.5
     np.testing.assert_allclose(inverse_propensity([2], 1000, A=0.5, B=0.4), [1 + C * 2.4**-0.5])
-
-
-def test_sampled_documents_are_sorted_seeded_and_distinct():
-    rows = sample_documents(1000, 50, random_state=3)
-    assert rows.size == np.unique(rows).size == 50
-    assert np.array_equal(rows, np.sort(rows))
-    assert np.array_equal(rows, sample_documents(1000, 50, random_state=3))
-    assert np.array_equal(sample_documents(5, 50), np.arange(5))
 
 
 def test_metrics_agree_with_napkinxc(block):

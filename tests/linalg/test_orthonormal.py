@@ -65,30 +65,21 @@ def test_wider_than_tall_keeps_at_most_the_rows():
     assert (basis.rank, basis.n_dropped) == (4, 3)
 
 
-def test_memory_maps_are_written_in_place(tmp_path):
+def test_memory_maps_of_a_matrix_give_its_bits(tmp_path):
     A = conditioned(60, 4, 1e3)
     maps = []
-    for i, slab in enumerate(in_slabs(A, 20, 20, 50)):
-        path = tmp_path / f"slab{i}"
-        # An empty file cannot be mapped; an empty slab stays an array.
-        if slab.size == 0:
-            maps.append(slab.copy())
-            continue
-        mapped = np.memmap(path, dtype=np.float64, mode="w+", shape=slab.shape)
-        mapped[...] = slab
-        maps.append(mapped)
-    fresh = np.concatenate(orthonormalise(in_slabs(A, 20, 20, 50)).slabs)
-    basis = orthonormalise(maps, out=maps)
-    assert all(np.shares_memory(a, b) for a, b in zip(basis.slabs, maps, strict=True) if b.size)
-    assert np.concatenate(maps).tobytes() == fresh.tobytes()
+    for i, slab in enumerate(in_slabs(A, 20, 50)):
+        np.save(tmp_path / f"{i}.npy", slab)
+        maps.append(np.load(tmp_path / f"{i}.npy", mmap_mode="r"))
+    fresh = np.concatenate(orthonormalise(in_slabs(A, 20, 50)).slabs)
+    assert np.concatenate(orthonormalise(maps).slabs).tobytes() == fresh.tobytes()
 
 
-def test_single_precision_is_orthonormal_to_its_own_rounding():
+def test_single_precision_input_gives_a_basis_in_double_precision():
     A = conditioned(300, 8, 1e3).astype(np.float32)
-    basis = orthonormalise([A], out=[np.empty_like(A)])
-    assert basis.slabs[0].dtype == np.float32
-    Q = basis.slabs[0].astype(np.float64)
-    np.testing.assert_allclose(Q.T @ Q, np.eye(8), atol=1e-6)
+    Q = orthonormalise([A]).slabs[0]
+    assert Q.dtype == np.float64
+    np.testing.assert_allclose(Q.T @ Q, np.eye(8), atol=1e-14)
 
 
 def test_bad_slabs():
@@ -96,8 +87,6 @@ def test_bad_slabs():
         orthonormalise([np.ones((2, 3)), np.ones((2, 4))])
     with pytest.raises(UsageError, match="equal width"):
         orthonormalise([])
-    with pytest.raises(UsageError, match="out has shapes"):
-        orthonormalise([np.ones((2, 3))], out=[np.ones((3, 3))])
     with pytest.raises(NumericalError, match="zero"):
         orthonormalise([np.zeros((2, 3))])
     with pytest.raises(NumericalError, match="not finite"):

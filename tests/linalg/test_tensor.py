@@ -2,6 +2,7 @@ import itertools
 
 import numpy as np
 import pytest
+from oracles import operator_norm_bounds
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import (
@@ -12,8 +13,6 @@ from distmom.linalg import (
     deflate,
     frobenius,
     multilinear,
-    operator_norm_bounds,
-    sym3,
     symmetrise,
 )
 
@@ -41,13 +40,6 @@ def test_symmetrise_is_exactly_symmetric_and_idempotent(rng):
         S, sum(T.transpose(p) for p in itertools.permutations(range(3))) / 6, atol=1e-14
     )
     np.testing.assert_allclose(symmetrise(S), S, atol=1e-15)
-
-
-def test_sym3_places_the_vector_in_each_mode(rng):
-    S, y = rng.standard_normal((4, 4)), rng.standard_normal(4)
-    S += S.T
-    expected = np.einsum("ij,l->ijl", S, y) + np.einsum("il,j->ijl", S, y) + np.einsum("lj,i->ijl", S, y)
-    np.testing.assert_allclose(sym3(np.einsum("ij,l->ijl", S, y)), expected, atol=1e-13)
 
 
 def test_contractions_agree_with_einsum(rng):

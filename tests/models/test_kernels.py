@@ -22,6 +22,7 @@ from distmom.models.multilabel.kernels import (
     add_votes,
     nearest_rows,
     top_by_states,
+    top_candidates,
     top_labels,
 )
 from distmom.moments.residuals import add_residuals
@@ -59,6 +60,18 @@ def test_top_labels_of_many_labels_and_any_sign(shift):
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :7]
     assert_array_equal(labels, expected)
     assert_array_equal(values, np.take_along_axis(scores, expected, axis=1))
+
+
+def test_top_candidates_leave_out_what_is_none():
+    rng = np.random.default_rng(5)
+    scores = rng.integers(0, 4, (50, 10)).astype(np.float32)
+    labels = np.where(rng.random((50, 10)) < 0.6, rng.integers(0, 99, (50, 10)), -1)
+    labels[0], labels[1, 1:] = -1, -1
+    scores[2] = np.nan
+    for row, score, label in zip(top_candidates(scores, labels, 4), scores, labels, strict=True):
+        some = [c for c in range(10) if label[c] >= 0 and not np.isnan(score[c])]
+        best = sorted(some, key=lambda c: (-score[c], c))[:4]
+        assert row.tolist() == best + [-1] * (4 - len(best))
 
 
 @pytest.mark.parametrize("density", [0.02, 0.2, 0.6])

@@ -124,6 +124,11 @@ def test_propensity_raises_rare_labels(planted):
         return frequency[model.predict_top(X_new, 3)[0]].mean()
 
     assert mean_frequency(raised) < mean_frequency(plain)
+    # As the metrics define propensity: 1 + (ln n - 1) 2.5^0.55 (N + 1.5)^-0.55.
+    inverse = 1 + (np.log(2500) - 1) * 2.5**0.55 * (frequency + 1.5) ** -0.55
+    assert np.ptp(inverse) > 0.1
+    scores = np.maximum(plain.decision_function(X_new), 1e-6)
+    np.testing.assert_allclose(raised.decision_function(X_new), scores * inverse, rtol=1e-5)
 
 
 def test_auto_says_what_it_chose(fitted):

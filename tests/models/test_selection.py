@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from distmom.models.multilabel.blend import MIN_GAIN, choose_blend
+from distmom.evaluate.metrics import RankingSums
+from distmom.models.multilabel.blend import AUC_DOCUMENTS, MIN_GAIN, choose_blend
 
 N, WIDTH = 3000, 40
 
@@ -26,6 +27,35 @@ def rows_of(noises: list[float]) -> dict[str, np.ndarray]:
 
 def hits_at_1(rows: dict[str, np.ndarray], totals: np.ndarray) -> float:
     return float(rows["truth"][np.arange(N), totals.argmax(axis=1)].mean())
+
+
+def test_held_out_documents_are_measured_like_all_others():
+    """The report on one head has the definitions of the ranking metrics, ties and documents without labels too."""
+    rows = rows_of([0.6])
+    rows["scores"] = np.round(rows["scores"], 1)
+    rows["truth"][:30], rows["n_true"][:30] = 0, 0
+    rows["truth"][30:50], rows["n_true"][30:50] = 1, WIDTH
+    found = choose_blend(["a"], rows, {"a": "a"}).scores["a"]
+    scores = rows["scores"][:, 0]
+    lists = np.argsort(-scores, axis=1, kind="stable")[:, :5]
+    sums = RankingSums.zero().add_lists(lists, rows["truth"])
+    expected = sums.add_scores(scores[:AUC_DOCUMENTS], rows["truth"][:AUC_DOCUMENTS]).finish()
+    assert found == pytest.approx({name: expected[name] for name in found}, rel=1e-11)
+    assert set(found) == {"P@1", "P@3", "P@5", "nDCG@5", "AUC"}
+
+
+def test_labels_that_are_no_candidates_count_as_missed():
+    rows = rows_of([0.6])
+    rows["truth"][:, ::2] = 0
+    rows["labels"][:, ::2] = -1
+    found = choose_blend(["a"], rows, {"a": "a"}).scores["a"]
+    order = np.argsort(-rows["scores"][:, 0, 1::2], axis=1, kind="stable")[:, :5]
+    hits = np.take_along_axis(rows["truth"][:, 1::2], order, axis=1)
+    discounts = 1 / np.log2(np.arange(2, 7))
+    ideal = np.cumsum(discounts)[np.minimum(rows["n_true"], 5) - 1]
+    assert found["P@5"] == pytest.approx(hits.mean(), rel=1e-11)
+    assert found["nDCG@5"] == pytest.approx((hits @ discounts / ideal).mean(), rel=1e-11)
+    assert set(found) == {"P@1", "P@3", "P@5", "nDCG@5"}
 
 
 def test_independent_heads_are_weighted_by_their_precision():

@@ -16,6 +16,7 @@ from distmom.moments.weighting import MomentKind
 from distmom.moments.words import WordMomentsPass, WordSketchPass
 from distmom.simulate.multilabel import planted
 from distmom.spectral.components import load_moments
+from distmom.spectral.tall import clipped_columns, to_columns
 
 
 def population_corpus(population, lengths=(3, 4), shard_documents=50):
@@ -258,3 +259,19 @@ def test_no_state_is_taken_for_noise_and_little_noise_for_a_state(k, seed):
     )
     with open_engine(corpus) as engine:
         assert k <= carried_out(engine, fit_states, settings).diagnostics["n_states"] <= k + 1
+
+
+class Tall(np.ndarray):
+    """A matrix in memory in the place of a tall sum."""
+
+    n_rows = property(len)
+    width = property(lambda self: self.shape[1])
+
+
+def test_negative_mass_is_clipped_and_reported():
+    matrix = np.array([[0.6, 0.5, -1.0, 0.1], [0.6, 0.5, -1.0, 0.3], [-0.3, 0.0, 0.0, 0.0]])
+    with open_engine(planted_corpus(20, d=10)[2]) as engine:
+        stored, share = clipped_columns(engine, matrix.view(Tall), "float64")
+        columns = to_columns(stored)
+        assert_allclose(columns, [[0.5, 0.5, 0.0, 0.25], [0.5, 0.5, 0.0, 0.75], [0.0, 0.0, 0.0, 0.0]])
+    assert_allclose(share, [0.2, 0.0, 1.0, 0.0])

@@ -2,9 +2,10 @@ import itertools
 
 import numpy as np
 import pytest
+from oracles import mixture_parameters, project
 
 from distmom.errors import UsageError
-from distmom.linalg import decompose, mixture_parameters, project, whiten
+from distmom.linalg import decompose, whiten
 from distmom.simulate import MultiLabelPopulation, planted
 
 
@@ -90,9 +91,6 @@ def test_samples_do_not_depend_on_the_division_into_blocks(population):
             joined = np.concatenate([getattr(part, name).toarray() for part in parts])
             np.testing.assert_array_equal(joined, getattr(whole, name).toarray())
         np.testing.assert_array_equal(np.concatenate([part.states for part in parts]), whole.states)
-    blocks = list(population.sample_blocks(50, 20, **options))
-    assert [block.words.shape[0] for block in blocks] == [20, 20, 10]
-    np.testing.assert_array_equal(np.concatenate([b.words.toarray() for b in blocks]), whole.words.toarray())
 
 
 def test_labels_do_not_change_with_the_length_of_documents(population):
@@ -163,7 +161,6 @@ def test_planted_parameters_are_well_conditioned(seed):
         (lambda p: MultiLabelPopulation([1.0], np.ones(1), np.ones((1, 1))), "O must be a matrix"),
         (lambda p: p.sample(3, 2), "3 to 2 are not a range"),
         (lambda p: p.sample(0, 2, words_per_document=(3, 2)), "words_per_document must be"),
-        (lambda p: list(p.sample_blocks(5, 0)), "block_documents must be positive"),
         (lambda p: p.enumerate(20, 1), "more than 4000000"),
         (lambda p: p.enumerate(-1, 1), "must not be negative"),
         (lambda p: planted(3, 2, 3), "3 states need at least as many"),

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from distmom.compiled import compiled
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Engine, Pass, PassResult, Rows, Selection, Sums, SumSpec
 from distmom.engine.passes import transform_fields
 from distmom.engine.state import release_maps
 from distmom.models.multilabel.heads import NeighborsHead, Query, Scorer, StateHead, rows_at_a_time
-from distmom.models.multilabel.kernels import top_labels
+from distmom.models.multilabel.kernels import top_candidates, top_labels
+from distmom.ranking import mean_metrics, rank_discounts
 
 #: below this number of labels all of them are candidates
 ALL_LABELS = 1000
@@ -29,6 +29,8 @@ PER_HEAD = 30
 MIN_ROWS = 16
 #: weights tried for each head, relative to its mean best score
 GRID = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
+#: values of k in the objective
+DEPTHS = (1, 3, 5)
 #: documents on which AUC is measured for every trial
 AUC_DOCUMENTS = 1000
 #: gain in the objective below which a head is not worth its weight
@@ -135,61 +137,6 @@ class CandidatesPass(Pass):
         }
 
 
-@compiled
-def _objective(
-    totals: np.ndarray, labels: np.ndarray, truth: np.ndarray, n_true: np.ndarray, n_auc: int
-) -> np.ndarray:
-    """Return means of hits at 1, 3, 5 (over 1, 3, 5), nDCG at 5 and, over the first documents, AUC.
-
-    Ties go to the earlier candidate. ``n_auc`` is 0 where candidates are not all labels.
-    """
-    out = np.zeros(5)
-    n, width = totals.shape
-    top = np.empty(5, np.int64)
-    n_areas = 0
-    for i in range(n):
-        total = totals[i]
-        size = 0
-        for c in range(width):
-            if labels[i, c] < 0 or (size == 5 and total[c] <= total[top[4]]):
-                continue
-            j = min(size, 4)
-            if size < 5:
-                size += 1
-            while j > 0 and total[top[j - 1]] < total[c]:
-                top[j] = top[j - 1]
-                j -= 1
-            top[j] = c
-        gain, ideal = 0.0, 0.0
-        for j in range(5):
-            if j < size and truth[i, top[j]]:
-                gain += 1.0 / np.log2(j + 2.0)
-                if j < 1:
-                    out[0] += 1.0
-                if j < 3:
-                    out[1] += 1.0 / 3.0
-                out[2] += 1.0 / 5.0
-            if j < n_true[i]:
-                ideal += 1.0 / np.log2(j + 2.0)
-        if ideal > 0.0:
-            out[3] += gain / ideal
-        if i < n_auc and 0 < n_true[i] < width:
-            above = 0.0
-            for c in range(width):
-                if truth[i, c]:
-                    for e in range(width):
-                        if not truth[i, e]:
-                            if total[c] > total[e]:
-                                above += 1.0
-                            elif total[c] == total[e]:
-                                above += 0.5
-            out[4] += above / (n_true[i] * (width - n_true[i]))
-            n_areas += 1
-    out[:4] /= max(n, 1)
-    out[4] /= max(n_areas, 1)
-    return out
-
-
 @dataclass(frozen=True)
 class Choice:
     """What was chosen on held-out documents, and how each head did there.
@@ -263,12 +210,16 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
     scale = np.maximum(rows["best"].astype(np.float64).mean(axis=0), 1e-30) if n else np.ones(len(names))
     scores = np.ascontiguousarray((rows["scores"] / scale[:, None]).swapaxes(0, 1), dtype=np.float32)
 
+    depths, discounts = np.array(DEPTHS), rank_discounts(DEPTHS[-1])
+    n_areas = min(n, AUC_DOCUMENTS) if auc else 0
+
     def measure(totals: np.ndarray) -> np.ndarray:
-        return np.asarray(_objective(totals, labels, truth, n_true, min(n, AUC_DOCUMENTS) if auc else 0))
+        lists = top_candidates(totals, labels, DEPTHS[-1])
+        return np.asarray(mean_metrics(lists, totals, truth, n_true, depths, discounts, n_areas))
 
     def value(totals: np.ndarray) -> float:
         parts = measure(totals)
-        return float(parts.mean() if auc else parts[:4].mean())
+        return float(parts.mean() if auc else parts[:-1].mean())
 
     def without(totals: np.ndarray, weights: np.ndarray, heads: Sequence[int]) -> np.ndarray:
         for h in heads:
@@ -277,7 +228,7 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
         return totals
 
     def named(parts: np.ndarray) -> dict[str, float]:
-        keys = ["P@1", "P@3", "P@5", "nDCG@5"] + (["AUC"] if auc else [])
+        keys = [*(f"P@{k}" for k in DEPTHS), f"nDCG@{DEPTHS[-1]}"] + (["AUC"] if auc else [])
         return {key: float(x) for key, x in zip(keys, parts, strict=False)}
 
     report = {name: named(measure(scores[h])) for h, name in enumerate(names)}

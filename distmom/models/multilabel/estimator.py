@@ -35,6 +35,7 @@ from distmom.models.multilabel.states import States, StateSettings, check_size
 from distmom.moments.features import inverse_document_frequency
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
+from distmom.ranking import inverse_propensity
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import (
     SpectralEstimator,
@@ -329,9 +330,7 @@ class MultiLabelMoM(SpectralEstimator):
     def _label_factor(self) -> np.ndarray | None:
         if self.propensity == 0.0:
             return None
-        n, a, b = max(self.n_documents_, 3), 0.55, 1.5
-        c = (math.log(n) - 1.0) * (b + 1.0) ** a
-        inverse = 1.0 + c * (self.label_frequency_ + b) ** -a
+        inverse = inverse_propensity(self.label_frequency_, max(self.n_documents_, 3))
         return np.asarray(inverse**self.propensity, np.float32)
 
     def can(self, capability: Capability) -> bool:

@@ -80,6 +80,15 @@ def _sort_heap(values: np.ndarray, ids: np.ndarray) -> None:
 
 
 @compiled
+def _let_in(values: np.ndarray, ids: np.ndarray, value: np.float32, number: int) -> None:
+    """Put a value in the place of the worst of a heap if it is better: larger, or as large with a smaller id."""
+    if value > values[0] or (value == values[0] and number < ids[0]):
+        values[0] = value
+        ids[0] = number
+        _sift_down(values, ids, values.shape[0])
+
+
+@compiled
 def _largest(keys: np.ndarray) -> np.int32:
     """Return the largest of some integers, or the smallest integer; the loop runs on vectors."""
     found = np.int32(-2147483648)
@@ -136,14 +145,42 @@ def _top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
             if best[0] >= 0.0 and _largest(keys[start:stop]) <= best_keys[0]:
                 continue
             for label in range(start, stop):
-                s = scores[i, label]
-                # Labels come in rising order, so an equal score never replaces an earlier label.
-                if s > best[0] or (s == best[0] and label < ids[0]):
-                    best[0] = s
-                    ids[0] = label
-                    _sift_down(best, ids, k)
+                _let_in(best, ids, scores[i, label], label)
         _sort_heap(best, ids)
     return labels, values
+
+
+@compiled
+def top_candidates(scores: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
+    """Return the k best candidates of every row, by falling score, ties by smaller number of the candidate.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, m), float32
+        Those that are not numbers are left out.
+    labels : ndarray of shape (n, m), integer
+        Negative where there is no candidate.
+    k : int
+
+    Returns
+    -------
+    ndarray of shape (n, k), int32
+        Columns of ``scores``; -1 fills lists that are shorter.
+    """
+    n, m = scores.shape
+    found = np.full((n, k), 2147483647, np.int32)
+    best = np.empty(k, np.float32)
+    for i in range(n):
+        ids = found[i]
+        best[:] = -np.inf
+        for c in range(m):
+            if labels[i, c] >= 0:
+                _let_in(best, ids, scores[i, c], c)
+        _sort_heap(best, ids)
+        for j in range(k):
+            if ids[j] >= m:
+                ids[j] = -1
+    return found
 
 
 @compiled
@@ -166,7 +203,6 @@ def update_top(
         Filled with minus infinity before the first call.
     """
     n, m = scores.shape
-    k = labels.shape[1]
     for i in range(n):
         row, ids, best = scores[i], labels[i], values[i]
         keys, best_keys = row.view(np.int32), best.view(np.int32)
@@ -178,11 +214,7 @@ def update_top(
             if best[0] >= 0.0 and _largest(keys[start:stop]) <= best_keys[0]:
                 continue
             for j in range(start, stop):
-                # Labels come in rising order, so an equal score never replaces an earlier label.
-                if row[j] > best[0] or (row[j] == best[0] and first + j < ids[0]):
-                    best[0] = row[j]
-                    ids[0] = first + j
-                    _sift_down(best, ids, k)
+                _let_in(best, ids, row[j], first + j)
 
 
 @compiled
@@ -253,10 +285,7 @@ def top_by_states(
                 score = np.float32(0.0)
                 for b in range(n_states):
                     score += p[b] * row[b]
-                if score > best[0] or (score == best[0] and label < ids[0]):
-                    best[0] = score
-                    ids[0] = label
-                    _sift_down(best, ids, k)
+                _let_in(best, ids, score, label)
             # The margin keeps rounding from deciding; at zero there may be ties among labels not met.
             if best[0] > bound * (1.0 + 1e-5) and best[0] > 0.0:
                 found[i] = 1
