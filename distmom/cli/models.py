@@ -1,4 +1,4 @@
-"""Commands that use models: predict, evaluate, report, and demo, which does it all."""
+"""Commands that use models: predict, evaluate, report and demo."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from distmom.spectral.capabilities import Capability, require
 @click.argument("model", type=click.Path())
 @click.argument("src", type=click.Path())
 @click.argument("out", type=LocalPath())
-@click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Labels a document.")
+@click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Labels per document.")
 @input_options
 @overwrite_option
 @cluster_options
@@ -62,7 +62,7 @@ def predict(
 @click.command()
 @click.argument("model", type=click.Path())
 @click.argument("src", type=click.Path())
-@click.option("--head", default=None, help="One of the model's heads, scored alone.")
+@click.option("--head", default=None, help="One of the model's heads, to be measured alone.")
 @click.option(
     "--auc-documents",
     type=click.IntRange(min=1),
@@ -77,7 +77,7 @@ def predict(
     "--truth",
     type=click.Path(),
     default=None,
-    help="Truth of a planted corpus: also score the recovery of its states.",
+    help="Truth of a planted corpus; the recovery of its states is scored, too.",
 )
 @input_options
 @cluster_options
@@ -123,13 +123,16 @@ def evaluate(
 @click.argument("model", type=click.Path())
 @click.argument("out", type=LocalPath(path_type=Path))
 @click.option(
-    "--metrics", type=click.Path(path_type=Path), default=None, help="JSON of 'evaluate --json', to be shown."
+    "--metrics",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="JSON of 'evaluate --json', to be included.",
 )
 @click.option(
     "--shares",
     type=click.Path(path_type=Path),
     default=None,
-    help="Directory that 'distmom transform' wrote: documents, correlations and labels of topics are shown.",
+    help="Directory written by 'distmom transform'; documents, correlations and labels of topics are included.",
 )
 @overwrite_option
 def report(model: str, out: Path, metrics: Path | None, shares: Path | None, overwrite: bool) -> None:

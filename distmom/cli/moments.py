@@ -1,4 +1,4 @@
-"""Commands of moments that are kept: moments, combine, and the fit to them."""
+"""Commands of kept moments: moments, combine, and the fit to them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from distmom.spectral.capabilities import Capability
 if TYPE_CHECKING:
     from distmom.models import TopicMoments
 
-#: parameters of moments that a model fitted to them has of its own
+#: parameters of moments for which a model fitted to them has its own values
 _FREE = ("n_components", "n_parts", "random_state")
-#: what a model fitted to moments has in place of its own defaults, which need documents
+#: defaults of models fitted to moments, where those of the model need documents
 _WITHOUT_DOCUMENTS = {"alpha0": 1.0, "init": "tensor", "n_refine": 0}
 
 
@@ -39,7 +39,7 @@ _WITHOUT_DOCUMENTS = {"alpha0": 1.0, "init": "tensor", "n_refine": 0}
 @click.argument("dst", type=LocalPath())
 @parameter_options("moments")
 @click.option("--like", type=click.Path(), default=None,
-              help="Moments whose words and basis are used, so that both can be added.")  # fmt: skip
+              help="Moments whose words and basis are used, so that the two can be added.")  # fmt: skip
 @run_option("DST")
 @overwrite_option
 @cluster_options
@@ -48,9 +48,9 @@ def moments(
     corpus: str, dst: str, like: str | None, run_path: str | None, overwrite: bool, workers: int | None,
     memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Add up the moments of a corpus and keep them, for fits without the corpus.
+    """Add up and keep the moments of a corpus, for fits without the corpus.
 
-    Interrupted, the same command goes on after the last committed pass, and so does 'distmom resume DST.run'.
+    If interrupted, the same command, or 'distmom resume DST.run', resumes after the last committed pass.
 
     \b
     Examples: distmom moments corpus moments -k 50
@@ -76,7 +76,7 @@ def add_up(
     as_json: bool,
     first: TopicMoments | None = None,
 ) -> None:
-    """Make the passes of moments that a run does not have yet, save what they give and show it.
+    """Make the missing passes of a run of moments, save the moments and show their main numbers.
 
     Parameters
     ----------
@@ -103,12 +103,12 @@ def add_up(
 
 
 def _begun_with(run: runs.Run) -> TopicMoments:
-    """Return what a run of moments was begun with.
+    """Return the moments that a run began with: without sums, or those whose basis it uses.
 
     Raises
     ------
     UsageError
-        If those are in another basis than when the run was begun.
+        If the moments have changed since.
     StoreError
         If they cannot be read now.
     """
@@ -122,7 +122,7 @@ def _begun_with(run: runs.Run) -> TopicMoments:
         # A place that is not mounted: no reason to give up what is computed.
         raise StoreError(str(error)) from error
     if (first.basis_digest, first.get_params()) != (run.like.digest, run.parameters):
-        raise UsageError(f"{run.like.path}: changed since the run began: its moments are others")
+        raise UsageError(f"{run.like.path}: changed since the run began")
     return first
 
 
@@ -130,11 +130,11 @@ def _begun_with(run: runs.Run) -> TopicMoments:
 @click.argument("dst", type=LocalPath())
 @click.option("--add", "added", type=click.Path(), multiple=True, required=True, help="Moments; repeatable.")
 @click.option("--subtract", "taken", type=click.Path(), multiple=True,
-              help="Moments of documents that are to be taken out; repeatable.")  # fmt: skip
+              help="Moments of documents to be removed; repeatable.")  # fmt: skip
 @overwrite_option
 @json_option
 def combine(dst: str, added: tuple[str, ...], taken: tuple[str, ...], overwrite: bool, as_json: bool) -> None:
-    """Add moments of several corpora, and take those of some documents out.
+    """Add moments of several corpora, and subtract those of some documents.
 
     \b
     Examples: distmom combine all --add monday --add tuesday
@@ -153,14 +153,9 @@ def combine(dst: str, added: tuple[str, ...], taken: tuple[str, ...], overwrite:
 
 
 def describe_moments(found: TopicMoments) -> dict[str, Any]:
-    """Return what is shown of moments."""
-    n_words, rank = found.basis_.shape
+    """Return the main numbers and the parameters of moments."""
     return {
-        "n_documents": found.n_documents_,
-        "n_corpora": len(found.sources_),
-        "n_words": found.n_features_in_,
-        "n_moment_words": n_words,
-        "rank": rank,
+        **found.summary(),
         **{f"param {name}": value for name, value in found.get_params().items()},
     }
 
@@ -173,12 +168,12 @@ def are_moments(path: str) -> bool:
 
 
 def fit_kept(src: str, dst: str, model_name: str, overwrite: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """Fit a topic model to moments, save it, and return what is shown of it.
+    """Fit a topic model to moments, save it, and return its main numbers.
 
     Raises
     ------
     UsageError
-        If the model is none of topics, or the options ask for what needs documents.
+        If it is no topic model, or an option needs documents.
     """
     from distmom.models import TopicMoments
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, and their types."""
+"""Shared options of commands, and their types."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Address(click.ParamType[str]):
 
 
 class LocalPath(click.Path):
-    """A path that is written to, and so no URL."""
+    """A path that is written to; URLs are refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if is_url(value):
@@ -64,19 +64,19 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
 workers_option = click.option(
     "--workers", type=click.IntRange(min=0), default=None,
-    help="Processes of a local cluster; 0 runs in this process. [default: one a core]",
+    help="Processes of a local cluster; 0 runs in this process. [default: one per core]",
 )  # fmt: skip
 memory_option = click.option(
-    "--memory-limit", type=Bytes(), default=None, help="What one worker may use, e.g. 2GiB."
+    "--memory-limit", type=Bytes(), default=None, help="Memory of one worker, e.g. 2GiB."
 )
 scheduler_option = click.option(
     "--scheduler", type=Address(), default=None, help="Address of a running Dask scheduler, tcp://HOST:PORT."
 )
-overwrite_option = click.option("--overwrite", is_flag=True, help="Replace what is at the destination.")
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace an existing destination.")
 
 
 def run_option(target: str) -> Callable[[F], F]:
-    """Return the option that says where a run is kept, by the argument that says where its result goes."""
+    """Return the option for the directory of a run, given the argument of its result."""
     return click.option(
         "--run", "run_path", type=LocalPath(), default=None,
         help=f"Directory of the run. [default: {target}.run, removed at the end]",
@@ -84,30 +84,28 @@ def run_option(target: str) -> Callable[[F], F]:
 
 
 def cluster_options(command: F) -> F:
-    """Add the options that say where tasks run."""
+    """Add the options for the place where tasks run."""
     for option in (quiet_option, scheduler_option, memory_option, workers_option):
         command = option(command)
     return command
 
 
 def input_options(command: F) -> F:
-    """Add the options that say how a file is read."""
+    """Add the options for reading a file."""
     options = [
         click.option(
             "--format",
             "format_",
             type=click.Choice(list(FORMATS)),
-            help="Told by the file's name if it can be.",
+            help="Inferred from the file's name by default.",
         ),
-        click.option("--labels", type=click.Path(), help="File of label names, one a line."),
+        click.option("--labels", type=click.Path(), help="File of label names, one per line."),
         click.option(
             "--vocab",
             type=click.Path(),
-            help="File of words, one a line: of a text's words those to keep, else the names of the columns.",
+            help="File of words, one per line: the words of a text to keep, else the names of the columns.",
         ),
-        click.option(
-            "--label-source", type=click.Path(), help="The file of labels that goes with a file of features."
-        ),
+        click.option("--label-source", type=click.Path(), help="File of labels for a file of features."),
         click.option(
             "--zero-based/--one-based", default=None, help="First number of svmlight features and labels."
         ),
@@ -117,7 +115,7 @@ def input_options(command: F) -> F:
         click.option(
             "--labels-field", default="labels", show_default=True, help="Field of the labels (jsonl, csv)."
         ),
-        click.option("--strict", is_flag=True, help="Refuse also what can safely be repaired."),
+        click.option("--strict", is_flag=True, help="Refuse input that could be repaired, too."),
     ]
     for option in reversed(options):
         command = option(command)

@@ -27,7 +27,7 @@ class Capability(StrEnum):
     SHARES = "shares"
     #: has word probabilities of topics or states: ``components_``, ``weights_`` and ``topics``
     TOPICS = "topics"
-    #: infers the factors of groups of views: ``components_`` and ``block_factors``
+    #: infers the factors of groups of views: ``components_`` and ``unmixing_``
     FACTORS = "factors"
 
 

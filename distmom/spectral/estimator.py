@@ -60,6 +60,9 @@ class SpectralEstimator(Parametrised):
     #: what was chosen on held-out data, of models that choose; JSON values
     selection_: dict[str, Any] | None = None
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    #: diagnostics that `summary` has
+    shown: ClassVar[tuple[str, ...]] = ()
+    diagnostics_: dict[str, Any]
     n_features_in_: int
 
     def __sklearn_tags__(self) -> Any:
@@ -162,6 +165,10 @@ class SpectralEstimator(Parametrised):
     def can(self, capability: Capability) -> bool:
         """Return whether this fitted model can do something (see `distmom.spectral.capabilities`)."""
         return capability in self.capabilities
+
+    def summary(self) -> dict[str, Any]:
+        """Return the main numbers of a fitted model by name, as JSON values, to be shown after a fit."""
+        return {name: self.diagnostics_[name] for name in self.shown if name in self.diagnostics_}
 
     # State
 

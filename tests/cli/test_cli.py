@@ -232,8 +232,8 @@ def test_no_scheduler_exits_5_and_says_how_to_go_on(run, tmp_path, place, monkey
         )
     assert code == 5
     assert "no scheduler answers at tcp://127.0.0.1:1" in err
-    command = [line for line in err.splitlines() if line.startswith("to go on: ")]
-    assert command == [f"to go on: distmom resume {tmp_path / 'm.run'} --scheduler tcp://127.0.0.1:1"]
+    command = [line for line in err.splitlines() if line.startswith("to resume: ")]
+    assert command == [f"to resume: distmom resume {tmp_path / 'm.run'} --scheduler tcp://127.0.0.1:1"]
     assert run("resume", tmp_path / "m.run", "--workers", 0, "--quiet")[0] == 0
     assert scores(tmp_path / "m", place / "corpus") == scores(place / "model", place / "corpus")
 
@@ -321,7 +321,7 @@ def test_an_interrupted_fit_says_how_to_go_on_and_that_gives_the_same_bits(worke
         time.sleep(0.1)
     assert group(process.pid) == []
     assert "interrupted" in err
-    [told] = [line.removeprefix("to go on: ") for line in err.splitlines() if line.startswith("to go on: ")]
+    [told] = [line.removeprefix("to resume: ") for line in err.splitlines() if line.startswith("to resume: ")]
     assert not (tmp_path / "m").exists()
     assert main(["verify", str(tmp_path / "m.run")]) == 0
     program, *rest = shlex.split(told)

@@ -119,7 +119,7 @@ def test_a_store_that_cannot_be_reached_does_not_cost_a_run(url, run, tmp_path, 
             change.setenv("AWS_ENDPOINT_URL", endpoint)
             code, _, err = run("resume", tmp_path / "m.run", *LOCAL)
         assert code == 4
-        assert "to go on: distmom resume" in err
+        assert "to resume: distmom resume" in err
         assert sorted((tmp_path / "m.run" / "passes").iterdir()) == committed
     code, _, err = run("resume", tmp_path / "m.run", "--workers", 0)
     assert code == 0

@@ -310,6 +310,31 @@ def test_a_plan_lists_the_passes_of_the_model(place, run):
     assert "third moment" not in run("plan", place / "corpus", *options)[1]
 
 
+def test_moments_and_search_have_the_passes_of_their_plans(place, run, tmp_path):
+    def made(err):
+        return Counter(line.partition(":")[0] for line in err.splitlines() if " rows in " in line)
+
+    options = ("-k", 3, "--max-df", 1)
+    plan = ("plan", place / "corpus", *options, "--json", "--model")
+    code, out, _ = run(*plan, "moments", "--n-parts", 2)
+    assert code == 0
+    code, _, err = run(
+        "moments", place / "corpus", tmp_path / "kept", *options, "--n-parts", 2, "--workers", 0
+    )
+    assert code == 0
+    assert made(err) == n_scans(out) == {"sketch": 1, "power": 4, "moments": 2}
+    code, out, _ = run(*plan, "search", "--n-power-iter", 1)
+    search = ("search", place / "corpus", "--word", "cat", *options, "--n-power-iter", 1, "--workers", 0)
+    code, _, err = run(*search)
+    assert code == 0
+    assert made(err) == n_scans(out) == {"sketch": 1, "power": 1, "moments": 2}
+    code, _, err = run("search", tmp_path / "kept", "--word", "cat", "--n-power-iter", 1)
+    assert code == 2
+    assert "--n-power-iter: settled with the moments" in err
+    # A method of search is no part of the moments.
+    assert run("search", tmp_path / "kept", "--word", "cat", "--method", "joint", "--force")[0] == 0
+
+
 def test_a_run_of_another_model_is_not_taken_up(place, run, tmp_path):
     from distmom.cli import run as runs
 

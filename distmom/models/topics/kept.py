@@ -170,6 +170,16 @@ class TopicMoments(TopicEstimator):
         """Documents that the sums are of."""
         return sum(source.sign * source.n_documents for source in self.sources_)
 
+    def summary(self) -> dict[str, Any]:
+        n_words, rank = self.basis_.shape
+        return {
+            "n_documents": self.n_documents_,
+            "n_corpora": len(self.sources_),
+            "n_words": self.n_features_in_,
+            "n_moment_words": n_words,
+            "rank": rank,
+        }
+
     @property
     def basis_digest(self) -> str:
         """Digest of the words and the basis that the sums are in: equal where sums can be added."""
