@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import click
@@ -32,12 +33,21 @@ MANY_COMMON = 0.2
 
 @click.command(cls=ModelCommand, models=tuple(listing.name for listing in ESTIMATORS))
 @click.argument("corpus", type=click.Path())
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Processes whose time is estimated; 0 leaves the time out. [default: one per core]",
+)
 @memory_option
 @json_option
 def plan(
-    corpus: str, model_name: str, memory_limit: int | None, as_json: bool, groups: str | None = None, **options: Any
+    corpus: str, model_name: str, workers: int | None, memory_limit: int | None, as_json: bool,
+    groups: str | None = None, **options: Any,
 ) -> None:  # fmt: skip
-    """Report passes, tasks and memory of a fit before anything runs.
+    """Report passes, tasks, memory and time of a fit before anything runs.
+
+    The time is a range: every pass is tried on one block of documents.
 
     CORPUS is as in 'distmom fit'. The models 'moments' and 'search' are those of the commands of the same names.
 
@@ -46,7 +56,8 @@ def plan(
               distmom plan views.npy --model factors --groups groups.npy
     """
     model = estimator(model_name)(**parameters(model_name, options))
-    planned = model.plan(open_input(corpus, model_name, groups), memory_limit)
+    n_workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    planned = model.plan(open_input(corpus, model_name, groups), memory_limit, n_workers=n_workers or None)
     result = planned.to_json()
     if as_json:
         click.echo(json.dumps(result))
@@ -64,6 +75,9 @@ def plan(
         f"in all: {result['n_scans']} scans, {result['n_tasks']} tasks, at most {result['worker_bytes'] / 2**20:.0f} "
         f"MiB per worker, {result['disk_bytes'] / 2**20:.0f} MiB of disk"
     )
+    if planned.total_seconds is not None:
+        total = planned.total_seconds
+        say(f"time: {total.low:.1f} to {total.high:.1f} s with {n_workers} workers")
 
 
 @click.group()

@@ -53,7 +53,7 @@ class FactorsPass(Pass):
 
     @property
     def mapped_bytes(self) -> int:
-        return 8 * self.n_words * self.n_factors
+        return 8 * self.n_features * self.n_factors
 
     def working_bytes(self, n_rows: int) -> int:
         # Products of the rows, and their means twice.

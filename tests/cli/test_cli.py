@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import re
 import shlex
 import signal
 import socket
@@ -119,7 +120,9 @@ def test_text_for_people_has_every_key(place, run):
     _, out, _ = run("topics", place / "model", "--top", 2)
     assert len(out.splitlines()) == 3
     _, out, _ = run("plan", place / "corpus", "-k", 3)
-    assert out.splitlines()[-1].startswith("in all: ")
+    assert out.splitlines()[-2].startswith("in all: ")
+    assert re.fullmatch(r"time: \d+\.\d to \d+\.\d s with \d+ workers", out.splitlines()[-1])
+    assert "time:" not in run("plan", place / "corpus", "-k", 3, "--workers", 0)[1]
     assert "third moment: added up whole (--third-moment full)" in out
     _, out, _ = run("plan", place / "corpus", "-k", 3, "--third-moment", "slices")
     assert "third moment: by slices, in a pass of its own (--third-moment slices)" in out
@@ -534,7 +537,11 @@ def test_kernels_are_compiled_ahead_into_the_cache(tmp_path):
     before = compiled()
     assert before
     source = tmp_path / "titles.tsv"
-    source.write_text("".join(f"l{i % 3}\tw{i % 7} w{i % 5} w{i % 11} common\n" for i in range(300)))
+    letters = "abcdefghijk"
+    lines = (
+        f"l{i % 3}\t{letters[i % 7] * 3} {letters[i % 5] * 4} {letters[i % 11] * 5}\n" for i in range(300)
+    )
+    source.write_text("".join(lines))
     for arguments in (
         ["ingest", source, tmp_path / "c"],
         ["fit", tmp_path / "c", tmp_path / "m", "-k", "3", "--workers", "0"],
