@@ -66,7 +66,8 @@ def write_report(
     Raises
     ------
     UsageError
-        If ``metrics`` or ``shares`` do not go with the model, or the parent directory of ``out`` does not exist.
+        If there is no report of such models, ``metrics`` or ``shares`` do not go with the
+        model, or the parent directory of ``out`` does not exist.
     StoreError
         If the shares are damaged.
     """
@@ -76,8 +77,9 @@ def write_report(
         write_topic_report(model, out, metrics=metrics, shares=shares)
     elif model.can(Capability.LABELS):
         write_label_report(model, out, metrics=metrics)
+    elif not model.can(Capability.FACTORS):
+        raise UsageError(f"there is no report of models of class {type(model).__name__}")
     else:
-        require(model, Capability.FACTORS)
         if metrics is not None:
             raise UsageError(f"metrics: expected none for a model of class {type(model).__name__}")
         write_factor_report(model, out)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import zarr
-from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from distmom.corpus import RowBlock, ViewCorpus
+from distmom.corpus.arrays import create_array
 from distmom.engine import Observer, Pass, Rows, RunDirectory, Sums, SumSpec, open_engine, open_executor
 from distmom.models.eca.estimator import ECA
 from distmom.models.eca.recovery import group_factors
@@ -25,7 +24,7 @@ class FactorsPass(Pass):
 
     Attributes
     ----------
-    unmixing : ndarray of shape (k, n_words)
+    unmixing : ndarray of shape (k, n_features)
         Multiplied with the mean of the views of a group.
     origin : ndarray of shape (k,)
         Subtracted from the products.
@@ -131,11 +130,7 @@ def transform_views(
             )  # fmt: skip
             result = engine.run(pass_)
             n, stored = int(result.sums["n_groups"]), result.rows["factors"]
-            array = zarr.create_array(
-                store=place.out / "factors.zarr", shape=(n, k), dtype="float64",
-                chunks=(max(1, min(n, (4 << 20) // (8 * k))), k), compressors=[ZstdCodec(level=1), Crc32cCodec()],
-                config={"write_empty_chunks": True},
-            )  # fmt: skip
+            array = create_array(place.out / "factors.zarr", (n, k), "float64", level=1)
             at = 0
             for shard in range(len(corpus.shards)):
                 rows = stored.read(shard)
