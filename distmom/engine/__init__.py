@@ -1,4 +1,4 @@
-"""One pass over shards: groups, a fixed tree of sums, on one process or on any Dask cluster."""
+"""Passes over shards: groups of shards and a fixed tree of sums, in one process or on any Dask cluster."""
 
 from dask.utils import parse_bytes
 

@@ -1,7 +1,7 @@
 """Sparse matrices as plain records, their sums, and products ``A'B`` of blocks of rows.
 
-Sums and products are formed row by row in a dense accumulator of float64, with a bit for every column that was
-met and a bit for every 64 of those: columns come out in rising order without sorting.
+Sums and products are computed row by row in a dense accumulator of float64, with one bit per column that has an
+entry and one bit per 64 columns, so that columns are found in ascending order without sorting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from distmom.corpus.block import csr_from_parts
 
 @dataclass(frozen=True)
 class Csr:
-    """The arrays of a CSR matrix, so that each of them may be stored and memory-mapped on its own.
+    """The arrays of a CSR matrix, each of which may be stored and memory-mapped separately.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Csr:
 
     @classmethod
     def of(cls, matrix: csr_array, dtype: np.typing.DTypeLike = np.float32) -> Csr:
-        """Take the arrays of a scipy matrix."""
+        """Copy the arrays of a scipy matrix; values are converted to ``dtype``, float32 by default."""
         return cls(
             matrix.indptr.astype(np.int64),
             matrix.indices.astype(np.int32),
@@ -45,24 +45,24 @@ class Csr:
         )
 
     def opened(self) -> Csr:
-        """Return the record with stored arrays mapped into memory."""
+        """Return the record with its stored arrays memory-mapped."""
         indptr, indices, data = (
             x.load() if hasattr(x, "load") else x for x in (self.indptr, self.indices, self.data)
         )
         return Csr(indptr, indices, data, self.n_columns)
 
     def to_scipy(self) -> csr_array:
-        """Return the scipy matrix over the same arrays."""
+        """Return a scipy matrix that shares the arrays."""
         own = self.opened()
         return csr_from_parts(own.data, own.indices, own.indptr, (len(own.indptr) - 1, own.n_columns))
 
 
-#: share of its columns from which a row is kept dense
+#: share of non-zero columns above which a row is stored densely
 DENSE_SHARE = 0.25
 
 
 def nearly_full(lengths: np.ndarray, n_columns: int) -> np.ndarray:
-    """Return which rows, of so many entries each, are better held dense."""
+    """Return which rows, given their numbers of entries, are stored densely, a bool array."""
     return np.asarray(lengths > max(DENSE_SHARE * n_columns, 1))
 
 
@@ -75,7 +75,7 @@ class MixedRows:
     sparse : Csr
         All rows; the dense ones are empty here.
     dense_row : ndarray of shape (n,), int32
-        Where a row stands in ``dense``; -1 for sparse rows.
+        Index of a row in ``dense``; -1 for sparse rows.
     dense : ndarray of shape (n_dense, n_columns)
     """
 
@@ -94,11 +94,11 @@ def combine(
     Parameters
     ----------
     parts : sequence of csr_array of shape (n, m)
-        At least one; rows may be unsorted and hold duplicates.
+        At least one; rows may be unsorted and contain duplicates.
     factors : sequence of float or ndarray of shape (n,), optional
-        Multiplies a part, or its rows.
-    dtype : dtype
-        Type of the result. Sums are formed in float64; entries that cancel are kept as zeros.
+        Factor of each part, or of its rows; 1 by default.
+    dtype : dtype, default float32
+        Type of the result. Sums are computed in float64; entries that cancel are kept as zeros.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def combine(
     """
     shape = parts[0].shape
     if any(part.shape != shape for part in parts):
-        raise ValueError(f"sums of shapes {sorted({part.shape for part in parts})} do not add")
+        raise ValueError(f"parts: expected equal shapes, got {sorted({part.shape for part in parts})}")
     n, n_columns = shape
     scales = np.ones((len(parts), n))
     for scale, factor in zip(scales, factors or (), strict=factors is not None):
@@ -129,8 +129,8 @@ def transposed_product(a: csr_array, b: csr_array, dtype: np.typing.DTypeLike = 
     ----------
     a : csr_array of shape (n, d)
     b : csr_array of shape (n, m)
-    dtype : dtype
-        Type of the result; sums are formed in float64.
+    dtype : dtype, default float32
+        Type of the result; sums are computed in float64.
     """
     d, m = a.shape[1], b.shape[1]
     n_products = int(np.diff(a.indptr).astype(np.int64) @ np.diff(b.indptr))
@@ -151,7 +151,7 @@ def _canonical(
 
 
 def largest_of_rows(matrix: csr_array, n_entries: int) -> csr_array:
-    """Return a matrix with so many entries of every row at most: those of largest magnitude."""
+    """Keep at most ``n_entries`` entries of largest magnitude in every row, more where magnitudes are equal."""
     levels = np.zeros(matrix.shape[0])
     for row in np.flatnonzero(np.diff(matrix.indptr) > n_entries):
         sizes = np.abs(matrix.data[matrix.indptr[row] : matrix.indptr[row + 1]])
@@ -160,7 +160,7 @@ def largest_of_rows(matrix: csr_array, n_entries: int) -> csr_array:
 
 
 def drop_small(matrix: csr_array, levels: np.ndarray) -> csr_array:
-    """Return a matrix without the entries whose magnitude is below the level of their row."""
+    """Return the matrix without entries whose magnitude is below the level of their row."""
     indptr = np.zeros(matrix.shape[0] + 1, np.int64)
     _count_large(matrix.indptr, matrix.data, levels, indptr)
     np.cumsum(indptr, out=indptr)
@@ -196,7 +196,7 @@ def _fill_large(
                 at += 1
 
 
-#: position of the only set bit of a word, by the top six bits of its product with a de Bruijn sequence
+#: position of the only set bit of a word, indexed by the top six bits of its product with a de Bruijn sequence
 _SEQUENCE = np.uint64(0x03F79D71B4CB0A89)
 _POSITIONS = np.zeros(64, np.int64)
 _POSITIONS[[int(_SEQUENCE) * (1 << bit) % (1 << 64) >> 58 for bit in range(64)]] = np.arange(64)
@@ -212,7 +212,7 @@ def _emit(
     values: np.ndarray,
     at: int,
 ) -> int:
-    """Move the columns that were met to the result from ``at`` on, in rising order; return where it ends."""
+    """Append the accumulated columns to the result from ``at``, in ascending order, and return the new end."""
     for s in range(summary.shape[0]):
         words = summary[s]
         while words != 0:
@@ -244,7 +244,7 @@ def _add_rows(
     columns: np.ndarray,
     data: np.ndarray,
 ) -> int:
-    """Add the rows of several matrices, whose entries lie one matrix behind the other."""
+    """Add the rows of several matrices whose entries are concatenated."""
     sums = np.zeros(n_columns)
     bits = np.zeros(n_columns // 64 + 1, np.uint64)
     summary = np.zeros(n_columns // 4096 + 1, np.uint64)
@@ -278,7 +278,7 @@ def _multiply_rows(
     columns: np.ndarray,
     data: np.ndarray,
 ) -> int:
-    """Fill the rows of ``A'B``: the entries of A are ordered by their columns first."""
+    """Compute the rows of ``A'B``, after sorting the entries of A by column."""
     d = indptr.shape[0] - 1
     ends = np.zeros(d + 1, np.int64)
     for p in range(a_indices.shape[0]):
@@ -298,7 +298,7 @@ def _multiply_rows(
     summary = np.zeros(n_columns // 4096 + 1, np.uint64)
     end, first = 0, 0
     for v in range(d):
-        # Filling has moved every start to the end of its word.
+        # Filling has advanced every start to the end of its column.
         for e in range(first, ends[v]):
             i = rows[e]
             weight = np.float64(weights[e])

@@ -1,21 +1,21 @@
-"""The directory of a run: states named by digest, stored rows, partial sums, and the committed sums of each pass.
+"""The directory of a run: stored arrays, stored rows, partial sums, and the committed sums of each pass.
 
 Layout of a run directory::
 
-    run.json                        what is being computed, and with which versions
-    states/<digest>.npy             arrays that passes read (bases, whitening matrices)
-    passes/<name>-<fingerprint>/    one committed pass: an .npy a sum, and DONE.json written last
-    rows/<name>-<fingerprint>/      one Zarr array for each shard and row output, named by its digest
-    partial/<driver>/<pass>/        large partial sums while a pass runs
-    partial/<driver>/spare/         files of earlier partial sums, to be written over
+    run.json                        record of the command, and the versions it runs with
+    states/<digest>.npy             stored arrays, which passes read (bases, whitening matrices)
+    passes/<name>-<fingerprint>/    one committed pass: one .npy file per sum, and DONE.json, written last
+    rows/<name>-<fingerprint>/      one Zarr array per shard and row output, named by its digest
+    partial/<driver>/<pass>/        large partial sums of a running pass
+    partial/<driver>/spare/         files of earlier partial sums, to be overwritten
     environment.json                software and processors of the processes that have run tasks
     lock                            held by the process that runs passes
 
-A pass is committed by the rename of its directory, once all it holds and refers to is on the disk; the next pass
-does not wait for the disk. A commit removes nothing that is whole: a pass, state or row that is there already is
-the same one. A rerun asks for a pass by its fingerprint, which holds its parameters, the digests of its inputs and
-the digest of the corpus, so a stale result is never taken. Partial sums belong to one driver, since tasks of an
-earlier one may still be writing theirs.
+A pass is committed by renaming its directory, once its files and everything they refer to are on disk; the next
+pass does not wait for the disk. A commit never replaces an intact result: a pass, stored array or row that exists
+already is the same. A rerun looks up a pass by its fingerprint, which covers its parameters, the digests of its
+inputs and the digest of the corpus, so that stale results are never used. Partial sums belong to one driver, as
+tasks of an earlier driver may still be writing theirs.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ from distmom.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
-#: of environment.json
+#: format of environment.json
 ENVIRONMENT = RecordFormat("distmom-environment", 1, "remove the file")
-#: of DONE.json
-COMMITTED = RecordFormat("distmom-pass", 2, "remove the directory of the run and begin it again")
+#: format of DONE.json
+COMMITTED = RecordFormat("distmom-pass", 2, "remove the run directory and start the run again")
 
 
 class RunDirectory:
@@ -68,9 +68,9 @@ class RunDirectory:
     Parameters
     ----------
     path : path-like
-        Created when absent. Workers must see it under the same path.
-    durable : bool
-        False where the directory is removed with the process: nothing waits for the disk.
+        Created if it does not exist. Workers must see it under the same path.
+    durable : bool, default True
+        False for a temporary directory: nothing is synchronised to disk.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
@@ -83,12 +83,12 @@ class RunDirectory:
 
     @contextmanager
     def held(self) -> Iterator[RunDirectory]:
-        """Hold the lock of the run, and remove what earlier drivers have left unfinished; a context manager.
+        """Hold the lock of the run, and remove unfinished files of earlier drivers; a context manager.
 
         Raises
         ------
         UsageError
-            If another process holds it.
+            If another process holds the lock.
         """
         with Lock(self.path / "lock"):
             _remove_tree(self.path / "partial")
@@ -98,19 +98,20 @@ class RunDirectory:
             yield self
 
     def environments(self) -> list[dict[str, str]]:
-        """Return software and processors of the processes that have run tasks so far."""
+        """Return the environments of the processes that have run tasks so far."""
         path = self.path / "environment.json"
         found: list[dict[str, str]] = ENVIRONMENT.read(path)["environments"] if path.exists() else []
         return found
 
     def record_environments(self, environments: Iterable[Environment]) -> None:
-        """Add the environments of the processes that will run tasks, with a warning where processors differ."""
+        """Add the environments of the processes that will run tasks; log a warning if processors differ."""
         before = self.environments()
         found = before + [asdict(each) for each in environments if asdict(each) not in before]
         if len({(each["processor"], each["blas"]) for each in found}) > 1:
             kinds = sorted({f"{each['processor']} ({each['blas']})" for each in found})
             logger.warning(
-                "the last bits of a result depend on processors, which differ: %s", "; ".join(kinds)
+                "the last bits of results depend on the processor, and processors differ: %s",
+                "; ".join(kinds),
             )
         if found != before:
             content = {"environments": found}
@@ -121,7 +122,7 @@ class RunDirectory:
         array = np.ascontiguousarray(array)
         digest = state_digest(array)
         path = self.path / "states" / f"{digest[:32]}.npy"
-        # A file that was there before may be what a power failure has left of one.
+        # An existing file may have been truncated by a power failure.
         if not (path.exists() and _is_intact(path, digest)):
             temporary = self.new_state()
             np.save(temporary, array, allow_pickle=False)
@@ -129,29 +130,29 @@ class RunDirectory:
         return StoredArray(str(path), digest)
 
     def new_state(self) -> Path:
-        """Return a name for a state whose digest is not known yet."""
+        """Return a temporary name for a stored array whose digest is not known yet."""
         return self.path / "states" / f".tmp-{uuid.uuid4().hex}.npy"
 
     def partial(self, name: str) -> Path:
-        """Return a directory for partial sums of this driver, which `spare_partials` gives up."""
+        """Return a directory for partial sums of this driver, which `spare_partials` releases."""
         return self._partials / name
 
     @property
     def spare(self) -> Path:
-        """Directory of the files that may be written over."""
+        """Directory of the files that may be overwritten."""
         return self._partials / SPARE
 
     def recycle(self, files: Iterable[ScratchArray]) -> None:
-        """Give up files that tasks have reported and nobody reads any more, to be written over by later ones."""
+        """Release reported files that are no longer read, so that later files overwrite them."""
         self.spare.mkdir(parents=True, exist_ok=True)
         for file in files:
             with suppress(OSError):
                 os.rename(file.path, self.spare / uuid.uuid4().hex)
 
     def spare_partials(self, files: Iterable[ScratchArray] = ()) -> None:
-        """Give up all partial sums: recycle those that were reported and remove all others.
+        """Release all partial sums: recycle the reported files and remove all others.
 
-        A file that was not reported may still be written by an attempt that the cluster has given up.
+        A file that was not reported may still be written by an abandoned attempt of a task.
         """
         self.recycle(files)
         for place in self._partials.iterdir():
@@ -165,25 +166,25 @@ class RunDirectory:
             self._partials.parent.rmdir()
 
     def writer(self, dtype: str, size: int, width: int | None = None) -> ArrayWriter:
-        """Return a writer of a state of about so many elements, in rows of a width if told; a context manager."""
+        """Return an `ArrayWriter` of a stored array of about ``size`` elements, in rows of ``width`` if given."""
         return ArrayWriter(self.path / "states", dtype, size, self.spare, width)
 
     def sync(self, states: StoredColumns) -> None:
-        """Bring states to the disk in the background, before somebody has to wait for it."""
+        """Start to synchronise stored arrays to disk in the background, ahead of their commit."""
         if self.durable:
             for part in states.parts:
                 self._committer.add(partial(sync_path, part.path))
 
     def flush(self) -> None:
-        """Wait until all passes are committed; raises what a commit has raised."""
+        """Wait until all passes are committed; raises the error of a failed commit."""
         self._committer.flush()
 
     def pass_path(self, name: str, key: str) -> Path:
-        """Where the total of a pass is committed."""
+        """Return the directory in which the total of a pass is committed."""
         return self.path / "passes" / f"{name}-{key[:16]}"
 
     def rows_directory(self, name: str, key: str, output: str) -> str:
-        """Where a row output of a pass is stored."""
+        """Return the directory in which a row output of a pass is stored."""
         return str(self.path / "rows" / f"{name}-{key[:16]}" / output)
 
     def commit_pass(
@@ -202,10 +203,10 @@ class RunDirectory:
             Name and fingerprint of the pass.
         sums : mapping of str to ndarray
         record : dict
-            What else the pass returned, JSON values only.
-        states : sequence of StoredArray
-            States that the record names. With them the commit goes on in the background, and `flush` waits
-            for it.
+            Other results of the pass, JSON values.
+        states : sequence of StoredArray, default ()
+            Stored arrays that the record names. If there are any, the commit runs in the background, and `flush`
+            waits for it.
         """
         if states and not self.durable:
             return
@@ -245,12 +246,12 @@ class RunDirectory:
             _remove_tree(temporary)
 
     def load_pass(self, name: str, key: str) -> tuple[Sums, dict[str, Any]] | None:
-        """Return sums (memory-mapped) and record of a committed pass, or None if there is none.
+        """Return the memory-mapped sums and the record of a committed pass; None if it is not committed.
 
         Raises
         ------
         StoreError
-            If the pass was committed and a file of it is missing or has changed.
+            If the pass is committed but one of its files is missing or has changed.
         """
         directory = self.pass_path(name, key)
         if not (directory / "DONE.json").exists():
@@ -258,14 +259,14 @@ class RunDirectory:
         return load_sums(str(directory))
 
     def discard_pass(self, name: str, key: str) -> None:
-        """Remove a committed pass of which something is damaged, its rows and states perhaps."""
+        """Remove the commit of a pass whose sums, rows or stored arrays are damaged."""
         temporary = self.path / "passes" / f".tmp-{uuid.uuid4().hex}"
         with suppress(FileNotFoundError):
             os.rename(self.pass_path(name, key), temporary)
         _remove_tree(temporary)
 
     def verify(self) -> list[str]:
-        """Read every state, committed sum and stored row, and return what is wrong with them."""
+        """Read every stored array, committed sum and stored row, and return descriptions of all problems."""
         problems: list[str] = []
 
         def check(read: Callable[[], object]) -> None:
@@ -291,23 +292,23 @@ class RunDirectory:
 
 
 class ArrayWriter:
-    """Writes a state of one or two dimensions chunk by chunk; a context manager.
+    """Writes a stored array of one or two dimensions piece by piece; a context manager.
 
     Parameters
     ----------
     directory : Path
     dtype : str
     size : int
-        How many elements there will be, about.
+        Approximate number of elements.
     spare : Path
-        Directory of files that may be written over.
+        Directory of files that may be overwritten.
     width : int, optional
-        Columns, where there are two dimensions.
+        Number of columns of a two-dimensional array; one dimension by default.
 
     Attributes
     ----------
     stored : StoredArray
-        Once the block is left without an error.
+        The handle; set when the context is left without an error.
     """
 
     stored: StoredArray
@@ -348,7 +349,7 @@ class ArrayWriter:
         return (self._size,) if self._width is None else (self._size // self._width, self._width)
 
     def _header(self) -> bytes:
-        """Return the header of the file, whose length does not depend on the size."""
+        """Return the header of the file; its length does not depend on the size."""
         header = io.BytesIO()
         record = {"descr": self._dtype.str, "fortran_order": False, "shape": self._shape}
         np.lib.format.write_array_header_1_0(header, record)
@@ -374,7 +375,7 @@ class ArrayWriter:
 
 
 class _Committer:
-    """Does one thing after the other in a thread that does not keep the process alive."""
+    """Runs functions one after the other in a daemon thread."""
 
     def __init__(self) -> None:
         self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -432,7 +433,9 @@ def _is_intact(path: Path, digest: str) -> bool:
 def _check_state(path: Path) -> None:
     got = state_digest(map_file(str(path)))
     if got[:32] != path.stem:
-        raise StoreError(f"{path}: state differs: expected digest {path.stem[:12]}, got {got[:12]}")
+        raise StoreError(
+            f"{path}: stored array has changed: expected digest {path.stem[:12]}, got {got[:12]}"
+        )
 
 
 def load_sums(directory: str) -> tuple[Sums, dict[str, Any]]:
@@ -442,7 +445,7 @@ def load_sums(directory: str) -> tuple[Sums, dict[str, Any]]:
     files: Any = done.get("files")
     name = f"{done.get('pass')}-{str(done.get('fingerprint'))[:16]}"
     if not are_files(files) or not isinstance(done.get("record"), dict) or name != place.name:
-        raise StoreError(f"{place}/DONE.json: expected the record of this pass, got that of {name}")
+        raise StoreError(f"{place}/DONE.json: expected the record of this pass, got the record of {name}")
     for file_name, entry in files.items():
         check_file(place, file_name, entry)
     sums = Sums({name.removesuffix(".npy"): map_file(str(place / name)) for name in files})

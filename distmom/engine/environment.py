@@ -1,4 +1,4 @@
-"""What the bits of a result depend on beside corpus and parameters: versions and the kind of processor."""
+"""Software versions and processor of a process, on which the bits of a result depend."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Environment:
     machine : str
         Instruction set.
     processor : str
-        Kind of processor, as compiled kernels are made for it.
+        Model of the processor, for which kernels are compiled.
     blas : str
         Libraries that multiply matrices, with their versions and kernels.
     """
@@ -49,7 +49,7 @@ class Environment:
     blas: str
 
     def versions(self) -> dict[str, str]:
-        """Return what must be the same in every process of a run."""
+        """Return the versions that must be the same in every process of a run."""
         return {name: value for name, value in asdict(self).items() if name not in ("processor", "blas")}
 
 
@@ -76,7 +76,7 @@ def environment() -> Environment:
 
 @cache
 def source_digest() -> str:
-    """sha256 of the modules of distmom as they are installed, names and content."""
+    """Return the sha256 of the names and contents of the installed modules of distmom."""
     package = Path(distmom.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
@@ -87,7 +87,7 @@ def source_digest() -> str:
 
 
 def differing(expected: Mapping[str, str], got: Mapping[str, str]) -> str:
-    """Return which versions differ, as a clause of a message; empty where none does."""
+    """Return which versions differ, as a clause of a message; empty if all agree."""
     return "; ".join(
         f"{name}: expected {value}, got {got.get(name, 'none')}"
         for name, value in expected.items()

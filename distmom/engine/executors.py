@@ -1,7 +1,7 @@
-"""Where tasks run: in this process, or on a Dask cluster that is given or opened here.
+"""Executors of tasks: this process, or a Dask cluster.
 
-Both executors evaluate the same tree of sums in the same order. Every task of a cluster makes sure first that its
-process runs the same versions as this one.
+Both executors evaluate the same tree of sums in the same order. Every task on a cluster first checks that its
+process runs the same versions as the client.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _R = TypeVar("_R")
 Merge = Callable[[Iterable[Any]], Any]
 OnDone = Callable[[int], None]
 
-#: What glibc keeps of freed memory in the workers of our own LocalCluster. Dask's setting gives all back at
-#: once, and the kernel then clears every page of every large temporary array anew.
+#: freed memory that glibc keeps in the workers of our LocalCluster. With Dask's default all of it is returned
+#: at once, and the kernel clears the pages of every large temporary array again
 WORKER_ENVIRONMENT = {"MALLOC_TRIM_THRESHOLD_": 128 << 20, "MALLOC_MMAP_THRESHOLD_": 32 << 20}
-#: times that a task may be submitted again after its worker died
+#: how often a task is submitted again after its worker died
 MAX_ATTEMPTS = 3
 #: seconds that closing a connection may take
 CLOSE_TIMEOUT_S = 10.0
 
 
 class Executor(Protocol):
-    """What the engine asks of the place where tasks run."""
+    """The interface through which the engine runs tasks."""
 
     description: str
 
@@ -51,7 +51,7 @@ class Executor(Protocol):
 
     @property
     def environments(self) -> tuple[Environment, ...]:
-        """Different environments of the processes in which tasks run."""
+        """The distinct environments of the processes in which tasks run."""
         ...
 
     def reduce(
@@ -63,25 +63,25 @@ class Executor(Protocol):
         on_done: OnDone,
         name: str,
     ) -> Any:
-        """Call ``function`` on every argument tuple and merge the results up a fixed tree."""
+        """Call ``function`` with every argument tuple and merge the results in a fixed tree."""
         ...
 
     def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
-        """Call ``function`` on every item, some at a time, and yield the results in order."""
+        """Call ``function`` on every item, several at a time, and yield the results in order."""
         ...
 
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
-        """Call ``function(load(), *arguments)`` on the scheduler node; the loaded value comes from a worker."""
+        """Call ``function(load(), *arguments)`` on the scheduler node; ``load`` runs on a worker."""
         ...
 
 
 def tree_node_children(index: int, fan_in: int, n_below: int) -> range:
-    """Children of a node of the tree, as indices on the level below."""
+    """Return the children of a node of the tree, as indices of the level below."""
     return range(index * fan_in, min((index + 1) * fan_in, n_below))
 
 
 def tree_levels(n_leaves: int, fan_in: int) -> list[int]:
-    """Number of nodes on every level of the tree, leaves first."""
+    """Return the number of nodes of every level of the tree, leaves first."""
     levels = [n_leaves]
     while levels[-1] > 1:
         levels.append(-(-levels[-1] // fan_in))
@@ -89,14 +89,14 @@ def tree_levels(n_leaves: int, fan_in: int) -> list[int]:
 
 
 class InProcess:
-    """Run every task here, one after the other, holding no more partial sums than the tree is deep."""
+    """Runs every task in this process, one after the other, with at most one partial sum per level in memory."""
 
     description = "in this process"
     n_threads = 1
 
     @property
     def environments(self) -> tuple[Environment, ...]:
-        """That of this process."""
+        """The environment of this process."""
         return (environment(),)
 
     def reduce(
@@ -130,7 +130,7 @@ class InProcess:
 
 
 class OnCluster:
-    """Run tasks on the workers of a Dask client, a sliding window of them at a time.
+    """Runs tasks on the workers of a Dask client, in a sliding window.
 
     Parameters
     ----------
@@ -151,12 +151,12 @@ class OnCluster:
         return max(1, Watch(self.client, "cluster").n_threads)
 
     def check(self) -> None:
-        """Make sure that the workers that are there run what this process runs (see `environments`)."""
+        """Check that all present workers run the versions of this process; a ClusterError otherwise."""
         self._environments = self._ask()
 
     @property
     def environments(self) -> tuple[Environment, ...]:
-        """Different environments of the workers that were there when the cluster was checked."""
+        """The distinct environments of the workers that were present at the last `check`."""
         return self._environments if self._environments is not None else self._ask()
 
     def _ask(self) -> tuple[Environment, ...]:
@@ -174,11 +174,11 @@ class OnCluster:
             if not isinstance(got, Environment):
                 raise ClusterError(f"worker {worker}: cannot run this distmom: {got}")
             if wrong := differing(self._versions, got.versions()):
-                raise ClusterError(f"worker {worker}: other versions than here: {wrong}")
+                raise ClusterError(f"worker {worker}: other versions than the client: {wrong}")
         return tuple(sorted(set(found.values()), key=str))
 
     def idle_timeout_s(self) -> float | None:
-        """Return after how many seconds without a task the scheduler closes itself, or None if it does not say."""
+        """Return the seconds without a task after which the scheduler closes itself; None if unknown."""
         try:
             found: float | None = Watch(self.client, "cluster").call(
                 self.client.run_on_scheduler, _idle_timeout
@@ -264,7 +264,7 @@ class OnCluster:
         watch = Watch(self.client, "map")
 
         def start(item: Any) -> distributed.Future:
-            # Scattered, not passed: a chunk of text is too large for the graph.
+            # Scattered, not passed as an argument: a chunk of text is too large for the task graph.
             data = (
                 item
                 if isinstance(item, int)
@@ -314,7 +314,7 @@ class OnCluster:
 
 
 def _checked(versions: Mapping[str, str], function: Callable[..., _R], *arguments: Any) -> _R:
-    """Call a function, unless this process runs other versions than the one that has asked."""
+    """Call a function if this process runs the versions of the client; else a ClusterError."""
     if wrong := differing(versions, environment().versions()):
         raise ClusterError(f"a process of the cluster runs other versions than the client: {wrong}")
     return function(*arguments)
@@ -332,15 +332,15 @@ async def _on_scheduler(
     key: str,
     arguments: tuple[Any, ...],
 ) -> Any:
-    """Fetch a worker's result and work on it in a thread, so that the event loop stays free."""
+    """Fetch a worker's result and process it in a thread, so that the event loop is not blocked."""
     reply = await asyncio.wait_for(dask_scheduler.gather([key]), limits.STALL_TIMEOUT_S)
     if reply["status"] != "OK":
         raise ClusterError(f"the scheduler could not fetch {key} from its worker: {reply.get('keys')}")
     value = reply["data"][key]
 
     def opened_and_done() -> Any:
-        # The scheduler does not open what it passes on, so what it fetched is still in its wire form, or only
-        # wrapped where it came from a thread of this process.
+        # The scheduler does not deserialise messages, so the fetched value is still serialised, or only wrapped
+        # if it comes from a thread of this process.
         opened = value.data if isinstance(value, Serialize) else value
         if isinstance(value, Serialized):
             opened = merge_and_deserialize(value.header, value.frames)
@@ -358,8 +358,8 @@ def _raise_unless_worker_lost(future: distributed.Future, watch: Watch, attempt:
             raise error
         if attempt >= MAX_ATTEMPTS:
             raise ClusterError(
-                f"{watch.name}: task {future.key} ended {attempt + 1} times with the death of its worker; "
-                "it may need more memory than the worker's limit"
+                f"{watch.name}: the worker of task {future.key} died {attempt + 1} times; "
+                "the task may need more memory than the worker's limit"
             ) from error
     elif attempt >= MAX_ATTEMPTS:
         raise ClusterError(f"{watch.name}: task {future.key} was lost {attempt + 1} times ({future.status})")
@@ -380,25 +380,25 @@ def open_executor(
     memory_limit: int | None = None,
     connect_timeout_s: float = 20.0,
 ) -> Iterator[Executor]:
-    """Open a place to run tasks, and close what was opened here.
+    """Open an executor, and close what was opened on exit; a context manager.
 
     Parameters
     ----------
     client : distributed.Client or Executor, optional
-        Used as it is and left open.
+        Used and left open; not checked if it is an executor.
     scheduler : str, optional
-        Address of a running scheduler; only the connection is closed afterwards.
-    workers : int
-        Number of processes of a LocalCluster; 0 runs in this process.
+        Address of a running scheduler; only the connection is closed on exit.
+    workers : int, default 0
+        Number of processes of a LocalCluster; 0 runs tasks in this process.
     memory_limit : int, optional
-        Bytes that each process of the LocalCluster may use.
-    connect_timeout_s : float
+        Bytes that each process of the LocalCluster may use; Dask's "auto" by default.
+    connect_timeout_s : float, default 20.0
         Seconds to wait for a scheduler.
 
     Raises
     ------
     UsageError
-        If both a scheduler and a number of workers are asked for.
+        If both a scheduler and a number of workers are given.
     ClusterError
         If the scheduler does not answer, or a worker runs other versions than this process.
     """
@@ -409,7 +409,7 @@ def open_executor(
             yield executor
     elif scheduler is not None:
         if workers:
-            raise UsageError("give either a scheduler or a number of workers, not both")
+            raise UsageError("specify either a scheduler or a number of workers, not both")
         check_address(scheduler, connect_timeout_s)
         try:
             remote = Client(scheduler, set_as_default=False, timeout=connect_timeout_s)
@@ -442,7 +442,7 @@ def open_executor(
 
 @contextmanager
 def _in_use(client: Client) -> Iterator[OnCluster]:
-    """Make sure that the processes of a cluster are as this one, and keep its scheduler alive."""
+    """Check the versions of the workers of a cluster, and keep its scheduler alive."""
     executor = OnCluster(client)
     with kept_alive(client, executor.idle_timeout_s()):
         executor.check()

@@ -1,8 +1,8 @@
-"""A pass: one scan over all shards that adds every block of rows to named sums.
+"""Passes: scans over all shards that add every block of rows to named sums.
 
-A pass is a frozen dataclass. Its fields are all it knows, so it can be sent to a worker, and its fingerprint
-can be taken from them; a field may hold an array or a `StoredArray`, which the engine opens before the
-first block. The same object runs on one block in a test, over a corpus in-process and on a cluster.
+A pass is a frozen dataclass. Its fields are its only state, so that it can be sent to a worker and its fingerprint
+computed from them; a field may hold an array or a `StoredArray`, which the engine opens before the first block.
+The same object runs on one block in a test, over a corpus in-process and on a cluster.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Rows = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Selection:
-    """A part of the documents, drawn by a hash of their position in the corpus.
+    """A random subset of the documents, determined by a hash of their positions in the corpus.
 
     Attributes
     ----------
     fraction : float
-        Share of the documents that is held out.
+        Expected share of held-out documents.
     heldout : bool
-        Take the held-out documents; otherwise all the others.
-    seed : int
+        Select the held-out documents; otherwise all other documents.
+    seed : int, default 0
         Seed of the hash.
-    offset : float
-        Where the held-out share begins: those of 0.1 at 0 and at 0.1 have no document in common.
+    offset : float, default 0.0
+        Start of the held-out range of hash values: shares of 0.1 at offsets 0 and 0.1 are disjoint.
     """
 
     fraction: float
@@ -45,7 +45,7 @@ class Selection:
     offset: float = 0.0
 
     def mask(self, first: int, n_documents: int) -> np.ndarray:
-        """Return which of the documents ``first, first + 1, ...`` are taken, a bool array."""
+        """Return which of the documents ``first, first + 1, ...`` are selected, a bool array."""
         key = np.arange(first, first + n_documents, dtype=np.uint64)
         with np.errstate(over="ignore"):
             key += np.uint64(self.seed) * GOLDEN + np.uint64(0x632BE59BD9B4E019)
@@ -58,7 +58,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Pass:
-    """Base of all passes.
+    """Base class of all passes.
 
     Subclasses are frozen dataclasses that define `specs` and `add`.
 
@@ -67,14 +67,15 @@ class Pass:
     n_features : int
         Number of features of the pass.
     selection : Selection or None
-        Which documents the pass sees; None means all.
+        Documents that the pass reads; None (default) means all.
     features : slice or None
-        The slab of the features whose sums are held; set by the engine, None means all.
+        The slab of features whose sums are accumulated; set by the engine, None (default) means all.
     columns : slice or None
-        The slab of columns of separable tall sums that is held; set by the engine, None means all.
+        The slab of columns of separable tall sums that is accumulated; set by the engine, None (default) means
+        all.
     numbers : ndarray of shape (n_features of the corpus,), int32, or None
         Number of every feature of the corpus among those of the pass, ascending, -1 for features that the pass
-        leaves out; None means all features. An array or a stored one.
+        leaves out; None (default) means all features. An array or a stored array.
     """
 
     n_features: int
@@ -83,66 +84,66 @@ class Pass:
     columns: slice | None = None
     numbers: Any = None
 
-    #: rows of a block that are added at a time
+    #: rows of a block
     block_rows = 2048
 
     @property
     def name(self) -> str:
-        """Name under which progress and files of the pass are shown."""
+        """Name of the pass in progress reports and file names."""
         return type(self).__name__.removesuffix("Pass").lower()
 
     @property
     def estimated(self) -> bool:
-        """Whether the sizes of the pass follow from data, so that a plan only estimates them."""
+        """Whether the sizes of the pass depend on data, so that a plan can only estimate them."""
         return False
 
     @property
     def slab(self) -> slice:
-        """The slab of the features as a slice with both ends."""
+        """The slab of features as a slice with both ends."""
         return self.features if self.features is not None else slice(0, self.n_features)
 
     def for_columns(self, index: int, columns: tuple[slice, ...]) -> Pass:
-        """Return the pass over one of the slabs of columns."""
+        """Return the pass restricted to one of the slabs of columns."""
         return replace(self, columns=columns[index])
 
     @property
     def n_stored_slabs(self) -> int:
-        """Slabs of columns of the stored matrix that goes with the columns of a separable sum."""
+        """Number of slabs of columns of the stored matrix whose columns correspond to those of a separable sum."""
         return 1
 
     @property
     def mapped_bytes(self) -> int:
-        """Bytes of the stored matrices that a task reads, all columns together."""
+        """Bytes of the stored matrices that a task reads, over all columns."""
         return 0
 
     def specs(self) -> dict[str, SumSpec]:
-        """Return name and shape of every sum."""
+        """Return the specification of every sum by name."""
         raise TypeError(f"{type(self).__name__} does not define its sums")
 
     def working_bytes(self, n_rows: int) -> int:
-        """Return the bytes that `add` needs for a block of ``n_rows`` beside block and sums."""
+        """Return the bytes that `add` needs for a block of ``n_rows`` rows, beside the block and the sums."""
         return 0
 
     @property
     def finish_bytes(self) -> int:
-        """Bytes that a worker needs to make something of the total."""
+        """Bytes that a worker needs to finish the total."""
         return 0
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that are stored for every document."""
+        """Bytes that the pass stores per document."""
         return 0
 
     def zero(self, frequent: Mapping[str, np.ndarray] | None = None, files: str | None = None) -> Sums:
-        """Return accumulators for all sums, of no rows yet.
+        """Return empty accumulators for all sums.
 
         Parameters
         ----------
         frequent : mapping of str to ndarray, optional
-            By axis, the rows of tall sums that are added in float64, the others in float32; all are added in
-            float64 by default.
+            Rows of tall sums that are accumulated in float64, by axis; other rows are accumulated in float32.
+            All rows in float64 by default.
         files : str, optional
-            Directory in which sparse sums leave their runs; in memory by default.
+            Directory to which sparse sums write their runs; they are kept in memory by default.
         """
         sums = Sums()
         for name, spec in self.specs().items():
@@ -158,16 +159,16 @@ class Pass:
         return sums
 
     def add(self, sums: Sums, block: Any, rows: Rows) -> Rows | None:
-        """Add one block to ``sums`` in place and return the rows to be stored, if any.
+        """Add one block to ``sums`` in place and return the rows to store, if any.
 
         Parameters
         ----------
         sums : Sums
             Changed in place.
         block : Block or RowBlock
-            Documents in memory, of the kind that the pass is made for.
+            Documents in memory.
         rows : mapping of str to ndarray of shape (n_documents, ...)
-            What earlier passes stored for these documents, by the names under which the engine was given them.
+            Rows that earlier passes stored for these documents, by the names given to `Engine.run`.
         """
         raise TypeError(f"{type(self).__name__} does not define how a block is added")
 
@@ -185,13 +186,13 @@ def transform_fields(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def resolve(pass_: Pass) -> Pass:
-    """Return the pass with every stored value opened."""
+    """Return the pass with every stored value loaded."""
     opened: Pass = transform_fields(pass_, lambda leaf: leaf.load() if hasattr(leaf, "load") else leaf)
     return opened
 
 
 def fingerprint(value: Any) -> str:
-    """Return the sha256 of all that determines a value: types, names, numbers and array contents."""
+    """Return the sha256 of everything that determines a value: types, names, numbers and array contents."""
     digest = hashlib.sha256()
 
     def visit(item: Any) -> None:

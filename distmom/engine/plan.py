@@ -1,8 +1,8 @@
-"""The plan of a pass: shards to groups, groups to a tree, features to slabs, and the memory it takes.
+"""The plan of a pass: groups of shards, tree of sums, slabs of features or columns, and memory.
 
-Groups and tree follow from the corpus and the pass alone, never from the workers, so the order of additions,
-and with it every bit of the result, is the same on any cluster. Slabs may follow from the memory limit: each
-row of a sum by feature is added in the same order whichever slab it lies in.
+Groups and tree depend on the corpus and the pass alone, never on the workers, so that the order of additions, and
+with it every bit of the result, is the same on any cluster. Slabs may depend on the memory limit: each row of a
+sum by feature is added in the same order, whichever slab it is in.
 """
 
 from __future__ import annotations
@@ -20,49 +20,51 @@ from distmom.engine.sums import FILE_BYTES, SumSpec
 from distmom.engine.tall import frequent_rows
 from distmom.errors import UsageError
 
-#: what all partial sums of one pass together may take before there are fewer groups
+#: bytes of all partial sums of a pass together beyond which fewer groups are made
 PARTIALS_BYTES = 1 << 29
 #: children of a node of the tree of sums
 FAN_IN = 8
 MIN_GROUPS, MAX_GROUPS = 12, 128
-#: slabs that features, or a stored matrix, is cut into at most
+#: largest number of slabs of features, or of columns of a stored matrix
 MAX_SLABS = 64
 #: tall sums up to this size are added in float64 throughout
 SMALL_TALL_BYTES = 64 << 20
-#: products of a sparse sum that are kept before they go to a file, with their column numbers
+#: bytes of the products of a sparse sum, with their column numbers, that are kept before they are written to a
+#: file
 SPARSE_BYTES = 8 * RUN_ENTRIES
-#: entries for each row of a tall sum below which a group costs more in sums than in entries
+#: entries per row of a tall sum below which a group takes more time for its sums than for its entries
 ENTRIES_PER_ROW = 16
-#: share of a worker's limit that a task may fill: above, Dask spills and pauses
+#: share of a worker's memory limit that a task may use: Dask spills and pauses above it
 LIMIT_SHARE = 0.7
-#: what a worker needs beside sums and blocks: interpreter, libraries, compiled kernels, freed memory that is kept
+#: memory of a worker beside sums and blocks: interpreter, libraries, compiled kernels, freed memory that is kept
 RESERVED_BYTES = 320 << 20
-#: partial sums in memory that one task may hold at once: its own, an operand and the result of a merge
+#: partial sums that a task may hold in memory at once: its own, an operand and the result of a merge
 LIVE_PARTIALS = 3
 
 
 @dataclass(frozen=True)
 class PassPlan:
-    """How one pass is cut.
+    """How one pass is cut into tasks.
 
     Attributes
     ----------
     groups : tuple of tuple of int
         Shard indices of each group, in order.
     slabs : tuple of slice
-        Slabs of the features; one scan over the shards is made for each.
+        Slabs of features; each takes one scan over the shards.
     fan_in : int
         Children of a node of the tree of sums.
     partial_bytes : int
-        Size of one partial sum (of the widest slab).
+        Size of one partial sum (of the widest slab), in bytes.
     task_bytes : int
-        Projected peak of one task, the process included.
+        Projected peak memory of a task, including the process, in bytes.
     columns : tuple of slice
-        Slabs of the columns of separable tall sums; one scan is made for each.
+        Slabs of columns of separable tall sums; each takes one scan. Empty by default.
     n_mapped : int
-        Slabs of columns that stored matrices must be cut into to be read one after the other.
+        Number of slabs of columns into which stored matrices must be cut, to be read one after the other;
+        default 1.
     single : bool
-        Tall sums are in float32 but for the frequent rows.
+        Whether tall sums are in float32 except for the frequent rows; default False.
     """
 
     groups: tuple[tuple[int, ...], ...]
@@ -94,14 +96,14 @@ def plan_pass(
     corpus : Corpus, MemoryCorpus or ViewCorpus
     pass_ : Pass
     memory_limit : int or None
-        Bytes that one worker may use.
-    n_workers : int
-        Workers that are there; more slabs of columns are made where there would be fewer tasks.
+        Bytes that one worker may use; no limit by default.
+    n_workers : int, default 1
+        Number of workers; more slabs of columns are made where there would be fewer tasks than workers.
 
     Raises
     ------
     UsageError
-        If even the narrowest slab does not fit, with the numbers.
+        If even the narrowest slab does not fit; the message has the numbers.
     """
     if any(spec.tall for spec in pass_.specs().values()):
         return _plan_tall(corpus, pass_, memory_limit, n_workers)
@@ -122,7 +124,7 @@ def plan_pass(
 
     n_slabs, n_mapped = 1, pass_.n_stored_slabs
     while usable is not None and task_bytes(n_slabs, n_mapped) > usable:
-        # Reading a matrix slab by slab costs little, another scan for every slab of the features much.
+        # Reading a matrix slab by slab takes little time, another scan for every slab of features much.
         if n_mapped < MAX_SLABS and mapped // n_mapped > RESERVED_BYTES // 4:
             n_mapped *= 2
         elif n_slabs < MAX_SLABS and by_feature:
@@ -148,8 +150,9 @@ def plan_pass(
 def _plan_tall(corpus: AnyCorpus, pass_: Pass, memory_limit: int | None, n_workers: int) -> PassPlan:
     """Plan a pass with tall sums.
 
-    A group adds its entries, then its partial sum is written and read again: there are so few groups that the
-    second costs little beside the first, and more slabs of columns where that leaves workers idle.
+    Each group adds its entries, and its partial sum is then written and read again. The number of groups is
+    kept so small that the latter takes little time; more slabs of columns are made where this would leave
+    workers idle.
     """
     specs = pass_.specs().values()
     tall = [spec for spec in specs if spec.tall and not spec.sparse]
@@ -159,7 +162,7 @@ def _plan_tall(corpus: AnyCorpus, pass_: Pass, memory_limit: int | None, n_worke
         s.dtype == "float32" for s in tall
     )
     n_features, n_targets = sum(s.nnz_words for s in corpus.shards), sum(s.nnz_labels for s in corpus.shards)
-    # What is added to rows of each kind: every word of a document looks at its entries.
+    # Numbers of additions to rows, by axis: every word of a document is looked up among the entries.
     nnz = {"features": n_features, "targets": n_targets, "entries": n_features}
     axes = {str(s.tall) for s in tall} if single else set()
     n_frequent = {axis: len(frequent_rows_of(corpus, axis, pass_.numbers)) for axis in axes}
@@ -171,7 +174,7 @@ def _plan_tall(corpus: AnyCorpus, pass_: Pass, memory_limit: int | None, n_worke
 
     width = max((s.shape[1] for s in tall if s.separable), default=0)
     apart = sum(tall_bytes(s, s.shape[1]) for s in tall if not s.separable)
-    # The products that are kept, and their sum.
+    # The products in memory, and their sum.
     apart += sum(2 * min(s.projected_bytes, SPARSE_BYTES) for s in sparse)
     base = RESERVED_BYTES + _block_bytes(corpus, pass_) + LIVE_PARTIALS * small + apart
 
@@ -191,7 +194,7 @@ def _plan_tall(corpus: AnyCorpus, pass_: Pass, memory_limit: int | None, n_worke
     most = width if width else MAX_SLABS
     n_columns = 1
     if width and groups:
-        # A task that holds other columns than a stored slab has would have to map several.
+        # A task whose columns differ from those of a stored slab would have to map several slabs.
         n_columns = min(width, max(pass_.n_stored_slabs, -(-n_workers // len(groups))))
     while usable is not None and task_bytes(n_columns) > usable:
         if n_columns >= most:
@@ -212,7 +215,7 @@ def _plan_tall(corpus: AnyCorpus, pass_: Pass, memory_limit: int | None, n_worke
 
 
 def frequent_rows_of(corpus: AnyCorpus, axis: str, numbers: Any = None) -> np.ndarray:
-    """Return the rows of a kind of tall sum that are frequent (see `TallSum`); no entry is.
+    """Return the frequent rows of tall sums on an axis (see `TallSum`); entries have none.
 
     Parameters
     ----------
@@ -241,7 +244,7 @@ def _groups(corpus: AnyCorpus, bound: int) -> tuple[tuple[int, ...], ...]:
 def _too_large(pass_: Pass, needed: int, base: int, memory_limit: int) -> UsageError:
     return UsageError(
         f"pass {pass_.name}: a task needs {_mib(needed)} MiB ({_mib(base)} for the process and a block of rows, "
-        f"the rest for sums and matrices), a worker of {_mib(memory_limit)} MiB can give "
+        f"the rest for sums and matrices), but a worker of {_mib(memory_limit)} MiB can use only "
         f"{_mib(int(LIMIT_SHARE * memory_limit))} without spilling; raise the memory limit or lower n_components"
     )
 

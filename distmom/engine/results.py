@@ -1,4 +1,4 @@
-"""What passes tell while they run, and what they leave behind."""
+"""Events that passes emit, and their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distmom.engine.tall import Partials
 
 @dataclass(frozen=True)
 class PassStarted:
-    """A pass begins."""
+    """A pass has started."""
 
     name: str
     n_documents: int
@@ -32,7 +32,7 @@ class GroupDone:
 
 @dataclass(frozen=True)
 class PassDone:
-    """A pass is committed, or was found committed (``resumed``)."""
+    """A pass has been committed, or was committed already (``resumed``)."""
 
     name: str
     n_documents: int
@@ -46,7 +46,7 @@ Observer = Callable[[Event], None]
 
 @dataclass
 class PassResult:
-    """What a pass leaves behind.
+    """The result of a pass without tall sums.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class PassResult:
     rows : dict of str to StoredRows
         The stored row outputs.
     directory : str
-        Where the total is committed.
+        Directory in which the total is committed.
     """
 
     sums: Sums
@@ -65,7 +65,7 @@ class PassResult:
 
 @dataclass
 class Timing:
-    """How long one pass took.
+    """The time that one pass took.
 
     Attributes
     ----------
@@ -87,15 +87,16 @@ class Timing:
 
 @dataclass
 class Tallies:
-    """The sums of a pass with tall sums.
+    """The totals of a pass with tall sums.
 
     Attributes
     ----------
     sums : Sums
-        The others.
+        The sums that are not tall.
     tall : dict of str to Partials
+        The dense tall sums.
     runs : dict of str to Runs
-        The sparse ones.
+        The sparse tall sums.
     """
 
     sums: Sums
@@ -105,13 +106,14 @@ class Tallies:
 
 @dataclass
 class TallResult:
-    """What a pass with tall sums leaves behind.
+    """The result of a pass with tall sums.
 
     Attributes
     ----------
     states : dict of str to StoredColumns
+        Stored arrays made from the sums.
     values : dict
-        JSON values.
+        Numbers made from the sums, JSON values.
     rows : dict of str to StoredRows
         The stored row outputs; set by the engine.
     """
@@ -121,7 +123,7 @@ class TallResult:
     rows: dict[str, StoredRows] = field(default_factory=dict)
 
     def stored_arrays(self) -> list[StoredArray]:
-        """Return all states, slab by slab."""
+        """Return all stored arrays, slab by slab."""
         return [part for stored in self.states.values() for part in stored.parts]
 
     def to_json(self) -> dict[str, Any]:
@@ -131,7 +133,7 @@ class TallResult:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> TallResult:
-        """Read what `to_json` has returned."""
+        """Rebuild a result from what `to_json` returned."""
         states = {
             name: StoredColumns(tuple(StoredArray(**part) for part in parts))
             for name, parts in record["states"].items()

@@ -1,4 +1,4 @@
-"""Run passes over a corpus: fold groups of shards, merge them up the tree, commit the total."""
+"""The engine, which runs passes over a corpus: folds groups of shards, merges sums, commits the total."""
 
 from __future__ import annotations
 
@@ -60,33 +60,35 @@ _R = TypeVar("_R")
 
 logger = logging.getLogger(__name__)
 
-#: changes when the way of adding or of telling states apart changes, so that no older result is taken
+#: part of all fingerprints; to be changed with the way sums are added or arrays digested, so that older results
+#: are not used
 KERNEL_VERSION = 7
-#: tasks for each thread that slabs of rows are shared out in: fewer leave workers idle, more wait for the client
+#: tasks per thread into which slabs of rows are divided: with fewer workers are idle, with more they wait for
+#: the client
 MAPS_PER_THREAD = 8
-#: slabs of a task at most, as it holds the small sums of each
+#: largest number of slabs of a task, which holds the small sums of each
 MAX_TOGETHER = 4
 
 
 @dataclass
 class Engine:
-    """Everything that passes run with.
+    """Runs passes over one corpus in one run directory.
 
     Attributes
     ----------
     corpus : Corpus, MemoryCorpus or ViewCorpus
     directory : RunDirectory
-        Where states, totals and rows are kept.
-    executor : Executor
-        Where tasks run.
+        Directory of stored arrays, totals and rows.
+    executor : Executor, default InProcess()
+        Runs the tasks.
     memory_limit : int or None
-        Bytes that one worker may use.
+        Bytes that one worker may use; no limit by default.
     observer : callable
-        Receives `PassStarted`, `GroupDone` and `PassDone`.
+        Called with `PassStarted`, `GroupDone` and `PassDone`; ignores them by default.
     timings : list of Timing
-        One entry a pass.
+        One entry per pass.
     spent : dict of str to float
-        Seconds of all tasks so far, by kind of work, and of the tensor's ``decomposition``.
+        Seconds of all tasks so far, by kind of work, and of work on the scheduler node, ``decomposition``.
     """
 
     corpus: Any
@@ -99,11 +101,11 @@ class Engine:
 
     @property
     def _origin(self) -> tuple[Any, ...]:
-        """What the bits of every sum depend on beside the pass."""
+        """The values on which the bits of every sum depend beside the pass."""
         return KERNEL_VERSION, self.corpus.digest, [s.n_documents for s in self.corpus.shards]
 
     def put(self, array: np.ndarray) -> StoredArray:
-        """Store an array that passes will read."""
+        """Store an array for passes to read, and return its handle."""
         return self.directory.put(array)
 
     @overload
@@ -127,7 +129,7 @@ class Engine:
         finish: Callable[[Tallies], TallResult] | None = None,
         parameters: tuple[Any, ...] = (),
     ) -> PassResult | TallResult:
-        """Run one pass over all shards, or return what was committed of it.
+        """Run one pass over all shards, or return its committed result.
 
         Parameters
         ----------
@@ -135,10 +137,10 @@ class Engine:
         rows : mapping of str to StoredRows, optional
             Stored rows that the pass reads.
         finish : callable, optional
-            Needed for passes with tall sums. Called with the sums; makes states and numbers of them, which are
-            committed. The tall sums themselves are removed. A pass that stores rows must have no separable sums.
+            Required for passes with tall sums. Called with the sums, returns stored arrays and numbers, which are
+            committed; the tall sums are removed. A pass that stores rows must have no separable sums.
         parameters : tuple, default ()
-            All that ``finish`` depends on beside the pass.
+            Everything that ``finish`` depends on beside the pass.
 
         Returns
         -------
@@ -147,11 +149,11 @@ class Engine:
         Raises
         ------
         UsageError
-            If a task cannot fit into the memory limit.
+            If a task cannot fit the memory limit.
         StoreError
-            If a shard, a state or a committed total is damaged.
+            If a shard, a stored array or a committed total is damaged.
         ClusterError
-            If the cluster cannot finish.
+            If the cluster fails.
         """
         started, before = time.monotonic(), dict(self.spent)
         rows = dict(rows or {})
@@ -204,7 +206,7 @@ class Engine:
         return result
 
     def _committed(self, pass_: Pass, key: str) -> tuple[Sums, dict[str, Any]] | None:
-        """Return what is committed of a pass, or None if there is nothing, or anything of it is damaged."""
+        """Return the committed sums and record of a pass; None if it is not committed or damaged."""
         try:
             committed = self.directory.load_pass(pass_.name, key)
             if committed is not None:
@@ -215,7 +217,7 @@ class Engine:
                     for shard in rows.digests:
                         rows.read(int(shard))
         except StoreError as error:
-            logger.warning("pass %s is run again, as what was committed is damaged: %s", pass_.name, error)
+            logger.warning("pass %s is run again, as its committed result is damaged: %s", pass_.name, error)
             self.directory.discard_pass(pass_.name, key)
             return None
         return committed
@@ -233,9 +235,9 @@ class Engine:
         }
 
     def _fold(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Tallies, Folded]:
-        """Add all documents into files of partial tall sums; also return what the tasks have reported."""
+        """Add all documents to partial tall sums in files; also return the report of the tasks."""
         plan = self.plan(pass_)
-        # Their pages become those of the accumulators, which become those of files again.
+        # Accumulators reuse the pages of earlier files, and later files those of accumulators.
         self.directory.drop_partials()
         release_maps()
         n_slabs = max(1, len(plan.columns))
@@ -281,7 +283,7 @@ class Engine:
         return Tallies(folded.sums, partials, runs), folded
 
     def plan(self, pass_: Pass) -> PassPlan:
-        """Return how a pass is cut here."""
+        """Return how a pass is cut with this memory limit and executor."""
         return plan_pass(self.corpus, pass_, self.memory_limit, self.executor.n_threads)
 
     def map_rows(
@@ -292,19 +294,19 @@ class Engine:
         outputs: Mapping[str, tuple[int, str]],
         *arguments: Any,
     ) -> tuple[dict[str, StoredArray], Sums]:
-        """Call a function on slabs of rows of tall matrices, wherever there is a worker.
+        """Call a function on slabs of rows of tall matrices, on all workers.
 
         Parameters
         ----------
         function : callable
-            Called with the rows as a slice, a slab of every input and ``arguments``; returns slabs of rows of
-            the outputs, and sums that are added up in the order of the slabs.
+            Called with a slice of rows, these rows of every input and ``arguments``; returns the same rows of the
+            outputs, and sums, which are added up in the order of the slabs.
         inputs : sequence of Partials, StoredArray, StoredColumns or ndarray
         n_rows : int
         outputs : mapping of str to (int, str)
             Width and type of every output.
         *arguments
-            Small.
+            Further small arguments.
 
         Returns
         -------
@@ -340,24 +342,24 @@ class Engine:
         return stored, total if total is not None else Sums()
 
     def combine(self, terms: Sequence[Term], pruning: Pruning | None = None) -> Csr:
-        """Add sparse matrices slab by slab of rows, wherever there is a worker, and store the sum.
+        """Add sparse matrices slab by slab of rows, on all workers, and store the sum.
 
         Parameters
         ----------
         terms : sequence of Term
             At least one; all of the same shape.
         pruning : Pruning, optional
-            Which entries to leave out.
+            Entries to leave out; none by default.
 
         Returns
         -------
         Csr
-            Of stored arrays: sorted rows, float32.
+            Stored arrays with sorted rows, float32.
         """
         return self._combine(terms, pruning, mixed=False).sparse
 
     def combine_mixed(self, terms: Sequence[Term], pruning: Pruning | None = None) -> MixedRows:
-        """Add sparse matrices as `combine`, with nearly full rows of the sum stored densely."""
+        """Add sparse matrices as `combine` does, with nearly full rows of the sum stored densely."""
         return self._combine(terms, pruning, mixed=True)
 
     def _combine(self, terms: Sequence[Term], pruning: Pruning | None, *, mixed: bool) -> MixedRows:
@@ -373,7 +375,7 @@ class Engine:
         return join_pieces(self.directory, pieces, terms[0].shape[1], pruning, mixed)
 
     def _compute(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, Folded]:
-        """Return the total, and what the tasks have reported."""
+        """Return the total and the report of the tasks."""
         plan = self.plan(pass_)
         self.directory.spare_partials()
         release_maps()
@@ -420,19 +422,19 @@ def open_engine(
     memory_limit: int | None = None,
     observer: Observer | None = None,
 ) -> Iterator[Engine]:
-    """Open an engine on a run directory, whose lock it holds, or on a temporary one that is removed afterwards.
+    """Open an engine in a run directory and hold its lock, or in a temporary directory; a context manager.
 
     Parameters
     ----------
     corpus : Corpus, MemoryCorpus or ViewCorpus
     directory : path-like or RunDirectory, optional
-        The lock of a `RunDirectory` is left to the caller, who holds it.
+        A temporary directory, removed on exit, by default. The caller holds the lock of a `RunDirectory`.
     executor : Executor, optional
-        In this process when absent.
+        Tasks run in this process by default.
     memory_limit : int, optional
-        Bytes that one worker may use.
+        Bytes that one worker may use; no limit by default.
     observer : callable, optional
-        Receives the engine's events.
+        Called with every event of the engine; none by default.
 
     Raises
     ------
@@ -459,13 +461,13 @@ def open_engine(
 
 
 def _small_sums(pass_: Pass) -> Sums:
-    """Return the sums of no rows, without those that are tall."""
+    """Return empty sums, without the tall ones."""
     specs = pass_.specs()
     return Sums({name: value for name, value in pass_.zero().items() if specs[name].tall is None})
 
 
 def _opened(sums: Sums) -> Sums:
-    """Return sums of which those in files are mapped into memory."""
+    """Return sums with those in files memory-mapped."""
     return Sums(
         {name: value.load() if isinstance(value, ScratchArray) else value for name, value in sums.items()}
     )
@@ -478,7 +480,7 @@ def _join_slabs(by_slab: list[Sums], pass_: Pass) -> Sums:
     for name, spec in pass_.specs().items():
         values = [sums[name] for sums in by_slab]
         if not spec.by_feature:
-            # Every scan counts these anew; one count is the sum.
+            # Every scan adds up these sums again; one of them is the total.
             total[name] = values[0]
         else:
             total[name] = np.concatenate(values)

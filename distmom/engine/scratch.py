@@ -1,11 +1,11 @@
-"""Files and memory of partial sums, which pass the same pages of memory on to each other.
+"""Files and memory of partial sums, which reuse each other's memory pages.
 
-Pages that were in use a moment ago are several times faster to write to than new ones: files are written over
-earlier ones, and a sum gives its pages up while it is written.
+Pages that were used recently are several times faster to write to than new ones: files overwrite earlier files,
+and the pages of a sum are released while it is written.
 
-A file belongs to the attempt of a task that writes it. Only the name that the attempt reports is ever read, and
-only a reported file, which nobody writes any more, is written over: an attempt that a cluster has given up, and
-that writes on, changes nothing that counts. Blocks of a file carry checksums, which are compared when it is read.
+A file belongs to the attempt of a task that writes it. Only files whose names an attempt has reported are read,
+and only such files, which are no longer written, are overwritten: an abandoned attempt that continues to write
+cannot change a result. Blocks of a file have checksums, which are compared on every read.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ import numpy as np
 
 from distmom.errors import StoreError
 
-#: name of the directory of files that may be written over, beside the directories of passes
+#: name of the directory of files that may be overwritten, beside the directories of passes
 SPARE = "spare"
-#: bytes that share a checksum; ranges are read in whole blocks
+#: bytes per checksum; ranges are read in whole blocks
 BLOCK_BYTES = 1 << 16
-#: bytes of a sum that are written before their pages are given up; a multiple of any page
+#: bytes of a sum that are written before their pages are released; a multiple of any page size
 _POURED_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
 class ScratchArray:
-    """An array that one attempt of a task has written, as it reports it.
+    """An array in a file, as reported by the attempt of a task that wrote it.
 
     Attributes
     ----------
     path : str
-        The numbers, then the CRC-32C of every block, uint32.
+        File of the elements, followed by the CRC-32C of every block, uint32.
     shape : tuple of int
     dtype : str
     block_bytes : int
-        Size of a block; a multiple of the size of a number.
+        Size of a block; a multiple of the size of an element.
     checksum : int
-        CRC-32C of the checksums.
+        CRC-32C of all checksums.
     """
 
     path: str
@@ -58,7 +58,7 @@ class ScratchArray:
 
     @property
     def n_bytes(self) -> int:
-        """Size of the numbers."""
+        """Size of the elements."""
         return _n_bytes(self.shape, self.dtype)
 
     def flat(self) -> ScratchArray:
@@ -66,7 +66,7 @@ class ScratchArray:
         return replace(self, shape=(math.prod(self.shape),))
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return ``array[start:stop]``; StoreError unless it is what was written."""
+        """Return ``array[start:stop]``; a StoreError if the file has changed."""
         size = _n_bytes(self.shape[1:], self.dtype)
         first = start * size // self.block_bytes
         begin, end = first * self.block_bytes, -(-stop * size // self.block_bytes) * self.block_bytes
@@ -76,7 +76,7 @@ class ScratchArray:
         return values.reshape(stop - start, *self.shape[1:])
 
     def load(self) -> np.ndarray:
-        """Map the array into memory, read-only; StoreError unless it is what was written."""
+        """Memory-map the array read-only; a StoreError if the file has changed."""
         try:
             content = np.memmap(self.path, np.uint8, mode="r", shape=(self.n_bytes,))
         except (OSError, ValueError) as error:
@@ -105,7 +105,7 @@ def _crc(content: np.ndarray, before: int = 0) -> int:
 
 @lru_cache(maxsize=4096)
 def _checksums(path: str, n_bytes: int, block_bytes: int, checksum: int) -> tuple[int, ...]:
-    """Read the checksums of a file, once a process."""
+    """Read the checksums of a file, once per process."""
     n_blocks = -(-n_bytes // block_bytes)
     content = _read(path, n_bytes, n_bytes + 4 * n_blocks)
     if (got := _crc(content)) != checksum:
@@ -132,7 +132,7 @@ class ScratchWriter:
     Attributes
     ----------
     written : ScratchArray
-        Once the block of `scratch_file` is left without an error.
+        The report; set when the context of `scratch_file` is left without an error.
     """
 
     written: ScratchArray
@@ -146,7 +146,7 @@ class ScratchWriter:
         self._open = self._n_bytes = 0
 
     def write(self, array: np.ndarray) -> None:
-        """Write the numbers of an array that is contiguous in memory."""
+        """Write the elements of a contiguous array."""
         content = array.reshape(-1).view(np.uint8)
         start = 0
         while start < len(content):
@@ -163,7 +163,7 @@ class ScratchWriter:
         self._open = 0
 
     def finish(self) -> None:
-        """Write the checksums behind the numbers; ValueError unless these are the whole array."""
+        """Write the checksums after the elements; a ValueError if elements are missing."""
         if self._n_bytes != (expected := _n_bytes(self._shape, self._dtype)):
             raise ValueError(f"{self._path}: expected {expected} bytes to be written, got {self._n_bytes}")
         if self._n_bytes % self._block_bytes:
@@ -179,16 +179,16 @@ class ScratchWriter:
 def scratch_file(
     directory: str | os.PathLike[str], shape: tuple[int, ...], dtype: str, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[ScratchWriter]:
-    """Open a file for an array under a name of its own, written over a spare one where there is one.
+    """Open a file with a unique name for an array, overwriting a spare file if there is one; a context manager.
 
     Parameters
     ----------
     directory : path-like
-        Created when absent; the directory `SPARE` beside it holds the files that may be written over.
+        Created if it does not exist; the directory `SPARE` beside it holds the files that may be overwritten.
     shape : tuple of int
     dtype : str
-    block_bytes : int
-        Bytes that share a checksum, `BLOCK_BYTES` by default.
+    block_bytes : int, default BLOCK_BYTES
+        Bytes per checksum.
     """
     place = Path(directory)
     place.mkdir(parents=True, exist_ok=True)
@@ -207,14 +207,14 @@ def scratch_file(
 def write_scratch(
     directory: str | os.PathLike[str], array: np.ndarray, block_bytes: int = BLOCK_BYTES
 ) -> ScratchArray:
-    """Write one array to a file and report it; an array made by `cleared` is zeros afterwards."""
+    """Write one array to a file and report it; an array made by `cleared` is zero afterwards."""
     with scratch_file(directory, array.shape, array.dtype.str, block_bytes) as writer:
         pour(array, writer)
     return writer.written
 
 
 def claimed(own: Path, n_bytes: int, spare: Path) -> bool:
-    """Rename the spare file of the most similar size to ``own``, unless all are much larger than needed."""
+    """Rename the spare file closest in size to ``own``, unless all are much larger; return whether one was."""
     sizes = []
     with suppress(OSError), os.scandir(spare) as entries:
         for entry in entries:
@@ -223,7 +223,7 @@ def claimed(own: Path, n_bytes: int, spare: Path) -> bool:
     for distance, path in sorted(sizes):
         if distance > n_bytes:
             return False
-        # Another task may have been faster.
+        # Another task may have claimed it first.
         with suppress(OSError):
             os.rename(path, own)
             return True
@@ -231,7 +231,7 @@ def claimed(own: Path, n_bytes: int, spare: Path) -> bool:
 
 
 def cleared(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Return zeros, those of a large array in pages of their own that `pour` can give up one by one."""
+    """Return zeros; large arrays are in separate pages, which `pour` can release one by one."""
     n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     if n_bytes <= _POURED_BYTES:
         return np.zeros(shape, dtype)
@@ -246,7 +246,7 @@ class _Writer(Protocol):
 
 
 def pour(array: np.ndarray, stream: _Writer) -> None:
-    """Write an array; one made by `cleared` is zeros afterwards, and its pages hold the file."""
+    """Write an array; one made by `cleared` is zero afterwards, as its pages are released to the file."""
     content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     pages = getattr(array.base, "madvise", None)
     for start in range(0, len(content), _POURED_BYTES):

@@ -1,9 +1,9 @@
-"""Sparse sums: one row a word, more entries than memory holds.
+"""Sparse tall sums: one row per feature, and more entries than fit in memory.
 
-A task keeps the products of its blocks until there are `RUN_ENTRIES` of them, adds those up and leaves them in a
-file, a run. Whoever needs the total reads slabs of rows of all runs and adds them in the order of the groups.
-Slabs have about the same number of entries, however few words hold most of them. What is made of the slabs, a
-matrix again, is written piece by piece and joined to one.
+A task collects the products of its blocks until there are `RUN_ENTRIES` entries, adds them up and writes the
+sum to files, called a run. The total is computed slab by slab: the rows of all runs are read and added in the
+order of the groups. Slabs have about the same number of entries, even if few rows have most of them. The sums
+of slabs are written to files too, and joined to one stored matrix.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from distmom.engine.directory import RunDirectory
 from distmom.engine.scratch import ScratchArray, write_scratch
 from distmom.engine.state import StoredArray, release_maps
 
-#: products that are kept before they are added up
+#: entries of products that are collected before they are added up
 RUN_ENTRIES = 1 << 24
-#: entries of a slab of rows, all runs together
+#: entries of a slab of rows, over all runs
 SLAB_ENTRIES = 1 << 22
-#: entries whose sizes tell where small ones begin
+#: entries of a sample from which the quantile of magnitudes is estimated
 SAMPLE_ENTRIES = 1_000_000
 _PARTS = (("indptr", "int64"), ("indices", "int32"), ("data", "float32"))
 
 
 @dataclass(frozen=True)
 class SparsePart:
-    """A sparse matrix in files, as the task that has written them reports it.
+    """A sparse matrix in files, as reported by the task that wrote them.
 
     Attributes
     ----------
@@ -58,12 +58,12 @@ class SparsePart:
 
 
 class SparseSum:
-    """An accumulator of a sparse sum that leaves runs in files.
+    """An accumulator of a sparse sum, which writes runs to files.
 
     Parameters
     ----------
     directory : str or None
-        Of the files; None keeps the sum in memory.
+        Directory of the files; None keeps the sum in memory.
     """
 
     def __init__(self, directory: str | None) -> None:
@@ -78,11 +78,11 @@ class SparseSum:
             self._write()
 
     def total(self) -> csr_array:
-        """Return the sum that is in memory."""
+        """Return the sum of the parts in memory."""
         return combine(self._parts)
 
     def finish(self) -> tuple[SparsePart, ...]:
-        """Write what is still in memory, and report all runs."""
+        """Write the parts that are still in memory, and report all runs."""
         self._write()
         return tuple(self._runs)
 
@@ -100,7 +100,7 @@ class Runs:
     Attributes
     ----------
     parts : tuple of SparsePart
-        In the order in which they are added.
+        The runs, in the order in which they are added.
     n_rows, n_columns : int
     """
 
@@ -113,7 +113,7 @@ class Runs:
         return (part.indptr.read(0, self.n_rows + 1) for part in self.parts)
 
     def read_rows(self, rows: slice) -> list[csr_array]:
-        """Return some rows of every run; StoreError if one has changed."""
+        """Return some rows of every run; a StoreError if a file has changed."""
         slabs = []
         for part in self.parts:
             indptr = part.indptr.read(rows.start, rows.stop + 1)
@@ -126,16 +126,16 @@ class Runs:
 
 @dataclass(frozen=True)
 class Term:
-    """A sparse matrix in a sum of several.
+    """A term of a sum of sparse matrices.
 
     Attributes
     ----------
     matrix : Runs or Csr
-    factor : float
+    factor : float, default 1.0
     rows : array of shape (n_rows,), optional
-        Multiplies the rows; an array or a stored one.
+        Multiplies the rows; an array or a stored array; 1 by default.
     columns : array of shape (n_columns,), optional
-        Multiplies the columns.
+        Multiplies the columns; 1 by default.
     """
 
     matrix: Runs | Csr
@@ -145,21 +145,22 @@ class Term:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """Numbers of rows and columns."""
         m = self.matrix
         return (m.n_rows if isinstance(m, Runs) else len(_opened(m.indptr)) - 1), m.n_columns
 
 
 @dataclass(frozen=True)
 class Pruning:
-    """Which entries of a sum are negligible.
+    """A rule for leaving out negligible entries of a sum.
 
     Attributes
     ----------
     share, quantile : float
-        Magnitudes below this share of this quantile are dropped.
-    row_entries : int or None
-        Before that, all but so many entries of largest magnitude of every row.
+        Entries of magnitude below this share of this quantile of magnitudes are dropped; ``quantile`` is 0.99
+        by default.
+    row_entries : int or None, default None
+        Before that, only this many entries of largest magnitude are kept in every row; None keeps all.
     """
 
     share: float
@@ -201,7 +202,7 @@ def add_slab(
     stride: int,
     index: int,
 ) -> tuple[_Piece, dict[str, float]]:
-    """Add one slab of rows of all terms and leave it in files; also return the seconds spent."""
+    """Add one slab of rows of all terms and write it to files; also return the seconds spent."""
     with one_blas_thread():
         taken()
         with spend("merge"):
@@ -226,7 +227,7 @@ def _added(terms: Sequence[Term], rows: slice) -> csr_array:
             parts.append(part)
             factors.append(term.factor * of_rows)
     if not parts:
-        # No document had an entry, so that there is no run.
+        # There is no run if no document had an entry.
         return csr_array((rows.stop - rows.start, terms[0].shape[1]), dtype=np.float32)
     return combine(parts, factors)
 
@@ -250,9 +251,9 @@ def _opened(array: Any) -> Any:
 def join_pieces(
     directory: RunDirectory, pieces: Sequence[_Piece], n_columns: int, pruning: Pruning | None, mixed: bool
 ) -> MixedRows:
-    """Join the slabs of a result to one stored matrix, without the small entries; the pieces are removed.
+    """Join the slabs of a result to one stored matrix without negligible entries; their files are recycled.
 
-    Where ``mixed``, nearly full rows become dense.
+    With ``mixed``, nearly full rows become dense.
     """
     level = 0.0
     if pruning is not None:
@@ -290,7 +291,7 @@ def join_pieces(
 
 
 def stored_terms(directory: RunDirectory, terms: Sequence[Term]) -> list[Term]:
-    """Store what tasks would carry of the terms."""
+    """Store the arrays of terms, so that tasks carry handles only."""
 
     def put(array: Any) -> Any:
         return directory.put(array) if isinstance(array, np.ndarray) else array

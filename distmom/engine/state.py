@@ -1,7 +1,7 @@
-"""Arrays on disk that passes read: named by digest, checked once a process, mapped into memory, given back.
+"""Stored arrays and rows: named by digest, checked once per process, memory-mapped.
 
-A state is an ``.npy`` file that all workers see. Rows that a pass stored for a later one are Zarr arrays, one a
-shard.
+A stored array is an ``.npy`` file that all workers see. Rows that a pass stores for a later pass are Zarr
+arrays, one per shard.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from distmom.corpus.commit import put_if_absent
 from distmom.corpus.npy import map_npy
 from distmom.errors import StoreError
 
-#: rows of a tall array that are read, worked on and digested together
+#: rows of a tall array that are read, processed and digested together
 SLAB_ROWS = 1 << 15
-#: bytes of a slab from which on its CRC-32C stands for it, which is found several times as fast as its sha256
+#: bytes of a slab from which its CRC-32C is used in place of its sha256, which takes several times as long
 CHECKSUM_BYTES = 1 << 17
 
 
@@ -40,18 +40,18 @@ class StoredArray:
     path : str
         An ``.npy`` file that all workers can read.
     digest : str
-        As told by `state_digest`.
+        As returned by `state_digest`.
     """
 
     path: str
     digest: str
 
     def load(self) -> np.ndarray:
-        """Map the array into memory; StoreError if it is gone or has changed, checked once a process."""
+        """Memory-map the array; a StoreError if it is missing or has changed, checked once per process."""
         return _mapped(self.path, self.digest)
 
 
-#: maps of states that this process has opened and checked, the latest last
+#: maps of stored arrays that this process has opened and checked, the latest last
 _maps: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
 _MAX_MAPS = 64
 
@@ -61,7 +61,9 @@ def _mapped(path: str, digest: str) -> np.ndarray:
     if array is None:
         array = map_file(path)
         if (got := state_digest(array)) != digest:
-            raise StoreError(f"{path}: state differs: expected digest {digest[:12]}, got {got[:12]}")
+            raise StoreError(
+                f"{path}: stored array has changed: expected digest {digest[:12]}, got {got[:12]}"
+            )
         _maps[path, digest] = array
         if len(_maps) > _MAX_MAPS:
             _maps.popitem(last=False)
@@ -69,17 +71,18 @@ def _mapped(path: str, digest: str) -> np.ndarray:
 
 
 def release_maps() -> None:
-    """Give the pages of all mapped states back to the system, which keeps them in its cache.
+    """Release the pages of all memory-mapped arrays; the system keeps them in its cache.
 
-    They count as memory of the process, and one that has mapped the states of several passes would be paused
-    or ended for what it no longer needs. Maps stay valid: a page that is read again is there again.
+    Mapped pages count as memory of the process, and a worker that has mapped the arrays of several passes would be
+    paused or killed for memory that it no longer needs. Maps stay valid: pages are mapped again when they are
+    read.
     """
     for array in list(_maps.values()):
         release(array)
 
 
 def release(array: np.ndarray) -> None:
-    """Give the pages of one mapped array, or view of one, back (see `release_maps`); others are left alone."""
+    """Release the pages of a memory-mapped array or of a view of one (see `release_maps`); ignore other arrays."""
     owner: Any = array
     while isinstance(owner, np.ndarray):
         mapped = getattr(owner, "_mmap", None)
@@ -90,7 +93,7 @@ def release(array: np.ndarray) -> None:
 
 
 def map_file(path: str) -> np.ndarray:
-    """Map an ``.npy`` file into memory, its elements unchecked; StoreError if it is none."""
+    """Memory-map an ``.npy`` file without checking its elements; a StoreError if the file is not valid."""
     return map_npy(path)
 
 
@@ -107,13 +110,13 @@ class Columns:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows, and columns of all slabs."""
+        """Numbers of rows, and of columns of all slabs."""
         return len(self.parts[0]), sum(part.shape[1] for part in self.parts)
 
     def each(self) -> Iterator[np.ndarray]:
-        """Yield the slabs; those that are mapped files are given back to the system, where there are several.
+        """Yield the slabs; where there are several, the pages of each are released after its use.
 
-        Mapped pages count as memory of the process, and a limit that called for slabs has no room for all.
+        Mapped pages count as memory of the process, and a memory limit that required slabs has no room for all.
         """
         for part in self.parts:
             yield part
@@ -138,20 +141,20 @@ class StoredColumns:
         return hashlib.sha256(json.dumps([part.digest for part in self.parts]).encode()).hexdigest()
 
     def load(self) -> Columns:
-        """Map the slabs into memory; StoreError if one is gone or has changed."""
+        """Memory-map the slabs; a StoreError if one is missing or has changed."""
         return Columns(tuple(part.load() for part in self.parts))
 
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows that a pass stored, one Zarr array a shard.
+    """Rows stored by a pass, one Zarr array per shard.
 
     Attributes
     ----------
     directory : str
-        Holds one array for each shard, named by the shard's index and the digest of its rows.
+        Contains one array per shard, named by the index of the shard and the digest of its rows.
     digests : dict of str to str
-        sha256 of each shard's rows and of the metadata that they are stored with.
+        sha256 of the rows of each shard and of the metadata of their array.
     """
 
     directory: str
@@ -163,7 +166,7 @@ class StoredRows:
         return hashlib.sha256(json.dumps(self.digests, sort_keys=True).encode()).hexdigest()
 
     def read(self, shard: int) -> np.ndarray:
-        """Read the rows of one shard; StoreError if they are not what was written."""
+        """Read the rows of one shard; a StoreError if they have changed."""
         expected = self.digests.get(str(shard))
         if expected is None:
             raise StoreError(f"{self.directory}: no rows are stored for shard {shard}")
@@ -176,11 +179,13 @@ class StoredRows:
             raise StoreError(f"{path}: stored rows cannot be read: {error}") from error
         rows = np.ascontiguousarray(decode_array(str(path), files))
         if (got := _rows_digest(rows, files["zarr.json"])) != expected:
-            raise StoreError(f"{path}: stored rows differ: expected sha256 {expected[:12]}, got {got[:12]}")
+            raise StoreError(
+                f"{path}: stored rows have changed: expected sha256 {expected[:12]}, got {got[:12]}"
+            )
         return rows
 
     def has(self, shard: int) -> bool:
-        """Whether the rows of one shard are what was written."""
+        """Return whether the rows of one shard are stored and intact."""
         try:
             self.read(shard)
         except StoreError:
@@ -189,9 +194,9 @@ class StoredRows:
 
 
 def _rows_digest(rows: np.ndarray, metadata: bytes) -> str:
-    """sha256 of shape, type and bytes of rows, and of the metadata that they are stored with.
+    """Return the sha256 of shape, type and bytes of rows, and of the metadata of their array.
 
-    It is not of their files: two workers may compress the same rows into other bytes.
+    It does not cover their files, as two workers may compress the same rows to different bytes.
     """
     digest = hashlib.sha256(f"{rows.shape}{rows.dtype.str}".encode())
     digest.update(np.ascontiguousarray(rows).data)
@@ -200,56 +205,56 @@ def _rows_digest(rows: np.ndarray, metadata: bytes) -> str:
 
 
 def state_digest(array: np.ndarray) -> str:
-    """Digest of shape, type and slabs of rows of an array, so that slabs can be digested where they are made."""
+    """Return a digest of shape, type and slabs of rows; slabs can thus be digested where they are made."""
     rows = array.reshape(-1) if array.ndim == 0 else array
     slabs = []
     for start in range(0, len(rows), SLAB_ROWS):
         slabs.append(slab_checksum(np.ascontiguousarray(rows[start : start + SLAB_ROWS])))
-        # A worker may not have the memory to hold all of a mapped array at once.
+        # A mapped array may be larger than the memory of a worker.
         release(array)
     return slab_digest(array.shape, array.dtype, slabs)
 
 
 class SlabChecksum:
-    """What tells a slab of rows from another and from a damaged one: of a small slab its sha256.
+    """The checksum of a slab of rows: the sha256 of a small slab, the CRC-32C of a large one.
 
-    Of a large one it is the CRC-32C, which misses one difference in four billion.
+    The CRC-32C misses one difference in four billion.
     """
 
     def __init__(self) -> None:
         self._sha, self._crc, self._n_bytes = hashlib.sha256(), 0, 0
 
     def update(self, content: np.ndarray) -> None:
-        """Add elements, contiguous in memory."""
+        """Add the elements of a contiguous array."""
         self._n_bytes += content.nbytes
         if self._n_bytes < CHECKSUM_BYTES:
             self._sha.update(content.data)
         self._crc = int(google_crc32c.extend(self._crc, content.reshape(-1).view(np.uint8)))
 
     def hexdigest(self) -> str:
-        """Return the checksum of all that was added."""
+        """Return the checksum of all elements added."""
         return self._sha.hexdigest() if self._n_bytes < CHECKSUM_BYTES else f"{self._crc:08x}"
 
 
 def slab_checksum(slab: np.ndarray) -> str:
-    """Return the `SlabChecksum` of a slab that is in memory."""
+    """Return the `SlabChecksum` of a slab in memory."""
     checksum = SlabChecksum()
     checksum.update(slab)
     return checksum.hexdigest()
 
 
 def slab_digest(shape: tuple[int, ...], dtype: np.dtype[Any], slabs: Sequence[str]) -> str:
-    """Digest of an array, given the checksums of its slabs of rows."""
+    """Return the digest of an array, given the checksums of its slabs of rows."""
     return hashlib.sha256(f"{shape}{dtype.str}{','.join(slabs)}".encode()).hexdigest()
 
 
 def write_rows(directory: str, shard: int, rows: np.ndarray) -> str:
-    """Store the rows of one shard so that they are there whole or not at all, and return their digest.
+    """Store the rows of one shard atomically, and return their digest.
 
     Parameters
     ----------
     directory : str
-        Where the arrays of this row output live.
+        Directory of the arrays of this row output.
     shard : int
         Index of the shard.
     rows : ndarray of shape (n_documents, ...)
@@ -261,7 +266,7 @@ def write_rows(directory: str, shard: int, rows: np.ndarray) -> str:
         array[...] = rows
         digest = _rows_digest(rows, (temporary / "zarr.json").read_bytes())
         stored = StoredRows(directory, {str(shard): digest})
-        # An attempt that was given up may have been faster, or come later.
+        # An abandoned attempt may write the same rows, earlier or later.
         put_if_absent(temporary, _rows_path(directory, shard, digest), lambda _: stored.has(shard))
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Additive sums: what a pass accumulates, and the only way two parts of it are merged."""
+"""Additive sums: the value of a pass, and the merge of its parts."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from distmom.engine.scratch import ScratchArray, scratch_file, write_scratch
 #: an ndarray, a ScratchArray, or the accumulator of a tall sum
 Sum: TypeAlias = Any
 
-#: dense sums above this size wait for their merge in files: how many a worker would hold depends on chance
+#: bytes of a dense sum above which it is written to a file until its merge, as a worker may hold any number of
+#: them
 FILE_BYTES = 4 << 20
-#: numbers of a sum in a file that are added at a time
+#: elements of sums in files that are added at a time
 _CHUNK = 1 << 19
 
 
 @dataclass(frozen=True)
 class SumSpec:
-    """The shape and kind of one sum of a pass.
+    """The specification of one sum of a pass.
 
     Attributes
     ----------
     shape : tuple of int
-        Shape of the whole sum. With ``by_feature`` its first axis is that of the features.
-    dtype : str
+        Shape of the whole sum. With ``by_feature`` its first axis is the axis of features.
+    dtype : str, default "float64"
         Element type of the accumulator.
-    by_feature : bool
-        The sum has one row per feature and may be held in slabs of the features.
-    sparse : bool
-        The tall sum is a sparse matrix (see `distmom.engine.sparse`).
-    n_bytes : int or None
+    by_feature : bool, default False
+        Whether the sum has one row per feature and may be accumulated in slabs of features.
+    sparse : bool, default False
+        Whether the tall sum is a sparse matrix (see `distmom.engine.sparse`).
+    n_bytes : int or None, default None
         Projected size of a sparse sum, which does not follow from its shape.
-    tall : {"features", "targets", "entries"} or None
-        Axis of the sum, with one row per feature, per target or per some entries of a sparse matrix. The sum
-        stays in files (see
-        `distmom.engine.tall`).
-    separable : bool
-        Columns of a tall sum may be added in scans of their own.
+    tall : {"features", "targets", "entries"} or None, default None
+        Axis of a tall sum, with one row per feature, per target, or per fixed number of entries of a sparse
+        matrix; the sum is kept in files (see `distmom.engine.tall`). None for sums in memory.
+    separable : bool, default False
+        Whether slabs of columns of a tall sum may be accumulated in separate scans.
     """
 
     shape: tuple[int, ...]
@@ -54,13 +54,13 @@ class SumSpec:
 
     @property
     def projected_bytes(self) -> int:
-        """Bytes that the whole sum takes."""
+        """Projected size of the whole sum, in bytes."""
         if self.n_bytes is not None:
             return self.n_bytes
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
     def zero(self, features: slice) -> Sum:
-        """Return the neutral element, restricted to a slab of the features."""
+        """Return zeros, restricted to a slab of features."""
         shape = self.shape
         if self.by_feature:
             shape = (features.stop - features.start, *shape[1:])
@@ -68,14 +68,14 @@ class SumSpec:
 
 
 class Sums(dict[str, Sum]):
-    """Named arrays that merge by ``+``: the value of a pass over some of the shards."""
+    """Named arrays that are added by ``+``: the value of a pass over some of the shards."""
 
     def __add__(self, other: Mapping[str, Sum]) -> Sums:
         return merge((self, other))
 
 
 def large_to_files(sums: Mapping[str, Sum], directory: str) -> Sums:
-    """Return sums of which the large dense ones are in files of a directory that all workers see."""
+    """Write the large dense sums to files of a directory that all workers see, and return all sums."""
     moved = Sums(sums)
     for name, value in sums.items():
         if isinstance(value, np.ndarray) and value.nbytes > FILE_BYTES:
@@ -84,7 +84,7 @@ def large_to_files(sums: Mapping[str, Sum], directory: str) -> Sums:
 
 
 def _add_files(parts: Sequence[ScratchArray]) -> ScratchArray:
-    """Add sums in files, piece by piece, into another file: none is ever whole in memory."""
+    """Add sums in files piece by piece into another file, so that no sum is whole in memory."""
     flat = [part.flat() for part in parts]
     size = flat[0].shape[0]
     with scratch_file(Path(parts[0].path).parent, parts[0].shape, parts[0].dtype) as writer:
@@ -98,7 +98,7 @@ def _add_files(parts: Sequence[ScratchArray]) -> ScratchArray:
 
 
 def merge(parts: Iterable[Mapping[str, Sum]]) -> Sums:
-    """Add sums in the order given, leaving the parts as they were.
+    """Add sums in the given order; the parts are not changed.
 
     Parameters
     ----------
@@ -132,4 +132,4 @@ def merge(parts: Iterable[Mapping[str, Sum]]) -> Sums:
 
 def _same_names(left: Mapping[str, Sum], right: Mapping[str, Sum]) -> None:
     if left.keys() != right.keys():
-        raise ValueError(f"sums differ in their names: {sorted(left)} and {sorted(right)}")
+        raise ValueError(f"parts: expected sums named {sorted(left)}, got {sorted(right)}")

@@ -1,10 +1,10 @@
-"""Tall sums: one row a word or a label, too large to be sent about.
+"""Tall sums: one row per feature or target, too large to send between processes.
 
-A task adds its documents to one tall accumulator and leaves it in a file. Whoever needs the total reads slabs of
-rows of all partial files and adds them, in the order of the groups, so that no process ever holds the whole;
-what is made of a slab (its part of a Gram matrix, its rows of a basis) is small or goes to a file again.
-Groups follow from the corpus. Columns are added independently of each other, so they may be shared out in
-slabs as memory and workers suggest without a bit of the sum depending on it.
+A task adds its documents to a tall accumulator and writes it to a file. The total is computed slab by slab: the
+rows of all partial files are read and added in the order of the groups, so that no process holds the whole sum;
+the result of a slab (its part of a Gram matrix, its rows of a basis) is small or is written to a file again.
+Groups depend on the corpus alone. Columns are added independently of each other, so they can be cut into slabs
+to suit memory and workers without changing a bit of the sum.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from distmom.engine.state import (
     slab_digest,
 )
 
-#: rows that are worked on at a time when slabs of rows are mapped
+#: rows that are processed at a time when a function is mapped over slabs of rows
 PIECE_ROWS = 1 << 12
-#: rows that more documents than this add to are summed in float64 throughout: in float32 a sum of n terms is
-#: off by about sqrt(n) 6e-8
+#: rows to which more documents than this contribute are summed in float64: in float32 a sum of n terms has a
+#: relative error of about sqrt(n) 6e-8
 FREQUENT = 1024
 
 
 @dataclass(frozen=True)
 class TallSum:
-    """An accumulator of a tall sum: float64, or float32 within a block and for the rows that few documents have.
+    """An accumulator of a tall sum: float64, or float32 within a block and for rows that are not frequent.
 
     Attributes
     ----------
     single : ndarray of shape (n_rows, width), float32 or float64
-        What blocks are added to.
+        The sum to which blocks are added.
     double : ndarray of shape (n_frequent, width), float64
-        Sums of the frequent rows over the blocks before, see `settle`.
+        Sums of the frequent rows over all earlier blocks, see `settle`.
     frequent : ndarray of shape (n_frequent,), int64
-        Numbers of the frequent rows, rising.
+        Numbers of the frequent rows, ascending.
     """
 
     single: np.ndarray
@@ -58,14 +58,14 @@ class TallSum:
 
     @classmethod
     def zero(cls, n_rows: int, width: int, frequent: np.ndarray | None = None) -> TallSum:
-        """Return the neutral element: float64, or float32 where the frequent rows are told."""
+        """Return zeros: float64, or float32 with float64 for the frequent rows if these are given."""
         if frequent is None:
             return cls(cleared((n_rows, width), "float64"), np.zeros((0, width)), np.zeros(0, np.int64))
         double = cleared((len(frequent), width), "float64")
         return cls(cleared((n_rows, width), "float32"), double, frequent)
 
     def settle(self) -> None:
-        """Move the sums of the frequent rows to float64; to be called after every block."""
+        """Move the sums of the frequent rows to float64; called after every block."""
         _move_rows(self.frequent, self.single, self.double)
 
     def dense(self) -> np.ndarray:
@@ -85,13 +85,13 @@ def _move_rows(rows: Any, source: Any, target: Any) -> None:
 
 
 def frequent_rows(frequency: np.ndarray) -> np.ndarray:
-    """Return the rows that are summed in float64 when the others are in float32."""
+    """Return the rows that are summed in float64 where others are summed in float32, int64, ascending."""
     return np.flatnonzero(np.asarray(frequency) > FREQUENT).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class TallPart:
-    """An accumulator in files, as the task that has written them reports it.
+    """An accumulator in files, as reported by the task that wrote them.
 
     Attributes
     ----------
@@ -104,8 +104,8 @@ class TallPart:
 
 
 def write_partial(directory: str, value: TallSum) -> TallPart:
-    """Write an accumulator to two files of a directory; it is empty afterwards."""
-    # What `Partials` reads at a time shares a checksum.
+    """Write an accumulator to two files of a directory; it is zero afterwards."""
+    # One checksum per piece of rows that `Partials` reads at a time.
     piece_bytes = PIECE_ROWS * max(1, value.single.shape[1]) * value.single.itemsize
     single = write_scratch(directory, value.single, piece_bytes)
     return TallPart(single, write_scratch(directory, value.double))
@@ -118,12 +118,12 @@ class Partials:
     Attributes
     ----------
     parts : tuple of tuple of TallPart
-        Of every group, those of its slabs of columns.
+        For every group, the parts of its slabs of columns.
     n_rows, width : int
     columns : tuple of slice
         The slabs of columns.
     frequent : StoredArray or None
-        Numbers of the rows that are held in float64 apart.
+        Numbers of the rows that are summed separately in float64; None if there are none.
     """
 
     parts: tuple[tuple[TallPart, ...], ...]
@@ -133,7 +133,7 @@ class Partials:
     frequent: StoredArray | None
 
     def read_rows(self, rows: slice) -> np.ndarray:
-        """Return some rows of the total, float64; StoreError if a partial sum has changed."""
+        """Return some rows of the total, float64; a StoreError if a partial sum has changed."""
         out = np.zeros((rows.stop - rows.start, self.width))
         frequent = np.zeros(0, np.int64) if self.frequent is None else self.frequent.load()
         low, high = (int(x) for x in np.searchsorted(frequent, (rows.start, rows.stop)))
@@ -147,9 +147,9 @@ class Partials:
         return out
 
 
-#: what `map_rows` reads
+#: inputs of `Engine.map_rows`
 Tall = Partials | StoredArray | StoredColumns | np.ndarray
-#: called with the slabs of the inputs; returns output slabs and small sums by name
+#: called with slabs of the inputs; returns slabs of the outputs and small sums, by name
 RowFunction = Callable[..., tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]]
 
 
@@ -157,7 +157,7 @@ RowFunction = Callable[..., tuple[Mapping[str, np.ndarray], Mapping[str, np.ndar
 class RowOutput:
     """A file that tasks fill with rows of fixed width.
 
-    An attempt that was given up and writes late writes the same bytes, as its input is checked when it is read.
+    An abandoned attempt that writes late writes the same bytes, as its inputs are checked on every read.
 
     Attributes
     ----------
@@ -172,7 +172,7 @@ class RowOutput:
 
     @classmethod
     def create(cls, path: Path, n_rows: int, width: int, dtype: str, spare: Path) -> RowOutput:
-        """Make the file, with the header of an ``.npy`` file and room for all rows."""
+        """Create the file, with the header of an ``.npy`` file and room for all rows."""
         n_bytes = n_rows * width * np.dtype(dtype).itemsize
         mode = "r+b" if claimed(path, n_bytes, spare) else "xb"
         with open(path, mode) as stream:
@@ -201,12 +201,12 @@ def map_task(
     n_together: int,
     index: int,
 ) -> tuple[list[tuple[dict[str, str], dict[str, np.ndarray]]], dict[str, float]]:
-    """Work on part ``index`` of the slabs of rows, ``n_together`` of them.
+    """Process the slabs of rows of task ``index``, ``n_together`` slabs per task.
 
     Returns
     -------
     slabs : list of (dict, dict)
-        Of every slab the checksums of what was written, and the sums.
+        For every slab, the checksums of the rows written, and the sums.
     spent : dict of str to float
         Seconds by kind of work.
     """
@@ -231,7 +231,7 @@ def _map_slab(
     n = rows.stop - rows.start
     written = {name: np.empty((n, output.width), output.dtype) for name, output in outputs.items()}
     sums: dict[str, np.ndarray] = {}
-    # What a function makes on its way takes several times what it returns.
+    # Temporary arrays of a function may be several times as large as its result.
     for start in range(rows.start, rows.stop, PIECE_ROWS):
         piece = slice(start, min(start + PIECE_ROWS, rows.stop))
         with spend("merge"):
@@ -248,7 +248,7 @@ def _map_slab(
 
 
 def read_rows(item: Tall, rows: slice) -> np.ndarray:
-    """Return some rows of a matrix that is in memory or in files."""
+    """Return some rows of a matrix in memory or in files."""
     if isinstance(item, Partials):
         return item.read_rows(rows)
     if isinstance(item, StoredArray | StoredColumns):
@@ -262,7 +262,7 @@ def read_rows(item: Tall, rows: slice) -> np.ndarray:
 def finish_output(
     output: RowOutput, shape: tuple[int, int], checksums: Sequence[str], directory: Path
 ) -> StoredArray:
-    """Give a filled file the name of its digest and return its handle."""
+    """Rename a complete file to its digest and return its handle."""
     digest = slab_digest(shape, np.dtype(output.dtype), checksums)
     path = directory / f"{digest[:32]}.npy"
     os.replace(output.path, path)

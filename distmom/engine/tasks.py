@@ -1,4 +1,4 @@
-"""What a worker does in a pass: stream a group of shards through accumulators, and merge partial sums."""
+"""The tasks of a pass: stream a group of shards through accumulators, and merge partial sums."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from distmom.engine.tall import TallPart, write_partial
 
 @dataclass
 class Folded:
-    """What tasks report of some shards.
+    """The report of tasks on some shards.
 
     Attributes
     ----------
     sums : Sums
     row_digests : dict of str to dict
-        Digests of the rows stored, by output and shard.
+        Digests of the stored rows, by output and shard.
     spent : dict of str to float
         Seconds by kind of work.
     tall : dict of (str, int, int) to TallPart
-        Accumulators in files, by name of the sum, group and slab of columns.
+        Tall accumulators in files, by name of the sum, group and slab of columns.
     runs : dict of (str, int) to tuple of SparsePart
         Runs of sparse sums, by name of the sum and group.
     files : tuple of ScratchArray
-        Sums in files, those that were merged among them.
+        Sums in files, including those merged already.
     """
 
     sums: Sums
@@ -46,7 +46,7 @@ class Folded:
     files: tuple[ScratchArray, ...] = ()
 
     def all_files(self) -> list[ScratchArray]:
-        """Return every file that was reported."""
+        """Return all reported files."""
         files = list(self.files)
         for part in self.tall.values():
             files += [part.single, part.double]
@@ -64,9 +64,9 @@ def fold_group(
     outputs: str,
     files: str,
 ) -> Folded:
-    """Stream the shards of one group through one accumulator, and leave its large dense sums in files.
+    """Stream the shards of one group through an accumulator, and write its large dense sums to files.
 
-    BLAS runs on one thread: the number of threads would change the bits of the sums.
+    BLAS runs with one thread, as the number of threads would change the bits of the sums.
     """
     with one_blas_thread():
         taken()
@@ -95,7 +95,7 @@ def fold_tall(
     group: int,
     slab: int,
 ) -> Folded:
-    """Stream the shards of one group into tall accumulators, leave them in files, and return the other sums."""
+    """Stream the shards of one group into tall accumulators, write them to files, and return the other sums."""
     with one_blas_thread():
         taken()
         opened = resolve(pass_)
@@ -104,7 +104,7 @@ def fold_tall(
         sums = opened.zero(apart, files)
         small = [name for name in sums if specs[name].tall is None]
         if slab > 0:
-            # Sums without slabs are those of the first one.
+            # Sums that are not separable are accumulated by the first slab.
             for name in [name for name in sums if specs[name].tall and not specs[name].separable]:
                 del sums[name]
         digests = _accumulate(corpus, shards, opened, sums, rows, outputs)
@@ -117,7 +117,7 @@ def fold_tall(
                 else:
                     tall[name, group, slab] = write_partial(files, sums[name])
         release_maps()
-        # Every slab of columns meets all documents: one of them counts.
+        # Every slab of columns reads all documents; the small sums are taken from the first slab alone.
         own = Sums({name: sums[name] if slab == 0 else np.zeros_like(sums[name]) for name in small})
         return Folded(own, digests, taken(), tall, runs)
 
@@ -130,7 +130,7 @@ def _accumulate(
     rows: Mapping[str, StoredRows],
     outputs: str,
 ) -> dict[str, dict[str, str]]:
-    """Add shards to sums block by block; return the digests of the rows stored."""
+    """Add shards to sums block by block and return the digests of the stored rows."""
     digests: dict[str, dict[str, str]] = {}
     for index in shards:
         shard = corpus.read_shard(index)
@@ -158,7 +158,7 @@ def _accumulate(
 
 
 def merge_partials(parts: Iterable[Folded]) -> Folded:
-    """Add partial sums in the order given."""
+    """Add partial sums in the given order."""
     digests: dict[str, dict[str, str]] = {}
     spent: dict[str, float] = {}
     tall: dict[tuple[str, int, int], TallPart] = {}

@@ -1,4 +1,4 @@
-"""Liveness of a Dask cluster: waiting that ends when the cluster has died, stands still or does not answer."""
+"""Liveness checks of a Dask cluster: waiting that ends when the cluster is dead, stalled or does not answer."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from distmom.errors import ClusterError
 
 _R = TypeVar("_R")
 
-#: seconds without any finished task after which a cluster is given up
+#: seconds without any finished task after which a cluster is considered stalled
 STALL_TIMEOUT_S = 900.0
 #: seconds that a cluster may be without any worker
 NO_WORKERS_TIMEOUT_S = 60.0
-#: seconds that a scheduler may leave requests without an answer
+#: seconds that a scheduler may leave requests unanswered
 SILENCE_TIMEOUT_S = 60.0
-#: seconds after which a request is made anew
+#: seconds after which a request is repeated
 REQUEST_TIMEOUT_S = 5.0
-#: seconds between signs of life to a scheduler that does not say after how long it closes itself
+#: seconds between keep-alive tasks for a scheduler whose idle timeout is unknown
 KEEP_ALIVE_S = 10.0
 
 
 class Watch:
-    """Wait for tasks and requests, and notice when a cluster has died, stands still or does not answer.
+    """Waits for tasks and requests, and raises an error when a cluster is dead, stalled or does not answer.
 
     Parameters
     ----------
     client : distributed.Client
     name : str
-        What errors call the work.
+        Name of the work for messages.
     """
 
     def __init__(self, client: Client, name: str) -> None:
@@ -52,21 +52,21 @@ class Watch:
 
     @property
     def n_threads(self) -> int:
-        """Number of threads of all workers, when last asked."""
+        """Number of threads of all workers at the last request."""
         return self._n_threads
 
     def finished(self, flying: Iterable[distributed.Future]) -> list[distributed.Future]:
-        """Wait until at least one task has ended, and return those that have.
+        """Wait until at least one task has ended, and return all that have.
 
         Raises
         ------
         ClusterError
-            If none ends, the workers are gone, or the scheduler does not answer.
+            If no task ends, there are no workers, or the scheduler does not answer.
         """
         futures, started = list(flying), time.monotonic()
         while True:
             try:
-                # wait() asks for the current client, and ours is deliberately nobody's default.
+                # wait() needs a current client, and this one is deliberately not the default.
                 with self.client.as_current():
                     return list(distributed.wait(futures, timeout=1.0, return_when="FIRST_COMPLETED").done)
             except TimeoutError:
@@ -74,26 +74,28 @@ class Watch:
             self._ask()
             now = time.monotonic()
             if self._idle_since is not None and now - self._idle_since > NO_WORKERS_TIMEOUT_S:
-                raise ClusterError(f"{self.name}: no worker has been there for {NO_WORKERS_TIMEOUT_S:.0f} s")
+                raise ClusterError(
+                    f"{self.name}: the cluster has had no worker for {NO_WORKERS_TIMEOUT_S:.0f} s"
+                )
             if now - started > STALL_TIMEOUT_S:
                 raise ClusterError(f"{self.name}: no task has finished for {STALL_TIMEOUT_S:.0f} s")
 
     def call(
         self, function: Callable[..., _R], *arguments: Any, limit_s: float | None = None, **options: Any
     ) -> _R:
-        """Call a function that waits for the cluster, as long as the scheduler answers.
+        """Call a function that waits for the cluster, while the scheduler answers.
 
         Parameters
         ----------
         function : callable
             Called with ``arguments`` and ``options``.
         limit_s : float, optional
-            Seconds that it may take, where it waits for workers.
+            Seconds that the call may take; no limit by default.
 
         Raises
         ------
         ClusterError
-            If the scheduler does not answer, or the limit is passed.
+            If the scheduler does not answer, or the limit is exceeded.
         """
         future, started = _in_thread(function, *arguments, **options), time.monotonic()
         while True:
@@ -107,14 +109,14 @@ class Watch:
                 raise ClusterError(f"{self.name}: a worker has not answered for {limit_s:.0f} s")
 
     def _ask(self) -> None:
-        """Ask the scheduler for its workers."""
+        """Request the number of threads from the scheduler."""
         if self.client.status not in ("running", "connecting"):
             raise ClusterError(f"{self.name}: the connection to the scheduler is {self.client.status}")
         started = time.monotonic()
         try:
             found = _in_thread(self.client.nthreads).result(timeout=REQUEST_TIMEOUT_S)
         except TimeoutError:
-            # Counted from the first request without an answer: before it, nobody may have asked for long.
+            # Measured from the first unanswered request, as there may have been no request for long before.
             self._silent_since = started if self._silent_since is None else self._silent_since
             if time.monotonic() - self._silent_since > SILENCE_TIMEOUT_S:
                 raise ClusterError(
@@ -132,7 +134,7 @@ class Watch:
 
 
 def _in_thread(function: Callable[..., _R], *arguments: Any, **options: Any) -> Future[_R]:
-    """Call a function in a thread that does not keep the process alive."""
+    """Call a function in a daemon thread."""
     future: Future[_R] = Future()
 
     def work() -> None:
@@ -147,21 +149,21 @@ def _in_thread(function: Callable[..., _R], *arguments: Any, **options: Any) -> 
 
 @contextmanager
 def kept_alive(client: Client, idle_timeout_s: float | None) -> Iterator[None]:
-    """Give a scheduler trivial tasks, so that it does not close itself while work is done elsewhere.
+    """Submit trivial tasks to a scheduler, so that it does not close itself while idle; a context manager.
 
-    Decomposing a tensor, or joining results, is idle time to a scheduler that only looks at tasks.
+    A scheduler counts only tasks: decomposing a tensor or joining results is idle time to it.
 
     Parameters
     ----------
     client : distributed.Client
     idle_timeout_s : float or None
-        Seconds after which the scheduler closes itself, where it says.
+        Seconds after which an idle scheduler closes itself; None if unknown.
     """
     period = KEEP_ALIVE_S if idle_timeout_s is None else min(KEEP_ALIVE_S, idle_timeout_s / 3)
     ended = threading.Event()
 
     def work() -> None:
-        # Whoever waits for the cluster reports that the connection is closed.
+        # A closed connection is reported by whoever waits for the cluster.
         with suppress(ClosedClientError):
             while not ended.wait(period) and client.status == "running":
                 client.submit(int, key=f"distmom-alive-{uuid.uuid4().hex[:8]}", pure=False)
@@ -176,12 +178,12 @@ def kept_alive(client: Client, idle_timeout_s: float | None) -> Iterator[None]:
 
 
 def check_address(address: str, timeout_s: float) -> None:
-    """Make sure that a Dask server listens at an address.
+    """Check that a Dask server listens at an address.
 
     Raises
     ------
     ClusterError
-        If nothing answers in time, or what answers is something else.
+        If nothing answers in time, or something other than Dask does.
     """
 
     async def exchange() -> None:
@@ -200,6 +202,6 @@ def check_address(address: str, timeout_s: float) -> None:
         ) from None
     except MemoryError:
         # The first bytes of another protocol, read as the size of a message.
-        raise ClusterError(f"no scheduler answers at {address}: what listens there is not Dask") from None
+        raise ClusterError(f"no scheduler answers at {address}: another service listens there") from None
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         raise ClusterError(f"no scheduler answers at {address}: {error}") from error

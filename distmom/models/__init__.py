@@ -1,4 +1,4 @@
-"""Estimators: which passes, which corrections, how parameters come back."""
+"""The estimators, and their names on the command line."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def load_model(path: str | os.PathLike[str]) -> Any:
 
     kind = str(load_record(path).get("model"))
     if kind == "TopicMoments":
-        raise UsageError(f"{path}: moments, and no model; fit one to them")
+        raise UsageError(f"{path}: kept moments, not a model; fit a model to them first")
     kinds = [listing.estimator for listing in ESTIMATORS if listing.command == "fit"]
     if kind not in kinds:
         raise StoreError(f"{path}: expected a model of {', '.join(kinds)}, got {kind!r}")

@@ -1,4 +1,4 @@
-"""In how many documents some words are, and are together."""
+"""Document frequencies of words and of pairs of words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distmom.engine.sums import Sums, SumSpec
 
 @compiled
 def _add_pairs(indptr: Any, indices: Any, out: Any) -> None:
-    """Count every pair of words of every document, a word with itself too, in the upper triangle."""
+    """Count the pairs of words of every document, including pairs of a word with itself, in the upper triangle."""
     for i in range(indptr.shape[0] - 1):
         for p in range(indptr[i], indptr[i + 1]):
             row = out[indices[p]]
@@ -23,7 +23,7 @@ def _add_pairs(indptr: Any, indices: Any, out: Any) -> None:
 
 @dataclass(frozen=True)
 class CooccurrencePass(Pass):
-    """Count documents by pairs of words; to be used with the ``vocabulary`` of the words asked for.
+    """Count documents by pairs of words; the field ``numbers`` selects the words.
 
     Notes
     -----

@@ -1,7 +1,7 @@
-"""Random numbers that are a function of their coordinates, not of the order they were drawn in.
+"""Random numbers that are a function of their coordinates, not of the order in which they are drawn.
 
-Whoever needs the numbers of some documents computes those and no others, and gets the bits that everybody gets.
-The generator hashes (seed, stream, row, column) with `distmom.hashing`.
+The numbers of some documents can be computed without those of others, with the same bits in every process. The
+generator hashes (seed, stream, row, column) with `distmom.hashing`.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def uniforms(rows: ArrayLike, n_columns: int, *, seed: int = 0, stream: int = 0)
     Parameters
     ----------
     rows : array_like of shape (n,), integer
-        Row numbers (documents, say), not negative.
+        Row numbers, for example of documents, not negative.
     n_columns : int
-        Numbers a row.
-    seed : int
-        Seed of the numbers.
-    stream : int
-        Distinguishes numbers under one seed.
+        Random numbers per row.
+    seed : int, default 0
+        Seed of the numbers, not negative.
+    stream : int, default 0
+        Distinguishes sequences of one seed, not negative.
 
     Returns
     -------
@@ -62,13 +62,13 @@ def uniforms(rows: ArrayLike, n_columns: int, *, seed: int = 0, stream: int = 0)
     index = np.asarray(rows)
     if index.ndim != 1 or (index.size and not np.issubdtype(index.dtype, np.integer)):
         raise UsageError(
-            f"row numbers must be a one-dimensional integer array, got {index.dtype} of shape {index.shape}"
+            f"row numbers: expected a one-dimensional integer array, got {index.dtype} of shape {index.shape}"
         )
     if index.size and int(index.min()) < 0:
-        raise UsageError(f"row numbers must not be negative, got {int(index.min())}")
+        raise UsageError(f"row numbers: expected at least 0, got {int(index.min())}")
     if n_columns < 0 or seed < 0 or stream < 0:
         raise UsageError(
-            f"n_columns, seed and stream must not be negative, got {n_columns}, {seed} and {stream}"
+            f"n_columns, seed, stream: expected at least 0, got {n_columns}, {seed} and {stream}"
         )
     key = np.random.SeedSequence([seed, stream]).generate_state(1, np.uint64)[0]
     out = np.empty((index.size, n_columns))

@@ -1,15 +1,15 @@
-"""Moments of topics whose shares in a document follow a Dirichlet law.
+"""Moments of topics whose shares in documents follow a Dirichlet law.
 
-With E2, E3 the moments over pairs and triples of distinct positions, topics mu_i, Dirichlet parameters alpha_i
-and their sum alpha0 (tensor paper, theorem 3.5; ECA paper, section 4.3):
+E2 and E3 are the moments over pairs and triples of distinct positions, mu_i the topics, alpha_i the Dirichlet
+parameters and alpha0 their sum (tensor paper, theorem 3.5; ECA paper, section 4.3):
 
     M2 = E2 - a M1 M1'                              = sum_i alpha_i / (alpha0 (alpha0 + 1)) mu_i mu_i'
     M3 = E3 - b sym3(E2 (x) M1) + c M1 (x) M1 (x) M1
                                          = sum_i 2 alpha_i / (alpha0 (alpha0 + 1) (alpha0 + 2)) mu_i^(x)3
 
-a = alpha0 / (alpha0 + 1), b = alpha0 / (alpha0 + 2), c = 2 a b; alpha0 = 0 is the model of one topic a
-document, and alpha0 = inf gives central moments. With E4 the moment over quadruples, and shares written as
-gamma variables over their sum, whose cumulants are known,
+with a = alpha0 / (alpha0 + 1), b = alpha0 / (alpha0 + 2) and c = 2 a b. alpha0 = 0 is the model of one topic per
+document, and alpha0 = inf gives central moments. For the moment E4 over quadruples, writing shares as gamma
+variables divided by their sum, whose cumulants are known, gives
 
     M4 = E4 - p sym4(E3 (x) M1) - q sym3(E2 (x) E2) + s sym6(E2 (x) M1 (x) M1) - t M1 (x) M1 (x) M1 (x) M1
                              = sum_i 6 alpha_i / (alpha0 (alpha0 + 1) (alpha0 + 2) (alpha0 + 3)) mu_i^(x)4
@@ -28,9 +28,9 @@ from distmom.errors import UsageError
 
 
 def shifts(alpha0: float) -> tuple[float, float, float]:
-    """Return a, b and c; UsageError unless ``0 <= alpha0``."""
+    """Return a, b and c; a UsageError if alpha0 is negative or NaN."""
     if not alpha0 >= 0.0:
-        raise UsageError(f"alpha0: expected a number from 0 on, got {alpha0}")
+        raise UsageError(f"alpha0: expected a number of at least 0, got {alpha0}")
     if math.isinf(alpha0):
         return 1.0, 1.0, 2.0
     a, b = alpha0 / (alpha0 + 1.0), alpha0 / (alpha0 + 2.0)
@@ -76,7 +76,7 @@ def third_moment_slices(
 def corrected_slices(
     m1: np.ndarray, e2: np.ndarray, slices: np.ndarray, along: np.ndarray, across: np.ndarray, alpha0: float
 ) -> np.ndarray:
-    """Return M3(I, I, h_l) where the h_l are in other coordinates than the first two modes.
+    """Return M3(I, I, h_l), where the coordinates of the h_l may differ from those of the first two modes.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def corrected_slices(
 def proportions_of_mean(mean: np.ndarray, eigenvalues: np.ndarray, alpha0: float) -> np.ndarray:
     """Return ``alpha_i / alpha0`` as the topics' coordinates of M1 (ECA paper, algorithm 3, as ``O^+ E[x]``).
 
-    On samples it differs from `proportions`, which reads the other moments; how much tells of noise and of a
+    On samples it differs from `proportions`, which uses the other moments; a large difference indicates noise or a
     wrong alpha0.
 
     Parameters
@@ -156,7 +156,7 @@ def fourth_moment(
     across, athwart = e2 @ left, e2 @ right
     both = np.einsum("al,al->l", left, athwart)
     out = np.array(contracted, np.float64)
-    # Every term and its transpose: half of it where it is symmetric.
+    # Every term is added with its transpose; symmetric terms are therefore halved.
     half = np.zeros_like(out)
     half -= (p / 2.0) * (beside * (e3 @ left) + along * (e3 @ right))
     third = np.einsum("abc,bl,cl->al", e3, left, right, optimize=True)
@@ -170,17 +170,17 @@ def fourth_moment(
 
 
 def topic_factor(alpha0: float) -> float:
-    """Return what ``lambda_i B v_i`` is to be multiplied with to be the topic mu_i."""
+    """Return the factor that turns ``lambda_i B v_i`` into the topic mu_i."""
     return (alpha0 + 2.0) / 2.0
 
 
 def proportions(eigenvalues: np.ndarray, alpha0: float) -> np.ndarray:
-    """Return ``alpha_i / alpha0`` from eigenvalues of the whitened third moment, 0 where one is not positive."""
+    """Return ``alpha_i / alpha0`` from eigenvalues of the whitened third moment; 0 for those not positive."""
     usable = eigenvalues > 0.0
     squares = np.where(usable, eigenvalues, 1.0) ** 2
     return np.where(usable, 4.0 * (alpha0 + 1.0) / ((alpha0 + 2.0) ** 2 * squares), 0.0)
 
 
 def least_skewness(alpha0: float) -> float:
-    """Return the least eigenvalue that the whitened third moment may have: that of a proportion of one."""
+    """Return the least possible eigenvalue of the whitened third moment: that of a proportion of 1."""
     return 2.0 * math.sqrt(alpha0 + 1.0) / (alpha0 + 2.0)

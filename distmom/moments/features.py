@@ -1,4 +1,4 @@
-"""Rows as features: tf-idf with unit length, from counts taken at ingest, and a constant column beside them."""
+"""Features of documents: tf-idf rows of unit length, and a constant column."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def inverse_document_frequency(document_frequency: np.ndarray, n_documents: int)
 
 
 def tfidf_rows(words: csr_array, idf: np.ndarray, dtype: np.typing.DTypeLike = np.float64) -> csr_array:
-    """Return rows ``(1 + ln tf) idf`` scaled to Euclidean length one; empty rows stay empty.
+    """Return rows ``(1 + ln tf) idf`` scaled to unit Euclidean length; empty rows stay empty.
 
-    Values below one (weights, not counts) are taken as they are instead of ``1 + ln tf``.
+    Values below one (weights, not counts) are used directly instead of ``1 + ln tf``.
 
     Parameters
     ----------
     words : csr_array of shape (n, d)
     idf : ndarray of shape (d,)
     dtype : dtype
-        Type of the result.
+        Type of the result, float64 by default.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def with_constant(rows: csr_array) -> csr_array:
     Returns
     -------
     csr_array of shape (n, d + 1)
-        In the type of the rows.
+        Of the type of the rows.
     """
     n, d = rows.shape
     indptr = rows.indptr + np.arange(n + 1, dtype=rows.indptr.dtype)

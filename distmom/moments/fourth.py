@@ -1,4 +1,4 @@
-"""Contractions of the moment of order four over distinct views of a group, in whitened coordinates."""
+"""Contractions of the fourth moment over distinct views of a document, in whitened coordinates."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from distmom.moments.groups import N_PARTS, PIECE_ROWS, ProjectedViewsPass, mean
 class ViewFourthPass(ProjectedViewsPass):
     """Contract the fourth moment over distinct views, in whitened coordinates, with pairs of directions.
 
-    With ``y_v`` the views in these coordinates, ``a_v = a'y_v``, ``b_v = b'y_v``, sums over the views of a group
-    written as ``s(.)``, ``A = s(a)`` and ``B = s(b)``, a group adds over ``(V)_4``
+    Let ``y_v`` be the views of a document in these coordinates, ``a_v = a'y_v``, ``b_v = b'y_v``, ``s(.)`` sums
+    over the views of a document, ``S = s(y)``, ``A = s(a)`` and ``B = s(b)``. A document contributes, divided
+    by ``(V)_4``,
 
         (A B - s(ab)) S S' + w S' + S w' + s(a y) s(b y)' + s(b y) s(a y)'
             + s((s(ab) - A B + 2 B a + 2 A b - 6 a b) y y'),        w = 2 s(a b y) - B s(a y) - A s(b y)
@@ -34,7 +35,7 @@ class ViewFourthPass(ProjectedViewsPass):
 
     Notes
     -----
-    Other fields as in `ProjectedViewsPass`. Sums, of p parts: ``mass`` (p,), ``fourth`` (p, m, k, k).
+    Other fields as in `ProjectedViewsPass`. Sums over p parts: ``mass`` (p,), ``fourth`` (p, m, k, k).
     """
 
     min_views: int = 4
@@ -73,7 +74,7 @@ class ViewFourthPass(ProjectedViewsPass):
 def _add_fourth(
     out: np.ndarray, Y: np.ndarray, block: RowBlock, weights: np.ndarray, left: np.ndarray, right: np.ndarray
 ) -> None:
-    """Add the contractions of some groups with every pair of directions to (m, k, k) matrices."""
+    """Add the contractions of some documents with every pair of directions to (m, k, k) matrices."""
     first, sizes = block.starts[:-1], block.sizes
     S = np.add.reduceat(Y, first, axis=0)
     for pair in range(left.shape[1]):
@@ -89,7 +90,7 @@ def _add_fourth(
 
 
 def view_fourth(sums: Sums) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Turn the sums of `ViewFourthPass` into contractions, (k, k, m), of all groups, and of every part."""
+    """Turn the sums of `ViewFourthPass` into contractions, (k, k, m), of all documents, and of every part."""
     mass = np.asarray(sums["mass"])
     parts = [
         np.ascontiguousarray(np.asarray(sums["fourth"][index]).transpose(1, 2, 0)) / mass[index]
@@ -99,16 +100,15 @@ def view_fourth(sums: Sums) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
 
 
 def pair_directions(k: int, n_pairs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs of directions to contract a symmetric fourth-order tensor with.
+    """Return pairs of directions with which a symmetric fourth-order tensor is contracted.
 
     Parameters
     ----------
     k : int
     n_pairs : int
-        With ``k (k + 1) / 2`` or more all pairs of axes are taken, weighted so that nothing of the tensor is lost:
-        the sum of squares of the contractions is that of the tensor. Otherwise pairs from random orthonormal
-        bases.
-    seed : int
+        If at least ``k (k + 1) / 2``, all pairs of axes are used, weighted so that the sum of squares of the
+        contractions equals that of the tensor. Otherwise pairs are taken from random orthonormal bases.
+    seed : int, default 0
 
     Returns
     -------

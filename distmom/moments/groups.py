@@ -1,8 +1,8 @@
-"""Groups of views in passes: which count, their views in a basis, and random parts of the groups.
+"""Documents of several views in passes: selection, projection onto a basis, and random parts of documents.
 
-Sums are kept for `N_PARTS` random parts of the groups apart, whose differences are as large as the errors of
-moments by sampling (see `contrasts`). Groups with weights of their own are an enumerated population, without such
-errors, and all of them are in the first part.
+Sums are kept separately for `N_PARTS` random parts of the documents; their differences estimate the sampling
+errors of moments (see `contrasts`). Documents with weights are an enumerated population, which has no sampling
+errors, and are all in the first part.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ from distmom.engine.state import Columns
 from distmom.moments.counter import uniforms
 from distmom.moments.sketching import n_stored_slabs
 
-#: random parts of the groups that sums are kept of
+#: number of random parts of the documents
 N_PARTS = 8
 #: rows that are centred and multiplied at a time
 PIECE_ROWS = 4096
-#: more documents than any shard has: a shard is one block, as the views in a number of groups are not bounded
+#: more documents than any shard has, so that a shard is one block: the number of views of a document is not
+#: bounded
 WHOLE_SHARD = 1 << 40
 
 
 @dataclass(frozen=True)
 class ProjectedViewsPass(Pass):
-    """Base of passes that project views onto a basis, and keep sums by parts of the groups.
+    """Base class of passes that project views onto a basis and keep sums by parts of the documents.
 
     Attributes
     ----------
     min_views : int
-        Groups of fewer views are left out.
+        Documents of fewer views are left out.
     origin : ndarray of shape (n_words,), optional
-        Taken from every view.
+        Subtracted from every view; zero by default.
     basis : matrix of shape (n_words, r)
         An array, or slabs of columns.
     rank : int
         r.
     seed : int
-        Seed of the parts.
+        Seed of the assignment of documents to parts.
     """
 
     min_views: int = 3
@@ -63,7 +64,7 @@ class ProjectedViewsPass(Pass):
         return 8 * self.n_features * self.rank
 
     def parts(self, block: RowBlock) -> Iterator[tuple[int, RowBlock, np.ndarray]]:
-        """Yield number and groups of every part that has any, with how often each group counts."""
+        """Yield the number of every part that is not empty, with its documents and their weights."""
         if block.weights is not None:
             used, weights = used_groups(block, self.min_views)
             if used.n_documents:
@@ -83,14 +84,14 @@ class ProjectedViewsPass(Pass):
 
 
 def used_groups(block: RowBlock, min_views: int) -> tuple[RowBlock, np.ndarray]:
-    """Return the groups of a block that have enough views, and how often each counts."""
+    """Return the documents of a block that have enough views, and their weights."""
     enough = block.sizes >= min_views
     used = block if bool(enough.all()) else block.take(enough)
     return used, np.ones(used.n_documents) if used.weights is None else used.weights
 
 
 def centred_pieces(X: np.ndarray, origin: np.ndarray | None) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield centred rows, some at a time."""
+    """Yield centred rows, at most `PIECE_ROWS` at a time."""
     for start in range(0, len(X), PIECE_ROWS):
         piece = slice(start, min(start + PIECE_ROWS, len(X)))
         yield piece, X[piece] if origin is None else X[piece] - origin
@@ -112,26 +113,26 @@ def project(X: Any, origin: np.ndarray | None, matrix: Any) -> np.ndarray:
 
 
 def mean_of_parts(parts: list[np.ndarray], mass: np.ndarray) -> np.ndarray:
-    """Return the average of a statistic of parts, each by its mass."""
+    """Return the average of a statistic over parts, weighted by mass."""
     return np.asarray(sum(own * part for own, part in zip(mass.tolist(), parts, strict=True)) / mass.sum())
 
 
 def contrasts(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return independent draws of the error that a statistic of all groups has by sampling.
+    """Return independent draws of the sampling error of a statistic of all documents.
 
     Parameters
     ----------
     parts : sequence of ndarray
-        The statistic of p parts of about equal size.
+        The statistic for each of p parts of about equal size.
 
     Returns
     -------
     ndarray of shape (..., p - 1), float64
-        Orthogonal contrasts of the parts over the root of p: as the parts are, each has p times the variance of
-        the statistic of all groups, and their mean is not in it.
+        Orthogonal contrasts of the parts, divided by the square root of p, since each part has p times the
+        variance of the statistic of all documents. The mean of the parts cancels.
     """
     p = len(parts)
-    # Helmert's: part j against the mean of those before it.
+    # Helmert contrasts: part j against the mean of the parts before it.
     helmert = np.array([[1.0] * j + [-float(j)] + [0.0] * (p - j - 1) for j in range(1, p)]).reshape(p - 1, p)
     helmert /= np.linalg.norm(helmert, axis=1, keepdims=True) * np.sqrt(p)
     return np.tensordot(np.stack(parts, axis=-1), helmert, axes=([-1], [1]))

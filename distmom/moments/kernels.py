@@ -1,4 +1,4 @@
-"""Compiled loops over sparse rows, and the blocked third moment.
+"""Compiled loops over sparse rows, and the third moment in blocks.
 
 All kernels run on one thread without the GIL and add in a fixed order, so the same block gives the same bits.
 """
@@ -24,7 +24,7 @@ def gather(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, matrix: np
     Returns
     -------
     ndarray of shape (n, r)
-        In the type of ``matrix``.
+        Of the type of ``matrix``.
     """
     n, r = indptr.shape[0] - 1, matrix.shape[1]
     out = np.zeros((n, r), matrix.dtype)
@@ -40,7 +40,7 @@ def gather(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, matrix: np
 def gather_columns(
     indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, matrix: np.ndarray | Columns
 ) -> np.ndarray:
-    """Multiply sparse rows by a dense matrix that may be held in slabs of columns (see `gather`)."""
+    """Multiply sparse rows by a dense matrix, which may be in slabs of columns (see `gather`)."""
     if isinstance(matrix, Columns):
         parts = [gather(indptr, indices, data, part) for part in matrix.each()]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
@@ -97,9 +97,9 @@ def column_sums(
                 out[v - first] += weight[i] * data[p]
 
 
-#: columns that the blocked third moment takes at a time
+#: columns per block of the third moment
 TENSOR_BLOCK = 10
-#: rows that it takes at a time
+#: rows that are processed at a time
 BLOCK_ROWS = 4096
 
 
@@ -123,7 +123,7 @@ def add_third_moment(
     weighted, pairs = _weighted(right, weight), _room_for_pairs(left)
     for start in range(0, n, BLOCK_ROWS):
         rows = slice(start, min(start + BLOCK_ROWS, n))
-        # Columns of the pairs are formed from whole columns: the loop runs on vectors.
+        # Pairs are formed from contiguous columns, so that the loop is vectorised.
         part, third = np.ascontiguousarray(left[rows].T), np.ascontiguousarray(weighted[rows])
         for a in _blocks(0, r):
             for b in _blocks(a.start, r):
@@ -173,7 +173,7 @@ def _blocks(start: int, stop: int) -> list[slice]:
 
 
 def _room_for_pairs(rows: np.ndarray) -> np.ndarray:
-    """Return memory for `_products`; had anew for every block of a tensor, it would be cleared every time."""
+    """Return memory for `_products`; if it were allocated for every block, it would be cleared every time."""
     return np.empty(TENSOR_BLOCK**2 * min(len(rows), BLOCK_ROWS), rows.dtype)
 
 
@@ -186,7 +186,7 @@ def _products(left: np.ndarray, middle: np.ndarray, right: np.ndarray, pairs: np
 
 
 def fill_symmetric(tensor: np.ndarray) -> np.ndarray:
-    """Make a tensor fully symmetric, in place, whose block triples a <= b <= c are given, and return it.
+    """Complete a fully symmetric tensor in place from its block triples a <= b <= c, and return it.
 
     Parameters
     ----------
@@ -201,13 +201,13 @@ def fill_symmetric(tensor: np.ndarray) -> np.ndarray:
         triple = np.stack([np.full_like(i, a), i, j])
         order = np.argsort(block[triple], axis=0, kind="stable")
         x, y, z = np.take_along_axis(triple, order, axis=0)
-        # What is given is read and written to itself, so that the order of rows does not matter.
+        # The given blocks are overwritten with their own values, so the order of rows does not matter.
         tensor[a] = tensor[x, y, z]
     return tensor
 
 
 def fill_pairs(tensor: np.ndarray) -> np.ndarray:
-    """Make a tensor symmetric in its first two indices, in place, whose block pairs a <= b are given; return it.
+    """Complete a tensor, symmetric in its first two indices, in place from its block pairs a <= b; return it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Label moments: how often each label meets each latent state.
+"""Label moments: how often each label occurs with each latent state.
 
 With ``D`` (d x k) the un-rotated directions ``W U`` and z = X D, the cross moment of the multi-label paper
 (equation 21) is ``Q_lk = sum_i rho_i y_il (z_ik^2 - sum_v x_iv D_vk^2)`` over its mass, the second term only
@@ -25,18 +25,18 @@ from distmom.moments.weighting import MomentKind, block_weights, row_weights, wo
 
 @dataclass(frozen=True)
 class LabelMomentsPass(Pass):
-    """Accumulate the cross moment and the posterior moment of labels and states.
+    """Add up the cross moment and the posterior moment of labels and states.
 
     Attributes
     ----------
     n_labels, n_states : int
     kind : MomentKind
     directions : matrix of shape (n_words, n_states), optional
-        ``W U``; without it the cross moment is left out.
+        ``W U``; the cross moment is left out if it is None, the default.
     log_topics : matrix of shape (n_words, n_states)
         Logarithms of the word probabilities of each state; an array, or slabs of columns.
     single : bool
-        Add all but the frequent labels in float32 where the sums are large.
+        Accumulate large sums in float32 except for frequent labels.
     log_weights : ndarray of shape (n_states,)
         Logarithms of the probabilities of the states.
 
@@ -110,15 +110,15 @@ def _scatter(block: Block, rows: np.ndarray, out: TallSum) -> None:
 def posteriors(
     block: Block, log_topics: np.ndarray, log_weights: np.ndarray, *, counts: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``P(h | x)`` of every document and its log evidence (multi-label paper, equation 14).
+    """Return ``P(h | x)`` and the log evidence of every document (multi-label paper, equation 14).
 
     Parameters
     ----------
     block : Block
     log_topics : ndarray or Columns of shape (n_words, k)
     log_weights : ndarray of shape (k,)
-    counts : bool
-        Every occurrence of a word counts, not only its presence.
+    counts : bool, default False
+        Use counts of words instead of their presence.
 
     Returns
     -------

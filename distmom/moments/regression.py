@@ -33,7 +33,7 @@ class FeatureSketchPass(Pass):
     n_columns : int
     seed : int
     basis : ndarray of shape (n_words, n_columns), optional
-        In place of the test matrix (a power pass).
+        Replaces the test matrix in a power pass; None by default.
 
     Notes
     -----
@@ -70,17 +70,17 @@ class FeatureSketchPass(Pass):
         return None
 
 
-#: products that are formed at a time
+#: products that are computed at a time
 PRODUCTS = 1 << 22
 
 
 def sparse_spec(n_words: int, n_columns: int, n_products: int) -> SumSpec:
-    """Describe a sparse sum of so many products."""
+    """Return the specification of a sparse sum of about ``n_products`` products."""
     return SumSpec((n_words, n_columns), "float32", tall="features", sparse=True, n_bytes=8 * n_products)
 
 
 def add_products(total: SparseSum, a: csr_array, b: csr_array) -> None:
-    """Add ``A'B`` to a sparse sum, so many rows at a time that the products stay few."""
+    """Add ``A'B`` to a sparse sum, in pieces of rows with at most about `PRODUCTS` products."""
     ends = np.cumsum(np.diff(a.indptr).astype(np.int64) * np.diff(b.indptr))
     first = 0
     while first < a.shape[0]:
@@ -92,14 +92,14 @@ def add_products(total: SparseSum, a: csr_array, b: csr_array) -> None:
 
 @dataclass(frozen=True)
 class CrossMomentPass(Pass):
-    """Accumulate the sparse cross moment of features and labels.
+    """Add up the sparse cross moment of features and labels.
 
     Attributes
     ----------
     n_labels : int
     idf : ndarray of shape (n_words,)
     n_products : int
-        Products of an entry of A and one of Y, for the plan.
+        Estimated number of products of an entry of A and an entry of Y, for the plan.
 
     Notes
     -----
@@ -111,7 +111,7 @@ class CrossMomentPass(Pass):
     idf: Any = None
     n_products: int = 0
 
-    # Words and labels that meet in one block are added up before they are kept.
+    # Products with the same word and label are added up within a block.
     block_rows = 1 << 15
 
     @property
@@ -142,7 +142,7 @@ class CrossMomentPass(Pass):
 
 @dataclass(frozen=True)
 class RidgePass(Pass):
-    """Accumulate what least squares from ``Z = A R`` to the labels needs, and store the rows of Z if asked.
+    """Add up the sums for least squares from ``Z = A R`` to the labels, and optionally store the rows of Z.
 
     Attributes
     ----------
@@ -151,7 +151,7 @@ class RidgePass(Pass):
     basis : ndarray of shape (n_words, rank)
         R.
     store : bool
-        Return the rows of Z, float32.
+        Store the rows of Z, float32.
 
     Notes
     -----
@@ -192,15 +192,15 @@ class RidgePass(Pass):
         return {"z": z.astype(np.float32)} if self.store else None
 
 
-#: share of the squares of the sketch below which the spread about its mean is rounding
+#: share of the squares of the sketch below which its variance is rounding
 LEAST_SPREAD = 1e-12
 
 
 def ridge_coefficients(sums: Sums, penalty: float) -> tuple[np.ndarray, np.ndarray]:
     """Solve the centred ridge regression from the sums of `RidgePass`.
 
-    The penalty is relative to the mean diagonal of the centred Gram matrix; relative to the plain one it
-    would grow with the mean and shrink too much.
+    The penalty is relative to the mean diagonal of the centred Gram matrix; relative to the uncentred matrix it
+    would grow with the mean and shrink the coefficients too much.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def ridge_coefficients(sums: Sums, penalty: float) -> tuple[np.ndarray, np.ndarr
     gram = np.asarray(sums["zz"]) - n * np.outer(mean_z, mean_z)
     cross = np.asarray(sums["zy"]).T - n * np.outer(mean_z, mean_y)
     if not np.trace(gram) > LEAST_SPREAD * np.trace(sums["zz"]):
-        # Documents that are all alike tell labels by their frequency alone.
+        # If all documents are alike, labels can be ranked by their frequency only.
         return np.zeros_like(cross), mean_y
     gram = gram + (penalty * np.trace(gram) / len(gram)) * np.eye(len(gram))
     coefficients = np.linalg.solve(gram, cross)

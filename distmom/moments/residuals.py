@@ -1,11 +1,11 @@
-"""Residual passes: what a sparse linear scorer still gets wrong, on true labels and on its hardest wrong ones.
+"""Residual passes: the residuals of a sparse linear scorer on true labels and on its hardest wrong labels.
 
-With A the tf-idf rows and a constant column, and weights W (d + 1 x L), let F be the scores ``A W`` restricted, in
-every row, to the true labels and the few wrong labels of largest score. A pass accumulates ``A'F`` on the entries
-of W, and as all true labels are kept, ``A'Y - s A'F`` is there the cross moment of the features with the residual
-``Y - s F`` for any scale s. Adding a multiple of ``D^-1`` times it to ``s W``, D = diag(A'A) + mu, is one Jacobi
-step of ridge regression on those entries: additive over shards, one number for every entry of W, and without a
-loop over labels. The scale of least squares follows from two numbers of the same pass.
+With A the tf-idf rows and a constant column, and weights W (d + 1, L), let F be the scores ``A W`` restricted, in
+every row, to the true labels and the few wrong labels of largest score. A pass adds up ``A'F`` on the entries
+of W. As all true labels are kept, ``A'Y - s A'F`` is, on these entries, the cross moment of the features with
+the residual ``Y - s F`` for any scale s. Adding a multiple of ``D^-1`` times it to ``s W``, D = diag(A'A) + mu,
+is one Jacobi step of ridge regression on these entries: it is additive over shards, needs one number per entry
+of W, and has no loop over labels. The least-squares scale follows from two numbers of the same pass.
 """
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
 from distmom.moments.features import tfidf_rows, with_constant
 
-#: labels that are looked at together for one that enters the hardest wrong ones
+#: number of labels whose maximum is compared with the hardest wrong labels before each label is
 WINDOW = 128
-#: a document whose words have fewer weights than this share of the labels, one over it, is scored label by label
+#: a document whose words have at most 1 / FEW as many weights as there are labels is scored label by label
 FEW = 8
-#: entries of W that are asked for ahead together with one
+#: entries of W per cache prefetch
 LINE = 64
-#: entries of W in a row of the sum
+#: entries of W per row of the sum
 ENTRY_COLUMNS = 64
 
 
 @dataclass(frozen=True)
 class ResidualPass(Pass):
-    """Accumulate the cross moment of features and restricted scores on the entries of the weights.
+    """Add up the cross moment of features and restricted scores on the entries of the weights.
 
     Attributes
     ----------
     n_labels : int
     idf : ndarray of shape (n_words,)
     weights : Csr
-        W (n_words + 1, n_labels), float32, with sorted rows; the last one are the intercepts.
+        W (n_words + 1, n_labels), float32, with sorted rows; the last row holds the intercepts.
     n_entries : int
-        Entries of W.
+        Number of entries of W.
     inverse_diagonal : ndarray of shape (n_words + 1,)
         1 / D.
     n_negatives : int
-        Wrong labels a row.
+        Number of wrong labels per row.
     leave_out : float
-        Share of ``a_v^2 / D_v`` that a row has itself brought to the weights of its labels: 1 for
+        Share of ``a_v^2 / D_v`` that a row has contributed to the weights of its labels: 1 for
         ``D^-1 A'Y``, 0 where the weights were not fitted to these rows.
 
     Notes
     -----
-    Sums: ``entries`` = A'F on the entries of W in their order, tall in rows of `ENTRY_COLUMNS`, ``fit`` (2,): the
-    sums of ``Y F`` and of ``F^2``. Many entries are added in float32: n terms are off by about ``sqrt(n) 6e-8``.
+    Sums: ``entries`` = A'F on the entries of W in their order, tall with rows of `ENTRY_COLUMNS`; ``fit`` (2,),
+    the sums of ``Y F`` and of ``F^2``. Large sums are in float32, with a relative error of about ``sqrt(n)
+    6e-8``.
     """
 
     n_labels: int = 0
@@ -68,7 +69,7 @@ class ResidualPass(Pass):
 
     @property
     def estimated(self) -> bool:
-        # How many weights are not negligible is known only once they are there.
+        # The number of weights that are not negligible is known only after they are computed.
         return True
 
     @property
@@ -121,9 +122,9 @@ def add_residuals(
     out_data: np.ndarray,
     sums: np.ndarray,
 ) -> None:
-    """Fill the scores of every row on its true labels and its best wrong ones, and add ``A'F``.
+    """Compute the scores of every row for its true labels and its hardest wrong labels, and add ``A'F``.
 
-    A true label is scored without the row's own share, ``leave_out * sum_v a_v^2 / D_v``: the row must not
+    A true label is scored without the row's own contribution, ``leave_out * sum_v a_v^2 / D_v``: the row must not
     explain itself.
 
     Parameters
@@ -139,17 +140,17 @@ def add_residuals(
     n_labels, n_negatives : int
     leave_out : float
     out_indptr : ndarray of shape (n + 1,)
-        Room for ``n_true + n_negatives`` entries a row.
+        Offsets of the rows, with room for ``n_true + n_negatives`` entries each.
     out_indices, out_data : ndarray
         Filled in place; unused entries get value 0.
     sums : ndarray of shape (nnz of W or more,)
-        Changed in place: gets ``a_v F_l`` for every entry (v, l) of W.
+        Changed in place: ``a_v F_l`` is added for every entry (v, l) of W.
     """
     scores = np.zeros(n_labels, np.float32)
     best = np.empty(n_negatives, np.float32)
     best_ids = np.empty(n_negatives, np.int32)
     keys, best_keys = scores.view(np.int32), best.view(np.int32)
-    # Unsigned: a signed subscript may count from the end, which is looked at every time.
+    # Unsigned: a signed subscript may be negative, which would be checked on every access.
     w_columns, keys_of_weights = w_indices.view(np.uint32), w_data.view(np.uint32)
     few = n_labels // FEW
     met = np.empty(few + 1, np.uint32)
@@ -162,10 +163,10 @@ def add_residuals(
             x = np.float32(data[p])
             own += x * x * inverse_diagonal[v]
             n_entries += w_indptr[v + 1] - w_indptr[v]
-            # The weights of all words are asked for before any is used: memory answers many at a time.
+            # The weights of all words are touched before any is used, so that the memory loads them in parallel.
             for q in range(w_indptr[v], w_indptr[v + 1], LINE):
                 asked ^= w_columns[q] ^ keys_of_weights[q]
-        # Kept where no label is read, so that it was not asked for in vain.
+        # Stored where no label is read, so that the compiler cannot remove the prefetch.
         met[few] = asked
         sparse = n_entries <= few
         n_met = 0
@@ -200,8 +201,8 @@ def add_residuals(
                     _insert(best, best_ids, s, np.int32(column))
         else:
             for start in range(0, n_labels, WINDOW):
-                # Most windows hold no candidate; the bits of positive floats are ordered like integers, whose
-                # maximum is found on vectors.
+                # Most windows have no candidate; positive floats compare like their bits as integers, whose
+                # maximum is computed by vector instructions.
                 window = keys[start : start + WINDOW]
                 top = np.int32(0)
                 for j in range(window.shape[0]):
@@ -229,9 +230,9 @@ def add_residuals(
 
 @compiled
 def _find(values: np.ndarray, start: int, stop: int, value: int) -> int:
-    """Return where a value stands in a rising stretch of an array, -1 if it does not.
+    """Return the position of a value in an ascending range of an array, -1 if it is not there.
 
-    Which half is next is computed, not decided: it cannot be predicted.
+    The next half is computed without a branch, which could not be predicted.
     """
     if start == stop:
         return -1
@@ -245,7 +246,7 @@ def _find(values: np.ndarray, start: int, stop: int, value: int) -> int:
 
 @compiled
 def _insert(best: np.ndarray, ids: np.ndarray, score: Any, label: Any) -> None:
-    """Insert into a short list sorted by falling score, ties by smaller label."""
+    """Insert into a short list sorted by descending score, ties by smaller label."""
     j = best.shape[0] - 1
     while j > 0 and (best[j - 1] < score or (best[j - 1] == score and ids[j - 1] > label)):
         best[j] = best[j - 1]

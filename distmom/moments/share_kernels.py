@@ -1,17 +1,17 @@
 """Compiled loops over documents and topics: shares of topics, counts by topic, halves of documents.
 
-A document with counts c is read as draws from ``phi theta``, topics phi (d x k) and shares theta. Its shares
-are found by iterating, with ``s = phi theta`` on the words of the document,
+A document with counts c is modelled as draws from ``phi theta``, with topics phi (d, k) and shares theta. Its
+shares are found by iterating, with ``s = phi theta`` on the words of the document,
 
     MAP          theta <- (alpha + theta * phi'(c / s)) / total          (Dirichlet prior of parameters alpha + 1)
     variational  gamma <- alpha + e * phi'(c / s),  theta ~ e = exp(psi(gamma))        (Blei, Ng, Jordan 2003)
 
-and bring every topic the counts ``phi_wi theta_i c_w / s_w``. Collapsed, a position takes its topic by what all
-other positions of the document say,
+and contribute the counts ``phi_wi theta_i c_w / s_w`` to every topic. With collapsed variational Bayes, the
+topic of a position depends on the other positions of the document,
 
     CVB0         g_wi ~ phi_wi (n_i - g_wi + alpha_i),  n_i = sum_w c_w g_wi                (Asuncion et al. 2009)
 
-so that few words do not confirm themselves, and the counts are ``c_w g_wi``.
+so that the words of short documents do not confirm themselves, and the counts are ``c_w g_wi``.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import numpy as np
 from distmom.compiled import compiled
 from distmom.hashing import GOLDEN, scramble
 
-#: iterations for the shares of a document at most, and the change of shares at which they end
+#: largest number of iterations for the shares of a document, and the change of shares at which they end
 MAX_ITER, TOLERANCE = 20, 0.02
-#: the same where shares are the result
+#: the same limits where shares are the final result
 FULL_ITER, FULL_TOLERANCE = 100, 1e-4
-#: counts of a topic in a document below which iteration goes on without it
+#: count of a topic in a document below which the topic is left out of further iterations
 NO_COUNTS = 1e-3
-#: counts of a word in a document above which halves are drawn by a formula, not position by position
+#: count of a word in a document above which halves are drawn from a normal distribution, not position by position
 MANY_POSITIONS = 1 << 16
-#: numbers that are added side by side
+#: numbers that are added in parallel
 LANES = 16
-#: probability of a word that no topic has; a count over it is still a finite float32
+#: probability of a word that no topic has; a count divided by it is still a finite float32
 LEAST = 1e-30
 
 
@@ -51,7 +51,7 @@ def _digamma(x: Any) -> Any:
 
 @compiled
 def _widest(indptr: Any) -> Any:
-    """Return the number of different words of the document that has the most."""
+    """Return the largest number of distinct words of a document."""
     widest = 0
     for i in range(indptr.shape[0] - 1):
         widest = max(widest, indptr[i + 1] - indptr[i])
@@ -101,9 +101,9 @@ def _iterate(
     theta: Any,
     e: Any,
 ) -> None:
-    """Find the shares of one document, ``theta``, and what topics are weighted with, ``e``.
+    """Find the shares of one document, ``theta``, and the weights of topics, ``e``.
 
-    ``narrow``, ``left``, ``found``, ``base`` and ``s`` are room to work in.
+    ``narrow``, ``left``, ``found``, ``base`` and ``s`` are work space.
     """
     k, size = theta.shape[0], counts.shape[0]
     kind = by_word.dtype.type
@@ -115,7 +115,7 @@ def _iterate(
         for c in range(k):
             theta[c] = alpha[c] / prior
         return
-    # The topics that are left, and their columns of ``by_word``.
+    # The remaining topics, and their columns of ``by_word``.
     n_left, columns, total = k, by_word, prior + length
     for c in range(k):
         left[c] = c
@@ -150,13 +150,13 @@ def _iterate(
         if change < tolerance:
             if n_left == k:
                 break
-            # Whether the others have come to have any is told by one more iteration over all.
+            # One more iteration over all topics checks whether the counts of the others have grown.
             n_left, columns = k, by_word
             for c in range(k):
                 left[c] = c
             base[:size] = kind(LEAST)
         elif 2 * n_kept <= n_left:
-            # Topics of which the document has next to nothing are left at what they are.
+            # The shares of topics with almost no counts in the document are kept fixed.
             at = 0
             for j in range(n_left):
                 c = left[j]
@@ -189,32 +189,32 @@ def find_shares(
     totals: Any,
     out: Any,
 ) -> float:
-    """Find the shares of documents, and add up what these say of topics.
+    """Find the shares of documents, and add up their counts by topic.
 
     Parameters
     ----------
     indptr, indices, data : ndarray
         CSR rows of counts, (n, d).
     topics : ndarray of shape (d, k)
-        Word probabilities; products are formed in its type.
+        Word probabilities; products are computed in its type.
     unigram : ndarray of shape (d,)
-        Word probabilities of the corpus, of which ``smoothing`` is mixed into every topic.
+        Word probabilities of the corpus, mixed into every topic with weight ``smoothing``.
     smoothing : float
     alpha : ndarray of shape (k,)
     variational : bool
     n_iter : int
-        Iterations at most.
+        Largest number of iterations.
     tolerance : float
-        End when the shares of a document change by less, summed over topics.
+        Iteration ends when the shares of a document change by less, summed over topics.
     own : ndarray of shape (n,)
-        How often each document counts in what is added up.
+        Weight of each document in the counts.
     shares : ndarray of shape (n, k)
-        What iteration begins with; changed in place. Rows sum to one.
+        Initial shares; changed in place. Rows sum to one.
     totals : ndarray of shape (k,)
         ``sum phi_wi theta_i c_w / s_w``; changed in place.
     out : ndarray of shape (d, k)
-        ``sum theta_i c_w / s_w``, to be multiplied by the smoothed phi; changed in place. Without rows shares are
-        found alone.
+        ``sum theta_i c_w / s_w``, to be multiplied by the smoothed phi; changed in place. With a matrix without
+        rows counts are not added up.
 
     Returns
     -------
@@ -296,19 +296,19 @@ def find_collapsed(
     totals: Any,
     out: Any,
 ) -> float:
-    """Find the shares of documents by collapsed variational Bayes, and add up what these say of topics.
+    """Find the shares of documents by collapsed variational Bayes, and add up their counts by topic.
 
     Parameters
     ----------
     indptr, indices, data, topics, unigram, smoothing, alpha, n_iter, own, shares, totals, out
         As in `find_shares`.
     tolerance : float
-        End when the topics of the positions of a document change by less in the mean, summed over topics.
+        Iteration ends when the topics of positions change by less on average, summed over topics.
 
     Returns
     -------
     float
-        The log-likelihood ``sum c log s`` with the shares found.
+        The log-likelihood ``sum c log s`` of the shares found.
     """
     k, n, widest = topics.shape[1], indptr.shape[0] - 1, _widest(indptr)
     kind = topics.dtype.type
@@ -382,7 +382,7 @@ def log_likelihood(
     """
     k = topics.shape[1]
     keep, least = topics.dtype.type(1.0 - smoothing), topics.dtype.type(LEAST)
-    # Filled up with zeros, so that lanes of additions do not wait for each other.
+    # Padded with zeros to whole vectors, so that additions run in parallel.
     n_groups = -(-k // LANES)
     phi = np.zeros(n_groups * LANES, topics.dtype)
     lanes = np.empty(LANES, topics.dtype)
@@ -410,11 +410,11 @@ def log_likelihood(
 
 @compiled
 def half_counts(indptr: Any, indices: Any, data: Any, key: Any, first: Any) -> None:
-    """Give every position of every document to its first half with probability 1/2.
+    """Assign every position of every document to the first half with probability 1/2.
 
-    The bits are a hash of the document's words and counts and of the word, so that the halves of a document do
-    not depend on where it lies. Of more than `MANY_POSITIONS` the first half is drawn from the normal distribution
-    of the same mean and variance.
+    The bits are a hash of the document's words and counts and of the word, so that the halves of a document do not
+    depend on its position. For counts above `MANY_POSITIONS` the first half is drawn from the normal
+    distribution of the same mean and variance.
 
     Parameters
     ----------
@@ -441,7 +441,7 @@ def half_counts(indptr: Any, indices: Any, data: Any, key: Any, first: Any) -> N
                 normal = radius * np.cos(2.0 * np.pi * ((more >> np.uint64(11)) * 2.0**-53))
                 first[p] = min(max(np.rint(0.5 * (left + np.sqrt(np.float64(left)) * normal)), 0.0), left)
                 continue
-            # All but the first 64 bits or fewer are taken in full.
+            # All words of bits but the first are used in full.
             n_bits: Any = (left - 1) % 64 + 1
             while left > 0:
                 n += _count_bits(bits << np.uint64(64 - n_bits))
@@ -455,7 +455,7 @@ def half_counts(indptr: Any, indices: Any, data: Any, key: Any, first: Any) -> N
 
 @compiled
 def _count_bits(x: Any) -> Any:
-    """Return how many of 64 bits are set, by sums of ever longer fields."""
+    """Return the number of set bits of 64, by sums of fields of increasing length."""
     x = x - ((x >> np.uint64(1)) & np.uint64(0x5555555555555555))
     x = (x & np.uint64(0x3333333333333333)) + ((x >> np.uint64(2)) & np.uint64(0x3333333333333333))
     x = (x + (x >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)

@@ -1,9 +1,9 @@
-"""Passes that look at documents with given topics.
+"""Passes that infer the shares of documents with given topics.
 
-The shares of a document are found as `distmom.moments.share_kernels` tells, and bring every topic counts of words
-whose sums over documents are the next topics (`RefinePass`), by folds of the documents if none is to be read with
-topics that it has made. `MixturePass` does the same where a document is of one topic. `CompletionPass` tells how
-well shares found in one half of a document's words predict the other half.
+The shares of a document are found as `distmom.moments.share_kernels` describes, and contribute counts of words to
+every topic; the sums of counts give the next topics (`RefinePass`), by folds of the documents if no document is
+to be read with topics estimated from it. `MixturePass` does the same where a document has a single topic.
+`CompletionPass` measures how well shares inferred from one half of a document's words predict the other half.
 """
 
 from __future__ import annotations
@@ -61,21 +61,21 @@ def document_shares(
     topics, unigram, smoothing, alpha, n_iter, tolerance
         As in `distmom.moments.share_kernels.find_shares`.
     how : {"em", "vb", "cvb"}
-        Shares of largest posterior, by variational Bayes, or by the same collapsed.
+        Shares of largest posterior, variational Bayes, or collapsed variational Bayes.
     start : ndarray of shape (n, k), optional
-        What iteration begins with; even shares when absent.
+        Initial shares; even shares by default.
     own : ndarray of shape (n,), optional
-        How often each document counts in what is added up; once when absent.
+        Weight of each document in the counts; 1 by default.
     totals : ndarray of shape (k,), optional
     out : ndarray of shape (d, k), optional
-        What is added up, as in `distmom.moments.share_kernels.find_shares`; shares alone when absent.
+        Counts, as in `distmom.moments.share_kernels.find_shares`; not added up by default.
 
     Returns
     -------
     shares : ndarray of shape (n, k)
-        In the type of the topics.
+        Of the type of the topics.
     likelihood : float
-        Log-likelihood, where something was added up.
+        Log-likelihood of the documents, if counts are added up.
     """
     n, k = words.shape[0], topics.shape[1]
     shares = np.full((n, k), 1.0 / max(1, k), topics.dtype) if start is None else start.copy()
@@ -90,16 +90,17 @@ def document_shares(
 
 
 def folds_of(words: csr_array, n_folds: int) -> np.ndarray:
-    """Return the fold of every document, (n,) int, by its words alone.
+    """Return the fold of every document, (n,) int, which depends on its words alone.
 
-    So it is the same in every pass however the corpus is cut into shards, and equal documents go together.
+    It is therefore the same in every pass, however the corpus is cut into shards, and equal documents are in
+    one fold.
     """
     return row_sums(words.indptr, words.indices).astype(np.int64) % n_folds
 
 
 @dataclass(frozen=True)
 class TopicsPass(Pass):
-    """Base of the passes that look at documents with given topics.
+    """Base class of passes that infer the shares of documents with given topics.
 
     Attributes
     ----------
@@ -137,22 +138,23 @@ class TopicsPass(Pass):
 
 @dataclass(frozen=True)
 class RefinePass(TopicsPass):
-    """Count words by topic, one step of EM or of variational Bayes.
+    """Count words by topic: one step of EM or of variational Bayes.
 
     Attributes
     ----------
     how : {"em", "vb", "cvb"}
-        By EM, variational Bayes, or the same collapsed.
+        EM, variational Bayes, or collapsed variational Bayes.
     n_folds : int
-        Parts of the documents that are counted apart. Every part is read with topics of its own, the slabs of
-        columns of ``topics``.
+        Number of folds of the documents, which are counted separately. Every fold is read with its own topics,
+        a slab of columns of ``topics``.
 
     Notes
     -----
-    Sums: ``counts0`` and on, one a fold, (n_words, k) tall, to be multiplied by the fold's topics; ``totals``
-    (n_folds, k), their column sums after that; ``shares`` (k,), their sum over documents, and with variational
-    Bayes ``log_shares`` (k,), that of the expected logarithms; ``documents``, ``tokens`` and ``log_likelihood``
-    (). Rows of EM: ``shares`` (n, k), which the next step begins with; the others begin every step anew.
+    Sums: ``counts0``, ``counts1``, ..., one per fold, (n_words, k) tall, to be multiplied by the topics of the
+    fold; ``totals`` (n_folds, k), their column sums after that; ``shares`` (k,), the sum of shares over
+    documents; with variational Bayes ``log_shares`` (k,), the sum of expected logarithms; ``documents``,
+    ``tokens`` and ``log_likelihood`` (). Rows, with EM only: ``shares`` (n, k), the initial shares of the next
+    step.
     """
 
     how: str = "em"
@@ -184,7 +186,7 @@ class RefinePass(TopicsPass):
         return specs | {"log_shares": SumSpec((k,))} if self.how == "vb" else specs
 
     def _folds(self, words: csr_array) -> Iterator[tuple[slice | np.ndarray, csr_array]]:
-        """Yield which documents each fold has, and their words."""
+        """Yield the documents of each fold, and their words."""
         if self.n_folds == 1:
             yield slice(None), words
             return
@@ -218,7 +220,7 @@ class RefinePass(TopicsPass):
 
 @dataclass(frozen=True)
 class MixturePass(Pass):
-    """Count words by the topic of each document, one step of EM for one topic a document.
+    """Count words by the topic of each document: one step of EM for documents with a single topic each.
 
     Attributes
     ----------
@@ -272,7 +274,7 @@ class MixturePass(Pass):
 def mixture_shares(
     block: Block, topics: np.ndarray, unigram: np.ndarray, smoothing: float, weights: np.ndarray
 ) -> np.ndarray:
-    """Return the probabilities of the topics of documents that have one each, (n, k) float32.
+    """Return the probabilities of the topics of documents with a single topic each, (n, k) float32.
 
     Parameters
     ----------
@@ -280,7 +282,7 @@ def mixture_shares(
     topics : ndarray of shape (d, k)
         Columns are word probabilities.
     unigram : ndarray of shape (d,)
-        Of which ``smoothing`` is mixed into every topic.
+        Word probabilities of the corpus, mixed into every topic with weight ``smoothing``.
     smoothing : float
     weights : ndarray of shape (k,)
         Probabilities of the topics.
@@ -302,11 +304,11 @@ class CompletionPass(TopicsPass):
     Attributes
     ----------
     alpha_sums : tuple of float
-        Sums of the Dirichlet parameters that are tried, ``alpha`` giving their proportions.
+        Sums of the Dirichlet parameters to try; ``alpha`` gives their proportions.
     mixture : bool
-        Documents have one topic each, ``alpha`` being the probabilities of the topics.
+        Whether documents have a single topic each, with the probabilities ``alpha``.
     seed : int
-        Of the halves.
+        Seed of the division of documents into halves.
 
     Notes
     -----
@@ -340,7 +342,7 @@ class CompletionPass(TopicsPass):
                 of_half = replace(block, words=half)
                 shares = mixture_shares(of_half, topics, self._frequency(), self.smoothing, self.alpha)
             else:
-                # What one sum has led to is near what the next one leads to.
+                # The shares with one sum are close to those with the next.
                 shares, _ = document_shares(
                     half, topics, self._frequency(), self.smoothing, total * proportions, how="em", start=shares
                 )  # fmt: skip

@@ -1,13 +1,13 @@
-"""Products of second moments with a random matrix or a basis: what such passes share, and one fused loop.
+"""Products of second moments with a test matrix or a basis: the base of such passes, and one fused loop.
 
 For rows x_i with weights w_i the loop adds ``sum_i w_i x_i (x_i' B)``, or ``sum_i w_i (x_i x_i' - diag x_i) B``
-with distinct positions, a row at a time: the row of products ``x_i' B`` never leaves the cache. B is a basis
-or the test matrix Omega, whose entries are a function of seed, word and column and are made where they are
-needed: no Omega is stored or sent.
+with distinct positions, one row at a time, so that the products ``x_i' B`` of a row stay in the cache. B is a
+basis or the test matrix Omega, whose entries are a function of seed, word and column and are computed on the
+fly: Omega is neither stored nor sent.
 
-Entries of Omega are uniform on (-sqrt 3, sqrt 3), of mean 0 and variance 1: sub-Gaussian, which is what a range
-finder asks for, at a tenth of the cost of Gaussian ones. Random signs would be as cheap, but two words of a
-small vocabulary often get rows that are equal up to sign, and Omega is then singular.
+Entries of Omega are uniform on (-sqrt 3, sqrt 3), with mean 0 and variance 1: sub-Gaussian, as a range finder
+requires, at a tenth of the cost of Gaussian entries. Random signs would be as cheap, but two words of a small
+vocabulary often get rows that are equal up to sign, which makes Omega singular.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ _SCALE = np.float32(3.0**0.5 / 2.0**31)
 
 @dataclass(frozen=True)
 class SketchPass(Pass):
-    """Base of passes that multiply a second moment by a test matrix or a basis.
+    """Base class of passes that multiply a second moment by a test matrix or a basis.
 
     Attributes
     ----------
     n_columns : int
         Columns of the test matrix.
     seed : int
-        Seed of the test matrix, whose row for a word depends on seed and word alone.
+        Seed of the test matrix; its row for a word depends on seed and word alone.
     basis : matrix of shape (n_words, n_columns), optional
-        Multiplied in place of the test matrix (a power pass); an array, or slabs of columns.
+        Replaces the test matrix in a power pass; an array, or slabs of columns.
     n_probes : int
-        Columns of the probes.
+        Number of columns of the probes; 0 (default) for no probes.
     probes : matrix of shape (n_words, n_probes), optional
-        Multiplied in place of further columns of the test matrix.
+        Replaces the further columns of the test matrix that are the first probes.
     single : bool
-        Multiply in float32, and add all but the frequent words in it where the sum is large.
+        Multiply in float32, and accumulate large sums in float32 except for frequent words.
     first_column : int
-        Column of the test matrix that the first column of ``basis`` stands for.
+        Number of the first column of ``basis``, where it is a slab of columns.
 
     Notes
     -----
     Sums: ``sketch`` (n_words, n_columns) tall, ``mass`` (); with probes also ``noise`` (n_words, n_probes),
-    the product of the probes with the second moment in which every unit has a random sign. Its mean is
-    zero, and it is as large as the error of the moment by sampling (symmetrisation). Units with weights of
-    their own are an enumerated population, and without such an error.
+    the product of the probes with the second moment in which every document has a random sign. Its mean is
+    zero, and its magnitude that of the sampling error of the moment (symmetrisation). Documents with weights
+    are an enumerated population, which has no sampling error.
     """
 
     n_columns: int = 0
@@ -78,7 +78,7 @@ class SketchPass(Pass):
     def for_columns(self, index: int, columns: tuple[slice, ...]) -> Pass:
         basis = self.basis
         if isinstance(basis, StoredColumns) and len(basis.parts) == len(columns):
-            # The other slabs of the basis are not needed, and not mapped into memory.
+            # The other slabs of the basis are not needed, and are not memory-mapped.
             part = StoredColumns((basis.parts[index],))
             return replace(self, columns=columns[index], basis=part, first_column=columns[index].start)
         return replace(self, columns=columns[index])
@@ -94,7 +94,7 @@ class SketchPass(Pass):
         return specs
 
     def part_of(self, matrix: Any, start: int, stop: int) -> np.ndarray:
-        """Return some columns of a basis, and a matrix without rows where the test matrix is meant."""
+        """Return some columns of a basis; a matrix without rows stands for the test matrix."""
         if matrix is None:
             return np.zeros((0, stop - start), np.float32)
         parts = matrix.parts if isinstance(matrix, Columns) else (matrix,)
@@ -102,12 +102,12 @@ class SketchPass(Pass):
         return np.asarray(whole if (start, stop) == (0, whole.shape[1]) else whole[:, start:stop].copy())
 
     def signs(self, first: int, n: int) -> np.ndarray:
-        """Return the random signs of the units from ``first`` on, (n,)."""
+        """Return the random signs of n documents from number ``first``, (n,)."""
         return np.random.default_rng((self.seed, first)).choice((-1.0, 1.0), n)
 
 
 def n_stored_slabs(basis: Any) -> int:
-    """Return the slabs of columns that a basis is stored in."""
+    """Return the number of slabs of columns in which a basis is stored."""
     return len(basis.parts) if isinstance(basis, StoredColumns) else 1
 
 
@@ -116,7 +116,7 @@ def _fill_row(key: Any, word: Any, first: Any, row: Any) -> None:
     """Fill ``row`` with the entries of a word from column ``first`` on.
 
     The two halves of the word's 64 bits enter one before and one between the rounds of a 32-bit finaliser
-    (murmur3), so that rows are equal only where all 64 bits are; 32-bit steps run on vectors.
+    (murmur3), so that rows are equal only if all 64 bits are; 32-bit steps are vectorised.
     """
     bits = scramble(key ^ scramble(np.uint64(word)))
     a, b = np.uint32(bits), np.uint32(bits >> np.uint64(32))
@@ -129,7 +129,7 @@ def _fill_row(key: Any, word: Any, first: Any, row: Any) -> None:
 
 
 def omega_key(seed: int, stream: int = 0) -> np.uint64:
-    """Return the key of the test matrix of a seed; ``stream`` tells matrices under one seed apart."""
+    """Return the key of the test matrix of a seed; ``stream`` distinguishes matrices of one seed."""
     return np.uint64(np.random.SeedSequence([seed, stream]).generate_state(1, np.uint64)[0])
 
 
@@ -144,7 +144,7 @@ def omega(words: np.ndarray, n_columns: int, key: np.uint64, first: int = 0) -> 
     key : uint64
         As returned by `omega_key`.
     first : int
-        Columns to leave out before those.
+        Number of the first column returned; 0 by default.
 
     Returns
     -------
@@ -182,14 +182,14 @@ def add_product(
     weights : ndarray of shape (n,)
         Weight of each row.
     basis : ndarray of shape (d, r)
-        Columns of B; without rows, those of the test matrix from column ``first`` on.
+        Columns of B; a matrix without rows stands for columns of the test matrix, from ``first`` on.
     key : uint64
-        Of the test matrix.
+        Key of the test matrix.
     first : int
     distinct : bool
         Leave out the pairs of a position with itself.
     out : ndarray of shape (d, r)
-        Changed in place; products are formed in its type.
+        Changed in place; products are computed in its type.
     """
     r = out.shape[1]
     drawn = basis.shape[0] == 0
@@ -208,7 +208,7 @@ def add_product(
         else:
             for p in range(start, stop):
                 x = out.dtype.type(data[p]) if len(data) else one
-                # Unsigned: a signed subscript may count from the end, which is looked at every time.
+                # Unsigned: a signed subscript may be negative, which would be checked on every access.
                 source = basis[np.uint64(indices[p])]
                 for c in range(r):
                     products[c] += x * source[c]

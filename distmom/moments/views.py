@@ -1,15 +1,15 @@
-"""Moments of orders one to three over distinct views of a group, in a basis, never in the size of the features.
+"""Moments of orders one to three over distinct views of a document, in a basis, never in the space of features.
 
-For a group with views x_1 ... x_V, their sum S and an equal weight for every group (ECA paper, section 4.1, with
-averages over all ordered tuples of distinct views in place of one tuple):
+For documents with views x_1 ... x_V and their sum S, with equal weights of documents (ECA paper, section 4.1, with
+averages over all ordered tuples of distinct views in place of a single tuple):
 
     M1 = mean S / V                        M2 = mean (S S' - sum_v x_v x_v') / (V)_2
     M3 = mean (S^3 - sym3(sum_v x_v^2, S) + 2 sum_v x_v^3) / (V)_3
 
-where powers are tensors, sym3 is the sum over the places of its last factor and ``(V)_n = V (V-1) ... (V-n+1)``
-(order four is in `distmom.moments.fourth`). Groups with fewer views than ``min_views`` count for no order. An
-origin may be taken from every view before all else: central moments do not depend on it, and lose no digits with
-it. Sums are kept by parts of the groups (`distmom.moments.groups`).
+where powers are tensors, sym3 is the sum over the positions of its last factor and ``(V)_n = V (V-1) ... (V-n+1)``
+(order four is in `distmom.moments.fourth`). Documents with fewer than ``min_views`` views are left out of all
+orders. An origin may be subtracted from every view first: central moments do not depend on it, and lose no
+digits with it. Sums are kept by parts of the documents (`distmom.moments.groups`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from distmom.moments.sketching import SketchPass, omega, omega_key
 
 @dataclass(frozen=True)
 class ViewMeanPass(Pass):
-    """Average the views of every group over the groups.
+    """Average the mean views of documents.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class ViewMeanPass(Pass):
 
     Notes
     -----
-    Sums: ``mean`` (n_words,), ``mass`` (), ``groups`` (2,): groups that count, and groups that are left out.
+    Sums: ``mean`` (n_words,), ``mass`` (), ``groups`` (2,): numbers of documents used and left out.
     """
 
     min_views: int = 3
@@ -100,11 +100,11 @@ class ViewSketchPass(SketchPass):
     min_views : int
         Groups of fewer views are left out.
     origin : ndarray of shape (n_words,), optional
-        Taken from every view.
+        Subtracted from every view; zero by default.
 
     Notes
     -----
-    Sums and noise as in `SketchPass`; a unit that has a random sign is a group.
+    Sums and noise as in `SketchPass`.
     """
 
     min_views: int = 3
@@ -114,13 +114,13 @@ class ViewSketchPass(SketchPass):
 
     @property
     def mapped_bytes(self) -> int:
-        # Of every column also the product of a piece of rows, and the test matrix, first in single precision.
+        # Beside the sum, the product of a piece of rows, and the test matrix in single and double precision.
         return (20 if self.basis is None else 16) * self.n_features * self.n_columns
 
     def working_bytes(self, n_rows: int) -> int:
         width = self.n_columns + self.n_probes
         piece = min(n_rows, PIECE_ROWS) * self.n_features
-        # Products, their sums by group and both together; a piece of centred rows; the same of the probes.
+        # Products, their sums by document, and their differences; a piece of centred rows; the same for probes.
         return 8 * (3 * n_rows * width + piece) + 20 * self.n_features * (self.n_probes + 1)
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
@@ -140,7 +140,7 @@ class ViewSketchPass(SketchPass):
         return None
 
     def _matrix(self, matrix: Any, start: int, stop: int, offset: int) -> np.ndarray:
-        """Return some columns of a basis, or of the test matrix, whose columns begin at an offset there."""
+        """Return some columns of a basis, or of the test matrix, where columns are counted from ``offset``."""
         if matrix is not None:
             return np.asarray(self.part_of(matrix, start, stop), np.float64)
         drawn = omega(np.arange(self.n_features), stop - start, omega_key(self.seed), offset + start)
@@ -155,7 +155,7 @@ class ViewSketchPass(SketchPass):
         if sparse.issparse(X):
             scatter(X.indptr, X.indices, X.data, others, out.single, 0)
             if self.origin is not None:
-                # Column by column: all together are as large as the sum.
+                # Column by column, as all columns together are as large as the sum.
                 for column, total in enumerate(others.sum(axis=0).tolist()):
                     out.single[:, column] -= total * self.origin
         else:
@@ -170,9 +170,8 @@ class ViewMomentsPass(ProjectedViewsPass):
 
     Notes
     -----
-    Fields as in `ProjectedViewsPass`. Sums, of p parts: ``mass`` (p,), ``m1`` (p, r), ``m2`` (p, r, r),
-    ``sums3`` and ``pairs3`` (p, r, r, r), of ``S^3`` and of what a group's repeated views add to it (see
-    `view_moments`).
+    Fields as in `ProjectedViewsPass`. Sums over p parts: ``mass`` (p,), ``m1`` (p, r), ``m2`` (p, r, r), ``sums3``
+    (p, r, r, r) of ``S^3``, and ``pairs3`` (p, r, r, r) of its terms with repeated views (see `view_moments`).
     """
 
     @property
@@ -186,7 +185,7 @@ class ViewMomentsPass(ProjectedViewsPass):
 
     @property
     def finish_bytes(self) -> int:
-        # The parts are mapped and finished, and so are their sum and its corrections.
+        # Memory-mapped parts, finished parts, their mean, and corrections.
         return 8 * (3 * N_PARTS + 4) * self.rank**3
 
     def specs(self) -> dict[str, SumSpec]:
@@ -238,7 +237,7 @@ class ViewMoments:
 
 
 def view_moments(sums: Sums) -> tuple[ViewMoments, tuple[ViewMoments, ...]]:
-    """Turn the sums of `ViewMomentsPass` into the moments of all groups, and of every part that has any.
+    """Turn the sums of `ViewMomentsPass` into the moments of all documents, and of every part that is not empty.
 
     As ``S^3 - sym3(sum x^2, S) + 2 sum x^3 = S^3 - sym3(sum x^2 (S - 2/3 x))``, one product serves both
     corrections.

@@ -1,21 +1,21 @@
-"""How much each document counts in the moments of order two, three and in the label moment.
+"""Weights of documents in the moments of orders one to three and in the label moment.
 
-With n words and m labels in a document, an estimator of order o counts the ordered tuples of positions
-``f_o(n)``: ``n^o`` with every tuple (``moments="paper"``), ``n (n-1)`` and ``n (n-1) (n-2)`` with distinct
+For a document with n words and m labels, an estimator of order o averages over the ordered tuples of positions,
+``f_o(n)`` of them: ``n^o`` with all tuples (``moments="paper"``), ``n (n-1)`` and ``n (n-1) (n-2)`` with distinct
 positions (``moments="distinct"``). With distinct positions a document of fewer positions than the highest order
-that is used counts in none of the orders, so that all of them are of the same documents. A document enters with
-``rho_o = omega / f_o(n)``, so that its own moment has mass ``omega``:
+used is left out of all orders, so that all moments are of the same documents. The weight of a tuple is ``rho_o
+= omega / f_o(n)``, so that the document has the total weight ``omega``:
 
 ========== ==========================================================================
 weighting  omega
 ========== ==========================================================================
-pooled     ``f_o(n)``: every tuple counts the same (multi-label paper, equations 16, 18, 21)
-document   1: every document counts the same
-length     ``(n / (n + c))^2`` with a given c: long documents count more, up to a bound
-tokens     n: every position counts the same
-counts     ``f_o(n)``, and every document brings the mass 1: factorial moments of the
-           counts themselves (documents of independent Poisson counts); short documents
-           count too, as a document without triples has zero of them
+pooled     ``f_o(n)``: every tuple has the same weight (multi-label paper, equations 16, 18, 21)
+document   1: every document has the same weight
+length     ``(n / (n + c))^2`` with a given c: long documents weigh more, up to a bound
+tokens     n: every position has the same weight
+counts     ``f_o(n)``, with mass 1 for every document: factorial moments of the counts
+           themselves (documents of independent Poisson counts); short documents are
+           included, as a document without triples contributes zero
 ========== ==========================================================================
 """
 
@@ -31,25 +31,26 @@ from distmom.errors import UsageError
 from distmom.moments.kernels import row_sums
 
 MOMENTS = ("paper", "distinct")
-#: of moments that are means over positions
+#: weightings of moments that are averages over positions
 WEIGHTINGS = ("pooled", "document", "length", "tokens")
 
 
 @dataclass(frozen=True)
 class MomentKind:
-    """Which tuples of positions count, and how much each document does.
+    """The tuples of positions that moments average over, and the weighting of documents.
 
     Attributes
     ----------
-    moments : {"paper", "distinct"}
-    weighting : {"pooled", "document", "length", "tokens", "counts"}
-    binary : bool
-        Words are present or absent; otherwise counts are used.
-    length_scale : float
+    moments : {"paper", "distinct"}, default "paper"
+    weighting : {"pooled", "document", "length", "tokens", "counts"}, default "pooled"
+    binary : bool, default True
+        Use the presence of words; otherwise their counts.
+    length_scale : float, default 1.0
         The c of ``weighting="length"``.
-    max_count : int or None
-        Larger counts enter as this one: a word that was met is met again sooner than the model has it.
-    orders : {2, 3}
+    max_count : int or None, default None
+        Larger counts are replaced by this value, as real texts repeat words more often than the model; None: no
+        limit.
+    orders : {2, 3}, default 3
         Highest order of the moments that are used together.
     """
 
@@ -68,17 +69,17 @@ class MomentKind:
 
     @property
     def distinct(self) -> bool:
-        """Pairs and triples are of distinct positions."""
+        """Whether pairs and triples are of distinct positions."""
         return self.moments == "distinct"
 
     @property
     def needs_positions(self) -> bool:
-        """Documents of fewer positions than the highest order count in none."""
+        """Whether documents of fewer positions than the highest order are left out of all orders."""
         return self.distinct and self.weighting != "counts"
 
     @property
     def has_sum_rules(self) -> bool:
-        """A document weighs the same in every order, so that moments sum to those of the order below."""
+        """Whether a document weighs the same in every order, so that moments sum to those of the order below."""
         return self.needs_positions and self.weighting != "pooled"
 
 
@@ -89,11 +90,11 @@ class DocumentWeights:
     Attributes
     ----------
     rho1, rho2, rho3, rho_label : ndarray of shape (n,), float64
-        Factor of a document's sum over positions, pairs, triples, and label-pair tuples; zero where a
-        document is too short. Label-pair tuples need two positions, whatever the orders of the moments of words:
-        only the proportions between labels are taken from them.
+        Weight of a position, pair, triple, and label-pair tuple of each document; zero where a document is too
+        short. Label-pair tuples need two positions, whatever the orders of the word moments, as only the
+        proportions between labels are taken from them.
     mass1, mass2, mass3, mass_label : float
-        Total mass that the block brings to each moment; the moment is the sum divided by the total mass.
+        Mass that the block contributes to each moment; the moment is the sum divided by the total mass.
     """
 
     rho1: np.ndarray
@@ -107,7 +108,7 @@ class DocumentWeights:
 
 
 def word_values(words: csr_array, kind: MomentKind, dtype: np.typing.DTypeLike = np.float64) -> np.ndarray:
-    """Return the stored values that enter the moments: ones, or the counts up to the largest."""
+    """Return the values that enter the moments: ones, or counts up to ``kind.max_count``."""
     if kind.binary:
         return np.ones(words.nnz, dtype)
     values = words.data.astype(dtype)
@@ -127,7 +128,7 @@ def document_weights(
         Number of labels of each document.
     kind : MomentKind
     weights : ndarray of shape (n,), optional
-        How often each document counts; one when absent.
+        Multiplicity of each document; 1 by default.
     """
     n = lengths.astype(np.float64)
     m = n_labels.astype(np.float64)
@@ -162,7 +163,8 @@ def document_weights(
 def document_lengths(block: Block, kind: MomentKind) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of words and of labels of every document of a block, float64.
 
-    All its words: the pairs of some words are a part of the pairs of all, and only so moments of their own.
+    All words of a document count, also those left out of the moments: the moments of some words are then a part
+    of the moments of all words.
     """
     words = block.words if block.whole is None else block.whole
     if kind.binary:
@@ -173,7 +175,7 @@ def document_lengths(block: Block, kind: MomentKind) -> tuple[np.ndarray, np.nda
 
 
 def row_weights(block: Block) -> np.ndarray:
-    """Return how often every document of a block counts, float64."""
+    """Return the multiplicity of every document of a block, float64."""
     return np.ones(block.n_documents) if block.weights is None else block.weights
 
 

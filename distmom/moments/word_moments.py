@@ -1,6 +1,6 @@
-"""From sums of word passes to moments: repeated positions taken out, and every sum over its mass.
+"""Moments from the sums of word passes: subtracts repeated positions, and divides every sum by its mass.
 
-The sums are those of `distmom.moments.words`, whose formulas have the terms that are taken out here.
+The sums, and the formulas with the terms that are subtracted here, are those of `distmom.moments.words`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from distmom.engine.tall import Tall, read_rows
 from distmom.moments.kernels import add_slices, add_third_moment, fill_pairs, fill_symmetric
 from distmom.moments.weighting import MomentKind
 
-#: rows of the vocabulary that are worked on at a time when repeated positions are taken out
+#: words that are processed at a time when repeated positions are subtracted
 FINISH_ROWS = 8192
 
 
@@ -32,13 +32,13 @@ class WordMoments:
     m2 : ndarray of shape (r, r)
         ``Q'M2 Q``.
     m3 : ndarray of shape (r, r, r) or None
-        ``M3(Q, Q, Q)``, where it was added up.
+        ``M3(Q, Q, Q)``; None if it was not added up.
     lengths : dict of str to float
-        Number of documents and means of the powers of their lengths.
+        Number of documents, and means of powers of their lengths.
     sum_rules : dict of str to float
-        By how much the moments of orders two ("2") and three ("3"), summed over all words at one position, differ
-        from those of the order below, relative to these (see `sum_rules`). Empty where a document does not weigh
-        the same in every order.
+        Relative differences between the moments of orders two ("2") and three ("3"), summed over all words at one
+        position, and those of the order below (see `sum_rules`). Empty (default) where a document does not
+        weigh the same in every order.
     """
 
     m1: np.ndarray
@@ -57,7 +57,7 @@ def word_moments(sums: Sums, kind: MomentKind, basis: Tall | None = None) -> Wor
     kind : MomentKind
         As in the pass.
     basis : matrix of shape (n_words, r), optional
-        The pass's basis; needed to take out repeated positions.
+        The basis of the pass; required to subtract repeated positions.
     """
     m2 = np.array(sums["m2"])
     m3 = fill_symmetric(np.array(sums["m3"])) if "m3" in sums else None
@@ -66,7 +66,7 @@ def word_moments(sums: Sums, kind: MomentKind, basis: Tall | None = None) -> Wor
         for part, q in _basis_rows(basis, len(sums["pair_mass"])):
             m2 -= q.T @ (q * np.asarray(sums["pair_mass"][part])[:, None])
             if pairs is not None:
-                # sym3(q q z) of z = pair_rows, less (2/3) of itself at z = triple_mass q: one product for both.
+                # sym3(q q z) with z = pair_rows - 2/3 triple_mass q: one product for both corrections.
                 add_third_moment(pairs, q, _repeated_rows(sums, part, q))
         if m3 is not None and pairs is not None:
             fill_pairs(pairs)
@@ -92,10 +92,10 @@ def word_moments(sums: Sums, kind: MomentKind, basis: Tall | None = None) -> Wor
 def sum_rules(sums: Sums, kind: MomentKind) -> dict[str, float]:
     """Return the relative residuals of the sum rules of moments of distinct positions.
 
-    Summed over all words of the corpus at one position, ``sum_v E2(Q, e_v) = Q'M1`` and
-    ``sum_v E3(Q, Q, e_v) = Q'E2 Q`` in any basis Q, over all words v, also those that the moments do not see:
-    exactly so where all orders are of the same documents with the same weights. The second is looked at along the
-    sum of the columns of Q, and before repeated positions are taken out of both sides.
+    Summed over all words v of the corpus at one position, also those left out of the moments,
+    ``sum_v E2(Q, e_v) = Q'M1`` and ``sum_v E3(Q, Q, e_v) = Q'E2 Q`` in any basis Q. These hold exactly where
+    all orders are of the same documents with the same weights. The second rule is checked along the sum of the
+    columns of Q, and before repeated positions are subtracted from both sides.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def sum_rules(sums: Sums, kind: MomentKind) -> dict[str, float]:
     if not kind.has_sum_rules:
         return {}
     masses = [_positive(x) for x in sums["mass"]]
-    # What repeated positions add is taken out of a copy of the sum.
+    # The sums still include repeated positions, which are subtracted from copies.
     below = {2: np.asarray(sums["m1"]), 3: np.asarray(sums["m2"]).sum(axis=1)}
     found = {}
     for order in range(2, kind.orders + 1):
@@ -127,7 +127,7 @@ def half_rows(sums: Sums, part: slice, basis_rows: np.ndarray) -> np.ndarray:
     part : slice
         Words.
     basis_rows : ndarray of shape (n, r)
-        Their rows of the pass's basis.
+        Rows of the basis of the pass for these words.
     """
     half, pairs = np.asarray(sums["half"][part]), np.asarray(sums["pair_mass"][part])
     return np.asarray((half - pairs[:, None] * basis_rows) / _positive(sums["mass"][1]))
@@ -144,9 +144,9 @@ def word_slices(
     kind : MomentKind
     whitener : ndarray of shape (r, k)
     directions : ndarray of shape (k, m)
-        All as in the pass.
+        As in the pass.
     basis : matrix of shape (n_words, r), optional
-        Needed to take out repeated positions.
+        The basis of the pass; required to subtract repeated positions.
 
     Returns
     -------
@@ -172,7 +172,7 @@ def word_slices(
 
 
 def _basis_rows(basis: Tall | None, n_rows: int) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield slabs of rows of a basis, float64, and give back what was mapped for them."""
+    """Yield slabs of rows of a basis, float64, and release their mapped pages."""
     if basis is None:
         raise ValueError("moments of distinct positions need the basis")
     for start in range(0, n_rows, FINISH_ROWS):
@@ -182,7 +182,7 @@ def _basis_rows(basis: Tall | None, n_rows: int) -> Iterator[tuple[slice, np.nda
 
 
 def _repeated_rows(sums: Sums, part: slice, q: np.ndarray) -> np.ndarray:
-    """Return the z of some words with which sym3(q q z) is what repeated positions add."""
+    """Return the z of some words for which sym3(q q z) is the contribution of repeated positions."""
     pairs, masses = sums["pair_rows"], sums["triple_mass"]
     rows = np.asarray(pairs[part]) - (2.0 / 3.0) * np.asarray(masses[part])[:, None] * q
     release(pairs)

@@ -1,15 +1,15 @@
-"""Passes over word moments of orders one to three, never formed in the size of the vocabulary.
+"""Passes for word moments of orders one to three, which are never formed in the size of the vocabulary.
 
 With counts ``x`` (or 0/1 presence) of a document and the weights of `distmom.moments.weighting`:
 
     M1 = sum rho1 x                                   M2 = sum rho2 (x x' - diag x)
     M3 = sum rho3 (x (x) x (x) x - sym3(sum_v x_v e_v (x) e_v (x) x) + 2 sum_v x_v e_v (x) e_v (x) e_v)
 
-each over its mass; the terms after the first are left out with ``moments="paper"`` (multi-label paper,
-equations 16 and 18; tensor paper, equations 8 and 9). `WordSketchPass` returns ``M2 R`` for a test matrix or
-basis R (d x r), `WordMomentsPass` the three moments in a basis Q (d x r): ``Q'M1``, ``Q'M2 Q``, ``M3(Q,Q,Q)``.
-Where r^3 numbers are too many, `WordSlicesPass` returns contractions ``M3(QW, QW, QW h)`` in place of the last.
-`distmom.moments.word_moments` makes moments of the sums of the last two.
+each divided by its mass; the terms after the first are left out with ``moments="paper"`` (multi-label paper,
+equations 16 and 18; tensor paper, equations 8 and 9). `WordSketchPass` adds up ``M2 R`` for a test matrix or basis
+R (d, r), `WordMomentsPass` the three moments in a basis Q (d, r): ``Q'M1``, ``Q'M2 Q``, ``M3(Q, Q, Q)``. Where r^3
+numbers do not fit, `WordSlicesPass` adds up contractions ``M3(QW, QW, QW h)`` in place of the last.
+`distmom.moments.word_moments` computes moments from the sums of the last two passes.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class WordSketchPass(SketchPass):
 
     Notes
     -----
-    Sums and noise as in `SketchPass`; a unit that has a random sign is a document.
+    Sums and noise as in `SketchPass`.
     """
 
     kind: MomentKind = field(default_factory=MomentKind)
 
-    # Nothing is held for every row of a block.
+    # No array has a row per document of a block.
     block_rows = 1 << 15
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
@@ -87,14 +87,14 @@ class WordMomentsPass(Pass):
     kind : MomentKind
     basis : matrix of shape (n_words, r)
         An array, or slabs of columns. Its type is the type in which blocks are multiplied.
-    single : bool
-        That type is float32.
-    third : bool
-        Of order three as well.
-    mean : bool
-        Also of order one for every word.
-    half : bool
-        Also of order two with one side in the basis alone, ``M2 Q``.
+    single : bool, default False
+        Whether that type is float32.
+    third : bool, default True
+        Add up the third moment too.
+    mean : bool, default False
+        Add up the first moment of every word too.
+    half : bool, default False
+        Add up ``M2 Q``, the second moment with one side in the basis, too.
 
     Notes
     -----
@@ -115,7 +115,7 @@ class WordMomentsPass(Pass):
     mean: bool = False
     half: bool = False
 
-    # A sum of r^3 numbers is read and written once a block.
+    # A sum of r^3 numbers is read and written once per block.
     block_rows = 8192
 
     @property
@@ -132,14 +132,14 @@ class WordMomentsPass(Pass):
 
     def working_bytes(self, n_rows: int) -> int:
         size = 4 if self.single else 8
-        # Rows projected, the same in float64, then either again with weights, or with weights for order three.
+        # Projected rows, the same in float64, then weighted rows for order two or for order three.
         second = 8 * n_rows * self.rank + 8 * self.rank**2
         third = size * n_rows * self.rank + _product_bytes(n_rows, self.rank, size) if self.third else 0
         return (size + 8) * n_rows * self.rank + max(second, third)
 
     @property
     def finish_bytes(self) -> int:
-        # The total is mapped and copied; the correction is a tensor too.
+        # The memory-mapped total, its copy, and the correction, which is a tensor too.
         n_tensors = (3 if self.kind.distinct else 2) if self.third else 0
         rows = min(FINISH_ROWS, self.n_features) * self.kind.distinct
         return 8 * (n_tensors * self.rank**3 + 4 * rows * self.rank)
@@ -200,7 +200,7 @@ class WordMomentsPass(Pass):
 
 @dataclass(frozen=True)
 class WordSlicesPass(Pass):
-    """Contract the whitened third word moment with some directions.
+    """Contract the whitened third word moment with given directions.
 
     Attributes
     ----------
@@ -216,7 +216,7 @@ class WordSlicesPass(Pass):
     n_states, n_slices : int
         k and m.
     single : bool
-        Blocks are multiplied in float32.
+        Whether blocks are multiplied in float32.
 
     Notes
     -----
@@ -234,7 +234,7 @@ class WordSlicesPass(Pass):
     n_slices: int = 0
     single: bool = False
 
-    # As many products are formed of a row as in the moments.
+    # As in `WordMomentsPass`.
     block_rows = 8192
 
     @property
@@ -251,14 +251,14 @@ class WordSlicesPass(Pass):
 
     def working_bytes(self, n_rows: int) -> int:
         size = 4 if self.single else 8
-        # Projected, whitened and weighted rows and the factors of the slices.
+        # Projected, whitened and weighted rows, and the factors of the slices.
         rows = n_rows * (self.rank + 2 * self.n_states + self.n_slices)
         wide = 2 * 8 * n_rows * self.n_states * self.kind.distinct
         return size * rows + wide + _product_bytes(n_rows, self.n_states, size)
 
     @property
     def finish_bytes(self) -> int:
-        # The total is mapped, copied and put into another order; the correction is as large.
+        # The memory-mapped total, its copy, the reordered copy, and the correction of the same size.
         n_copies = 4 if self.kind.distinct else 3
         rows = min(FINISH_ROWS, self.n_features) * self.kind.distinct
         slices = n_copies * self.n_states**2 * self.n_slices
@@ -284,7 +284,7 @@ class WordSlicesPass(Pass):
 
 
 def _product_bytes(n_rows: int, width: int, size: int) -> int:
-    """Bytes of what is formed of a block of rows for products of three."""
+    """Return the bytes of the temporary arrays for products of three over a block of rows."""
     n = min(n_rows, BLOCK_ROWS)
     return size * (n * (2 * width + TENSOR_BLOCK**2) + TENSOR_BLOCK**2 * width)
 
@@ -299,7 +299,7 @@ def _repeated_specs(n_words: int, width: int) -> dict[str, SumSpec]:
 def _add_repeated(
     sums: Sums, block: Block, values: np.ndarray, rows: np.ndarray, rho3: np.ndarray, first: int
 ) -> None:
-    """Add what takes the triples with a repeated position out: rows and weights by word."""
+    """Add the rows and weights by word from which triples with a repeated position are subtracted later."""
     words = block.words
     scatter(words.indptr, words.indices, values, rows * rho3[:, None], sums["pair_rows"], first)
     column_sums(words.indptr, words.indices, values, rho3, sums["triple_mass"], first)

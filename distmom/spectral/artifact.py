@@ -44,16 +44,16 @@ from distmom.engine.state import map_file, release, state_digest
 from distmom.errors import StoreError, UsageError
 from distmom.spectral.layout import Layout, check_entries, check_values
 
-#: of model.json
+#: format of model.json
 MODEL = RecordFormat("distmom-model", 4, "fit again, or add moments up again", older=(3,))
-#: arrays beyond this size are files of their own
+#: arrays beyond this size are stored as separate files
 LARGE_BYTES = 64 << 20
-#: one in `arrays.zarr` that declares more is not read
+#: an array in `arrays.zarr` that declares more is refused
 _MAX_PACKED_BYTES = LARGE_BYTES
 _LINES_AT_A_TIME = 1 << 16
-#: how the names of the files of the other arrays begin
+#: prefix of the names of the files of the packed arrays
 _ARRAYS = "arrays.zarr/"
-#: records that a head may hold
+#: records that a state may hold, by name
 _RECORDS: dict[str, type[Any]] = {"Csr": Csr, "MixedRows": MixedRows}
 
 
@@ -72,20 +72,21 @@ def save_model(
     Parameters
     ----------
     path : path-like
+        The directory to create.
     record : dict
         JSON values: everything that is not an array.
     arrays : dict of str to ndarray
-        Names may hold ``/``.
+        Names may contain ``/``.
     vocabulary, label_names : list of str
-    overwrite : bool
+    overwrite : bool, default False
         Replace an existing model.
     large_bytes : int, optional
-        Beyond this size an array is a file of its own; `LARGE_BYTES` when absent.
+        Arrays beyond this size in bytes are stored as separate files; `LARGE_BYTES` by default.
 
     Raises
     ------
     UsageError
-        If the path exists and is not a model, or is one and ``overwrite`` is not given.
+        If the path exists and is not a model, or is a model and ``overwrite`` is False.
     """
     target = destination(path)
     restore_replaced(target)
@@ -121,12 +122,12 @@ def _write_lines(stream: BinaryIO, lines: list[str]) -> None:
 
 
 def _save_large(directory: Path, name: str, value: np.ndarray) -> dict[str, Any]:
-    """Store one large array as a file, without a copy where a run has written that very file."""
+    """Store one large array as a file, as a hard link where the run directory already holds that file."""
     digest = state_digest(value)
     path = directory / _large_file(name)
     path.parent.mkdir(exist_ok=True)
     source = Path(getattr(value, "filename", None) or "")
-    # A state is named by its digest.
+    # A stored array of a run is named by its digest.
     if source.stem != digest[:32] or not _linked(source, path):
         with open(path, "xb") as stream:
             np.save(stream, value, allow_pickle=False)
@@ -142,52 +143,59 @@ def _linked(source: Path, target: Path) -> bool:
     try:
         os.link(source, target)
     except OSError:
-        # Another file system, or one without links.
+        # Another file system, or one without hard links.
         return False
     return True
 
 
 def check_target(target: Path, overwrite: bool) -> None:
-    """Refuse to write a model over something else; UsageError."""
+    """Raise a UsageError if the target exists and may not be replaced by a model."""
     if not target.exists():
         return
     if not (target / "model.json").exists():
         raise UsageError(f"{target}: exists and is not a model")
     if not overwrite:
-        raise UsageError(f"{target}: the model exists; choose another path, or overwrite")
+        raise UsageError(f"{target}: the model exists; choose another path or allow overwriting")
 
 
 def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read what a model says of itself.
+    """Read the record (``model.json``) of a model.
+
+    Returns
+    -------
+    dict
+        JSON values. Records of the previous format version are converted.
 
     Raises
     ------
     UsageError
         If there is no model.
     StoreError
-        If it is damaged or of another version.
+        If the record is damaged or has another format version.
     """
     file = Path(path) / "model.json"
     if not file.is_file():
         raise UsageError(f"{path}: not a model (no model.json)")
     record = _upgraded(str(file), MODEL.read(file))
     if not are_files(record.get("files")):
-        raise StoreError(f"{file}: files: expected sizes and digests of files in this directory, got others")
+        raise StoreError(
+            f"{file}: files: expected sizes and digests of files in this directory, got other values"
+        )
     if not _are_arrays(record.get("arrays")):
-        raise StoreError(f"{file}: arrays: expected names, shapes and types of arrays, got others")
+        raise StoreError(f"{file}: arrays: expected names, shapes and types of arrays, got other values")
     return record
 
 
-#: parameters that version 3 had under other names
+#: parameters renamed since version 3
 _RENAMED = {"start": "init", "polish": "refine", "n_polish": "n_refine"}
-#: diagnostics likewise
+#: diagnostics renamed since version 3
 _RENAMED_DIAGNOSTICS = {"start": "init", "polish": "refine"}
-#: entries of version 3 that are part of the state
+#: entries of version 3 that are now part of the state
 _OF_STATE = ("diagnostics", "selection", "heads", "head_weights")
 
 
 def _upgraded(place: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of version 3 as one of version 4."""
+    """Convert a record of version 3 to version 4."""
     if record["format_version"] != 3:
         return record
     with _described(place):
@@ -218,7 +226,7 @@ def _are_arrays(entries: Any) -> bool:
 
 
 def load_record_of(path: str | os.PathLike[str], name: str) -> dict[str, Any]:
-    """Read what a model of a class says of itself; UsageError if it is of another, else as `load_record`."""
+    """Read the record of a model of a given class; a UsageError if the model is of another class."""
     record = load_record(path)
     if record.get("model") != name:
         raise UsageError(f"{path}: a model of class {record.get('model')}, expected {name}")
@@ -227,7 +235,7 @@ def load_record_of(path: str | os.PathLike[str], name: str) -> dict[str, Any]:
 
 @contextmanager
 def whole_description(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what a record lacks into a StoreError that names it; a context manager."""
+    """Turn errors about entries that a record lacks into a StoreError; a context manager."""
     with _described(f"{Path(path) / 'model.json'}"):
         yield
 
@@ -237,7 +245,7 @@ def _described(place: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise StoreError(f"{place}: not a whole model description: {error!r}") from error
+        raise StoreError(f"{place}: the model description is incomplete: {error!r}") from error
 
 
 def load_arrays(
@@ -251,14 +259,14 @@ def load_arrays(
     record : dict
         From `load_record`.
     layout : Layout
-        The arrays that a model of this kind has.
+        The arrays that a model of this class has.
     sizes : dict of str to int
-        Sizes that are known from elsewhere; those that the arrays bring are added.
+        Sizes known beforehand; the sizes read from the arrays are added.
 
     Raises
     ------
     StoreError
-        If an array is damaged, or is not what the layout has; the error names it.
+        If an array is damaged or does not agree with the layout; the message names the array.
     """
     root, entries = Path(path), record["arrays"]
     check_entries(str(path), entries, layout, sizes)
@@ -277,7 +285,7 @@ def load_arrays(
 
 
 def _by_array(files: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the entries of the files of every array, by its name; groups of arrays have files too."""
+    """Return the entries of the files of every array, and of every Zarr group, by its name."""
     found: dict[str, dict[str, Any]] = {}
     for key, entry in files.items():
         if key.startswith(_ARRAYS):
@@ -311,22 +319,22 @@ def _load_large(root: Path, name: str, entry: dict[str, Any]) -> np.ndarray:
 
 
 def load_names(path: str | os.PathLike[str], record: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Read vocabulary and label names; StoreError if either has changed."""
+    """Read the vocabulary and the label names; a StoreError if either file has changed."""
     lists = []
     for name in ("vocabulary.txt", "labels.txt"):
         content = read_file(Path(path), name, record["files"][name])
         try:
             lines = content.decode().split("\n")
         except UnicodeDecodeError as error:
-            raise StoreError(f"{Path(path) / name}: is not UTF-8: {error}") from error
+            raise StoreError(f"{Path(path) / name}: not UTF-8: {error}") from error
         if lines.pop():
-            raise StoreError(f"{Path(path) / name}: expected whole lines, got an end within one")
+            raise StoreError(f"{Path(path) / name}: the last line has no line end")
         lists.append(lines)
     return lists[0], lists[1]
 
 
 def pack(state: Any, arrays: dict[str, np.ndarray], prefix: str = "") -> dict[str, Any]:
-    """Move the arrays of a state (see `distmom.spectral.layout`) into ``arrays`` and return its other fields."""
+    """Add the arrays of a state (see `distmom.spectral.layout`) to ``arrays`` and return its other fields."""
     rest: dict[str, Any] = {}
     for f in fields(state):
         item, kind, place = getattr(state, f.name), f.metadata.get("kind", "value"), f"{prefix}{f.name}"
@@ -363,7 +371,7 @@ def _pack_record(item: Any, prefix: str, arrays: dict[str, np.ndarray]) -> dict[
 def unpack(
     state: type[Any], rest: Mapping[str, Any], arrays: Mapping[str, np.ndarray], prefix: str = ""
 ) -> Any:
-    """Rebuild a state from `pack`; ValueError if a field is of another type."""
+    """Rebuild a state from what `pack` gave; a ValueError if a field has another type."""
     values: dict[str, Any] = {}
     for f in fields(state):
         kind, place = f.metadata.get("kind", "value"), f"{prefix}{f.name}"
@@ -410,7 +418,7 @@ def _unpack_record(rest: Mapping[str, Any], prefix: str, arrays: Mapping[str, np
 
 
 def _is_number(value: Any, kind: str) -> bool:
-    """Whether a value may be that of a field: a size, a finite number, or nothing where there may be an array."""
+    """Return whether a value suits a field: a size, a finite number, or None for an array that is absent."""
     if kind == "int":
         return type(value) is int and value > 0
     if kind == "float":

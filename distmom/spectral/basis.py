@@ -1,8 +1,8 @@
 """A basis for the range of a second moment, by a sketch pass and power passes (a randomised range finder).
 
-A basis is never orthonormalised by anyone who holds it whole. Gram matrices of the slabs add up to small
-matrices, from those follow the coefficients of the new basis in the old matrices, and one more round over the
-slabs writes it. Sources: as `distmom.linalg.orthonormal`.
+A basis that is too large for memory is orthonormalised slab by slab of rows: the Gram matrices of the slabs add
+up to small matrices, these give the coefficients of the new basis in terms of the old matrices, and a second
+round over the slabs writes it. Sources: see `distmom.linalg.orthonormal`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from distmom.moments.sketching import SketchPass
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.tall import WHOLE_BYTES, Slabs, column_edges
 
-#: columns that measure what sampling does to a second moment of distinct positions
+#: columns that measure the sampling noise of a second moment of distinct positions
 N_PROBES = 8
-#: the basis has sought out the largest noise, which a few passes of independent probes do not quite reach
+#: factor on the noise that the probes measure: power passes drive the basis towards the largest noise, which a few
+#: passes of independent probes underestimate
 PROBE_MARGIN = 1.5
-#: smallest eigenvalue of an equilibrated Gram matrix that is left to Cholesky: the departure from
-#: orthonormality is eps over it
+#: smallest eigenvalue of an equilibrated Gram matrix for which Cholesky is used: the departure from orthonormality
+#: is about eps divided by it
 SAFE_EIGENVALUE = 1e-9
 
 
@@ -38,9 +39,10 @@ class Basis:
 
     Attributes
     ----------
-    matrix : StoredColumns
-        Q, or ``scale * Q``, which is what passes multiply rows with.
+    matrix : StoredColumns of shape (d, rank)
+        Q, or ``scale * Q`` where rows are scaled: the matrix that passes multiply rows with.
     rank : int
+        Number of columns.
     noise : float
         Level below which an eigenvalue of M2 is noise, as a share of the largest (see `_next_basis`).
     """
@@ -66,17 +68,17 @@ def range_basis(
     ----------
     run : Run
     sketch : SketchPass
-        The first pass, with a test matrix; those after it multiply with the basis and probes found so far.
+        The first pass, with a random test matrix; later passes multiply with the basis and probes found so far.
     n_power_iter : int
         Passes after the first.
     dtype : str
         Type of the basis.
     n_slabs : int, default 1
-        Slabs of columns that it is stored in.
+        Number of slabs of columns in which the basis is stored.
     indefinite : bool
-        The moment may have negative eigenvalues.
+        Whether the moment may have negative eigenvalues.
     scale : StoredArray of shape (d, 1), optional
-        D, positive, where the moment is D M2 D for the M2 of the passes.
+        Positive diagonal D; the range is then that of D M2 D, with M2 the moment of the passes. None by default.
 
     Raises
     ------
@@ -104,7 +106,7 @@ def range_basis(
 
 
 def unknown_columns(n_rows: int, width: int, n_slabs: int = 1) -> StoredColumns:
-    """Return what a ledger takes for a stored matrix."""
+    """Return a stored matrix of known shape without content, for a ledger."""
     edges = column_edges(width, n_slabs)
     return StoredColumns(tuple(unknown(n_rows, cut.stop - cut.start) for cut in edges))
 
@@ -119,14 +121,14 @@ def _next_basis(
     indefinite: bool,
     scale: StoredArray | None,
 ) -> TallResult:
-    """Orthonormalise ``M2 Q`` and the product of the probes, and measure the noise.
+    """Orthonormalise ``M2 Q`` and the product with the probes, and measure the noise.
 
     The level of noise is `PROBE_MARGIN` times the largest magnitude met by the probes, as a share of the
     largest Ritz value.
     """
     if not float(tallies.sums["mass"]) > 0.0:
         raise NumericalError(
-            "no document is long enough for the moments: triples of words need 3 in a document, and pairs alone, "
+            "no document is long enough for the moments: triples of words need 3 in a document, pairs alone, "
             "as for anchor words, need 2"
         )
     found = _next_directions(
@@ -151,7 +153,7 @@ class _Combination:
     terms : tuple of (Tall, ndarray)
         Tall matrices and coefficients.
     scale : StoredArray of shape (n_rows, 1), optional
-        Squares of it multiply the rows of the sums (see `_next_directions`).
+        Its squares multiply the rows of the sums (see `_next_directions`).
     """
 
     n_rows: int
@@ -162,7 +164,7 @@ class _Combination:
 
 @dataclass(frozen=True)
 class _Directions:
-    """What a sketch pass leads to.
+    """The next basis and probes, from the sums of a sketch pass.
 
     Attributes
     ----------
@@ -171,7 +173,7 @@ class _Directions:
     probes : _Combination or None
         Orthonormal, and orthogonal to the basis.
     largest : float
-        Largest Ritz value in the old basis; 0 without one.
+        Largest Ritz value in the old basis; 0 without a basis.
     noise : float
         Largest magnitude of an eigenvalue that the old probes met.
     """
@@ -192,15 +194,15 @@ def _next_directions(
     indefinite: bool,
     scale: StoredArray | None = None,
 ) -> _Directions:
-    """Orthonormalise ``M2 Q``, or ``(M2 + c I) Q`` where M2 has a negative Ritz value -c, and the noise outside.
+    """Orthonormalise ``M2 Q``, and the noise outside of its range.
 
-    Sampled moments of distinct positions have negative eigenvalues, and a power pass would be drawn to those
-    of large magnitude; the shift makes the algebraically largest the dominant ones. Probes stay outside of the
-    basis: what sampling does to the directions of large eigenvalues is large too, but says nothing of the
-    small ones.
+    Where M2 has a negative Ritz value -c, ``(M2 + c I) Q`` is used instead. Sampled moments of distinct positions
+    have negative eigenvalues, and a power pass would amplify those of large magnitude; the shift makes the
+    algebraically largest eigenvalues dominant. Probes stay outside of the basis: the sampling noise along
+    directions of large eigenvalues is large too, but carries no information on the noise elsewhere.
 
-    With a scale D of the words the moment is D M2 D. Passes do not know of it: they multiply with ``D Q``, which
-    is what is stored for the basis and the probes, and what they return is to be multiplied by D.
+    With a scale D of the words the moment is D M2 D. Passes compute with M2 alone: they multiply with ``D Q``,
+    which is what is stored for the basis and the probes, and their sums are multiplied by D here.
 
     Parameters
     ----------
@@ -214,9 +216,9 @@ def _next_directions(
     probes : StoredColumns or None
         P.
     indefinite : bool
-        M2 may have negative eigenvalues. Otherwise a large Q need not be read.
+        Whether M2 may have negative eigenvalues. If not, a large Q need not be read.
     scale : StoredArray of shape (d, 1), optional
-        D, positive.
+        D, positive; None by default.
     """
     n = sketch.n_rows
     if not indefinite:
@@ -238,7 +240,7 @@ def _next_directions(
         gram = gram - shift * (grams["QS"] + grams["QS"].T) + shift**2 * np.eye(len(gram))
     T = _cholesky_factor(gram)
     if T is None:
-        # Dependent columns show only in the whole matrix.
+        # Columns that depend on each other can only be found in the whole matrix.
         return at_once()
     terms: list[tuple[Tall, np.ndarray]] = [(sketch, T)]
     if shift:
@@ -261,7 +263,7 @@ def _next_directions(
 
 
 def _at_once(whole: Mapping[str, np.ndarray]) -> _Directions:
-    """Do the same with matrices in memory, also where columns depend on each other."""
+    """Do the same as `_next_directions` in memory, also where columns are linearly dependent."""
     D = whole.get("D", np.ones((1, 1)))
     plain = _unscaled(whole)
     S, Q, N, P = plain["S"], plain.get("Q"), plain.get("N"), plain.get("P")
@@ -285,7 +287,7 @@ def _at_once(whole: Mapping[str, np.ndarray]) -> _Directions:
 
 
 def _unscaled(stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return ``D M2 Q`` and ``Q`` in float64 from the sum ``M2 Q`` and the stored ``D Q``, for probes too."""
+    """Return ``D M2 Q`` and ``Q`` in float64 from the sum ``M2 Q`` and the stored ``D Q``; likewise for probes."""
     wide = {name: np.asarray(slab, np.float64) for name, slab in stored.items()}
     scale = wide.pop("D", None)
     if scale is None:
@@ -303,9 +305,9 @@ def _symmetric_values(matrix: np.ndarray) -> np.ndarray:
 
 
 def _cholesky_factor(gram: np.ndarray) -> np.ndarray | None:
-    """Return T such that ``A T`` is orthonormal where A has this Gram matrix; None where it is ill-conditioned."""
+    """Return T such that ``A T`` is orthonormal for A with this Gram matrix; None if it is ill-conditioned."""
     if not np.isfinite(gram).all():
-        raise NumericalError("the matrix to orthonormalise has entries that are not finite or overflow")
+        raise NumericalError("the matrix to orthonormalise has entries that are not finite, or too large")
     norms = np.sqrt(np.diag(gram))
     if not (norms > 0.0).all():
         return None
@@ -318,7 +320,7 @@ def _cholesky_factor(gram: np.ndarray) -> np.ndarray | None:
 
 
 def _products(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
-    """Return ``A'B`` for every pair of matrices, by their names."""
+    """Return ``A'B`` of the pairs of matrices that are needed, keyed by both names."""
     names = arguments[-1]
     slabs = dict(zip(names, arguments[:-1], strict=True))
     wide = _unscaled(slabs)
@@ -345,7 +347,7 @@ def _store_columns(engine: Engine, what: _Combination, dtype: str, n_slabs: int)
 
 def _combine(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
     *slabs, coefficients, scaled, edges = arguments
-    # A sum is to be multiplied by the scale, as is the basis that is stored.
+    # Squared: once as sums of the passes lack the scale, once as the stored basis includes it.
     factor = np.asarray(slabs.pop(), np.float64) ** 2 if any(scaled) else 1.0
     products = (np.asarray(a, np.float64) @ c for a, c in zip(slabs, coefficients, strict=True))
     total = sum(product * factor if by else product for product, by in zip(products, scaled, strict=True))

@@ -1,12 +1,12 @@
 """From passes to components: a basis, moments in it, whitening, and a decomposition on the scheduler node.
 
-Every model of words begins so. A sketch pass and ``n_power_iter`` power passes give an orthonormal basis Q
-(d x r), one pass the moments in it, W' whitens ``Q'M2 Q`` and T = M3(QW', QW', QW') is decomposed.
+All models of words share these steps. A sketch pass and ``n_power_iter`` power passes give an orthonormal basis
+Q (d x r), one pass adds up the moments in that basis, W whitens ``Q'M2 Q``, and T = M3(QW, QW, QW) is decomposed.
 
-Where the r^3 numbers of M3(Q, Q, Q) are too many, the pass gives the first two moments, and a second one
-contractions T(I, I, h) with a few directions h, which are diagonalised jointly. The directions are drawn in the
-whitened space, and so after the second moment is known: drawn before, in the basis, they would have parts
-outside of the range of W', which carry nothing but noise.
+Where the r^3 entries of M3(Q, Q, Q) do not fit, one pass adds up the first two moments and a second pass the
+slices T(I, I, h) for a few directions h, which are diagonalised jointly. The directions are drawn in the whitened
+space, and so after the second moment is known: directions drawn earlier, in the basis, would have components
+outside of the range of W, which carry only noise.
 """
 
 from __future__ import annotations
@@ -52,36 +52,40 @@ from distmom.spectral.run import Decomposed, Run, unknown
 logger = logging.getLogger(__name__)
 _S = TypeVar("_S", bound="CoreSettings")
 
-#: residual of a sum rule that rounding does not explain; one document of millions in one order alone is as much
+#: residual of a sum rule beyond rounding; one document among millions that is in one order alone gives as much
 SUM_RULE_TOLERANCE = 1e-8
 THIRD_MOMENTS = ("auto", "full", "slices", "none")
 
 
 @dataclass(frozen=True)
 class CoreSettings:
-    """How components are found.
+    """Settings of the search for components.
 
     Attributes
     ----------
     n_states : int
-        Components.
-    kind : MomentKind
-    n_oversamples, n_power_iter : int
-        Width of the sketch beyond the components, and power passes.
-    decomposition : str
+        Number of components.
+    kind : MomentKind, default MomentKind()
+        How documents are weighted and pairs formed.
+    n_oversamples : int, default 10
+        Columns of the sketch beyond ``n_states``.
+    n_power_iter : int, default 2
+        Power passes.
+    decomposition : str, default "joint"
         A method of `distmom.linalg.decompose`.
-    third_moment : {"auto", "full", "slices", "none"}
-        Add up all of the third moment, or contractions with a few directions, which takes one more pass and
-        goes with ``decomposition="joint"`` alone; "auto" takes slices where the whole does not fit a worker.
-        "none" leaves it at the second moment.
-    alpha0 : float
-        Sum of the Dirichlet parameters of the components in a document; 0 means one component a document.
-    seed : int
-    single_precision : bool
+    third_moment : {"auto", "full", "slices", "none"}, default "auto"
+        "full" adds up the whole third moment; "slices" adds up contractions with a few directions, which takes
+        one more pass and requires ``decomposition="joint"``; "auto" uses slices where the whole does not fit a
+        worker; "none" stops after the second moment.
+    alpha0 : float, default 0.0
+        Sum of the Dirichlet parameters of the components in a document; 0 means one component per document.
+    seed : int, default 0
+    single_precision : bool, default True
         Multiply blocks in float32; sums are float64 in any case.
-    lower : bool
-        Take fewer components when the second moment does not carry as many, instead of refusing.
-    decompose_on : {"scheduler", "client"}
+    lower : bool, default False
+        Find fewer components where the second moment carries fewer, instead of raising an error.
+    decompose_on : {"scheduler", "client"}, default "scheduler"
+        Where the small moments are decomposed.
     """
 
     n_states: int
@@ -103,27 +107,27 @@ class CoreSettings:
             )
         if self.third_moment == "slices" and self.decomposition != "joint":
             raise UsageError(
-                f"decomposition={self.decomposition!r} works on the whole third moment: "
-                "third_moment='slices' goes with decomposition='joint'"
+                f"decomposition={self.decomposition!r} needs the whole third moment: "
+                "third_moment='slices' requires decomposition='joint'"
             )
 
     @property
     def dtype(self) -> str:
-        """Type in which blocks are multiplied and tall results are held."""
+        """Type in which blocks are multiplied and tall results are stored."""
         return "float32" if self.single_precision else "float64"
 
 
 @dataclass(frozen=True)
 class Words:
-    """The words that moments are of.
+    """The words that enter the moments.
 
     Attributes
     ----------
     n_words : int
     numbers : StoredArray of shape (n_words of the corpus,), int32, optional
-        Number of each word of the corpus among them, -1 for the others; None means all words.
+        Number of each word of the corpus among these words, -1 for the others; None (default) means all words.
     scale : StoredArray of shape (n_words, 1), optional
-        Factor of every word, so that the moments are those of ``scale * x``; None means one.
+        Factor of every word: the moments are those of ``scale * x``. None (default) means 1.
     """
 
     n_words: int
@@ -133,7 +137,7 @@ class Words:
 
 @dataclass(frozen=True)
 class Core(Decomposed):
-    """What comes back from the scheduler node, all in the basis Q.
+    """The decomposed moments, all in the basis Q.
 
     Attributes
     ----------
@@ -165,7 +169,7 @@ class Core(Decomposed):
 
     @classmethod
     def upto(cls, r: int, k: int) -> Core:
-        """Return what a ledger takes for the components."""
+        """Return components of known shapes without content, for a ledger."""
         return cls(
             unknown(r, k),
             unknown(r, k),
@@ -179,23 +183,23 @@ class Core(Decomposed):
 
 
 def unknown_whitening(r: int, k: int) -> Whitening:
-    """Return what a ledger takes for a whitening."""
+    """Return a whitening of known shapes without content, for a ledger."""
     return Whitening(unknown(r, k), unknown(r, k), unknown(r), unknown(), unknown(), unknown())
 
 
 def warn_of_sum_rules(rules: Mapping[str, float]) -> None:
-    """Warn where moments of different orders are not of the same documents, beyond rounding."""
+    """Log a warning where moments of different orders are not of the same documents, beyond rounding."""
     broken = {order: value for order, value in rules.items() if not value < SUM_RULE_TOLERANCE}
     if broken:
         logger.warning(
             "the moments of different orders are not of the same documents: summed over one position, that of "
-            "order %s differs from the order below by %s of it; the topics may be wrong", ", ".join(broken),
+            "order %s differs from the order below by a share of %s; the topics may be wrong", ", ".join(broken),
             ", ".join(f"{value:.2g}" for value in broken.values()),
         )  # fmt: skip
 
 
 def settled(run: Run, settings: _S, words: Words) -> _S:
-    """Return settings with ``third_moment="auto"`` settled: slices where the whole does not fit a worker."""
+    """Return settings with ``third_moment="auto"`` decided: slices where the whole does not fit a worker."""
     if settings.third_moment != "auto":
         return settings
     full = settings.decomposition != "joint" or run.fits(
@@ -208,7 +212,7 @@ def fit_basis(run: Run, settings: CoreSettings, words: Words, selection: Selecti
     """Find a basis for the moments of some documents in ``n_power_iter + 1`` passes."""
     r = _rank(settings, words)
     common = common_fields(settings, words, selection)
-    # With pairs of a position and itself every eigenvalue is positive, and none of them vanishes as noise.
+    # With pairs of a position and itself every eigenvalue is positive, and probes cannot separate the noise.
     n_probes = min(N_PROBES, words.n_words - r) if settings.kind.distinct else 0
     sketch = WordSketchPass(**common, n_columns=r, seed=settings.seed, n_probes=n_probes)
     moments = _moment_passes(settings, WordMomentsPass(**common, rank=r))
@@ -219,7 +223,7 @@ def fit_basis(run: Run, settings: CoreSettings, words: Words, selection: Selecti
 
 
 def basis_slabs(run: Run, sketch: SketchPass, moments: Sequence[Pass]) -> int:
-    """Return the number of slabs of columns in which the passes over a basis read it."""
+    """Return the number of slabs of columns in which the passes that use a basis read it."""
     return max(run.plan(pass_).n_mapped for pass_ in (replace(sketch, basis=0), *moments))
 
 
@@ -228,7 +232,7 @@ def _rank(settings: CoreSettings, words: Words) -> int:
 
 
 def common_fields(settings: CoreSettings, words: Words, selection: Selection | None) -> dict[str, Any]:
-    """Return the fields that all passes over the same documents and words share."""
+    """Return the fields common to all passes over the same documents and words."""
     return {
         "n_features": words.n_words, "selection": selection, "numbers": words.numbers,
         "kind": settings.kind, "single": settings.single_precision,
@@ -238,16 +242,16 @@ def common_fields(settings: CoreSettings, words: Words, selection: Selection | N
 def moment_passes(
     settings: CoreSettings, words: Words, basis: Basis, selection: Selection | None
 ) -> tuple[WordMomentsPass, *tuple[WordSlicesPass, ...]]:
-    """Return the passes that give the moments in a basis: one, or two where the third is cut into slices.
+    """Return the passes that add up the moments in a basis: one, or two where the third is taken as slices.
 
     Parameters
     ----------
     settings : CoreSettings
-        Settled.
+        With ``third_moment`` decided (see `settled`).
     words : Words
     basis : Basis
     selection : Selection or None
-        Documents that the moments are of.
+        Documents that enter the moments; None means all.
     """
     common = common_fields(settings, words, selection)
     return _moment_passes(settings, WordMomentsPass(**common, basis=basis.matrix, rank=basis.rank))
@@ -283,14 +287,14 @@ def find_components(
     settings : CoreSettings
     basis : Basis
     directories : tuple of str
-        Committed passes whose sums the moments are.
+        Directories of the committed passes whose sums are the moments.
     slices : WordSlicesPass, optional
-        Contracts the third moment in a pass of its own; None where the committed sums hold all of it.
+        Contracts the third moment in a separate pass; None where the committed sums hold the whole third moment.
 
     Raises
     ------
     NumericalError
-        If the second moment carries fewer components than asked for, with its eigenvalues.
+        If the second moment carries fewer components than requested; the message lists its eigenvalues.
     """
     load = partial(load_moments, directories, settings.kind, basis.matrix)
     where, out = settings.decompose_on, Core.upto(basis.rank, settings.n_states)
@@ -315,9 +319,10 @@ def find_components(
 def find_each(
     run: Run, settings: tuple[CoreSettings, ...], basis: Basis, directories: tuple[str, ...]
 ) -> list[Core | NumericalError]:
-    """Decompose the moments of some committed passes, loaded once, with each of some settings of one kind.
+    """Decompose the moments of some committed passes, loaded once, with each of some settings.
 
-    Where the moments do not carry what settings ask for, the error is in the place of the result.
+    All settings have the same ``kind``. Where the moments carry fewer components than settings request, the
+    result is the error.
     """
     load = partial(load_moments, directories, settings[0].kind, basis.matrix)
     out: list[Core | NumericalError] = [Core.upto(basis.rank, each.n_states) for each in settings]
@@ -339,7 +344,7 @@ def load_slices(
 
 
 def added_sums(directories: tuple[str, ...], *, without: str = "") -> Sums:
-    """Return the sums of some committed passes together but for one, mapped where there is only one pass."""
+    """Add the sums of committed passes except the one named ``without``; those of a single pass are mapped."""
 
     def load(directory: str) -> Sums:
         return Sums({name: value for name, value in load_sums(directory)[0].items() if name != without})
@@ -351,7 +356,7 @@ def added_sums(directories: tuple[str, ...], *, without: str = "") -> Sums:
 def decompose_each(
     moments: WordMoments, settings: tuple[CoreSettings, ...], noise: float
 ) -> list[Core | NumericalError]:
-    """Decompose moments with each of some settings; where they do not carry it, return the error in its place."""
+    """Decompose moments with each of some settings; where one fails, its result is the error."""
     found: list[Core | NumericalError] = []
     for each in settings:
         try:
@@ -366,10 +371,10 @@ def decompose_moments(moments: WordMoments, settings: CoreSettings, noise: float
     assert moments.m3 is not None
     white = whiten_words(moments, settings, noise)
     with one_blas_thread():
-        # Corrected where it is small.
+        # The correction for alpha0 is applied to small arrays.
         m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
         e3 = multilinear(moments.m3, white.W, white.W, white.W)
-        # What products in float32 round off is large beside a tensor of noise alone.
+        # Rounding of float32 products breaks the symmetry noticeably where the tensor is noise alone.
         tensor = symmetrise(third_moment(m1, e2, e3, settings.alpha0))
         found = decompose(tensor, settings.decomposition, random_state=settings.seed)
         robust = robust_components(tensor, found.eigenvectors)
@@ -395,7 +400,7 @@ def whiten_words(moments: WordMoments, settings: CoreSettings, noise: float) -> 
     moments : WordMoments
     settings : CoreSettings
     noise : float
-        Level as a share of the largest eigenvalue that the sketch met, before the correction for alpha0.
+        Level as a share of the largest Ritz value of the second moment before the correction for alpha0.
     """
     with one_blas_thread():
         level = noise * max(float(np.linalg.eigvalsh(moments.m2)[-1]), 0.0)
@@ -411,14 +416,14 @@ def whiten_moment(m2: np.ndarray, k: int, level: float, *, lower: bool = False) 
     m2 : ndarray of shape (r, r)
     k : int
     level : float
-        Eigenvalues below it are noise.
+        Eigenvalues below this level are noise.
     lower : bool, default False
-        Take fewer where there are fewer eigenvalues above the level.
+        Use fewer than k where fewer eigenvalues are above the level.
 
     Raises
     ------
     NumericalError
-        If there are none, or fewer than k unless ``lower``.
+        If no eigenvalue is above the level, or fewer than k are and ``lower`` is False.
     """
     with one_blas_thread():
         if not np.isfinite(m2).all():
@@ -442,7 +447,7 @@ def whiten_moment(m2: np.ndarray, k: int, level: float, *, lower: bool = False) 
 def decompose_contracted(
     slices: np.ndarray, moments: WordMoments, white: Whitening, directions: np.ndarray, alpha0: float
 ) -> Core:
-    """Decompose the third moment by its slices; runs on the scheduler node."""
+    """Decompose the third moment, given by its slices; runs on the scheduler node."""
     with one_blas_thread():
         m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
         slices = third_moment_slices(m1, e2, slices, directions, alpha0)

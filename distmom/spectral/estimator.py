@@ -1,4 +1,4 @@
-"""The base of all estimators: a program that is planned and executed, a state that is kept, saved and loaded."""
+"""The base class of all estimators: planning and executing a program, keeping, saving and loading its state."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from distmom.spectral.plan import Plan
 from distmom.spectral.run import PLACES, Ledger, Run, execute
 from distmom.spectral.timing import estimate
 
-#: what every model on disk records beside its state
+#: attributes that every model stores beside its state
 _RECORDED = ("settings", "n_documents", "timings", "spent", "fit_seconds")
 
 
 class SpectralEstimator(Parametrised):
-    """Base of estimators that make passes over a corpus.
+    """Base class of estimators that make passes over a corpus.
 
     A subclass declares its parameters (`distmom.spectral.parameters`) and its ``State``, a frozen dataclass
     (`distmom.spectral.layout`), and defines `check` and `program`.
@@ -48,12 +48,15 @@ class SpectralEstimator(Parametrised):
     timings_ : list of dict
         One entry per pass (see `distmom.engine.Timing`).
     spent_ : dict of str to float
-        Seconds of all tasks by kind of work.
+        Seconds of all tasks together, by kind of work.
     fit_seconds_ : float
+        Wall time of the fit, in seconds.
     vocabulary_, label_names_ : list of str
-        Names of the features, and of the labels if the corpus has some.
+        Names of the features, and of the labels; ``label_names_`` is empty for a corpus without labels.
     n_documents_ : int
+        Number of documents of the corpus.
     n_features_in_ : int
+        Number of features: d.
     """
 
     State: ClassVar[type[Any]]
@@ -81,22 +84,22 @@ class SpectralEstimator(Parametrised):
         memory_limit: int | None = None,
         observer: Observer | None = None,
     ) -> Self:
-        """Fit a corpus out of core.
+        """Fit the model to a corpus out of core.
 
         Parameters
         ----------
         corpus : Corpus, MemoryCorpus or ViewCorpus
-            Of the kind that the model reads.
+            A corpus with the layers that the model reads.
         client : distributed.Client or Executor, optional
-            Runs the passes, and is left open. By default they run in this process.
+            Runs the passes and is left open. By default the passes run in this process.
         run : path-like or RunDirectory, optional
-            Directory of stored arrays and committed passes, which one process at a time may use; a fit on the same
-            directory resumes after the last committed pass. By default a temporary one. The lock of a
-            `RunDirectory` is left to the caller, who holds it.
+            Directory of stored arrays and committed passes, used by one process at a time; a fit in the same
+            directory resumes after the last committed pass. A temporary directory by default. The caller holds the
+            lock of a `RunDirectory`.
         memory_limit : int, optional
             Bytes that one worker may use; no limit by default.
         observer : callable, optional
-            Receives the engine's events.
+            Called with every event of the engine; none by default.
 
         Returns
         -------
@@ -105,9 +108,9 @@ class SpectralEstimator(Parametrised):
         Raises
         ------
         UsageError
-            If parameters and corpus do not go together, or another process uses the run directory.
+            If the parameters are invalid or do not suit the corpus, or another process uses the run directory.
         NumericalError
-            If the moments do not carry the number of components asked for.
+            If the moments carry fewer components than requested.
         """
         started = time.monotonic()
         self.check(corpus)
@@ -124,16 +127,21 @@ class SpectralEstimator(Parametrised):
         return self
 
     def check(self, corpus: Any) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus; UsageError.
+        """Check that the parameters are valid and suit a corpus.
 
         Parameters
         ----------
         corpus : Corpus, MemoryCorpus or ViewCorpus
+
+        Raises
+        ------
+        UsageError
+            If they are not, or do not.
         """
         self.check_parameters()
 
     def program(self, run: Run) -> Any:
-        """Return the state of a model fitted by the passes of a run."""
+        """Fit the model by the passes of a run and return its state."""
         raise TypeError(f"{type(self).__name__} does not define its passes")
 
     def plan(self, corpus: Any, memory_limit: int | None = None, *, n_workers: int | None = None) -> Plan:
@@ -151,7 +159,7 @@ class SpectralEstimator(Parametrised):
         Raises
         ------
         UsageError
-            If the parameters do not go with the corpus, or a task cannot fit the memory limit.
+            If the parameters are invalid or do not suit the corpus, or a task cannot fit the memory limit.
         """
         self.check(corpus)
         ledger = Ledger(corpus, lambda pass_: plan_pass(corpus, pass_, memory_limit))
@@ -173,7 +181,7 @@ class SpectralEstimator(Parametrised):
     # State
 
     def _describe(self, corpus: Any) -> None:
-        """Keep what the model knows of the corpus."""
+        """Set the attributes that describe the corpus."""
         self.vocabulary_: list[str] = list(corpus.vocabulary)
         self.label_names_: list[str] = list(getattr(corpus, "label_names", ()))
         self.n_features_in_ = corpus.n_words
@@ -181,7 +189,7 @@ class SpectralEstimator(Parametrised):
         self.n_documents_ = corpus.n_documents
 
     def _keep(self, state: Any) -> None:
-        """Set the fitted attributes that a state holds, but for groups and variants, which are the model's own."""
+        """Set the fitted attributes from a state, except groups and variants, which subclasses handle."""
         for f in fields(state):
             if f.metadata.get("kind") in ("group", "variants"):
                 continue
@@ -191,7 +199,7 @@ class SpectralEstimator(Parametrised):
             setattr(self, f.metadata.get("attribute") or f"{f.name}_", item)
 
     def _state(self) -> Any:
-        """Return the state that the fitted attributes make up."""
+        """Return the state made of the fitted attributes."""
         values = {}
         for f in fields(self.State):
             item = getattr(self, f.metadata.get("attribute") or f"{f.name}_")
@@ -215,7 +223,7 @@ class SpectralEstimator(Parametrised):
         Raises
         ------
         UsageError
-            If the path exists, and is not a model or ``overwrite`` is not given.
+            If the path exists and is not a model, or is a model and ``overwrite`` is False.
         """
         check_is_fitted(self)
         check_target(Path(path).absolute(), overwrite)
@@ -230,7 +238,19 @@ class SpectralEstimator(Parametrised):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model; UsageError if there is none of this class, StoreError if it is damaged."""
+        """Read a model.
+
+        Parameters
+        ----------
+        path : path-like
+
+        Raises
+        ------
+        UsageError
+            If there is no model of this class at the path.
+        StoreError
+            If the model is damaged.
+        """
         record = load_record_of(path, cls.__name__)
         with whole_description(path):
             model = cls(**record["parameters"])
@@ -242,14 +262,14 @@ class SpectralEstimator(Parametrised):
         return model
 
     def _sizes(self) -> dict[str, int]:
-        """Return the sizes of arrays that are known before any of them is read."""
+        """Return the sizes that are known before any array is read."""
         self.n_features_in_ = len(self.vocabulary_)
         return {"d": self.n_features_in_}
 
     # Rows in memory
 
     def _block(self, X: Any, min_samples: int = 0) -> Block:
-        """Return documents in memory as a block; UsageError if they have other words than those fitted."""
+        """Return documents in memory as a block; a UsageError if their number of words is not that of the fit."""
         name = type(self).__name__
         X = checked_rows(X, min_samples, name)
         if X.shape[1] != self.n_features_in_:
@@ -263,17 +283,19 @@ class SpectralEstimator(Parametrised):
 
 def seed_parameter() -> Any:
     """Declare ``random_state``."""
-    return parameter(0, "Seed of all random numbers.", least=0, below=float(1 << 64))
+    return parameter(0, "Seed of the random number generator.", least=0, below=float(1 << 64))
 
 
 def precision_parameter() -> Any:
     """Declare ``precision``."""
     return parameter(
-        "single", "Type in which blocks are multiplied; sums are double in any case.",
+        "single", "Precision in which blocks are multiplied; sums are in double precision in any case.",
         choices=("single", "double"),
     )  # fmt: skip
 
 
 def place_parameter() -> Any:
     """Declare ``decompose_on``."""
-    return parameter("scheduler", "Where moments are decomposed when there is a cluster.", choices=PLACES)
+    return parameter(
+        "scheduler", "Where moments are decomposed when the fit runs on a cluster.", choices=PLACES
+    )

@@ -1,4 +1,4 @@
-"""Arrays that users give to estimators, checked by scikit-learn's rules, and corpora that must hold counts."""
+"""Checks of what users pass to estimators: arrays by scikit-learn's rules, and corpora that must hold counts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from distmom.errors import InputError
 
 
 def checked_rows(X: Any, min_samples: int, estimator: str) -> Any:
-    """Return an array or CSR matrix that holds what scikit-learn allows, and nothing negative.
+    """Check samples and return them as an array or CSR matrix.
+
+    Parameters
+    ----------
+    X : array-like or sparse matrix of shape (n_samples, n_features)
+    min_samples : int
+        Least number of rows.
+    estimator : str
+        Name for messages.
 
     Raises
     ------
     InputError
-        If it does not.
+        If scikit-learn's checks fail or a value is negative.
     """
     try:
         X = check_array(X, accept_sparse="csr", ensure_min_samples=min_samples, input_name="X")
@@ -28,21 +36,21 @@ def checked_rows(X: Any, min_samples: int, estimator: str) -> Any:
 
 
 def check_counts(corpus: Any, name: str) -> None:
-    """Refuse a corpus of weights, naming its first value that is not a whole number.
+    """Check that the words of a corpus are counts.
 
-    A corpus knows whether it holds counts, so that shards are read only where it does not. Whole numbers that are
-    stored as weights pass.
+    A corpus declares whether it holds counts, so shards are read only where it does not. Whole numbers stored as
+    weights are accepted.
 
     Parameters
     ----------
     corpus : Corpus, MemoryCorpus or Totals
     name : str
-        Of what needs the counts.
+        What needs the counts, for the message.
 
     Raises
     ------
     InputError
-        If a value is not a whole number.
+        If a value is not a whole number; the message names the first one.
     """
     if corpus.values == "counts":
         return

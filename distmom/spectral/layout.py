@@ -1,9 +1,9 @@
-"""Fields of the state of a model, and checks of its arrays before a compiled loop reads them.
+"""Declaration of the state of a model: its fields, and checks of its arrays before a compiled loop reads them.
 
 The state of a model is a frozen dataclass whose fields are declared with `array`, `record`, `group`, `variants`
-or, for JSON values, `value`. From the declarations follow the files of a model, the checks when it is read, and
-the fitted attributes of its estimator. Sizes in shapes have names, which stand for the same number in all arrays
-of a model: ``d`` words, ``m`` labels, ``k`` components. A size whose name ends with ``*`` may be zero.
+or, for JSON values, `value`. The files of a model, the checks on loading, and the fitted attributes of its
+estimator are derived from the declarations. Sizes in shapes have names, which stand for the same number in all
+arrays of a model: ``d`` words, ``m`` labels, ``k`` components. A size whose name ends with ``*`` may be zero.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ FLOATS = ("<f4", "<f8")
 
 @dataclass(frozen=True)
 class Array:
-    """An array that a model has.
+    """The declaration of an array of a model.
 
     Attributes
     ----------
     shape : tuple of str or int
-    types : tuple of str
-        Types that it may have.
-    least : float or None
-        Its least value; None: any.
-    below : str or None
-        Name of a size that all of its values are below.
-    finite : bool
-        No value is NaN or infinite.
-    optional : bool
-        A model may be without it.
+    types : tuple of str, default ("<f4", "<f8")
+        Dtypes that are allowed.
+    least : float or None, default None
+        Lower bound of the values, inclusive; None: no bound.
+    below : str or None, default None
+        Name of a size that is the upper bound of the values, exclusive; None: no bound.
+    finite : bool, default True
+        Whether NaN and infinite values are refused.
+    optional : bool, default False
+        Whether a model may lack the array.
     """
 
     shape: tuple[str | int, ...]
@@ -50,15 +50,15 @@ class Array:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A sparse matrix that a model has: the arrays of a `distmom.engine.Csr`.
+    """The declaration of a sparse matrix of a model: the arrays of a `distmom.engine.Csr`.
 
     Attributes
     ----------
     shape : (str, str)
-    types : tuple of str
-        Types that its values may have.
-    indices : tuple of str
-        Types that its columns may have.
+    types : tuple of str, default ("<f4",)
+        Dtypes allowed for the values.
+    indices : tuple of str, default ("<i4",)
+        Dtypes allowed for the column indices.
     """
 
     shape: tuple[str, str]
@@ -83,18 +83,19 @@ def array(
     Parameters
     ----------
     *shape : str or int
-        On disk.
+        Shape on disk.
     types : tuple of str, default ("<f4", "<f8")
+        Dtypes that are allowed.
     least : float, optional
-        Its least value; any by default.
+        Lower bound of the values, inclusive; no bound by default.
     finite : bool, default True
-        No value is NaN or infinite.
+        Whether NaN and infinite values are refused.
     optional : bool, default False
-        It may be None.
+        Whether the field may be None.
     attribute : str, optional
-        Of the estimator; the name of the field with an underscore by default.
+        Name of the attribute of the estimator; the name of the field with an underscore by default.
     transposed : bool, default False
-        The attribute is the transpose of what is stored.
+        Whether the attribute is the transpose of the stored array.
     """
     layout = {"": Array(shape, types, least, finite=finite, optional=optional)}
     metadata = {"layout": layout, "attribute": attribute, "transposed": transposed, "kind": "array"}
@@ -113,12 +114,12 @@ def group(state: type[Any]) -> Any:
 
 
 def variants(*states: type[Any]) -> Any:
-    """Declare a field that is a tuple of (name, state), each of one of some classes."""
+    """Declare a field that is a tuple of pairs (name, state), where each state is of one of the given classes."""
     return field(metadata={"kind": "variants", "states": {state.__name__: state for state in states}})
 
 
 def value(attribute: str | None = None, default: Any = MISSING) -> Any:
-    """Declare a field with a JSON value."""
+    """Declare a field that is a JSON value."""
     return field(default=default, metadata={"kind": "value", "attribute": attribute})
 
 
@@ -130,9 +131,9 @@ def layout_of(state: type[Any], rest: Mapping[str, Any], prefix: str = "") -> di
     state : type
         A dataclass of declared fields.
     rest : mapping
-        Its fields that are not arrays, which determine the groups and variants that are there.
+        Its fields that are not arrays; they determine which groups and variants are present.
     prefix : str, default ""
-        Of the names of the arrays.
+        Prefix of the names of the arrays.
     """
     found: dict[str, Array | Matrix] = {}
     for f in fields(state):
@@ -149,22 +150,22 @@ def layout_of(state: type[Any], rest: Mapping[str, Any], prefix: str = "") -> di
 
 
 def check_entries(place: str, entries: Mapping[str, Any], layout: Layout, sizes: dict[str, int]) -> None:
-    """Check what a record says of arrays, before any of them is read.
+    """Check the shapes and dtypes that a record declares, before any array is read.
 
     Parameters
     ----------
     place : str
-        What errors call the model.
+        Name of the model for messages.
     entries : mapping of str to mapping
         Shape and dtype of every array.
     layout : Layout
     sizes : dict of str to int
-        Sizes known so far; those that the arrays bring are added.
+        Sizes known so far; the sizes read from the entries are added.
 
     Raises
     ------
     StoreError
-        If an array is missing or not in the layout, has another type, or a shape that does not go with the others.
+        If an array is missing or not in the layout, has another dtype, or a shape inconsistent with the others.
     """
     unknown = set(entries)
     for name, array in _each(layout):
@@ -172,7 +173,7 @@ def check_entries(place: str, entries: Mapping[str, Any], layout: Layout, sizes:
         if entry is None:
             if array.optional:
                 continue
-            raise StoreError(f"{place}: array {name}: expected one, got none")
+            raise StoreError(f"{place}: array {name}: missing")
         unknown.discard(name)
         if entry["dtype"] not in array.types:
             types = " or ".join(array.types)
@@ -182,18 +183,27 @@ def check_entries(place: str, entries: Mapping[str, Any], layout: Layout, sizes:
                 f"{place}: array {name}: shape: expected {_described(array.shape, sizes)}, got {entry['shape']}"
             )
     if unknown:
-        raise StoreError(f"{place}: array {min(unknown)!r}: is not one of this kind of model")
+        raise StoreError(f"{place}: array {min(unknown)!r}: not an array of this class of model")
 
 
 def check_values(
     place: str, arrays: Mapping[str, np.ndarray], layout: Layout, sizes: Mapping[str, int]
 ) -> None:
-    """Check what arrays hold whose shapes go together.
+    """Check the values of arrays whose shapes have been checked.
+
+    Parameters
+    ----------
+    place : str
+        Name of the model for messages.
+    arrays : mapping of str to ndarray
+    layout : Layout
+    sizes : mapping of str to int
+        From `check_entries`.
 
     Raises
     ------
     StoreError
-        If a value is out of range, or a sparse matrix is none.
+        If a value is out of range, or the structure of a sparse matrix is invalid.
     """
     for name, item in layout.items():
         if isinstance(item, Matrix):
@@ -205,7 +215,7 @@ def check_values(
 
 
 def _each(layout: Layout) -> Iterator[tuple[str, Array]]:
-    """Yield every array of a layout, those of matrices one by one."""
+    """Yield every array of a layout, including the three arrays of each sparse matrix."""
     for name, item in layout.items():
         if isinstance(item, Array):
             yield name, item
@@ -216,7 +226,7 @@ def _each(layout: Layout) -> Iterator[tuple[str, Array]]:
 
 
 def _fits(shape: Any, wanted: tuple[str | int, ...], sizes: dict[str, int]) -> bool:
-    """Whether a shape is the one wanted; sizes that are not known yet are taken from it."""
+    """Return whether a shape is as declared; sizes that are not known yet are taken from it."""
     if len(shape) != len(wanted):
         return False
     for size, name in zip(shape, wanted, strict=True):
@@ -244,15 +254,15 @@ def _check_range(place: str, values: np.ndarray, array: Array, sizes: Mapping[st
     for start in range(0, len(values), SLAB_ROWS):
         part = values[start : start + SLAB_ROWS]
         if array.finite and not _is_finite(part):
-            raise StoreError(f"{place}: expected finite numbers, got others")
+            raise StoreError(f"{place}: expected finite numbers, got NaN or infinity")
         if part.size and array.least is not None and part.min() < array.least:
-            raise StoreError(f"{place}: expected numbers from {array.least:g}, got {part.min():g}")
+            raise StoreError(f"{place}: expected numbers of at least {array.least:g}, got {part.min():g}")
         if part.size and below is not None and part.max() >= below:
             raise StoreError(f"{place}: expected numbers below {below}, got {part.max():g}")
         release(values)
 
 
 def _is_finite(values: np.ndarray) -> bool:
-    # A sum is not finite if one of its terms is not, and takes no memory; that of large terms may overflow.
+    # A finite sum needs no memory and has finite terms only; a sum of large finite terms may overflow.
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(values.sum(dtype=np.float64)) or np.isfinite(values).all())

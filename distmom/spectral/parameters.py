@@ -1,8 +1,8 @@
-"""Parameters of estimators: declared once, with type, bounds and help, from which all else follows.
+"""Parameters of estimators: declared once, with type, bounds and help.
 
 A parameter is declared in the body of a class: ``n_components: int = parameter(100, "Topics.", least=1)``.
-The constructor with its signature, the checks, the section "Parameters" of the docstring and the options of the
-command line are made from the declarations. A subclass that assigns a plain value to the name of an inherited
+The constructor and its signature, the checks, the section "Parameters" of the docstring and the options of the
+command line are generated from the declarations. A subclass that assigns a plain value to the name of an inherited
 parameter fixes it: it is no longer a parameter of that class.
 """
 
@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator
 
 from distmom.errors import UsageError
 
-#: where help is wrapped in docstrings
+#: line width of the help in docstrings
 _WIDTH = 108
 
 
@@ -35,15 +35,15 @@ class Parameter:
     kind : type
         int, float, str or bool.
     choices : tuple of str
-        All values, of a parameter that is a word.
+        All values of a parameter that is a word; empty for other parameters.
     least, below : float or None
-        Bounds of a number: the smallest value, and one that it must be below.
+        Bounds of a number, ``least`` inclusive and ``below`` exclusive; None: no bound.
     auto, none : bool
-        ``"auto"``, and None, are values too.
+        Whether ``"auto"``, and None, are allowed.
     unset : str
-        What None stands for.
+        Meaning of None.
     kw_only : bool
-        The constructor takes it by keyword alone.
+        Whether the parameter is keyword-only in the constructor.
     """
 
     default: Any
@@ -59,7 +59,7 @@ class Parameter:
 
     @property
     def values(self) -> str:
-        """Type and values, as numpydoc writes them."""
+        """Type, values and default in numpydoc's form."""
         if self.choices:
             text = "{" + ", ".join(f'"{choice}"' for choice in self.choices) + "}"
         else:
@@ -70,7 +70,7 @@ class Parameter:
         return f"{text}, default {default}"
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse a value that is not one of the parameter's; UsageError."""
+        """Raise a UsageError if a value is of the wrong type or out of bounds."""
         if (value is None and self.none) or (self.auto and isinstance(value, str) and value == "auto"):
             return
         if self.choices:
@@ -109,17 +109,17 @@ def parameter(
     unset: str = "",
     kw_only: bool = True,
 ) -> Any:
-    """Declare a parameter of an estimator (see `Parameter`)."""
+    """Declare a parameter of an estimator (see `Parameter`); ``kind`` is inferred if it is None."""
     found = kind if kind is not None else str if choices else type(default)
     return Parameter(default, help, found, choices, least, below, auto, none, unset, kw_only)
 
 
 class Parametrised(BaseEstimator):  # type: ignore[misc]
-    """Base of estimators whose parameters are declared with `parameter`."""
+    """Base class of estimators whose parameters are declared with `parameter`."""
 
     @classmethod
     def parameters(cls) -> dict[str, Parameter]:
-        """Return the parameters by their names: those that may be positional first, else as declared."""
+        """Return the parameters by name, in the order of declaration, keyword-only ones last."""
         found: dict[str, Parameter] = {}
         for base in reversed(cls.__mro__):
             for name, value in vars(base).items():
@@ -159,7 +159,7 @@ class Parametrised(BaseEstimator):  # type: ignore[misc]
             cls.__doc__ = cls.__doc__.replace("    Attributes\n", _section(declared) + "    Attributes\n", 1)
 
     def check_parameters(self) -> None:
-        """Refuse parameters that have another type or are out of bounds; UsageError."""
+        """Raise a UsageError if a parameter is of the wrong type or out of bounds."""
         for name, declared in self.parameters().items():
             declared.check(name, getattr(self, name))
 

@@ -17,23 +17,23 @@ class PlannedPass:
     part : str
         Part of the run, empty for the whole.
     name : str
-        Of the pass.
+        Name of the pass.
     n_scans : int
-        How often the corpus is read: once for each slab of the vocabulary or of the columns.
+        How often the corpus is read; more than 1 where equal passes are joined (see `Plan.grouped`).
     n_tasks : int
         Tasks of all scans.
     n_slabs : int
         Slabs of the vocabulary or of the columns.
     task_bytes : int
-        Projected peak of a worker process.
+        Projected peak memory of a worker process, in bytes.
     sums_bytes : int
-        Size of the total.
+        Size of the sums, in bytes.
     rows_bytes : int
-        Size of the rows stored.
+        Size of the stored rows, in bytes.
     possible : bool
-        Whether it depends on data if the pass is made.
+        Whether the pass is made only where data require it.
     estimated : bool
-        Whether the sizes are estimates, as they depend on data.
+        Whether the sizes are estimates because they depend on data.
     """
 
     part: str
@@ -49,7 +49,7 @@ class PlannedPass:
 
 
 def planned_pass(corpus: Any, pass_: Pass, cut: PassPlan, part: str, possible: bool) -> PlannedPass:
-    """Return the entry of a pass in the ledger, given how it is cut."""
+    """Return the entry of the ledger for a pass that is cut into tasks."""
     return PlannedPass(
         part, pass_.name, 1, cut.n_tasks, max(len(cut.slabs), len(cut.columns)), cut.task_bytes,
         sum(spec.projected_bytes for spec in pass_.specs().values()),
@@ -85,7 +85,7 @@ class Plan:
 
     @property
     def worker_bytes(self) -> int:
-        """Projected peak of a worker process over all passes."""
+        """Projected peak memory of a worker process over all passes, in bytes."""
         return max((p.task_bytes for p in self.passes), default=0)
 
     @property
@@ -104,7 +104,7 @@ class Plan:
         return total
 
     def grouped(self) -> list[PlannedPass]:
-        """Return the passes with equal neighbours joined, their scans and tasks added up."""
+        """Return the passes with equal consecutive entries joined, their scans and tasks added up."""
         found: list[PlannedPass] = []
         for entry in self.passes:
             last = found[-1] if found else None
@@ -116,7 +116,7 @@ class Plan:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON values with totals; passes that depend on data are counted."""
+        """Return the plan as JSON values with totals, which include the passes that depend on data."""
         total = self.total_seconds
         return {
             "passes": [vars(p) for p in self.grouped()],

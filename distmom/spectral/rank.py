@@ -1,9 +1,9 @@
-"""How many components the second moment of a corpus carries.
+"""Estimation of the number of components that the second moment of a corpus carries.
 
-Eigenvectors of the second moment of one half of the documents are tested on the other half. A direction that
-is the noise of the first half has no second moment in the other, as the moments are of distinct positions and
-so without bias; one that is a topic has as much. The share of an eigenvalue that comes back tells one from the
-other, and how large the noise is need not be known.
+Eigenvectors of the second moment of one half of the documents are tested on the other half. A direction that is
+noise of the first half has an expected second moment of zero in the other, as moments of distinct positions are
+unbiased; a direction that belongs to a topic has the same second moment in both. The replicated share of an
+eigenvalue separates the two, and the level of the noise need not be known.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from distmom.spectral.run import Run, unknown
 
 logger = logging.getLogger(__name__)
 
-#: components that are looked for at most
+#: largest number of components that is considered
 MOST_COMPONENTS = 100
-#: share of an eigenvalue that a topic brings back in the other half, at least
+#: least share of the eigenvalue of a topic that is replicated in the other half
 REPLICATED_SHARE = 0.3
 
 
 @dataclass(frozen=True)
 class Rank:
-    """How many components were found, and by what.
+    """The estimated number of components, and what it is based on.
 
     Attributes
     ----------
     n_components : int
     eigenvalues : ndarray of shape (r,)
-        Of the second moment of the first half, falling.
+        Eigenvalues of the second moment of the first half, descending.
     replicated : ndarray of shape (r,)
         Second moment of the other half along the same directions.
     """
@@ -46,7 +46,7 @@ class Rank:
 
 
 def rank_settings(settings: CoreSettings, n_words: int) -> CoreSettings:
-    """Return how the moments of both halves are found."""
+    """Return the settings with which the moments of both halves are found."""
     return replace(settings, n_states=min(MOST_COMPONENTS, n_words), third_moment="none")
 
 
@@ -56,13 +56,13 @@ def halves(seed: int) -> tuple[Selection, Selection]:
 
 
 def find_rank(run: Run, settings: CoreSettings, words: Words) -> Rank:
-    """Count the components, `MOST_COMPONENTS` at most, in one pass over each half beside those of a basis.
+    """Estimate the number of components, at most `MOST_COMPONENTS`, with a pass over each half after a basis.
 
     Parameters
     ----------
     run : Run
     settings : CoreSettings
-        Of `rank_settings`.
+        From `rank_settings`.
     words : Words
     """
     selections = halves(settings.seed)
@@ -85,15 +85,15 @@ def _compare_halves(
         again = np.einsum("ij,ij->j", vectors, found[1] @ vectors)
     n = count_replicated(values, again, settings.n_states)
     if n == settings.n_states == MOST_COMPONENTS:
-        logger.warning("the corpus has %d topics or more: specify a larger number if they are wanted", n)
+        logger.warning("the corpus has %d topics or more: specify n_components to find more", n)
     return Rank(n, values, again)
 
 
 def count_replicated(values: np.ndarray, again: np.ndarray, most: int) -> int:
-    """Return how many of the first eigenvalues come back, at least one and at most ``most``.
+    """Return how many of the first eigenvalues are replicated, at least 1 and at most ``most``.
 
-    That is where the sum of what comes back beyond `REPLICATED_SHARE` is largest, so that neither one direction of
-    noise that comes back by chance nor one topic that does not decides.
+    The count maximises the sum of the replicated moments in excess of `REPLICATED_SHARE`, so that neither one
+    direction of noise that is replicated by chance nor one topic that is not decides alone.
     """
     # The moments of a corpus without topics have as many negative eigenvalues as positive ones.
     beyond = again[:most] - REPLICATED_SHARE * np.abs(values[:most])

@@ -1,10 +1,10 @@
 """Programs and their two interpreters: an `Execution` runs the passes of a model, a `Ledger` measures them.
 
-A program is a function of a `Run` that states the passes of a model once. All that it does to data goes through
-the verbs of the run, and what it branches on is known beforehand: sizes, parameters, and what a corpus declares.
-Where a branch depends on data, `Run.when` or `Run.attempt` says so. The ledger runs the same program with values
-that have a shape but no content (`Unknown`); what it writes down is the plan of the fit. An execution compares
-each pass with the ledger before running it, so that a plan cannot differ from what happens.
+A program is a function of a `Run` that states the passes of a model once. It processes data only through the verbs
+of the run, and branches only on what is known beforehand: sizes, parameters, and what a corpus declares. Branches
+that depend on data use `Run.when` or `Run.attempt`. The ledger runs the same program with values that have a
+shape but no content (`Unknown`); the passes that it records are the plan of the fit. An execution compares each
+pass with the ledger before running it, so that a fit cannot differ from its plan.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PLACES = ("scheduler", "client")
 
 
 class LedgerError(RuntimeError):
-    """A program that does work its plan does not list, or that looks at data outside the verbs of a run."""
+    """A program makes a pass that its plan does not list, or reads data outside the verbs of a run."""
 
 
 class Decomposed:
@@ -56,12 +56,12 @@ class Decomposed:
 class Unknown:
     """A value that only an execution computes.
 
-    It can be passed on and has a shape where that is known; looking at its content is a `LedgerError`.
+    It can be passed on and has a shape where that is known; reading its content raises a `LedgerError`.
 
     Parameters
     ----------
     *shape : int
-        Upper bounds of its sizes; none for anything but an array.
+        Upper bounds of the sizes of an array; empty for other values.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -98,10 +98,10 @@ class Unknown:
     @staticmethod
     def _refused(how: str) -> Exception:
         if how.startswith("__") or how == "load":
-            # Python and the engine ask whether there is such an attribute.
+            # Python and the engine probe for these attributes.
             return AttributeError(how)
         return LedgerError(
-            f"the program looks at data ({how}) outside the verbs small, rows, when and attempt of its run"
+            f"the program reads data ({how}) outside the verbs small, rows, when and attempt of its run"
         )
 
 
@@ -125,7 +125,7 @@ class Run(ABC):
 
     @abstractmethod
     def part(self, name: str) -> Run:
-        """Return the run of a named part of the program, under which its passes are shown."""
+        """Return the run of a named part of the program; its passes are reported under that name."""
 
     @abstractmethod
     def plan(self, pass_: Pass) -> PassPlan:
@@ -135,7 +135,7 @@ class Run(ABC):
     def fits(self, pass_: Pass) -> bool:
         """Return whether a pass fits the memory limit.
 
-        An execution keeps the answer in its run, so that a resume with another limit takes the same branch.
+        An execution stores the answer in its run, so that a resume with another limit takes the same branch.
         """
 
     @abstractmethod
@@ -163,14 +163,14 @@ class Run(ABC):
         ----------
         pass_ : Pass
         finish : callable, optional
-            ``finish(engine, tallies, *arguments)`` makes stored arrays and numbers of sums that are too tall for
-            memory; both are committed as one step. Needed for passes with such sums.
+            ``finish(engine, tallies, *arguments)`` turns sums that are too tall for memory into stored arrays and
+            numbers; both are committed as one step. Required for passes with such sums.
         *arguments
-            All that ``finish`` depends on; part of the fingerprint of the step.
+            Everything that ``finish`` depends on; part of the fingerprint of the step.
         out : TallResult
-            What the ledger takes for the result of ``finish``.
+            Placeholder that the ledger returns for the result of ``finish``.
         rows : mapping of str to StoredRows, optional
-            Stored rows that the pass reads.
+            Stored rows that the pass reads; none by default.
 
         Returns
         -------
@@ -190,7 +190,7 @@ class Run(ABC):
         *arguments
         where : {"scheduler", "client"}
         out : object
-            What the ledger takes for the result.
+            Placeholder that the ledger returns for the result.
         """
 
     @abstractmethod
@@ -200,10 +200,10 @@ class Run(ABC):
         Parameters
         ----------
         function : callable
-            Works slab by slab of rows on what is tall (see `Engine.map_rows`), and makes no pass.
+            Processes tall arrays slab by slab of rows (see `Engine.map_rows`), and makes no pass.
         *arguments
         out : object
-            What the ledger takes for the result.
+            Placeholder that the ledger returns for the result.
         """
 
     @abstractmethod
@@ -217,17 +217,17 @@ class Run(ABC):
 
     @abstractmethod
     def attempt(self, function: Callable[..., _R], *arguments: Any, required: bool) -> _R | NumericalError:
-        """Return ``function(run, *arguments)``, or the NumericalError that it raises unless it is required."""
+        """Return ``function(run, *arguments)``, or the NumericalError that it raises if it is not ``required``."""
 
 
 class Execution(Run):
-    """Runs a program with an engine.
+    """The interpreter that runs a program with an engine.
 
     Parameters
     ----------
     engine : Engine
     ledger : Ledger
-        Of the same program; a pass that it does not list is a `LedgerError`.
+        Ledger of the same program; a pass that it does not list raises a `LedgerError`.
     name : str
         Part of the whole run.
     """
@@ -291,7 +291,7 @@ class Execution(Run):
 
 
 class Ledger(Run):
-    """Writes down the passes of a program, and computes nothing.
+    """The interpreter that records the passes of a program and computes nothing.
 
     Parameters
     ----------
@@ -299,7 +299,7 @@ class Ledger(Run):
     plan : callable
         Plans a pass (see `distmom.engine.plan_pass`).
     known : callable, optional
-        Returns the answer that an execution has stored for `Run.fits` of a pass, None if there is none.
+        Returns the answer that an execution has stored for `Run.fits` of a pass, or None. By default always None.
 
     Attributes
     ----------
@@ -369,7 +369,7 @@ class Ledger(Run):
         return function(self if required else self._variant(self.name, True), *arguments)
 
     def check(self, done: PlannedPass) -> None:
-        """Strike out the entry of a pass that is about to run; LedgerError if none is as large."""
+        """Remove the entry of a pass that is about to run; a LedgerError if no entry is as large."""
         if self._left is None:
             self._left = list(self.entries)
         for i, entry in enumerate(self._left):
@@ -379,14 +379,14 @@ class Ledger(Run):
                 del self._left[i]
                 return
         raise LedgerError(
-            f"pass {done.name} of part {done.part!r} with {done.task_bytes} bytes a task and {done.sums_bytes} of "
+            f"pass {done.name} of part {done.part!r}, {done.task_bytes} bytes per task and {done.sums_bytes} of "
             f"sums: expected one of the passes left in the plan, {[vars(entry) for entry in self._left]}"
         )
 
 
 @dataclass(frozen=True)
 class _Held:
-    """An array that a program has before it runs, in place of a stored one."""
+    """An array that is known before the program runs, in place of a stored array."""
 
     array: np.ndarray
 
@@ -418,7 +418,7 @@ def _fits(plan: Callable[[Pass], PassPlan], pass_: Pass) -> bool:
 
 
 def stored_answer(engine: Engine, pass_: Pass) -> bool | None:
-    """Return what an execution has stored for `Run.fits` of a pass, None if nothing."""
+    """Return the answer that an execution has stored for `Run.fits` of a pass; None if there is none."""
     found = engine.directory.load_pass("fits", fingerprint((engine.corpus.digest, pass_)))
     return None if found is None else bool(found[1]["fits"])
 

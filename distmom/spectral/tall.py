@@ -1,4 +1,4 @@
-"""Distributions over words as columns of tall matrices, slab by slab of rows: masses, clipping, logarithms."""
+"""Word distributions as columns of tall matrices, computed slab by slab of rows: masses, clipping, logarithms."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 from distmom.engine import Engine, Partials, StoredArray, StoredColumns
 
-#: bytes of a tall matrix up to which it is worked on, or kept in memory, whole
+#: bytes up to which a tall matrix is processed, or kept in memory, whole
 WHOLE_BYTES = 64 << 20
 
 Slabs = dict[str, np.ndarray]
 
 
 def column_edges(width: int, n_slabs: int) -> list[slice]:
-    """Cut columns into slabs as a pass is cut."""
+    """Cut ``width`` columns into at most ``n_slabs`` slabs of equal width, the last one narrower."""
     step = -(-width // max(1, n_slabs))
     return [slice(a, min(a + step, width)) for a in range(0, width, step)]
 
@@ -44,7 +44,7 @@ def state_rows(
     dtype: str,
     n_slabs: int,
 ) -> tuple[StoredColumns, StoredColumns, StoredColumns | None]:
-    """Store the word distributions of states, the logarithms that documents are scored with, and directions.
+    """Store the word distributions of states, their logarithms for scoring documents, and directions.
 
     Parameters
     ----------
@@ -56,13 +56,15 @@ def state_rows(
     topics : ndarray of shape (r, k)
         Coefficients of the distributions in Q; negative entries of the product are clipped.
     directions : ndarray of shape (r, k), optional
-        Coefficients of ``W U``.
+        Coefficients of ``W U`` in Q; None: no directions.
     frequency : StoredArray of shape (d, 1)
         Document frequencies.
     smoothing : float
+        Share of the unigram distribution.
     dtype : str
+        Type of the stored arrays.
     n_slabs : int
-        Slabs of columns of logarithms and directions.
+        Number of slabs of columns of the logarithms and directions.
 
     Returns
     -------
@@ -110,7 +112,7 @@ def _state_rows(
 
 
 def smoothed_logs(topics: np.ndarray, frequency: np.ndarray, total: float, smoothing: float) -> np.ndarray:
-    """Mix the unigram distribution, itself without zeros, into topic columns and take logarithms.
+    """Mix the smoothed unigram distribution into topic columns and take logarithms.
 
     Parameters
     ----------
@@ -119,7 +121,7 @@ def smoothed_logs(topics: np.ndarray, frequency: np.ndarray, total: float, smoot
     frequency : ndarray of shape (n,)
         Document frequencies of the same words.
     total : float
-        Sum of all document frequencies, each with the half that is added here.
+        Sum of all document frequencies, each increased by 1/2.
     smoothing : float
         Share of the unigram distribution.
     """
@@ -129,7 +131,7 @@ def smoothed_logs(topics: np.ndarray, frequency: np.ndarray, total: float, smoot
 
 
 def clipped_columns(engine: Engine, tall: Partials, dtype: str) -> tuple[StoredColumns, np.ndarray]:
-    """Turn the columns of a tall sum into distributions; also return the share of their mass that was negative."""
+    """Clip and normalise the columns of a tall sum; also return the share of their mass that was negative."""
     mass = engine.map_rows(_plain_masses, [tall], tall.n_rows, {})[1]
     positive = np.where(mass["positive"] > 0.0, mass["positive"], 1.0)
     stored, _ = engine.map_rows(_clip, [tall], tall.n_rows, {"it": (tall.width, dtype)}, positive)

@@ -343,7 +343,7 @@ def test_a_fit_that_cannot_fit_into_memory_is_refused_before_it_begins(run, tmp_
     code, out, err = run(*fit, "--memory-limit", "100MiB")
     assert (code, out) == (2, "")
     assert "a task needs" in err
-    assert "a worker of 100 MiB can give 70" in err
+    assert "a worker of 100 MiB can use only 70" in err
     assert "rows in" not in err
     assert not any(tmp_path.iterdir())
 

@@ -230,7 +230,7 @@ def test_moments_are_kept_added_and_fitted(place, run, tmp_path):
         (("moments", tmp_path / "new", tmp_path / "m", "--like", moments, "--seed", 1), "--seed: settled by"),
         (("combine", tmp_path / "m", "--add", moments, "--add", moments), "are in both sums"),
         (("combine", tmp_path / "all", "--add", moments), "exists; choose another path"),
-        (("topics", moments), "moments, and no model"),
+        (("topics", moments), "kept moments, not a model"),
     ):
         code, _, err = run(*wrong)
         assert code == 2, err
@@ -409,7 +409,7 @@ def test_a_topic_is_found_for_every_line_of_a_file(place, run, tmp_path):
     targets.write_text("cat\ncat bank train\n")
     code, _, err = run("search", place / "corpus", "--targets", targets, *common)
     assert code == 3
-    assert f"{targets}:2: the side information does not tell" in err
+    assert f"{targets}:2: the side information does not determine" in err
     assert run("search", place / "corpus", "--targets", targets, "--force", *common)[0] == 0
     targets.write_text("cat\n\nzebra\n")
     code, _, err = run("search", place / "corpus", "--targets", targets, *common)

@@ -74,7 +74,7 @@ def test_merge_adds_in_order_and_keeps_its_parts():
     assert total["x"] == [3.0]
     assert a["x"] == [1.0]
     np.testing.assert_array_equal(total["y"], [[2, 1], [1, 2]])
-    with pytest.raises(ValueError, match="differ in their names"):
+    with pytest.raises(ValueError, match="expected sums named"):
         merge([a, Sums(x=np.zeros(1))])
     with pytest.raises(ValueError, match="at least one part"):
         merge([])
@@ -141,7 +141,7 @@ def test_a_damaged_pass_is_run_again(tmp_path, caplog, what):
         assert result.rows == first.rows
     assert [event.resumed for event in events if isinstance(event, PassDone)] == [False] * 3
     if "DONE" not in what:
-        assert "is run again, as what was committed is damaged" in caplog.text
+        assert "is run again, as its committed result is damaged" in caplog.text
     assert engine.run(count(corpus)).rows == first.rows
     assert events[-1].resumed
     assert not list(tmp_path.rglob(".tmp-*"))
@@ -332,7 +332,7 @@ def test_plan_follows_corpus_and_pass_not_workers():
     # Large sums are merged in files: a task holds one.
     assert heavy.task_bytes < 1.5 * (1 << 30)
     with pytest.raises(
-        UsageError, match=r"pass count: a task needs \d+ MiB .* a worker of 1024 MiB can give 717"
+        UsageError, match=r"pass count: a task needs \d+ MiB .* a worker of 1024 MiB can use only 717"
     ):
         plan_pass(corpus, count(corpus, wide=(1 << 30) // 8), 1 << 30)
 
@@ -439,7 +439,7 @@ def test_rows_are_mapped_in_slabs_and_a_failure_leaves_nothing(tmp_path, monkeyp
     content[-1] ^= 1
     path.write_bytes(content)
     [problem] = engine.directory.verify()
-    assert "state differs" in problem
+    assert "stored array has changed" in problem
 
 
 def doubled(rows, left, right, factor):

@@ -177,7 +177,9 @@ def test_a_worker_with_another_distmom_is_refused_before_and_after_it_has_come(t
         with pytest.raises(ClusterError, match=expected):
             engine.run(pass_)
         with (
-            pytest.raises(ClusterError, match=rf"worker tcp://\S+: other versions than here: {expected}"),
+            pytest.raises(
+                ClusterError, match=rf"worker tcp://\S+: other versions than the client: {expected}"
+            ),
             open_executor(scheduler=address),
         ):
             pass

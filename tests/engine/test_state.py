@@ -37,5 +37,5 @@ def test_one_flipped_bit_is_found(directory, n_rows, where):
         [byte] = stream.read(1)
         stream.seek(-1, 1)
         stream.write(bytes([byte ^ 4]))
-    with pytest.raises(StoreError, match=r"state differs: expected digest \w{12}, got \w{12}"):
+    with pytest.raises(StoreError, match=r"stored array has changed: expected digest \w{12}, got \w{12}"):
         StoredArray(stored.path, stored.digest).load()

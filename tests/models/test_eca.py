@@ -370,7 +370,7 @@ def test_small_groups_are_dropped_from_all_orders(sample):
     assert model.transform(X, groups).shape == (4_030, 3)
     three = np.delete(X, np.flatnonzero(np.diff(groups, prepend=-99) != 0), axis=0)
     of_three = np.delete(groups, np.flatnonzero(np.diff(groups, prepend=-99) != 0))
-    with pytest.raises(InputError, match="groups of at least 4 views, got at most 3 in a group"):
+    with pytest.raises(InputError, match="documents of at least 4 views, got at most 3 in a document"):
         ECA(3, orders="both").fit(three, groups=of_three)
 
 
@@ -389,7 +389,7 @@ def test_a_fit_is_stored_and_read_again(sample, tmp_path):
     record = MODEL.read(tmp_path / "m" / "model.json")
     record["parameters"]["nonsense"] = 1
     MODEL.write(tmp_path / "m" / "model.json", record)
-    with pytest.raises(StoreError, match="not a whole model description"):
+    with pytest.raises(StoreError, match="the model description is incomplete"):
         ECA.load(tmp_path / "m")
 
 
@@ -416,7 +416,7 @@ def test_manners_of_an_estimator(sample):
         ({"prior": "dirichlet", "alpha0": np.inf}, "alpha0: expected a finite number, got inf"),
         ({"decomposition": "svd"}, "decomposition: expected one of joint, single"),
         ({"n_components": 0}, "n_components: expected at least 1"),
-        ({"n_components": 16}, "n_components=16 factors do not fit 15 features"),
+        ({"n_components": 16}, "n_components=16 is more than the 15 features"),
         ({"n_power_iter": -1}, "n_power_iter: expected at least 0"),
     ],
 )
@@ -428,7 +428,7 @@ def test_wrong_parameters_are_refused(sample, options, message):
 
 def test_wrong_data_are_refused(sample):
     views, _ = sample
-    with pytest.raises(UsageError, match="groups are needed"):
+    with pytest.raises(UsageError, match="groups: expected one per row"):
         ECA(3).fit(views.X)
     bad = views.X.copy()
     bad[70, 3] = np.nan
@@ -436,7 +436,7 @@ def test_wrong_data_are_refused(sample):
         ECA(3).fit(bad, groups=views.groups)
     with pytest.raises(InputError, match="number of rows: expected 16000 as in X, got 15999"):
         ECA(3).fit(views.X, groups=views.groups[1:])
-    with pytest.raises(InputError, match="groups of at least 3 views, got at most 2"):
+    with pytest.raises(InputError, match="documents of at least 3 views, got at most 2"):
         ECA(3).fit(views.X, groups=np.arange(len(views.X)) // 2)
     with pytest.raises(UsageError, match="expected a ViewCorpus, got a MemoryCorpus"):
         ECA(3).fit_corpus(planted_corpus(50)[2])

@@ -168,7 +168,7 @@ def test_distinct_moments_find_the_states():
         ({"weighting": "none"}, "weighting: expected one of"),
         ({"decomposition": "svd"}, "decomposition: expected one of joint"),
         ({"third_moment": "half"}, "third_moment: expected one of auto, full, slices, got 'half'"),
-        ({"third_moment": "slices", "decomposition": "power"}, "goes with decomposition='joint'"),
+        ({"third_moment": "slices", "decomposition": "power"}, "requires decomposition='joint'"),
         ({"precision": "half"}, "precision: expected one of single, double"),
         ({"decompose_on": "moon"}, "decompose_on: expected one of"),
         ({"smoothing": 1.0}, "smoothing: expected a number below 1, got 1.0"),

@@ -116,7 +116,7 @@ def test_a_target_that_cannot_be_searched_for_is_named_by_its_number():
         model.search_all([[word], ["zebra"]], force=True)
     with pytest.raises(UsageError, match="target 0: search: expected a list of words, got the word 'zebra'"):
         model.search_all(["zebra"])
-    with pytest.raises(NumericalError, match="target 1: the side information does not tell"):
+    with pytest.raises(NumericalError, match="target 1: the side information does not determine"):
         # All words together say of each topic that it sums to one.
         model.search_all([[word], np.flatnonzero(counts.sum(axis=0) > 0)])
 
@@ -177,7 +177,7 @@ def test_words_that_tell_nothing_are_refused():
     topics = np.vstack([0.9 * population.topics, np.full((1, 10), 0.1)])
     counts = TopicPopulation(population.alpha, topics).sample(4000, 60, seed=3)[0]
     model = TopicSearch(10, alpha0=1.0, min_df=0.0, max_df=1.0, max_count=None).fit(counts)
-    refusal = r"does not tell which topic is meant: it prefers one by .* or about [\d,]+ documents in all"
+    refusal = r"does not determine a topic: it prefers one by .* or about [\d,]+ documents in all"
     with pytest.raises(NumericalError, match=refusal):
         model.search([300])
     assert not model.search([300], force=True).informative
@@ -189,11 +189,11 @@ def test_words_that_tell_nothing_are_refused():
         ({"words": ["nonsense"]}, "'nonsense' is not in the vocabulary"),
         ({"words": []}, "no word was given"),
         ({"words": "nonsense"}, "expected a list of words, got the word 'nonsense'"),
-        ({"words": [0], "documents": [[1] * 300]}, "give words or documents"),
-        ({}, "give words or documents"),
+        ({"words": [0], "documents": [[1] * 300]}, "specify either words or documents"),
+        ({}, "specify either words or documents"),
         ({"documents": [[1, 2]]}, "X has 2 features, but TopicSearch is expecting 300"),
         ({"documents": [[0] * 300]}, "the documents have no words"),
-        ({"words": [5]}, "is in fewer or more documents than the moments see"),
+        ({"words": [5]}, "is left out of the moments"),
     ],
 )
 def test_what_cannot_be_searched_for_is_refused(arguments, message):

@@ -152,7 +152,7 @@ def test_slices_are_taken_where_the_whole_third_moment_does_not_fit(moments):
 
 
 def test_slices_of_a_third_moment_that_is_decomposed_whole_are_refused():
-    with pytest.raises(UsageError, match="decomposition='power' works on the whole third moment"):
+    with pytest.raises(UsageError, match="decomposition='power' needs the whole third moment"):
         StateSettings(3, decomposition="power", third_moment="slices")
     with pytest.raises(
         UsageError, match="third_moment: expected one of auto, full, slices, none, got 'half'"

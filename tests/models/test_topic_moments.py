@@ -1,4 +1,4 @@
-"""Moments that are kept: added, taken away, fitted again, and what their parts say of errors."""
+"""Kept moments: adding, subtracting, fitting, and the standard errors from their parts."""
 
 import itertools
 import math
@@ -107,7 +107,7 @@ def test_documents_are_added_and_taken_away():
     totals, expected = less.totals(), MemoryCorpus(rest)
     assert_array_equal(totals.document_frequency, expected.document_frequency)
     assert_array_equal(totals.word_frequency, expected.word_frequency)
-    # A corpus that was added and taken away leaves nothing behind.
+    # Adding and then subtracting a corpus leaves no trace.
     again = both - kept.of(MemoryCorpus(new))
     assert [s.name for s in again.sources_] == [s.name for s in kept.sources_]
     for name, value in summed(again).items():
@@ -139,13 +139,13 @@ def test_what_cannot_be_added_is_refused():
         kept.of(MemoryCorpus(counts[:, 1:]))
     part = kept.of(MemoryCorpus(counts[:100]))
     less = kept - part
-    with pytest.raises(UsageError, match="are taken away twice"):
+    with pytest.raises(UsageError, match="are subtracted twice"):
         less - part
-    with pytest.raises(UsageError, match="documents are taken away that the sums are not of"):
+    with pytest.raises(UsageError, match="documents are subtracted that are not in the sums"):
         part - kept.of(MemoryCorpus(50 * counts[:50]))
-    with pytest.raises(UsageError, match="the sums are of no documents"):
+    with pytest.raises(UsageError, match="the sums contain no documents"):
         (kept - kept).total()
-    with pytest.raises(UsageError, match="100 more documents are taken away"):
+    with pytest.raises(UsageError, match="100 more documents are subtracted"):
         kept.of(MemoryCorpus(counts[:100])) - kept.of(MemoryCorpus(counts[100:300]))
 
 
@@ -153,9 +153,9 @@ def test_what_cannot_be_added_is_refused():
     ("model", "message"),
     [
         (SpectralLDA("auto", alpha0=1.0, **PURE), "n_components: expected a number, got 'auto'"),
-        (SpectralLDA(3, init="tensor", n_refine=0), "expected a number and one start"),
+        (SpectralLDA(3, init="tensor", n_refine=0), "expected a number and one init"),
         (SpectralLDA(3, alpha0=1.0, init="tensor"), "n_refine: expected 0, got 'auto'"),
-        (IndependentTopics(3, n_refine=0), "are others than those kept"),
+        (IndependentTopics(3, n_refine=0), "need other moments than those kept"),
         (AnchorTopics(3), "n_refine: expected 0, got 'auto'"),
         (SpectralLDA(4, alpha0=1.0, **PURE), "expected at most 3, for which the moments were made, got 4"),
     ],
@@ -243,7 +243,7 @@ def test_moments_on_disk_are_whole(tmp_path):
     loaded = load_model(tmp_path / "model")
     assert_array_equal(loaded.components_error_, models[0].components_error_)
     assert loaded.topics(3)[0]["weight_error"] == models[0].topics(3)[0]["weight_error"]
-    with pytest.raises(UsageError, match="moments, and no model"):
+    with pytest.raises(UsageError, match="kept moments, not a model"):
         load_model(tmp_path / "less")
     with pytest.raises(UsageError, match="a model of class SpectralLDA, expected TopicMoments"):
         TopicMoments.load(tmp_path / "model")
@@ -398,7 +398,7 @@ def test_searches_take_kept_moments():
     assert 0.3 < found.noise / alone.noise < 3.0
     more = kept + kept.of(MemoryCorpus(sample(2000, d=100, k=5, seed=0)[1][1000:]))
     assert np.abs(TopicSearch(5).fit_moments(more).search([word]).topic - found.topic).sum() < 0.2
-    with pytest.raises(UsageError, match="expected moments in 2 parts at least"):
+    with pytest.raises(UsageError, match="expected moments in at least 2 parts"):
         TopicSearch(5).fit_moments(TopicMoments(5, n_parts=1, **options).fit(counts))
     with pytest.raises(UsageError, match="expected at most 5, for which the moments were made, got 6"):
         TopicSearch(6).fit_moments(kept)
@@ -431,7 +431,7 @@ def test_a_run_over_other_shards_is_not_taken_up(tmp_path):
         assert {timing["resumed"] for timing in moments.timings_} == {resumed}
 
 
-def test_documents_that_were_never_added_cannot_be_taken_away():
+def test_documents_that_were_never_added_cannot_be_subtracted():
     """No sum of documents is negative, and no word is in more documents than there are, or than it occurs."""
     counts = sample(100)[1].toarray()
     kept = TopicMoments(3, weighting="pooled", **ALL_WORDS).fit(counts)
@@ -442,14 +442,14 @@ def test_documents_that_were_never_added_cannot_be_taken_away():
     one[0, often] = total[often] + 5
     longest = np.where(n > 0, total - n + 1, 0)[None]
     for other, message in (
-        (one, f"'{often}' would be left in {n[often] - 1} of 99 documents, -5 times"),
-        (np.zeros((60, counts.shape[1]), int), r"would be left in \d+ of 40 documents"),
-        (longest, r"pairs and triples have the weights \["),
+        (one, f"'{often}' would remain in {n[often] - 1} of 99 documents, -5 times"),
+        (np.zeros((60, counts.shape[1]), int), r"would remain in \d+ of 40 documents"),
+        (longest, r"pairs and triples would be \["),
     ):
         with pytest.raises(
-            UsageError, match=f"documents are taken away that the sums are not of: .*{message}"
+            UsageError, match=f"documents are subtracted that are not in the sums: .*{message}"
         ):
             kept - kept.of(MemoryCorpus(other))
-    # Documents that were added can be taken away, whatever corpus they are in now.
+    # Documents that were added can be subtracted, whatever corpus they are in now.
     assert (kept - kept.of(MemoryCorpus(counts[::3]))).n_documents_ == 66
     assert (kept - kept.of(MemoryCorpus(counts[::-1], shard_documents=7))).n_documents_ == 0

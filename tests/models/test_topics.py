@@ -147,7 +147,7 @@ def test_documents_of_two_words_count_in_no_order(weighting, caplog):
     assert matched_topics(model.components_, topics.T)[0] < 0.05
     assert_allclose(model.weights_, 1 / 3, atol=0.03)
     assert max(model.diagnostics_["sum_rules"].values()) < 1e-12
-    assert "67 % of the documents have fewer than 3 words and no part in the moments" in caplog.text
+    assert "67 % of the documents have fewer than 3 words and do not enter the moments" in caplog.text
     kept = TopicMoments(3, min_df=0.0, max_df=1.0, max_count=None, weighting=weighting).fit_corpus(corpus)
     model = SpectralLDA(3, alpha0=0.9, init="tensor", n_refine=0).fit_moments(kept)
     assert matched_topics(model.components_, topics.T)[0] < 0.05

@@ -56,7 +56,7 @@ def test_uniforms_depend_on_their_row_alone():
 def test_bad_coordinates_are_refused():
     with pytest.raises(UsageError, match="one-dimensional integer array"):
         uniforms([0.5], 2)
-    with pytest.raises(UsageError, match="must not be negative, got -1"):
+    with pytest.raises(UsageError, match="row numbers: expected at least 0, got -1"):
         uniforms([3, -1], 2)
     with pytest.raises(UsageError, match="got 2, -1 and 0"):
         uniforms([3], 2, seed=-1)

@@ -1,4 +1,4 @@
-"""From committed sums of views to factors in whitened coordinates; what runs on workers and the scheduler node."""
+"""Factors in whitened coordinates from the committed sums of views, on workers and the scheduler node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distmom.spectral.run import unknown
 
 logger = logging.getLogger(__name__)
 
-#: a k-th eigenvalue below this many times the level of noise, or the next one, is worth a warning
+#: a k-th eigenvalue below this many times the level of noise, or the next eigenvalue, raises a warning
 DOUBTFUL = 2.0
 
 
@@ -33,11 +33,11 @@ class White:
     Attributes
     ----------
     whitening : Whitening
-        Of the second moment in the basis.
+        Whitening of the second moment in the basis.
     moments : ViewMoments
-        Of all groups.
+        Moments of all documents.
     parts : tuple of ViewMoments
-        Of random parts of them.
+        Moments of random parts of the documents.
     """
 
     whitening: Whitening
@@ -46,7 +46,7 @@ class White:
 
     @classmethod
     def upto(cls, r: int, k: int) -> White:
-        """Return what a ledger takes for whitened moments."""
+        """Return whitened moments of known shapes without content, for a ledger."""
         return cls(unknown_whitening(r, k), unknown(), ())
 
 
@@ -65,7 +65,7 @@ def load_fourth(directory: str, left: np.ndarray, right: np.ndarray) -> tuple[An
 def whiten_views(
     loaded: tuple[ViewMoments, tuple[ViewMoments, ...]], k: int, alpha0: float, noise: float
 ) -> White:
-    """Whiten the second moment above a noise level, and bring all moments there.
+    """Whiten the second moment above a noise level, and transform all moments to whitened coordinates.
 
     Parameters
     ----------
@@ -74,12 +74,13 @@ def whiten_views(
     alpha0 : float
         Infinite for central moments.
     noise : float
-        Level below which an eigenvalue is noise, as a share of the largest. The most negative one is a level too.
+        Level below which an eigenvalue is noise, as a share of the largest. Eigenvalues
+        below the magnitude of the most negative one are noise too.
 
     Raises
     ------
     NumericalError
-        If fewer than k eigenvalues stand above the level.
+        If fewer than k eigenvalues are above the level.
     """
     moments, parts = loaded
     with one_blas_thread():
@@ -91,7 +92,7 @@ def whiten_views(
 
 
 def warn_of_noise(white: Whitening) -> None:
-    """Warn where the last factor is hardly more than noise, or than a factor that was not asked for."""
+    """Log a warning where the last factor is hardly above the noise, or above a factor not requested."""
     k, values = white.W.shape[1], white.eigenvalues
     last, following = float(values[k - 1]), float(values[k]) if k < len(values) else 0.0
     if last < DOUBTFUL * max(white.noise, following):
@@ -112,7 +113,7 @@ def decompose_views(
     """Correct the whitened moments of orders three and four and find the factors; runs on the scheduler node."""
 
     def cumulant(correct: Callable[..., np.ndarray], total: Any = None, parts: Any = None) -> tuple[Any, Any]:
-        """Return what a correction makes of all groups, and draws of its error where there are parts."""
+        """Return the corrected moment of all documents, and draws of its error where there are parts."""
         of_parts = parts or [None] * len(white.parts)
         found = [correct(m, e) for m, e in zip(white.parts, of_parts, strict=True)]
         return correct(white.moments, total), contrasts(found) if len(found) > 1 else None

@@ -3,7 +3,8 @@
 Source: Anandkumar, Foster, Hsu, Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation": Algorithms 1
 and 2 for independent factors, Algorithms 3 and 5 and remark 8 for shares with a Dirichlet law. With M2 and M3 the
 moments that are diagonal in the factors (`distmom.moments.dirichlet`; central ones for independent factors), Q a
-basis of the range of M2 and W whitening it there, the columns of M = W'Q'O are orthonormal and diagonalise M3.
+basis of the range of M2 and W the whitening matrix in it, the columns of M = W'Q'O are orthonormal and diagonalise
+M3.
 """
 
 from __future__ import annotations
@@ -42,22 +43,22 @@ from distmom.spectral.run import Run, unknown
 
 ORDERS = {"3": (3,), "4": (4,), "both": (3, 4)}
 PRIORS = ("independent", "dirichlet")
-#: pairs of directions that the fourth moment is contracted with, or as many as the factors where there are more
+#: pairs of directions with which the fourth moment is contracted; the number of factors if that is larger
 N_PAIRS = 66
 
 
 @dataclass(frozen=True)
 class FactorState:
-    """What a fitted model of factors consists of.
+    """The state of a fitted model of factors.
 
     Attributes
     ----------
     components, unmixing : ndarray of shape (k, d)
     mean : ndarray of shape (d,)
     skewness, kurtosis : ndarray of shape (k,)
-        Kurtoses are NaN with third moments alone.
+        Kurtoses are NaN where only third moments are used.
     alpha, proportions : ndarray of shape (k,) or None
-        With the Dirichlet law.
+    alpha, proportions : ndarray of shape (k,)
     diagnostics : dict
     """
 
@@ -72,32 +73,34 @@ class FactorState:
 
 
 class ECA(SpectralEstimator):
-    """Independent factors, or shares with a Dirichlet law, behind groups of exchangeable views.
+    """Independent factors, or shares with a Dirichlet law, behind exchangeable views of documents.
 
-    A group (a document, an image) has views (sentences, patches) that are independent given its factors h, with
-    ``E[x | h] = O h``; nothing else is assumed of their noise.
+    A document (or an image) has views (sentences, patches) that are independent given its factors h, with
+    ``E[x | h] = O h``; no other assumption on their noise is made.
 
     Attributes
     ----------
     components_ : ndarray of shape (n_found, n_features)
-        Columns of O as rows. Of independent factors canonical, each times the standard deviation of its factor,
-        with positive skewness where there is any; with the Dirichlet law as they are.
+        Columns of O as rows. For independent factors they are canonical: each is multiplied by the standard
+        deviation of its factor, with the sign of positive skewness. With the Dirichlet law they are columns of O.
     skewness_ : ndarray of shape (n_found,)
-        Of the factors; with the Dirichlet law the effective one (appendix C).
+        Skewness of the factors; with the Dirichlet law the effective skewness (appendix C).
     kurtosis_ : ndarray of shape (n_found,)
         Excess kurtosis likewise; NaN with ``orders="3"``.
     mean_ : ndarray of shape (n_features,)
+        Mean of the views.
     unmixing_ : ndarray of shape (n_found, n_features)
-        What a view is multiplied with to give least-squares factors.
+        Least-squares factors are the product of this matrix with a view.
     proportions_ : ndarray of shape (n_found,)
-        With the Dirichlet law ``alpha_i / alpha0``; otherwise empty.
+        ``alpha_i / alpha0`` with the Dirichlet law; otherwise empty.
     alpha_ : ndarray of shape (n_found,)
-        With the Dirichlet law its parameters; otherwise empty.
+        Parameters of the Dirichlet law; otherwise empty.
     diagnostics_ : dict
-        See the documentation.
+        Eigenvalues, levels of noise and checks of the fit (see docs/eca.md).
     n_documents_ : int
-        Groups that count.
+        Number of documents with enough views.
     n_features_in_ : int
+        Number of features of a view.
 
     Examples
     --------
@@ -117,18 +120,18 @@ class ECA(SpectralEstimator):
     n_components: int = parameter(10, "Number of factors.", least=1, kw_only=False)
     orders: str = parameter(
         "3", "Find factors by their skewness (3), by their excess kurtosis (4), or by both together (both). A "
-        "group needs three views, four with the last two.", choices=tuple(ORDERS),
+        "document needs three views, or four with 4 and both.", choices=tuple(ORDERS),
     )  # fmt: skip
-    prior: str = parameter("independent", "Law of the factors.", choices=PRIORS)
+    prior: str = parameter("independent", "Distribution of the factors.", choices=PRIORS)
     alpha0: float = parameter(
-        1.0, "Sum of the Dirichlet parameters; 0 means one factor per group. Used with prior=dirichlet alone.",
+        1.0, "Sum of the Dirichlet parameters; 0 means one factor per document. Used with prior=dirichlet only.",
         least=0,
     )  # fmt: skip
     decomposition: str = parameter(
-        "joint", "Diagonalise all contractions of the moments together (joint), or take the eigenvectors of "
+        "joint", "Diagonalise all contractions of the moments together (joint), or use the eigenvectors of "
         "contractions with single random directions (single), as Algorithms 1 and 2 do.", choices=tuple(METHODS),
     )  # fmt: skip
-    n_directions: int = parameter(10, "Random directions with decomposition=single.", least=1)
+    n_directions: int = parameter(10, "Number of random directions with decomposition=single.", least=1)
     n_oversamples: int = parameter(10, "Columns of the sketch beyond the factors.", least=0)
     n_power_iter: int = parameter(2, "Power passes of the sketch.", least=0)
     decompose_on: str = place_parameter()
@@ -141,11 +144,11 @@ class ECA(SpectralEstimator):
 
     @property
     def min_views(self) -> int:
-        """Views that a group needs."""
+        """Least number of views of a document that enters the moments."""
         return max(3, *ORDERS[self.orders])
 
     def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
-        """Fit rows in memory, or in a file.
+        """Fit the model to rows in memory or in a file.
 
         Parameters
         ----------
@@ -154,7 +157,7 @@ class ECA(SpectralEstimator):
         y : None
             Ignored.
         groups : array of shape (n_rows,) or path
-            Which group every row belongs to.
+            Document of every row. Required.
 
         Returns
         -------
@@ -163,35 +166,37 @@ class ECA(SpectralEstimator):
         Raises
         ------
         UsageError
-            If a parameter is wrong, or groups are missing.
+            If a parameter is invalid, or ``groups`` is None.
         InputError
-            If a value is not finite, groups do not fit the rows, or none has enough views.
+            If a value is not finite, the groups do not match the rows, or no document has enough views.
         NumericalError
-            If the moments do not carry the number of factors asked for.
+            If the moments carry fewer factors than requested.
         """
         if groups is None:
-            raise UsageError("ECA.fit: groups are needed, one for every row of X")
+            raise UsageError("ECA.fit: groups: expected one per row of X, got none")
         return self.fit_corpus(ViewCorpus(X, groups))
 
     def fit_transform(self, X: Any, y: Any = None, *, groups: Any = None) -> np.ndarray:
-        """Fit rows and return the factors of their groups (see `transform`)."""
+        """Fit the model to rows and return the factors of their documents (see `transform`)."""
         return self.fit(X, groups=groups).transform(X, groups)
 
     def check(self, corpus: ViewCorpus) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus; UsageError, InputError."""
+        """Check that the parameters are valid and suit a corpus; else a UsageError or InputError."""
         super().check(corpus)
         if not isinstance(corpus, ViewCorpus):
             raise UsageError(f"ECA: expected a ViewCorpus, got a {type(corpus).__name__}")
         if self.n_components > corpus.n_words:
-            raise UsageError(f"n_components={self.n_components} factors do not fit {corpus.n_words} features")
+            raise UsageError(
+                f"n_components={self.n_components} is more than the {corpus.n_words} features of the views"
+            )
         if corpus.largest < self.min_views:
             raise InputError(
-                f"ECA with orders={self.orders!r}: expected groups of at least {self.min_views} views, "
-                f"got at most {corpus.largest} in a group"
+                f"ECA with orders={self.orders!r}: expected documents of at least {self.min_views} views, "
+                f"got at most {corpus.largest} in a document"
             )
 
     def program(self, run: Run) -> FactorState:
-        """Return the state of a model fitted by the passes of a run."""
+        """Fit the model by the passes of a run and return its state."""
         d, k = run.corpus.n_words, self.n_components
         counted = run.scan(ViewMeanPass(d, min_views=self.min_views))
         mean = run.rows(_mean, counted, out=unknown(d))
@@ -254,15 +259,16 @@ class ECA(SpectralEstimator):
 
     @property
     def _alpha0(self) -> float:
-        """The alpha0 of the moments: infinite for central ones."""
+        """The alpha0 of the moments: infinite for central moments."""
         return float(self.alpha0) if self.prior == "dirichlet" else math.inf
 
     def _origin(self, engine: Engine, mean: np.ndarray, sketch: bool) -> StoredArray | None:
-        """Return what passes subtract from every view.
+        """Return the vector that passes subtract from every view; None for zero.
 
-        With the mean times ``1 - (alpha0 + 1)^-1/2`` subtracted, the plain second moment is the one corrected for
-        alpha0, and a sketch finds its range and its noise. Further moments of a Dirichlet law are corrected
-        about zero; central ones are the same about any origin, and lose no digits about the mean.
+        With the mean times ``1 - (alpha0 + 1)^-1/2`` subtracted, the plain second moment equals the second moment
+        corrected for alpha0, so that a sketch finds its range and its noise. The other moments of a Dirichlet law
+        are taken about zero and corrected; central moments do not depend on the origin, and lose no digits about
+        the mean.
         """
         if math.isinf(self._alpha0):
             return engine.put(mean)
@@ -305,26 +311,26 @@ class ECA(SpectralEstimator):
     # Using a fitted model
 
     def transform(self, X: Any, groups: Any) -> np.ndarray:
-        """Return the least-squares factors of groups, from the mean of the views of each.
+        """Return the least-squares factors of documents, from the mean of the views of each.
 
         Parameters
         ----------
         X : array, sparse matrix or path of shape (n_rows, n_features)
         groups : array of shape (n_rows,) or path
-            Groups need only one view.
+            Document of every row. One view per document is enough.
 
         Returns
         -------
         ndarray of shape (n_groups, n_found), float64
-            Groups in the order in which they first appear. Independent factors have mean zero and variance one;
-            shares are as they come out, neither clipped nor normalised.
+            Documents in the order in which they first appear. Independent factors have mean zero and variance one
+            over the fitted documents; shares are neither clipped nor normalised.
 
         Raises
         ------
         UsageError
-            If X has other features than those fitted.
+            If the number of features differs from that of the fit.
         InputError
-            If a value is not finite, or groups do not fit the rows.
+            If a value is not finite, or the groups do not match the rows.
         """
         check_is_fitted(self, "components_")
         corpus = ViewCorpus(X, groups)
@@ -371,7 +377,7 @@ def _separation(found: Factors) -> dict[str, Any]:
     return {
         "n_found": found.vectors.shape[1],
         "n_rejected": found.n_rejected,
-        # A single factor has no other to be told from.
+        # A single factor has no other factor to be separated from.
         "separation": [float(x) if math.isfinite(x) else None for x in found.separation],
         "skewness_level": float(found.levels[3]),
         "kurtosis_level": float(found.levels[4]) if 4 in found.levels else None,

@@ -1,6 +1,6 @@
-"""From factors in whitened coordinates to what a model of views has: columns, duals and Dirichlet parameters.
+"""Columns, duals and Dirichlet parameters from factors in whitened coordinates.
 
-Source: as `distmom.models.eca.estimator`, Algorithm 5 and the recoveries (i) to (iv) of shares with a Dirichlet
+Source: see `distmom.models.eca.estimator`, Algorithm 5 and the recoveries (i) to (iv) of shares with a Dirichlet
 law. An infinite alpha0 stands for independent factors.
 """
 
@@ -24,7 +24,7 @@ from distmom.spectral.basis import Basis
 
 logger = logging.getLogger(__name__)
 
-#: what is left of the least skewness of a share where sampling may still account for the rest
+#: share of the least possible skewness above which a deficit is attributed to sampling
 LEAST_SKEWNESS = 0.5
 
 
@@ -35,11 +35,11 @@ class Recovered:
     Attributes
     ----------
     components, unmixing : ndarray of shape (n_found, n_features)
-        Columns of O as rows, and what a view is multiplied with to give least-squares factors.
+        Columns of O as rows, and the matrix whose product with a view gives least-squares factors.
     skewness, kurtosis : ndarray of shape (n_found,)
-        NaN where the excess kurtosis was not used.
+        Skewness and excess kurtosis; the latter is NaN where it was not used.
     alpha, proportions : ndarray of shape (n_found,)
-        Dirichlet parameters, and the same as shares of alpha0; empty for independent factors.
+        Dirichlet parameters, and these divided by alpha0; empty for independent factors.
     diagnostics : dict
         JSON values.
     """
@@ -54,31 +54,31 @@ class Recovered:
 
 
 def admissible(found: Factors, alpha0: float, n_components: int, orders: str) -> Factors:
-    """Return the factors that the law allows, and warn where they are fewer than were asked for.
+    """Return the factors that the law allows, and log a warning where there are fewer than requested.
 
     Parameters
     ----------
     found : Factors
     alpha0 : float
     n_components : int
-        Factors asked for.
+        Number of factors requested.
     orders : str
-        As in `ECA`, for what is said.
+        As in `ECA`, for messages.
 
     Raises
     ------
     NumericalError
-        If none is left.
+        If no factor is left.
     """
     n_impossible = 0
     if math.isfinite(alpha0):
         skewness = found.strengths[3]
-        # A share cannot exceed one, which bounds the skewness from below; without it a column has no scale.
+        # Shares are at most one, which bounds their skewness from below; the scale of a column depends on it.
         least = LEAST_SKEWNESS * least_skewness(alpha0)
         n_impossible = int(np.sum(skewness <= least))
         if n_impossible:
             logger.warning(
-                "ECA: %d factors are left out, as shares with alpha0=%g have a skewness above %.3g: "
+                "ECA: %d factors are left out, because shares with alpha0=%g have a skewness above %.3g: "
                 "try another alpha0", n_impossible, alpha0, least,
             )  # fmt: skip
         if n_impossible == len(skewness) > 0:
@@ -90,21 +90,21 @@ def admissible(found: Factors, alpha0: float, n_components: int, orders: str) ->
     n = found.vectors.shape[1]
     if n == 0:
         raise NumericalError(
-            f"ECA with orders={orders!r}: no factor stands out from the others: expected skewness above "
+            f"ECA with orders={orders!r}: no factor can be separated from the others: expected skewness above "
             f"{found.levels[3]:.3g}"
             + (f" or excess kurtosis above {found.levels[4]:.3g}" if 4 in found.levels else "")
             + ", the level of noise; use another order, or more data"
         )
     if n + n_impossible < n_components:
         logger.warning(
-            "ECA: %d of %d factors are left out, which nothing tells from each other",
+            "ECA: %d of %d factors are left out, because they cannot be separated from each other",
             n_components - n - n_impossible, n_components,
         )  # fmt: skip
     return found
 
 
 def recover_factors(basis: Basis, white: White, found: Factors, mean: np.ndarray, alpha0: float) -> Recovered:
-    """Bring admissible factors back to the coordinates of the views.
+    """Transform admissible factors to the coordinates of the views.
 
     Parameters
     ----------
@@ -112,9 +112,9 @@ def recover_factors(basis: Basis, white: White, found: Factors, mean: np.ndarray
     white : White
         Moments in the basis.
     found : Factors
-        In whitened coordinates.
+        Factors in whitened coordinates.
     mean : ndarray of shape (n_features,)
-        Of the views.
+        Mean of the views.
     alpha0 : float
     """
     W, B, V = white.whitening.W, white.whitening.B, found.vectors
@@ -164,10 +164,10 @@ def group_factors(block: RowBlock, unmixing: np.ndarray, origin: np.ndarray) -> 
 def _proportions(
     white: White, V: np.ndarray, scale: np.ndarray, skewness: np.ndarray, first: np.ndarray, alpha0: float
 ) -> dict[str, np.ndarray]:
-    """Return the Dirichlet parameters as shares of alpha0 from all four recoveries; (iii) is the first moment.
+    """Return the Dirichlet parameters divided by alpha0, from all four recoveries; (iii) is the first moment.
 
-    ``O^+ = diag(Z) V'W'`` needs no column but its own. With the second moment that W whitens, (i), (ii)
-    and (iv) are one number up to rounding; only the first moment adds to it.
+    Row i of ``O^+ = diag(Z) V'W'`` depends on factor i alone. With the second moment that W whitens, (i), (ii)
+    and (iv) agree up to rounding; only the first moment is independent of them.
     """
     duals = (V * scale).T
     m2 = second_moment(white.moments.m1, white.moments.m2, alpha0)

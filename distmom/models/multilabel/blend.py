@@ -1,8 +1,8 @@
-"""Choose the weights of a blend of heads on held-out documents of the training corpus.
+"""Choice of the weights of a blend of heads on held-out documents of the training corpus.
 
-Every head scores the held-out documents; its scores are kept on the labels that any head ranks high (on all
-labels when there are few), and weights are found by coordinate ascent on a fixed grid. Each head is first
-divided by its mean best score, so that one grid serves heads of any scale.
+Every head scores the held-out documents; its scores are kept for the labels that any head ranks high (for all
+labels if there are few), and weights are found by coordinate ascent on a fixed grid. The scores of each head are
+first divided by their mean best score, so that one grid serves heads of any scale.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from distmom.models.multilabel.heads import NeighborsHead, Query, Scorer, StateH
 from distmom.models.multilabel.kernels import top_candidates, top_labels
 from distmom.ranking import mean_metrics, rank_discounts
 
-#: below this number of labels all of them are candidates
+#: up to this number of labels all of them are candidates
 ALL_LABELS = 1000
-#: labels that each head brings into the candidates of a document
+#: labels that each head adds to the candidates of a document
 PER_HEAD = 30
-#: documents at least that are scored together, by all heads
+#: least number of documents that are scored together by all heads
 MIN_ROWS = 16
 #: weights tried for each head, relative to its mean best score
 GRID = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
-#: values of k in the objective
+#: depths k of the metrics in the objective
 DEPTHS = (1, 3, 5)
-#: documents on which AUC is measured for every trial
+#: number of documents on which AUC is measured in every trial
 AUC_DOCUMENTS = 1000
-#: gain in the objective below which a head is not worth its weight
+#: least gain in the objective for which a head is kept
 MIN_GAIN = 2e-4
 
 
@@ -44,10 +44,10 @@ class CandidatesPass(Pass):
     Attributes
     ----------
     scorer : Scorer
-        The heads; their weights are not used.
+        The heads; their weights are ignored.
     n_labels, n_dense : int
-        Labels, and heads that score all of them; what a block takes follows from the two. The heads themselves
-        are mapped from files.
+        Number of labels, and of heads that score all labels; the memory of a block depends on both. The heads
+        themselves are memory-mapped.
 
     Notes
     -----
@@ -59,7 +59,7 @@ class CandidatesPass(Pass):
     n_labels: int = 0
     n_dense: int = 0
 
-    # Few documents of a shard are held out, and those that are searched for together share the work.
+    # Few documents of a shard are held out, and searching for many of them at once is cheaper.
     block_rows = 1 << 15
 
     @property
@@ -70,7 +70,7 @@ class CandidatesPass(Pass):
         return {"n_documents": SumSpec(())}
 
     def working_bytes(self, n_rows: int) -> int:
-        # Scores of every head, and the truth.
+        # Scores of every dense head, and the true labels.
         window = min(n_rows, rows_at_a_time(self.n_labels, MIN_ROWS))
         return window * self.n_labels * (4 * self.n_dense + 1)
 
@@ -79,11 +79,11 @@ class CandidatesPass(Pass):
         query = self.scorer.query(block)
         for _, head in self.scorer.heads:
             if isinstance(head, NeighborsHead) and block.n_documents:
-                # A list is read once for all documents that hold its word.
+                # A list is read once for all documents that contain its word.
                 query.nearest(head, head.n_neighbors)
         parts = []
         for window in self.scorer.blocks(block.n_documents, MIN_ROWS):
-            # All heads are large, and pages of each of them count as memory once they are met.
+            # All heads are large, and their mapped pages count as memory once they are read.
             release_maps()
             parts.append(self._candidates(query.part(window)))
         sums["n_documents"] += block.n_documents
@@ -102,7 +102,7 @@ class CandidatesPass(Pass):
         tops, best = [], []
         for h, (_, head) in enumerate(scorer.heads):
             if isinstance(head, StateHead) and not every:
-                # Few of its many labels need to be looked at.
+                # The best labels are found without scoring all of them.
                 labels, values = head.top(query, 1.0, depth)
                 best.append(values[:, 0])
             else:
@@ -139,18 +139,18 @@ class CandidatesPass(Pass):
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen on held-out documents, and how each head did there.
+    """The blend chosen on held-out documents, and the metrics of each head on them.
 
     Attributes
     ----------
     weights : dict of str to float
-        Weight of each chosen head, to multiply its own scores.
+        Weight of each chosen head, which multiplies its scores.
     objective : float
-        Value reached by the blend.
+        Value of the objective for the blend.
     scores : dict of str to dict
         P@1, P@3, P@5, nDCG@5 (and AUC where all labels are candidates) of every head alone and of the blend.
     n_documents : int
-        Held-out documents.
+        Number of held-out documents.
     """
 
     weights: dict[str, float]
@@ -174,13 +174,13 @@ def candidates_pass(corpus: Corpus | MemoryCorpus, selection: Selection, n_dense
 
 
 def read_scores(engine: Engine, scored: PassResult) -> dict[str, np.ndarray]:
-    """Return the rows that `CandidatesPass` has stored."""
+    """Return the rows that `CandidatesPass` stored."""
     shards = range(len(engine.corpus.shards))
     return {name: np.concatenate([handle.read(i) for i in shards]) for name, handle in scored.rows.items()}
 
 
 def stored_scorer(engine: Engine, scorer: Scorer) -> Scorer:
-    """Return the scorer with its large arrays stored for workers to map."""
+    """Return the scorer with its large arrays stored, so that workers can memory-map them."""
     stored: Scorer = transform_fields(
         scorer,
         lambda leaf: engine.put(leaf) if isinstance(leaf, np.ndarray) and leaf.nbytes > 1 << 16 else leaf,
@@ -192,8 +192,8 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
     """Find the weights of a blend by coordinate ascent.
 
     The objective is the mean of P@1, P@3, P@5 and nDCG@5, and of AUC where all labels are candidates. The
-    ascent begins with the best head alone; of the variants of a head (same group) one is kept. Heads that are
-    not worth `MIN_GAIN` in the end are left out.
+    ascent begins with the best single head; of the variants of a head (same group) at most one is used. Heads that
+    contribute less than `MIN_GAIN` to the final blend are left out.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
     rows : dict of str to ndarray
         From `read_scores`.
     groups : dict of str to str
-        Group of each head.
+        Name of the variants that each head belongs to.
     """
     labels, truth, n_true = rows["labels"], rows["truth"], rows["n_true"]
     n = len(n_true)
@@ -249,7 +249,7 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
                     weights[group] = 0.0
                     weights[h] = grid
                     totals, best, improved = trial, got, True
-    # A head of the first steps may be worth little beside those that came later.
+    # A head chosen in the first steps may contribute little beside those chosen later.
     while np.count_nonzero(weights) > 1:
         rest = {h: value(without(totals, weights, [h])) for h in np.flatnonzero(weights).tolist()}
         h = max(rest, key=lambda h: rest[h])

@@ -1,7 +1,7 @@
-"""Multi-label learning from moments: latent states, and heads that rank all labels for new documents.
+"""The multi-label estimator: latent states, and heads that rank all labels for new documents.
 
 Source: Dasgupta, "Multi-Label Learning with Provable Guarantee" (arXiv:1609.03426) for the states and the
-heads ``moment`` and ``posterior``; the other heads come from sums of the same kind over the same shards.
+heads ``moment`` and ``posterior``; the other heads are fitted from similar sums over the same shards.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.tall import smoothed_logs
 
-#: states that `auto` decomposes at most: they serve the reading, not the ranking
+#: largest number of states fitted with ``head="auto"``: they describe the corpus, and hardly affect the ranking
 AUTO_STATES = 100
-#: corpora up to this size are looked at for held-out documents before anything runs
+#: up to this number of documents the held-out documents are counted before anything runs
 FEW_DOCUMENTS = 1000
 
 
 @dataclass(frozen=True)
 class LatentStates:
-    """Latent states of a multi-label model; shapes are those on disk.
+    """The latent states of a multi-label model, in the shapes stored on disk.
 
     Attributes
     ----------
@@ -66,9 +66,9 @@ class LatentStates:
     weights : ndarray of shape (k,)
         Probabilities of the states.
     label_components : ndarray of shape (m, k)
-        Label probabilities, by posteriors.
+        Label probabilities, from the posteriors of the training documents.
     label_moments : ndarray of shape (m, k) or None
-        Label probabilities, by the cross moment.
+        Label probabilities, from the cross moment.
     spectrum : ndarray
         Ritz values of the second word moment.
     """
@@ -82,7 +82,7 @@ class LatentStates:
 
 @dataclass(frozen=True, kw_only=True)
 class MultiLabelState:
-    """What a fitted multi-label model consists of.
+    """The state of a fitted multi-label model.
 
     Attributes
     ----------
@@ -90,13 +90,14 @@ class MultiLabelState:
     label_frequency : ndarray of shape (m,), int64
     document_frequency : ndarray of shape (d,), int64
     basis : ndarray of shape (d, r) or None
-        Of the sketch.
+        Basis of the sketch; None where no head needs it.
     states : LatentStates or None
         None where they could not be fitted.
     heads : tuple of (str, Head)
     head_weights : list of float
     diagnostics : dict
     selection : dict or None
+        The choice of ``head="auto"``.
     """
 
     idf: np.ndarray = array("d")
@@ -126,13 +127,15 @@ class MultiLabelMoM(SpectralEstimator):
     spectrum_ : ndarray
         Ritz values of the second word moment.
     scorer_ : Scorer
-        What scores documents.
+        Scores all labels of documents.
     diagnostics_ : dict
-        Residual, ``sum_pi``, clipped mass, bounds of Theorem 1 and the rest that was measured in the fit.
+        Residual, ``sum_pi``, clipped mass, bounds of Theorem 1 and other measurements of the fit.
     selection_ : dict or None
-        With ``head="auto"``, what was chosen and what each head scored on held-out documents.
+        With ``head="auto"``, the weights chosen and the metrics of each head on held-out documents; else None.
     vocabulary_, label_names_ : list of str
+        Names of the words and of the labels.
     n_features_in_ : int
+        Number of words.
 
     Examples
     --------
@@ -154,11 +157,11 @@ class MultiLabelMoM(SpectralEstimator):
     )  # fmt: skip
 
     n_components: int = parameter(
-        100, "Number of latent states of the heads moment and posterior; rank of the sketch of ridge and auto, "
-        "which take at most 100 states.", least=1, kw_only=False,
+        100, "Number of latent states of the heads moment and posterior; rank of the sketch of the other heads, "
+        "which fit at most 100 states.", least=1, kw_only=False,
     )  # fmt: skip
     head: str = parameter(
-        "auto", "How labels are scored. auto chooses a blend on held-out documents of the training corpus.",
+        "auto", "How labels are scored. auto chooses a blend of heads on held-out documents of the corpus.",
         choices=HEADS,
     )  # fmt: skip
     moments: str = parameter(
@@ -166,16 +169,18 @@ class MultiLabelMoM(SpectralEstimator):
         "itself.", choices=MOMENTS,
     )  # fmt: skip
     weighting: str = parameter(
-        "pooled", "How much each document counts in the moments (see distmom.moments.weighting).",
+        "pooled", "Weight of each document in the moments (see distmom.moments.weighting).",
         choices=tuple(WEIGHTINGS),
     )  # fmt: skip
     length_scale: float = parameter(
-        100.0, "With weighting=length, the length at which a document has a quarter of the largest weight.",
+        100.0, "Length, in words, of documents with a quarter of the largest weight. Used with weighting=length.",
     )  # fmt: skip
-    decomposition: str = parameter("joint", "Method for the whitened third moment.", choices=tuple(METHODS))
+    decomposition: str = parameter(
+        "joint", "Method that decomposes the third moment.", choices=tuple(METHODS)
+    )
     third_moment: str = parameter(
-        "auto", "Add up the whole third moment (full), or about 4 log2(k) slices of it in one more pass, which "
-        "goes with decomposition=joint alone. auto takes slices where the whole does not fit the memory limit.",
+        "auto", "Add up the whole third moment (full), or about 4 log2(k) slices of it in one more pass (slices), "
+        "which requires decomposition=joint. auto uses slices where the whole does not fit the memory limit.",
         choices=("auto", "full", "slices"),
     )  # fmt: skip
     n_oversamples: int | None = parameter(
@@ -183,12 +188,12 @@ class MultiLabelMoM(SpectralEstimator):
         unset="10, or n_components with distinct positions, whose sampled second moment is indefinite",
     )  # fmt: skip
     n_power_iter: int | None = parameter(
-        None, "Power passes of the word sketch.", kind=int, least=0, none=True,
+        None, "Number of power passes of the word sketch.", kind=int, least=0, none=True,
         unset="2, or 6 with distinct positions",
     )  # fmt: skip
     n_residual_passes: int | None = parameter(
         None,
-        "Residual passes of the linear head.",
+        "Number of residual passes of the linear head.",
         kind=int,
         least=0,
         none=True,
@@ -196,16 +201,16 @@ class MultiLabelMoM(SpectralEstimator):
     )
     smoothing: float = parameter(
         0.1,
-        "Share of the unigram distribution mixed into the states when documents are scored.",
+        "Share of the unigram distribution that is mixed into the states to score documents.",
         least=0,
         below=1,
     )
     propensity: float = parameter(
-        0.0, "Power of the inverse propensity of labels that multiplies the final score; 0 leaves the score."
+        0.0, "Exponent of the inverse propensity of labels that multiplies the final score; 0 has no effect."
     )
     precision: str = precision_parameter()
     decompose_on: str = place_parameter()
-    force: bool = parameter(False, "Fit more states than the rule N >= n_components^2 allows.")
+    force: bool = parameter(False, "Allow more states than the rule N >= n_components^2 does.")
     random_state: int = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
@@ -215,18 +220,27 @@ class MultiLabelMoM(SpectralEstimator):
         return tags
 
     def fit(self, X: Any, y: Any = None) -> MultiLabelMoM:
-        """Fit arrays in memory.
+        """Fit the model to arrays in memory.
 
         Parameters
         ----------
         X : array or sparse matrix of shape (n_documents, n_words)
             Counts or weights, not negative.
         y : array or sparse matrix of shape (n_documents, n_labels)
-            1 where a label is set.
+            1 where a label is set. Required.
 
         Returns
         -------
         self
+
+        Raises
+        ------
+        UsageError
+            If a parameter is invalid, or ``y`` is missing or not a matrix.
+        InputError
+            If a value is invalid.
+        NumericalError
+            If the moments carry fewer states than requested and the head needs the states.
         """
         if y is None:
             raise UsageError("requires y to be passed, but the target y is None: MultiLabelMoM needs labels")
@@ -242,12 +256,12 @@ class MultiLabelMoM(SpectralEstimator):
         return self.fit_corpus(MemoryCorpus(X, y))
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
+        """Check that the parameters are valid and suit a corpus; else a UsageError."""
         super().check(corpus)
-        # Settings refuse what does not go together.
+        # The settings check combinations of parameters.
         self.state_settings(1)
         if corpus.n_labels == 0 or not np.asarray(corpus.label_frequency).any():
-            raise UsageError("the corpus has no labels: a multi-label model cannot be fitted to it")
+            raise UsageError("the corpus has no labels: a multi-label model needs labels")
         if self.n_components > corpus.n_words:
             raise UsageError(
                 f"n_components={self.n_components} is more than the {corpus.n_words} words of the vocabulary"
@@ -258,12 +272,12 @@ class MultiLabelMoM(SpectralEstimator):
             n_held_out = int(held_out(corpus, self.random_state).mask(0, corpus.n_documents).sum())
             if n_held_out in (0, corpus.n_documents):
                 raise UsageError(
-                    f"{corpus.n_documents} documents are too few for head='auto', which chooses on held-out ones; "
-                    "name a head"
+                    f"{corpus.n_documents} documents are too few for head='auto', which needs held-out documents; "
+                    "specify a head"
                 )
 
     def program(self, run: Run) -> MultiLabelState:
-        """Return the state of a model fitted by the passes of a run."""
+        """Fit the model by the passes of a run and return its state."""
         n_documents = run.corpus.n_documents
         settings = HeadSettings(
             self.head, self.n_components, self.residual_passes(),
@@ -289,7 +303,7 @@ class MultiLabelMoM(SpectralEstimator):
         )  # fmt: skip
 
     def _completed(self, name: str, head: Head) -> Head:
-        """Return a head with the arrays that follow from the states."""
+        """Return a head with the arrays that are derived from the states."""
         if not isinstance(head, StateHead) or head.log_topics is not None:
             return head
         moments = self.label_moments_ if name == "moment" else self.label_components_
@@ -356,19 +370,19 @@ class MultiLabelMoM(SpectralEstimator):
     # States
 
     def n_states_for(self, n_documents: int) -> int:
-        """Return how many latent states are fitted to so many documents."""
+        """Return the number of latent states that are fitted to ``n_documents`` documents."""
         if self.head in ("moment", "posterior"):
             return self.n_components
         return max(1, min(self.n_components, AUTO_STATES, math.isqrt(n_documents)))
 
     def residual_passes(self) -> int:
-        """Return how many residual passes the linear head makes."""
+        """Return the number of residual passes of the linear head."""
         if self.n_residual_passes is None:
             return 1 if self.head == "auto" else 2
         return self.n_residual_passes
 
     def state_settings(self, k: int) -> StateSettings:
-        """Return how k latent states are fitted."""
+        """Return the settings with which k latent states are fitted."""
         kind = MomentKind(self.moments, self.weighting, binary=True, length_scale=self.length_scale)
         needed = self.head in ("moment", "posterior")
         return StateSettings(
@@ -394,19 +408,26 @@ class MultiLabelMoM(SpectralEstimator):
         Parameters
         ----------
         X : array or sparse matrix of shape (n_documents, n_words)
-        k : int
+        k : int, default 5
+            All labels are returned if there are fewer.
 
         Returns
         -------
         labels : ndarray of shape (n_documents, k), int32
+            By descending score, ties by smaller label.
         scores : ndarray of shape (n_documents, k), float32
+
+        Raises
+        ------
+        UsageError
+            If the number of words differs from that of the fit.
         """
         check_is_fitted(self, "scorer_")
         k = min(k, self.scorer_.n_labels)
         return self.scorer_.top(self._block(X), k)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Return the scores of all labels, (n_documents, n_labels) float32; for small inputs."""
+        """Return the scores of all labels, (n_documents, n_labels) float32: a dense matrix, for small inputs."""
         check_is_fitted(self, "scorer_")
         block, scorer = self._block(X), self.scorer_
         parts = [scorer.scores(scorer.query(block.take(rows))) for rows in scorer.blocks(block.n_documents)]
@@ -421,7 +442,7 @@ class MultiLabelMoM(SpectralEstimator):
         return posteriors(self._block(X), self._log_topics(), np.log(self.weights_))[0]
 
     def _log_topics(self) -> np.ndarray:
-        """Return the logarithms that documents are scored with, (d, k)."""
+        """Return the logarithms of the smoothed word probabilities, (d, k)."""
         frequency = self.document_frequency_.astype(np.float64)
         total = float(np.sum(frequency + 0.5))
         topics = self.components_.T
@@ -432,7 +453,12 @@ class MultiLabelMoM(SpectralEstimator):
         return logs
 
     def topics(self, n_top: int = 10) -> list[dict[str, Any]]:
-        """Return the most probable words and labels of every state, states by falling weight.
+        """Return the most probable words and labels of every state, states by descending weight.
+
+        Parameters
+        ----------
+        n_top : int, default 10
+            Number of words, and of labels.
 
         Returns
         -------

@@ -1,8 +1,8 @@
-"""What a fit costs at least: its kernels alone, over documents that are in memory already.
+"""The least time that a fit can take: its kernels alone, on documents that are in memory already.
 
-Every worker loads its share of the shards and then runs the kernels of the paper's job on them, all workers at
-the same time: no reading, no decompression, no merging, no writing, no waiting. A fit is judged by its seconds
-over these.
+Every worker loads its share of the shards and then runs the kernels of a fit of latent states on them, all workers
+at the same time, without reading, decompressing, merging, writing or waiting. The time of a fit is compared with
+this lower bound.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from distmom.moments.kernels import add_third_moment, gather
 from distmom.moments.labels import posteriors
 from distmom.moments.sketching import add_product, omega_key, scatter_rows
 
-#: documents that are worked on at a time, as in the passes
+#: documents that are processed at a time, as in the passes
 BLOCK_ROWS = 8192
 
 
@@ -40,25 +40,25 @@ def measure_floor(
     Parameters
     ----------
     corpus : Corpus or MemoryCorpus
-        Must fit into the memory of the workers together.
+        Must fit into the memory of all workers together.
     n_states : int
-    n_oversamples : int
+    n_oversamples : int, default 10
         Columns of the sketch beyond the states.
-    n_power_iter : int
+    n_power_iter : int, default 1
         Power passes.
     executor : Executor, optional
-        Its workers share the documents; this process when absent.
+        Its workers share the documents; this process by default.
 
     Returns
     -------
     dict of str to float
-        Seconds of each kernel, those of the slowest worker, and ``floor_s``, their sum.
+        Seconds of each kernel on the slowest worker, and their sum, ``floor_s``.
     """
     where = executor if executor is not None else InProcess()
     n_parts = max(1, min(where.n_threads, len(corpus.shards)))
     edges = [len(corpus.shards) * i // n_parts for i in range(n_parts + 1)]
     work = partial(_time_part, corpus, edges, n_states, n_states + n_oversamples)
-    # One round to load compiled kernels, which a fit has loaded before its second shard.
+    # The first round loads the compiled kernels, which a fit loads once.
     list(where.map(partial(_time_part, corpus, list(range(n_parts + 1)), n_states, n_states + n_oversamples),
                    range(n_parts)))  # fmt: skip
     parts = list(where.map(work, range(n_parts)))
@@ -92,7 +92,7 @@ def _time_part(
         basis = np.random.default_rng(0).standard_normal((d, width), np.float32)
         frequent = frequent_rows(np.asarray(corpus.document_frequency))
         sums = TallSum.zero(d, width, frequent)
-        # Pages of the sums that are there already do not count either.
+        # Allocating the pages of the sums is not measured either.
         sums.single[:] = 0.0
         sums.double[:] = 0.0
 

@@ -1,7 +1,7 @@
-"""Heads: the ways in which a fitted multi-label model scores all labels for a block of documents.
+"""Heads: alternative ways to score all labels for a block of documents.
 
-A head is a frozen dataclass of arrays with one method, ``add_scores(query, factor, out)``, that adds its
-scores times a factor to a dense matrix (n, L). A `Blend` adds several. X is the presence of words, A the
+A head is a frozen dataclass of arrays with a method ``add_scores(query, factor, out)`` that adds its scores times
+a factor to a dense matrix (n, L). A `Scorer` adds the scores of several heads. X is the presence of words, A the
 tf-idf rows of unit length, Z = A R a sketch of them.
 
 =================== ==========================================================================
@@ -10,8 +10,8 @@ head                score of label l
 `StateHead`         ``sum_h P(h | x) Q_lh`` (multi-label paper, equations 14 and 15)
 `RidgeHead`         centred ridge regression on Z
 `SparseHead`        ``(A, 1) W`` for sparse weights W: centroids, or diagonal ridge after residual passes
-`NeighborsHead`     votes of the rows of largest cosine in A, found exactly by an inverted index
-`SketchNeighbors`   the same in Z
+`NeighborsHead`     votes of the rows of largest cosine in A, found exactly with an inverted index
+`SketchNeighbors`   votes of the rows of largest cosine in Z
 =================== ==========================================================================
 """
 
@@ -45,32 +45,33 @@ from distmom.moments.kernels import gather
 from distmom.moments.labels import posteriors
 from distmom.spectral.layout import Array, Matrix, array, record
 
-#: bytes of dense scores that are held at a time
+#: bytes of dense scores that are held in memory at a time
 SCORES_BYTES = 16 << 20
-#: documents at least that are scored together: a product of few rows with a large matrix waits for memory
+#: least number of documents that are scored together: a product of few rows with a large matrix is memory-bound
 MIN_ROWS = 64
-#: documents and labels of a block of scores of which the best are kept
+#: documents and labels of a block of scores from which the best are selected
 TOP_ROWS, TOP_LABELS = 512, 1024
-#: relative error of a sum in float32, for every term
+#: relative error per term of a sum in float32
 ROUNDING = 2.0**-23
-#: labels of every state that are kept in order
+#: number of labels of every state that are kept in descending order of probability
 RANKED_LABELS = 1024
-#: columns that are copied together: those of one line of the processor's cache
+#: columns that are copied together: float32 values in one cache line
 _STATES_AT_A_TIME = 16
-#: labels (n, m) of the n documents that a head compares with
+#: labels (n, m) of the n indexed documents of a head
 LABELS = Matrix(("n", "m"), ("|u1",), ("<i4", "<i8"))
 
 
 class Query:
-    """A block of documents with the features that heads ask for, each computed once.
+    """A block of documents with the features that heads need, each computed at most once.
 
     Parameters
     ----------
     block : Block
         Documents over the model's vocabulary.
     idf : ndarray of shape (d,)
+        Inverse document frequencies.
     basis : ndarray of shape (d, r), optional
-        R of the sketch.
+        R of the sketch; needed by heads on the sketch.
     """
 
     def __init__(self, block: Block, idf: np.ndarray, basis: np.ndarray | None = None) -> None:
@@ -93,7 +94,7 @@ class Query:
         return gather(a.indptr, a.indices, a.data, self.basis).astype(np.float32)
 
     def nearest(self, index: NeighborsHead, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The k or more nearest indexed rows, found once for heads that share an index."""
+        """Return at least k nearest indexed rows and their cosines, found once for heads that share an index."""
         key = id(index.lists.data)
         known = self._neighbors.get(key)
         if known is None or known[0].shape[1] < min(k, len(index.alive)):
@@ -101,7 +102,7 @@ class Query:
         return known
 
     def part(self, rows: slice) -> Query:
-        """Return some of the documents, with their nearest rows where these are known."""
+        """Return the query of some of the documents, with the nearest rows found so far."""
         query = Query(self.block.take(rows), self.idf, self.basis)
         query._neighbors = {key: (f[rows], c[rows]) for key, (f, c) in self._neighbors.items()}
         return query
@@ -109,18 +110,18 @@ class Query:
 
 @dataclass(frozen=True)
 class StateHead:
-    """Labels through the latent states.
+    """Scores from the posterior of the latent states.
 
     Attributes
     ----------
     log_topics : matrix of shape (d, k)
-        An array, or slabs of columns.
+        Logarithms of the smoothed word probabilities: an array, or slabs of columns.
     log_weights : ndarray of shape (k,)
     label_states : ndarray of shape (L, k)
-        Columns sum to one.
-    factor : float
+        Label probabilities of the states; columns sum to one.
+    factor : float, default 1.0
     ranked : ndarray of shape (k, m), int32
-        The labels of largest probability of every state, falling (see `rank_labels`).
+        The labels of largest probability of every state, descending (see `rank_labels`).
     """
 
     log_topics: Any
@@ -137,9 +138,10 @@ class StateHead:
         ).T
 
     def top(self, query: Query, factor: float, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the k best labels and their scores; few labels are scored, and the result is exact.
+        """Return the k best labels and their scores exactly, usually without scoring all labels.
 
-        Documents whose posterior is so flat that the lists of the states do not tell are scored in full.
+        All labels are scored for documents whose posterior is so flat that the ranked lists of the states do not
+        determine the best ones.
         """
         scaled, states = self._scaled(query, factor), np.asarray(self.label_states, np.float32)
         labels, values, found = top_by_states(scaled, states, self.ranked, k)
@@ -176,7 +178,7 @@ class RidgeHead:
         out += np.float32(factor) * np.asarray(self.intercept, np.float32)
 
     def top(self, query: Query, factor: float, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the k best labels and their scores, by products of blocks that stay in the cache."""
+        """Return the k best labels and their scores, from products of blocks that fit the processor's cache."""
         z = np.float32(factor) * query.sketch
         coefficients = np.asarray(self.coefficients, np.float32)
         shift = np.float32(factor) * np.asarray(self.intercept, np.float32)
@@ -199,7 +201,7 @@ class SparseHead:
     Attributes
     ----------
     weights : MixedRows
-        W (d + 1, L); the last row are the intercepts.
+        W (d + 1, L); the last row holds the intercepts.
     """
 
     weights: MixedRows = record(
@@ -226,16 +228,16 @@ class NeighborsHead:
     Attributes
     ----------
     lists : Csr
-        For every word the indexed rows of A that hold it, and their values (d, N).
+        For every word, the indexed rows of A that contain it, and their values (d, N).
     labels : Csr
         Labels of the indexed rows (N, L).
     alive : ndarray of shape (N,), uint8
-        Rows that may vote.
-    n_neighbors : int
-    power : float
-        A neighbour votes with its cosine to this power; votes sum to one.
-    factor, best : float
-        Weights of the votes and of each label's largest cosine.
+        1 for rows that vote.
+    n_neighbors : int, default 75
+    power : float, default 3.0
+        The vote of a neighbour is its cosine raised to this power; votes are normalised to sum to one.
+    factor, best : float, default 1.0 and 0.0
+        Weights of the votes, and of the largest cosine among the neighbours with the label.
     """
 
     lists: Csr = record({"": Matrix(("d", "n"))})
@@ -248,7 +250,7 @@ class NeighborsHead:
 
     @classmethod
     def build(cls, rows: Csr, labels: Csr) -> NeighborsHead:
-        """Index feature rows (N, d) with their labels (N, L); all may vote."""
+        """Index feature rows (N, d) with their labels (N, L); all rows vote."""
         n = len(rows.indptr) - 1
         indptr = np.concatenate([[0], np.cumsum(np.bincount(rows.indices, minlength=rows.n_columns))])
         holders, values = np.empty(len(rows.indices), np.int32), np.empty(len(rows.indices), np.float32)
@@ -275,18 +277,19 @@ class NeighborsHead:
 
 @dataclass(frozen=True)
 class SketchNeighbors:
-    """Votes of the nearest training rows in the sketch, by brute force; of equally near ones the first.
+    """Votes of the nearest training rows in the sketch, found by brute force; ties by smaller row.
 
     Attributes
     ----------
     rows : ndarray of shape (N, r)
         Rows of Z of unit length.
     labels : Csr
-        (N, L).
+        Labels of the rows (N, L).
     alive : ndarray of shape (N,), uint8
-    n_neighbors : int
-    power : float
-    factor : float
+        1 for rows that vote.
+    n_neighbors : int, default 20
+    power : float, default 2.0
+    factor : float, default 1.0
     """
 
     rows: Any = array("n", "r")
@@ -303,7 +306,7 @@ class SketchNeighbors:
         rows = np.asarray(self.rows, np.float32)
         cosines = z @ rows.T
         cosines[:, np.asarray(self.alive) == 0] = -1.0
-        # What the product says of equal rows may differ in the last bits, by where they lie.
+        # Products with equal rows may differ in the last bits, depending on where the rows are stored.
         margin = np.float32(2 * ROUNDING * rows.shape[1])
         least = np.partition(cosines, -k, axis=1)[:, -k] - margin
         found, products = nearest_of(cosines, least, z, rows, k)
@@ -316,7 +319,7 @@ Head = StateHead | RidgeHead | SparseHead | NeighborsHead | SketchNeighbors
 
 @dataclass(frozen=True)
 class Scorer:
-    """Everything needed to score documents: features, heads and their weights.
+    """The features, heads and weights that score documents.
 
     Attributes
     ----------
@@ -329,7 +332,7 @@ class Scorer:
     basis : ndarray of shape (d, r), optional
         R of the sketch.
     label_factor : ndarray of shape (L,), optional
-        Multiplies the positive part of every label's score (propensity re-weighting).
+        Multiplies the positive part of every label's score (propensity re-weighting); none by default.
     """
 
     n_labels: int
@@ -355,7 +358,7 @@ class Scorer:
 
     @property
     def ranks_alone(self) -> bool:
-        """Whether `top` finds the best labels without the scores of all."""
+        """Whether `top` finds the best labels without a dense matrix of scores."""
         heads = [head for _, head in self.heads]
         alone = len(heads) == 1 and isinstance(heads[0], StateHead | RidgeHead)
         return alone and self.label_factor is None
@@ -379,7 +382,7 @@ class Scorer:
             yield slice(start, min(start + step, n_documents))
 
     def only(self, name: str) -> Scorer:
-        """Return the scorer of one head alone; UsageError if there is none of that name."""
+        """Return the scorer of one head alone; a UsageError if there is no head of that name."""
         heads = tuple(h for h in self.heads if h[0] == name)
         if not heads:
             names = ", ".join(known for known, _ in self.heads)
@@ -388,7 +391,7 @@ class Scorer:
 
 
 def rows_at_a_time(n_labels: int, min_rows: int) -> int:
-    """Return how many documents are scored together, so that their dense scores stay small."""
+    """Return the number of documents that are scored together, so that their dense scores stay small."""
     return max(min_rows, SCORES_BYTES // (4 * max(1, n_labels)))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from distmom.compiled import compiled
 from distmom.errors import NumericalError
 
-#: labels that are looked at together for one that enters a list of the best
+#: number of labels whose maximum is compared with a list of the best before each label is
 WINDOW = 128
 #: indexed rows whose products are accumulated together
 ROW_WINDOW = 1 << 17
@@ -26,12 +26,12 @@ def add_sparse_scores(
     factor: float,
     out: np.ndarray,
 ) -> None:
-    """Add ``factor * A W`` to ``out``, A (n x d) in CSR, out (n, L) dense.
+    """Add ``factor * A W`` to the dense matrix ``out`` (n, L), for A (n, d) in CSR.
 
-    W (d x L) is in CSR but for the words with ``dense_row[v] >= 0``, whose row is ``dense[dense_row[v]]``:
-    nearly full rows of common words are several times faster to add without their column numbers.
+    W (d, L) is in CSR, except for the words with ``dense_row[v] >= 0``, whose row is ``dense[dense_row[v]]``:
+    nearly full rows of common words are several times faster to add without column indices.
     """
-    # Unsigned: a signed subscript may count from the end, which is looked at every time.
+    # Unsigned: a signed subscript may be negative, which would be checked on every access.
     w_columns = w_indices.view(np.uint32)
     for i in range(indptr.shape[0] - 1):
         row = out[i]
@@ -49,7 +49,7 @@ def add_sparse_scores(
 
 @compiled
 def _sift_down(values: np.ndarray, ids: np.ndarray, size: int) -> None:
-    """Restore a heap whose root (the worst: smallest value, largest id) was replaced."""
+    """Restore a heap whose root (the worst entry: smallest value, then largest id) was replaced."""
     parent = 0
     while True:
         child = 2 * parent + 1
@@ -70,7 +70,7 @@ def _sift_down(values: np.ndarray, ids: np.ndarray, size: int) -> None:
 
 @compiled
 def _sort_heap(values: np.ndarray, ids: np.ndarray) -> None:
-    """Sort a heap by falling value, ties by rising id, in place."""
+    """Sort a heap by descending value, ties by ascending id, in place."""
     size = values.shape[0]
     while size > 1:
         size -= 1
@@ -81,7 +81,7 @@ def _sort_heap(values: np.ndarray, ids: np.ndarray) -> None:
 
 @compiled
 def _let_in(values: np.ndarray, ids: np.ndarray, value: np.float32, number: int) -> None:
-    """Put a value in the place of the worst of a heap if it is better: larger, or as large with a smaller id."""
+    """Replace the worst entry of a heap by a value if it is larger, or equal with a smaller id."""
     if value > values[0] or (value == values[0] and number < ids[0]):
         values[0] = value
         ids[0] = number
@@ -90,7 +90,7 @@ def _let_in(values: np.ndarray, ids: np.ndarray, value: np.float32, number: int)
 
 @compiled
 def _largest(keys: np.ndarray) -> np.int32:
-    """Return the largest of some integers, or the smallest integer; the loop runs on vectors."""
+    """Return the largest of some integers, the least int32 if there are none; the loop is vectorised."""
     found = np.int32(-2147483648)
     for j in range(keys.shape[0]):
         found = max(found, keys[j])
@@ -98,7 +98,7 @@ def _largest(keys: np.ndarray) -> np.int32:
 
 
 def top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k best labels of every row, by falling score, ties by smaller label.
+    """Return the k best labels of every row, by descending score, ties by smaller label.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     Raises
     ------
     NumericalError
-        If a row has fewer than k scores that are numbers.
+        If fewer than k scores of a row are numbers other than NaN.
     """
     labels, values = _top_labels(scores, k)
     check_labels(labels, scores.shape[1])
@@ -122,10 +122,10 @@ def top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_labels(labels: np.ndarray, n_labels: int) -> None:
-    """Refuse lists of the best that lack labels, whose number would be out of range; NumericalError."""
+    """Raise a NumericalError if a list of the best labels is incomplete, which an index out of range shows."""
     if labels.size and labels.max() >= n_labels:
         raise NumericalError(
-            "scores of labels are not numbers: weights of the model, or values of the documents, are too large"
+            "scores of labels are NaN: weights of the model, or values of the documents, are too large"
         )
 
 
@@ -138,7 +138,7 @@ def _top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         ids, best = labels[i], values[i]
         best[:] = -np.inf
         ids[:] = np.int32(2147483647)
-        # The bits of floats from zero on are ordered like integers, and those of negative floats are below.
+        # Non-negative floats compare like their bits as integers, and negative floats have smaller ones.
         keys, best_keys = scores[i].view(np.int32), best.view(np.int32)
         for start in range(0, n_labels, WINDOW):
             stop = min(start + WINDOW, n_labels)
@@ -152,12 +152,12 @@ def _top_labels(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 @compiled
 def top_candidates(scores: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
-    """Return the k best candidates of every row, by falling score, ties by smaller number of the candidate.
+    """Return the k best candidates of every row, by descending score, ties by smaller column.
 
     Parameters
     ----------
     scores : ndarray of shape (n, m), float32
-        Those that are not numbers are left out.
+        NaN is left out.
     labels : ndarray of shape (n, m), integer
         Negative where there is no candidate.
     k : int
@@ -187,7 +187,7 @@ def top_candidates(scores: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray
 def update_top(
     scores: np.ndarray, shift: np.ndarray, first: int, labels: np.ndarray, values: np.ndarray
 ) -> None:
-    """Let some labels into lists of the best that are not sorted yet (see `sort_top`).
+    """Update lists of the best labels with more labels; the lists are heaps until `sort_top`.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def update_top(
     shift : ndarray of shape (m,), float32
         Added to the scores.
     first : int
-        The label of the first column; labels come in rising order from call to call.
+        The label of the first column; labels ascend from call to call.
     labels : ndarray of shape (n, k), int32
         Filled with the largest integer before the first call.
     values : ndarray of shape (n, k), float32
@@ -210,7 +210,7 @@ def update_top(
             stop = min(start + WINDOW, m)
             for j in range(start, stop):
                 row[j] += shift[j]
-            # As in `top_labels`.
+            # As in `_top_labels`.
             if best[0] >= 0.0 and _largest(keys[start:stop]) <= best_keys[0]:
                 continue
             for j in range(start, stop):
@@ -219,7 +219,7 @@ def update_top(
 
 @compiled
 def sort_top(labels: np.ndarray, values: np.ndarray) -> None:
-    """Sort lists of the best by falling score, ties by smaller label, in place."""
+    """Sort lists of the best labels by descending score, ties by smaller label, in place."""
     for i in range(labels.shape[0]):
         _sort_heap(values[i], labels[i])
 
@@ -230,26 +230,26 @@ def top_by_states(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the k labels of largest ``sum_h p_h Q_lh`` without scoring all labels.
 
-    Labels are met in the order of the states' own lists, all lists of the states with some mass at a time, and
-    scored in full when first met. A label not met by depth j scores at most ``sum_h p_h Q_(j)h`` over those
-    states, plus the largest entries of the others times their mass: once the k-th best is above, no other label
-    can enter (Fagin, Lotem and Naor, "Optimal aggregation algorithms for middleware", 2003).
+    Labels are visited in the order of the ranked lists of the states, one depth of all lists at a time, and scored
+    in full on their first visit. A label not visited up to depth j scores at most ``sum_h p_h Q_(j)h``, plus the
+    largest entries of the states of negligible mass times that mass: once the k-th best score is above this bound,
+    no other label can enter (Fagin, Lotem and Naor, "Optimal aggregation algorithms for middleware", 2003).
 
     Parameters
     ----------
     posterior : ndarray of shape (n, h), float32
     label_states : ndarray of shape (L, h), float32
     ranked : ndarray of shape (h, m), int32
-        The labels of largest ``Q_lh`` of every state, falling.
+        The labels of largest ``Q_lh`` of every state, descending.
     k : int
 
     Returns
     -------
     labels : ndarray of shape (n, k), int32
-        By falling score, ties by smaller label.
+        By descending score, ties by smaller label.
     values : ndarray of shape (n, k), float32
     found : ndarray of shape (n,), uint8
-        0 where the lists were too short to tell.
+        0 where the lists were too short to determine the best labels.
     """
     n, n_states = posterior.shape
     n_labels, depth = label_states.shape[0], ranked.shape[1]
@@ -262,7 +262,7 @@ def top_by_states(
         ids, best = labels[i], values[i]
         best[:] = -1.0
         ids[:] = np.int32(2147483647)
-        # States that together have all but a small mass take part with their lists.
+        # Only the lists of states that together have nearly all of the mass are visited.
         n_active, rest = 0, 0.0
         mass = np.float64(0.0)
         for j in range(n_states):
@@ -286,7 +286,7 @@ def top_by_states(
                 for b in range(n_states):
                     score += p[b] * row[b]
                 _let_in(best, ids, score, label)
-            # The margin keeps rounding from deciding; at zero there may be ties among labels not met.
+            # The margin covers rounding; at zero there may be ties among labels that were not visited.
             if best[0] > bound * (1.0 + 1e-5) and best[0] > 0.0:
                 found[i] = 1
                 break
@@ -306,7 +306,7 @@ def fill_lists(
     rows: np.ndarray,
     values: np.ndarray,
 ) -> None:
-    """Add rows to inverted lists: for every word, the rows that hold it in rising order, and their values.
+    """Add rows to inverted lists: for every word, the rows that contain it in ascending order, and their values.
 
     Parameters
     ----------
@@ -315,8 +315,9 @@ def fill_lists(
     first : int
         Number of the first row.
     free : ndarray of shape (d,), int64
-        Where the next row of every word goes; moved on.
+        Position of the next entry of every word; advanced in place.
     rows : ndarray of shape (nnz,), int32
+        Changed in place.
     values : ndarray of shape (nnz,), float32
         Changed in place.
     """
@@ -342,25 +343,25 @@ def nearest_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k indexed rows of largest inner product with every query row, exactly.
 
-    Products are accumulated over windows of indexed rows that stay in the processor's cache, for all queries
-    before the next window: a list is read once from memory for all queries that hold its word.
+    Products are accumulated for windows of indexed rows that fit the processor's cache, for all queries before the
+    next window, so that a list is read from memory once for all queries that contain its word.
 
     Parameters
     ----------
     indptr, indices, data : ndarray
         Query rows in CSR, non-negative.
     lists_indptr, lists_rows, lists_data : ndarray
-        For every word the indexed rows that hold it, rising.
+        For every word, the indexed rows that contain it, ascending.
     alive : ndarray of shape (N,), uint8
-        Rows that may be returned.
+        1 for rows that may be returned.
     k : int
-    window : int
-        Indexed rows whose products are accumulated together.
+    window : int, default ROW_WINDOW
+        Number of indexed rows whose products are accumulated together.
 
     Returns
     -------
     rows : ndarray of shape (n, k), int32
-        By falling product, ties by smaller row; -1 where fewer than k rows share a word.
+        By descending product, ties by smaller row; -1 where fewer than k rows share a word.
     products : ndarray of shape (n, k), float32
     """
     n, n_rows = indptr.shape[0] - 1, alive.shape[0]
@@ -388,11 +389,11 @@ def nearest_rows(
             best_keys = best.view(np.int32)
             for start in range(0, last - first, WINDOW):
                 stop = min(start + WINDOW, last - first)
-                # The bits of floats from zero on are ordered like integers.
+                # Non-negative floats compare like their bits as integers.
                 if _largest(keys[start:stop]) <= best_keys[0]:
                     continue
                 for j in range(start, stop):
-                    # Rows come in rising order, so an equal product never replaces an earlier row.
+                    # Rows ascend, so an equal product never replaces an earlier row.
                     if sums[j] > best[0] and alive[first + j]:
                         best[0] = sums[j]
                         ids[0] = first + j
@@ -410,16 +411,16 @@ def nearest_rows(
 def nearest_of(
     cosines: np.ndarray, least: np.ndarray, queries: np.ndarray, rows: np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k rows of largest inner product with every query, among those that may be.
+    """Return the k rows of largest inner product with every query, given approximate products.
 
-    Products are formed again, term by term in double precision, so that equal rows have equal ones.
+    Products are computed again, term by term in double precision, so that equal rows have equal products.
 
     Parameters
     ----------
     cosines : ndarray of shape (n, N), float32
-        Products as they are known so far.
+        Approximate products.
     least : ndarray of shape (n,), float32
-        Below this no row is among the k nearest.
+        Rows with a smaller approximate product are not among the k nearest.
     queries : ndarray of shape (n, r), float32
     rows : ndarray of shape (N, r), float32
     k : int
@@ -427,7 +428,7 @@ def nearest_of(
     Returns
     -------
     rows : ndarray of shape (n, k), int32
-        By falling product, ties by smaller row; -1 where fewer than k products are positive.
+        By descending product, ties by smaller row; -1 where fewer than k products are positive.
     products : ndarray of shape (n, k), float32
     """
     n = len(queries)
@@ -441,7 +442,7 @@ def nearest_of(
             product = 0.0
             for c in range(rows.shape[1]):
                 product += np.float64(queries[i, c]) * np.float64(rows[j, c])
-            # Rows come in rising order, so an equal product never replaces an earlier row.
+            # Rows ascend, so an equal product never replaces an earlier row.
             if np.float32(product) > best[0]:
                 best[0] = np.float32(product)
                 ids[0] = j

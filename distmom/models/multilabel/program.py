@@ -1,4 +1,4 @@
-"""Fit the heads of a multi-label model, and for ``auto`` choose their blend on held-out documents."""
+"""The program of the multi-label model: fits its heads and, for ``auto``, chooses a blend of them."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ from distmom.spectral.tall import WHOLE_BYTES
 logger = logging.getLogger(__name__)
 
 HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors")
-#: what the heads of these names are fitted with when nothing is chosen
+#: variants that the names of heads stand for where no blend is chosen
 DEFAULT_VARIANTS = {"ridge": "ridge-0.03", "neighbors": "neighbors-75-3"}
-#: held-out documents at most, and the largest share of the corpus
+#: largest number of held-out documents, and their largest share of the corpus
 HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 10_000, 0.2
-#: share of the corpus from which held-out documents are added to the latent states in the end
+#: least share of held-out documents in the corpus for which they are added to the latent states after the choice
 STATES_SHARE = 0.01
 RIDGE_PENALTIES = (0.01, 0.03, 0.1)
-#: labels for each column of the sketch up to which `auto` tries ridge; r columns cannot tell many more apart
+#: most labels per column of the sketch for which `auto` tries ridge: r columns cannot separate many more
 LABELS_PER_COLUMN = 50
 NEIGHBOR_VARIANTS = ((40, 3.0), (75, 3.0), (75, 4.0))
 
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """Which heads are fitted, and how.
+    """Settings of the fit of heads.
 
     Attributes
     ----------
@@ -83,13 +83,13 @@ class HeadSettings:
 
 @dataclass(frozen=True)
 class Parts:
-    """What the heads of one model are made from.
+    """The fitted parts from which heads are made; None for parts that no head needs.
 
     Attributes
     ----------
     features : Features or None
     states : States or NumericalError
-        The error where they could not be fitted and no head needs them.
+        The error where the states could not be fitted and no head requires them.
     ridge : (tuple of StoredArray and int, RidgeFit) or None
         Basis of the sketch (d, r) with its rank, and the sums in it.
     linear : LinearFit or None
@@ -105,16 +105,16 @@ class Parts:
 
 @dataclass(frozen=True)
 class FittedHeads:
-    """Heads with their weights folded in.
+    """The heads of a model, multiplied by their weights.
 
     Attributes
     ----------
     heads : dict of str to Head
     states : States or NumericalError
     basis : ndarray of shape (d, r) or None
-        Of the sketch, where a head needs it.
+        Basis of the sketch, where a head needs it.
     choice : Choice or None
-        With ``head="auto"``.
+        The choice of ``head="auto"``.
     """
 
     heads: dict[str, Head]
@@ -124,28 +124,28 @@ class FittedHeads:
 
     @classmethod
     def unknown(cls) -> FittedHeads:
-        """Return what a ledger takes for the heads."""
+        """Return heads without content, for a ledger."""
         return cls(unknown(), unknown(), unknown(), unknown())
 
 
 def held_out(corpus: Corpus | MemoryCorpus, seed: int) -> Selection:
-    """Return which documents `auto` keeps to choose on."""
+    """Return the documents that ``auto`` holds out to choose a blend."""
     share = min(HELD_OUT_SHARE, HELD_OUT_DOCUMENTS / max(1, corpus.n_documents))
     return Selection(share, heldout=True, seed=seed)
 
 
 def extends_states(corpus: Corpus | MemoryCorpus, seed: int) -> bool:
-    """Return whether `auto` adds the held-out documents to the latent states too."""
+    """Return whether ``auto`` adds the held-out documents to the latent states too."""
     return held_out(corpus, seed).fraction >= STATES_SHARE
 
 
 def tries_ridge(corpus: Corpus | MemoryCorpus, n_components: int) -> bool:
-    """Return whether `auto` fits the ridge head: not where there are far more labels than columns."""
+    """Return whether ``auto`` fits the ridge head: not where there are far more labels than columns."""
     return corpus.n_labels <= LABELS_PER_COLUMN * n_components
 
 
 def n_dense_heads(corpus: Corpus | MemoryCorpus, n_components: int) -> int:
-    """Return how many heads `auto` tries that score every label: all but those of the latent states."""
+    """Return the number of heads tried by ``auto`` that score every label: all but those of the latent states."""
     n_ridge = len(RIDGE_PENALTIES) + 1 if tries_ridge(corpus, n_components) else 0
     return n_ridge + len(("centroid", "linear", "best-cosine")) + len(NEIGHBOR_VARIANTS)
 
@@ -177,7 +177,7 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
 def fit_parts(
     run: Run, settings: HeadSettings, selection: Selection | None, wanted: set[str] | None
 ) -> Parts:
-    """Fit what the named heads need (all heads when None) to the selected documents."""
+    """Fit the parts that the wanted heads need (all heads if None) to the selected documents."""
 
     def needs(*prefixes: str) -> bool:
         return wanted is None or any(name.startswith(prefixes) for name in wanted)
@@ -198,11 +198,11 @@ def fit_parts(
 
 
 def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selection, choice: Choice) -> Parts:
-    """Add the held-out documents to what was fitted without them, by addition of their sums.
+    """Add the held-out documents to the parts fitted without them, by adding their sums.
 
-    Only the ridge head is fitted anew where it was chosen: the label half of its basis follows from the labels of
-    all documents. The latent states of large corpora stay as they are: new states would need another pass over
-    all documents for their labels.
+    Only the ridge head, if chosen, is fitted again: the label half of its basis depends on the labels of all
+    documents. The latent states of large corpora are not extended: this would take another pass over all documents
+    for their labels.
     """
     assert known.features is not None
 
@@ -232,7 +232,7 @@ def _with_all_documents(engine: Engine, index: NeighborsHead) -> NeighborsHead:
 def _fit_sketch(
     run: Run, settings: HeadSettings, features: Features
 ) -> tuple[tuple[StoredArray, int], RidgeFit]:
-    """Fit the sketch and its ridge sums; small corpora keep the rows of the sketch for neighbours."""
+    """Find the basis of the sketch and add up its ridge sums; small corpora keep its rows for neighbours."""
     basis = sketch_basis(run, features, settings.n_components, 1, 10, settings.seed)
     store = settings.head == "auto" and run.corpus.n_documents <= SKETCH_NEIGHBORS_ROWS
     return basis, fit_ridge(run, features, basis, store=store)
@@ -246,9 +246,9 @@ class Offer:
     ----------
     names : list of str
     groups : dict of str to str
-        Group of each head, of which at most one variant is chosen.
+        Group of each head; at most one variant of a group is chosen.
     stored : Scorer
-        With its large arrays stored for workers.
+        The scorer of all heads, with its large arrays stored for workers.
     """
 
     names: list[str]
@@ -257,7 +257,7 @@ class Offer:
 
 
 def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection) -> Offer:
-    """Return the heads that `auto` chooses from, made of parts that were fitted without some documents."""
+    """Return the heads that ``auto`` chooses from, made from parts fitted without the held-out documents."""
     assert parts.features is not None
     assert parts.linear is not None
     assert parts.index is not None
@@ -290,7 +290,7 @@ def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection)
 
 
 def choose(engine: Engine, offered: Offer, scored: PassResult) -> Choice:
-    """Choose a blend by the scores of held-out documents; UsageError if none of them has a label."""
+    """Choose a blend by the scores of held-out documents; a UsageError if no held-out document has a label."""
     rows = read_scores(engine, scored)
     if not rows["n_true"].any():
         raise UsageError("no held-out document has a label: the corpus is too small for head='auto'")
@@ -306,7 +306,7 @@ def assemble(
     weights: dict[str, float] | None,
     choice: Choice | None,
 ) -> FittedHeads:
-    """Return the heads that have a weight, with the weights folded in.
+    """Return the heads that have a weight, multiplied by it.
 
     Raises
     ------
@@ -372,7 +372,7 @@ def _state_heads(states: States) -> dict[str, StateHead]:
 
 
 def _opened(leaf: Any) -> Any:
-    """Return a stored array: a large one as a memory map, whose file may be unlinked but not shortened."""
+    """Load a stored array, a large one as a memory map; its file may be unlinked but not truncated."""
     if isinstance(leaf, StoredColumns):
         return leaf.load()
     if not isinstance(leaf, StoredArray):
@@ -382,7 +382,7 @@ def _opened(leaf: Any) -> Any:
 
 
 def _votes(index: NeighborsHead, weights: dict[str, float]) -> NeighborsHead:
-    """Return one head for weighted votes and best cosines of one index."""
+    """Return one head for the weighted votes and best cosines of one index."""
     votes = next((name for name in weights if name.startswith("neighbors")), None)
     best = weights.get("best-cosine", 0.0)
     if votes is None:

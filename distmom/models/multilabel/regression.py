@@ -1,4 +1,4 @@
-"""Fit the heads that score labels from features: sketch basis, ridge, centroids, sparse weights, neighbours."""
+"""Fits of the heads that score labels from features: sketch, ridge, centroids, sparse weights, neighbours."""
 
 from __future__ import annotations
 
@@ -37,36 +37,37 @@ from distmom.spectral.run import Run, unknown
 DIAGONAL_PENALTY = 3.0
 #: added to the squared length of a centroid
 CENTROID_PENALTY = 10.0
-#: sparse weights below 1 % of the 99th percentile are left out
+#: pruning of sparse weights: those below 1 % of the 99th percentile are left out
 PRUNING = Pruning(share=0.01)
-#: of the linear head, all but the largest of every word too: common words have weights for nearly all labels
+#: pruning of the linear head, which also keeps only the largest weights of a word: common words have weights for
+#: nearly all labels
 LINEAR_PRUNING = Pruning(share=0.01, row_entries=300)
-#: entries that lengths of centroids are taken from at a time
+#: entries of centroids whose squares are added up at a time
 LENGTHS_ENTRIES = 1 << 22
-#: entries of the weights that are worked on at a time
+#: entries of the weights that are processed at a time
 PIECE_ENTRIES = 1 << 22
 CSR_PARTS = ("indptr", "indices", "data")
-#: rows of a sketch that are compared by brute force; above, neighbours are searched in the sparse rows only
+#: largest number of rows of a sketch searched by brute force; beyond it, neighbours are found in sparse rows only
 SKETCH_NEIGHBORS_ROWS = 100_000
 
 
 @dataclass
 class Features:
-    """What all scoring heads of one fit share.
+    """The idf weights and sums that all heads of one fit share.
 
     Attributes
     ----------
     idf : StoredArray of shape (d,)
     selection : Selection or None
-        Documents that are fitted on.
+        Documents of the fit; None means all.
     cross : tuple of Csr
-        Stored matrices that add up to A'Y (d + 1, L), the last row that of the constant column.
+        Stored matrices that add up to A'Y (d + 1, L); the last row belongs to the constant column.
     squares : ndarray of shape (d + 1,)
         diag(A'A).
     label_counts : ndarray of shape (L,)
         Y'1.
     n_documents : int
-        Number of documents fitted on.
+        Number of documents of the fit.
     """
 
     idf: StoredArray
@@ -80,24 +81,24 @@ class Features:
     def unknown(
         cls, corpus: Corpus | MemoryCorpus, idf: StoredArray, selection: Selection | None
     ) -> Features:
-        """Return what a ledger takes for the features."""
+        """Return features without content, for a ledger."""
         return cls(idf, selection, (unknown_csr(corpus.n_labels),), unknown(), unknown(), unknown())
 
 
 def unknown_csr(n_columns: int) -> Csr:
-    """Return what a ledger takes for a sparse matrix."""
+    """Return a sparse matrix without content, for a ledger."""
     return Csr(unknown(), unknown(), unknown(), n_columns)
 
 
 def fit_features(run: Run, selection: Selection | None) -> Features:
-    """Run the cross-moment pass."""
+    """Compute the idf weights and run the cross-moment pass."""
     corpus = run.corpus
     idf = inverse_document_frequency(np.asarray(corpus.document_frequency), corpus.n_documents)
     return _cross(run, run.put(idf), selection)
 
 
 def n_products(corpus: Corpus | MemoryCorpus) -> int:
-    """Return about how many pairs of a word and a label the documents have."""
+    """Return an estimate of the number of pairs of a word and a label in the documents."""
     return int(sum((s.nnz_words / max(s.n_documents, 1) + 1) * s.nnz_labels for s in corpus.shards))
 
 
@@ -132,7 +133,7 @@ def _from_states(states: dict[str, StoredColumns], name: str, n_columns: int) ->
 
 
 def extend_features(run: Run, features: Features, held_out: Selection) -> tuple[Features, Features]:
-    """Add held-out documents by addition of their sums, and return the features of all and of the added."""
+    """Add the sums of held-out documents; return the features of all documents and of those added."""
     added = _cross(run, features.idf, held_out)
     out = Features.unknown(run.corpus, features.idf, None)
     return run.rows(_joined_features, features, added, out=out), added
@@ -152,10 +153,10 @@ def _joined_features(engine: Engine, features: Features, added: Features) -> Fea
 def sketch_basis(
     run: Run, features: Features, rank: int, n_power_iter: int, n_oversamples: int, seed: int
 ) -> tuple[StoredArray, int]:
-    """Return a basis (d, rank), and its rank: half from ``A'A``, half from the cross moment with labels.
+    """Return a basis (d, rank) and its rank: half from ``A'A``, half from the cross moment with labels.
 
-    The label half is the range of ``A'Y D_f^{-1/2}``, D_f the label frequencies: rare labels count as much as
-    common ones (CPLST; Mineiro and Karampatziakis, 2015). It costs no pass, as the cross moment is known.
+    The label half is the range of ``A'Y D_f^{-1/2}``, D_f the label frequencies, so that rare labels count as much
+    as common ones (CPLST; Mineiro and Karampatziakis, 2015). It takes no pass, as the cross moment is known.
     """
     d = run.corpus.n_words
     half = min(rank - rank // 2, d)
@@ -184,14 +185,14 @@ def _with_label_half(
         n_label = min(rank // 2, min(weighted.shape) - 1, corpus.n_labels)
         if n_label > 0 and weighted.nnz:
             rng = np.random.default_rng(seed)
-            start = rng.standard_normal(min(weighted.shape))
+            initial = rng.standard_normal(min(weighted.shape))
             operator = LinearOperator(
                 weighted.shape,
                 matvec=lambda x: _rest(left, weighted @ x),
                 rmatvec=lambda x: weighted.T @ _rest(left, x),
                 dtype=np.float64,
             )
-            u, s, _ = svds(operator, k=n_label, v0=start, tol=1e-3, solver="arpack")
+            u, s, _ = svds(operator, k=n_label, v0=initial, tol=1e-3, solver="arpack")
             order = np.argsort(-s, kind="stable")
             u = u[:, order[s[order] > 1e-10 * s.max()]]
             left = orthonormal_basis(
@@ -201,7 +202,7 @@ def _with_label_half(
 
 
 def _orthonormalised(engine: Engine, tallies: Tallies, k: int) -> TallResult:
-    """Return a basis of a sketch, and its k leading left directions in the order of its singular values."""
+    """Return a basis of a sketch, and its k leading left singular vectors in the order of its singular values."""
     tall = tallies.tall["sketch"]
     sketch = tall.read_rows(slice(0, tall.n_rows))
     basis = orthonormal_basis(sketch)
@@ -218,7 +219,7 @@ def _rest(left: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class RidgeFit:
-    """Ridge sums and, when they were stored, the rows of the sketch.
+    """The ridge sums and, if they were stored, the rows of the sketch.
 
     Attributes
     ----------
@@ -237,7 +238,7 @@ class RidgeFit:
 
 
 def fit_ridge(run: Run, features: Features, basis: tuple[StoredArray, int], *, store: bool) -> RidgeFit:
-    """Run the ridge pass in a sketch basis, given with its rank."""
+    """Run the ridge pass in a sketch basis, given with its rank; ``store`` keeps the rows of the sketch."""
     corpus, (matrix, rank) = run.corpus, basis
     result = run.scan(
         RidgePass(
@@ -281,7 +282,7 @@ class Stage:
     Attributes
     ----------
     weights : Csr
-        What it started from, as stored arrays.
+        The weights before the pass, as stored arrays.
     scale : float
         Factor on those weights.
     step : float
@@ -295,7 +296,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class LinearFit:
-    """The sums of a sparse linear scorer, and the residual passes that led to them.
+    """A sparse linear scorer, and the residual passes that led to it.
 
     Attributes
     ----------
@@ -303,11 +304,11 @@ class LinearFit:
     terms : tuple of Term
         Stored matrices that add up to W (d + 1, L).
     inverse : ndarray of shape (d + 1,)
-        1 / D.
+        Diagonal of ``D^-1``.
     diagonal : StoredArray of shape (d + 1,), float32
-        The same, for passes.
+        The same in single precision, for passes.
     n_entries : int
-        Weights.
+        Number of weights.
     """
 
     stages: tuple[Stage, ...]
@@ -318,20 +319,20 @@ class LinearFit:
 
 
 def fit_linear(run: Run, features: Features, n_passes: int) -> LinearFit:
-    """Fit diagonal ridge ``D^-1 A'Y``, then residual passes on hard wrong labels.
+    """Fit diagonal ridge regression ``D^-1 A'Y``, then improve it by residual passes.
 
-    Where documents are long and their words correlated, diagonal ridge counts the same evidence many times.
-    The scale of least squares, at most one, shrinks it, and is the step of all passes: what is counted r times
-    would overshoot r times. Negligible weights are dropped before the passes, which leave all others where they
-    are: most entries, and most of the time, would be those of common words with nearly all labels. The constant
-    column is a feature like any word; its weights are the intercepts.
+    Where documents are long and their words correlated, diagonal ridge counts the same evidence many times. The
+    scale of least squares, at most one, shrinks the weights, and is the step of all passes, as evidence counted r
+    times would overshoot r times. Negligible weights are dropped before the passes, and no entries are added
+    later: otherwise most entries, and most of the time, would go to pairs of common words with nearly all labels.
+    The constant column is a feature like any word; its weights are the intercepts.
 
     Parameters
     ----------
     run : Run
     features : Features
     n_passes : int
-        Residual passes.
+        Number of residual passes.
     """
     corpus = run.corpus
     inverse, first, n_entries = run.rows(
@@ -341,7 +342,8 @@ def fit_linear(run: Run, features: Features, n_passes: int) -> LinearFit:
     weights, stages = first, list[Stage]()
     for _ in range(n_passes):
         step = stages[0].step if stages else None
-        # Documents explain themselves by their share of the first weights, and in later ones of what was added.
+        # A document's contribution to the weights is left out of its own scores: all of it in the first pass,
+        # later the step.
         leave_out = 1.0 if step is None else step
         pass_ = _residual_pass(run, features, weights, n_entries, diagonal, leave_out)
         out = TallResult({"weights": StoredColumns((unknown(),))}, {"scale": unknown(), "step": unknown()})
@@ -352,7 +354,7 @@ def fit_linear(run: Run, features: Features, n_passes: int) -> LinearFit:
 
 
 def _first_weights(engine: Engine, features: Features) -> tuple[np.ndarray, Csr, int]:
-    """Return ``D^-1``, diagonal ridge ``D^-1 A'Y`` without negligible entries, and the number of its entries."""
+    """Return ``D^-1``, the weights ``D^-1 A'Y`` without negligible entries, and the number of entries."""
     inverse = 1.0 / (features.squares + DIAGONAL_PENALTY)
     first = engine.combine([Term(cross, rows=inverse) for cross in features.cross], LINEAR_PRUNING)
     return inverse, first, len(first.data.load())
@@ -379,9 +381,9 @@ def _residual_pass(
 
 
 def n_linear_entries(corpus: Corpus | MemoryCorpus) -> int:
-    """Return about how many weights the linear head of a corpus has."""
+    """Return an estimate of the number of weights of the linear head."""
     n_labels = sum(s.nnz_labels for s in corpus.shards) / max(corpus.n_documents, 1)
-    # Every document has the constant.
+    # The constant feature is in every document.
     of_words = np.append(corpus.document_frequency, corpus.n_documents) * n_labels
     return int(np.minimum(of_words, LINEAR_PRUNING.row_entries or np.inf).sum())
 
@@ -389,7 +391,7 @@ def n_linear_entries(corpus: Corpus | MemoryCorpus) -> int:
 def _next_weights(
     engine: Engine, tallies: Tallies, inverse: np.ndarray, first: Csr, weights: Csr, step: float | None
 ) -> TallResult:
-    """Return ``s W + step D^-1 (A'Y - s A'F)`` on the entries of W; ``D^-1 A'Y`` are the first weights there."""
+    """Return ``s W + step D^-1 (A'Y - s A'F)`` on the entries of W, where ``D^-1 A'Y`` are the first weights."""
     hits, squares = (float(x) for x in tallies.sums["fit"])
     scale = min(1.0, hits / squares) if hits > 0 else 1.0
     if step is None:
@@ -415,20 +417,20 @@ def _entries(total: Partials, n_entries: int) -> Iterator[tuple[slice, np.ndarra
 
 
 def extend_linear(run: Run, fit: LinearFit, features: Features, added: Features) -> LinearFit:
-    """Add documents to a linear fit: their part of its sums at every stage.
+    """Add documents to a linear fit: add their sums for every stage.
 
     Parameters
     ----------
     run : Run
     fit : LinearFit
     features : Features
-        Of all documents.
+        Features of all documents.
     added : Features
-        Of the documents that the fit has not seen.
+        Features of the documents to add.
     """
     own = added.cross[0]
     for stage in fit.stages:
-        # The stage has not seen these documents: nothing of them is to be left out of its scores.
+        # These documents did not contribute to the weights of the stage, so nothing is left out of their scores.
         pass_ = _residual_pass(run, added, stage.weights, fit.n_entries, fit.diagonal, 0.0)
         out = TallResult({"scores": StoredColumns((unknown(),))}, {})
         found = run.scan(pass_, _stored_scores, fit.n_entries, out=out)
@@ -449,7 +451,7 @@ def _added_stage(engine: Engine, own: Csr, added: Features, stage: Stage, found:
 def _joined_linear(engine: Engine, fit: LinearFit, features: Features, own: Csr) -> LinearFit:
     inverse = 1.0 / (features.squares + DIAGONAL_PENALTY)
     (known,) = fit.terms
-    # D grows with the documents.
+    # D depends on all documents, so the known weights are rescaled.
     terms = (replace(known, rows=inverse / fit.inverse), Term(own, rows=inverse))
     return replace(fit, terms=terms, inverse=inverse)
 
@@ -462,18 +464,18 @@ def _stored_scores(engine: Engine, tallies: Tallies, n_entries: int) -> TallResu
 
 
 def sparse_head(engine: Engine, *parts: tuple[Sequence[Term], float]) -> SparseHead:
-    """Return a head whose weights are a weighted sum of sparse matrices, without its negligible entries.
+    """Return a head whose weights are a weighted sum of sparse matrices without negligible entries.
 
-    Its arrays are stored ones.
+    The arrays of the head are stored arrays.
     """
     terms = [replace(term, factor=term.factor * weight) for of_part, weight in parts for term in of_part]
     return SparseHead(engine.combine_mixed(terms, PRUNING))
 
 
 def fit_neighbors(engine: Engine, features: Features) -> NeighborsHead:
-    """Index the tf-idf rows of the corpus; rows outside the selection are there but may not vote.
+    """Index the tf-idf rows of the corpus; rows outside the selection are indexed but do not vote.
 
-    The lists are filled in memory, shard by shard; the arrays of the head are stored ones.
+    The lists are filled in memory, shard by shard; the arrays of the head are stored arrays.
     """
     corpus, chosen, idf = engine.corpus, features.selection, features.idf.load()
     indptr = _ends([np.asarray(corpus.document_frequency)])
@@ -504,6 +506,6 @@ def _ends(lengths: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def sketch_neighbors(fit: RidgeFit, labels: Csr) -> SketchNeighbors:
-    """Index the stored rows of the sketch; ``labels`` are those of the same documents."""
+    """Index the stored rows of the sketch; ``labels`` are the labels of the same documents."""
     assert fit.rows is not None
     return SketchNeighbors(unit_rows(fit.rows), labels, np.ones(len(fit.rows), np.uint8))

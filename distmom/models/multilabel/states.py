@@ -1,8 +1,8 @@
-"""Latent states of documents with labels: components of their words, and what labels they bring.
+"""Latent states of documents with labels: distributions over words, and over labels.
 
-Multi-label paper, Algorithm 1, with the basis of a range finder in place of the words (see
-`distmom.spectral.components`): then ``pi = lambda^-2``, ``O = Q B' U diag(lambda)``, and one pass over the labels
-gives the label states.
+Multi-label paper, Algorithm 1, in the basis of a range finder instead of the space of words (see
+`distmom.spectral.components`): ``pi = lambda^-2``, ``O = Q B U diag(lambda)``, and one pass over the labels gives
+the label probabilities of the states.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ MIN_EIGENVALUE = 1e-8
 
 @dataclass(frozen=True)
 class StateSettings(CoreSettings):
-    """How latent states are fitted.
+    """Settings of the fit of latent states.
 
     Attributes
     ----------
-    smoothing : float
-        Share of the unigram distribution mixed into every state, so that no word vetoes a state.
-    cross_moment : bool
-        Also accumulate the cross moment of labels and pairs of words (equation 21).
+    smoothing : float, default 0.1
+        Share of the unigram distribution mixed into every state, so that no single word excludes a state.
+    cross_moment : bool, default True
+        Also add up the cross moment of labels and pairs of words (equation 21).
     """
 
     smoothing: float = 0.1
@@ -66,17 +66,17 @@ class States:
     label_states : ndarray of shape (k, L) or None
         Label probabilities from the cross moment (equation 21), rows sum to one.
     label_posteriors : ndarray of shape (k, L)
-        The same from the posteriors of the training documents.
+        Label probabilities from the posteriors of the training documents, rows sum to one.
     log_topics : StoredColumns
         Logarithms of the smoothed word probabilities (d, k).
     spectrum : ndarray of shape (r,)
         Ritz values of the second moment.
     basis : Basis
-        Of the moments.
+        Basis of the moments.
     directories : tuple of str
-        Committed passes whose sums the moments are.
+        Directories of the committed passes whose sums are the moments.
     diagnostics : dict
-        Everything that says how far to trust the fit; JSON values.
+        Measures of the quality of the fit; JSON values.
     """
 
     weights: np.ndarray
@@ -91,12 +91,12 @@ class States:
 
 
 def fit_states(run: Run, settings: StateSettings, selection: Selection | None = None) -> States:
-    """Fit latent states and their labels in ``n_power_iter + 3`` passes, one more with slices.
+    """Fit latent states and their labels in ``n_power_iter + 3`` passes, or one more with slices.
 
     Raises
     ------
     NumericalError
-        If the second moment carries fewer states than asked for, with its eigenvalues.
+        If the second moment carries fewer states than requested; the message lists its eigenvalues.
     """
     words = Words(run.corpus.n_words)
     settings = settled(run, settings, words)
@@ -106,36 +106,36 @@ def fit_states(run: Run, settings: StateSettings, selection: Selection | None = 
 
 
 def extend_states(run: Run, settings: StateSettings, states: States, added: Selection) -> States:
-    """Add documents to fitted states: the sums of their moments in the same basis, then all that follows.
+    """Add documents to fitted states: add their moments in the same basis, and repeat the steps after that.
 
     Parameters
     ----------
     run : Run
     settings : StateSettings
     states : States
-        Fitted to the other documents of the corpus.
+        States fitted to the other documents of the corpus.
     added : Selection
-        The documents that were left out.
+        The documents to add.
     """
     words = Words(run.corpus.n_words)
     settings = settled(run, settings, words)
     moments, *slices = moment_passes(settings, words, states.basis, added)
     directories = (*states.directories, run.scan(moments).directory)
-    # Another second moment has another whitening, so that slices are of all documents anew.
+    # The new second moment has another whitening, so slices are added up over all documents again.
     slices = [replace(pass_, selection=None) for pass_ in slices]
     return _finish(run, settings, None, states.basis, directories, slices)
 
 
 @dataclass(frozen=True)
 class _WordStates:
-    """The words of latent states, with which documents are read.
+    """The word distributions of latent states, from which the posteriors of documents follow.
 
     Attributes
     ----------
     weights, log_weights : ndarray of shape (k,)
         Probabilities of the states, and their logarithms.
     topics, log_topics : StoredColumns
-        Word probabilities (d, k), and logarithms of the smoothed ones.
+        Word probabilities (d, k), and logarithms of the smoothed word probabilities.
     directions : StoredColumns or None
         ``W U`` (d, k), for the cross moment.
     diagnostics : dict
@@ -246,7 +246,7 @@ def _states(
 
 
 def _loaded(stored: StoredColumns) -> np.ndarray:
-    """Return a stored matrix: a large one as a memory map, whose file may be unlinked but not shortened."""
+    """Load a stored matrix, a large one as a memory map; its file may be unlinked but not truncated."""
     matrix = to_columns(stored)
     return matrix if matrix.nbytes > WHOLE_BYTES else np.array(matrix)
 
@@ -289,15 +289,15 @@ def error_bounds(core: Core, k: int, delta: float = 0.05) -> dict[str, float]:
 
 
 def check_size(n_documents: int, n_states: int, force: bool) -> None:
-    """Refuse a number of states that the documents cannot carry (multi-label paper, section 6).
+    """Check that there are enough documents for a number of states (multi-label paper, section 6).
 
     Raises
     ------
     UsageError
-        If there are fewer documents than the square of the number of states, unless forced.
+        If there are fewer documents than the square of the number of states and ``force`` is False.
     """
     if n_documents < n_states**2 and not force:
         raise UsageError(
             f"n_components={n_states} needs at least n_components^2 = {n_states**2} documents, the corpus has "
-            f"{n_documents}: use n_components={math.isqrt(n_documents)} or fewer, or force"
+            f"{n_documents}: use n_components={math.isqrt(n_documents)} or fewer, or force=True"
         )

@@ -1,4 +1,4 @@
-"""Parameters of the word moments of topics, which topic models, kept moments and topic search share."""
+"""Parameters of the word moments of topics, shared by topic models, kept moments and topic search."""
 
 from __future__ import annotations
 
@@ -15,48 +15,50 @@ LENGTH_SCALE = 100.0
 
 
 class TopicEstimator(SpectralEstimator):
-    """Base of estimators that make passes over the word moments of topics."""
+    """Base class of estimators that use the word moments of topics."""
 
     min_df: float | str = parameter(
-        "auto", "Smallest share of the documents that hold a word of the moments; refinement uses all words. auto "
-        "is 0.005, or less where that leaves fewer than 30 positions per document on average.",
+        "auto", "Words in a smaller share of documents are left out of the moments; refinement uses all words. "
+        "auto is 0.005, or less where that leaves fewer than 30 positions per document on average.",
         kind=float, least=0, auto=True,
     )  # fmt: skip
-    max_df: float = parameter(0.5, "Largest share of the documents that hold a word of the moments.", least=0)
+    max_df: float = parameter(
+        0.5, "Words in a larger share of documents are left out of the moments.", least=0
+    )
     max_count: int | None = parameter(
-        2, "Largest count of a word in a document of the moments; larger ones are cut.", kind=int, least=1,
+        2, "Counts of a word in a document above this value are replaced by it in the moments.", kind=int, least=1,
         none=True, unset="no limit",
     )  # fmt: skip
-    scale_words: bool = parameter(True, "Scale words in the moments by the inverse root of their frequency.")
+    scale_words: bool = parameter(True, "Scale words in the moments by their frequency to the power -1/2.")
     weighting: str = parameter(
-        "tokens", "How much each document counts in the moments (see distmom.moments.weighting).",
+        "tokens", "Weight of each document in the moments (see distmom.moments.weighting).",
         choices=tuple(WEIGHTINGS),
     )  # fmt: skip
     n_oversamples: int | None = parameter(
-        None, "Columns of the sketch beyond the topics.", kind=int, least=0, none=True,
-        unset="half of the topics, but at least 20",
+        None, "Columns of the sketch beyond the number of topics.", kind=int, least=0, none=True,
+        unset="half of the number of topics, but at least 20",
     )  # fmt: skip
-    n_power_iter: int = parameter(4, "Power passes of the sketch.", least=0)
+    n_power_iter: int = parameter(4, "Number of power passes of the sketch.", least=0)
     precision: str = precision_parameter()
     random_state: int = seed_parameter()
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus, UsageError, and weights, InputError."""
+        """Check that the parameters are valid and suit a corpus of counts; else a UsageError or InputError."""
         super().check(corpus)
         min_df = 0.0 if isinstance(self.min_df, str) else self.min_df
         if not 0.0 <= min_df <= self.max_df <= 1.0:
             raise UsageError(
-                f"min_df, max_df: expected 0 <= min_df <= max_df <= 1, got {self.min_df}, {self.max_df}"
+                f"min_df, max_df: expected 0 <= min_df <= max_df <= 1, got {self.min_df} and {self.max_df}"
             )
         if corpus.n_documents < 2 or corpus.n_words < 2:
             raise UsageError(
-                f"a corpus of n_samples={corpus.n_documents} documents and n_features={corpus.n_words} words has "
-                "no topics"
+                f"a corpus of n_samples={corpus.n_documents} documents and n_features={corpus.n_words} words is "
+                "too small for topics"
             )
         check_counts(corpus, type(self).__name__)
 
     def moment_settings(self, k: int, third_moment: str) -> CoreSettings:
-        """Return how the moments of k topics are estimated."""
+        """Return the settings with which the moments of k topics are estimated."""
         return CoreSettings(
             n_states=k,
             kind=MomentKind(

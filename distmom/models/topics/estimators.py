@@ -1,8 +1,8 @@
-"""Topic models by the method of moments: initial topics by tensor or anchor words, and a few passes of refinement.
+"""The topic models: initial topics from a tensor or anchor words, and a few passes of refinement.
 
 Sources: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 theorems 3.1 and 3.5; Arora et al., "A Practical Algorithm for Topic Modeling with Provable Guarantees". Parameters
-are declared in `distmom.models.topics.program`; each model fixes those that it does not leave to the user.
+are declared in `distmom.models.topics.program`; each model fixes some of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from distmom.models.topics.program import TopicModel
 
 
 class SpectralLDA(TopicModel):
-    """Topics of documents that mix them, by moments of orders one to three and a few passes of refinement.
+    """Topics of documents that mix several, by moments of orders one to three and a few passes of refinement.
 
     Attributes
     ----------
@@ -20,22 +20,23 @@ class SpectralLDA(TopicModel):
     components_ : ndarray of shape (n_components_, n_words)
         Word probabilities of the topics; rows sum to one.
     components_error_, weights_error_ : ndarray or None
-        Standard errors of `components_` and `weights_`, of a model from `fit_moments`.
+        Standard errors of `components_` and `weights_` after `fit_moments`; else None.
     alpha_ : ndarray of shape (n_components_,)
-        Dirichlet parameters with which documents are read. Their sum is chosen on documents that are held out at
-        first, unless refinement estimates it.
+        Dirichlet parameters with which the shares of documents are inferred. Their sum is chosen on held-out
+        documents, unless refinement estimates it.
     weights_ : ndarray of shape (n_components_,)
         Shares of the topics in the corpus.
     init_ : str
-        The initialisation that was taken.
+        The initialisation that was used.
     selection_ : dict or None
-        Held-out perplexity of every initialisation that was tried.
+        Held-out perplexity of every initialisation that was tried; None if there was only one.
     diagnostics_ : dict
-        Among others ``sum_rules``, relative residuals that are zero up to rounding where the moments of all orders
-        are of the same documents.
+        Measurements of the fit. ``sum_rules`` are relative residuals, zero up to rounding if the moments of all
+        orders are of the same documents.
     vocabulary_, label_names_ : list of str
-        Names of the words, and of the labels of the corpus if it has some.
+        Names of the words, and of the labels of the corpus.
     n_features_in_ : int
+        Number of words.
 
     Examples
     --------
@@ -50,7 +51,7 @@ class SpectralLDA(TopicModel):
 
 
 class SingleTopic(TopicModel):
-    """Topics of documents that have one topic each, by moments and a few passes of EM for the mixture.
+    """Topics of documents that have a single topic each, by moments and a few passes of EM for the mixture.
 
     Attributes
     ----------
@@ -89,22 +90,23 @@ class AnchorTopics(TopicModel):
 class IndependentTopics(TopicModel):
     """Topics with independent amounts in each document, by central moments and a few passes of refinement.
 
-    A document has an amount of every topic. The amounts are independent of each other and not symmetric about
-    their means, and the count of every word is Poisson distributed about ``sum_i amount_i topic_i``. Amounts that
-    follow Gamma distributions of one scale make up the documents of `SpectralLDA`, with lengths of a law of their
-    own; here no law is assumed, and no alpha0 needs to be known.
+    A document has an amount of every topic. The amounts are independent of each other and their distributions are
+    skewed; the count of every word is Poisson distributed with mean ``sum_i amount_i topic_i``. Amounts with Gamma
+    distributions of one scale give the documents of `SpectralLDA`, with a particular distribution of lengths; here
+    no distribution is assumed, and alpha0 need not be known.
 
     Attributes
     ----------
     n_components_, components_, weights_, alpha_, vocabulary_, label_names_, n_features_in_
         As in `SpectralLDA`.
     diagnostics_ : dict
-        ``skewness`` is that of the amounts.
+        ``skewness`` is the skewness of the amounts.
 
     Notes
     -----
-    Factorial moments of counts, ``E[c c' - diag c]`` and so on, are those of the amounts (Anandkumar, Foster, Hsu,
-    Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation", section 3.1 and algorithm 1).
+    Factorial moments of counts, such as ``E[c c' - diag c]``, equal the moments of ``sum_i amount_i topic_i``
+    (Anandkumar, Foster, Hsu, Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation", section 3.1 and
+    algorithm 1).
     """
 
     init = "factors"

@@ -1,4 +1,4 @@
-"""Topics that were found: what is done with them, and their form on disk."""
+"""Fitted topic models: their state, and the methods that use it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from distmom.models.topics.shares import DocumentReader, least_squares_matrix
 from distmom.spectral.layout import array, value
 
 METHODS_OF_SHARES = ("vb", "fast")
-#: how much of a word's own frequency is taken out when the words of a topic are ranked
+#: exponent of a word's frequency in the corpus that divides its probability when the words of a topic are ranked
 _LIFT_PARTS = {"probability": 0.0, "relevance": 0.4, "lift": 1.0}
-#: least probability that pyLDAvis is given: it takes logarithms
+#: least probability passed to pyLDAvis, which takes logarithms
 _LEAST = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicState:
-    """What a fitted topic model consists of; shapes are those on disk.
+    """The state of a fitted topic model, in the shapes stored on disk.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class TopicState:
     weights, alpha : ndarray of shape (k,)
     unigram : ndarray of shape (d,)
     topics_error : ndarray of shape (d, k) or None
-        Standard errors of a fit to moments in parts; NaN where too few of the parts have a topic.
+        Standard errors of a fit to moments kept in parts; NaN for topics found in too few of the parts.
     weights_error : ndarray of shape (k,) or None
     diagnostics : dict
     selection : dict or None
@@ -51,7 +51,7 @@ class TopicState:
 
 
 class FittedTopics(TransformerMixin, TopicEstimator):  # type: ignore[misc]
-    """Base of topic models that holds the topics found; see `SpectralLDA` for attributes."""
+    """Base class of topic models with the methods that use the topics; see `SpectralLDA` for attributes."""
 
     State = TopicState
     shown = (
@@ -94,20 +94,27 @@ class FittedTopics(TransformerMixin, TopicEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array or sparse matrix of shape (n_documents, n_words)
-            Counts, not negative. Weights are read, too: a word of weight 0.5 counts as half an occurrence.
-        method : {"vb", "fast"}
-            Variational Bayes, or least squares in one sparse product. A model of one topic a document returns the
-            probabilities of the topics in either case.
+            Counts, not negative. Weights are accepted too: a word of weight 0.5 counts as half an occurrence.
+        method : {"vb", "fast"}, default "vb"
+            Variational Bayes, or least squares in one sparse product. Models of documents with a single topic each
+            return the probabilities of the topics in either case.
 
         Returns
         -------
         ndarray of shape (n_documents, n_components), float32
             Rows sum to one.
+
+        Raises
+        ------
+        UsageError
+            If the method is unknown, or the number of words differs from that of the fit.
+        InputError
+            If a value is negative or not finite.
         """
         return self.reader(method).shares(self._block(X))
 
     def reader(self, method: str = "vb") -> DocumentReader:
-        """Return what finds the shares of topics in documents."""
+        """Return the reader that infers the shares of topics in documents; ``method`` as in `transform`."""
         check_is_fitted(self, "components_")
         if method not in METHODS_OF_SHARES:
             raise UsageError(f"method: expected one of {', '.join(METHODS_OF_SHARES)}, got {method!r}")
@@ -119,21 +126,28 @@ class FittedTopics(TransformerMixin, TopicEstimator):  # type: ignore[misc]
         return DocumentReader(method, topics, self.alpha_, self.unigram_)
 
     def topics(self, n_top: int = 10, by: str = "probability") -> list[dict[str, Any]]:
-        """Return the first words of every topic, topics by falling share of the corpus.
+        """Return the top words of every topic, topics by descending share of the corpus.
 
         Parameters
         ----------
-        n_top : int
-        by : {"probability", "relevance", "lift"}
-            Rank words by ``p(w | topic)``, by ``p(w | topic) / p(w)``, or by relevance, 0.6 parts of the logarithm
-            of the first and 0.4 of the second (Sievert and Shirley, "LDAvis", 2014).
+        n_top : int, default 10
+            Number of words per topic.
+        by : {"probability", "relevance", "lift"}, default "probability"
+            Rank words by ``p(w | topic)``; by relevance, 0.6 times the logarithm of that probability plus 0.4
+            times the logarithm of the lift; or by the lift, ``p(w | topic) / p(w)`` (Sievert and Shirley,
+            "LDAvis", 2014).
 
         Returns
         -------
         list of dict
-            Keys ``state``, ``weight``, ``words``, a list of (word, probability), and ``labels``, an empty list;
-            of a model that was fitted to moments in parts also ``weight_error`` and ``word_errors``, None
-            where too few of the parts have the topic.
+            Keys ``state``, ``weight``, ``words``, a list of (word, probability), and ``labels``, an empty list.
+            After `fit_moments` with standard errors also ``weight_error`` and ``word_errors``, None for topics
+            found in too few of the parts.
+
+        Raises
+        ------
+        UsageError
+            If ``by`` is unknown.
         """
         check_is_fitted(self, "components_")
         if by not in _LIFT_PARTS:
@@ -155,35 +169,36 @@ class FittedTopics(TransformerMixin, TopicEstimator):  # type: ignore[misc]
         return found
 
     def similar_topics(self) -> np.ndarray:
-        """Return the similarity of every two topics, a matrix: 1 for equal ones, 0 for disjoint ones.
+        """Return the similarities of all pairs of topics, (k, k): 1 for equal topics, 0 for disjoint ones.
 
-        The affinity of Bhattacharyya, ``sum_w sqrt(p(w | i) p(w | j))``.
+        The Bhattacharyya coefficient ``sum_w sqrt(p(w | i) p(w | j))``.
         """
         check_is_fitted(self, "components_")
         roots = np.sqrt(self.components_.astype(np.float64))
         return np.asarray(roots @ roots.T)
 
     def pyldavis_input(self, n_words: int = 20_000) -> dict[str, Any]:
-        """Return what ``pyLDAvis.prepare`` takes, without going through the documents.
+        """Return the arguments of ``pyLDAvis.prepare``, without a pass over the documents.
 
-        The shares of the topics in the corpus stand for the documents: pyLDAvis takes nothing else from them, and
-        the frequencies of words from the topics. It numbers topics from 1, by falling share.
+        One document per topic, weighted by its share, replaces the documents: pyLDAvis uses only the shares of the
+        topics. It numbers topics from 1, by descending share.
 
         Parameters
         ----------
-        n_words : int
-            The most frequent of the words that some topic has, at most; it draws no more than a few thousand well.
+        n_words : int, default 20000
+            Largest number of words: the most frequent of those with a positive probability in some topic. pyLDAvis
+            is slow with more than a few thousand.
 
         Returns
         -------
         dict
-            To be called as ``pyLDAvis.prepare(**model.pyldavis_input())``.
+            For ``pyLDAvis.prepare(**model.pyldavis_input())``.
         """
         check_is_fitted(self, "components_")
         some = np.flatnonzero(self.components_.max(axis=0) > 0.0)
         kept = np.sort(some[np.argsort(-self.unigram_[some], kind="stable")[:n_words]])
         topics = np.maximum(self.components_[:, kept].astype(np.float64), _LEAST)
-        # Counts of a corpus of this many positions, which is only their scale.
+        # Arbitrary: the scale of the counts.
         n_positions = 1e6
         return {
             "topic_term_dists": topics / topics.sum(axis=1, keepdims=True),

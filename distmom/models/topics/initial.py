@@ -1,9 +1,9 @@
-"""Where the refinement of topics starts: topics from a decomposed tensor or from anchor words, on frequent words.
+"""Initial topics, from a decomposed tensor or from anchor words, on words of medium frequency.
 
-Moments are of words that neither few nor most documents have, with counts capped, as real text repeats a rare
-word more often than any topic says, and with every word scaled by ``D^(-1/2)``, D its share of all documents'
-words, so that no common word rules the second moment. One set of sums serves every start: the Dirichlet shift
-of alpha0 is applied to the small moments, and anchor words need the second alone.
+The moments leave out words that are in few or in most documents, cap counts, as real text repeats a rare word more
+often than its topics explain, and scale every word by ``D^(-1/2)``, D its share of document frequencies, so that
+common words do not dominate the second moment. One set of sums serves every initialisation: the Dirichlet
+correction for alpha0 is applied to the small moments, and anchor words need only the second moment.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from distmom.spectral.tall import Slabs
 
 logger = logging.getLogger(__name__)
 
-#: length of a document with a quarter of the largest weight, for ``weighting="length"``
+#: length, in words, of a document with a quarter of the largest weight, for ``weighting="length"``
 LENGTH_SCALE = 100.0
-#: share of the documents that a word of the moments is in at least with ``min_df="auto"``, unless documents have
-#: fewer such words than that in the mean: then as many are taken as make up some share of all positions, down to
-#: words of a few documents
+#: ``min_df="auto"``: the least share of documents of a word of the moments. If documents then have fewer
+#: positions on average than the second value, rarer words are added up to the third value, a share of all
+#: positions, but no words of fewer documents than the last value
 MIN_DF, SEEN_POSITIONS, SEEN_SHARE, FEWEST_DOCUMENTS = 0.005, 30, 0.8, 10
-#: share of the documents that are long enough for the moments below which a warning says so
+#: share of documents that are long enough for the moments below which a warning is logged
 LEAST_SHARE = 0.5
-#: words for every topic among which anchors are chosen, at least
+#: least number of candidates per topic for anchor words
 ANCHOR_CANDIDATES = 10
-#: share of the documents that an anchor word is in at least
+#: least share of the documents that contain an anchor word
 ANCHOR_DF = 0.01
 
 
 @dataclass(frozen=True)
 class Initial:
-    """Topics to start from.
+    """Initial topics.
 
     Attributes
     ----------
     name : str
-        "tensor" with its alpha0, "anchors" or "factors".
+        "tensor-" followed by alpha0, "anchors" or "factors".
     topics : StoredColumns
-        (d, k), columns sum to one; zero at words that the moments do not see.
+        (d, k), columns sum to one; zero for words that are not in the moments.
     proportions : ndarray of shape (k,)
-        Shares of the topics in the corpus, as the moments have them; sum to one.
+        Shares of the topics in the corpus, estimated from the moments; sum to one.
     alpha0 : float or None
     diagnostics : dict
         JSON values.
@@ -79,13 +79,13 @@ class Initial:
 
     @classmethod
     def upto(cls, n_words: int, k: int) -> Initial:
-        """Return what a ledger takes for initial topics."""
+        """Return initial topics of known shapes without content, for a ledger."""
         return cls("", unknown_columns(n_words, k), unknown(k), unknown(), unknown())
 
 
 @dataclass(frozen=True)
 class CommittedMoments:
-    """Moments in a basis that are committed in the directory of a run.
+    """Moments in a basis whose sums are committed in a run directory.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class CommittedMoments:
     words : Words
     basis : Basis
     directories : tuple of str
-        Of the committed sums, which are to be added.
+        Directories of the committed sums, whose total gives the moments.
     """
 
     settings: CoreSettings
@@ -105,10 +105,20 @@ class CommittedMoments:
 def word_numbers(
     corpus: Corpus | MemoryCorpus, n_components: int, min_df: float | str, max_df: float
 ) -> np.ndarray:
-    """Number the words that some share of the documents have at least, and another at most.
+    """Number the words whose document frequency is in a range.
 
-    With "auto" those that 0.5 % have at least; if they leave fewer than 30 positions of a document in the mean,
-    also rarer ones, until they make up four fifths of the positions, but none of fewer than 10 documents.
+    With "auto", words are in at least 0.5 % of the documents. If these leave fewer than 30 positions per
+    document on average, rarer words are added until there are 30, or until they make up four fifths of all
+    positions, but no words of fewer than 10 documents.
+
+    Parameters
+    ----------
+    corpus : Corpus or MemoryCorpus
+    n_components : int
+        Least number of words.
+    min_df : float or "auto"
+    max_df : float
+        Smallest and largest share of the documents that contain a word.
 
     Returns
     -------
@@ -118,7 +128,7 @@ def word_numbers(
     Raises
     ------
     UsageError
-        If there are fewer than components.
+        If there are fewer words than ``n_components``.
     """
     frequency = np.asarray(corpus.document_frequency, np.float64)
     n = max(1, corpus.n_documents)
@@ -134,7 +144,7 @@ def word_numbers(
 
 
 def _least_documents(corpus: Corpus | MemoryCorpus, allowed: np.ndarray) -> float:
-    """Return in how many documents a word of the moments is at least, with ``min_df="auto"``."""
+    """Return the least document frequency of a word of the moments with ``min_df="auto"``."""
     n = max(1, corpus.n_documents)
     frequency = np.asarray(corpus.document_frequency, np.float64)[allowed]
     positions = np.asarray(corpus.word_frequency, np.float64)[allowed]
@@ -158,15 +168,15 @@ def moment_words(
     n_components : int
     min_df : float or "auto"
     max_df : float
-        Shares of the documents that a word is in, at least and at most, as in `word_numbers`.
+        Smallest and largest share of the documents that contain a word, as in `word_numbers`.
     scaled : bool
-        Scale words by ``D^(-1/2)``, D with a floor of the mean.
+        Scale words by ``D^(-1/2)``, where the mean is added to D as a floor.
 
     Returns
     -------
     words : Words
     numbers : ndarray of shape (n_words,), int32
-        As `word_numbers`.
+        As returned by `word_numbers`.
     """
     corpus = run.corpus
     numbers = word_numbers(corpus, n_components, min_df, max_df)
@@ -187,7 +197,7 @@ def fit_moments(
     selection: Selection | None,
     of_basis: Selection | None,
 ) -> CommittedMoments:
-    """Run the passes that give the moments of some documents in a basis for these, or for others."""
+    """Run the passes for the moments of the selected documents, in a basis for the documents ``of_basis``."""
     basis = fit_basis(run, settings, words, of_basis)
     found = run.scan(replace(moment_passes(settings, words, basis, selection)[0], mean=True))
     run.rows(_warn_of_short_documents, settings, found, out=None)
@@ -199,13 +209,13 @@ def _warn_of_short_documents(engine: Engine, settings: CoreSettings, found: Pass
     n_documents, n_long = (float(x) for x in found.sums["lengths"][:2])
     if kind.needs_positions and kind.orders == 3 and n_long < LEAST_SHARE * n_documents:
         logger.warning(
-            "%.0f %% of the documents have fewer than 3 words and no part in the moments",
+            "%.0f %% of the documents have fewer than 3 words and do not enter the moments",
             100.0 * (1.0 - n_long / n_documents),
         )  # fmt: skip
 
 
 def extend_moments(run: Run, moments: CommittedMoments, added: Selection) -> CommittedMoments:
-    """Add the sums of documents that were left out, in the same basis."""
+    """Add the sums of documents that were held out, in the same basis."""
     pass_ = moment_passes(moments.settings, moments.words, moments.basis, added)[0]
     directory = run.scan(replace(pass_, mean=True)).directory
     return replace(moments, directories=(*moments.directories, directory))
@@ -218,12 +228,12 @@ def initials(
     trials: Sequence[float | None],
     background: bool,
 ) -> list[Initial]:
-    """Return initial topics from committed moments, by some methods.
+    """Return initial topics from committed moments, one set per trial.
 
-    The third moment is decomposed at each of some alpha0 (tensor paper, theorem 3.5). With infinite alpha0 moments
+    The third moment is decomposed for each alpha0 (tensor paper, theorem 3.5). With infinite alpha0 the moments
     are central, and the components are independent factors, whose amounts in a document replace shares (ECA
-    paper, algorithm 1): canonical columns, a topic times the standard deviation of its amount, with the skewness
-    of the amount as eigenvalue.
+    paper, algorithm 1): each column is a topic times the standard deviation of its amount, and its eigenvalue
+    the skewness of the amount.
 
     Parameters
     ----------
@@ -232,19 +242,19 @@ def initials(
     numbers : ndarray of shape (n_words,), int32
         Numbers of the words in the moments.
     trials : sequence of float or None
-        An alpha0 for the third moment, infinite for independent factors; None for anchor words.
+        Values of alpha0 for the third moment, infinite for independent factors; None for anchor words.
     background : bool
-        Add the unigram distribution as one more topic.
+        Add the unigram distribution as a further topic.
 
     Returns
     -------
     list of Initial
-        Without those that the moments do not carry.
+        Trials that the moments do not support are left out.
 
     Raises
     ------
     NumericalError
-        If they carry none.
+        If no trial succeeds.
     """
     alpha0s = [alpha0 for alpha0 in trials if alpha0 is not None]
     settings = tuple(replace(moments.settings, alpha0=alpha0) for alpha0 in alpha0s)
@@ -278,14 +288,14 @@ def _initials(
     for init in found:
         if len(init.proportions) < moments.settings.n_states:
             logger.warning(
-                "%s: the moments carry %d topics of the %d asked for", init.name, len(init.proportions),
+                "%s: the moments carry %d of the %d topics requested", init.name, len(init.proportions),
                 moments.settings.n_states,
             )  # fmt: skip
     return [_with_background(engine, moments, init) for init in found] if background else found
 
 
 def _with_background(engine: Engine, moments: CommittedMoments, init: Initial) -> Initial:
-    """Return initial topics with the distribution of all words as one more topic, of half of the corpus."""
+    """Return initial topics with the unigram distribution as a further topic, of share 1/2."""
     k, dtype = len(init.proportions), moments.settings.dtype
     unigram = engine.put(word_shares(engine.corpus)[:, None])
     stored, _ = engine.map_rows(
@@ -300,7 +310,7 @@ def _append(rows: slice, topics: np.ndarray, unigram: np.ndarray) -> tuple[Slabs
 
 
 def word_shares(corpus: Corpus | MemoryCorpus) -> np.ndarray:
-    """Return the share of every word in the corpus, (d,) float32, none of them zero."""
+    """Return the smoothed share of every word in the corpus, (d,) float32, all positive."""
     frequency = np.asarray(corpus.word_frequency, np.float64) + 0.1
     return np.asarray(frequency / frequency.sum(), np.float32)
 
@@ -316,7 +326,7 @@ def _tensor_init(
     scale = moments.words.scale
 
     def rows(stored: np.ndarray, part: slice) -> np.ndarray:
-        # What is stored is scaled once, and so are the moments.
+        # Squared: the stored basis includes the scale, and so do the moments.
         plain = stored if scale is None else stored / np.asarray(scale.load()[part]) ** 2
         return np.asarray(plain @ unwhiten)
 
@@ -324,8 +334,8 @@ def _tensor_init(
     whiten = core.W @ (core.V * sizes)
 
     def free_rows(stored: np.ndarray, part: slice) -> np.ndarray:
-        # M2 QW in place of Q Q'M2 QW: documents that the basis was not made of may have topics outside of it, and
-        # what sampling does to a topic is not confined to it.
+        # M2 QW in place of Q Q'M2 QW: documents that were added after the basis was found may have topics
+        # outside of its range, and so may sampling errors of topics.
         mean1, m1 = (np.asarray(sums[name]) / float(sums["mass"][0]) for name in ("mean", "m1"))
         return np.asarray((half_rows(sums, part, stored) - a * np.outer(mean1[part], m1)) @ whiten)
 
@@ -339,7 +349,7 @@ def _tensor_init(
         "negative_mass": [float(x) for x in negative],
     }
     if independent:
-        # The mean amount of a factor times what it brings of words.
+        # The mean amount of a factor times the mass of its column.
         shares = np.maximum(core.mean, 0.0) * masses
         diagnostics["skewness"] = [float(x) for x in core.eigenvalues]
     else:
@@ -347,7 +357,7 @@ def _tensor_init(
         others = proportions(core.eigenvalues, alpha0)
         diagnostics["sum_proportions"] = float(others.sum())
         diagnostics["proportions_disagreement"] = float(np.abs(others - of_mean).max())
-        # Equal where documents follow the model, and much nearer to the truth where they do not.
+        # Both agree where documents follow the model; where they do not, these are much closer to the truth.
         shares = np.maximum(of_mean, 0.0)
     total = float(shares.sum())
     shares = shares / total if total > 0 else np.full(len(shares), 1.0 / len(shares))
@@ -358,7 +368,7 @@ def _tensor_init(
 def _anchor_init(
     engine: Engine, moments: CommittedMoments, numbers: np.ndarray, vocabulary: list[str], min_df: float
 ) -> Initial:
-    """Find anchor words in the second moment and the topics they span (see `distmom.linalg.anchors`).
+    """Find anchor words in the second moment, and the topics that they span (see `distmom.linalg.anchors`).
 
     Parameters
     ----------
@@ -368,8 +378,8 @@ def _anchor_init(
     vocabulary : list of str
         All words of the corpus, to name the anchors.
     min_df : float
-        Share of the documents that an anchor word is in at least, unless there are fewer than ten such words for
-        every topic.
+        Least share of the documents that contain an anchor word, unless there are fewer than ten such words per
+        topic.
     """
     settings, corpus = moments.settings, engine.corpus
     kept = np.flatnonzero(numbers >= 0)
@@ -383,7 +393,7 @@ def _anchor_init(
         mean = np.maximum(np.asarray(sums["mean"]), 0.0)
         stored = np.asarray(read_rows(moments.basis.matrix, slice(0, len(kept))), np.float64)
         scale = 1.0 if moments.words.scale is None else np.asarray(moments.words.scale.load())
-        # Row w of D E2 D is Q_w (Q'D E2 D Q) Q', so that distances can be taken without the last factor.
+        # Row w of D E2 D is Q_w (Q'D E2 D Q) Q'; the last factor does not change distances.
         rows = (stored / scale) @ found.m2 / np.where(mean > 0.0, mean, 1.0)[:, None] / scale
         anchors = select_anchors(rows, settings.n_states, candidates)
         weights = simplex_weights(rows, rows[anchors])
@@ -410,18 +420,18 @@ def _store_topics(
     rows_of: Callable[[np.ndarray, slice], np.ndarray],
     k: int,
 ) -> tuple[StoredColumns, np.ndarray, np.ndarray]:
-    """Store topics over all words, negative entries clipped and columns scaled to sum to one.
+    """Store topics over all words, with negative entries clipped and columns normalised to sum to one.
 
     Parameters
     ----------
     rows_of : callable
-        Called with rows of the stored basis and which they are; returns rows of the topics over plain words.
+        Called with rows of the stored basis and their slice; returns the rows of the unscaled topics.
 
     Returns
     -------
     topics : StoredColumns
     masses : ndarray of shape (k,)
-        What the columns summed to.
+        Positive mass of the columns before normalisation.
     negative : ndarray of shape (k,)
         Share of every topic's absolute mass that was negative.
     """

@@ -1,4 +1,4 @@
-"""Standard errors of topics, from fits that leave one part of the documents out each."""
+"""Standard errors of topics, from fits that each leave out one part of the documents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from scipy.optimize import linear_sum_assignment
 
 
 class Jackknife:
-    """Gathers the topics of fits without one of G parts, and their spread.
+    """Collects the topics of fits without one of G parts, and computes their spread.
 
     With theta_g of the fit without part g, the squared standard error is ``(G - 1) / G sum_g (theta_g - mean)^2``
     (Efron, "The Jackknife, the Bootstrap and Other Resampling Plans", 1982, equation 3.5).
@@ -15,8 +15,9 @@ class Jackknife:
     Parameters
     ----------
     topics : ndarray of shape (k, d)
-        Of all documents; rows sum to one.
+        Topics fitted to all documents; rows sum to one.
     shares : ndarray of shape (k,)
+        Their shares in the corpus.
     """
 
     def __init__(self, topics: np.ndarray, shares: np.ndarray) -> None:
@@ -25,7 +26,7 @@ class Jackknife:
         self._counts = np.zeros(len(shares), np.int64)
 
     def add(self, topics: np.ndarray, shares: np.ndarray) -> None:
-        """Add the topics of one more fit, which may be fewer and in any order."""
+        """Add the topics of one more fit, which may be fewer and in any order, matched to all topics."""
         of, found = linear_sum_assignment(-self._roots @ np.sqrt(topics.astype(np.float64)).T)
         self._counts[of] += 1
         for total, values in zip(self._sums, (topics, shares), strict=True):
@@ -36,7 +37,7 @@ class Jackknife:
     def errors(self) -> tuple[np.ndarray | None, np.ndarray | None]:
         """Return the standard errors of topics, float32, and shares, float64.
 
-        None where there were fewer than two fits, and NaN for topics that fewer than two fits have.
+        None if there were fewer than two fits; NaN for topics found by fewer than two fits.
         """
         if self._counts.max(initial=0) < 2:
             return None, None

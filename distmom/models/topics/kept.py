@@ -1,9 +1,9 @@
-"""Sums of the moments of topics that are kept: added to, taken from, merged, and fitted without the documents.
+"""Kept moments of topics: sums that can be added, subtracted and saved, and fitted without the documents.
 
-Sums in one basis, over the same words, are plain additive arrays. Those of further documents, of another site
-or of documents that are to be forgotten are therefore found without touching the rest, and every way of adding
-them up gives what one pass over all of the documents would. They are kept in several parts of the documents,
-drawn by a hash of their positions, which tell how far sampling moves a topic.
+Sums in one basis, over the same words, are plain additive arrays. The sums of further documents, of another
+site, or of documents to be forgotten are therefore computed without the rest, and adding them up in any way
+gives the result of one pass over all documents. Sums are kept for several parts of the documents, drawn by a
+hash of the positions of documents; the parts give the standard errors of topics.
 """
 
 from __future__ import annotations
@@ -62,31 +62,33 @@ from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Execution, Ledger, Run, execute, unknown
 from distmom.spectral.tall import column_edges, to_columns
 
-#: share of the mass that must be left when a part is left out
+#: least share of the mass that must remain when a part is left out
 _LEAST_LEFT = 0.1
 _LAYOUT: Layout = {
     "basis": Array(("w", "r")),
     "numbers": Array(("d",), ("<i4",), least=-1, below="w"),
     "scale": Array(("w", 1), optional=True),
 }
-#: share of the mass below zero at which it is zero
+#: share of the mass by which rounding may make a remaining mass negative
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class KeptState:
-    """What kept moments consist of.
+    """The state of kept moments.
 
     Attributes
     ----------
     basis : ndarray of shape (n_moment_words, r)
         Q, times the scale of the words.
     numbers : ndarray of shape (n_words,), int32
-        Numbers of the words among those of the moments, -1 for others.
+        Numbers of the words among those of the moments, -1 for other words.
     scale : ndarray of shape (n_moment_words, 1) or None
+        Scale of the words; None for 1.
     noise : float
-        Level of noise of the documents that the basis was made of.
+        Level of noise with the documents from which the basis was found.
     n_basis_documents : int
+        Number of these documents.
     sources : tuple of Source
     """
 
@@ -104,16 +106,19 @@ class TopicMoments(TopicEstimator):
     Attributes
     ----------
     sources_ : tuple of Source
+        Sums of the documents of each corpus.
     basis_ : ndarray of shape (n_moment_words, r)
         Q, times the scale of the words.
     n_documents_ : int
+        Number of documents of the sums.
     vocabulary_ : list of str
     n_features_in_ : int
+        Number of words.
 
     Notes
     -----
-    ``a + b`` has the documents of both, ``a - b`` those of a without those of b; both must be in the same basis,
-    so that one is from `of` of the other.
+    ``a + b`` are the sums over the documents of both, ``a - b`` the sums over the documents of a without those
+    of b. Both must be in the same basis: the second is made by the method `of` of the first.
 
     Examples
     --------
@@ -135,21 +140,21 @@ class TopicMoments(TopicEstimator):
 
     n_components: int = parameter(100, "Largest number of topics of later fits.", least=1, kw_only=False)
     n_parts: int = parameter(
-        8, "Parts of the documents whose sums are kept apart, for standard errors; each is one pass over its "
-        "documents.", least=1,
+        8, "Number of parts of the documents whose sums are kept separately, for standard errors; each part takes "
+        "one pass over its documents.", least=1,
     )  # fmt: skip
 
     def fit(self, X: Any, y: Any = None) -> TopicMoments:
-        """Add up the moments of documents in memory, (n_documents, n_words) counts."""
+        """Add up the moments of documents in memory, a matrix (n_documents, n_words) of counts."""
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicMoments")))
 
     @property
     def settings(self) -> CoreSettings:
-        """How the sums are made."""
+        """Settings with which the sums are made."""
         return self.moment_settings(self.n_components, "full")
 
     def program(self, run: Run) -> KeptState:
-        """Return the sums that the passes of a run add up."""
+        """Add up the moments by the passes of a run and return the state."""
         words, numbers = moment_words(run, self.n_components, self.min_df, self.max_df, self.scale_words)
         basis = fit_basis(run, self.settings, words)
         source = self._collect(run, words, basis)
@@ -167,7 +172,7 @@ class TopicMoments(TopicEstimator):
 
     @property
     def n_documents_(self) -> int:
-        """Documents that the sums are of."""
+        """Number of documents of the sums."""
         return sum(source.sign * source.n_documents for source in self.sources_)
 
     def summary(self) -> dict[str, Any]:
@@ -182,12 +187,12 @@ class TopicMoments(TopicEstimator):
 
     @property
     def basis_digest(self) -> str:
-        """Digest of the words and the basis that the sums are in: equal where sums can be added."""
+        """Digest of the words and the basis; sums with equal digests can be added."""
         check_is_fitted(self, "sources_")
         return fingerprint((self.vocabulary_, self.settings.kind, self.numbers_, self.basis_))
 
     def check_components(self, n_components: int) -> None:
-        """Refuse more topics than the moments were made for; UsageError."""
+        """Raise a UsageError if more topics are requested than the moments were made for."""
         if n_components > self.n_components:
             raise UsageError(
                 f"n_components: expected at most {self.n_components}, for which the moments were made, got "
@@ -198,7 +203,7 @@ class TopicMoments(TopicEstimator):
     def noise_level(self) -> float:
         """Level below which an eigenvalue is noise, as a share of the largest.
 
-        It was met with the documents that the basis is of, and falls with the root of their number.
+        It was measured with the documents of the basis, and decreases with the square root of their number.
         """
         return float(self.noise_ * np.sqrt(self.n_basis_documents_ / max(1, self.n_documents_)))
 
@@ -216,7 +221,7 @@ class TopicMoments(TopicEstimator):
         Parameters
         ----------
         corpus : Corpus or MemoryCorpus
-            With the same vocabulary.
+            A corpus with the same vocabulary.
         client, run, memory_limit, observer
             As in `fit_corpus`.
 
@@ -229,7 +234,7 @@ class TopicMoments(TopicEstimator):
         if list(corpus.vocabulary) != self.vocabulary_:
             raise UsageError(
                 f"the corpus has another vocabulary of {corpus.n_words} words; sums can be added over the same "
-                f"{self.n_features_in_} words alone"
+                f"{self.n_features_in_} words only"
             )
         with (
             open_executor(client) as executor,
@@ -253,7 +258,7 @@ class TopicMoments(TopicEstimator):
         return source
 
     def stored(self, run: Run) -> tuple[Words, Basis]:
-        """Store words and basis where the passes of a run read them."""
+        """Store the words and the basis for the passes of a run."""
         n_words, rank = self.basis_.shape
         every = n_words == self.n_features_in_
         vocabulary = None if every else run.put(self.numbers_)
@@ -267,7 +272,7 @@ class TopicMoments(TopicEstimator):
     # As values
 
     def __add__(self, other: TopicMoments) -> TopicMoments:
-        """Return the sums over the documents of both; UsageError if some are in both or bases differ."""
+        """Return the sums over the documents of both; a UsageError if a corpus is in both or the bases differ."""
         self._check_basis(other)
         ours = {source.name: source for source in self.sources_}
         for source in other.sources_:
@@ -275,20 +280,20 @@ class TopicMoments(TopicEstimator):
             if here is None:
                 ours[source.name] = source
             elif here.sign == source.sign:
-                what = "in both sums" if here.sign > 0 else "taken away twice"
+                what = "in both sums" if here.sign > 0 else "subtracted twice"
                 raise UsageError(f"the documents of the corpus with digest {source.name[:12]} are {what}")
         return self._with(tuple(ours.values()))
 
     def __sub__(self, other: TopicMoments) -> TopicMoments:
-        """Return the sums without the documents of the other; UsageError if there are more of them."""
+        """Return the sums without the documents of the other; a UsageError if these are not in the sums."""
         found = self + other._with(tuple(replace(s, sign=-s.sign) for s in other.sources_))
         if found.n_documents_ < 0:
-            raise UsageError(f"{-found.n_documents_} more documents are taken away than the sums are of")
+            raise UsageError(f"{-found.n_documents_} more documents are subtracted than the sums contain")
         found._check_frequencies()
         return found
 
     def _check_frequencies(self) -> None:
-        """Refuse frequencies that no documents have, which those of documents that were not there lead to."""
+        """Raise a UsageError for impossible frequencies: documents were subtracted that were not in the sums."""
         n, (of_documents, of_words) = self.n_documents_, self._frequencies()
         wrong = (of_documents < 0) | (of_documents > n)
         if all(source.word_frequency.dtype.kind == "i" for source in self.sources_):
@@ -296,7 +301,7 @@ class TopicMoments(TopicEstimator):
         if wrong.any():
             word = int(np.argmax(wrong))
             raise UsageError(
-                f"documents are taken away that the sums are not of: {self.vocabulary_[word]!r} would be left in "
+                f"documents are subtracted that are not in the sums: {self.vocabulary_[word]!r} would remain in "
                 f"{of_documents[word]} of {n} documents, {of_words[word]:g} times"
             )
         masses = [(s.sign, np.asarray(part["mass"])) for s in self.sources_ for part in s.parts]
@@ -304,8 +309,8 @@ class TopicMoments(TopicEstimator):
         added = np.sum([mass for sign, mass in masses if sign > 0], axis=0)
         if np.any(left < -_ROUNDING * added):
             raise UsageError(
-                "documents are taken away that the sums are not of: their positions, pairs and triples have the "
-                f"weights {left.tolist()} left"
+                "documents are subtracted that are not in the sums: the remaining weights of positions, pairs and "
+                f"triples would be {left.tolist()}"
             )
 
     def _with(self, sources: tuple[Source, ...]) -> TopicMoments:
@@ -316,32 +321,33 @@ class TopicMoments(TopicEstimator):
     def _check_basis(self, other: TopicMoments) -> None:
         if self.basis_digest != other.basis_digest:
             raise UsageError(
-                "sums in different bases cannot be added: those of the second corpus must be made with the basis "
-                "of the first"
+                "sums in different bases cannot be added: make the sums of the second corpus in the basis of the "
+                "first"
             )
 
     def total(self) -> Sums:
-        """Return the sums over all documents; UsageError if there are none."""
+        """Return the sums over all documents; a UsageError if there are no documents."""
         if not self.sources_:
-            raise UsageError("the sums are of no documents")
+            raise UsageError("the sums contain no documents")
         return signed_total(self.sources_)
 
     def halves(self) -> tuple[Sums, Sums]:
-        """Return the sums over two halves of the documents; UsageError if they are in one part."""
+        """Return the sums over two halves of the documents; a UsageError if they are in a single part."""
         found = []
         for first in (0, 1):
             of_half = tuple(replace(source, parts=source.parts[first::2]) for source in self.sources_)
             if not any(source.parts for source in of_half):
-                raise UsageError("n_parts: expected moments in 2 parts at least, which tell of noise, got 1")
+                raise UsageError(
+                    "n_parts: expected moments in at least 2 parts, to estimate their noise, got 1"
+                )
             found.append(signed_total(of_half))
         return found[0], found[1]
 
     def without_parts(self) -> Iterator[Sums]:
-        """Yield the sums over all documents but those of one part of every corpus that was added, part by part.
+        """Yield the sums over all documents except one part of every added corpus, for each part.
 
-        Parts without which nothing would be left, or that have no moments themselves, are passed over. In which
-        part a document is that was taken away is not known, so that all of these stay away: what is told of
-        errors is then more than they are.
+        Parts without moments, or without which too little would remain, are skipped. The part of a subtracted
+        document is not known, so all subtracted documents are left out every time: errors are then overestimated.
         """
         total = self.total()
         added = [source for source in self.sources_ if source.sign > 0]
@@ -350,13 +356,13 @@ class TopicMoments(TopicEstimator):
             mass = float(part["mass"][2])
             if 0.0 < mass < (1.0 - _LEAST_LEFT) * float(total["mass"][2]):
                 for name, value in total.items():
-                    # What is left takes the place of the part, so that two totals are held and no third.
+                    # The remainder overwrites the part, so that memory holds two totals, not three.
                     np.subtract(value, part[name], out=part[name])
                 yield part
             del part
 
     def totals(self) -> Totals:
-        """Return what is known of the documents apart from their moments."""
+        """Return the vocabulary and the frequencies of the documents."""
         check_is_fitted(self, "sources_")
         digest = fingerprint([(s.name, s.sign) for s in self.sources_])
         document_frequency, word_frequency = self._frequencies()
@@ -365,7 +371,7 @@ class TopicMoments(TopicEstimator):
         )
 
     def _frequencies(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return in how many documents every word is, and how often."""
+        """Return the document frequency and the total count of every word."""
         zero = np.zeros(self.n_features_in_, np.int64)
         of_documents = (s.sign * s.document_frequency for s in self.sources_)
         of_words = (s.sign * s.word_frequency for s in self.sources_)
@@ -389,7 +395,7 @@ class TopicMoments(TopicEstimator):
         Raises
         ------
         UsageError
-            If the path exists, and is not a model or ``overwrite`` is not given.
+            If the path exists and is not a model, or is a model and ``overwrite`` is False.
         """
         check_is_fitted(self, "sources_")
         check_target(Path(path).absolute(), overwrite)
@@ -412,7 +418,7 @@ class TopicMoments(TopicEstimator):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TopicMoments:
-        """Read sums, of which large ones are mapped; UsageError if there are none, StoreError if damaged."""
+        """Read kept moments, large ones memory-mapped; a UsageError if there are none, a StoreError if damaged."""
         record = load_record_of(path, cls.__name__)
         with whole_description(path):
             moments = cls(**record["parameters"])
@@ -449,13 +455,15 @@ def _source(engine: Engine, found: Sequence[PassResult]) -> Source:
 
 
 def commit_sums(engine: Engine, sums: Sums) -> str:
-    """Commit sums as those of a pass over the words' moments, and return their directory."""
+    """Commit sums as if a moments pass had made them, and return their directory."""
     key = fingerprint({name: np.asarray(value) for name, value in sums.items()})
     engine.directory.commit_pass("moments", key, sums, {})
     return str(engine.directory.pass_path("moments", key))
 
 
 def _check_numbers(path: str | os.PathLike[str], numbers: np.ndarray, n_words: int) -> None:
-    """Check that words have the numbers 0, 1, 2, ... in their order, or none; StoreError."""
+    """Raise a StoreError unless the words of the moments are numbered 0, 1, 2, ... in their order."""
     if not np.array_equal(numbers[numbers >= 0], np.arange(n_words)):
-        raise StoreError(f"{path}: array numbers: expected each of 0 to {n_words - 1} once, in rising order")
+        raise StoreError(
+            f"{path}: array numbers: expected each of 0 to {n_words - 1} once, in ascending order"
+        )

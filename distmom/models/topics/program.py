@@ -1,4 +1,4 @@
-"""The program of all topic models: from a corpus, or from moments that were kept, to topics."""
+"""The program of all topic models: topics from a corpus, or from kept moments."""
 
 from __future__ import annotations
 
@@ -49,48 +49,48 @@ logger = logging.getLogger(__name__)
 
 #: sums of Dirichlet parameters that ``alpha0="auto"`` tries
 ALPHA0S = (1.0, 5.0)
-#: documents on which initial topics are chosen at most, and the largest share of the corpus
+#: largest number of held-out documents on which initial topics are chosen, and their largest share of the corpus
 HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 5_000, 0.1
-#: documents on which initial topics are refined before the choice, at most
+#: largest number of documents on which initial topics are refined before the choice
 TRIAL_DOCUMENTS = 50_000
 #: passes of refinement before the sum of the Dirichlet parameters is estimated on held-out documents
 N_ALPHA = 2
-#: average number of positions per document below which ``refine="auto"`` is collapsed: shares of largest posterior
-#: overfit few words
+#: average number of positions per document below which ``refine="auto"`` is "cvb": shares of largest posterior
+#: overfit short documents
 SHORT_DOCUMENT = 30
-#: passes of refinement with ``n_refine="auto"``, and how many if it is collapsed: few words are soon overfitted
+#: passes of refinement with ``n_refine="auto"``, and with "cvb", where short documents are soon overfitted
 N_REFINE, N_COLLAPSED = 4, 2
-#: folds of the documents in refinement, where there are fewer positions than `ENOUGH_POSITIONS` for every
-#: probability of a word in a topic, and at most `MOST_FREE` such probabilities; with two folds each would follow
-#: the other one alone
+#: folds of the documents in refinement, used where there are fewer than `ENOUGH_POSITIONS` positions per
+#: parameter (the probability of a word in a topic) and at most `MOST_FREE` parameters; with two folds each
+#: would depend on the other alone
 N_FOLDS, ENOUGH_POSITIONS, MOST_FREE = 4, 4.0, 1 << 24
-#: least count that is added to those of words: probabilities of float32 end at 1e-38
+#: least count that is added to the counts of words: float32 has no normal numbers below 1e-38
 LEAST_ETA = 1e-12
-#: documents for every topic and fold that it takes
+#: least number of documents per topic and fold for folds to be used
 FOLD_DOCUMENTS = 2
 
 
 class TopicModel(FittedTopics):
-    """Base of the topic models; see `SpectralLDA` for parameters and attributes."""
+    """Base class of the topic models; see `SpectralLDA` for parameters and attributes."""
 
     capabilities = frozenset({Capability.DOCUMENTS, Capability.MOMENTS, Capability.SHARES, Capability.TOPICS})
 
     n_components: int | str = parameter(
-        100, "Number of topics. auto counts those that come back in the other half of the documents (see "
-        "distmom.spectral.rank), at most 100.", least=1, auto=True, kw_only=False,
+        100, "Number of topics. auto estimates it, up to 100, by the directions of one half of the documents "
+        "that are replicated in the other half (see distmom.spectral.rank).", least=1, auto=True, kw_only=False,
     )  # fmt: skip
     alpha0: float | str = parameter(
-        "auto", "Sum of the Dirichlet parameters that moments are corrected for. auto tries 1 and 5, and keeps "
-        "the one whose topics, refined by one pass, complete held-out documents best.",
+        "auto", "Sum of the Dirichlet parameters that moments are corrected for. auto tries 1 and 5, and uses "
+        "the value whose topics, refined by one pass, best predict held-out words.",
         kind=float, least=0, auto=True,
     )  # fmt: skip
     init: str = parameter(
-        "auto", "Initialise topics by decomposing the third moment (tensor), by anchor words of the second "
-        "(anchors), or try both as with alpha0=auto.", choices=("auto", "tensor", "anchors"),
+        "auto", "Initialise topics by decomposing the third moment (tensor) or by anchor words of the second "
+        "(anchors). auto tries both, and chooses as alpha0=auto does.", choices=("auto", "tensor", "anchors"),
     )  # fmt: skip
     n_refine: int | str = parameter(
-        "auto", "Passes of refinement. 0 leaves the topics as estimated from moments, zero at words that are not "
-        "among those of the moments. auto is 2 where refinement is cvb, else 4.", kind=int, least=0, auto=True,
+        "auto", "Number of passes of refinement. 0 returns the topics estimated from moments, zero for words "
+        "left out of the moments. auto is 2 with refine=cvb, else 4.", kind=int, least=0, auto=True,
     )  # fmt: skip
     refine: str = parameter(
         "auto", "Refine by EM for shares of largest posterior (em), by variational Bayes (vb), or by collapsed "
@@ -98,17 +98,17 @@ class TopicModel(FittedTopics):
         choices=("auto", "em", "vb", "cvb"),
     )  # fmt: skip
     background: bool = parameter(
-        False, "Initialise one of the topics with the distribution of all words, so that it takes the words that "
-        "all documents share; for long documents, or texts with their stop words.",
+        False, "Initialise one of the topics with the word distribution of the corpus, so that it absorbs words "
+        "that all documents share; for long documents, or texts with stop words.",
     )  # fmt: skip
-    eta: float = parameter(
-        ETA, "Added to the count of every word in every topic by refinement.", least=LEAST_ETA
+    eta: float = parameter(ETA, "Count added to every word of every topic in refinement.", least=LEAST_ETA)
+    decomposition: str = parameter(
+        "joint", "Method that decomposes the third moment.", choices=tuple(METHODS)
     )
-    decomposition: str = parameter("joint", "Method for the whitened third moment.", choices=tuple(METHODS))
     decompose_on: str = place_parameter()
 
     def fit(self, X: Any, y: Any = None) -> TopicModel:
-        """Fit arrays in memory.
+        """Fit the model to arrays in memory.
 
         Parameters
         ----------
@@ -124,7 +124,7 @@ class TopicModel(FittedTopics):
         Raises
         ------
         UsageError
-            If a parameter is wrong, or does not go with the documents.
+            If a parameter is invalid or does not suit the documents.
         InputError
             If a value is negative, not finite or not a whole number.
         NumericalError
@@ -133,62 +133,62 @@ class TopicModel(FittedTopics):
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, type(self).__name__)))
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus, UsageError, and weights, InputError."""
+        """Check that the parameters are valid and suit a corpus of counts; else a UsageError or InputError."""
         super().check(corpus)
         least = 1 + int(self.background)
         if not isinstance(self.n_components, str) and self.n_components < least:
             raise UsageError(f"n_components: expected at least {least}, got {self.n_components}")
         if self.background and not self.n_refine:
             raise UsageError(
-                "background: expected n_refine of at least 1, as only refinement estimates its share, got 0"
+                "background: expected n_refine of at least 1, as refinement estimates its share, got 0"
             )
 
     def _alpha0s(self) -> tuple[float, ...]:
         return ALPHA0S if isinstance(self.alpha0, str) else (float(self.alpha0),)
 
     def way_of_refine(self, corpus: Corpus | MemoryCorpus) -> str:
-        """Return how topics are refined; "auto" is settled by the mean length of the documents."""
+        """Return the method of refinement; "auto" depends on the mean length of the documents."""
         if self.refine != "auto":
             return self.refine
         short = float(corpus.word_frequency.sum()) < SHORT_DOCUMENT * corpus.n_documents
         return "cvb" if short else "em"
 
     def n_folds(self, corpus: Corpus | MemoryCorpus) -> int:
-        """Return the number of folds of the documents in refinement; none is read with topics that it has made."""
+        """Return the number of folds of the documents in refinement: each is read with topics of the others."""
         k = self.most_components(corpus)
         n_free = k * corpus.n_words
         is_small = float(corpus.word_frequency.sum()) < ENOUGH_POSITIONS * n_free
         fits = self.way_of_refine(corpus) != "mixture" and n_free <= MOST_FREE
-        # Elsewhere some fold might have to do without a topic.
+        # With fewer documents a topic might be absent from a fold.
         return N_FOLDS if is_small and fits and corpus.n_documents >= FOLD_DOCUMENTS * N_FOLDS * k else 1
 
     def finds_alpha(self, corpus: Corpus | MemoryCorpus) -> bool:
-        """Whether refinement finds the parameters that documents are read with."""
+        """Return whether refinement estimates the parameters with which documents are read."""
         how = self.way_of_refine(corpus)
         return how == "mixture" or (how == "vb" and self.n_refine != 0)
 
     def holds_out(self, corpus: Corpus | MemoryCorpus) -> bool:
-        """Whether documents are held out at first, to choose the start or how documents are read."""
+        """Return whether documents are held out, to choose initial topics or Dirichlet parameters."""
         return len(self.trials()) > 1 or not self.finds_alpha(corpus)
 
     def n_alpha_passes(self, corpus: Corpus | MemoryCorpus) -> int:
-        """Return the passes of refinement before held-out documents give the parameters to read documents with."""
+        """Return the number of passes of refinement before the parameters to read documents with are estimated."""
         return 0 if self.finds_alpha(corpus) else min(N_ALPHA, self.n_refine_passes(corpus))
 
     def most_components(self, corpus: Corpus | MemoryCorpus) -> int:
-        """Return the number of topics, or with "auto" how many there may be."""
+        """Return the number of topics, or with "auto" the largest number."""
         if isinstance(self.n_components, str):
             return min(MOST_COMPONENTS, corpus.n_words) + int(self.background)
         return self.n_components
 
     def core_settings(self, n_components: int) -> CoreSettings:
-        """Return how moments are decomposed into so many topics, that of all words among them."""
+        """Return the settings for ``n_components`` topics, including the background topic."""
         k = n_components - int(self.background)
         settings = self.moment_settings(k, "none" if self.init == "anchors" else "full")
         return replace(settings, decomposition=self.decomposition, decompose_on=self.decompose_on)
 
     def program(self, run: Run) -> TopicState:
-        """Return the state of a model fitted by the passes of a run."""
+        """Fit the model by the passes of a run and return its state."""
         corpus, trials = run.corpus, self.trials()
         held = held_out(corpus, self.random_state) if self.holds_out(corpus) else None
         rest = None if held is None else replace(held, heldout=False)
@@ -200,8 +200,8 @@ class TopicModel(FittedTopics):
             settings = rank_settings(self.core_settings(most), words.n_words)
             rank = find_rank(run.part("rank"), settings, words)
             most = rank.n_components + int(self.background)
-        # Documents that the basis is of are completed too well to tell initial topics from each other. How
-        # documents are read it does not affect.
+        # The basis must not see the held-out documents where initial topics are compared: it would favour topics
+        # that fit their noise. The choice of the Dirichlet parameters is not affected.
         of_basis = rest if len(trials) > 1 else None
         moments = fit_moments(run, self.core_settings(most), words, rest, of_basis)
         chosen = None
@@ -209,7 +209,7 @@ class TopicModel(FittedTopics):
             tried = initials(run, moments, numbers, trials, self.background)
             chosen = self._choose(run.part("choose"), moments, tried, held)
             trials = [trials[0] if len(trials) == 1 else chosen.init.alpha0]
-            # All that follows is of all documents, those held out among them.
+            # All further steps use all documents, including those held out so far.
             moments = extend_moments(run.part("extend"), moments, held)
         init = initials(run, moments, numbers, trials, self.background)[0]
         topics = self._refined(run, init, moments, self.n_refine_passes(corpus))
@@ -246,22 +246,22 @@ class TopicModel(FittedTopics):
         )
 
     def _share_of_common_words(self, corpus: Corpus | MemoryCorpus) -> float:
-        """Return the share of the positions whose words are in more documents than those of the moments."""
+        """Return the share of the positions whose words exceed ``max_df``."""
         common = np.asarray(corpus.document_frequency) > self.max_df * corpus.n_documents
         frequency = np.asarray(corpus.word_frequency, np.float64)
         return float(frequency[common].sum() / max(1.0, frequency.sum()))
 
     def fit_moments(self, moments: TopicMoments) -> Self:
-        """Fit sums of moments that were kept, without the documents.
+        """Fit the model to kept moments, without the documents.
 
-        The topics are those of the moments, zero at words that the moments do not see. The jackknife over the
-        parts of the documents gives their standard errors, `components_error_` and `weights_error_`.
+        The topics are estimated from the moments, and are zero for words that are not in the moments. The
+        jackknife over the parts of the documents gives their standard errors, `components_error_` and
+        `weights_error_`.
 
         Parameters
         ----------
         moments : TopicMoments
-            What the moments are of, and how documents count in them, was settled with them; the parameters of
-            this model that say so are not looked at.
+            Its parameters for the words and the weights of documents apply; those of this model are ignored.
 
         Returns
         -------
@@ -270,7 +270,7 @@ class TopicModel(FittedTopics):
         Raises
         ------
         UsageError
-            If the parameters ask for what needs documents: refine, a choice among starts, or the number of topics.
+            If the parameters require documents: for refinement, to choose initial topics or the number of topics.
         NumericalError
             If the moments do not carry any topic.
         """
@@ -289,7 +289,7 @@ class TopicModel(FittedTopics):
             for sums in moments.without_parts():
                 directory = commit_sums(run.engine, sums)
                 part = replace(committed, directories=(directory,))
-                # The next are added up in memory of their own.
+                # Frees the memory before the next sums are added up.
                 del sums
                 try:
                     _, topics = self._of_moments(run, part, moments.numbers_)
@@ -321,26 +321,26 @@ class TopicModel(FittedTopics):
         if self.n_components == "auto":
             wrong = "n_components: expected a number, got 'auto'"
         elif len(self.trials()) > 1:
-            wrong = "alpha0, start: expected a number and one start, got a choice"
+            wrong = "alpha0, init: expected a number and one initialisation, got a choice"
         elif self.n_refine:
             wrong = f"n_refine: expected 0, got {self.n_refine!r}"
         elif self.background:
-            wrong = "background: only refinement tells its share"
+            wrong = "background: expected False, as only refinement estimates its share"
         elif self.init == "factors":
-            wrong = "the moments of independent factors are others than those kept"
+            wrong = "independent topics need other moments than those kept"
         if wrong is not None:
-            raise UsageError(f"{wrong}; without documents none can be made")
+            raise UsageError(f"{wrong}; kept moments are fitted without documents")
         moments.check_components(int(self.n_components))
 
     def trials(self) -> list[float | None]:
-        """Return the starts to be tried: an alpha0 of the tensor, infinite for factors, None for anchors."""
+        """Return the initialisations to try: an alpha0 for tensors, infinite for factors, or None for anchors."""
         if self.init == "factors":
             return [math.inf]
         tensors: list[float | None] = [] if self.init == "anchors" else list(self._alpha0s())
         return tensors if self.init == "tensor" else [*tensors, None]
 
     def n_refine_passes(self, corpus: Corpus | MemoryCorpus) -> int:
-        """Return the passes of refinement; "auto" is settled by the way of refinement."""
+        """Return the number of passes of refinement; "auto" depends on the method of refinement."""
         if self.n_refine != "auto":
             return int(self.n_refine)
         return N_COLLAPSED if self.way_of_refine(corpus) == "cvb" else N_REFINE
@@ -358,10 +358,11 @@ class TopicModel(FittedTopics):
         return refine_topics(run, topics, self.way_of_refine(run.corpus), n_passes, selection, self.eta)
 
     def _choose(self, run: Run, moments: CommittedMoments, inits: list[Initial], held: Selection) -> Chosen:
-        """Choose the initial topics that, refined without some documents, complete these best.
+        """Choose the initial topics that, refined without the held-out documents, complete these best.
 
-        Each of several is refined by one pass, and the best one by another before the parameters that documents
-        are read with are estimated, unless refinement estimates them: after one pass topics are too even.
+        Where there are several, each is refined by one pass, and the best by another pass before the parameters to
+        read documents with are estimated, as topics are still too even after one pass. The second pass is left out
+        where refinement estimates these parameters.
         """
         corpus = run.corpus
         n = corpus.n_documents
@@ -383,7 +384,7 @@ class TopicModel(FittedTopics):
         return best
 
     def _again(self, run: Run, chosen: Chosen, n_passes: int, trial: Selection, held: Selection) -> Chosen:
-        """Refine chosen topics further, and complete documents with them again."""
+        """Refine the chosen topics further, and complete the held-out documents again."""
         how = self.way_of_refine(run.corpus)
         topics = refine_topics(run, chosen.topics, how, n_passes, trial, self.eta)
         completion = complete(run, topics.matrix, topics.shares, held)
@@ -392,7 +393,7 @@ class TopicModel(FittedTopics):
     def _final_alpha(
         self, corpus: Corpus | MemoryCorpus, topics: Topics, completion: Completion | None
     ) -> np.ndarray:
-        """Return the parameters that new documents are read with."""
+        """Return the Dirichlet parameters with which new documents are read."""
         if completion is None or self.finds_alpha(corpus):
             return topics.shares if self.refine == "mixture" else topics.alpha
         shares = np.maximum(topics.shares, 1e-6)
@@ -401,7 +402,7 @@ class TopicModel(FittedTopics):
 
 @dataclass(frozen=True)
 class Chosen:
-    """Initial topics, the same refined, and how well these complete held-out documents.
+    """Initial topics, the refined topics, and how well these complete held-out documents.
 
     Attributes
     ----------
@@ -409,7 +410,7 @@ class Chosen:
     topics : Topics
     completion : Completion
     selection : dict or None
-        Held-out perplexities of all that were tried, if there were several; JSON values.
+        Held-out perplexities of all initialisations, if there were several; JSON values.
     """
 
     init: Initial
@@ -419,11 +420,11 @@ class Chosen:
 
 
 def _best(engine: Engine, tried: list[Chosen], several: bool) -> Chosen:
-    """Return the one that completes documents best."""
+    """Return the trial that completes the held-out documents best."""
     best = max(tried, key=lambda t: t.completion.log_likelihood)
     if not best.completion.n_tokens:
         logger.warning(
-            "no held-out document has enough words to compare with: the first initial topics are taken"
+            "no held-out document has enough words to compare initial topics: the first ones are used"
         )
         return replace(tried[0], completion=best.completion)
     if several:
@@ -437,7 +438,7 @@ def _best(engine: Engine, tried: list[Chosen], several: bool) -> Chosen:
 
 
 def _state_of(corpus: Any, init: Initial, topics: Topics, n_moment_words: int) -> TopicState:
-    """Return the state of topics of a corpus, or of totals."""
+    """Return the state of topics fitted to a corpus or to totals."""
     diagnostics = {
         **init.diagnostics,
         "init": init.name,
@@ -457,6 +458,6 @@ def _state_of(corpus: Any, init: Initial, topics: Topics, n_moment_words: int) -
 
 
 def held_out(corpus: Corpus | MemoryCorpus, seed: int) -> Selection:
-    """Return the documents on which starts are chosen."""
+    """Return the held-out documents on which initial topics are chosen."""
     share = min(HELD_OUT_SHARE, HELD_OUT_DOCUMENTS / max(1, corpus.n_documents))
     return Selection(share, heldout=True, seed=seed)

@@ -1,10 +1,10 @@
-"""Refinement of topics by a few more additive passes, and the choice among starts on held-out documents.
+"""Refinement of topics by a few additive passes, and their evaluation on held-out documents.
 
-One pass is one step of EM, of variational Bayes or, with one topic a document, of EM for a mixture. It sees all
-words and raw counts, so it also gives the words their probabilities that the moments did not see. What topics
-are worth is told by document completion: how well the shares found in half of a held-out document predict the
-other half. Where a corpus is small, documents are parted into folds, and each is read with topics that the others
-have made, so that none is told what it has said itself.
+One pass is one step of EM, of variational Bayes or, where documents have a single topic each, of EM for a mixture.
+It uses all words and raw counts, so that words left out of the moments get probabilities too. Topics are evaluated
+by document completion: how well the shares inferred from half of a held-out document predict the other half. For a
+small corpus, documents are divided into folds, and each fold is read with topics estimated from the others, so
+that documents do not confirm their own noise.
 """
 
 from __future__ import annotations
@@ -35,40 +35,43 @@ from distmom.spectral.tall import Slabs
 
 #: sum of the Dirichlet parameters where refinement leaves it fixed, and the least share of a topic in it
 EM_ALPHA, LEAST_SHARE = 1.0, 1e-4
-#: added to the count of every word in every topic
+#: count added to every word of every topic
 ETA = 0.05
-#: share of the unigram distribution in the topics of a start, whose words the moments did not all see
+#: share of the unigram distribution mixed into initial topics, which lack the words that are not in the moments
 INITIAL_SMOOTHING = 0.1
-#: the same where documents are predicted
+#: share of the unigram distribution mixed into topics that predict documents
 COMPLETION_SMOOTHING = 0.01
-#: sums of Dirichlet parameters that are tried
+#: sums of Dirichlet parameters that completion tries
 ALPHA_SUMS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
-#: power of a step of EM: below two it converges where one does, in fewer passes (Salakhutdinov and Roweis 2003)
+#: over-relaxation of a step of EM; below 2 it converges where EM does, in fewer passes (Salakhutdinov and
+#: Roweis 2003)
 RELAXATION = 1.5
 _NEWTON_STEPS = 20
 
 
 @dataclass(frozen=True)
 class Topics:
-    """Topics on the way.
+    """Topics between passes of refinement.
 
     Attributes
     ----------
     matrix : StoredColumns
         (d, k), columns sum to one.
     by_fold : StoredColumns
-        The topics that each fold of the documents is read with next, (d, k) each: ``matrix`` where there is one
-        fold, else those that the other folds made.
+        The topics with which each fold of the documents is read next, (d, k) each: ``matrix`` if there is one
+        fold, else the topics estimated from the other folds.
     shares : ndarray of shape (k,)
         Shares of the topics in the corpus; sum to one.
     alpha : ndarray of shape (k,)
-        Dirichlet parameters that shares are found with.
+        Dirichlet parameters with which shares are inferred.
     smoothing : float
-        Share of the unigram distribution that is still to be mixed in.
+        Share of the unigram distribution that the next pass mixes in.
     rows : dict of str to StoredRows
-        Shares of the documents, if they were stored.
+        Shares of the documents, if they are stored.
     log_likelihoods : tuple of float
-        Mean over the positions of a pass, before each of those over the same documents.
+        Mean log likelihood of a position before each pass over the same documents.
+    dtype : str
+        Type of the matrices.
     """
 
     matrix: StoredColumns
@@ -82,14 +85,14 @@ class Topics:
 
     @property
     def n_folds(self) -> int:
-        """Folds of the documents."""
+        """Number of folds of the documents."""
         return len(self.by_fold.parts)
 
 
 def initial_topics(
     matrix: StoredColumns, shares: np.ndarray, n_folds: int = 1, dtype: str = "float32"
 ) -> Topics:
-    """Return initial topics with an even prior, to be refined by some folds of the documents.
+    """Return initial topics with an even prior, for refinement with some number of folds.
 
     Parameters
     ----------
@@ -98,7 +101,7 @@ def initial_topics(
     shares : ndarray of shape (k,)
     n_folds : int, default 1
     dtype : str, default "float32"
-        Of the matrix.
+        Type of the matrix.
     """
     k = len(shares)
     by_fold = StoredColumns(n_folds * matrix.parts)
@@ -119,7 +122,7 @@ def refine_topics(
     selection: Selection | None = None,
     eta: float = ETA,
 ) -> Topics:
-    """Make some passes of EM, variational Bayes ("vb"), the same collapsed ("cvb"), or EM for a mixture.
+    """Make some passes of EM, of variational Bayes ("vb" or collapsed, "cvb"), or of EM for a mixture.
 
     Parameters
     ----------
@@ -130,7 +133,7 @@ def refine_topics(
     selection : Selection, optional
         Documents; all by default.
     eta : float, default 0.05
-        Added to the count of every word in every topic.
+        Count added to every word of every topic.
     """
     unigram = unigram_of(run)
     d, k = run.corpus.n_words, len(topics.alpha)
@@ -165,7 +168,7 @@ def _refined(engine: Engine, topics: Topics, found: TallResult, of_all: bool) ->
         np.asarray(values["shares"]),
         np.asarray(values["alpha"]),
         0.0,
-        # Rows of some documents are not rows of all.
+        # Shares stored for some documents cannot be used for all.
         found.rows if of_all else {},
         (*topics.log_likelihoods, values["log_likelihood"]),
         topics.dtype,
@@ -188,7 +191,7 @@ def _logs(rows: slice, topics: np.ndarray, unigram: np.ndarray, smoothing: float
 def _next_topics(
     engine: Engine, tallies: Tallies, topics: Topics, unigram: StoredArray, how: str, eta: float
 ) -> TallResult:
-    """Turn counts into topics, and shares into Dirichlet parameters where the way of refining fits them."""
+    """Turn counts into topics, and shares into Dirichlet parameters where the refinement estimates them."""
     sums, k, n_words = tallies.sums, len(topics.alpha), engine.corpus.n_words
     n_folds = 1 if how == "mixture" else len(topics.by_fold.parts)
     inputs: list[Partials | StoredColumns | StoredArray] = [
@@ -208,11 +211,11 @@ def _next_topics(
     if how == "vb":
         alpha = fit_alpha(alpha, np.asarray(sums["log_shares"]) / n)
     elif how == "cvb":
-        # What positions are expected to say is spread over more topics than the positions are, so that a fit would
-        # come out too large; but shares differ.
+        # Expected counts are spread over more topics than the counts themselves, so that fitted parameters
+        # would be too large; only their ratios are estimated.
         alpha = EM_ALPHA * np.maximum(shares, LEAST_SHARE)
     likelihood = float(sums["log_likelihood"]) / max(float(sums["tokens"]), 1.0)
-    # The first step mends a start in one go; a step that overshot is followed by a plain one.
+    # The first step is not over-relaxed, nor is a step after the likelihood has decreased.
     last = topics.log_likelihoods[-1:]
     if how == "em" and last and likelihood >= last[0]:
         stored["topics"] = _relaxed(engine, stored["topics"], topics.matrix)
@@ -244,7 +247,7 @@ def _distributions(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
 
 
 def _relaxed(engine: Engine, stepped: StoredArray, matrix: StoredColumns) -> StoredArray:
-    """Return topics further along the way from a matrix to those after a step of EM."""
+    """Return topics over-relaxed: moved further from ``matrix`` in the direction of a step of EM."""
     n_rows, k = stepped.load().shape
     outputs = {"topics": (k, str(stepped.load().dtype))}
     further, sums = engine.map_rows(_further, [stepped, matrix], n_rows, outputs)
@@ -262,21 +265,21 @@ def _scaled(rows: slice, topics: np.ndarray, mass: np.ndarray) -> tuple[Slabs, S
 
 
 def fit_alpha(alpha: np.ndarray, mean_logs: np.ndarray) -> np.ndarray:
-    """Return the Dirichlet parameters of largest likelihood for mean logarithms of shares.
+    """Return the maximum-likelihood Dirichlet parameters for given mean logarithms of shares.
 
-    Newton's method with a Hessian that is a diagonal and one rank (Minka 2000, "Estimating a Dirichlet
+    Newton's method with a Hessian that is diagonal plus rank one (Minka 2000, "Estimating a Dirichlet
     distribution").
 
     Parameters
     ----------
     alpha : ndarray of shape (k,)
-        Where to begin.
+        Initial parameters.
     mean_logs : ndarray of shape (k,)
-        ``E log theta_i``, the mean over documents.
+        ``E log theta_i``, averaged over documents.
     """
     alpha = np.array(alpha, np.float64)
     if len(alpha) == 1:
-        # The share of the only topic says nothing.
+        # The share of a single topic is always 1.
         return alpha
     for _ in range(_NEWTON_STEPS):
         total = alpha.sum()
@@ -301,9 +304,9 @@ class Completion:
     Attributes
     ----------
     alpha : ndarray of shape (k,)
-        Dirichlet parameters, their sum the best of those tried.
+        Dirichlet parameters, with the best of the sums tried.
     log_likelihood : float
-        Mean over the positions that were predicted.
+        Mean log likelihood of a predicted position.
     n_tokens, n_documents : int
     """
 
@@ -342,15 +345,15 @@ def complete(
     selection : Selection, optional
         Documents; all by default.
     unigram : StoredArray of shape (d, 1), optional
-        Share of every word; by default that in the corpus.
+        Share of every word; the share in the corpus by default.
     mixture : bool, default False
-        Documents have one topic each, with the probabilities ``proportions``.
-    alpha_sums : tuple of float
-        Sums of the Dirichlet parameters to try; the best one counts. By default 0.1 to 50.
+        Whether documents have a single topic each, with the probabilities ``proportions``.
+    alpha_sums : tuple of float, default ALPHA_SUMS
+        Sums of the Dirichlet parameters to try; the best is used. ``ALPHA_SUMS`` range from 0.1 to 50.
     smoothing : float, default 0.01
         Share of the unigram distribution that is mixed into every topic.
     seed : int, default 0
-        Of the halves.
+        Seed of the division of documents into halves.
     """
     k = len(proportions)
     normalised = run.rows(_normalised, proportions, out=unknown(k))

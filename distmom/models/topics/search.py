@@ -1,9 +1,8 @@
-"""One topic from words or documents that are about it, without learning the others.
+"""Search for single topics from words or documents about them, without learning the other topics.
 
 Source: Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models" (JMLR 18, 2018), section 3.2. The
-moments of a corpus are added up and whitened once; every topic that is searched for then takes one small
-eigenvalue problem. Side information enters as its projection onto the basis of the moments, which leaves what it
-says of every topic as it is.
+moments of a corpus are added up and whitened once; every search then solves one small eigenvalue problem. Side
+information is projected onto the basis of the moments, which preserves its products with the topics.
 """
 
 from __future__ import annotations
@@ -36,26 +35,26 @@ from distmom.spectral.run import Run
 
 @dataclass(frozen=True)
 class FoundTopic:
-    """A topic that was searched for.
+    """A topic found by a search.
 
     Attributes
     ----------
     topic : ndarray of shape (n_words,)
-        Word probabilities, zero at words that the moments do not see.
+        Word probabilities, zero for words that are not in the moments.
     share : float
         Share of the topic in the corpus.
     gap : float
-        By how much the side information prefers this topic to the next one; negative where the method ended at
-        another topic than the one preferred.
+        Preference of the side information for this topic, less its preference for the next topic; negative if the
+        method found another topic than the preferred one.
     noise : float
-        How far sampling moves what the side information says of a topic, from two halves of the corpus.
+        Sampling error of a preference, estimated from two halves of the corpus.
     n_documents_needed : float
-        Documents like those of the corpus at which the noise, which falls with the root of their number, would be
-        the gap; infinite where there is no gap.
+        Number of documents like those of the corpus at which the noise, which decreases with the square root of
+        that number, would equal the gap; infinite if the gap is not positive.
     preferences : ndarray of shape (k,)
-        What it says of this topic, then of the others, falling.
+        Preference of the side information for this topic, then for the others in descending order.
     negative_mass : float
-        Share of the topic's absolute mass that was negative, and set to zero.
+        Share of the topic's absolute mass that was negative and set to zero.
     """
 
     topic: np.ndarray
@@ -68,7 +67,7 @@ class FoundTopic:
 
     @property
     def informative(self) -> bool:
-        """The gap is larger than the noise."""
+        """Whether the gap is larger than the noise."""
         return self.gap > self.noise
 
 
@@ -78,10 +77,10 @@ class TopicSearch(TopicEstimator):
     Attributes
     ----------
     n_documents_ : int
-    spectrum_ : ndarray
+    spectrum_ : ndarray of shape (r,)
         Eigenvalues of the second moment in the basis.
     whitened_ : WhitenedMoments
-        What searches are made in (see `distmom.linalg.search`).
+        The whitened moments in which searches are made (see `distmom.linalg.search`).
     diagnostics_ : dict
         Number and lengths of the documents, and ``sum_rules`` as in `SpectralLDA`.
     vocabulary_ : list of str
@@ -102,24 +101,24 @@ class TopicSearch(TopicEstimator):
     capabilities = frozenset({Capability.DOCUMENTS, Capability.MOMENTS})
 
     n_components: int = parameter(
-        100, "About how many topics the corpus has: the rank of the moments.", least=1, kw_only=False
+        100, "Approximate number of topics of the corpus: the rank of the moments.", least=1, kw_only=False
     )
     alpha0: float = parameter(
         1.0, "Sum of the Dirichlet parameters of the topics; 0 means one topic per document.", least=0
     )
     method: str = parameter(
-        "whitening", "whitening and cancellation find the topic without the others. fast-tpm is one run of the "
-        "tensor power method from the side information. tpm finds all topics by the power method with restarts "
-        "and deflation, joint by joint diagonalisation, once for all searches, and takes the preferred one.",
+        "whitening", "whitening and cancellation find the topic without the others. fast-tpm runs the tensor "
+        "power method once, from the side information. tpm (power method with restarts and deflation) and joint "
+        "(joint diagonalisation) find all topics once for all searches, and return the preferred topic.",
         choices=tuple(SEARCHES),
     )  # fmt: skip
 
     def fit(self, X: Any, y: Any = None) -> TopicSearch:
-        """Add up the moments of documents in memory, (n_documents, n_words) counts."""
+        """Add up the moments of documents in memory, a matrix (n_documents, n_words) of counts."""
         return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicSearch")))
 
     def program(self, run: Run) -> KeptState:
-        """Return the sums of moments, in two parts, that the passes of a run add up."""
+        """Add up the moments, in two parts, by the passes of a run and return the state."""
         return self._moments().program(run)
 
     def _moments(self) -> TopicMoments:
@@ -134,18 +133,23 @@ class TopicSearch(TopicEstimator):
         self._take(moments)
 
     def fit_moments(self, moments: TopicMoments) -> Self:
-        """Search in moments that were kept, without the documents.
+        """Prepare searches in kept moments, without the documents.
 
         Parameters
         ----------
         moments : TopicMoments
-            Of two parts at least. What the moments are of was settled with them; the parameters of this estimator
-            that say so are not looked at.
+            Moments in at least two parts. Its parameters for the words and the weights of documents apply;
+            those of this estimator are ignored.
+
+        Returns
+        -------
+        self
 
         Raises
         ------
         UsageError
-            If the moments were made for fewer topics, or are in one part, which says nothing of noise.
+            If the moments were made for fewer topics, or are in a single part, from which noise cannot be
+            estimated.
         """
         started = time.monotonic()
         totals: Any = moments.totals()
@@ -165,7 +169,7 @@ class TopicSearch(TopicEstimator):
             self.diagnostics_ = {**whole.lengths, "sum_rules": whole.sum_rules}
             warn_of_sum_rules(whole.sum_rules)
             white = whiten_words(whole, settings, moments.noise_level)
-            # A is alpha0 + 1 times M2, in the weights that sum to one.
+            # The matrix A of the paper is (alpha0 + 1) M2, with weights that sum to one.
             factor = np.sqrt(self.alpha0 + 1.0)
             white = replace(
                 white, W=white.W / factor, B=white.B * factor, eigenvalues=white.eigenvalues * factor**2
@@ -173,7 +177,7 @@ class TopicSearch(TopicEstimator):
             slices = whitened_slices(white, whole, self.alpha0)
             self.whitened_ = WhitenedMoments(white, whole.m1, slices, self.random_state)
             first, second = (whitened_slices(white, finish(half), self.alpha0) for half in halves)
-            # The mean of two halves is off by half of their difference.
+            # Half of the difference of two halves estimates the error of their mean.
             self._noise = replace(self.whitened_, slices=(first - second) / 2.0)
         self._stored = moments.basis_.astype(np.float64)
         self._numbers = moments.numbers_
@@ -187,17 +191,17 @@ class TopicSearch(TopicEstimator):
     def search(
         self, words: Sequence[str | int] | None = None, documents: Any = None, *, force: bool = False
     ) -> FoundTopic:
-        """Find the topic that words, or documents, are about; no pass over the corpus is made.
+        """Find the topic that words, or documents, are about, without a pass over the corpus.
 
         Parameters
         ----------
         words : sequence of str or int, optional
-            Words, or their column numbers, that the topic has with a larger probability than any other topic
-            has. Several words count by their sum.
+            Words, or their column numbers, that have a larger probability in the topic than in any other topic.
+            Several words count by the sum of their probabilities.
         documents : array or sparse matrix of shape (n, n_words), optional
-            Counts of documents that are about the topic for the most part, in place of words.
-        force : bool
-            Return a topic also where the side information does not tell which.
+            Counts of documents that are mostly about the topic, instead of words.
+        force : bool, default False
+            Return a topic even if the side information does not determine it.
 
         Returns
         -------
@@ -206,28 +210,27 @@ class TopicSearch(TopicEstimator):
         Raises
         ------
         UsageError
-            If a word is unknown, or neither words nor documents are given, or both.
+            If a word is unknown, or not exactly one of words and documents is given.
         NumericalError
-            If the gap is not larger than the noise, unless forced.
+            If the gap is not larger than the noise and ``force`` is False.
         """
         check_is_fitted(self, "spectrum_")
         if (words is None) == (documents is None):
-            raise UsageError("search: give words or documents")
+            raise UsageError("search: specify either words or documents")
         with one_blas_thread():
             along = self._of_words(words) if words is not None else self._of_documents(documents)
             return self._search(along, force)
 
     def search_all(self, targets: Sequence[Any], *, force: bool = False) -> list[FoundTopic]:
-        """Find a topic for each of several targets, as separate calls of `search` would.
+        """Find a topic for each of several targets, with the results of separate calls of `search`.
 
         Parameters
         ----------
         targets : sequence
-            Each a sequence of words or column numbers, or documents as an array or sparse matrix of two
-            dimensions.
-        force : bool
-            Return a topic also where the side information does not tell which; `FoundTopic.informative` then
-            tells which are.
+            Each is a sequence of words or column numbers, or documents as a two-dimensional array or sparse
+            matrix.
+        force : bool, default False
+            Return a topic even if the side information does not determine it (see `FoundTopic.informative`).
 
         Returns
         -------
@@ -236,7 +239,7 @@ class TopicSearch(TopicEstimator):
         Raises
         ------
         UsageError, NumericalError
-            As `search`, with the number of the target, from 0.
+            As in `search`; the message has the number of the target, from 0.
         """
         check_is_fitted(self, "spectrum_")
         found = []
@@ -259,8 +262,8 @@ class TopicSearch(TopicEstimator):
         if not (force or topic.informative):
             more = f", or about {topic.n_documents_needed:,.0f} documents in all" if topic.gap > 0.0 else ""
             raise NumericalError(
-                f"the side information does not tell which topic is meant: it prefers one by {topic.gap:.3g}, and "
-                f"sampling alone moves that by {noise:.3g}; give other words, more of them, or documents about "
+                f"the side information does not determine a topic: it prefers one by {topic.gap:.3g}, but the "
+                f"sampling error is {noise:.3g}; give other words, more of them, or documents about "
                 f"it{more}"
             )
         return topic
@@ -279,16 +282,17 @@ class TopicSearch(TopicEstimator):
             number = int(self._numbers[column])
             if number < 0:
                 raise UsageError(
-                    f"search: {word!r} is in fewer or more documents than the moments see: change min_df or max_df"
+                    f"search: {word!r} is left out of the moments, as too few or too many documents contain it: "
+                    "change min_df or max_df"
                 )
-            # Topics are scaled in the basis, so that words are to be divided by the scale.
+            # Topics are scaled in the basis, so words are divided by the scale.
             along += self._stored[number] / self._scale[number] ** 2
         return along
 
     def _of_documents(self, documents: Any) -> np.ndarray:
         """Return the coordinates of ``A^+ f`` for the mean word frequencies f of some documents.
 
-        For ``f = sum c_i mu_i`` it says ``c_i / p_i`` of topic i, so that topics need not be of equal length.
+        For ``f = sum c_i mu_i`` its product with topic i is ``c_i / p_i``, whatever the norms of the topics.
         """
         block = self._block(documents, 1).words
         length = np.asarray(block.sum(axis=1)).ravel()
@@ -315,7 +319,7 @@ class TopicSearch(TopicEstimator):
 
 
 def whitened_slices(white: Whitening, moments: WordMoments, alpha0: float) -> np.ndarray:
-    """Return ``sum p_i (W'mu_i) (W'mu_i) mu_i`` in the basis, (k, k, r), from moments that hold the third."""
+    """Return ``sum p_i (W'mu_i) (W'mu_i) mu_i`` in the basis, (k, k, r), from the whole third moment."""
     W = white.W
     assert moments.m3 is not None
     # Contracting the first axis puts the new one last.

@@ -1,4 +1,4 @@
-"""What finds the shares of topics in documents, once the topics are known."""
+"""Inference of the shares of topics in documents, given the topics."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from distmom.moments.shares import document_shares, mixture_shares
 
 @dataclass(frozen=True)
 class DocumentReader:
-    """What finds the shares of topics in documents.
+    """Infers the shares of topics in documents.
 
     Attributes
     ----------
     method : {"vb", "fast", "mixture"}
-        Variational Bayes; least squares, weighted by the inverse frequencies of words, negative shares set to
-        zero; or the probabilities of the topics where a document has one.
+        Variational Bayes; least squares, weighted by the inverse frequencies of words, with negative shares set to
+        zero; or the probabilities of the topics of documents with a single topic each.
     matrix : ndarray of shape (d, k), float32
-        Topics as columns; with "fast" what word counts are multiplied with.
+        Topics as columns; with "fast" the matrix that word counts are multiplied with.
     prior : ndarray of shape (k,)
         Dirichlet parameters; with "mixture" the probabilities of the topics.
     unigram : ndarray of shape (d,), float32
-        Word probabilities of the corpus, a little of which is mixed into every topic.
+        Word probabilities of the corpus, mixed into every topic with a small weight.
     """
 
     method: str
@@ -39,7 +39,7 @@ class DocumentReader:
     unigram: Any
 
     def stored(self, put: Callable[[np.ndarray], StoredArray]) -> DocumentReader:
-        """Return the same with its arrays stored for workers to map."""
+        """Return the same reader with its arrays stored, so that workers can memory-map them."""
         return DocumentReader(self.method, put(self.matrix), put(self.prior), put(self.unigram))
 
     def shares(self, block: Block) -> np.ndarray:
@@ -59,9 +59,9 @@ class DocumentReader:
 
 
 def least_squares_matrix(topics: np.ndarray, unigram: np.ndarray) -> np.ndarray:
-    """Return what word counts are multiplied with to give shares up to a factor, (d, k) float32.
+    """Return the matrix (d, k), float32, whose product with word counts gives shares up to a factor.
 
-    The shares minimise ``sum_w (c_w / n - phi_w theta)^2 / p_w``, the variance of a word's share being nearly
+    The shares minimise ``sum_w (c_w / n - phi_w theta)^2 / p_w``, as the variance of a word's share is nearly
     proportional to its frequency p_w.
     """
     weighted = topics / np.asarray(unigram, np.float64)[:, None]

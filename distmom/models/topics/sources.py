@@ -1,7 +1,7 @@
-"""What is kept of the documents of a corpus: their sums by parts, in memory or mapped from files.
+"""The kept sums of the documents of a corpus, by parts, in memory or memory-mapped.
 
-Sums of many corpora are many times as large as what they add up to. Those that were saved stay in their files,
-from which they are added one after the other into the total.
+The sums of many corpora together are many times as large as their total. Saved sums stay in their files, and are
+added to the total one after the other.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from distmom.moments.weighting import MomentKind
 from distmom.moments.words import WordMomentsPass
 from distmom.spectral.layout import Array, Layout
 
-#: sums beyond this size are saved as files that are mapped; smaller ones would be more files than they are worth
+#: sums beyond this size are saved as separate files that are memory-mapped; smaller sums would give too many files
 MAPPED_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
 class Source:
-    """Documents of one corpus, as their sums know them.
+    """The documents of one corpus, represented by their sums.
 
     Attributes
     ----------
     name : str
         Digest of the corpus.
     sign : int
-        1, or -1 for documents that were taken away.
+        1, or -1 for documents that were subtracted.
     n_documents : int
     document_frequency, word_frequency : ndarray of shape (n_words,)
     parts : tuple of Sums
-        Sums of `distmom.moments.words.WordMomentsPass`, by parts of the documents.
+        Sums of `distmom.moments.words.WordMomentsPass` for each part of the documents.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Totals:
-    """What is known of documents that are not at hand; in place of a corpus where no pass is made."""
+    """Vocabulary and frequencies of documents that are not available; replaces a corpus where no pass is made."""
 
     vocabulary: list[str]
     settings: dict[str, Any]
@@ -67,23 +67,23 @@ class Totals:
 
 
 def part_selections(n_parts: int, seed: int) -> list[Selection | None]:
-    """Cut the documents into parts; every document is in one of them."""
+    """Return selections that cut the documents into ``n_parts`` disjoint parts."""
     if n_parts == 1:
         return [None]
     edges = [i / n_parts for i in range(n_parts + 1)]
-    # The difference of two edges, the larger at most twice the smaller or the smaller zero, is exact.
+    # The difference of two edges is exact if the larger is at most twice the smaller, or the smaller is zero.
     return [Selection(high - low, heldout=True, seed=seed, offset=low) for low, high in pairwise(edges)]
 
 
 def signed_total(sources: Iterable[Source]) -> Sums:
-    """Add all parts of some sources with their signs, in the order given.
+    """Add all parts of some sources with their signs, in the given order.
 
-    No more memory is needed than for the total: it is added to in place, and what was mapped is given back.
+    Only the total is held in memory: parts are added in place, and their mapped pages are released.
 
     Parameters
     ----------
     sources : iterable of Source
-        With at least one part.
+        Sources with at least one part in total.
     """
     signed = [(source.sign, part) for source in sources for part in source.parts]
     sign, first = signed[0]
@@ -103,7 +103,7 @@ def _release(part: Sums) -> None:
 
 
 def pack_sources(sources: Sequence[Source], arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Move the arrays of sources into ``arrays``, and return the rest of each, JSON values."""
+    """Add the arrays of sources to ``arrays``, and return their other fields as JSON values."""
     for i, source in enumerate(sources):
         arrays[f"sources/{i}/document_frequency"] = source.document_frequency
         arrays[f"sources/{i}/word_frequency"] = source.word_frequency
@@ -118,7 +118,7 @@ def pack_sources(sources: Sequence[Source], arrays: dict[str, np.ndarray]) -> li
 def sources_layout(
     entries: Sequence[Mapping[str, Any]], kind: MomentKind, n_moment_words: int, rank: int, n_arrays: int
 ) -> Layout:
-    """Return the layout of the arrays of `pack_sources`, given the words and columns of their basis.
+    """Return the layout of the arrays of `pack_sources`, given the shape of their basis.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def sources_layout(
         If there are more parts than ``n_arrays``, the number of arrays of the model.
     """
     if (n_parts := sum(int(entry["n_parts"]) for entry in entries)) > n_arrays:
-        raise ValueError(f"{n_parts} parts of moments with {n_arrays} arrays")
+        raise ValueError(f"expected at most {n_arrays} parts of moments, the number of arrays, got {n_parts}")
     specs = WordMomentsPass(n_moment_words, kind=kind, rank=rank, mean=True, half=True).specs()
     sums = {name: Array(spec.shape, (np.dtype(spec.dtype).str,)) for name, spec in specs.items()}
     layout: dict[str, Array] = {}
@@ -141,7 +141,7 @@ def sources_layout(
 def unpack_sources(
     entries: Sequence[Mapping[str, Any]], arrays: Mapping[str, np.ndarray]
 ) -> tuple[Source, ...]:
-    """Rebuild sources from `pack_sources`; KeyError if an array is missing."""
+    """Rebuild sources from what `pack_sources` gave; a KeyError if an array is missing."""
     places: dict[str, Sums] = {}
     for path, value in arrays.items():
         place, _, name = path.rpartition("/")
