@@ -58,7 +58,11 @@ def test_a_fit_from_a_store_gives_the_same_bits(url, run, place, tmp_path):
 
 def test_every_command_reads_a_store_as_it_reads_a_path(url, run, place, tmp_path):
     local = str(place / "corpus")
-    for command in (["info"], ["plan", "--workers", 0, "-k", "4"], ["evaluate", str(place / "model"), *LOCAL]):
+    for command in (
+        ["info"],
+        ["plan", "--workers", 0, "-k", "4"],
+        ["evaluate", str(place / "model"), *LOCAL],
+    ):
         name, *options = command
         before = options[:1] if name == "evaluate" else []
         after = options[len(before) :]
