@@ -156,7 +156,7 @@ def test_text_for_people_has_every_key(place, run):
         ("fit {corpus} new -k 3 --decomposition svd", "'svd' is not one of"),
         (
             "fit {corpus} new -k 3 --decomposition power --third-moment slices",
-            "decomposition='power' works on the whole third moment",
+            "decomposition='power' needs the whole third moment",
         ),
         ("fit {corpus} new -k 3 --memory-limit 3x", "expected a size such as 2GiB or 500MB, got '3x'"),
         ("fit {corpus} new -k 3 --memory-limit 1MB --workers 0", "raise the memory limit"),

@@ -280,7 +280,7 @@ def test_a_run_records_the_processors_that_have_worked_for_it(tmp_path, caplog):
     other = replace(own, processor="another")
     engine.directory.record_environments([own, other])
     assert engine.directory.environments() == [asdict(own), asdict(other)]
-    assert f"processors, which differ: another ({own.blas}); {own.processor} ({own.blas})" in caplog.text
+    assert f"processors differ: another ({own.blas}); {own.processor} ({own.blas})" in caplog.text
     assert engine.directory.verify() == []
     flip(tmp_path / "environment.json")
     [problem] = engine.directory.verify()
