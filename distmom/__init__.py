@@ -1,5 +1,35 @@
-"""Latent structure and labels of large text corpora by the method of moments, out of core on Dask."""
+"""Latent structure and labels of large text corpora by the method of moments, out of core on Dask.
 
+Every public name is imported on first access, because the estimators and what they need take seconds to import.
+"""
+
+from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
 __version__ = version("distmom")
+
+# Not by a statement: every module of the package imports this one, and would seem to depend on the models.
+_ESTIMATORS = import_module("distmom.models").ESTIMATORS
+#: the modules of public names
+_MODULES = {
+    "ingest": "distmom.corpus",
+    "load_model": "distmom.models",
+    "open_corpus": "distmom.corpus",
+    "write_report": "distmom.evaluate.dispatch",
+    **{listing.estimator: "distmom.models" for listing in _ESTIMATORS},
+}
+
+__all__ = sorted([*_MODULES, "evaluate"])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "evaluate":
+        return import_module("distmom.evaluate")
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,7 +18,8 @@ from pathlib import Path
 from common import ingest_folder, results, run_model
 
 from distmom.engine import open_executor
-from distmom.models import HEADS, MultiLabelMoM
+from distmom.models import MultiLabelMoM
+from distmom.models.multilabel.program import HEADS
 
 
 def main(arguments: list[str] | None = None) -> int:

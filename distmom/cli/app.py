@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 import distmom
-from distmom.cli import corpora, fits, models, moments, places, topics
+from distmom.cli import corpora, fits, models, moments, places, topics, warm
 from distmom.cli.options import DataFlowGroup
 
 
@@ -36,6 +36,7 @@ for command in (
     places.verify,
     fits.plan,
     fits.bench,
+    warm.warm,
     fits.fit,
     fits.resume,
     moments.moments,

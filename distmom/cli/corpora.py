@@ -16,10 +16,11 @@ from distmom.cli.options import (
     quiet_option,
 )
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import check_source, columns_of, describe_corpus, load_text_model, open_workers, show
+from distmom.cli.shared import check_source, columns_of, describe_corpus, load_model_that, open_workers, show
 from distmom.corpus import copy_corpus, ingest
 from distmom.errors import UsageError
 from distmom.simulate import PRESETS, preset, synthesise
+from distmom.spectral.capabilities import Capability
 
 
 @click.command("ingest")
@@ -62,7 +63,7 @@ def ingest_command(
 ) -> None:  # fmt: skip
     """Read a corpus from text or sparse rows into Zarr shards.
 
-    Interrupted, the same command goes on where it stopped.
+    If interrupted, the same command resumes.
 
     \b
     Examples: distmom ingest titles.tsv.xz corpus --labels subjects.txt
@@ -107,7 +108,7 @@ def synth(
 ) -> None:  # fmt: skip
     """Draw a planted corpus of the size of a known one, with its truth in DST.truth.
 
-    The same documents come out whatever the number of workers and the size of shards.
+    The documents do not depend on the number of workers or the size of shards.
 
     
     Examples: distmom synth wikilshtc train --docs 200000
@@ -134,7 +135,8 @@ def copy(src: str, dst: str, overwrite: bool, quiet: bool, as_json: bool) -> Non
     """Copy a corpus to or from an object store; SRC and DST are each a path or a URL.
 
     Keys and endpoint of a store come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
-    AWS_ENDPOINT_URL). Interrupted, the same command goes on where it stopped.
+    AWS_ENDPOINT_URL). If interrupted, the same
+    command resumes.
 
     \b
     Examples: distmom copy corpus s3://bucket/corpus
@@ -156,4 +158,4 @@ def _like_model(path: str | None) -> SimpleNamespace | None:
     """Return the columns of a model that is stored at a path, if one is given."""
     if path is None:
         return None
-    return columns_of(load_text_model(path))
+    return columns_of(load_model_that(path, Capability.DOCUMENTS))

@@ -1,8 +1,9 @@
-"""Commands that fit models, and what tells their cost: plan, bench, fit, resume."""
+"""Commands that fit models or report the cost of a fit: plan, bench, fit, resume."""
 
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import click
@@ -14,36 +15,49 @@ from distmom.cli.options import (
     cluster_options,
     json_option,
     memory_option,
-    model_options,
     overwrite_option,
-    parameters,
     run_option,
 )
+from distmom.cli.parameters import ModelCommand, parameters
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import open_workers, show
+from distmom.cli.shared import open_input, open_workers, show
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
 from distmom.errors import UsageError
-from distmom.models import estimator
+from distmom.models import ESTIMATORS, estimator
 from distmom.spectral.artifact import check_target
 
-#: share of a text in words that most documents have, above which a background topic is told of
+#: share of a text in words of most documents above which a background topic is suggested
 MANY_COMMON = 0.2
 
 
-@click.command()
+@click.command(cls=ModelCommand, models=tuple(listing.name for listing in ESTIMATORS))
 @click.argument("corpus", type=click.Path())
-@model_options
+@click.option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Processes whose time is estimated; 0 leaves the time out. [default: one per core]",
+)
 @memory_option
 @json_option
-def plan(corpus: str, model_name: str, memory_limit: int | None, as_json: bool, **options: Any) -> None:
-    """Tell passes, tasks and memory of a fit before anything runs.
+def plan(
+    corpus: str, model_name: str, workers: int | None, memory_limit: int | None, as_json: bool,
+    groups: str | None = None, **options: Any,
+) -> None:  # fmt: skip
+    """Report passes, tasks, memory and time of a fit before anything runs.
+
+    The time is a range: every pass is tried on one block of documents.
+
+    CORPUS is as in 'distmom fit'. The models 'moments' and 'search' are those of the commands of the same names.
 
     \b
-    Example: distmom plan corpus -k 100 --memory-limit 2GiB
+    Examples: distmom plan corpus -k 100 --memory-limit 2GiB
+              distmom plan views.npy --model factors --groups groups.npy
     """
     model = estimator(model_name)(**parameters(model_name, options))
-    planned = model.plan(open_corpus(corpus), memory_limit)
+    n_workers = len(os.sched_getaffinity(0)) if workers is None else workers
+    planned = model.plan(open_input(corpus, model_name, groups), memory_limit, n_workers=n_workers or None)
     result = planned.to_json()
     if as_json:
         click.echo(json.dumps(result))
@@ -54,18 +68,21 @@ def plan(corpus: str, model_name: str, memory_limit: int | None, as_json: bool, 
             f"{p.name:<10} {p.n_scans:>5} {p.n_tasks:>6} {p.n_slabs:>5} {p.task_bytes / 2**20:>10.0f} "
             f"{p.sums_bytes / 2**20:>9.1f}"
         )
-    if model_name == "multilabel":
+    if "third_moment" in model.get_params():
         whole = "added up whole" if result["third_moment"] == "full" else "by slices, in a pass of its own"
         say(f"third moment: {whole} (--third-moment {result['third_moment']})")
     say(
-        f"in all: {result['n_scans']} scans, {result['n_tasks']} tasks, {result['worker_bytes'] / 2**20:.0f} MiB "
-        f"a worker at most, {result['disk_bytes'] / 2**20:.0f} MiB of disk"
+        f"in all: {result['n_scans']} scans, {result['n_tasks']} tasks, at most {result['worker_bytes'] / 2**20:.0f} "
+        f"MiB per worker, {result['disk_bytes'] / 2**20:.0f} MiB of disk"
     )
+    if planned.total_seconds is not None:
+        total = planned.total_seconds
+        say(f"time: {total.low:.1f} to {total.high:.1f} s with {n_workers} workers")
 
 
 @click.group()
 def bench() -> None:
-    """Measure what a fit costs at least.
+    """Measure the least cost of a fit.
 
     \b
     Example: distmom bench floor corpus -k 100
@@ -89,7 +106,7 @@ def floor(
     corpus: str, n_components: int, n_oversamples: int, n_power_iter: int, workers: int | None,
     memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Time the bare kernels of 'fit --head posterior' over documents that are in memory already.
+    """Time the bare kernels of 'fit --head posterior' over documents in memory.
 
     \b
     Example: distmom bench floor corpus -k 100
@@ -104,17 +121,17 @@ def floor(
     show({name: round(value, 3) for name, value in seconds.items()}, as_json)
 
 
-@click.command()
+@click.command(cls=ModelCommand, models=tuple(e.name for e in ESTIMATORS if e.command == "fit"))
 @click.argument("corpus", type=click.Path())
 @click.argument("model", type=LocalPath())
-@model_options
 @run_option("MODEL")
 @overwrite_option
 @cluster_options
 @json_option
 def fit(
     corpus: str, model: str, model_name: str, run_path: str | None, overwrite: bool, workers: int | None,
-    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, groups: str | None = None,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Fit a model to a corpus on a Dask cluster, or in this process with --workers 0.
 
@@ -123,9 +140,10 @@ def fit(
               distmom fit corpus model -k 50 --head posterior --scheduler tcp://host:8786
               distmom fit corpus topics -k 50 --model lda
               distmom fit moments topics -k 50 --model lda
+              distmom fit views.npy model -k 5 --model factors --groups groups.npy
 
-    In place of a corpus, topic models take moments that 'distmom moments' has kept; then alpha0 is 1, the start
-    tensor and nothing is refined, unless told.
+    In place of a corpus, topic models take moments that 'distmom moments' has kept. Then the defaults are --alpha0 1,
+    --init tensor and --n-refine 0. Factors are fitted to views, rows of numbers in an .npy or .npz file.
     """
     if are_moments(corpus):
         for name, value in (("--run", run_path), ("--workers", workers), ("--scheduler", scheduler)):
@@ -133,7 +151,8 @@ def fit(
                 raise UsageError(f"{name}: moments are fitted in this process")
         show(fit_kept(corpus, model, model_name, overwrite, options), as_json)
         return
-    run = runs.create(corpus, model, run_path, model_name, parameters(model_name, options), overwrite)
+    known = parameters(model_name, options)
+    run = runs.create(corpus, model, run_path, model_name, known, overwrite, groups=groups)
     _run_fit(run, workers, memory_limit, scheduler, quiet, as_json)
 
 
@@ -144,14 +163,14 @@ def fit(
 def resume(
     run: str, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Go on with an interrupted fit, or with interrupted moments, after the last committed pass.
+    """Resume an interrupted fit, or interrupted moments, after the last committed pass.
 
     \b
     Example: distmom resume model.run
     """
     begun = runs.reopen(run)
-    go_on = add_up if begun.model_name == runs.MOMENTS else _run_fit
-    go_on(begun, workers, memory_limit, scheduler, quiet, as_json)
+    carry_on = add_up if begun.model_name == runs.MOMENTS else _run_fit
+    carry_on(begun, workers, memory_limit, scheduler, quiet, as_json)
 
 
 def _run_fit(
@@ -171,7 +190,7 @@ def _run_fit(
         with open_workers(workers, memory_limit, scheduler) as executor:
             progress.line(
                 f"fitting {executor.description}: {planned['n_scans']} scans, {planned['n_tasks']} tasks, "
-                f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB a worker"
+                f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB per worker"
             )
             model.fit_corpus(
                 corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress
@@ -180,46 +199,20 @@ def _run_fit(
         common = model.diagnostics_.get("common_words", 0.0)
         if common > MANY_COMMON and not run.parameters.get("background"):
             progress.line(
-                f"words that are in more than {model.max_df:.0%} of the documents make up {common:.0%} of the text, and "
-                "topics share them: --background gives them one of their own"
+                f"words that are in more than {model.max_df:.0%} of the documents make up {common:.0%} of the text and "
+                "are shared by the topics; --background gives them one of their own"
             )
-    result: dict[str, Any] = {"model": str(run.model), "fit_seconds": round(model.fit_seconds_, 2)}
-    shown = (
-        "n_states",
-        "third_moment",
-        "residual",
-        "sum_pi",
-        "off_diagonal_share",
-        "mean_log_likelihood",
-        "n_usable_eigenvalues",
-        "n_moment_words",
-        "refine",
-    )
-    result.update({name: model.diagnostics_[name] for name in shown if name in model.diagnostics_})
-    if "clipped_words" in model.diagnostics_:
-        clipped = model.diagnostics_["clipped_words"]
-        result["clipped_words"] = sum(clipped) / max(1, len(clipped))
-    bounds = dict(model.diagnostics_.get("bounds", {}))
-    if bounds:
-        chance = 1 - bounds.pop("delta")
-        result[f"theorem_1_bounds_{chance:.0%}"] = {
-            name: value if as_json or value <= 1 else f"{value:.1e} (says nothing: above 1)"
-            for name, value in bounds.items()
-        }
-    if model.selection_ is not None and "init" in model.selection_:
-        result["chosen"] = model.selection_["init"]
-        result["held_out_perplexity"] = {
-            name: round(value, 1) for name, value in model.selection_["perplexity"].items()
-        }
-    elif model.selection_ is not None:
-        result["chosen"] = {name: round(w, 4) for name, w in model.selection_["weights"].items()}
-        result["held_out"] = {
-            name: {key: round(x, 4) for key, x in scores.items()}
-            for name, scores in model.selection_["held_out"].items()
-        }
+    result = {"model": str(run.model), "fit_seconds": round(model.fit_seconds_, 2), **model.summary()}
     if as_json:
         show(result, as_json)
         return
+    for name, bounds in result.items():
+        if name.startswith("theorem_1_bounds"):
+            result[name] = {
+                entry: value if value <= 1 else f"{value:.1e} (uninformative: above 1)"
+                for entry, value in bounds.items()
+            }
+    # A table reads better than one long line.
     held_out = result.pop("held_out", {})
     show(result, as_json)
     for name, scores in held_out.items():

@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _exit_code(arguments: list[str] | None) -> int:
     try:
-        # Imported here: it takes a second, and an interrupt must be caught meanwhile too.
+        # Imported here, because it takes a second, during which an interrupt must be caught too.
         from distmom.cli.app import cli
 
         # After the import, which sets levels of its own.
@@ -53,7 +53,7 @@ def _exit_code(arguments: list[str] | None) -> int:
     except SystemExit as error:
         return int(error.code or 0)
     except BrokenPipeError:
-        # The reader of our output is gone; nothing can be told to it.
+        # The reader of the output is gone, so there is nobody to report this to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -106,7 +106,7 @@ def _say(text: str, error: BaseException | None) -> None:
         say(line, err=True)
     while error is not None:
         for note in getattr(error, "__notes__", []):
-            say(f"to go on: {note}", err=True)
+            say(f"to resume: {note}", err=True)
             return
         error = error.__cause__ or error.__context__
 

@@ -1,4 +1,4 @@
-"""Commands that use models: predict, evaluate, report, and demo, which does it all."""
+"""Commands that use models: predict, evaluate, report and demo."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from distmom.cli.options import (
     quiet_option,
 )
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import columns_of, load_text_model, open_source, open_workers, show, topic_line
+from distmom.cli.shared import columns_of, load_model_that, open_source, open_workers, show, topic_line
 from distmom.cli.terminal import say
 from distmom.corpus import ingest
 from distmom.errors import UsageError
 from distmom.simulate import load_truth
+from distmom.spectral.capabilities import Capability, require
 
 
 @click.command()
 @click.argument("model", type=click.Path())
 @click.argument("src", type=click.Path())
 @click.argument("out", type=LocalPath())
-@click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Labels a document.")
+@click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Labels per document.")
 @input_options
 @overwrite_option
 @cluster_options
@@ -45,11 +46,7 @@ def predict(
     """
     from distmom.predict import predict_corpus
 
-    fitted = load_text_model(model)
-    if not hasattr(fitted, "scorer_"):
-        raise UsageError(
-            f"{model}: a topic model has no labels; 'distmom transform' tells topics of documents"
-        )
+    fitted = load_model_that(model, Capability.LABELS, "'distmom transform' infers shares of topics")
     with (
         PassProgress(quiet=quiet) as progress,
         open_workers(workers, memory_limit, scheduler) as executor,
@@ -65,7 +62,7 @@ def predict(
 @click.command()
 @click.argument("model", type=click.Path())
 @click.argument("src", type=click.Path())
-@click.option("--head", default=None, help="One of the model's heads, scored alone.")
+@click.option("--head", default=None, help="One of the model's heads, to be measured alone.")
 @click.option(
     "--auc-documents",
     type=click.IntRange(min=1),
@@ -80,7 +77,7 @@ def predict(
     "--truth",
     type=click.Path(),
     default=None,
-    help="Truth of a planted corpus: also score the recovery of its states.",
+    help="Truth of a planted corpus; the recovery of its states is scored, too.",
 )
 @input_options
 @cluster_options
@@ -94,39 +91,31 @@ def evaluate(
     \b
     Example: distmom evaluate model test.tsv --labels subjects.txt
     """
-    from distmom.evaluate.evaluation import evaluate_corpus
+    from distmom.evaluate.dispatch import evaluate as evaluate_model
     from distmom.evaluate.recovery import score_recovery
-    from distmom.evaluate.topics import evaluate_topics
 
-    fitted = load_text_model(model)
-    if not hasattr(fitted, "scorer_"):
-        for option, value in (("--head", head), ("--auc-documents", auc_documents)):
-            if value is not None:
-                raise UsageError(f"{option}: {model} is a topic model, which ranks no labels")
-        with (
-            PassProgress(quiet=quiet) as progress,
-            open_workers(workers, memory_limit, scheduler) as executor,
-            open_source(src, columns_of(fitted), executor, options) as corpus,
-        ):
-            metrics = evaluate_topics(
-                fitted, corpus, client=executor, memory_limit=memory_limit, observer=progress
-            )
-        recovery = score_recovery(fitted, load_truth(truth)) if truth is not None else {}
-        show({**metrics, **recovery}, as_json)
-        return
-    names = [name for name, _ in fitted.scorer_.heads]
-    if head is not None and head not in names:
-        raise UsageError(f"--head: expected one of {', '.join(names)}, got {head!r}")
+    fitted = load_model_that(model, Capability.DOCUMENTS)
+    of_labels: dict[str, Any] = {}
+    if fitted.can(Capability.LABELS):
+        names = [name for name, _ in fitted.scorer_.heads]
+        if head is not None and head not in names:
+            raise UsageError(f"--head: expected one of {', '.join(names)}, got {head!r}")
+        of_labels = {
+            "head": head, "auc_documents": auc_documents,
+            "propensity_a": propensity_a, "propensity_b": propensity_b,
+        }  # fmt: skip
+    for option, value in (("--head", head), ("--auc-documents", auc_documents)):
+        if value is not None:
+            require(fitted, Capability.LABELS, option)
     recovery = score_recovery(fitted, load_truth(truth)) if truth is not None else {}
     with (
         PassProgress(quiet=quiet) as progress,
         open_workers(workers, memory_limit, scheduler) as executor,
         open_source(src, columns_of(fitted), executor, options) as corpus,
     ):
-        metrics = evaluate_corpus(
-            fitted, corpus, head=head, auc_documents=auc_documents, propensity_a=propensity_a,
-            propensity_b=propensity_b, client=executor, memory_limit=memory_limit, observer=progress,
-        )  # fmt: skip
+        metrics = evaluate_model(
+            fitted, corpus, client=executor, memory_limit=memory_limit, observer=progress, **of_labels
+        )
     show({**metrics, **recovery}, as_json)
 
 
@@ -134,13 +123,16 @@ def evaluate(
 @click.argument("model", type=click.Path())
 @click.argument("out", type=LocalPath(path_type=Path))
 @click.option(
-    "--metrics", type=click.Path(path_type=Path), default=None, help="JSON of 'evaluate --json', to be shown."
+    "--metrics",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="JSON of 'evaluate --json', to be included.",
 )
 @click.option(
     "--shares",
     type=click.Path(path_type=Path),
     default=None,
-    help="Directory that 'distmom transform' wrote: documents, correlations and labels of topics are shown.",
+    help="Directory written by 'distmom transform'; documents, correlations and labels of topics are included.",
 )
 @overwrite_option
 def report(model: str, out: Path, metrics: Path | None, shares: Path | None, overwrite: bool) -> None:
@@ -150,8 +142,8 @@ def report(model: str, out: Path, metrics: Path | None, shares: Path | None, ove
     Examples: distmom report model report.html
               distmom report model report.html --shares out
     """
-    from distmom.evaluate.report import write_report
-    from distmom.evaluate.topic_report import write_topic_report
+    from distmom.evaluate.dispatch import write_report
+    from distmom.models import load_model
 
     if out.exists() and not overwrite:
         raise UsageError(f"{out}: exists; choose another path, or --overwrite")
@@ -161,13 +153,12 @@ def report(model: str, out: Path, metrics: Path | None, shares: Path | None, ove
             shown = json.loads(metrics.read_text())
         except (OSError, ValueError) as error:
             raise UsageError(f"{metrics}: not the JSON of 'evaluate --json': {error}") from error
-    fitted = load_text_model(model)
-    if not hasattr(fitted, "scorer_"):
-        write_topic_report(fitted, out, metrics=shown, shares=shares)
-    elif shares is not None:
-        raise UsageError(f"--shares: {model} ranks labels; expected a topic model")
-    else:
-        write_report(fitted, out, metrics=shown)
+    fitted = load_model(model)
+    if shares is not None:
+        require(fitted, Capability.SHARES, "--shares")
+    if metrics is not None:
+        require(fitted, Capability.DOCUMENTS, "--metrics")
+    write_report(fitted, out, metrics=shown, shares=shares)
     say(str(out))
 
 
@@ -194,8 +185,8 @@ def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
     \b
     Example: distmom demo
     """
+    from distmom.evaluate.dispatch import write_report
     from distmom.evaluate.evaluation import evaluate_corpus
-    from distmom.evaluate.report import write_report
     from distmom.models import MultiLabelMoM
 
     if out.exists() and not (out / "report.html").exists() and any(out.iterdir()):

@@ -1,4 +1,4 @@
-"""Commands of moments that are kept: moments, combine, and the fit to them."""
+"""Commands of kept moments: moments, combine, and the fit to them."""
 
 from __future__ import annotations
 
@@ -11,55 +11,35 @@ import numpy as np
 from distmom.cli import run as runs
 from distmom.cli.options import (
     LocalPath,
-    NumberOrAuto,
     cluster_options,
     json_option,
     overwrite_option,
-    parameters,
     run_option,
-    those_given,
 )
+from distmom.cli.parameters import can, flag, given, parameter_options, parameters
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
 from distmom.corpus.storage import is_url
 from distmom.errors import StoreError, UsageError
-from distmom.models import estimator
-from distmom.moments.weighting import WEIGHTINGS
+from distmom.models import ESTIMATORS, estimator
 from distmom.spectral.artifact import check_target, load_record
+from distmom.spectral.capabilities import Capability
 
 if TYPE_CHECKING:
     from distmom.models import TopicMoments
 
-#: parameters of moments that a model fitted to them has of its own
+#: parameters of moments for which a model fitted to them has its own values
 _FREE = ("n_components", "n_parts", "random_state")
-#: what a model fitted to moments has in place of its own defaults, which need documents
+#: defaults of models fitted to moments, where those of the model need documents
 _WITHOUT_DOCUMENTS = {"alpha0": 1.0, "init": "tensor", "n_refine": 0}
 
 
 @click.command()
 @click.argument("corpus", type=click.Path())
 @click.argument("dst", type=LocalPath())
-@click.option("-k", "--n-components", type=click.IntRange(min=1), default=None,
-              help="Most topics that will be asked for. [default: 100]")  # fmt: skip
-@click.option("--n-parts", type=click.IntRange(min=1), default=None,
-              help="Parts of the documents that are kept apart, for standard errors. [default: 8]")  # fmt: skip
-@click.option("--min-df", type=NumberOrAuto(float), default=None,
-              help="Least share of the documents that a word is in; auto is 0.005, or less where documents are "
-              "short. [default: auto]")  # fmt: skip
-@click.option("--max-df", type=float, default=None, help="Largest share of the same. [default: 0.5]")
-@click.option("--max-count", type=click.IntRange(min=0), default=None,
-              help="Largest count of a word in a document that is seen, 0 for any. [default: 2]")  # fmt: skip
-@click.option("--weighting", type=click.Choice(list(WEIGHTINGS)), default=None,
-              help="How much each document counts. [default: tokens]")  # fmt: skip
-@click.option(
-    "--seed",
-    "random_state",
-    type=click.IntRange(min=0),
-    default=None,
-    help="Seed of all random numbers. [default: 0]",
-)
+@parameter_options("moments")
 @click.option("--like", type=click.Path(), default=None,
-              help="Moments whose words and basis are used, so that both can be added.")  # fmt: skip
+              help="Moments whose words and basis are used, so that the two can be added.")  # fmt: skip
 @run_option("DST")
 @overwrite_option
 @cluster_options
@@ -68,9 +48,9 @@ def moments(
     corpus: str, dst: str, like: str | None, run_path: str | None, overwrite: bool, workers: int | None,
     memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Add up the moments of a corpus and keep them, for fits without the corpus.
+    """Add up and keep the moments of a corpus, for fits without the corpus.
 
-    Interrupted, the same command goes on after the last committed pass, and so does 'distmom resume DST.run'.
+    If interrupted, the same command, or 'distmom resume DST.run', resumes after the last committed pass.
 
     \b
     Examples: distmom moments corpus moments -k 50
@@ -78,11 +58,10 @@ def moments(
     """
     from distmom.models import TopicMoments
 
-    given = those_given(options)
-    if like is not None and given:
-        name = next(iter(given)).replace("random_state", "seed").replace("_", "-")
-        raise UsageError(f"--{name}: settled by --like {like}")
-    first = TopicMoments(**given) if like is None else TopicMoments.load(like)
+    chosen = given("moments", options)
+    if like is not None and chosen:
+        raise UsageError(f"{flag(next(iter(chosen)))}: settled by --like {like}")
+    first = TopicMoments(**chosen) if like is None else TopicMoments.load(like)
     basis = None if like is None else runs.Like(str(Path(like).absolute()), first.basis_digest)
     run = runs.create(corpus, dst, run_path, runs.MOMENTS, first.get_params(), overwrite, basis)
     add_up(run, workers, memory_limit, scheduler, quiet, as_json, first)
@@ -97,7 +76,7 @@ def add_up(
     as_json: bool,
     first: TopicMoments | None = None,
 ) -> None:
-    """Make the passes of moments that a run does not have yet, save what they give and show it.
+    """Make the missing passes of a run of moments, save the moments and show their main numbers.
 
     Parameters
     ----------
@@ -124,12 +103,12 @@ def add_up(
 
 
 def _begun_with(run: runs.Run) -> TopicMoments:
-    """Return what a run of moments was begun with.
+    """Return the moments that a run began with: without sums, or those whose basis it uses.
 
     Raises
     ------
     UsageError
-        If those are in another basis than when the run was begun.
+        If the moments have changed since.
     StoreError
         If they cannot be read now.
     """
@@ -143,7 +122,7 @@ def _begun_with(run: runs.Run) -> TopicMoments:
         # A place that is not mounted: no reason to give up what is computed.
         raise StoreError(str(error)) from error
     if (first.basis_digest, first.get_params()) != (run.like.digest, run.parameters):
-        raise UsageError(f"{run.like.path}: changed since the run began: its moments are others")
+        raise UsageError(f"{run.like.path}: changed since the run began")
     return first
 
 
@@ -151,11 +130,11 @@ def _begun_with(run: runs.Run) -> TopicMoments:
 @click.argument("dst", type=LocalPath())
 @click.option("--add", "added", type=click.Path(), multiple=True, required=True, help="Moments; repeatable.")
 @click.option("--subtract", "taken", type=click.Path(), multiple=True,
-              help="Moments of documents that are to be taken out; repeatable.")  # fmt: skip
+              help="Moments of documents to be removed; repeatable.")  # fmt: skip
 @overwrite_option
 @json_option
 def combine(dst: str, added: tuple[str, ...], taken: tuple[str, ...], overwrite: bool, as_json: bool) -> None:
-    """Add moments of several corpora, and take those of some documents out.
+    """Add moments of several corpora, and subtract those of some documents.
 
     \b
     Examples: distmom combine all --add monday --add tuesday
@@ -174,14 +153,9 @@ def combine(dst: str, added: tuple[str, ...], taken: tuple[str, ...], overwrite:
 
 
 def describe_moments(found: TopicMoments) -> dict[str, Any]:
-    """Return what is shown of moments."""
-    n_words, rank = found.basis_.shape
+    """Return the main numbers and the parameters of moments."""
     return {
-        "n_documents": found.n_documents_,
-        "n_corpora": len(found.sources_),
-        "n_words": found.n_features_in_,
-        "n_moment_words": n_words,
-        "rank": rank,
+        **found.summary(),
         **{f"param {name}": value for name, value in found.get_params().items()},
     }
 
@@ -194,26 +168,26 @@ def are_moments(path: str) -> bool:
 
 
 def fit_kept(src: str, dst: str, model_name: str, overwrite: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """Fit a topic model to moments, save it, and return what is shown of it.
+    """Fit a topic model to moments, save it, and return its main numbers.
 
     Raises
     ------
     UsageError
-        If the model is none of topics, or the options ask for what needs documents.
+        If it is no topic model, or an option needs documents.
     """
     from distmom.models import TopicMoments
-    from distmom.models.topics.program import TopicModel
 
+    if not can(model_name, Capability.MOMENTS):
+        names = [e.name for e in ESTIMATORS if e.command == "fit" and can(e.name, Capability.MOMENTS)]
+        raise UsageError(f"{src}: holds moments of topics: expected --model {', '.join(names)}")
     kind = estimator(model_name)
-    if not issubclass(kind, TopicModel):
-        raise UsageError(f"{src}: holds moments of topics: expected --model lda, single-topic or anchors")
     check_target(Path(dst).absolute(), overwrite)
     if Path(src).resolve() == Path(dst).resolve():
         raise UsageError(f"{dst}: holds the moments themselves")
     moments = TopicMoments.load(src)
     settled = {name: value for name, value in moments.get_params().items() if name not in _FREE}
     for name in settled.keys() & {name for name, value in options.items() if value is not None}:
-        raise UsageError(f"--{name.replace('_', '-')}: settled with the moments in {src}")
+        raise UsageError(f"{flag(name)}: settled with the moments in {src}")
     known = parameters(model_name, options)
     defaults = {**_WITHOUT_DOCUMENTS, "n_components": moments.n_components}
     known |= {name: value for name, value in defaults.items() if options.get(name) is None}

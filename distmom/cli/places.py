@@ -1,4 +1,4 @@
-"""Commands that look at what is there, a corpus, a run or a model: info, verify."""
+"""Commands that describe and check corpora, runs, models and outputs: info, verify."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from distmom.errors import StoreError, UsageError
 from distmom.models import load_model
 from distmom.simulate import load_truth
 from distmom.spectral.artifact import load_record
+from distmom.spectral.capabilities import Capability
 
-_OUTPUTS = ("predictions", "shares")
+_OUTPUTS = ("factors", "predictions", "shares")
 
 
 @click.command()
 @click.argument("path", type=click.Path())
 @json_option
 def info(path: str, as_json: bool) -> None:
-    """Say what a corpus, run, model, kept moments, predictions, shares or a truth are.
+    """Describe a corpus, run, model, kept moments, predictions, shares, factors or a truth.
 
     \b
     Example: distmom info corpus
@@ -37,14 +38,16 @@ def info(path: str, as_json: bool) -> None:
         place = Path(path)
         record = load_record(place)
         model = load_model(place)
-        heads = {"heads": [name for name, _ in model.scorer_.heads]} if hasattr(model, "scorer_") else {}
+        heads = {"heads": [name for name, _ in model.scorer_.heads]} if model.can(Capability.LABELS) else {}
+        sizes = {"n_words": model.n_features_in_, "n_labels": len(model.label_names_),
+                 "n_documents": model.n_documents_}  # fmt: skip
+        if model.can(Capability.VIEWS):
+            sizes = {"n_features": model.n_features_in_, "n_groups": model.n_documents_}
         result = {
             "kind": "model",
             "model": record["model"],
             **{f"param {k}": v for k, v in record["parameters"].items()},
-            "n_words": model.n_features_in_,
-            "n_labels": len(getattr(model, "label_names_", ())),
-            "n_documents": model.n_documents_,
+            **sizes,
             **heads,
             "fit_seconds": round(model.fit_seconds_, 2),
             "bytes": _size(place),
@@ -77,7 +80,7 @@ def info(path: str, as_json: bool) -> None:
 def verify(path: str, as_json: bool) -> None:
     """Read every byte and check it. Exit code 4 when something is wrong.
 
-    PATH is a corpus, a run, a model, kept moments, predictions, shares, or the truth of a planted corpus.
+    PATH is a corpus, a run, a model, kept moments, predictions, shares, factors, or the truth of a planted corpus.
 
     \b
     Example: distmom verify corpus
@@ -115,7 +118,7 @@ def verify(path: str, as_json: bool) -> None:
 
 
 def _kind(path: str) -> str:
-    """Return what a place holds; a corpus where nothing else is found."""
+    """Return the kind of a place; a corpus if it is nothing else."""
     if is_url(path):
         return "corpus"
     if not Path(path).exists():

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distmom.corpus import Corpus, open_corpus
+from distmom.cli.parameters import table
+from distmom.cli.shared import open_input
+from distmom.corpus import Corpus, ViewCorpus
 from distmom.corpus.commit import Lock
 from distmom.corpus.records import RecordFormat
 from distmom.engine import RunDirectory
@@ -18,7 +20,7 @@ from distmom.engine.environment import differing, environment
 from distmom.errors import ClusterError, InputError, StoreError, UsageError
 from distmom.spectral.artifact import check_target
 
-#: what a run of moments has in place of the name of a model
+#: name of the estimator of kept moments
 MOMENTS = "moments"
 #: of run.json
 RUN = RecordFormat("distmom-run", 2, "remove the run and begin it again")
@@ -36,7 +38,7 @@ _ENTRIES = {
 
 @dataclass(frozen=True)
 class Like:
-    """Moments in whose basis those of a run are.
+    """Moments whose basis a run of moments uses.
 
     Attributes
     ----------
@@ -51,17 +53,18 @@ class Like:
 
 @dataclass(frozen=True)
 class Run:
-    """A fit that was begun, or moments.
+    """A fit, or the adding up of moments, that has begun.
 
     Attributes
     ----------
     path : Path
         Its directory.
     corpus, corpus_digest : str
+        Path or URL of the corpus or the file of views, and its digest.
     model : Path
         Where the model or the moments will be written.
     model_name : str
-        Kind of the model, as `distmom.models.MODELS` names it, or `MOMENTS`.
+        Of the estimator, as `distmom.models.ESTIMATORS` lists it.
     parameters : dict
         Of the model.
     overwrite : bool
@@ -69,7 +72,9 @@ class Run:
     temporary : bool
         The directory is removed once the model is written.
     like : Like or None
-        With moments in the basis of others.
+        With moments in the basis of other moments.
+    groups : str or None
+        Path of the file of groups, with views.
     """
 
     path: Path
@@ -81,13 +86,14 @@ class Run:
     overwrite: bool
     temporary: bool
     like: Like | None = None
+    groups: str | None = None
 
     @contextmanager
     def carried_out(self, workers: int | None, scheduler: str | None) -> Iterator[RunDirectory]:
-        """Hold the run while it is carried out; a context manager that returns its directory.
+        """Lock the run while it is carried out; a context manager that yields its directory.
 
-        What is cut short tells the command that goes on, with the options that say where tasks run. A run without
-        any pass that is refused is removed, and so is a temporary one that is done.
+        Errors that end it carry the command that resumes it as a note. A run is removed if it is refused before
+        its first pass, and a temporary one when it is done.
         """
         with RunDirectory(self.path).held() as directory:
             try:
@@ -107,12 +113,12 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run; UsageError if another process does."""
+        """Lock the run; UsageError if another process has locked it."""
         with Lock(self.path / "lock"):
             yield
 
-    def open_corpus(self) -> Corpus:
-        """Open the corpus.
+    def open_corpus(self) -> Corpus | ViewCorpus:
+        """Open the corpus or the views.
 
         Raises
         ------
@@ -122,9 +128,9 @@ class Run:
             If it cannot be read now.
         """
         try:
-            corpus = open_corpus(self.corpus)
+            corpus = open_input(self.corpus, self.model_name, self.groups)
         except UsageError as error:
-            # A place that is not mounted, or keys that have expired: no reason to give up what is computed.
+            # Perhaps a place that is not mounted or keys that have expired: committed passes are kept.
             raise StoreError(str(error)) from error
         if corpus.digest != self.corpus_digest:
             raise UsageError(
@@ -134,7 +140,7 @@ class Run:
         return corpus
 
     def verify(self) -> list[str]:
-        """Read all that is stored, and return what is wrong with it."""
+        """Read all stored files and return the problems found."""
         return RunDirectory(self.path).verify()
 
 
@@ -150,8 +156,9 @@ def create(
     parameters: dict[str, Any],
     overwrite: bool,
     like: Like | None = None,
+    groups: str | None = None,
 ) -> Run:
-    """Begin a run, or take up the same one again.
+    """Begin a run, or resume the same one.
 
     Raises
     ------
@@ -160,10 +167,12 @@ def create(
     """
     target = Path(model).absolute()
     check_target(target, overwrite)
-    opened = open_corpus(corpus)
+    opened = open_input(corpus, model_name, groups)
+    place = str(Path(corpus).absolute()) if isinstance(opened, ViewCorpus) else opened.path
+    groups = None if groups is None else str(Path(groups).absolute())
     path = Path(run).absolute() if run is not None else target.with_name(target.name + ".run")
     begun = Run(
-        path, opened.path, opened.digest, target, model_name, parameters, overwrite, run is None, like
+        path, place, opened.digest, target, model_name, parameters, overwrite, run is None, like, groups
     )
     if (path / "run.json").exists() and _has_passes(path):
         old = reopen(path)
@@ -185,6 +194,7 @@ def create(
         "temporary": begun.temporary,
         "versions": environment().versions(),
         **({} if like is None else {"like": vars(like)}),
+        **({} if groups is None else {"groups": groups}),
     }
     with begun.lock():
         RUN.write(path / "run.json", record)
@@ -192,7 +202,7 @@ def create(
 
 
 def _differences(old: Run, new: Run) -> list[str]:
-    """Return what keeps a run from going on as another."""
+    """Return the entries in which two runs differ, so that one cannot resume the other."""
     if old.model_name != new.model_name:
         return ["model"]
     was, now = (None if run.like is None else run.like.digest for run in (old, new))
@@ -211,7 +221,7 @@ def reopen(path: str | Path) -> Run:
     return Run(
         Path(path).absolute(), record["corpus"], record["corpus_digest"], Path(record["model"]),
         record["model_name"], record["parameters"], record["overwrite"], record["temporary"],
-        Like(**record["like"]) if "like" in record else None,
+        Like(**record["like"]) if "like" in record else None, record.get("groups"),
     )  # fmt: skip
 
 
@@ -224,8 +234,14 @@ def describe(path: str | Path) -> dict[str, Any]:
     for name, kind in _ENTRIES.items():
         if not isinstance(record.get(name), kind):
             raise StoreError(f"{file}: {name}: expected a {kind.__name__}, got {record.get(name)!r}")
+    if record["model_name"] not in table():
+        raise StoreError(
+            f"{file}: model_name: expected one of {', '.join(table())}, got {record['model_name']!r}"
+        )
     like = record.get("like")
     if like is not None and not (isinstance(like, dict) and set(like) == {"path", "digest"}):
         raise StoreError(f"{file}: like: expected path and digest, got {like!r}")
+    if not isinstance(record.get("groups", ""), str):
+        raise StoreError(f"{file}: groups: expected a path, got {record['groups']!r}")
     committed = sorted(p.parent.name for p in (Path(path) / "passes").glob("*/DONE.json"))
     return {**record, "committed": committed, "environments": RunDirectory(path).environments()}

@@ -1,4 +1,4 @@
-"""What commands share: workers that Ctrl-C does not reach, sources, and how results are shown."""
+"""Shared parts of commands: workers that Ctrl-C does not reach, sources, and output of results."""
 
 from __future__ import annotations
 
@@ -11,25 +11,23 @@ from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from distmom.cli.parameters import can
 from distmom.cli.terminal import say
-from distmom.corpus import Corpus, ingest, open_corpus
+from distmom.corpus import Corpus, ViewCorpus, ingest, open_corpus
 from distmom.corpus.ingest import detect_format
 from distmom.corpus.storage import is_url
 from distmom.engine import Executor, open_executor
 from distmom.errors import UsageError
-
-if TYPE_CHECKING:
-    from distmom.models import MultiLabelMoM
-    from distmom.models.topics.program import TopicModel
+from distmom.spectral.capabilities import Capability, require
 
 
 @contextmanager
 def open_workers(workers: int | None, memory_limit: int | None, scheduler: str | None) -> Iterator[Executor]:
-    """Open a place to run tasks: as many local processes as there are cores where nothing is told."""
+    """Open a place to run tasks, by default one local process per core."""
     if workers is None:
         workers = 0 if scheduler is not None else len(os.sched_getaffinity(0))
     with ExitStack() as stack:
@@ -55,18 +53,17 @@ def _children_without_interrupt() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
-def load_text_model(path: str | os.PathLike[str]) -> Any:
-    """Read a model of documents; UsageError if it is of another kind."""
-    from distmom.models import MODELS, load_model
+def load_model_that(path: str | os.PathLike[str], capability: Capability, hint: str = "") -> Any:
+    """Read a model; UsageError with a hint if it lacks a capability."""
+    from distmom.models import load_model
 
     model = load_model(path)
-    if type(model).__name__ not in MODELS.values():
-        raise UsageError(f"{path}: a model of class {type(model).__name__}, which is not of documents")
+    require(model, capability, path, hint)
     return model
 
 
 def show(result: dict[str, Any], as_json: bool) -> None:
-    """Print a result as JSON, or a line an entry."""
+    """Print a result as JSON, or one entry per line."""
     if as_json:
         click.echo(json.dumps(result, allow_nan=True))
         return
@@ -98,11 +95,37 @@ def check_source(src: str, format_: str | None, zero_based: bool | None) -> None
         )
 
 
-def columns_of(model: MultiLabelMoM | TopicModel) -> SimpleNamespace:
-    """Return what a corpus that goes with a model takes from it: words, labels, and how text is read."""
+def columns_of(model: Any) -> SimpleNamespace:
+    """Return words, labels and reading of text of a model, for a corpus that is ingested like it."""
     return SimpleNamespace(
         vocabulary=model.vocabulary_, label_names=model.label_names_, settings=model.settings_
     )
+
+
+def open_views(path: str, groups: str | None) -> ViewCorpus:
+    """Open a file of views and that of their groups.
+
+    Raises
+    ------
+    UsageError
+        If a file is missing.
+    InputError
+        If a file is not what it should be; the message has its path.
+    """
+    if groups is None:
+        raise UsageError(f"{path}: views need --groups, a file with the group of every row")
+    for place in (path, groups):
+        if not Path(place).is_file():
+            raise UsageError(
+                f"{place}: expected an .npy or .npz file, got "
+                f"{'another kind of place' if Path(place).exists() else 'none'}"
+            )
+    return ViewCorpus(path, groups)
+
+
+def open_input(path: str, model: str, groups: str | None) -> Corpus | ViewCorpus:
+    """Open what a model, given by its name, is fitted to: a corpus, or a file of views; errors as when opened."""
+    return open_views(path, groups) if can(model, Capability.VIEWS) else open_corpus(path)
 
 
 @contextmanager
@@ -124,7 +147,7 @@ def open_source(
 
 
 def describe_corpus(corpus: Corpus) -> dict[str, Any]:
-    """Return what is shown of a corpus."""
+    """Return the main numbers of a corpus."""
     return {
         "n_documents": corpus.n_documents,
         "n_words": corpus.n_words,

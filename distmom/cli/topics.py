@@ -10,22 +10,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 from scipy.sparse import vstack
 
 from distmom.cli.moments import are_moments
 from distmom.cli.options import (
     LocalPath,
-    NumberOrAuto,
     cluster_options,
     input_options,
     json_option,
     overwrite_option,
 )
+from distmom.cli.parameters import flag, given, parameter_options, table
 from distmom.cli.progress import PassProgress
-from distmom.cli.shared import columns_of, load_text_model, open_source, open_workers, show, topic_line
+from distmom.cli.shared import columns_of, open_source, open_views, open_workers, show, topic_line
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
 from distmom.errors import NumericalError, UsageError
+from distmom.spectral.capabilities import Capability, require
 
 if TYPE_CHECKING:
     from distmom.models.topics.search import FoundTopic, TopicSearch
@@ -38,44 +40,74 @@ if TYPE_CHECKING:
 @click.option(
     "--method",
     type=click.Choice(["vb", "fast"]),
-    default="vb",
-    show_default=True,
-    help="Variational Bayes, or least squares in one sparse product.",
+    default=None,
+    help="Shares by variational Bayes, or by least squares in one sparse product. [default: vb]",
+)
+@click.option(
+    "--groups",
+    type=click.Path(),
+    default=None,
+    help="File with the group of every row, for factors of views.",
 )
 @input_options
 @overwrite_option
 @cluster_options
 @json_option
 def transform(
-    model: str, src: str, out: str, method: str, overwrite: bool, workers: int | None, memory_limit: int | None,
-    scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+    model: str, src: str, out: str, method: str | None, groups: str | None, overwrite: bool, workers: int | None,
+    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Write the shares of topics in the documents of a corpus or file.
+    """Write the shares of topics in the documents of a corpus or file, or the factors of groups of views.
 
     \b
-    Example: distmom transform model corpus out
+    Examples: distmom transform model corpus out
+              distmom transform model views.npy out --groups groups.npy
     """
-    from distmom.predict import transform_corpus
+    from distmom.models import load_model
+    from distmom.predict import transform_corpus, transform_views
 
-    fitted = load_text_model(model)
-    if hasattr(fitted, "scorer_"):
-        raise UsageError(f"{model}: not a topic model; 'distmom predict' ranks labels")
+    fitted = load_model(model)
+    if fitted.can(Capability.FACTORS):
+        _refuse_given(["method", *options], f"not an option with {model}, whose views are in NumPy files")
+        views = open_views(src, groups)
+        with (
+            PassProgress(quiet=quiet) as progress,
+            open_workers(workers, memory_limit, scheduler) as executor,
+        ):
+            result = transform_views(
+                fitted, views, out, client=executor, memory_limit=memory_limit, observer=progress,
+                overwrite=overwrite,
+            )  # fmt: skip
+        show(result, as_json)
+        return
+    require(fitted, Capability.SHARES, model, "'distmom predict' ranks labels")
+    if groups is not None:
+        require(fitted, Capability.FACTORS, "--groups")
     with (
         PassProgress(quiet=quiet) as progress,
         open_workers(workers, memory_limit, scheduler) as executor,
         open_source(src, columns_of(fitted), executor, options) as corpus,
     ):
         result = transform_corpus(
-            fitted, corpus, out, method=method, client=executor, memory_limit=memory_limit, observer=progress,
+            fitted, corpus, out, method=method or "vb", client=executor, memory_limit=memory_limit, observer=progress,
             overwrite=overwrite,
         )  # fmt: skip
     show(result, as_json)
 
 
+def _refuse_given(names: list[str], why: str) -> None:
+    """Refuse options of the current command that were given; UsageError."""
+    context = click.get_current_context()
+    for param in context.command.params:
+        given_here = context.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE
+        if param.name in names and given_here:
+            raise UsageError(f"{param.opts[-1]}: {why}")
+
+
 @click.command()
 @click.argument("model", type=click.Path())
 @click.option(
-    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Words and labels a state."
+    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Words and labels per state."
 )
 @click.option(
     "--by",
@@ -90,13 +122,13 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
     \b
     Example: distmom topics model --top 10
     """
-    fitted = load_text_model(model)
-    if not hasattr(fitted, "components_"):
-        raise UsageError(
-            f"{model}: the model has no latent states: {fitted.diagnostics_.get('states_error', '')}"
-        )
-    if by is not None and hasattr(fitted, "scorer_"):
-        raise UsageError(f"--by: {model} is not a topic model")
+    from distmom.models import load_model
+
+    fitted = load_model(model)
+    hint = "'distmom report' shows its components" if fitted.can(Capability.FACTORS) else ""
+    require(fitted, Capability.TOPICS, model, fitted.diagnostics_.get("states_error", hint))
+    if by is not None:
+        require(fitted, Capability.SHARES, "--by")
     found = fitted.topics(top) if by is None else fitted.topics(top, by)
     if as_json:
         click.echo(json.dumps({"topics": found}))
@@ -108,44 +140,39 @@ def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
 @click.command()
 @click.argument("src", metavar="CORPUS", type=click.Path())
 @click.option(
-    "--word", "words", multiple=True, help="A word that the topic has more than others; repeatable."
+    "--word",
+    "words",
+    multiple=True,
+    help="A word that is more frequent in the topic than in others; repeatable.",
 )
 @click.option(
     "--documents",
     type=click.Path(),
     default=None,
-    help="Documents about the topic, in place of words: a corpus or file.",
+    help="Corpus or file of documents about the topic, in place of words.",
 )
 @click.option(
     "--targets",
     type=click.Path(),
     default=None,
-    help="A text file with the words of one topic a line, in place of words: a topic is found for every line.",
+    help="Text file with the words of one topic per line, in place of words; a topic is found for every line.",
 )
-@click.option("-k", "--n-components", type=click.IntRange(min=1), default=None,
-              help="Topics that the corpus has, about. [default: 100, or what moments were made for]")  # fmt: skip
-@click.option("--alpha0", type=float, default=1.0, show_default=True,
-              help="Sum of the Dirichlet parameters; 0: one topic a document.")  # fmt: skip
-@click.option("--min-df", type=NumberOrAuto(float), default=None,
-              help="Least share of the documents that a word of the moments is in; auto is 0.005, or less where "
-              "documents are short. [default: auto]")  # fmt: skip
-@click.option("--max-df", type=float, default=None, help="Largest share of the same. [default: 0.5]")
+@parameter_options("search")
 @click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Words shown.")
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=None, help="Seed of all random numbers. [default: 0]"
+    "--force", is_flag=True, help="Show a topic even if the words do not distinguish it from others."
 )
-@click.option("--force", is_flag=True, help="Show a topic also where the words do not tell which.")
 @input_options
 @cluster_options
 @json_option
 def search(
-    src: str, words: tuple[str, ...], documents: str | None, targets: str | None, alpha0: float, top: int,
+    src: str, words: tuple[str, ...], documents: str | None, targets: str | None, top: int,
     force: bool, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
     """Find one topic of a corpus from words or documents about it, without the others.
 
-    In place of a corpus, moments that 'distmom moments' has kept: then no pass is made.
+    CORPUS may be moments kept by 'distmom moments'; then no pass is made.
 
     \b
     Examples: distmom search corpus --word ball --word coach -k 50
@@ -158,8 +185,7 @@ def search(
     if sum((bool(words), documents is not None, targets is not None)) != 1:
         raise UsageError("give --word, once or more, or --documents, or --targets")
     lines = [] if targets is None else _read_targets(targets)
-    names = {"n_components": "-k", "min_df": "--min-df", "max_df": "--max-df", "seed": "--seed"}
-    given = {name: value for name in names if (value := options.pop(name)) is not None}
+    chosen = given("search", options)
     columns: Any
     if are_moments(src):
         for name, value in (("--workers", workers), ("--scheduler", scheduler)):
@@ -170,15 +196,15 @@ def search(
         open_workers(0 if are_moments(src) else workers, memory_limit, scheduler) as executor,
     ):
         if are_moments(src):
-            for name in given.keys() - {"n_components"}:
-                raise UsageError(f"{names[name]}: settled with the moments in {src}")
+            settled = table()["moments"]["parameters"].keys() - {"n_components"}
+            for name in [name for name in chosen if name in settled]:
+                raise UsageError(f"{flag(name)}: settled with the moments in {src}")
             kept = TopicMoments.load(src)
-            model = TopicSearch(given.get("n_components", kept.n_components), alpha0=alpha0).fit_moments(kept)
+            model = TopicSearch(**{"n_components": kept.n_components, **chosen}).fit_moments(kept)
             columns = SimpleNamespace(vocabulary=kept.vocabulary_, label_names=[], settings=kept.settings_)
         else:
             columns = open_corpus(src)
-            given["random_state"] = given.pop("seed", 0)
-            model = TopicSearch(alpha0=alpha0, **given)
+            model = TopicSearch(**chosen)
             model.fit_corpus(columns, client=executor, memory_limit=memory_limit, observer=progress)
         if targets is not None:
             found = [_search_line(model, targets, number, line, force) for number, line in lines]
@@ -205,7 +231,7 @@ def search(
 
 
 def _shown(model: TopicSearch, found: FoundTopic, top: int) -> dict[str, Any]:
-    """Return what is shown of a topic."""
+    """Return the numbers and the words of a topic that are shown."""
     order = np.argsort(-found.topic, kind="stable")[:top]
     return {
         "share": found.share,
@@ -218,7 +244,7 @@ def _shown(model: TopicSearch, found: FoundTopic, top: int) -> dict[str, Any]:
 
 
 def _read_targets(path: str) -> list[tuple[int, list[str]]]:
-    """Return the words of every line that has some, with its number from 1."""
+    """Return the words of every line that is not blank, with its number from 1."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

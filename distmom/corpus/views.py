@@ -1,10 +1,12 @@
-"""Real-valued rows in groups: the views of documents, images or people, in memory or in an ``.npy`` file."""
+"""Real-valued rows in groups: the views of documents, images or people, in memory or in a NumPy file."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import zipfile
+import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -51,7 +53,7 @@ class ViewShard(ShardInfo):
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """An ``.npy`` file, identified by path, size and modification time.
+    """An ``.npy`` or ``.npz`` file, identified by path, size and modification time.
 
     Attributes
     ----------
@@ -75,18 +77,55 @@ class ArrayFile:
             raise InputError(f"{place}: cannot be read: {error}") from error
         return cls(place, seen.st_size, seen.st_mtime_ns)
 
-    def load(self) -> np.ndarray:
-        """Map the array into memory; StoreError if the file has changed, InputError if it holds no array."""
+    def load(self) -> Any:
+        """Map the array of an ``.npy`` file into memory, or read that of an ``.npz`` file, once per process.
+
+        Returns
+        -------
+        ndarray or csr_array
+            An ``.npz`` file holds a single array, or a sparse matrix as written by `scipy.sparse.save_npz`.
+
+        Raises
+        ------
+        StoreError
+            If the file has changed since it was found.
+        InputError
+            If it holds no array, or several.
+        """
         if (now := ArrayFile.find(self.path)) != self:
             raise StoreError(
                 f"{self.path}: expected the file of {self.n_bytes} bytes with which the corpus was opened, "
                 f"got one of {now.n_bytes} bytes with another modification time"
             )
         try:
-            array: np.ndarray = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self.path}: not an .npy file of numbers: {error}") from error
-        return array
+            found = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(f"{self.path}: not an .npy or .npz file of numbers: {error}") from error
+        if isinstance(found, np.ndarray):
+            return found
+        found.close()
+        return _read_archive(self)
+
+
+@lru_cache(maxsize=2)
+def _read_archive(file: ArrayFile) -> Any:
+    """Return the array or the sparse matrix of an ``.npz`` file; InputError if there is not one."""
+    try:
+        with np.load(file.path, allow_pickle=False) as archive:
+            names = archive.files
+            if {"format", "shape"} <= set(names):
+                return csr_array(sparse.load_npz(file.path))
+            if len(names) == 1:
+                return archive[names[0]]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{file.path}: not an .npz file of numbers: {error}") from error
+    raise InputError.at(
+        file.path,
+        None,
+        "arrays",
+        "one, or a sparse matrix of scipy.sparse.save_npz",
+        ", ".join(names) or "none",
+    )
 
 
 @dataclass(frozen=True)
@@ -99,10 +138,13 @@ class Layout:
         Rows sorted by group, with groups in the order of their first row; None if rows are already sorted.
     starts : ndarray of shape (n_groups + 1,), int64
         Group g has the rows ``order[starts[g] : starts[g + 1]]``.
+    names : ndarray of shape (n_groups,)
+        The groups, numbers or strings.
     """
 
     order: np.ndarray | None
     starts: np.ndarray
+    names: np.ndarray
 
 
 class ViewCorpus:
@@ -114,8 +156,9 @@ class ViewCorpus:
     Parameters
     ----------
     X : array_like or sparse matrix of shape (n_rows, n_features), or path-like
-        Finite numbers of either sign, or an ``.npy`` file of them that is accessible to all workers. A file is
-        memory-mapped and never loaded as a whole.
+        Finite numbers of either sign, or an ``.npy`` or ``.npz`` file of them that is accessible to all workers.
+        An ``.npy`` file is memory-mapped and never loaded as a whole; an ``.npz`` file is read whole by every
+        worker process.
     groups : array_like of shape (n_rows,), or path-like
         Group of every row, as a number or string. An array is sent with every task; for many rows, use an
         ``.npy`` file.
@@ -145,8 +188,9 @@ class ViewCorpus:
     def __init__(self, X: Any, groups: Any, *, shard_rows: int | None = None) -> None:
         if shard_rows is not None and shard_rows < 1:
             raise UsageError(f"shard_rows: expected at least 1, got {shard_rows}")
-        self._X: Any = ArrayFile.find(X) if _is_path(X) else _checked_rows(X)
-        rows = _checked_rows(self._X.load()) if isinstance(self._X, ArrayFile) else self._X
+        self._X: Any = ArrayFile.find(X) if _is_path(X) else _checked_rows(X, "X")
+        name = self._X.path if isinstance(self._X, ArrayFile) else "X"
+        rows = _checked_rows(self._X.load(), name) if isinstance(self._X, ArrayFile) else self._X
         self.n_rows, self.n_words = (int(n) for n in rows.shape)
         self._groups: ArrayFile | Layout
         if _is_path(groups):
@@ -155,8 +199,9 @@ class ViewCorpus:
         else:
             self._groups = layout = _layout(groups, "groups")
         if layout.starts[-1] != self.n_rows:
+            of = self._groups.path if isinstance(self._groups, ArrayFile) else "groups"
             raise InputError.at(
-                "groups", None, "number of rows", f"{self.n_rows} as in X", str(int(layout.starts[-1]))
+                of, None, "number of rows", f"{self.n_rows} as in {name}", str(int(layout.starts[-1]))
             )
         self._in_order = layout.order is None
         self.n_documents = len(layout.starts) - 1
@@ -167,14 +212,21 @@ class ViewCorpus:
     @property
     def document_frequency(self) -> np.ndarray:
         """Number of rows with a value of each feature, of shape (n_features,)."""
-        if sparse.issparse(self._X):
-            return np.bincount(self._X.indices, minlength=self.n_words)
+        rows = self._rows()
+        if sparse.issparse(rows):
+            return np.bincount(rows.indices, minlength=self.n_words)
         return np.full(self.n_words, self.n_rows)
 
     @property
     def label_frequency(self) -> np.ndarray:
         """An empty array: views have no labels."""
         return np.zeros(0, np.int64)
+
+    @property
+    def group_names(self) -> np.ndarray:
+        """The groups in the order of the corpus, numbers or strings, of shape (n_documents,)."""
+        layout = _layout_of_file(self._groups) if isinstance(self._groups, ArrayFile) else self._groups
+        return layout.names
 
     def read_shard(self, index: int) -> RowBlock:
         """Return the groups of one shard.
@@ -190,7 +242,7 @@ class ViewCorpus:
         part = slice(shard.first_row, shard.first_row + shard.n_views)
         with spend("read"):
             where, starts = self._where(shard, part)
-            source = self._X.load() if isinstance(self._X, ArrayFile) else self._X
+            source = self._rows()
             if sparse.issparse(source):
                 rows = csr_array(source[where], dtype=np.float64)
                 values = rows.data
@@ -214,6 +266,9 @@ class ViewCorpus:
             except InputError as error:
                 found.append(str(error))
         return found
+
+    def _rows(self) -> Any:
+        return self._X.load() if isinstance(self._X, ArrayFile) else self._X
 
     def _where(self, shard: ViewShard, part: slice) -> tuple[slice | np.ndarray, np.ndarray]:
         """Return the rows of a shard, and the starts of its groups among them."""
@@ -260,6 +315,11 @@ class ViewCorpus:
 
     def _cut(self, starts: np.ndarray, rows: Any, shard_rows: int | None) -> tuple[ViewShard, ...]:
         is_sparse = sparse.issparse(rows)
+        # An archive cannot be mapped: every process holds all of it.
+        held = 0
+        if isinstance(self._X, ArrayFile) and not isinstance(self._X.load(), np.memmap):
+            parts = (rows.data, rows.indices, rows.indptr) if is_sparse else (rows,)
+            held = sum(part.nbytes for part in parts)
         n_values = len(rows.data) if is_sparse else self.n_rows * self.n_words
         per_row = max(1, -(-n_values // max(1, self.n_rows)))
         if shard_rows is None:
@@ -273,7 +333,7 @@ class ViewCorpus:
             # Values as stored and in memory, the latter twice if some groups are left out.
             row_bytes = n_views * per_row * (3 * 12 if is_sparse else 2 * 8 + rows.dtype.itemsize)
             # A process that must sort rows also holds group labels, order and starts.
-            row_bytes += 0 if self._in_order else 4 * 8 * self.n_rows
+            row_bytes += held + (0 if self._in_order else 4 * 8 * self.n_rows)
             shards.append(
                 ViewShard(
                     f"s{len(shards):05d}", first, last - first, n_views * per_row, 0,
@@ -288,13 +348,13 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike)
 
 
-def _checked_rows(X: Any) -> Any:
+def _checked_rows(X: Any, name: str) -> Any:
     """Return a dense matrix unchanged, a sparse one as float64 CSR; InputError if X is not a matrix of numbers."""
     matrix = X if sparse.issparse(X) else np.asarray(X)
     if matrix.ndim != 2 or matrix.shape[1] < 1:
-        raise InputError.at("X", None, "shape", "a matrix of rows and features", str(matrix.shape))
+        raise InputError.at(name, None, "shape", "a matrix of rows and features", str(matrix.shape))
     if matrix.dtype.kind not in "iubf":
-        raise InputError.at("X", None, "type of the values", "real numbers", str(matrix.dtype))
+        raise InputError.at(name, None, "type of the values", "real numbers", str(matrix.dtype))
     return csr_array(matrix, dtype=np.float64) if sparse.issparse(matrix) else matrix
 
 
@@ -309,12 +369,13 @@ def _layout(groups: Any, name: str) -> Layout:
     runs = _run_starts(labels)
     _, first, codes = np.unique(labels[runs[:-1]], return_index=True, return_inverse=True)
     if len(first) == len(runs) - 1:
-        return Layout(None, runs)
+        return Layout(None, runs, labels[runs[:-1]])
     position = np.empty(len(first), np.int64)
     position[np.argsort(first)] = np.arange(len(first))
     of_rows = np.repeat(position[codes], np.diff(runs))
     order = np.argsort(of_rows, kind="stable")
-    return Layout(order, np.concatenate([[0], np.cumsum(np.bincount(of_rows))]).astype(np.int64))
+    starts = np.concatenate([[0], np.cumsum(np.bincount(of_rows))]).astype(np.int64)
+    return Layout(order, starts, labels[order[starts[:-1]]])
 
 
 @lru_cache(maxsize=2)

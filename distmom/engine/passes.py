@@ -93,6 +93,11 @@ class Pass:
         return type(self).__name__.removesuffix("Pass").lower()
 
     @property
+    def has_exact_columns(self) -> bool:
+        """Whether columns of separable sums have the same bits however many are added together."""
+        return True
+
+    @property
     def estimated(self) -> bool:
         """Whether the sizes of the pass depend on data, so that a plan can only estimate them."""
         return False

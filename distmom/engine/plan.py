@@ -195,7 +195,8 @@ def _plan_tall(corpus: AnyCorpus, pass_: Pass, memory_limit: int | None, n_worke
     n_columns = 1
     if width and groups:
         # A task whose columns differ from those of a stored slab would have to map several slabs.
-        n_columns = min(width, max(pass_.n_stored_slabs, -(-n_workers // len(groups))))
+        idle = -(-n_workers // len(groups)) if pass_.has_exact_columns else 1
+        n_columns = min(width, max(pass_.n_stored_slabs, idle))
     while usable is not None and task_bytes(n_columns) > usable:
         if n_columns >= most:
             raise _too_large(pass_, task_bytes(n_columns), base, memory_limit or 0)

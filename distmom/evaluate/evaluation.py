@@ -19,6 +19,7 @@ from distmom.models.multilabel.kernels import top_labels
 from distmom.predict.aligned import align, check_labels, check_words
 from distmom.predict.pieces import in_pieces, stored_corpus
 from distmom.ranking import inverse_propensity
+from distmom.spectral.capabilities import Capability, require
 
 
 @dataclass(frozen=True)
@@ -130,12 +131,14 @@ def evaluate_corpus(
     Raises
     ------
     UsageError
-        If the corpus has no labels, or the model knows none of its words or labels or does not have that head.
+        If the model ranks no labels, the corpus has no labels, or the model knows none of its words or
+        labels or does not have that head.
 
     Notes
     -----
     A warning is logged if at least a tenth of the word or label occurrences are unknown.
     """
+    require(model, Capability.LABELS)
     scorer = model.scorer_ if head is None else model.scorer_.only(head)
     if not sum(shard.nnz_labels for shard in corpus.shards):
         raise UsageError("the corpus has no labels: there is nothing to evaluate against")

@@ -9,6 +9,7 @@ from scipy.optimize import linear_sum_assignment
 
 from distmom.errors import UsageError
 from distmom.simulate import Truth
+from distmom.spectral.capabilities import Capability, require
 
 
 def score_recovery(model: Any, truth: Truth) -> dict[str, float]:
@@ -34,8 +35,7 @@ def score_recovery(model: Any, truth: Truth) -> dict[str, float]:
     UsageError
         If the model has no states, or a different number of words than the truth.
     """
-    if not hasattr(model, "components_"):
-        raise UsageError("the model has no latent states to compare with the truth")
+    require(model, Capability.TOPICS)
     if model.n_features_in_ != truth.model.n_words:
         raise UsageError(
             f"the truth has {truth.model.n_words} words, but the model has {model.n_features_in_}"
@@ -47,7 +47,7 @@ def score_recovery(model: Any, truth: Truth) -> dict[str, float]:
         np.abs(model.components_[j] - truth.words(i)).sum() for i, j in zip(planted, fitted, strict=True)
     ]
     labels = {}
-    if hasattr(model, "label_components_"):
+    if model.can(Capability.LABELS):
         distances = [
             np.abs(model.label_components_[j] - truth.labels(i)).sum()
             for i, j in zip(planted, fitted, strict=True)

@@ -28,6 +28,7 @@ from distmom.evaluate.page import (
 )
 from distmom.models.topics.program import TopicModel
 from distmom.predict import LabelShares, StoredShares, read_shares
+from distmom.spectral.capabilities import Capability, require
 
 #: number of representative documents shown per topic
 N_DOCUMENTS = 5
@@ -88,7 +89,8 @@ def write_topic_report(
     StoreError
         If the shares are damaged.
     """
-    check_is_fitted(model, "components_")
+    check_is_fitted(model)
+    require(model, Capability.SHARES)
     stored = None
     if shares is not None:
         stored = read_shares(shares)

@@ -23,6 +23,7 @@ from distmom.models.topics.refine import complete
 from distmom.moments.cooccurrence import CooccurrencePass
 from distmom.predict.aligned import align, check_words
 from distmom.predict.pieces import in_pieces, stored_corpus
+from distmom.spectral.capabilities import Capability, require
 from distmom.spectral.inputs import check_counts
 from distmom.spectral.run import execute
 
@@ -66,12 +67,13 @@ def evaluate_topics(
     InputError
         If the corpus holds weights, because only counts can be split into halves of tokens.
     UsageError
-        If the model knows none of the words.
+        If the model infers no shares of topics, or knows none of the words.
 
     Notes
     -----
     A warning is logged if at least a tenth of the word occurrences are unknown.
     """
+    require(model, Capability.SHARES)
     check_counts(corpus, "perplexity")
     check_words(corpus, model.vocabulary_)
     aligned = in_pieces(align(corpus, model.vocabulary_, []))

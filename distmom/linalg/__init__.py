@@ -9,10 +9,9 @@ from distmom.linalg.decompose import (
 )
 from distmom.linalg.orthonormal import Basis, orthonormalise
 from distmom.linalg.post import (
-    EigenpairCheck,
-    check_eigenpair,
     mixing_weights,
     polar,
+    robust_components,
 )
 from distmom.linalg.tensor import (
     compose,
@@ -30,9 +29,7 @@ __all__ = [
     "METHODS",
     "Basis",
     "Decomposition",
-    "EigenpairCheck",
     "Whitening",
-    "check_eigenpair",
     "compose",
     "contract_one",
     "contract_two",
@@ -45,6 +42,7 @@ __all__ = [
     "multilinear",
     "orthonormalise",
     "polar",
+    "robust_components",
     "slice_directions",
     "symmetrise",
     "whiten",

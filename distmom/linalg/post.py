@@ -6,13 +6,11 @@ Source: Anandkumar et al., "Tensor decompositions for learning latent variable m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from distmom.errors import NumericalError, UsageError
-from distmom.linalg.tensor import as_symmetric, contract_one, contract_two, frobenius
+from distmom.errors import NumericalError
+from distmom.linalg.tensor import multilinear
 
 Array = NDArray[np.float64]
 
@@ -48,79 +46,35 @@ def polar(M: Array) -> Array:
     return factor
 
 
-@dataclass(frozen=True)
-class EigenpairCheck:
-    """Properties of a unit vector as an eigenvector of a symmetric tensor.
-
-    Attributes
-    ----------
-    eigenvalue : float
-        ``T(u, u, u)``.
-    residual : float
-        ``||T(I, u, u) - eigenvalue * u|| / ||T||_F``: 0 at an eigenvector.
-    curvature : float
-        Largest eigenvalue of ``2 T(I, I, u) - eigenvalue * I`` on the orthogonal complement of u, relative to
-        the eigenvalue; -1 at a component of an orthogonal tensor, positive at mixtures of components.
-    is_eigenvector : bool
-    is_robust : bool
-        Whether u is an eigenvector to which power iterations converge.
-    """
-
-    eigenvalue: float
-    residual: float
-    curvature: float
-    is_eigenvector: bool
-    is_robust: bool
-
-
-def check_eigenpair(T: ArrayLike, u: ArrayLike, *, tol: float = 1e-8) -> EigenpairCheck:
-    """Distinguish robust from spurious eigenvectors by the second-derivative test.
-
-    An orthogonal tensor of k components has ``2 ** k - 1`` eigenvectors with positive eigenvalue, the
-    normalised ``sum_{i in S} v_i / lambda_i`` for every nonempty set S; only single components are robust
-    (theorem 4.1 and section 4.2.2).
+def robust_components(T: ArrayLike, vectors: ArrayLike) -> NDArray[np.bool_]:
+    """Return which components of a decomposition pass the second-derivative test of robust eigenvectors.
 
     Parameters
     ----------
     T : array_like of shape (k, k, k)
         Symmetric.
-    u : array_like of shape (k,)
-        Normalised before use.
-    tol : float, default=1e-8
-        Maximum residual of an eigenvector.
+    vectors : array_like of shape (k, n)
+        Orthonormal columns.
 
     Returns
     -------
-    EigenpairCheck
+    ndarray of shape (n,), bool
+        Where False, other components lie nearby: noise may have mixed them.
 
-    Raises
-    ------
-    UsageError
-        If the shapes do not match or u is zero.
-    NumericalError
-        If T is not finite.
+    Notes
+    -----
+    An orthogonal tensor of k components has ``2 ** k - 1`` eigenvectors with positive eigenvalue, the normalised
+    ``sum_{i in S} v_i / lambda_i`` for every nonempty set S; only single components are robust (tensor paper,
+    theorem 4.1 and section 4.2.2): ``2 T(I, I, v) - lambda I`` is negative definite on the complement of v.
     """
-    cube = as_symmetric(T)
-    k = cube.shape[0]
-    vector = np.asarray(u, dtype=np.float64)
-    if vector.shape != (k,) or not np.linalg.norm(vector) > 0.0:
-        raise UsageError(f"expected a nonzero vector of shape ({k},), got shape {vector.shape}")
-    vector = vector / np.linalg.norm(vector)
-    image = contract_two(cube, vector)
-    eigenvalue = float(vector @ image)
-    norm = frobenius(cube)
-    residual = float(np.linalg.norm(image - eigenvalue * vector)) / norm if norm > 0.0 else 0.0
-    # Columns 1..k-1 of a full QR of u span its orthogonal complement, which is empty for k = 1.
-    complement = np.linalg.qr(vector[:, None], mode="complete")[0][:, 1:]
-    hessian = 2.0 * contract_one(cube, vector) - eigenvalue * np.eye(k)
-    curvatures = np.linalg.eigvalsh(complement.T @ hessian @ complement)
-    scale = abs(eigenvalue) if eigenvalue != 0.0 else 1.0
-    curvature = float(curvatures[-1]) / scale if k > 1 else -1.0
-    is_eigenvector = residual <= tol
-    return EigenpairCheck(
-        eigenvalue=eigenvalue,
-        residual=residual,
-        curvature=curvature,
-        is_eigenvector=is_eigenvector,
-        is_robust=is_eigenvector and eigenvalue > 0.0 and curvature < 0.0,
-    )
+    V = np.asarray(vectors, np.float64)
+    n = V.shape[1]
+    rotated = multilinear(T, V, V, V)
+    eigenvalues = np.einsum("iii->i", rotated)
+    if n == 1:
+        return np.asarray(eigenvalues > 0.0)
+    largest = np.empty(n)
+    for i in range(n):
+        others = np.delete(np.delete(rotated[:, :, i], i, axis=0), i, axis=1)
+        largest[i] = np.linalg.eigvalsh((others + others.T) / 2.0)[-1]
+    return np.asarray((eigenvalues > 0.0) & (2.0 * largest < eigenvalues))

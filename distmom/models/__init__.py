@@ -1,88 +1,96 @@
 """The estimators, and their names on the command line."""
 
+from __future__ import annotations
+
 import os
+from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distmom.errors import StoreError, UsageError
-from distmom.models.multilabel.heads import Scorer
-from distmom.models.multilabel.program import HEADS
-from distmom.spectral.artifact import load_record
 
-if TYPE_CHECKING:
-    from distmom.models.eca.estimator import ECA
-    from distmom.models.multilabel.estimator import MultiLabelMoM
-    from distmom.models.topics.estimators import AnchorTopics, IndependentTopics, SingleTopic, SpectralLDA
-    from distmom.models.topics.kept import TopicMoments
-    from distmom.models.topics.search import TopicSearch
 
-__all__ = [
-    "ECA",
-    "HEADS",
-    "MODELS",
-    "AnchorTopics",
-    "IndependentTopics",
-    "MultiLabelMoM",
-    "Scorer",
-    "SingleTopic",
-    "SpectralLDA",
-    "TopicMoments",
-    "TopicSearch",
-    "estimator",
-    "load_model",
-]
+@dataclass(frozen=True)
+class Listing:
+    """Where an estimator is, and its name on the command line.
 
-#: names of the estimators on the command line
-MODELS = {
-    "multilabel": "MultiLabelMoM",
-    "lda": "SpectralLDA",
-    "single-topic": "SingleTopic",
-    "anchors": "AnchorTopics",
-    "eca": "IndependentTopics",
-}
-#: estimators that are saved but do not model documents
-OTHERS = ("ECA",)
-_MODULES = {
-    "MultiLabelMoM": "multilabel.estimator",
-    "SpectralLDA": "topics.estimators",
-    "SingleTopic": "topics.estimators",
-    "AnchorTopics": "topics.estimators",
-    "IndependentTopics": "topics.estimators",
-    "TopicMoments": "topics.kept",
-    "TopicSearch": "topics.search",
-    "ECA": "eca.estimator",
-}
+    Attributes
+    ----------
+    name : str
+        On the command line.
+    estimator : str
+        The class.
+    module : str
+        Its module in this package.
+    command : str
+        The command that fits it.
+    """
+
+    name: str
+    estimator: str
+    module: str
+    command: str = "fit"
+
+
+#: all estimators; those of ``fit`` are the models that can be saved, in the order in which they are shown
+ESTIMATORS = (
+    Listing("multilabel", "MultiLabelMoM", "multilabel.estimator"),
+    Listing("lda", "SpectralLDA", "topics.estimators"),
+    Listing("single-topic", "SingleTopic", "topics.estimators"),
+    Listing("anchors", "AnchorTopics", "topics.estimators"),
+    Listing("eca", "IndependentTopics", "topics.estimators"),
+    Listing("factors", "ECA", "eca.estimator"),
+    Listing("product", "ProductMixture", "product"),
+    Listing("moments", "TopicMoments", "topics.kept", command="moments"),
+    Listing("search", "TopicSearch", "topics.search", command="search"),
+)
+_MODULES = {listing.estimator: listing.module for listing in ESTIMATORS}
+
+__all__ = ["ESTIMATORS", "Listing", "estimator", "load_model", *sorted(_MODULES)]
 
 
 def __getattr__(name: str) -> Any:
-    """Import an estimator on first use: importing scikit-learn takes longer than everything else together."""
+    """Import an estimator on first access, because importing scikit-learn takes longer than all else."""
     if name in _MODULES:
-        return getattr(import_module(f"distmom.models.{_MODULES[name]}"), name)
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def estimator(name: str) -> Any:
-    """Return the estimator with a name on the command line; a KeyError if there is none."""
-    return __getattr__(MODELS[name])
+    """Return the class of an estimator by its name on the command line; UsageError if there is none."""
+    for listing in ESTIMATORS:
+        if listing.name == name:
+            return __getattr__(listing.estimator)
+    names = ", ".join(listing.name for listing in ESTIMATORS)
+    raise UsageError(f"model: expected one of {names}, got {name!r}")
 
 
 def load_model(path: str | os.PathLike[str]) -> Any:
-    """Read a model of any class.
+    """Read a model of any kind.
 
     Parameters
     ----------
     path : path-like
+        A directory written by ``save``.
 
     Raises
     ------
     UsageError
-        If there is no model at the path, or there are kept moments.
+        If the directory holds no model.
     StoreError
-        If the model is damaged.
+        If the model is damaged, of another version or of an unknown class.
     """
-    kind, kinds = str(load_record(path).get("model")), (*MODELS.values(), *OTHERS)
+    # Imported here, because it takes long and the command line often does without.
+    from distmom.spectral.artifact import load_record
+
+    kind = str(load_record(path).get("model"))
     if kind == "TopicMoments":
         raise UsageError(f"{path}: kept moments, not a model; fit a model to them first")
+    kinds = [listing.estimator for listing in ESTIMATORS if listing.command == "fit"]
     if kind not in kinds:
         raise StoreError(f"{path}: expected a model of {', '.join(kinds)}, got {kind!r}")
     return __getattr__(kind).load(path)

@@ -1,7 +1,7 @@
-"""Atomic writing of output directories: predictions and topic shares.
+"""Atomic writing of output directories: predictions, topic shares and factors.
 
-An output is written to a temporary directory and then renamed. It contains a record, ``predictions.json`` or
-``shares.json``, with size and sha256 of all other files.
+An output is written to a temporary directory and then renamed. It contains a record, ``predictions.json``,
+``shares.json`` or ``factors.json``, with size and sha256 of all other files.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from distmom.errors import StoreError, UsageError
 
 #: record formats, by kind of output
 OUTPUTS = {
+    "factors": RecordFormat("distmom-factors", 1, "run 'distmom transform' again"),
     "predictions": RecordFormat("distmom-predictions", 1, "run 'distmom predict' again"),
     "shares": RecordFormat("distmom-shares", 1, "run 'distmom transform' again"),
 }
 #: file that identifies an output without a record
-_HOLDS = {"predictions": "predictions.tsv", "shares": "shares.zarr"}
+_HOLDS = {"factors": "factors.zarr", "predictions": "predictions.tsv", "shares": "shares.zarr"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
     ----------
     out : path-like
         Directory of the output.
-    kind : {"predictions", "shares"}
+    kind : {"factors", "predictions", "shares"}
     overwrite : bool, default=False
         Replace an earlier output of the same kind.
 

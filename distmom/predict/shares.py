@@ -20,6 +20,7 @@ from distmom.models.topics.shares import DocumentReader
 from distmom.predict.aligned import align, check_words
 from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces, stored_corpus
+from distmom.spectral.capabilities import Capability, require
 
 #: number of representative documents per topic
 N_REPRESENTATIVES = 10
@@ -131,13 +132,14 @@ def transform_corpus(
     Raises
     ------
     UsageError
-        If the method is unknown, if the model knows none of the words, or if ``out`` exists, unless it contains
-        earlier shares and ``overwrite`` is True.
+        If the model infers no shares of topics, if the method is unknown, if the model knows none of the words,
+        or if ``out`` exists, unless it contains earlier shares and ``overwrite`` is True.
 
     Notes
     -----
     A warning is logged if at least a tenth of the word occurrences are unknown.
     """
+    require(model, Capability.SHARES)
     k = len(model.alpha_)
     n_unknown_words = check_words(corpus, model.vocabulary_)
     with put_in_place(out, "shares", overwrite=overwrite) as place:

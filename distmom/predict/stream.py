@@ -32,6 +32,7 @@ from distmom.models.multilabel.heads import Scorer
 from distmom.predict.aligned import align, check_words
 from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces, stored_corpus
+from distmom.spectral.capabilities import Capability, require
 
 
 @dataclass(frozen=True)
@@ -113,13 +114,14 @@ def predict_corpus(
     Raises
     ------
     UsageError
-        If ``top`` is below 1, if the model knows none of the words, or if ``out`` exists, unless it contains
-        earlier predictions and ``overwrite`` is True.
+        If the model ranks no labels, if ``top`` is below 1, if the model knows none of the words, or if ``out``
+        exists, unless it contains earlier predictions and ``overwrite`` is True.
 
     Notes
     -----
     A warning is logged if at least a tenth of the word occurrences are unknown.
     """
+    require(model, Capability.LABELS)
     if top < 1:
         raise UsageError(f"top: expected at least 1, got {top}")
     n_unknown_words = check_words(corpus, model.vocabulary_)

@@ -210,7 +210,7 @@ def _upgraded(place: str, record: dict[str, Any]) -> dict[str, Any]:
                     if isinstance(item, dict):
                         item.setdefault("record", "MixedRows" if "sparse" in item else "Csr")
         parameters = {_RENAMED.get(key, key): entry for key, entry in record["parameters"].items()}
-        return {**record, "parameters": parameters, "state": state}
+        return {"settings": {}, **record, "parameters": parameters, "state": state}
 
 
 def _are_arrays(entries: Any) -> bool:

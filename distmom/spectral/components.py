@@ -36,6 +36,7 @@ from distmom.linalg import (
     decompose,
     decompose_slices,
     multilinear,
+    robust_components,
     slice_directions,
     symmetrise,
     whiten,
@@ -46,7 +47,7 @@ from distmom.moments.weighting import MomentKind
 from distmom.moments.word_moments import WordMoments, word_moments, word_slices
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 from distmom.spectral.basis import N_PROBES, Basis, range_basis
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.run import Decomposed, Run, unknown
 
 logger = logging.getLogger(__name__)
 _S = TypeVar("_S", bound="CoreSettings")
@@ -135,7 +136,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Core:
+class Core(Decomposed):
     """The decomposed moments, all in the basis Q.
 
     Attributes
@@ -161,6 +162,10 @@ class Core:
     mean: np.ndarray
     lengths: dict[str, float]
     diagnostics: dict[str, Any]
+
+    @property
+    def n_components(self) -> int:
+        return len(self.eigenvalues)
 
     @classmethod
     def upto(cls, r: int, k: int) -> Core:
@@ -372,7 +377,13 @@ def decompose_moments(moments: WordMoments, settings: CoreSettings, noise: float
         # Rounding of float32 products breaks the symmetry noticeably where the tensor is noise alone.
         tensor = symmetrise(third_moment(m1, e2, e3, settings.alpha0))
         found = decompose(tensor, settings.decomposition, random_state=settings.seed)
-    return _core(moments, white, found, {"third_moment": "full", "decomposition": settings.decomposition})
+        robust = robust_components(tensor, found.eigenvectors)
+    how = {
+        "third_moment": "full",
+        "decomposition": settings.decomposition,
+        "n_robust": int(robust.sum()),
+    }
+    return _core(moments, white, found, how)
 
 
 def _moments_and_whitening(

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block, MemoryCorpus
-from distmom.engine import Observer, RunDirectory, open_engine, open_executor
+from distmom.engine import Observer, RunDirectory, open_engine, open_executor, plan_pass
 from distmom.errors import UsageError
 from distmom.spectral.artifact import (
     check_target,
@@ -25,11 +25,13 @@ from distmom.spectral.artifact import (
     unpack,
     whole_description,
 )
+from distmom.spectral.capabilities import Capability
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import layout_of
 from distmom.spectral.parameters import Parametrised, parameter
 from distmom.spectral.plan import Plan
-from distmom.spectral.run import PLACES, Run, execute, planned
+from distmom.spectral.run import PLACES, Ledger, Run, execute
+from distmom.spectral.timing import estimate
 
 #: attributes that every model stores beside its state
 _RECORDED = ("settings", "n_documents", "timings", "spent", "fit_seconds")
@@ -58,6 +60,12 @@ class SpectralEstimator(Parametrised):
     """
 
     State: ClassVar[type[Any]]
+    #: what was chosen on held-out data, of models that choose; JSON values
+    selection_: dict[str, Any] | None = None
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    #: diagnostics that `summary` has
+    shown: ClassVar[tuple[str, ...]] = ()
+    diagnostics_: dict[str, Any]
     n_features_in_: int
 
     def __sklearn_tags__(self) -> Any:
@@ -136,7 +144,7 @@ class SpectralEstimator(Parametrised):
         """Fit the model by the passes of a run and return its state."""
         raise TypeError(f"{type(self).__name__} does not define its passes")
 
-    def plan(self, corpus: Any, memory_limit: int | None = None) -> Plan:
+    def plan(self, corpus: Any, memory_limit: int | None = None, *, n_workers: int | None = None) -> Plan:
         """Return the passes that `fit_corpus` makes, with their tasks, memory and disk, before anything runs.
 
         Parameters
@@ -144,6 +152,9 @@ class SpectralEstimator(Parametrised):
         corpus : Corpus, MemoryCorpus or ViewCorpus
         memory_limit : int, optional
             Bytes that one worker may use; no limit by default.
+        n_workers : int, optional
+            Threads of all workers. Given, the plan has times too, for which it reads two shards and tries every
+            pass on some documents; without times by default.
 
         Raises
         ------
@@ -151,7 +162,21 @@ class SpectralEstimator(Parametrised):
             If the parameters are invalid or do not suit the corpus, or a task cannot fit the memory limit.
         """
         self.check(corpus)
-        return planned(self.program, corpus, memory_limit)
+        ledger = Ledger(corpus, lambda pass_: plan_pass(corpus, pass_, memory_limit))
+        self.program(ledger)
+        seconds = None
+        if n_workers is not None:
+            passes = list(zip(ledger.entries, ledger.passes, strict=True))
+            seconds = tuple(estimate(corpus, passes, ledger.decomposed, max(1, n_workers)))
+        return Plan(tuple(ledger.entries), seconds)
+
+    def can(self, capability: Capability) -> bool:
+        """Return whether this fitted model can do something (see `distmom.spectral.capabilities`)."""
+        return capability in self.capabilities
+
+    def summary(self) -> dict[str, Any]:
+        """Return the main numbers of a fitted model by name, as JSON values, to be shown after a fit."""
+        return {name: self.diagnostics_[name] for name in self.shown if name in self.diagnostics_}
 
     # State
 

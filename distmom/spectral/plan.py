@@ -58,6 +58,17 @@ def planned_pass(corpus: Any, pass_: Pass, cut: PassPlan, part: str, possible: b
 
 
 @dataclass(frozen=True)
+class Seconds:
+    """A range of seconds."""
+
+    low: float
+    high: float
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(self.low + other.low, self.high + other.high)
+
+
+@dataclass(frozen=True)
 class Plan:
     """The passes of a fit.
 
@@ -65,9 +76,12 @@ class Plan:
     ----------
     passes : tuple of PlannedPass
         One entry per scan, in the order of the program.
+    seconds : tuple of Seconds or None
+        Of every pass, and last of the decompositions; None where no times were asked for.
     """
 
     passes: tuple[PlannedPass, ...]
+    seconds: tuple[Seconds, ...] | None = None
 
     @property
     def worker_bytes(self) -> int:
@@ -78,6 +92,16 @@ class Plan:
     def third_moment(self) -> str:
         """How the third moment is added up: "slices" where there is a pass for them, else "full"."""
         return "slices" if any(p.name == "slices" for p in self.passes) else "full"
+
+    @property
+    def total_seconds(self) -> Seconds | None:
+        """Seconds of the whole fit, where the plan has times; possible passes count in the upper end alone."""
+        if self.seconds is None:
+            return None
+        total = self.seconds[-1]
+        for entry, own in zip(self.passes, self.seconds, strict=False):
+            total += Seconds(0.0 if entry.possible else own.low, own.high)
+        return total
 
     def grouped(self) -> list[PlannedPass]:
         """Return the passes with equal consecutive entries joined, their scans and tasks added up."""
@@ -93,6 +117,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values with totals, which include the passes that depend on data."""
+        total = self.total_seconds
         return {
             "passes": [vars(p) for p in self.grouped()],
             "third_moment": self.third_moment,
@@ -100,4 +125,5 @@ class Plan:
             "n_tasks": sum(p.n_tasks for p in self.passes),
             "worker_bytes": self.worker_bytes,
             "disk_bytes": sum(p.sums_bytes + p.rows_bytes for p in self.passes),
+            **({} if total is None else {"seconds": [total.low, total.high]}),
         }

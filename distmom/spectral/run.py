@@ -27,11 +27,10 @@ from distmom.engine import (
     Tallies,
     TallResult,
     fingerprint,
-    plan_pass,
 )
 from distmom.engine.state import state_digest
 from distmom.errors import NumericalError, UsageError
-from distmom.spectral.plan import Plan, PlannedPass, planned_pass
+from distmom.spectral.plan import PlannedPass, planned_pass
 
 _R = TypeVar("_R")
 
@@ -43,6 +42,15 @@ PLACES = ("scheduler", "client")
 
 class LedgerError(RuntimeError):
     """A program makes a pass that its plan does not list, or reads data outside the verbs of a run."""
+
+
+class Decomposed:
+    """Base of results of a decomposition, whose number of components a ledger notes."""
+
+    @property
+    def n_components(self) -> int:
+        """Number of components, at most."""
+        raise TypeError(f"{type(self).__name__} does not define its number of components")
 
 
 class Unknown:
@@ -297,6 +305,10 @@ class Ledger(Run):
     ----------
     entries : list of PlannedPass
         In the order of the program.
+    passes : list of Pass
+        The same, as the program has made them.
+    decomposed : list of int
+        Number of components of every decomposition.
     """
 
     def __init__(
@@ -307,6 +319,8 @@ class Ledger(Run):
     ) -> None:
         self.corpus, self.name = corpus, ""
         self.entries: list[PlannedPass] = []
+        self.passes: list[Pass] = []
+        self.decomposed: list[int] = []
         self._plan, self._known, self._possible = plan, known, False
         self._left: list[PlannedPass] | None = None
 
@@ -315,7 +329,8 @@ class Ledger(Run):
 
     def _variant(self, name: str, possible: bool) -> Ledger:
         other = Ledger(self.corpus, self._plan, self._known)
-        other.name, other.entries, other._possible = name, self.entries, possible
+        other.name, other._possible = name, possible
+        other.entries, other.passes, other.decomposed = self.entries, self.passes, self.decomposed
         return other
 
     def plan(self, pass_: Pass) -> PassPlan:
@@ -331,11 +346,15 @@ class Ledger(Run):
     def scan(self, pass_: Pass, *arguments: Any, **options: Any) -> Any:
         cut = self._plan(pass_)
         self.entries.append(planned_pass(self.corpus, pass_, cut, self.name, self._possible))
+        self.passes.append(pass_)
         return options["out"] if arguments else PassResult(_NoSums(), _NoRows(), Unknown())  # type: ignore[arg-type]
 
     def small(
         self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any, where: str, out: _R
     ) -> _R:
+        for each in out if isinstance(out, list) else [out]:
+            if isinstance(each, Decomposed):
+                self.decomposed.append(each.n_components)
         return out
 
     def rows(self, function: Callable[..., _R], *arguments: Any, out: _R) -> _R:
@@ -402,27 +421,6 @@ def stored_answer(engine: Engine, pass_: Pass) -> bool | None:
     """Return the answer that an execution has stored for `Run.fits` of a pass; None if there is none."""
     found = engine.directory.load_pass("fits", fingerprint((engine.corpus.digest, pass_)))
     return None if found is None else bool(found[1]["fits"])
-
-
-def planned(program: Callable[[Run], Any], corpus: Any, memory_limit: int | None = None) -> Plan:
-    """Return the plan of a program before anything runs.
-
-    Parameters
-    ----------
-    program : callable
-        Takes a `Run`.
-    corpus : Corpus, MemoryCorpus or ViewCorpus
-    memory_limit : int, optional
-        Bytes that one worker may use; no limit by default.
-
-    Raises
-    ------
-    UsageError
-        If a task cannot fit the memory limit.
-    """
-    ledger = Ledger(corpus, lambda pass_: plan_pass(corpus, pass_, memory_limit))
-    program(ledger)
-    return Plan(tuple(ledger.entries))
 
 
 def execute(program: Callable[[Run], _R], engine: Engine) -> _R:

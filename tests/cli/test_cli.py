@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import re
 import shlex
 import signal
 import socket
@@ -119,7 +120,9 @@ def test_text_for_people_has_every_key(place, run):
     _, out, _ = run("topics", place / "model", "--top", 2)
     assert len(out.splitlines()) == 3
     _, out, _ = run("plan", place / "corpus", "-k", 3)
-    assert out.splitlines()[-1].startswith("in all: ")
+    assert out.splitlines()[-2].startswith("in all: ")
+    assert re.fullmatch(r"time: \d+\.\d to \d+\.\d s with \d+ workers", out.splitlines()[-1])
+    assert "time:" not in run("plan", place / "corpus", "-k", 3, "--workers", 0)[1]
     assert "third moment: added up whole (--third-moment full)" in out
     _, out, _ = run("plan", place / "corpus", "-k", 3, "--third-moment", "slices")
     assert "third moment: by slices, in a pass of its own (--third-moment slices)" in out
@@ -143,7 +146,10 @@ def test_text_for_people_has_every_key(place, run):
         ("verify nothing", "nothing: there is no such directory"),
         ("plan {corpus} -k 16", "n_components=16 is more than the 15 words"),
         ("fit {corpus} new -k 16", "n_components=16 is more than the 15 words"),
-        ("fit {corpus} new -k 0", "n_components: expected at least 1, got 0"),
+        ("fit {corpus} new -k 0", "--n-components: expected at least 1, got 0"),
+        ("fit {corpus} new -k some", "--n-components: expected a whole number, got 'some'"),
+        ("plan {corpus} --model docx", "'docx' is not one of"),
+        ("plan {corpus} --nothing 1", "No such option"),
         ("fit {corpus} {model} -k 3", "the model exists"),
         ("fit {corpus} {train.tsv} -k 3", "exists and is not a model"),
         ("fit nothing new -k 3", "is not a corpus"),
@@ -156,9 +162,9 @@ def test_text_for_people_has_every_key(place, run):
         ("fit {corpus} new -k 3 --memory-limit 1MB --workers 0", "raise the memory limit"),
         ("fit {corpus} new -k 3 --scheduler here", "expected an address such as tcp://HOST:8786, got 'here'"),
         ("fit {corpus} new -k 3 --scheduler tcp://127.0.0.1:1 --workers 2", "either a scheduler or"),
-        ("fit {corpus} new -k 3 --seed -1", "-1 is not in the range x>=0"),
-        ("moments {corpus} new -k 3 --seed -1", "-1 is not in the range x>=0"),
-        ("search {corpus} --word cat --seed -1", "-1 is not in the range x>=0"),
+        ("fit {corpus} new -k 3 --seed -1", "--seed: expected at least 0, got -1"),
+        ("moments {corpus} new -k 3 --seed -1", "--seed: expected at least 0, got -1"),
+        ("search {corpus} --word cat --seed -1", "--seed: expected at least 0, got -1"),
         ("resume {corpus}", "not a run"),
         ("predict {model} nothing out", "there is no such file"),
         ("predict nothing {test.tsv} out", "not a model"),
@@ -229,8 +235,8 @@ def test_no_scheduler_exits_5_and_says_how_to_go_on(run, tmp_path, place, monkey
         )
     assert code == 5
     assert "no scheduler answers at tcp://127.0.0.1:1" in err
-    command = [line for line in err.splitlines() if line.startswith("to go on: ")]
-    assert command == [f"to go on: distmom resume {tmp_path / 'm.run'} --scheduler tcp://127.0.0.1:1"]
+    command = [line for line in err.splitlines() if line.startswith("to resume: ")]
+    assert command == [f"to resume: distmom resume {tmp_path / 'm.run'} --scheduler tcp://127.0.0.1:1"]
     assert run("resume", tmp_path / "m.run", "--workers", 0, "--quiet")[0] == 0
     assert scores(tmp_path / "m", place / "corpus") == scores(place / "model", place / "corpus")
 
@@ -318,7 +324,7 @@ def test_an_interrupted_fit_says_how_to_go_on_and_that_gives_the_same_bits(worke
         time.sleep(0.1)
     assert group(process.pid) == []
     assert "interrupted" in err
-    [told] = [line.removeprefix("to go on: ") for line in err.splitlines() if line.startswith("to go on: ")]
+    [told] = [line.removeprefix("to resume: ") for line in err.splitlines() if line.startswith("to resume: ")]
     assert not (tmp_path / "m").exists()
     assert main(["verify", str(tmp_path / "m.run")]) == 0
     program, *rest = shlex.split(told)
@@ -515,3 +521,31 @@ def test_paths_may_hold_what_looks_like_a_chain_of_urls(run, tmp_path):
         "c::1", "l::1", "m::1", "p::1", "r::1", "s::1", "t::1.tsv"
     ]  # fmt: skip
     assert [entry.name for entry in tmp_path.iterdir()] == ["a::b"]
+
+
+@pytest.mark.slow
+def test_kernels_are_compiled_ahead_into_the_cache(tmp_path):
+    """A new process that fits afterwards compiles nothing: its cache gets no new file."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "distmom.cli.main"]
+    done = subprocess.run([*command, "warm"], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1].startswith("compiled in ")
+
+    def compiled():
+        return {path.name for path in (tmp_path / "cache").rglob("*.nbc")}
+
+    before = compiled()
+    assert before
+    source = tmp_path / "titles.tsv"
+    letters = "abcdefghijk"
+    lines = (
+        f"l{i % 3}\t{letters[i % 7] * 3} {letters[i % 5] * 4} {letters[i % 11] * 5}\n" for i in range(300)
+    )
+    source.write_text("".join(lines))
+    for arguments in (
+        ["ingest", source, tmp_path / "c"],
+        ["fit", tmp_path / "c", tmp_path / "m", "-k", "3", "--workers", "0"],
+        ["predict", tmp_path / "m", source, tmp_path / "out", "--workers", "0"],
+    ):
+        subprocess.run([*command, *map(str, arguments)], env=environment, check=True, capture_output=True)
+    assert compiled() - before == set()

@@ -111,7 +111,7 @@ def test_interrupted_moments_go_on_and_have_the_same_bits(large, tmp_path, expec
     committed = runs.describe(tmp_path / "m.run")["committed"]
     made = sum(name.startswith("moments-") for name in committed)
     assert 2 <= made < 6
-    [told] = [line.removeprefix("to go on: ") for line in err.splitlines() if line.startswith("to go on: ")]
+    [told] = [line.removeprefix("to resume: ") for line in err.splitlines() if line.startswith("to resume: ")]
     assert told == f"distmom resume {tmp_path / 'm.run'} --workers {workers}"
     go_on = command if again == "same" else shlex.split(told)[1:]
     done = subprocess.run([*COMMAND, *go_on], capture_output=True, text=True, timeout=120, check=False)
@@ -142,7 +142,7 @@ def test_a_run_of_moments_is_kept_where_it_was_asked_for(small, run, tmp_path):
 def test_a_run_of_moments_is_not_mixed_with_another(small, run, interrupted, tmp_path):
     target, like = tmp_path / "m", ("--like", small / "kept")
     told = interrupted("moments", small / "corpus", target, *like, *LOCAL)
-    assert told == f"to go on: distmom resume {target}.run --workers 0"
+    assert told == f"to resume: distmom resume {target}.run --workers 0"
     assert json.loads(run("info", f"{target}.run", "--json")[1])["like"]["path"] == str(small / "kept")
     committed = sorted((tmp_path / "m.run" / "passes").iterdir())
     for command, differing in (
@@ -195,7 +195,7 @@ def test_moments_in_a_basis_that_is_gone_or_changed_do_not_go_on(small, run, int
     code, _, err = run("resume", tmp_path / "m.run", *LOCAL)
     assert code == 4
     assert f"{basis}: not a model" in err
-    assert f"to go on: distmom resume {tmp_path / 'm.run'}" in err
+    assert f"to resume: distmom resume {tmp_path / 'm.run'}" in err
     assert run("moments", small / "corpus", basis, *options, "--seed", 1)[0] == 0
     code, _, err = run("resume", tmp_path / "m.run", *LOCAL)
     assert code == 2

@@ -58,7 +58,11 @@ def test_a_fit_from_a_store_gives_the_same_bits(url, run, place, tmp_path):
 
 def test_every_command_reads_a_store_as_it_reads_a_path(url, run, place, tmp_path):
     local = str(place / "corpus")
-    for command in (["info"], ["plan", "-k", "4"], ["evaluate", str(place / "model"), *LOCAL]):
+    for command in (
+        ["info"],
+        ["plan", "--workers", "0", "-k", "4"],
+        ["evaluate", str(place / "model"), *LOCAL],
+    ):
         name, *options = command
         before = options[:1] if name == "evaluate" else []
         after = options[len(before) :]
@@ -119,7 +123,7 @@ def test_a_store_that_cannot_be_reached_does_not_cost_a_run(url, run, tmp_path, 
             change.setenv("AWS_ENDPOINT_URL", endpoint)
             code, _, err = run("resume", tmp_path / "m.run", *LOCAL)
         assert code == 4
-        assert "to go on: distmom resume" in err
+        assert "to resume: distmom resume" in err
         assert sorted((tmp_path / "m.run" / "passes").iterdir()) == committed
     code, _, err = run("resume", tmp_path / "m.run", "--workers", 0)
     assert code == 0

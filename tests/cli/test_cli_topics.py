@@ -125,8 +125,7 @@ def test_shares_of_other_models_are_not_reported(place, run, tmp_path):
     assert run("fit", place / "corpus", tmp_path / "labels", "-k", 2, "--head", "moment", *LOCAL)[0] == 0
     code, _, err = run("report", tmp_path / "labels", *report)
     assert code == 2
-    assert "--shares" in err
-    assert "expected a topic model" in err
+    assert "--shares: expected a model that infers shares of topics, got one of class MultiLabelMoM" in err
     assert not (tmp_path / "r.html").exists()
 
 
@@ -143,17 +142,17 @@ def test_what_a_model_does_not_have_is_refused_by_name(place, run, tmp_path):
         assert f"{option}: not an option of --model {kind}" in err
         assert not (tmp_path / "m").exists()
     for option, value, message in (
-        ("--alpha0", "much", "expected a number or auto, got 'much'"),
-        ("--min-df", "few", "expected a number or auto, got 'few'"),
-        ("--n-refine", "some", "expected a whole number or auto, got 'some'"),
-        ("--n-refine", "-1", "n_refine: expected at least 0, or 'auto', got -1"),
+        ("--alpha0", "much", "--alpha0: expected a number, or 'auto', got 'much'"),
+        ("--min-df", "few", "--min-df: expected a number, or 'auto', got 'few'"),
+        ("--n-refine", "some", "--n-refine: expected a whole number, or 'auto', got 'some'"),
+        ("--n-refine", "-1", "--n-refine: expected at least 0, or 'auto', got -1"),
     ):
         code, _, err = run(*fit, "--model", "lda", option, value, *LOCAL)
         assert code == 2
         assert message in err
     code, _, err = run("predict", place / "lda", place / "test.tsv", tmp_path / "out", *LOCAL)
     assert code == 2
-    assert "a topic model has no labels" in err
+    assert "expected a model that ranks labels, got one of class SpectralLDA" in err
     code, _, err = run(*fit, "--model", "lda", "--min-df", "0.99", "--max-df", "1", *LOCAL)
     assert code == 2
     assert "change min_df or max_df" in err
@@ -277,10 +276,10 @@ def test_the_number_of_topics_may_be_found(place, run, tmp_path):
     assert load_model(tmp_path / "m").n_components_ == 3
     code, _, err = run("fit", place / "corpus", tmp_path / "n", "-k", "auto", *LOCAL)
     assert code == 2
-    assert "n_components: expected a whole number, got 'auto'" in err
-    code, _, err = run("fit", place / "corpus", tmp_path / "n", "-k", "some", *LOCAL)
+    assert "--n-components: expected a whole number, got 'auto'" in err
+    code, _, err = run("fit", place / "corpus", tmp_path / "n", "-k", "some", "--model", "lda", *LOCAL)
     assert code == 2
-    assert "expected a whole number or auto, got 'some'" in err
+    assert "--n-components: expected a whole number, or 'auto', got 'some'" in err
 
 
 def n_scans(out):
@@ -309,6 +308,31 @@ def test_a_plan_lists_the_passes_of_the_model(place, run):
     assert by_name["refine"]["rows_bytes"] == 600 * 3 * 4
     assert json.loads(out)["disk_bytes"] > 4 * by_name["refine"]["rows_bytes"]
     assert "third moment" not in run("plan", place / "corpus", *options)[1]
+
+
+def test_moments_and_search_have_the_passes_of_their_plans(place, run, tmp_path):
+    def made(err):
+        return Counter(line.partition(":")[0] for line in err.splitlines() if " rows in " in line)
+
+    options = ("-k", 3, "--max-df", 1)
+    plan = ("plan", place / "corpus", *options, "--json", "--model")
+    code, out, _ = run(*plan, "moments", "--n-parts", 2)
+    assert code == 0
+    code, _, err = run(
+        "moments", place / "corpus", tmp_path / "kept", *options, "--n-parts", 2, "--workers", 0
+    )
+    assert code == 0
+    assert made(err) == n_scans(out) == {"sketch": 1, "power": 4, "moments": 2}
+    code, out, _ = run(*plan, "search", "--n-power-iter", 1)
+    search = ("search", place / "corpus", "--word", "cat", *options, "--n-power-iter", 1, "--workers", 0)
+    code, _, err = run(*search)
+    assert code == 0
+    assert made(err) == n_scans(out) == {"sketch": 1, "power": 1, "moments": 2}
+    code, _, err = run("search", tmp_path / "kept", "--word", "cat", "--n-power-iter", 1)
+    assert code == 2
+    assert "--n-power-iter: settled with the moments" in err
+    # A method of search is no part of the moments.
+    assert run("search", tmp_path / "kept", "--word", "cat", "--method", "joint", "--force")[0] == 0
 
 
 def test_a_run_of_another_model_is_not_taken_up(place, run, tmp_path):
@@ -399,7 +423,7 @@ def test_a_topic_is_found_for_every_line_of_a_file(place, run, tmp_path):
 def test_options_of_labels_are_refused_for_topics(place, run, option, value):
     code, _, err = run("evaluate", place / "lda", place / "test.tsv", option, value, *LOCAL)
     assert code == 2
-    assert f"{option}: {place / 'lda'} is a topic model, which ranks no labels" in err
+    assert f"{option}: expected a model that ranks labels, got one of class SpectralLDA" in err
 
 
 def test_planted_topics_are_compared_with_their_truth(run, tmp_path):
@@ -425,4 +449,4 @@ def test_a_model_of_other_data_is_described_and_refused(place, run, tmp_path):
     assert run("verify", tmp_path / "m")[0] == 0
     code, _, err = run("topics", tmp_path / "m")
     assert code == 2
-    assert "a model of class ECA, which is not of documents" in err
+    assert f"{tmp_path / 'm'}: expected a model that has topics or latent states, got one of class ECA" in err

@@ -4,9 +4,9 @@ import pickle
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, save_npz
 
-from distmom.corpus import RowBlock, ViewCorpus
+from distmom.corpus import RowBlock, ViewCorpus, views
 from distmom.engine import plan_pass
 from distmom.errors import InputError, StoreError, UsageError
 from distmom.moments.views import ViewMomentsPass, ViewSketchPass
@@ -150,7 +150,7 @@ def test_a_value_that_is_not_finite_is_reported_with_its_position(kind, value, t
         (X.astype(complex), GROUPS, InputError, "expected real numbers, got complex128"),
         (X.astype(str), GROUPS, InputError, "expected real numbers"),
         ("/no/such/X.npy", GROUPS, InputError, r"X\.npy: cannot be read"),
-        (__file__, GROUPS, InputError, "not an .npy file"),
+        (__file__, GROUPS, InputError, "not an .npy or .npz file"),
     ],
 )
 def test_invalid_matrices_and_groups_are_refused(rows, groups, error, message):
@@ -161,3 +161,36 @@ def test_invalid_matrices_and_groups_are_refused(rows, groups, error, message):
 def test_shards_have_at_least_one_row():
     with pytest.raises(UsageError, match="shard_rows: expected at least 1, got 0"):
         ViewCorpus(X, GROUPS, shard_rows=0)
+
+
+def test_archives_hold_one_matrix_that_a_process_reads_once(tmp_path):
+    views._read_archive.cache_clear()
+    np.savez(tmp_path / "X.npz", X)
+    save_npz(tmp_path / "sparse.npz", csr_array(X))
+    np.savez_compressed(tmp_path / "groups.npz", GROUPS)
+    expected = ViewCorpus(X, GROUPS, shard_rows=10)
+    for name in ("X.npz", "sparse.npz"):
+        corpus = ViewCorpus(tmp_path / name, tmp_path / "groups.npz", shard_rows=10)
+        # Every process holds the whole archive.
+        assert corpus.shards[0].block_bytes > X.nbytes
+        for i in range(len(corpus.shards)):
+            rows = corpus.read_shard(i).rows
+            assert_array_equal(rows.toarray() if name == "sparse.npz" else rows, expected.read_shard(i).rows)
+    assert views._read_archive.cache_info().hits >= 2 * (len(corpus.shards) - 1)
+    for names, message in (((), "got none"), (("a", "b"), "got a, b")):
+        np.savez(tmp_path / "more.npz", **dict.fromkeys(names, X))
+        with pytest.raises(InputError, match=f"arrays: expected one, .* {message}"):
+            ViewCorpus(tmp_path / "more.npz", GROUPS)
+    content = bytearray((tmp_path / "X.npz").read_bytes())
+    content[len(content) // 2] ^= 255
+    (tmp_path / "X.npz").write_bytes(content)
+    with pytest.raises(InputError, match=r"X\.npz: not an \.npz file of numbers"):
+        ViewCorpus(tmp_path / "X.npz", GROUPS)
+
+
+def test_groups_have_names_in_the_order_of_the_corpus(tmp_path):
+    groups = np.array(["b", "a", "b", "c", "a", "b"])
+    np.save(tmp_path / "g.npy", groups)
+    for given in (groups, tmp_path / "g.npy", list(groups)):
+        assert ViewCorpus(np.ones((6, 2)), given).group_names.tolist() == ["b", "a", "c"]
+    assert ViewCorpus(np.ones((6, 2)), np.sort(groups)).group_names.tolist() == ["a", "b", "c"]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.exceptions import NotFittedError
-from test_report import HOSTILE, Page
+from test_label_report import HOSTILE, Page
 
 from distmom.corpus import MemoryCorpus
 from distmom.errors import StoreError, UsageError

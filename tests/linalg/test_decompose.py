@@ -3,14 +3,13 @@ import sys
 
 import numpy as np
 import pytest
-from oracles import jennrich, operator_norm_bounds
+from oracles import check_eigenpair, jennrich, operator_norm_bounds
 from scipy.optimize import linear_sum_assignment
 from threadpoolctl import threadpool_limits
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import (
     METHODS,
-    check_eigenpair,
     compose,
     contract_two,
     decompose,
@@ -18,6 +17,7 @@ from distmom.linalg import (
     frobenius,
     multilinear,
     polar,
+    robust_components,
     slice_directions,
     symmetrise,
 )
@@ -463,3 +463,18 @@ def test_slices_without_energy_are_diagonal_already():
     assert shares == []
     np.testing.assert_array_equal(V, np.eye(3))
     assert joint_diagonalise(np.random.default_rng(0).standard_normal((9, 9, 1)), max_sweeps=1)[2] is False
+
+
+def test_robust_components_are_those_of_the_second_derivative_test():
+    rng = np.random.default_rng(3)
+    V = np.linalg.qr(rng.standard_normal((6, 6)))[0]
+    T = compose(rng.uniform(0.5, 3.0, 6), V)
+    noise = rng.standard_normal((6, 6, 6))
+    for size in (0.0, 0.05, 0.3):
+        noisy = symmetrise(T + size * noise)
+        expected = [check_eigenpair(noisy, V[:, i]).curvature < 0.0 for i in range(6)]
+        assert robust_components(noisy, V).tolist() == expected
+    assert robust_components(T, V).all()
+    # Another basis of two components: their sum and their difference, of which the first is a saddle.
+    turned = np.stack([V[:, 0] + V[:, 1], V[:, 0] - V[:, 1]], axis=1) / np.sqrt(2.0)
+    assert robust_components(compose([1.0, 1.0], V[:, :2]), turned).tolist() == [False, False]

@@ -2,12 +2,11 @@ import itertools
 
 import numpy as np
 import pytest
-from oracles import mixture_parameters, project
+from oracles import check_eigenpair, mixture_parameters, project
 from scipy.optimize import linear_sum_assignment
 
 from distmom.errors import NumericalError
 from distmom.linalg import (
-    check_eigenpair,
     compose,
     decompose,
     mixing_weights,

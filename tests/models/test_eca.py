@@ -315,6 +315,11 @@ def test_a_cluster_gives_the_bits_of_one_process(sample, cluster, decompose_on):
         model = ECA(3, orders="both", decompose_on=decompose_on)
         expected = arrays_of(model.fit_corpus(corpus))
         assert arrays_of(model.fit_corpus(corpus, client=cluster)) == expected
+    # Fewer shards than workers.
+    corpus = ViewCorpus(place / "mixed.npy", place / "mixed-groups.npy")
+    assert len(corpus.shards) == 1
+    expected = arrays_of(model.fit_corpus(corpus))
+    assert arrays_of(model.fit_corpus(corpus, client=cluster)) == expected
 
 
 def test_sparse_rows_give_what_dense_rows_give(sample):

@@ -13,9 +13,9 @@ from distmom.corpus import MemoryCorpus, ingest
 from distmom.engine import PassDone
 from distmom.errors import NumericalError, StoreError, UsageError
 from distmom.evaluate.evaluation import evaluate_corpus
-from distmom.models import HEADS, MultiLabelMoM
+from distmom.models import MultiLabelMoM
 from distmom.models.multilabel import program as fitting
-from distmom.models.multilabel.program import held_out
+from distmom.models.multilabel.program import HEADS, held_out
 from distmom.spectral.artifact import MODEL
 
 

@@ -13,11 +13,13 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import PassStarted, open_engine, open_executor
 from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import UsageError
-from distmom.models import AnchorTopics, MultiLabelMoM, SpectralLDA
+from distmom.models import AnchorTopics, MultiLabelMoM, SpectralLDA, TopicMoments
 from distmom.models.multilabel import program as fitting
 from distmom.models.multilabel.states import fit_states
+from distmom.moments.words import WordMomentsPass
 from distmom.simulate import TopicPopulation, preset, synthesise
-from distmom.spectral.run import execute
+from distmom.spectral import timing
+from distmom.spectral.run import Ledger, LedgerError, execute, unknown
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +101,76 @@ def test_auto_makes_the_planned_passes(share, monkeypatch):
     # The linear head is extended only where it was chosen.
     assert planned.pop("residual") - made.pop("residual") in (0, 1)
     assert made == planned
+
+
+@pytest.mark.parametrize(
+    ("model", "untried"),
+    [
+        (MultiLabelMoM(3, head="posterior"), set()),
+        (MultiLabelMoM(3, head="ridge"), set()),
+        (MultiLabelMoM(3, head="linear"), {"residual"}),
+        (SpectralLDA(3, min_df=0.02), set()),
+        (AnchorTopics(3, min_df=0.02), set()),
+        (TopicMoments(3, n_parts=2, min_df=0.02), set()),
+    ],
+)
+def test_every_pass_but_those_of_fitted_weights_is_tried_on_a_block(model, untried, monkeypatch):
+    refused = []
+
+    def trying(pass_, *arguments):
+        try:
+            return tried(pass_, *arguments)
+        except timing._CannotBeTriedError:
+            refused.append(pass_.name)
+            raise
+
+    tried = timing._try
+    monkeypatch.setattr(timing, "_try", trying)
+    corpus = planted_corpus(600, n_labels=20, k=3)[2]
+    plan = model.plan(corpus, n_workers=2)
+    assert set(refused) == untried
+    assert len(plan.seconds) == len(plan.passes) + 1
+    assert all(0.0 <= each.low <= each.high for each in plan.seconds)
+    total = plan.total_seconds
+    assert 0.0 < total.low < total.high
+    assert plan.to_json()["seconds"] == [total.low, total.high]
+    assert model.plan(corpus).total_seconds is None
+
+
+def test_a_pass_that_the_plan_lacks_is_an_error(monkeypatch):
+    """The program of a model looks at something else when it is planned than when it is executed."""
+    corpus = planted_corpus(600, n_labels=20, k=3)[2]
+
+    def program(run):
+        rank = 3 if isinstance(run, Ledger) else 4
+        run.scan(WordMomentsPass(corpus.n_words, basis=np.eye(corpus.n_words)[:, :rank], rank=rank))
+
+    with open_engine(corpus) as engine, pytest.raises(LedgerError, match=r"pass moments .* left in the plan"):
+        execute(program, engine)
+
+
+@pytest.mark.parametrize(
+    "look", [bool, float, len, list, np.asarray, lambda x: x[0], lambda x: x.shape[0], lambda x: x.weights]
+)
+def test_a_program_cannot_look_at_data_outside_of_its_verbs(look):
+    with pytest.raises((LedgerError, IndexError)):
+        look(unknown())
+
+
+def test_what_is_unknown_has_a_shape_and_is_passed_on():
+    value = unknown(4, 2)
+    assert (value.shape, len(value)) == ((4, 2), 4)
+    assert not hasattr(value, "load")
+
+
+def test_a_resumed_run_takes_the_branch_it_has_taken(tmp_path):
+    """The third moment is cut into slices, or not, by the memory limit of the first attempt."""
+    corpus = planted_corpus(400, n_labels=20, k=3)[2]
+    model = MultiLabelMoM(3, head="posterior", n_oversamples=290)
+    limit = int(model.plan(corpus).worker_bytes / LIMIT_SHARE) - (64 << 20)
+    assert model.plan(corpus).third_moment == "full"
+    first = model.fit_corpus(corpus, run=tmp_path / "run", memory_limit=limit)
+    assert first.diagnostics_["third_moment"] == "slices"
+    again = model.fit_corpus(corpus, run=tmp_path / "run")
+    assert again.diagnostics_["third_moment"] == "slices"
+    assert all(timing["resumed"] for timing in again.timings_)

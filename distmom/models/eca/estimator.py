@@ -31,10 +31,11 @@ from distmom.models.eca.cumulants import (
     warn_of_noise,
     whiten_views,
 )
-from distmom.models.eca.recovery import admissible, recover_factors
+from distmom.models.eca.recovery import admissible, group_factors, recover_factors
 from distmom.moments.fourth import ViewFourthPass, pair_directions
 from distmom.moments.views import ViewMeanPass, ViewMomentsPass, ViewSketchPass
 from distmom.spectral.basis import N_PROBES, Basis, range_basis
+from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, place_parameter, seed_parameter
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
@@ -113,6 +114,8 @@ class ECA(SpectralEstimator):
     """
 
     State = FactorState
+    capabilities = frozenset({Capability.VIEWS, Capability.FACTORS})
+    shown = ("n_groups", "n_dropped_groups", "n_found", "gap", "noise_level")
 
     n_components: int = parameter(10, "Number of factors.", least=1, kw_only=False)
     orders: str = parameter(
@@ -297,6 +300,14 @@ class ECA(SpectralEstimator):
     def _sizes(self) -> dict[str, int]:
         return {}
 
+    def summary(self) -> dict[str, Any]:
+        values = {"skewness": self.skewness_, "kurtosis": self.kurtosis_, "proportions": self.proportions_}
+        return super().summary() | {
+            name: [round(float(x), 6) for x in value]
+            for name, value in values.items()
+            if len(value) and np.isfinite(value).all()
+        }
+
     # Using a fitted model
 
     def transform(self, X: Any, groups: Any) -> np.ndarray:
@@ -323,18 +334,25 @@ class ECA(SpectralEstimator):
         """
         check_is_fitted(self, "components_")
         corpus = ViewCorpus(X, groups)
+        self.check_features(corpus)
+        origin = self.factor_origin()
+        blocks = (corpus.read_shard(index) for index in range(len(corpus.shards)))
+        found = [group_factors(block, self.unmixing_, origin) for block in blocks]
+        return np.concatenate(found) if found else np.zeros((0, len(origin)))
+
+    def check_features(self, corpus: ViewCorpus) -> None:
+        """Refuse views with another number of features than those fitted; UsageError."""
         if corpus.n_words != self.n_features_in_:
             raise UsageError(
                 f"X has {corpus.n_words} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input"
             )
-        found = [np.zeros((0, len(self.unmixing_)))]
-        for index in range(len(corpus.shards)):
-            block = corpus.read_shard(index)
-            rows = np.asarray(block.rows @ self.unmixing_.T)
-            found.append(np.add.reduceat(rows, block.starts[:-1], axis=0) / block.sizes[:, None])
-        factors = np.concatenate(found)
-        return factors if self.prior == "dirichlet" else factors - self.unmixing_ @ self.mean_
+
+    def factor_origin(self) -> np.ndarray:
+        """Return what is subtracted from least-squares factors, (n_found,): zero for shares, else their means."""
+        if self.prior == "dirichlet":
+            return np.zeros(len(self.unmixing_))
+        return np.asarray(self.unmixing_ @ self.mean_)
 
 
 def _mean(engine: Engine, counted: PassResult) -> np.ndarray:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from distmom.blas import one_blas_thread
+from distmom.corpus import RowBlock
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.linalg.factors import Factors
@@ -138,6 +139,26 @@ def recover_factors(basis: Basis, white: White, found: Factors, mean: np.ndarray
         proportions=own,
         diagnostics=_agreement(shares) if shares else {},
     )
+
+
+def group_factors(block: RowBlock, unmixing: np.ndarray, origin: np.ndarray) -> np.ndarray:
+    """Return the least-squares factors of groups of views, from the mean of the views of each.
+
+    Parameters
+    ----------
+    block : RowBlock
+    unmixing : ndarray of shape (k, n_features)
+    origin : ndarray of shape (k,)
+        Subtracted from the factors.
+
+    Returns
+    -------
+    ndarray of shape (n_groups, k), float64
+    """
+    if not block.n_documents:
+        return np.zeros((0, len(unmixing)))
+    rows = np.asarray(block.rows @ unmixing.T)
+    return np.asarray(np.add.reduceat(rows, block.starts[:-1], axis=0) / block.sizes[:, None] - origin)
 
 
 def _proportions(

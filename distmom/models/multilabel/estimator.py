@@ -36,6 +36,7 @@ from distmom.moments.features import inverse_document_frequency
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
+from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import (
     SpectralEstimator,
     place_parameter,
@@ -149,6 +150,11 @@ class MultiLabelMoM(SpectralEstimator):
     """
 
     State = MultiLabelState
+    capabilities = frozenset({Capability.DOCUMENTS, Capability.LABELS, Capability.TOPICS})
+    shown = (
+        "n_states", "third_moment", "residual", "sum_pi", "off_diagonal_share", "mean_log_likelihood",
+        "n_usable_eigenvalues",
+    )  # fmt: skip
 
     n_components: int = parameter(
         100, "Number of latent states of the heads moment and posterior; rank of the sketch of the other heads, "
@@ -340,6 +346,26 @@ class MultiLabelMoM(SpectralEstimator):
             return None
         inverse = inverse_propensity(self.label_frequency_, max(self.n_documents_, 3))
         return np.asarray(inverse**self.propensity, np.float32)
+
+    def can(self, capability: Capability) -> bool:
+        """Return whether this fitted model can do something; without latent states it has no topics."""
+        return super().can(capability) and (capability != Capability.TOPICS or hasattr(self, "components_"))
+
+    def summary(self) -> dict[str, Any]:
+        found, diagnostics = super().summary(), self.diagnostics_
+        if "clipped_words" in diagnostics:
+            found["clipped_words"] = sum(diagnostics["clipped_words"]) / max(
+                1, len(diagnostics["clipped_words"])
+            )
+        if bounds := dict(diagnostics.get("bounds", {})):
+            found[f"theorem_1_bounds_{1 - bounds.pop('delta'):.0%}"] = bounds
+        if self.selection_ is not None:
+            found["chosen"] = {name: round(w, 4) for name, w in self.selection_["weights"].items()}
+            found["held_out"] = {
+                name: {key: round(x, 4) for key, x in scores.items()}
+                for name, scores in self.selection_["held_out"].items()
+            }
+        return found
 
     # States
 

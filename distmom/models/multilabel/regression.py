@@ -170,7 +170,7 @@ def sketch_basis(
         found = run.scan(pass_, _orthonormalised, half, out=TallResult(out, {"rank": width}))
         basis, width = found.states["basis"].parts[0], found.values["rank"]
     left = found.states["left"].parts[0]
-    return run.rows(_with_label_half, features, left, rank, seed, out=(unknown(), rank))
+    return run.rows(_with_label_half, features, left, rank, seed, out=(unknown(d, rank), rank))
 
 
 def _with_label_half(

@@ -54,6 +54,9 @@ class FittedTopics(TransformerMixin, TopicEstimator):  # type: ignore[misc]
     """Base class of topic models with the methods that use the topics; see `SpectralLDA` for attributes."""
 
     State = TopicState
+    shown = (
+        "third_moment", "residual", "off_diagonal_share", "n_usable_eigenvalues", "n_moment_words", "refine",
+    )  # fmt: skip
 
     refine: str
     components_: np.ndarray
@@ -70,6 +73,15 @@ class FittedTopics(TransformerMixin, TopicEstimator):  # type: ignore[misc]
     def _keep(self, state: TopicState) -> None:
         super()._keep(state)
         self.n_components_, self.init_ = len(state.weights), str(state.diagnostics["init"])
+
+    def summary(self) -> dict[str, Any]:
+        found = super().summary()
+        if self.selection_ is not None:
+            found["chosen"] = self.selection_["init"]
+            found["held_out_perplexity"] = {
+                name: round(value, 1) for name, value in self.selection_["perplexity"].items()
+            }
+        return found
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

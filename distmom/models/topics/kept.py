@@ -54,6 +54,7 @@ from distmom.spectral.artifact import (
     whole_description,
 )
 from distmom.spectral.basis import Basis
+from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import CoreSettings, Words, fit_basis, moment_passes
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import Array, Layout
@@ -135,6 +136,7 @@ class TopicMoments(TopicEstimator):
     """
 
     State = KeptState
+    capabilities = frozenset({Capability.DOCUMENTS})
 
     n_components: int = parameter(100, "Largest number of topics of later fits.", least=1, kw_only=False)
     n_parts: int = parameter(
@@ -172,6 +174,16 @@ class TopicMoments(TopicEstimator):
     def n_documents_(self) -> int:
         """Number of documents of the sums."""
         return sum(source.sign * source.n_documents for source in self.sources_)
+
+    def summary(self) -> dict[str, Any]:
+        n_words, rank = self.basis_.shape
+        return {
+            "n_documents": self.n_documents_,
+            "n_corpora": len(self.sources_),
+            "n_words": self.n_features_in_,
+            "n_moment_words": n_words,
+            "rank": rank,
+        }
 
     @property
     def basis_digest(self) -> str:

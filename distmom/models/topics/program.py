@@ -36,6 +36,7 @@ from distmom.models.topics.refine import (
     initial_topics,
     refine_topics,
 )
+from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import CoreSettings, warn_of_sum_rules
 from distmom.spectral.estimator import place_parameter
 from distmom.spectral.inputs import checked_rows
@@ -71,6 +72,8 @@ FOLD_DOCUMENTS = 2
 
 class TopicModel(FittedTopics):
     """Base class of the topic models; see `SpectralLDA` for parameters and attributes."""
+
+    capabilities = frozenset({Capability.DOCUMENTS, Capability.MOMENTS, Capability.SHARES, Capability.TOPICS})
 
     n_components: int | str = parameter(
         100, "Number of topics. auto estimates it, up to 100, by the directions of one half of the documents "
@@ -171,16 +174,6 @@ class TopicModel(FittedTopics):
     def n_alpha_passes(self, corpus: Corpus | MemoryCorpus) -> int:
         """Return the number of passes of refinement before the parameters to read documents with are estimated."""
         return 0 if self.finds_alpha(corpus) else min(N_ALPHA, self.n_refine_passes(corpus))
-
-    def n_trial_passes(self, corpus: Corpus | MemoryCorpus) -> tuple[int, int]:
-        """Return the numbers of passes of refinement and of completion for choices on held-out documents."""
-        if not self.holds_out(corpus):
-            return 0, 0
-        n_trials, n_alpha = len(self.trials()), self.n_alpha_passes(corpus)
-        if n_trials == 1:
-            return n_alpha, 1
-        n_first = min(1, self.n_refine_passes(corpus))
-        return n_trials * n_first + max(0, n_alpha - n_first), n_trials + int(n_alpha > n_first)
 
     def most_components(self, corpus: Corpus | MemoryCorpus) -> int:
         """Return the number of topics, or with "auto" the largest number."""

@@ -33,7 +33,6 @@ from distmom.spectral.basis import unknown_columns
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.tall import Slabs
 
-REFINEMENTS = ("em", "vb", "cvb", "mixture")
 #: sum of the Dirichlet parameters where refinement leaves it fixed, and the least share of a topic in it
 EM_ALPHA, LEAST_SHARE = 1.0, 1e-4
 #: count added to every word of every topic

@@ -26,6 +26,7 @@ from distmom.models.topics.base import TopicEstimator
 from distmom.models.topics.kept import KeptState, TopicMoments
 from distmom.moments.dirichlet import corrected_slices
 from distmom.moments.word_moments import WordMoments, word_moments
+from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import warn_of_sum_rules, whiten_words
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.parameters import parameter
@@ -97,6 +98,7 @@ class TopicSearch(TopicEstimator):
     """
 
     State = KeptState
+    capabilities = frozenset({Capability.DOCUMENTS, Capability.MOMENTS})
 
     n_components: int = parameter(
         100, "Approximate number of topics of the corpus: the rank of the moments.", least=1, kw_only=False

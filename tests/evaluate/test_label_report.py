@@ -8,7 +8,7 @@ from sklearn.exceptions import NotFittedError
 
 from distmom.errors import UsageError
 from distmom.evaluate.charts import bar_chart, line_chart
-from distmom.evaluate.report import render_report, write_report
+from distmom.evaluate.label_report import render_label_report, write_label_report
 from distmom.models import MultiLabelMoM
 
 HOSTILE = '</script><b onmouseover="x()">&amp;'
@@ -64,14 +64,14 @@ def hostile():
 
 
 def test_all_sections_are_there(auto):
-    page = Page(render_report(auto, metrics=METRICS))
+    page = Page(render_label_report(auto, metrics=METRICS))
     assert page.ids == ["metrics", "selection", "states", "spectrum", "fit", "timings", "configuration"]
     assert page.tags.count("article") == len(auto.weights_)
     assert page.tags.count("svg") >= 3
 
 
 def test_selection_and_scores_are_shown(auto):
-    text = render_report(auto)
+    text = render_label_report(auto)
     for name, scores in auto.selection_["held_out"].items():
         assert ("blend" if name == "auto" else name) in text
         assert f"{scores['P@1']:.4f}" in text
@@ -80,22 +80,22 @@ def test_selection_and_scores_are_shown(auto):
 
 
 def test_metrics_are_shown_as_given():
-    text = render_report(fitted(), metrics=METRICS)
+    text = render_label_report(fitted(), metrics=METRICS)
     for shown in ("0.5000", "0.4000", "0.4500", "0.9000", "not defined"):
         assert shown in text
 
 
 def test_a_metrics_file_may_hold_anything():
     metrics = {"P@1": "x", "P@9999999999999": 1.0, HOSTILE: 1, "AUC": True, "out": [1], "nDCG@2": 0.25}
-    text = render_report(fitted(), metrics=metrics)
+    text = render_label_report(fitted(), metrics=metrics)
     assert "0.2500" in text
     assert HOSTILE not in text
     with pytest.raises(UsageError, match="expected a mapping of names to numbers, got a list"):
-        write_report(fitted(), "report.html", metrics=[1])
+        write_label_report(fitted(), "report.html", metrics=[1])
 
 
 def test_hostile_words_stay_text(hostile):
-    text = render_report(hostile)
+    text = render_label_report(hostile)
     page = Page(text)
     assert HOSTILE not in text
     assert "&lt;/script&gt;&lt;b onmouseover=" in text
@@ -108,7 +108,7 @@ def test_hostile_messages_and_settings_stay_text():
     del model.components_
     model.diagnostics_ = {"states_error": HOSTILE}
     model.settings_ = {HOSTILE: {HOSTILE: [HOSTILE]}}
-    text = render_report(model)
+    text = render_label_report(model)
     assert "<b onmouseover" not in text
     assert "&lt;b onmouseover" in text
 
@@ -116,24 +116,24 @@ def test_hostile_messages_and_settings_stay_text():
 @pytest.mark.parametrize("character", ["\x00", "\x1b", "\x85", "\u202e", "\u2066", "\ud800", "\r"])
 def test_control_characters_are_removed(character):
     model = fitted(vocabulary=f"wo{character}rd")
-    text = render_report(model)
+    text = render_label_report(model)
     assert character not in text
     assert "word0" in text
     text.encode()
 
 
 def test_long_words_are_truncated():
-    text = render_report(fitted(vocabulary="w" * 5000))
+    text = render_label_report(fitted(vocabulary="w" * 5000))
     assert "w" * 201 not in text
     assert "w" * 199 + "…" in text
 
 
 def test_words_of_other_scripts_are_kept():
-    assert "नमस्\u200dते" in render_report(fitted(vocabulary="नमस्\u200dते"))
+    assert "नमस्\u200dते" in render_label_report(fitted(vocabulary="नमस्\u200dते"))
 
 
 def test_a_page_has_no_scripts_or_external_resources(auto):
-    text = render_report(auto, metrics=METRICS)
+    text = render_label_report(auto, metrics=METRICS)
     page = Page(text)
     assert not re.search(r"https?:|url\(|@import|javascript:", text)
     assert not {"script", "link", "iframe", "img", "form", "object", "embed", "base"} & set(page.tags)
@@ -147,7 +147,7 @@ def test_a_model_without_states_is_reported_as_such():
     for name in ("components_", "weights_", "spectrum_", "label_components_", "label_moments_"):
         delattr(model, name)
     model.diagnostics_ = {"states_error": "M2 has rank 0"}
-    page = Page(text := render_report(model))
+    page = Page(text := render_label_report(model))
     assert "This model has no latent states: M2 has rank 0" in text
     assert page.ids == ["states", "timings", "configuration"]
 
@@ -155,12 +155,12 @@ def test_a_model_without_states_is_reported_as_such():
 def test_a_stored_model_gives_the_same_report(auto, tmp_path):
     auto.save(tmp_path / "model")
     loaded = MultiLabelMoM.load(tmp_path / "model")
-    first, second = Page(render_report(auto)), Page(render_report(loaded))
+    first, second = Page(render_label_report(auto)), Page(render_label_report(loaded))
     assert (first.tags, first.ids) == (second.tags, second.ids)
 
 
 def test_many_states_are_collapsed():
-    page = Page(render_report(fitted(k=14, n=2000)))
+    page = Page(render_label_report(fitted(k=14, n=2000)))
     assert page.tags.count("article") == 14
     assert page.tags.count("details") == 1
 
@@ -168,16 +168,16 @@ def test_many_states_are_collapsed():
 def test_the_file_is_written_whole_and_replaced(auto, tmp_path):
     out = tmp_path / "report.html"
     out.write_text("old")
-    write_report(auto, out, metrics=json.loads(json.dumps(METRICS)))
+    write_label_report(auto, out, metrics=json.loads(json.dumps(METRICS)))
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     with pytest.raises(UsageError, match="there is no directory"):
-        write_report(auto, tmp_path / "no" / "report.html")
+        write_label_report(auto, tmp_path / "no" / "report.html")
 
 
 def test_an_unfitted_model_is_refused(tmp_path):
     with pytest.raises(NotFittedError):
-        write_report(MultiLabelMoM(), tmp_path / "report.html")
+        write_label_report(MultiLabelMoM(), tmp_path / "report.html")
 
 
 @pytest.mark.parametrize("log", [False, True])

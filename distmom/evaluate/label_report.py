@@ -23,6 +23,7 @@ from distmom.evaluate.page import (
     write_page,
 )
 from distmom.models.multilabel.estimator import MultiLabelMoM
+from distmom.spectral.capabilities import Capability, require
 
 _DEPTH_METRICS = ("P", "nDCG", "PSP", "PSnDCG", "recall")
 _HISTORY = {
@@ -36,7 +37,7 @@ _HISTORY = {
 }
 
 
-def write_report(
+def write_label_report(
     model: MultiLabelMoM, out: str | os.PathLike[str], *, metrics: Mapping[str, Any] | None = None
 ) -> None:
     """Write the report of a fitted model.
@@ -53,17 +54,19 @@ def write_report(
     Raises
     ------
     UsageError
-        If ``metrics`` is not a mapping, or the parent directory of ``out`` does not exist.
+        If the model ranks no labels, ``metrics`` is not a mapping, or the parent directory of ``out`` does not
+        exist.
     """
-    check_is_fitted(model, "scorer_")
-    write_page(out, metrics, lambda: render_report(model, metrics=metrics))
+    check_is_fitted(model)
+    require(model, Capability.LABELS)
+    write_page(out, metrics, lambda: render_label_report(model, metrics=metrics))
 
 
-def render_report(model: MultiLabelMoM, *, metrics: Mapping[str, Any] | None = None) -> str:
-    """Return the report as HTML; see `write_report`."""
+def render_label_report(model: MultiLabelMoM, *, metrics: Mapping[str, Any] | None = None) -> str:
+    """Return the report as HTML; see `write_label_report`."""
     diagnostics = dict(model.diagnostics_)
-    has_states = hasattr(model, "components_")
-    page = template("report.html.j2").render(
+    has_states = model.can(Capability.TOPICS)
+    page = template("labels.html.j2").render(
         head=model.head,
         facts=_facts(model, has_states),
         metrics=_metric_table(metrics or {}),

@@ -1,0 +1,83 @@
+"""The command that compiles kernels ahead of the first fit: warm."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from distmom.cli.terminal import say
+
+#: documents, words, labels and topics of the corpus that kernels are compiled with
+_N_DOCUMENTS, _N_WORDS, _N_LABELS, _N_TOPICS = 400, 60, 6, 2
+
+
+@click.command()
+def warm() -> None:
+    """Compile all kernels, so that the first fit on this machine does not wait for them.
+
+    Small models of every kind are fitted and used. The compiled code is kept in Numba's cache, for this version of
+    distmom and this processor; a second run takes seconds. On a cluster, run it once on every host.
+
+    \b
+    Example: distmom warm
+    """
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="distmom-") as temporary:
+        for name, work in _jobs(Path(temporary)):
+            before = time.perf_counter()
+            # Such small corpora carry no model worth its warnings.
+            logging.disable(logging.WARNING)
+            try:
+                work()
+            finally:
+                logging.disable(logging.NOTSET)
+            say(f"{name}: {time.perf_counter() - before:.1f} s")
+    say(f"compiled in {time.perf_counter() - started:.1f} s")
+
+
+def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield the name of every kind of work, and a function that does it."""
+    from distmom.corpus import ViewCorpus, from_arrays
+    from distmom.evaluate.dispatch import evaluate
+    from distmom.models import ESTIMATORS, estimator
+    from distmom.predict import predict_corpus, transform_corpus
+    from distmom.simulate.views import poisson_sentences
+    from distmom.spectral.capabilities import Capability
+
+    rng = np.random.default_rng(0)
+    topic = rng.integers(0, _N_TOPICS, _N_DOCUMENTS)
+    chance = np.where(np.arange(_N_WORDS) % _N_TOPICS == topic[:, None], 0.6, 0.1)
+    words = rng.poisson(chance).astype(np.int32)
+    labels = (rng.random((_N_DOCUMENTS, _N_LABELS)) < chance[:, :_N_LABELS]).astype(np.uint8)
+    corpus = from_arrays(place / "corpus", words, labels, shard_documents=_N_DOCUMENTS // 2)
+    # Factors are found by their skewness, which takes some thousand groups.
+    views = poisson_sentences(rng.gamma(0.3, size=(12, _N_TOPICS)), [1.0, 0.5], 3000, 5)
+
+    def fit(name: str, options: dict[str, Any]) -> None:
+        model = estimator(name)(_N_TOPICS, **options)
+        if Capability.VIEWS in model.capabilities:
+            model.fit_corpus(ViewCorpus(views.X, views.groups))
+            return
+        model.fit_corpus(corpus)
+        for capability, use in ((Capability.LABELS, predict_corpus), (Capability.SHARES, transform_corpus)):
+            if capability in model.capabilities:
+                use(model, corpus, place / capability, overwrite=True)
+                evaluate(model, corpus)
+
+    for listing in ESTIMATORS:
+        declared = estimator(listing.name).parameters()
+        # Each way of scoring and of refinement has kernels of its own.
+        name = next((each for each in ("head", "refine") if each in declared), None)
+        shared = {"max_df": 1.0} if "max_df" in declared else {}
+        for choice in declared[name].choices if name is not None else [None]:
+            options = shared if name is None else {**shared, name: choice}
+            shown = listing.name if choice is None else f"{listing.name}, {name} {choice}"
+            yield shown, partial(fit, listing.name, options)

@@ -1,0 +1,246 @@
+"""Mixtures of product distributions: documents of one component, given which words are present independently.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+section 3.3.1 and theorem 3.6. Words are put into three groups at random, which makes three views that are
+independent given the component. With ``P_st = E[z_s z_t']``, ``(P_32 P_12^+) z_1`` and ``(P_31 P_21^+) z_2`` have
+the conditional means of the third view, so that their second and third moments with it are ``sum_i w_i a_i a_i'``
+and ``sum_i w_i a_i^(x3)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from distmom.blas import one_blas_thread
+from distmom.corpus import MemoryCorpus
+from distmom.engine import Engine
+from distmom.engine.directory import load_sums
+from distmom.engine.tall import read_rows
+from distmom.errors import UsageError
+from distmom.linalg import METHODS, decompose, multilinear, symmetrise
+from distmom.moments.product import N_GROUPS, GroupMoments, GroupMomentsPass, GroupSketchPass, group_moments
+from distmom.spectral.basis import Basis, range_basis
+from distmom.spectral.capabilities import Capability
+from distmom.spectral.components import whiten_moment
+from distmom.spectral.estimator import SpectralEstimator, place_parameter, seed_parameter
+from distmom.spectral.inputs import checked_rows
+from distmom.spectral.layout import array, value
+from distmom.spectral.parameters import parameter
+from distmom.spectral.run import Run, unknown
+
+#: least probability of a word when documents are read, and its distance from one
+_LEAST = 1e-6
+
+
+@dataclass(frozen=True)
+class ProductState:
+    """What a fitted mixture consists of; shapes are those on disk.
+
+    Attributes
+    ----------
+    components : ndarray of shape (d, k)
+        Probabilities that words are present.
+    weights : ndarray of shape (k,)
+    diagnostics : dict
+    """
+
+    components: np.ndarray = array("d", "k", least=0.0, transposed=True)
+    weights: np.ndarray = array("k", least=0.0)
+    diagnostics: dict[str, Any] = value()
+
+
+class ProductMixture(SpectralEstimator):
+    """Mixture of documents whose words are present independently, given the component of the document.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_words)
+        Probability of every word to be present in a document of the component.
+    weights_ : ndarray of shape (n_components,)
+        Probabilities of the components; they sum to one.
+    diagnostics_ : dict
+        ``asymmetry`` is the relative asymmetry of the symmetrised second moment, zero for an exact population;
+        ``coherence`` the largest leverage of a word, which must be small for a random split to work
+        (proposition 3.2); ``clipped`` the share of the mass of each component that was outside of [0, 1].
+    vocabulary_ : list of str
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> centers = rng.uniform(0.05, 0.95, (2, 30))
+    >>> X = (rng.random((3000, 30)) < centers[rng.integers(0, 2, 3000)]).astype(int)
+    >>> model = ProductMixture(2).fit(X)
+    >>> error = min(np.abs(model.components_[order] - centers).max() for order in ([0, 1], [1, 0]))
+    >>> bool(error < 0.1)
+    True
+    """
+
+    State = ProductState
+    capabilities = frozenset({Capability.DOCUMENTS, Capability.TOPICS})
+
+    n_components: int = parameter(10, "Number of components.", least=1, kw_only=False)
+    decomposition: str = parameter("joint", "Method for the whitened third moment.", choices=tuple(METHODS))
+    n_oversamples: int = parameter(10, "Columns of the sketch beyond three times the components.", least=0)
+    n_power_iter: int = parameter(2, "Power passes of the sketch.", least=0)
+    decompose_on: str = place_parameter()
+    random_state: int = seed_parameter()
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit documents in memory.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_documents, n_words)
+            Counts or weights, not negative; a word is present where they are not zero.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+        """
+        return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, type(self).__name__)))
+
+    def check(self, corpus: Any) -> None:
+        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
+        super().check(corpus)
+        if N_GROUPS * self.n_components > corpus.n_words:
+            raise UsageError(
+                f"n_components: expected at most {corpus.n_words // N_GROUPS}, a third of the {corpus.n_words} "
+                f"words, got {self.n_components}"
+            )
+
+    def program(self, run: Run) -> ProductState:
+        """Return the state of a model fitted by the passes of a run."""
+        d, k = run.corpus.n_words, self.n_components
+        order = np.random.default_rng(self.random_state).permutation(d)
+        groups = run.put(np.asarray(order % N_GROUPS, np.uint8))
+        r = min(N_GROUPS * k + self.n_oversamples, d)
+        sketch = GroupSketchPass(d, groups=groups, n_columns=r, seed=self.random_state)
+        n_slabs = run.plan(sketch).n_mapped
+        # Two thirds of the eigenvalues that count are negative: none is to be shifted away.
+        basis = range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False)
+        pass_ = GroupMomentsPass(d, groups=groups, basis=basis.matrix, rank=basis.rank)
+        load = partial(_load, run.scan(pass_).directory)
+        out = _Found(unknown(N_GROUPS, basis.rank, k), unknown(k), unknown())
+        found = run.small(_decompose, load, k, self.decomposition, where=self.decompose_on, out=out)
+        state: ProductState = run.rows(_state, basis, order % N_GROUPS, found, out=unknown())
+        return state
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probabilities of the components given documents.
+
+        Parameters
+        ----------
+        X : array or sparse matrix of shape (n_documents, n_words)
+
+        Returns
+        -------
+        ndarray of shape (n_documents, n_components)
+            Rows sum to one.
+        """
+        check_is_fitted(self)
+        present = self._block(X).words.astype(bool).astype(np.float64)
+        means = np.clip(self.components_.astype(np.float64), _LEAST, 1.0 - _LEAST)
+        logs = present @ (np.log(means) - np.log1p(-means)).T + np.log1p(-means).sum(axis=1)
+        logs += np.log(np.maximum(self.weights_, _LEAST))
+        shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
+
+    def topics(self, n_top: int = 10) -> list[dict[str, Any]]:
+        """Return the most probable words of every component, components by descending weight.
+
+        Parameters
+        ----------
+        n_top : int, default 10
+            Number of words.
+
+        Returns
+        -------
+        list of dict
+            Keys ``state``, ``weight``, ``words``, a list of (word, probability), and ``labels``, an empty list.
+        """
+        check_is_fitted(self)
+        found = []
+        for h, row in enumerate(self.components_):
+            words = [(self.vocabulary_[i], float(row[i])) for i in np.argsort(-row, kind="stable")[:n_top]]
+            found.append({"state": h, "weight": float(self.weights_[h]), "words": words, "labels": []})
+        return found
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable component of every document, (n_documents,) int64."""
+        return np.asarray(self.predict_proba(X).argmax(axis=1))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Conditional means of the views in the basis, (3, r, k), weights (k,) and diagnostics."""
+
+    means: np.ndarray
+    weights: np.ndarray
+    diagnostics: dict[str, Any]
+
+
+def _load(directory: str) -> GroupMoments:
+    return group_moments(load_sums(directory)[0])
+
+
+def _decompose(moments: GroupMoments, k: int, method: str) -> _Found:
+    """Symmetrise the views towards the third one, and decompose; runs on the scheduler node."""
+    with one_blas_thread():
+        # Ranges of the views: of their moments with the others.
+        left, _, right = np.linalg.svd(moments.pair(0, 1))
+        U = [left[:, :k], right[:k].T]
+        U.append(np.linalg.svd(np.hstack([moments.pair(2, 0), moments.pair(2, 1)]))[0][:, :k])
+
+        def within(s: int, t: int) -> np.ndarray:
+            return np.asarray(U[s].T @ moments.pair(s, t) @ U[t])
+
+        first = within(2, 1) @ np.linalg.inv(within(0, 1))
+        second = within(2, 0) @ np.linalg.inv(within(1, 0))
+        m2 = first @ within(0, 2)
+        m3 = multilinear(moments.triples, U[0] @ first.T, U[1] @ second.T, U[2])
+        asymmetry = float(np.linalg.norm(m2 - m2.T) / np.linalg.norm(m2))
+        m2 = (m2 + m2.T) / 2.0
+        white = whiten_moment(m2, k, max(-float(np.linalg.eigvalsh(m2)[0]), 0.0))
+        found = decompose(symmetrise(multilinear(m3, white.W, white.W, white.W)), method)
+        weights = found.eigenvalues**-2.0
+        third = U[2] @ (white.B @ (found.eigenvectors * found.eigenvalues))
+        # A_t = P_t3 (A_3')^+ diag(w)^-1, aligned with the third view
+        inverse = np.linalg.pinv(third.T) / weights
+        means = np.stack([moments.pair(0, 2) @ inverse, moments.pair(1, 2) @ inverse, third])
+    diagnostics = {
+        "asymmetry": asymmetry,
+        "residual": float(found.residual),
+        "sum_weights": float(weights.sum()),
+        "eigenvalues": [float(x) for x in found.eigenvalues],
+        "spectrum": [float(x) for x in white.eigenvalues],
+    }
+    return _Found(means, weights, diagnostics)
+
+
+def _state(engine: Engine, basis: Basis, groups: np.ndarray, found: _Found) -> ProductState:
+    """Bring conditional means back from the basis to the words."""
+    Q = np.asarray(read_rows(basis.matrix, slice(0, len(groups))), np.float64)
+    components = np.empty((len(groups), len(found.weights)))
+    with one_blas_thread():
+        for t in range(N_GROUPS):
+            components[groups == t] = Q[groups == t] @ found.means[t]
+        leverage = (np.linalg.qr(components)[0] ** 2).sum(axis=1)
+    kept = np.clip(components, 0.0, 1.0)
+    clipped = np.abs(components - kept).sum(axis=0) / np.maximum(np.abs(components).sum(axis=0), 1e-300)
+    order = np.argsort(-found.weights, kind="stable")
+    diagnostics = {
+        **found.diagnostics,
+        "coherence": float(leverage.max()),
+        "clipped": [float(x) for x in clipped[order]],
+    }
+    weights = np.maximum(found.weights[order], 0.0)
+    return ProductState(np.ascontiguousarray(kept[:, order]), weights / weights.sum(), diagnostics)

@@ -1,0 +1,159 @@
+"""Passes over the presence of words in three groups, independent given the component of a document.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+section 3.3.1. With ``x_t`` the presence of the words of group t (zero at all others) and Q an orthonormal basis of
+the range of ``sum_{s != t} E[x_t x_s']``, views are ``z_t = Q'x_t``. `GroupSketchPass` multiplies that matrix by a
+test matrix or a basis, `GroupMomentsPass` adds up the moments of the views of orders one to three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus import Block
+from distmom.engine.passes import Pass, Rows
+from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.kernels import gather, gather_columns, scatter
+from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
+from distmom.moments.weighting import row_weights
+
+#: groups of words: as many views as the third moment takes
+N_GROUPS = 3
+#: pairs of groups, in the order of the sums
+PAIRS = ((0, 1), (0, 2), (1, 2))
+
+
+@dataclass(frozen=True)
+class GroupSketchPass(SketchPass):
+    """Multiply the second moment of words in different groups by a test matrix or a basis.
+
+    Attributes
+    ----------
+    groups : ndarray of shape (n_words,), uint8
+        Group of every word.
+    """
+
+    groups: Any = None
+
+    def working_bytes(self, n_rows: int) -> int:
+        drawn = 4 * self.n_features * self.n_columns if self.basis is None else 0
+        return 8 * (N_GROUPS + 2) * n_rows * self.n_columns + drawn
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        words, weights = block.words, row_weights(block)
+        columns = self.columns or slice(0, self.n_columns)
+        if self.basis is None:
+            key, n_columns = omega_key(self.seed), columns.stop - columns.start
+            matrix = omega(np.arange(self.n_features), n_columns, key, columns.start).astype(np.float64)
+        else:
+            matrix = self.part_of(
+                self.basis, columns.start - self.first_column, columns.stop - self.first_column
+            )
+        whole = gather(words.indptr, words.indices, np.ones(words.nnz), matrix)
+        for t in range(N_GROUPS):
+            own = np.asarray(self.groups[words.indices] == t, np.float64)
+            others = whole - gather(words.indptr, words.indices, own, matrix)
+            scatter(words.indptr, words.indices, own, others * weights[:, None], sums["sketch"].single, 0)
+        sums["sketch"].settle()
+        sums["mass"] += weights.sum()
+        return None
+
+
+@dataclass(frozen=True)
+class GroupMomentsPass(Pass):
+    """Add up the moments of the three views in a basis.
+
+    Attributes
+    ----------
+    groups : ndarray of shape (n_words,), uint8
+    basis : matrix of shape (n_words, r), float64
+        Q; an array, or slabs of columns.
+    rank : int
+        r.
+
+    Notes
+    -----
+    Sums: ``means`` (3, r), ``pairs`` (3, r, r) in the order of `PAIRS`, ``triples`` (r, r, r) and ``mass`` ().
+    """
+
+    groups: Any = None
+    basis: Any = None
+    rank: int = 0
+
+    @property
+    def name(self) -> str:
+        return "moments"
+
+    @property
+    def n_stored_slabs(self) -> int:
+        return n_stored_slabs(self.basis)
+
+    @property
+    def mapped_bytes(self) -> int:
+        return 8 * self.n_features * self.rank
+
+    def working_bytes(self, n_rows: int) -> int:
+        return 8 * (N_GROUPS + 2) * n_rows * self.rank
+
+    @property
+    def finish_bytes(self) -> int:
+        return 8 * 3 * self.rank**3
+
+    def specs(self) -> dict[str, SumSpec]:
+        r = self.rank
+        return {
+            "means": SumSpec((N_GROUPS, r)),
+            "pairs": SumSpec((len(PAIRS), r, r)),
+            "triples": SumSpec((r, r, r)),
+            "mass": SumSpec(()),
+        }
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        words, weights = block.words, row_weights(block)
+        views = [
+            gather_columns(
+                words.indptr,
+                words.indices,
+                np.asarray(self.groups[words.indices] == t, np.float64),
+                self.basis,
+            )
+            for t in range(N_GROUPS)
+        ]
+        sums["mass"] += weights.sum()
+        for t, view in enumerate(views):
+            sums["means"][t] += weights @ view
+        for i, (s, t) in enumerate(PAIRS):
+            sums["pairs"][i] += views[s].T @ (views[t] * weights[:, None])
+        first, second, third = views
+        for c in range(self.rank):
+            sums["triples"][:, :, c] += (first * (weights * third[:, c])[:, None]).T @ second
+        return None
+
+
+@dataclass(frozen=True)
+class GroupMoments:
+    """Moments of three views in a basis.
+
+    Attributes
+    ----------
+    means : ndarray of shape (3, r)
+    pairs : ndarray of shape (3, r, r)
+    triples : ndarray of shape (r, r, r)
+    """
+
+    means: np.ndarray
+    pairs: np.ndarray
+    triples: np.ndarray
+
+    def pair(self, s: int, t: int) -> np.ndarray:
+        """Return ``E[z_s z_t']``."""
+        return np.asarray(self.pairs[PAIRS.index((s, t))] if s < t else self.pairs[PAIRS.index((t, s))].T)
+
+
+def group_moments(sums: Sums) -> GroupMoments:
+    """Turn the sums of `GroupMomentsPass` into moments."""
+    mass = max(float(sums["mass"]), np.finfo(float).tiny)
+    return GroupMoments(*(np.asarray(sums[name]) / mass for name in ("means", "pairs", "triples")))

@@ -1,0 +1,66 @@
+"""What a model can do: commands, predictions and reports ask for capabilities, not for classes of models."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from distmom.errors import UsageError
+
+
+class Capability(StrEnum):
+    """Something that models of some classes can do.
+
+    The capabilities of a class are its attribute ``capabilities``. Where one depends on data, such as topics of a
+    model whose states could not be fitted, the method ``can`` of a fitted model gives the answer.
+    """
+
+    #: is fitted to documents: a corpus of words
+    DOCUMENTS = "documents"
+    #: is fitted to groups of views: a `distmom.corpus.ViewCorpus`
+    VIEWS = "views"
+    #: is fitted to kept moments (`distmom.models.TopicMoments`) too, by ``fit_moments``
+    MOMENTS = "moments"
+    #: ranks labels for documents: ``scorer_``
+    LABELS = "labels"
+    #: infers the shares of topics in documents: ``reader``
+    SHARES = "shares"
+    #: has word probabilities of topics or states: ``components_``, ``weights_`` and ``topics``
+    TOPICS = "topics"
+    #: infers the factors of groups of views: ``components_`` and ``unmixing_``
+    FACTORS = "factors"
+
+
+_PHRASES = {
+    Capability.DOCUMENTS: "is fitted to documents",
+    Capability.VIEWS: "is fitted to groups of views",
+    Capability.MOMENTS: "is fitted to kept moments",
+    Capability.LABELS: "ranks labels",
+    Capability.SHARES: "infers shares of topics",
+    Capability.TOPICS: "has topics or latent states",
+    Capability.FACTORS: "infers factors",
+}
+
+
+def require(model: Any, capability: Capability, place: object = None, hint: str = "") -> None:
+    """Refuse a fitted model that lacks a capability.
+
+    Parameters
+    ----------
+    model : SpectralEstimator
+    capability : Capability
+    place : object, optional
+        Path of the model or option that needs the capability, to be named in the error; none by default.
+    hint : str, default ""
+        What to do instead.
+
+    Raises
+    ------
+    UsageError
+        If the model lacks the capability.
+    """
+    if model.can(capability):
+        return
+    name, start = type(model).__name__, "" if place is None else f"{place}: "
+    error = f"{start}expected a model that {_PHRASES[capability]}, got one of class {name}"
+    raise UsageError(f"{error}; {hint}" if hint else error)

@@ -1,0 +1,81 @@
+"""What ``import distmom`` offers, and when it is imported."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import distmom
+from distmom.corpus import MemoryCorpus
+from distmom.errors import UsageError
+
+
+def test_the_public_names():
+    assert distmom.__all__ == [
+        "AnchorTopics",
+        "ECA",
+        "IndependentTopics",
+        "MultiLabelMoM",
+        "ProductMixture",
+        "SingleTopic",
+        "SpectralLDA",
+        "TopicMoments",
+        "TopicSearch",
+        "evaluate",
+        "ingest",
+        "load_model",
+        "open_corpus",
+        "write_report",
+    ]
+    assert set(distmom.__all__) <= set(dir(distmom))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        distmom.nothing  # noqa: B018
+
+
+def loaded(code):
+    """Return the modules that a new process has imported after some code."""
+    code = f"import sys\n{code}\nprint(' '.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_importing_the_package_imports_nothing_that_takes_long():
+    assert not loaded("import distmom; dir(distmom)") & {"sklearn", "numba", "dask", "numpy", "scipy", "zarr"}
+
+
+def test_every_name_is_there_on_first_access():
+    code = "import distmom\nfor name in distmom.__all__: assert callable(getattr(distmom, name)), name"
+    assert {"sklearn", "numba", "dask"} <= loaded(code)
+
+
+def test_models_are_evaluated_and_reported_by_what_they_can_do(tmp_path):
+    rng = np.random.default_rng(0)
+    topic = rng.integers(0, 2, 400)
+    X = (rng.random((400, 20)) < np.where(np.arange(20) % 2 == topic[:, None], 0.5, 0.05)).astype(int)
+    labelled = MemoryCorpus(X, np.stack([topic == 0, topic == 1], axis=1).astype(int))
+    labels = distmom.MultiLabelMoM(2, head="posterior").fit_corpus(labelled)
+    topics = distmom.AnchorTopics(2, max_df=1.0).fit_corpus(labelled)
+    factors = distmom.ECA(1).fit(rng.gamma(1.0, size=(1600, 2)) + np.repeat(topic, 4)[:, None],
+                                 groups=np.arange(1600) // 4)  # fmt: skip
+    assert distmom.evaluate(labels, labelled, auc_documents=100)["P@1"] > 0.9
+    assert distmom.evaluate(topics, labelled, n_top=3)["perplexity"] > 1.0
+    with pytest.raises(
+        UsageError, match="expected a model that infers shares of topics, got one of class ECA"
+    ):
+        distmom.evaluate(factors, labelled)
+    for model, title in ((labels, "Multi-label model"), (topics, "Topics"), (factors, "Factors of views")):
+        distmom.write_report(model, tmp_path / "r.html")
+        assert f"<h1>{title}</h1>" in (tmp_path / "r.html").read_text()
+    for model in (labels, factors):
+        with pytest.raises(UsageError, match="shares: expected a model that infers shares of topics"):
+            distmom.write_report(model, tmp_path / "r.html", shares=tmp_path)
+    with pytest.raises(UsageError, match="metrics: expected none"):
+        distmom.write_report(factors, tmp_path / "r.html", metrics={})
+
+
+def test_the_package_of_metrics_can_be_called_whatever_was_imported_before():
+    code = "import distmom.evaluate.metrics, distmom; assert callable(distmom.evaluate)"
+    assert "distmom.evaluate.metrics" in loaded(code)
