@@ -286,7 +286,7 @@ def test_info_says_what_things_are(place, root, shown, capsys):
     [
         ("record of a model", {"format": "distmom-model", "format_version": 2}, "fit again"),
         ("record of kept moments", {"format": "distmom-model", "format_version": 2}, "add moments up again"),
-        ("record of a run", {"format": "distmom-run"}, "remove the run and begin it again"),
+        ("record of a run", {"format": "distmom-run"}, "remove the run directory and start the run again"),
         ("record of a pass", {}, "remove the run directory and start the run again"),
         ("record of a truth", {"kind": "distmom-truth"}, "draw the corpus again"),
     ],

@@ -23,7 +23,7 @@ from distmom.spectral.artifact import check_target
 #: name of the estimator of kept moments
 MOMENTS = "moments"
 #: of run.json
-RUN = RecordFormat("distmom-run", 2, "remove the run and begin it again")
+RUN = RecordFormat("distmom-run", 2, "remove the run directory and start the run again")
 _ENTRIES = {
     "corpus": str,
     "corpus_digest": str,
