@@ -44,6 +44,7 @@ from distmom.moments.kernels import (
     scatter,
 )
 from distmom.moments.sketching import SketchPass, omega, omega_key
+from distmom.moments.small import SmallMoments
 
 
 @dataclass(frozen=True)
@@ -220,28 +221,7 @@ class ViewMomentsPass(ProjectedViewsPass):
         return None
 
 
-@dataclass(frozen=True)
-class ViewMoments:
-    """Moments over distinct views in a basis.
-
-    Attributes
-    ----------
-    m1 : ndarray of shape (r,)
-    m2 : ndarray of shape (r, r)
-    m3 : ndarray of shape (r, r, r)
-    """
-
-    m1: np.ndarray
-    m2: np.ndarray
-    m3: np.ndarray
-
-    def within(self, W: np.ndarray) -> ViewMoments:
-        """Return the moments in the coordinates ``W'y``, for W of shape (r, k)."""
-        m3 = np.einsum("abc,ai,bj,ck->ijk", self.m3, W, W, W, optimize=True)
-        return ViewMoments(self.m1 @ W, W.T @ self.m2 @ W, m3)
-
-
-def view_moments(sums: Sums) -> tuple[ViewMoments, tuple[ViewMoments, ...]]:
+def view_moments(sums: Sums) -> tuple[SmallMoments, tuple[SmallMoments, ...]]:
     """Turn the sums of `ViewMomentsPass` into the moments of all documents, and of every part that is not empty.
 
     As ``S^3 - sym3(sum x^2, S) + 2 sum x^3 = S^3 - sym3(sum x^2 (S - 2/3 x))``, one product serves both
@@ -255,8 +235,8 @@ def view_moments(sums: Sums) -> tuple[ViewMoments, tuple[ViewMoments, ...]]:
             m3 -= repeated.transpose(order)
         m2 = np.asarray(sums["m2"][index])
         m1, m2 = np.asarray(sums["m1"][index]) / mass[index], (m2 + m2.T) / (2.0 * mass[index])
-        parts.append(ViewMoments(m1, m2, m3 / mass[index]))
+        parts.append(SmallMoments(m1, m2, m3 / mass[index]))
     m1, m2, m3 = (
         mean_of_parts([vars(part)[name] for part in parts], mass[mass > 0.0]) for name in ("m1", "m2", "m3")
     )
-    return ViewMoments(m1, m2, m3), tuple(parts)
+    return SmallMoments(m1, m2, m3), tuple(parts)

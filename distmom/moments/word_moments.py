@@ -6,7 +6,6 @@ The sums, and the formulas with the terms that are subtracted here, are those of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,40 +14,14 @@ from distmom.engine.state import release, release_maps
 from distmom.engine.sums import Sums
 from distmom.engine.tall import Tall, read_rows
 from distmom.moments.kernels import add_slices, add_third_moment, fill_pairs, fill_symmetric
+from distmom.moments.small import SmallMoments
 from distmom.moments.weighting import MomentKind
 
 #: words that are processed at a time when repeated positions are subtracted
 FINISH_ROWS = 8192
 
 
-@dataclass(frozen=True)
-class WordMoments:
-    """Word moments in a basis Q of r columns.
-
-    Attributes
-    ----------
-    m1 : ndarray of shape (r,)
-        ``Q'M1``.
-    m2 : ndarray of shape (r, r)
-        ``Q'M2 Q``.
-    m3 : ndarray of shape (r, r, r) or None
-        ``M3(Q, Q, Q)``; None if it was not added up.
-    lengths : dict of str to float
-        Number of documents, and means of powers of their lengths.
-    sum_rules : dict of str to float
-        Relative differences between the moments of orders two ("2") and three ("3"), summed over all words at one
-        position, and those of the order below (see `sum_rules`). Empty (default) where a document does not
-        weigh the same in every order.
-    """
-
-    m1: np.ndarray
-    m2: np.ndarray
-    m3: np.ndarray | None
-    lengths: dict[str, float]
-    sum_rules: dict[str, float] = field(default_factory=dict)
-
-
-def word_moments(sums: Sums, kind: MomentKind, basis: Tall | None = None) -> WordMoments:
+def word_moments(sums: Sums, kind: MomentKind, basis: Tall | None = None) -> SmallMoments:
     """Turn the sums of `WordMomentsPass` into moments.
 
     Parameters
@@ -86,7 +59,7 @@ def word_moments(sums: Sums, kind: MomentKind, basis: Tall | None = None) -> Wor
         "mean_length2_labels": n2m / scale,
     }
     rules = sum_rules(sums, kind)
-    return WordMoments(np.asarray(sums["m1"]) / mass1, (m2 + m2.T) / (2 * mass2), m3, lengths, rules)
+    return SmallMoments(np.asarray(sums["m1"]) / mass1, (m2 + m2.T) / (2 * mass2), m3, lengths, rules)
 
 
 def sum_rules(sums: Sums, kind: MomentKind) -> dict[str, float]:

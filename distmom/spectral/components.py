@@ -43,8 +43,9 @@ from distmom.linalg import (
 )
 from distmom.moments.dirichlet import second_moment, third_moment, third_moment_slices
 from distmom.moments.sketching import SketchPass
+from distmom.moments.small import SmallMoments
 from distmom.moments.weighting import MomentKind
-from distmom.moments.word_moments import WordMoments, word_moments, word_slices
+from distmom.moments.word_moments import word_moments, word_slices
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 from distmom.spectral.basis import N_PROBES, Basis, range_basis
 from distmom.spectral.run import Decomposed, Run, unknown
@@ -329,7 +330,7 @@ def find_each(
     return run.small(decompose_each, load, settings, basis.noise, where=settings[0].decompose_on, out=out)
 
 
-def load_moments(directories: tuple[str, ...], kind: MomentKind, basis: StoredColumns) -> WordMoments:
+def load_moments(directories: tuple[str, ...], kind: MomentKind, basis: StoredColumns) -> SmallMoments:
     """Add the committed sums of moments passes and finish them; runs on a worker."""
     with one_blas_thread():
         return word_moments(added_sums(directories), kind, basis)
@@ -354,7 +355,7 @@ def added_sums(directories: tuple[str, ...], *, without: str = "") -> Sums:
 
 
 def decompose_each(
-    moments: WordMoments, settings: tuple[CoreSettings, ...], noise: float
+    moments: SmallMoments, settings: tuple[CoreSettings, ...], noise: float
 ) -> list[Core | NumericalError]:
     """Decompose moments with each of some settings; where one fails, its result is the error."""
     found: list[Core | NumericalError] = []
@@ -366,7 +367,7 @@ def decompose_each(
     return found
 
 
-def decompose_moments(moments: WordMoments, settings: CoreSettings, noise: float) -> Core:
+def decompose_moments(moments: SmallMoments, settings: CoreSettings, noise: float) -> Core:
     """Whiten the second moment above a noise level and decompose the third; runs on the scheduler node."""
     assert moments.m3 is not None
     white = whiten_words(moments, settings, noise)
@@ -387,17 +388,17 @@ def decompose_moments(moments: WordMoments, settings: CoreSettings, noise: float
 
 
 def _moments_and_whitening(
-    moments: WordMoments, settings: CoreSettings, noise: float
-) -> tuple[WordMoments, Whitening]:
+    moments: SmallMoments, settings: CoreSettings, noise: float
+) -> tuple[SmallMoments, Whitening]:
     return moments, whiten_words(moments, settings, noise)
 
 
-def whiten_words(moments: WordMoments, settings: CoreSettings, noise: float) -> Whitening:
+def whiten_words(moments: SmallMoments, settings: CoreSettings, noise: float) -> Whitening:
     """Whiten the second word moment above a level of noise; runs on the scheduler node.
 
     Parameters
     ----------
-    moments : WordMoments
+    moments : SmallMoments
     settings : CoreSettings
     noise : float
         Level as a share of the largest Ritz value of the second moment before the correction for alpha0.
@@ -445,7 +446,7 @@ def whiten_moment(m2: np.ndarray, k: int, level: float, *, lower: bool = False) 
 
 
 def decompose_contracted(
-    slices: np.ndarray, moments: WordMoments, white: Whitening, directions: np.ndarray, alpha0: float
+    slices: np.ndarray, moments: SmallMoments, white: Whitening, directions: np.ndarray, alpha0: float
 ) -> Core:
     """Decompose the third moment, given by its slices; runs on the scheduler node."""
     with one_blas_thread():
@@ -457,7 +458,7 @@ def decompose_contracted(
     return _core(moments, white, found, how)
 
 
-def _core(moments: WordMoments, white: Whitening, found: Decomposition, how: dict[str, Any]) -> Core:
+def _core(moments: SmallMoments, white: Whitening, found: Decomposition, how: dict[str, Any]) -> Core:
     diagnostics = {
         **how,
         "residual": found.residual,

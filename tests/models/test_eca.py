@@ -17,7 +17,8 @@ from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import InputError, NumericalError, StoreError, UsageError
 from distmom.models import ECA, load_model
 from distmom.models.eca.cumulants import warn_of_noise, whiten_views
-from distmom.moments.views import ViewMoments, ViewSketchPass
+from distmom.moments.small import SmallMoments
+from distmom.moments.views import ViewSketchPass
 from distmom.simulate.views import (
     DirichletPopulation,
     FactorPopulation,
@@ -471,7 +472,7 @@ def test_more_factors_than_there_are_is_an_error():
     ],
 )
 def test_a_factor_near_the_noise_is_warned_of(values, message, caplog):
-    moments = ViewMoments(np.zeros(4), np.diag(values), np.zeros((4, 4, 4)))
+    moments = SmallMoments(np.zeros(4), np.diag(values), np.zeros((4, 4, 4)))
     with caplog.at_level(logging.WARNING):
         warn_of_noise(whiten_views((moments, ()), 2, np.inf, 0.0).whitening)
     assert message in caplog.text
@@ -492,7 +493,7 @@ def test_perturbed_pairs_obey_lemma_c1():
         s1, sk = np.linalg.svd(columns, compute_uv=False)[[0, -1]]
         error = rng.normal(size=(D, D))
         error = (error + error.T) / norm(error + error.T) * rng.uniform(0.02, 0.5) * sk**2
-        moments = ViewMoments(np.zeros(D), pairs + error, np.zeros((D, D, D)))
+        moments = SmallMoments(np.zeros(D), pairs + error, np.zeros((D, D, D)))
         try:
             estimate = whiten_views((moments, ()), 3, np.inf, 0.0).whitening.W
         except NumericalError:

@@ -27,7 +27,7 @@ from distmom.models import (
 from distmom.models.topics import program as topic_model
 from distmom.models.topics.jackknife import Jackknife
 from distmom.models.topics.sources import part_selections
-from distmom.moments.word_moments import WordMoments
+from distmom.moments.small import SmallMoments
 from distmom.simulate.topics import TopicPopulation
 from distmom.spectral.components import CoreSettings, whiten_words
 from distmom.spectral.rank import count_replicated
@@ -408,7 +408,7 @@ def test_noise_is_a_share_of_the_moment_before_the_shift():
     """The sketch met it beside a second moment that the mean was not yet taken from."""
     rng = np.random.default_rng(0)
     m1, root = rng.uniform(1, 2, 6), rng.standard_normal((6, 6))
-    moments = WordMoments(m1, root @ root.T + np.outer(m1, m1), None, {})
+    moments = SmallMoments(m1, root @ root.T + np.outer(m1, m1), None, {})
     largest = np.linalg.eigvalsh(moments.m2)[-1]
     for alpha0 in (0.0, 1.0, math.inf):
         white = whiten_words(moments, CoreSettings(2, alpha0=alpha0), 1e-3)

@@ -16,7 +16,8 @@ from distmom.linalg.factors import Factors, Slices, find_factors
 from distmom.moments.dirichlet import fourth_moment, second_moment, third_moment
 from distmom.moments.fourth import view_fourth
 from distmom.moments.groups import contrasts
-from distmom.moments.views import ViewMoments, view_moments
+from distmom.moments.small import SmallMoments
+from distmom.moments.views import view_moments
 from distmom.spectral.components import unknown_whitening, whiten_moment
 from distmom.spectral.run import unknown
 
@@ -34,15 +35,15 @@ class White:
     ----------
     whitening : Whitening
         Whitening of the second moment in the basis.
-    moments : ViewMoments
+    moments : SmallMoments
         Moments of all documents.
-    parts : tuple of ViewMoments
+    parts : tuple of SmallMoments
         Moments of random parts of the documents.
     """
 
     whitening: Whitening
-    moments: ViewMoments
-    parts: tuple[ViewMoments, ...]
+    moments: SmallMoments
+    parts: tuple[SmallMoments, ...]
 
     @classmethod
     def upto(cls, r: int, k: int) -> White:
@@ -50,7 +51,7 @@ class White:
         return cls(unknown_whitening(r, k), unknown(), ())
 
 
-def load_views(directory: str) -> tuple[ViewMoments, tuple[ViewMoments, ...]]:
+def load_views(directory: str) -> tuple[SmallMoments, tuple[SmallMoments, ...]]:
     """Finish the committed sums of a moments pass; runs on a worker."""
     with one_blas_thread():
         return view_moments(load_sums(directory)[0])
@@ -63,13 +64,13 @@ def load_fourth(directory: str, left: np.ndarray, right: np.ndarray) -> tuple[An
 
 
 def whiten_views(
-    loaded: tuple[ViewMoments, tuple[ViewMoments, ...]], k: int, alpha0: float, noise: float
+    loaded: tuple[SmallMoments, tuple[SmallMoments, ...]], k: int, alpha0: float, noise: float
 ) -> White:
     """Whiten the second moment above a noise level, and transform all moments to whitened coordinates.
 
     Parameters
     ----------
-    loaded : tuple of ViewMoments and their parts
+    loaded : tuple of SmallMoments and their parts
     k : int
     alpha0 : float
         Infinite for central moments.
@@ -118,8 +119,8 @@ def decompose_views(
         found = [correct(m, e) for m, e in zip(white.parts, of_parts, strict=True)]
         return correct(white.moments, total), contrasts(found) if len(found) > 1 else None
 
-    def of_three(m: ViewMoments, _: None) -> np.ndarray:
-        return third_moment(m.m1, m.m2, m.m3, alpha0)
+    def of_three(m: SmallMoments, _: None) -> np.ndarray:
+        return third_moment(m.m1, m.m2, _third(m), alpha0)
 
     with one_blas_thread():
         k = len(white.moments.m1)
@@ -128,9 +129,14 @@ def decompose_views(
         if fourth is not None:
             left, right, total, parts = fourth
 
-            def of_four(m: ViewMoments, contracted: np.ndarray) -> np.ndarray:
-                return fourth_moment(m.m1, m.m2, m.m3, contracted, left, right, alpha0)
+            def of_four(m: SmallMoments, contracted: np.ndarray) -> np.ndarray:
+                return fourth_moment(m.m1, m.m2, _third(m), contracted, left, right, alpha0)
 
             matrices, noise = cumulant(of_four, total, parts)
             known.append(Slices(matrices, (left, right), noise))
         return find_factors(known, orders, method, **options)
+
+
+def _third(moments: SmallMoments) -> np.ndarray:
+    assert moments.m3 is not None
+    return moments.m3

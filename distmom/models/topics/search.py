@@ -25,7 +25,8 @@ from distmom.linalg.search import SEARCHES, Found, WhitenedMoments, search
 from distmom.models.topics.base import TopicEstimator
 from distmom.models.topics.kept import KeptState, TopicMoments
 from distmom.moments.dirichlet import corrected_slices
-from distmom.moments.word_moments import WordMoments, word_moments
+from distmom.moments.small import SmallMoments
+from distmom.moments.word_moments import word_moments
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import warn_of_sum_rules, whiten_words
 from distmom.spectral.inputs import checked_rows
@@ -318,7 +319,7 @@ class TopicSearch(TopicEstimator):
         )
 
 
-def whitened_slices(white: Whitening, moments: WordMoments, alpha0: float) -> np.ndarray:
+def whitened_slices(white: Whitening, moments: SmallMoments, alpha0: float) -> np.ndarray:
     """Return ``sum p_i (W'mu_i) (W'mu_i) mu_i`` in the basis, (k, k, r), from the whole third moment."""
     W = white.W
     assert moments.m3 is not None
