@@ -12,13 +12,11 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from distmom.corpus import MemoryCorpus
 from distmom.engine import Selection, open_engine
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel import regression as scorers
+from distmom.models.multilabel import linear
+from distmom.models.multilabel.linear import DIAGONAL_PENALTY, extend_linear, fit_linear
 from distmom.models.multilabel.regression import (
-    DIAGONAL_PENALTY,
     extend_features,
-    extend_linear,
     fit_features,
-    fit_linear,
 )
 from distmom.moments.residuals import ResidualPass
 
@@ -78,7 +76,7 @@ def total(fit):
 
 @pytest.mark.parametrize(("n_passes", "piece_entries"), [(1, 1 << 22), (2, 128), (3, 1 << 22)])
 def test_residual_passes_are_jacobi_steps_on_the_entries(data, n_passes, piece_entries, monkeypatch):
-    monkeypatch.setattr(scorers, "PIECE_ENTRIES", piece_entries)
+    monkeypatch.setattr(linear, "PIECE_ENTRIES", piece_entries)
     X, Y = data
     corpus = MemoryCorpus(X, Y)
     A = with_ones(X)

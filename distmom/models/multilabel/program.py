@@ -24,16 +24,14 @@ from distmom.models.multilabel.heads import (
     StateHead,
     rank_labels,
 )
+from distmom.models.multilabel.linear import LinearFit, extend_linear, fit_linear
 from distmom.models.multilabel.regression import (
     SKETCH_NEIGHBORS_ROWS,
     Features,
-    LinearFit,
     RidgeFit,
     centroid_terms,
     extend_features,
-    extend_linear,
     fit_features,
-    fit_linear,
     fit_neighbors,
     fit_ridge,
     sketch_basis,
