@@ -277,8 +277,8 @@ def test_verify_names_the_file_of_every_flip(place, name, capsys):
 def test_info_says_what_things_are(place, root, shown, capsys):
     capsys.readouterr()
     assert main(["info", str(place / root), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {name: told.get(name) for name in shown} == shown
+    reported = json.loads(capsys.readouterr().out)
+    assert {name: reported.get(name) for name in shown} == shown
 
 
 @pytest.mark.parametrize(

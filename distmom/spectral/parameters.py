@@ -87,12 +87,12 @@ class Parameter:
         if isinstance(value, str) or not isinstance(value, wanted):
             what = "a whole number" if whole else "a number"
             raise UsageError(f"{name}: expected {what}{or_auto}, got {value!r}")
-        number = float(value)
-        if math.isnan(number) or (math.isinf(number) and self.below is None):
+        # A whole number is compared as it is: as a float, a large seed would be rounded out of bounds.
+        if not whole and not (math.isfinite(value) or (self.below is not None and math.isinf(value))):
             raise UsageError(f"{name}: expected a finite number{or_auto}, got {value}")
-        if self.least is not None and number < self.least:
+        if self.least is not None and value < self.least:
             raise UsageError(f"{name}: expected at least {self.least:g}{or_auto}, got {value}")
-        if self.below is not None and not number < self.below:
+        if self.below is not None and not value < self.below:
             raise UsageError(f"{name}: expected a number below {self.below:g}{or_auto}, got {value}")
 
 

@@ -299,7 +299,7 @@ def test_an_interrupted_fit_says_how_to_go_on_and_that_gives_the_same_bits(worke
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A process started in the background may have been told to ignore it.
+        # A process started in the background may have been reported to ignore it.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     seen = ""
@@ -324,10 +324,12 @@ def test_an_interrupted_fit_says_how_to_go_on_and_that_gives_the_same_bits(worke
         time.sleep(0.1)
     assert group(process.pid) == []
     assert "interrupted" in err
-    [told] = [line.removeprefix("to resume: ") for line in err.splitlines() if line.startswith("to resume: ")]
+    [reported] = [
+        line.removeprefix("to resume: ") for line in err.splitlines() if line.startswith("to resume: ")
+    ]
     assert not (tmp_path / "m").exists()
     assert main(["verify", str(tmp_path / "m.run")]) == 0
-    program, *rest = shlex.split(told)
+    program, *rest = shlex.split(reported)
     assert program == "distmom"
     assert rest[:2] == ["resume", str(tmp_path / "m.run")]
     done = subprocess.run([*COMMAND, *rest], capture_output=True, text=True, timeout=120, check=False)

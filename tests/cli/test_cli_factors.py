@@ -70,8 +70,8 @@ def test_a_fit_has_the_passes_of_its_plan_and_the_bits_of_the_library(views, fit
     assert_array_equal(model.components_, fitted.components_)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m"]
     code, out, _ = run("info", tmp_path / "m", "--json")
-    told = json.loads(out)
-    assert (told["model"], told["n_features"], told["n_groups"]) == ("ECA", 15, 2000)
+    reported = json.loads(out)
+    assert (reported["model"], reported["n_features"], reported["n_groups"]) == ("ECA", 15, 2000)
     assert run("verify", tmp_path / "m")[0] == 0
 
 
@@ -115,8 +115,11 @@ def test_an_interrupted_fit_resumes_with_the_same_bits(workers, views, fitted, r
     assert code == 130
     assert f"distmom resume {tmp_path / 'm.run'} --workers {workers}" in err
     assert run("verify", tmp_path / "m.run")[0] == 0
-    told = json.loads(run("info", tmp_path / "m.run", "--json")[1])
-    assert (told["corpus"], told["groups"]) == (str(views / "mixed.npy"), str(views / "mixed-groups.npy"))
+    reported = json.loads(run("info", tmp_path / "m.run", "--json")[1])
+    assert (reported["corpus"], reported["groups"]) == (
+        str(views / "mixed.npy"),
+        str(views / "mixed-groups.npy"),
+    )
     # Paths of a run do not depend on the place that it was begun from.
     monkeypatch.chdir(tmp_path)
     code, _, err = run("resume", tmp_path / "m.run", "--workers", workers)
@@ -155,11 +158,11 @@ def test_factors_of_groups_are_written_in_order_and_whole(views, fitted, run, tm
     groups = ("--groups", views / "mixed-groups.npy")
     code, out, _ = run(*arguments, *groups, *LOCAL, "--json")
     assert code == 0
-    told = json.loads(out)
-    assert (told["n_groups"], told["n_factors"]) == (2000, 3)
+    reported = json.loads(out)
+    assert (reported["n_groups"], reported["n_factors"]) == (2000, 3)
     factors = np.asarray(zarr.open_array(tmp_path / "out" / "factors.zarr", mode="r")[...])
     assert_array_equal(factors, fitted.transform(views / "mixed.npy", views / "mixed-groups.npy"))
-    assert_allclose(told["mean_factors"], factors.mean(axis=0), atol=1e-6)
+    assert_allclose(reported["mean_factors"], factors.mean(axis=0), atol=1e-6)
     names = np.load(tmp_path / "out" / "groups.npy")
     labels = np.load(views / "mixed-groups.npy")
     assert names.tolist() == list(dict.fromkeys(labels.tolist()))

@@ -75,7 +75,7 @@ def interrupted(run, monkeypatch):
 
 
 def passes(err):
-    """Names of the passes that were told, each with whether it was found committed."""
+    """Names of the passes that were reported, each with whether it was found committed."""
     lines = [line for line in err.splitlines() if " rows in " in line]
     return [(line.partition(":")[0], line.endswith("found committed")) for line in lines]
 
@@ -93,7 +93,7 @@ def test_interrupted_moments_go_on_and_have_the_same_bits(large, tmp_path, expec
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A process started in the background may have been told to ignore it.
+        # A process started in the background may have been reported to ignore it.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     seen = ""
@@ -111,9 +111,11 @@ def test_interrupted_moments_go_on_and_have_the_same_bits(large, tmp_path, expec
     committed = runs.describe(tmp_path / "m.run")["committed"]
     made = sum(name.startswith("moments-") for name in committed)
     assert 2 <= made < 6
-    [told] = [line.removeprefix("to resume: ") for line in err.splitlines() if line.startswith("to resume: ")]
-    assert told == f"distmom resume {tmp_path / 'm.run'} --workers {workers}"
-    go_on = command if again == "same" else shlex.split(told)[1:]
+    [reported] = [
+        line.removeprefix("to resume: ") for line in err.splitlines() if line.startswith("to resume: ")
+    ]
+    assert reported == f"distmom resume {tmp_path / 'm.run'} --workers {workers}"
+    go_on = command if again == "same" else shlex.split(reported)[1:]
     done = subprocess.run([*COMMAND, *go_on], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "n_documents" in done.stdout
@@ -141,8 +143,8 @@ def test_a_run_of_moments_is_kept_where_it_was_asked_for(small, run, tmp_path):
 
 def test_a_run_of_moments_is_not_mixed_with_another(small, run, interrupted, tmp_path):
     target, like = tmp_path / "m", ("--like", small / "kept")
-    told = interrupted("moments", small / "corpus", target, *like, *LOCAL)
-    assert told == f"to resume: distmom resume {target}.run --workers 0"
+    reported = interrupted("moments", small / "corpus", target, *like, *LOCAL)
+    assert reported == f"to resume: distmom resume {target}.run --workers 0"
     assert json.loads(run("info", f"{target}.run", "--json")[1])["like"]["path"] == str(small / "kept")
     committed = sorted((tmp_path / "m.run" / "passes").iterdir())
     for command, differing in (

@@ -69,13 +69,13 @@ def test_themes_are_found_and_told(place, run, tmp_path, kind):
 def test_shares_are_written_in_order_and_whole(place, run, tmp_path, method):
     arguments = ("transform", place / "lda", place / "test.tsv", tmp_path / "out", "--method", method)
     code, out, _ = run(*arguments, "--json", *LOCAL)
-    told = json.loads(out)
+    reported = json.loads(out)
     assert code == 0
-    assert (told["n_documents"], told["n_empty"], told["n_unknown_words"]) == (81, 1, 2)
+    assert (reported["n_documents"], reported["n_empty"], reported["n_unknown_words"]) == (81, 1, 2)
     shares = np.asarray(zarr.open_array(tmp_path / "out" / "shares.zarr", mode="r")[...])
     assert shares.shape == (81, 3)
     np.testing.assert_allclose(shares.sum(axis=1), 1.0, atol=1e-5)
-    np.testing.assert_allclose(told["mean_shares"], shares.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(reported["mean_shares"], shares.mean(axis=0), atol=1e-5)
     summary = json.loads((tmp_path / "out" / "topics.json").read_text())
     np.testing.assert_allclose(summary["mean_shares"], shares.mean(axis=0), atol=1e-5)
     np.testing.assert_allclose(summary["correlation"], np.corrcoef(shares.T), atol=1e-3)

@@ -21,8 +21,8 @@ def options(out, title):
 
 
 def test_the_table_is_what_the_estimators_declare():
-    told = "outdated; run 'python -m distmom.cli.generate'"
-    assert json.loads(TABLE.read_text(encoding="utf-8")) == declared_table(), told
+    reported = "outdated; run 'python -m distmom.cli.generate'"
+    assert json.loads(TABLE.read_text(encoding="utf-8")) == declared_table(), reported
 
 
 @pytest.mark.parametrize("name", FITTED)

@@ -160,6 +160,12 @@ def test_distinct_moments_find_the_states():
 # Errors
 
 
+def test_the_largest_seed_is_one_below_the_bound():
+    MultiLabelMoM(random_state=2**64 - 1).check_parameters()
+    with pytest.raises(UsageError, match="random_state: expected a number below"):
+        MultiLabelMoM(random_state=2**64).check_parameters()
+
+
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
