@@ -3,19 +3,16 @@
 The package handles files and formats; it computes no statistics beyond counts taken while reading.
 """
 
-from typing import TypeAlias
-
 from distmom.corpus.block import Block, RowBlock
 from distmom.corpus.copy import copy_corpus
 from distmom.corpus.ingest import FORMATS, ingest, write_corpus
+from distmom.corpus.layers import AnyCorpus, Layer, RowShard, Shard
 from distmom.corpus.manifest import ShardInfo
 from distmom.corpus.memory import MemoryCorpus
+from distmom.corpus.rows import RowCorpus
 from distmom.corpus.store import Corpus, open_corpus
 from distmom.corpus.views import ViewCorpus
 from distmom.corpus.write import CorpusWriter, from_arrays
-
-#: any corpus that a pass can scan
-AnyCorpus: TypeAlias = Corpus | MemoryCorpus | ViewCorpus
 
 __all__ = [
     "FORMATS",
@@ -23,8 +20,12 @@ __all__ = [
     "Block",
     "Corpus",
     "CorpusWriter",
+    "Layer",
     "MemoryCorpus",
     "RowBlock",
+    "RowCorpus",
+    "RowShard",
+    "Shard",
     "ShardInfo",
     "ViewCorpus",
     "copy_corpus",

@@ -66,6 +66,16 @@ class ShardInfo:
         return self.n_documents
 
     @property
+    def n_entries(self) -> int:
+        """Number of stored values of the words."""
+        return self.nnz_words
+
+    @property
+    def n_targets(self) -> int:
+        """Number of stored labels."""
+        return self.nnz_labels
+
+    @property
     def block_bytes(self) -> int:
         """Bytes of its block in memory, including the parts it is divided into."""
         return 3 * 12 * (self.nnz_words + self.nnz_labels)

@@ -17,6 +17,7 @@ import numpy as np
 from distmom.clock import spend
 from distmom.corpus.arrays import decode_group, decode_matrix
 from distmom.corpus.block import Block
+from distmom.corpus.layers import Layer, word_layers
 from distmom.corpus.manifest import (
     CORPUS,
     STATISTICS,
@@ -122,6 +123,11 @@ class Corpus:
     def n_labels(self) -> int:
         """Number of columns of the labels matrix."""
         return int(self._manifest["totals"]["n_labels"])
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Layers ``words`` and ``labels``, both along units."""
+        return word_layers(self)
 
     @property
     def values(self) -> str:
