@@ -1,0 +1,527 @@
+"""Hidden Markov models of sequences of symbols or dense steps, by the moments of windows of three steps.
+
+The moments are those of `distmom.moments.sequences`, and `distmom.models.markov.recovery` makes a model of them. Passes
+of Baum and Welch may follow; decoding is in `distmom.models.markov.passes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from distmom.corpus import RowBlock, RowCorpus
+from distmom.engine import Engine, PassResult, StoredRows
+from distmom.engine.tall import read_rows
+from distmom.errors import InputError, UsageError
+from distmom.linalg import METHODS
+from distmom.models.markov.chain import (
+    Chain,
+    Edges,
+    Steps,
+    best_path,
+    posterior,
+    unit_log_likelihoods,
+)
+from distmom.models.markov.passes import DecodePass, ExpectationPass, TransferPass, cut_edges, is_cut
+from distmom.models.markov.recovery import ROUTES, Recovered, load_windows, recover, stationary_law
+from distmom.moments.sequences import (
+    N_STEPS,
+    StepMeanPass,
+    WindowMomentsPass,
+    WindowSketchPass,
+    n_step_features,
+)
+from distmom.spectral.basis import Basis, range_basis
+from distmom.spectral.capabilities import Capability
+from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.layout import array, value
+from distmom.spectral.parameters import parameter
+from distmom.spectral.run import Run, unknown
+
+FEATURES = {"linear": 1, "squares": 2}
+INITIAL = ("auto", "first", "stationary")
+#: sequences per state from which the initial law is estimated from first steps with ``initial="auto"``
+SEQUENCES_PER_STATE = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarkovState:
+    """The state of a fitted model.
+
+    Attributes
+    ----------
+    startprob : ndarray of shape (k,)
+    transmat : ndarray of shape (k, k)
+    emissionprob : ndarray of shape (k, d) or None
+    means, variances : ndarray of shape (k, d) or None
+    diagnostics : dict
+    """
+
+    startprob: np.ndarray = array("k", least=0.0)
+    transmat: np.ndarray = array("k", "k", least=0.0)
+    emissionprob: np.ndarray | None = array("k", "d", least=0.0, optional=True)
+    means: np.ndarray | None = array("k", "d", optional=True)
+    variances: np.ndarray | None = array("k", "d", least=0.0, optional=True)
+    diagnostics: dict[str, Any] = value()
+
+
+class HiddenMarkov(SpectralEstimator):
+    """Hidden Markov model of sequences of symbols, or of dense steps with independent Gaussian coordinates.
+
+    Attributes
+    ----------
+    startprob_ : ndarray of shape (n_components,)
+        Law of the first state of a sequence.
+    transmat_ : ndarray of shape (n_components, n_components)
+        Entry (i, j) is the probability of state j after state i; rows sum to one.
+    emissionprob_ : ndarray of shape (n_components, n_symbols) or None
+        Probabilities of the symbols in each state; None for dense steps.
+    means_, variances_ : ndarray of shape (n_components, n_features) or None
+        Of dense steps in each state; None for symbols.
+    diagnostics_ : dict
+        ``disagreement`` is the average distance in total variation between three estimates of the rows of the
+        transition matrix: small if the model holds (see docs/hmm.md).
+    vocabulary_ : list of str
+        Names of the symbols or features.
+    n_features_in_ : int
+        Number of symbols, or of values of a dense step.
+    n_documents_ : int
+        Number of sequences.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> states = np.cumsum(rng.random(20000) < 0.1) % 2
+    >>> X = np.where(states == 0, rng.integers(0, 3, 20000), rng.integers(2, 6, 20000))
+    >>> model = HiddenMarkov(2).fit(X)
+    >>> bool(np.abs(model.transmat_ - [[0.9, 0.1], [0.1, 0.9]]).max() < 0.05)
+    True
+    """
+
+    State = MarkovState
+    reads = ("symbols", "dense")
+    capabilities: frozenset[Capability] = frozenset()
+    shown = ("sum_weights", "asymmetry", "residual", "disagreement", "log_likelihoods")
+
+    n_components: int = parameter(10, "Number of hidden states.", least=1, kw_only=False)
+    transition: str = parameter(
+        "pairs", "Route to the transition matrix: by pairs of neighbouring steps (pairs), or by pairs two steps "
+        "apart, forward or backward in time.", choices=ROUTES,
+    )  # fmt: skip
+    initial: str = parameter(
+        "auto", "Law of the first state: from the first steps of sequences (first), or the stationary law of the "
+        f"transition matrix (stationary); auto uses first steps where there are {SEQUENCES_PER_STATE} sequences "
+        "per state.", choices=INITIAL,
+    )  # fmt: skip
+    features: str = parameter(
+        "linear", "Features of dense steps in the moments: their values (linear), for at most one state more than "
+        "values, or also the squares of the values (squares), which tell states of equal means apart.",
+        choices=tuple(FEATURES),
+    )  # fmt: skip
+    smoothing: float = parameter(
+        1.0, "Observations added to each state: symbols in proportion to their frequencies, and transitions and first "
+        "states evenly.", least=0.0,
+    )  # fmt: skip
+    min_variance: float = parameter(
+        1e-3, "Least variance of a value of a dense step in a state, as a share of the variance of all steps.",
+        least=0.0,
+    )  # fmt: skip
+    n_em_iter: int = parameter(
+        0, "Passes of Baum and Welch (EM) after the moments, each one scan, or two where sequences are cut over "
+        "shards.", least=0,
+    )  # fmt: skip
+    decomposition: str = parameter("joint", "Method for the whitened third moment.", choices=tuple(METHODS))
+    n_oversamples: int = parameter(10, "Columns of the sketch beyond the states.", least=0)
+    n_power_iter: int = parameter(2, "Power passes of the sketch.", least=0)
+    layer: str | None = layer_parameter()
+    decompose_on: str = place_parameter()
+    random_state: int = seed_parameter()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = tags.input_tags.sparse = False
+        return tags
+
+    def fit(self, X: Any, y: Any = None, lengths: Any = None) -> Self:
+        """Fit sequences in memory.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_steps,) or (n_steps, n_features)
+            Symbols, whole numbers from 0, or dense steps; a column of whole numbers is read as symbols. All sequences,
+            one after the other.
+        y : None
+            Ignored.
+        lengths : array_like of shape (n_sequences,), optional
+            Number of steps of each sequence; by default all steps are one sequence.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If a parameter is invalid or does not suit the sequences.
+        InputError
+            If a value is not finite or not a symbol, the lengths do not match, or no sequence has three steps.
+        NumericalError
+            If the moments carry fewer states than requested.
+        """
+        return self.fit_corpus(_sequences(X, lengths))
+
+    def check(self, corpus: Any) -> None:
+        """Check that the parameters are valid and suit a corpus; else a UsageError or InputError."""
+        super().check(corpus)
+        k, d = self.n_components, corpus.n_words
+        if corpus.layers[0].kind == "symbols":
+            if k > d:
+                raise UsageError(f"n_components: expected at most {d}, the number of symbols, got {k}")
+        else:
+            most = n_step_features(d, FEATURES[self.features])
+            if k > most:
+                hint = "; features='squares' allows more" if self.features == "linear" else ""
+                raise UsageError(
+                    f"n_components: expected at most {most} for steps of {d} values with "
+                    f"features={self.features!r}, got {k}{hint}"
+                )
+        if corpus.largest < N_STEPS:
+            raise InputError(
+                f"HiddenMarkov: expected a sequence of at least {N_STEPS} steps, got {corpus.n_documents} sequences "
+                f"of at most {corpus.largest}"
+            )
+
+    def program(self, run: Run) -> MarkovState:
+        """Fit the model by the passes of a run and return its state."""
+        corpus, k = run.corpus, self.n_components
+        d, dense = corpus.n_words, corpus.layers[0].kind == "dense"
+        degree = FEATURES[self.features] if dense else 0
+        p = n_step_features(d, degree)
+        fields: dict[str, Any] = {"degree": degree}
+        if dense:
+            counted = run.scan(StepMeanPass(d))
+            fields["origin"], fields["scale"] = run.rows(_standards, counted, out=(unknown(d), unknown(d)))
+        # Symbols are scaled so that rare ones have the same sampling noise as frequent ones.
+        row_scale = None if dense else run.put(_frequency(corpus)[:, None] ** -0.5)
+        sketch = WindowSketchPass(
+            p, **fields, n_columns=min(k + self.n_oversamples, p), seed=self.random_state
+        )  # fmt: skip
+        n_slabs = run.plan(sketch).n_mapped
+        basis = range_basis(
+            run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False, scale=row_scale
+        )  # fmt: skip
+        pass_ = WindowMomentsPass(p, **fields, basis=basis.matrix, rank=basis.rank)
+        load = partial(load_windows, run.scan(pass_).directory)
+        found = run.small(
+            recover, load, k, self.decomposition, where=self.decompose_on, out=Recovered.upto(basis.rank, k)
+        )  # fmt: skip
+        chain, notes = run.rows(
+            self._first_chain, basis, found, fields, out=(_unknown_chain(d, k, dense), unknown())
+        )
+        logs: list[Any] = []
+        for _ in range(self.n_em_iter):
+            rows = self._edges(run, chain, dense)
+            step = ExpectationPass(
+                d, chain=chain, n_states=k, dense=dense, origin=fields.get("origin")
+            )  # fmt: skip
+            counts = run.scan(step, rows=rows)
+            chain, log = run.rows(
+                self._next_chain, counts, fields, out=(_unknown_chain(d, k, dense), unknown())
+            )
+            logs.append(log)
+        state: MarkovState = run.rows(_state, chain, notes, logs, out=unknown())
+        return state
+
+    def _first_chain(
+        self, engine: Engine, basis: Basis, found: Recovered, fields: dict[str, Any]
+    ) -> tuple[Chain, dict[str, Any]]:
+        """Bring a model back from the basis to symbols or values."""
+        corpus = engine.corpus
+        Q = np.asarray(read_rows(basis.matrix, slice(0, basis.matrix.parts[0].load().shape[0])), np.float64)
+        notes = dict(found.diagnostics)
+        transition = found.transitions[self.transition]
+        n_steps = found.weights * corpus.n_rows
+        chain_of: dict[str, Any] = {}
+        if fields["degree"] == 0:
+            # The stored basis is D Q, and the conditional means of the scaled symbols are D O.
+            raw = (Q @ found.means) * _frequency(corpus)[:, None]
+            kept = np.maximum(raw, 0.0)
+            notes["clipped"] = [float(x) for x in 1.0 - kept.sum(axis=0) / np.abs(raw).sum(axis=0)]
+            kept /= np.maximum(kept.sum(axis=0), 1e-300)
+            chain_of["table"] = self._smooth_symbols(corpus, kept * n_steps)
+        else:
+            d, origin, scale = corpus.n_words, fields["origin"], fields["scale"]
+            means = Q[1 : d + 1] @ found.means / (Q[:1] @ found.means)
+            assert found.squares is not None
+            variances = found.squares - np.square(means)
+            notes["clipped"] = [float(x) for x in (variances < self.min_variance).mean(axis=0)]
+            chain_of["means"] = origin[:, None] + scale[:, None] * means
+            chain_of["variances"] = self._floored(variances, scale)
+        few = corpus.n_documents < SEQUENCES_PER_STATE * len(n_steps)
+        first = self.initial == "first" or (self.initial == "auto" and not few)
+        start = found.start if first else stationary_law(transition)
+        notes["initial"] = "first" if first else "stationary"
+        chain = Chain(
+            self._smooth_rows((start * corpus.n_documents)[None])[0],
+            self._smooth_rows(transition * n_steps[:, None]),
+            **chain_of,
+        )
+        return chain, notes
+
+    def _next_chain(self, engine: Engine, counts: PassResult, fields: dict[str, Any]) -> tuple[Chain, float]:
+        """Turn expected counts into a model: the M-step."""
+        sums = counts.sums
+        chain_of: dict[str, Any] = {}
+        if fields["degree"] == 0:
+            chain_of["table"] = self._smooth_symbols(engine.corpus, np.asarray(sums["counts"]))
+        else:
+            states = np.maximum(np.asarray(sums["states"]), 1e-300)
+            means, squares = (np.asarray(part) / states[:, None] for part in sums["values"])
+            scaled = (squares - np.square(means)).T / np.square(fields["scale"])[:, None]
+            chain_of["means"] = fields["origin"][:, None] + means.T
+            chain_of["variances"] = self._floored(scaled, fields["scale"])
+        chain = Chain(
+            self._smooth_rows(np.asarray(sums["first"])[None])[0],
+            self._smooth_rows(np.asarray(sums["pairs"])),
+            **chain_of,
+        )
+        return chain, float(sums["log_likelihood"] / sums["mass"])
+
+    def _smooth_rows(self, counts: np.ndarray) -> np.ndarray:
+        """Return laws (n, k) from counts, smoothed evenly."""
+        k = counts.shape[1]
+        totals = counts.sum(axis=1, keepdims=True)
+        return np.where(totals > 0.0, counts + self.smoothing / k, 1.0) / np.where(
+            totals > 0.0, totals + self.smoothing, k
+        )
+
+    def _smooth_symbols(self, corpus: Any, counts: np.ndarray) -> np.ndarray:
+        """Return probabilities of symbols (d, k) from counts, smoothed by the symbols of the corpus."""
+        frequency = _frequency(corpus)
+        counts = counts + self.smoothing * (frequency / frequency.sum())[:, None]
+        totals = counts.sum(axis=0)
+        return np.where(totals > 0.0, counts / np.where(totals > 0.0, totals, 1.0), 1.0 / len(counts))
+
+    def _floored(self, variances: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """Return variances (d, k) in the units of the steps, given those of scaled steps."""
+        least = max(self.min_variance, np.finfo(np.float64).eps)
+        return np.maximum(variances, least) * np.square(scale)[:, None]
+
+    def _edges(self, run: Run, chain: Chain, dense: bool) -> dict[str, StoredRows]:
+        """Return the stored edges of cut sequences, for passes with a model; empty where none is cut."""
+        if not is_cut(run.corpus):
+            return {}
+        k = self.n_components
+        products = run.scan(TransferPass(run.corpus.n_words, chain=chain, n_states=k, dense=dense)).rows
+        edges: StoredRows = run.rows(cut_edges, products["products"], chain, out=unknown())
+        return {"edges": edges}
+
+    # Using a fitted model
+
+    def _chain(self) -> Chain:
+        check_is_fitted(self)
+
+        def transposed(matrix: np.ndarray | None) -> np.ndarray | None:
+            return None if matrix is None else np.ascontiguousarray(matrix.T, np.float64)
+
+        return Chain(
+            np.asarray(self.startprob_, np.float64),
+            np.asarray(self.transmat_, np.float64),
+            transposed(self.emissionprob_),
+            transposed(self.means_),
+            transposed(self.variances_),
+        )
+
+    def assign(self, run: Run) -> dict[str, StoredRows]:
+        """Decode the sequences of the corpus of a run, also those that are cut over shards.
+
+        Parameters
+        ----------
+        run : Run
+            Of a corpus with the same symbols or features.
+
+        Returns
+        -------
+        dict of str to StoredRows
+            Along rows: ``states``, int32, those on the most probable path of each sequence, and ``posterior``, the
+            probabilities (n, k) of the states given the whole sequence, float32.
+        """
+        chain = self._chain()
+        corpus = run.corpus
+        self._check_layer(corpus.layers[0].kind, corpus.n_words)
+        dense = chain.table is None
+        pass_ = DecodePass(corpus.n_words, chain=chain, n_states=self.n_components, dense=dense)
+        found = run.scan(pass_, rows=self._edges(run, chain, dense)).rows
+        return {name: found[name] for name in ("states", "posterior")}
+
+    def _check_layer(self, kind: str, width: int) -> None:
+        wanted = "dense" if self.emissionprob_ is None else "symbols"
+        name = type(self).__name__
+        if kind != wanted:
+            raise UsageError(f"{name}: expected steps of kind {wanted} as fitted, got {kind}")
+        if width != self.n_features_in_:
+            raise UsageError(
+                f"X has {width} features, but {name} is expecting {self.n_features_in_} features as input"
+            )
+
+    def _steps(self, X: Any, lengths: Any) -> tuple[Steps, Chain, RowBlock]:
+        chain = self._chain()
+        n_symbols = None if chain.table is None else self.n_features_in_
+        corpus = _sequences(X, lengths, n_symbols, shard_rows=1 << 62)
+        self._check_layer(corpus.layers[0].kind, corpus.n_words)
+        if not corpus.n_rows:
+            raise InputError.at("X", None, "number of steps", "at least 1", "0")
+        block = corpus.read_shard(0)
+        return Steps(block, chain), chain, block
+
+    def predict(self, X: Any, lengths: Any = None) -> np.ndarray:
+        """Return the most probable path of states of every sequence (Viterbi), (n_steps,) int32.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_steps,) or (n_steps, n_features)
+        lengths : array_like of shape (n_sequences,), optional
+            One sequence by default.
+        """
+        steps, chain, _ = self._steps(X, lengths)
+        return best_path(steps, chain, Edges.none(chain.n_states))
+
+    def predict_proba(self, X: Any, lengths: Any = None) -> np.ndarray:
+        """Return the probabilities of the states of each step given its whole sequence, (n_steps, n_components)."""
+        steps, chain, _ = self._steps(X, lengths)
+        return posterior(steps, chain, Edges.none(chain.n_states))[1]
+
+    def score_samples(self, X: Any, lengths: Any = None) -> np.ndarray:
+        """Return the log-likelihood of every sequence, (n_sequences,)."""
+        steps, chain, _ = self._steps(X, lengths)
+        return unit_log_likelihoods(steps, chain)
+
+    def score(self, X: Any, y: Any = None, lengths: Any = None) -> float:
+        """Return the log-likelihood of all sequences together."""
+        return float(self.score_samples(X, lengths).sum())
+
+    def sample(self, n_steps: int = 1, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Draw a sequence.
+
+        Parameters
+        ----------
+        n_steps : int, default 1
+        random_state : int, default 0
+
+        Returns
+        -------
+        X : ndarray of shape (n_steps,), int64, or (n_steps, n_features)
+        states : ndarray of shape (n_steps,), int64
+        """
+        chain = self._chain()
+        rng = np.random.default_rng(random_state)
+        uniforms, states = rng.random(n_steps), np.empty(n_steps, np.int64)
+        laws = np.cumsum(np.vstack([chain.transition, chain.start]), axis=1)
+        laws /= laws[:, -1:]
+        state = chain.n_states
+        for t in range(n_steps):
+            state = states[t] = int(np.searchsorted(laws[state], uniforms[t], side="right"))
+        if chain.table is None:
+            noise = rng.standard_normal((n_steps, self.n_features_in_))
+            return self.means_[states] + np.sqrt(self.variances_[states]) * noise, states
+        X = np.empty(n_steps, np.int64)
+        for h in range(chain.n_states):
+            own = states == h
+            X[own] = rng.choice(
+                self.n_features_in_, int(own.sum()), p=chain.table[:, h] / chain.table[:, h].sum()
+            )
+        return X, states
+
+    def summary(self) -> dict[str, Any]:
+        return super().summary() | {"startprob": [round(float(x), 6) for x in self.startprob_]}
+
+    def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
+        """Return what a report draws: the transition matrix, and the emissions of each state."""
+        check_is_fitted(self)
+        names = [f"state {h}" for h in range(len(self.startprob_))]
+        found: list[dict[str, Any]] = [
+            {
+                "kind": "matrix",
+                "title": "Transition matrix",
+                "caption": "Probability of the state in the column after the state in the row.",
+                "values": np.asarray(self.transmat_).tolist(),
+                "rows": names,
+                "columns": names,
+            }
+        ]
+        if self.emissionprob_ is None:
+            found.append(
+                {
+                    "kind": "matrix",
+                    "title": "Means",
+                    "caption": "Mean of each value in each state.",
+                    "values": np.asarray(self.means_).tolist(),
+                    "rows": names,
+                    "columns": list(self.vocabulary_),
+                }
+            )
+            return found
+        for name, row in zip(names, self.emissionprob_, strict=True):
+            top = np.argsort(-row, kind="stable")[:n_top]
+            found.append(
+                {
+                    "kind": "bars",
+                    "title": f"Emissions of {name}",
+                    "caption": "The most probable symbols.",
+                    "names": [self.vocabulary_[i] for i in top],
+                    "values": [float(row[i]) for i in top],
+                }
+            )
+        return found
+
+
+def _sequences(
+    X: Any, lengths: Any, n_symbols: int | None = None, shard_rows: int | None = None
+) -> RowCorpus:
+    """Return sequences in memory as a corpus: one sequence by default; a column of whole numbers is symbols."""
+    given = np.asarray(X)
+    if given.ndim == 2 and given.shape[1] == 1 and given.dtype.kind in "iub":
+        given = given[:, 0]
+    if lengths is None and given.ndim and len(given):
+        lengths = [len(given)]
+    if given.ndim != 1:
+        n_symbols = None
+    return RowCorpus(given, lengths, n_symbols=n_symbols, shard_rows=shard_rows)
+
+
+def _frequency(corpus: Any) -> np.ndarray:
+    """Return the numbers of symbols, at least one, (n_symbols,) float64."""
+    return np.maximum(np.asarray(corpus.document_frequency, np.float64), 1.0)
+
+
+def _standards(engine: Engine, counted: PassResult) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and standard deviation of dense steps, the latter one for constant values."""
+    mass = float(counted.sums["mass"])
+    mean, square = (np.asarray(row) / mass for row in counted.sums["values"])
+    variance = square - np.square(mean)
+    usable = variance > 1e-12 * np.maximum(square, np.finfo(np.float64).tiny)
+    return mean, np.sqrt(np.where(usable, variance, 1.0))
+
+
+def _unknown_chain(d: int, k: int, dense: bool) -> Chain:
+    tall = unknown(d, k)
+    return Chain(unknown(k), unknown(k, k), *((None, tall, tall) if dense else (tall,)))
+
+
+def _state(engine: Engine, chain: Chain, notes: dict[str, Any], logs: list[float]) -> MarkovState:
+    def rows(matrix: np.ndarray | None) -> np.ndarray | None:
+        return None if matrix is None else np.ascontiguousarray(matrix.T)
+
+    return MarkovState(
+        startprob=chain.start,
+        transmat=chain.transition,
+        emissionprob=rows(chain.table),
+        means=rows(chain.means),
+        variances=rows(chain.variances),
+        diagnostics={**notes, "log_likelihoods": list(logs)},
+    )

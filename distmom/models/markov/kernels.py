@@ -1,0 +1,310 @@
+"""Compiled recursions over the steps of hidden Markov models.
+
+All kernels take a piece of consecutive rows, which may hold many sequences: ``begins`` marks the rows where a
+sequence begins. The likelihoods of the states at row t are ``table[index[t]]``, so that symbols need no table of
+their own. Messages carry a recursion from one piece to the next.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distmom.compiled import compiled
+
+
+@compiled
+def forward(
+    index: Any, table: Any, begins: Any, start: Any, transition: Any, state: Any, alpha: Any, scale: Any
+) -> None:
+    """Compute filtered probabilities of the states.
+
+    Parameters
+    ----------
+    index : ndarray of shape (n,), integer
+    table : ndarray of shape (m, k)
+    begins : ndarray of shape (n,), bool
+    start : ndarray of shape (k,)
+    transition : ndarray of shape (k, k)
+        Rows sum to one.
+    state : ndarray of shape (k,)
+        Probabilities at the row before the piece; replaced by those at its last row.
+    alpha : ndarray of shape (n, k)
+        Filled with the probabilities of the states given the steps so far.
+    scale : ndarray of shape (n,)
+        Filled with the likelihoods of each step given the steps before.
+    """
+    n, k = alpha.shape
+    for t in range(n):
+        row, target = table[np.uint64(index[t])], alpha[t]
+        if begins[t]:
+            for j in range(k):
+                target[j] = start[j]
+        else:
+            for j in range(k):
+                target[j] = 0.0
+            for i in range(k):
+                x, source = state[i], transition[i]
+                for j in range(k):
+                    target[j] += x * source[j]
+        total = 0.0
+        for j in range(k):
+            target[j] *= row[j]
+            total += target[j]
+        scale[t] = total
+        # A step that no state can produce says nothing about the states.
+        for j in range(k):
+            target[j] = target[j] / total if total > 0.0 else 1.0 / k
+            state[j] = target[j]
+
+
+@compiled
+def backward(
+    index: Any, table: Any, begins: Any, transition: Any, message: Any, alpha: Any, posterior: Any
+) -> None:
+    """Compute posterior probabilities of the states from filtered ones.
+
+    Parameters
+    ----------
+    index, table, begins, transition
+        As in `forward`.
+    message : ndarray of shape (k,)
+        Likelihood, up to a factor, of the rows after the piece given the state at its last row; replaced by that of
+        the piece and all rows after it given the state at the row before.
+    alpha : ndarray of shape (n, k)
+        From `forward`.
+    posterior : ndarray of shape (n, k)
+        Filled with the probabilities of the states given all steps.
+    """
+    n, k = alpha.shape
+    weighted = np.empty(k)
+    for t in range(n - 1, -1, -1):
+        row = table[np.uint64(index[t])]
+        total = 0.0
+        for j in range(k):
+            posterior[t, j] = alpha[t, j] * message[j]
+            total += posterior[t, j]
+            weighted[j] = row[j] * message[j]
+        for j in range(k):
+            posterior[t, j] = posterior[t, j] / total if total > 0.0 else 1.0 / k
+        if begins[t]:
+            message[:] = 1.0
+            continue
+        total = 0.0
+        for i in range(k):
+            x = 0.0
+            for j in range(k):
+                x += transition[i, j] * weighted[j]
+            message[i] = x
+            total += x
+        for i in range(k):
+            message[i] = message[i] / total if total > 0.0 else 1.0
+
+
+@compiled
+def expect(
+    index: Any, table: Any, begins: Any, weights: Any, transition: Any, message: Any, before: Any, alpha: Any,
+    posterior: Any, first: Any, pairs: Any,
+) -> None:  # fmt: skip
+    """Do the same as `backward` and add up expected numbers of first states and transitions.
+
+    Parameters
+    ----------
+    index, table, begins, transition, message, alpha, posterior
+        As in `backward`; ``posterior`` is filled with the weighted probabilities.
+    weights : ndarray of shape (n,)
+        Weight of every row.
+    before : ndarray of shape (k,)
+        Filtered probabilities at the row before the piece.
+    first : ndarray of shape (k,)
+        Expected numbers of first states; changed in place.
+    pairs : ndarray of shape (k, k)
+        Expected numbers of transitions, divided by their probabilities; changed in place.
+    """
+    n, k = alpha.shape
+    weighted = np.empty(k)
+    for t in range(n - 1, -1, -1):
+        row, w = table[np.uint64(index[t])], weights[t]
+        total = 0.0
+        for j in range(k):
+            posterior[t, j] = alpha[t, j] * message[j]
+            total += posterior[t, j]
+            weighted[j] = row[j] * message[j]
+        for j in range(k):
+            posterior[t, j] = w * (posterior[t, j] / total if total > 0.0 else 1.0 / k)
+        if begins[t]:
+            for j in range(k):
+                first[j] += posterior[t, j]
+            message[:] = 1.0
+            continue
+        previous = alpha[t - 1] if t > 0 else before
+        total, joint = 0.0, 0.0
+        for i in range(k):
+            x = 0.0
+            for j in range(k):
+                x += transition[i, j] * weighted[j]
+            message[i] = x
+            total += x
+            joint += x * previous[i]
+        if joint > 0.0:
+            for i in range(k):
+                x = w * previous[i] / joint
+                for j in range(k):
+                    pairs[i, j] += x * weighted[j]
+        for i in range(k):
+            message[i] = message[i] / total if total > 0.0 else 1.0
+
+
+@compiled
+def add_counts(symbols: Any, posterior: Any, counts: Any) -> None:
+    """Add rows of weights to the rows of their symbols, (n_symbols, k), in place."""
+    for t in range(len(symbols)):
+        target, source = counts[np.uint64(symbols[t])], posterior[t]
+        for j in range(len(source)):
+            target[j] += source[j]
+
+
+@compiled
+def viterbi_forward(
+    index: Any, logs: Any, begins: Any, start: Any, transition: Any, state: Any, back: Any
+) -> None:
+    """Compute the best predecessors of all states.
+
+    Parameters
+    ----------
+    index, begins
+        As in `forward`.
+    logs : ndarray of shape (m, k)
+        Log-likelihoods.
+    start, transition : ndarray
+        Logarithms.
+    state : ndarray of shape (k,)
+        Scores of the best paths to the row before the piece, up to a constant; replaced by those to its last row.
+    back : ndarray of shape (n, k), int32
+        Filled with the best predecessor of each state; where a sequence begins, with the best last state of the
+        sequence before.
+    """
+    n, k = back.shape
+    following = np.empty(k)
+    for t in range(n):
+        row = logs[np.uint64(index[t])]
+        if begins[t]:
+            best = np.argmax(state)
+            for j in range(k):
+                back[t, j] = best
+                following[j] = start[j] + row[j]
+        else:
+            for j in range(k):
+                following[j] = -np.inf
+                back[t, j] = 0
+            for i in range(k):
+                for j in range(k):
+                    x = state[i] + transition[i, j]
+                    if x > following[j]:
+                        following[j] = x
+                        back[t, j] = i
+            for j in range(k):
+                following[j] += row[j]
+        # Scores near zero keep their digits over long sequences.
+        largest = np.max(following)
+        for j in range(k):
+            state[j] = following[j] - largest if largest > -np.inf else 0.0
+
+
+@compiled
+def viterbi_backward(back: Any, last: Any, path: Any) -> int:
+    """Fill ``path`` (n,) with the best states, given the last one, and return the one before the piece."""
+    current = last
+    for t in range(len(path) - 1, -1, -1):
+        path[t] = current
+        current = back[t, current]
+    return current
+
+
+@compiled
+def transfer(index: Any, table: Any, begins: Any, transition: Any, product: Any) -> None:
+    """Multiply a matrix by the transitions and likelihoods of the rows of one sequence, in place.
+
+    Parameters
+    ----------
+    index, table, begins, transition
+        As in `forward`; at most the first row begins a sequence, and only its likelihoods count then.
+    product : ndarray of shape (k, k)
+        Scaled to a largest entry of one after every row.
+    """
+    k = len(product)
+    following = np.empty((k, k))
+    for t in range(len(index)):
+        row = table[np.uint64(index[t])]
+        largest = 0.0
+        for i in range(k):
+            target = following[i]
+            if begins[t]:
+                for j in range(k):
+                    target[j] = product[i, j]
+            else:
+                target[:] = 0.0
+                for m in range(k):
+                    x, source = product[i, m], transition[m]
+                    for j in range(k):
+                        target[j] += x * source[j]
+            for j in range(k):
+                target[j] *= row[j]
+                largest = max(largest, target[j])
+        for i in range(k):
+            for j in range(k):
+                product[i, j] = following[i, j] / largest if largest > 0.0 else 1.0
+
+
+@compiled
+def max_transfer(index: Any, logs: Any, begins: Any, transition: Any, product: Any) -> None:
+    """Do the same as `transfer` for scores of best paths, with logarithms and a largest entry of zero."""
+    k = len(product)
+    following = np.empty((k, k))
+    for t in range(len(index)):
+        row = logs[np.uint64(index[t])]
+        largest = -np.inf
+        for i in range(k):
+            target = following[i]
+            if begins[t]:
+                for j in range(k):
+                    target[j] = product[i, j]
+            else:
+                target[:] = -np.inf
+                for m in range(k):
+                    x, source = product[i, m], transition[m]
+                    for j in range(k):
+                        target[j] = max(target[j], x + source[j])
+            for j in range(k):
+                target[j] += row[j]
+                largest = max(largest, target[j])
+        for i in range(k):
+            for j in range(k):
+                product[i, j] = following[i, j] - largest if largest > -np.inf else 0.0
+
+
+@compiled
+def gaussian_logs(rows: Any, means: Any, precisions: Any, constants: Any, out: Any) -> None:
+    """Fill ``out`` (n, k) with log densities of independent coordinates.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+    means, precisions : ndarray of shape (d, k)
+    constants : ndarray of shape (k,)
+        Logarithms of the densities at the means.
+    """
+    n, d = rows.shape
+    k = len(constants)
+    for t in range(n):
+        target = out[t]
+        for j in range(k):
+            target[j] = 0.0
+        for c in range(d):
+            x = rows[t, c]
+            for j in range(k):
+                away = x - means[c, j]
+                target[j] += away * away * precisions[c, j]
+        for j in range(k):
+            target[j] = constants[j] - 0.5 * target[j]

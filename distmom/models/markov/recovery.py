@@ -1,0 +1,172 @@
+"""Hidden Markov models from the moments of windows of three steps.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+section 3.3.3 and theorem 3.6, with the middle step as the view that is recovered: ``(P_23 P_13^+) y_1`` and
+``(P_21 P_31^+) y_3``, where ``P_st = E[y_s y_t']``, have its conditional means. With O the conditional means of the
+middle step and w its law, ``E[y_1 y_2']`` and ``E[y_2 y_3']`` are ``O J O'``, where J is the joint law of two consecutive
+states. Transition matrices here have rows that sum to one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from distmom.blas import one_blas_thread
+from distmom.engine.directory import load_sums
+from distmom.errors import NumericalError
+from distmom.linalg import decompose, multilinear, symmetrise
+from distmom.moments.sequences import WindowMoments, window_moments
+from distmom.spectral.components import whiten_moment
+from distmom.spectral.run import Decomposed, unknown
+
+#: estimates of the transition matrix
+ROUTES = ("pairs", "forward", "backward")
+
+
+@dataclass(frozen=True)
+class Recovered(Decomposed):
+    """A hidden Markov model in a basis.
+
+    Attributes
+    ----------
+    means : ndarray of shape (r, k)
+        Conditional means of steps.
+    weights : ndarray of shape (k,)
+        Law of the state of a middle step.
+    transitions : dict of str to ndarray of shape (k, k)
+        By route; rows are laws.
+    start : ndarray of shape (k,)
+        Law of the first state.
+    squares : ndarray of shape (d, k) or None
+        Conditional means of the squares of dense steps.
+    diagnostics : dict
+    """
+
+    means: np.ndarray
+    weights: np.ndarray
+    transitions: dict[str, np.ndarray]
+    start: np.ndarray
+    squares: np.ndarray | None
+    diagnostics: dict[str, Any]
+
+    @property
+    def n_components(self) -> int:
+        """Number of states."""
+        return len(self.weights)
+
+    @classmethod
+    def upto(cls, r: int, k: int) -> Recovered:
+        """Return a result of known shapes without content, for a ledger."""
+        return cls(unknown(r, k), unknown(k), unknown(), unknown(k), unknown(), unknown())
+
+
+def load_windows(directory: str) -> WindowMoments:
+    """Finish the committed sums of a moments pass; runs on a worker."""
+    return window_moments(load_sums(directory)[0])
+
+
+def recover(moments: WindowMoments, k: int, method: str) -> Recovered:
+    """Recover a model; runs on the scheduler node.
+
+    Parameters
+    ----------
+    moments : WindowMoments
+    k : int
+    method : str
+        A method of `distmom.linalg.decompose`.
+
+    Raises
+    ------
+    NumericalError
+        If the moments carry fewer than k states.
+    """
+    with one_blas_thread():
+        U = _common_range(moments, k)
+        P12, P13, P23 = (U.T @ moments.pair(s, t) @ U for s, t in ((0, 1), (0, 2), (1, 2)))
+        first, third = _mapped(P23, P13), _mapped(P12.T, P13.T)
+        m2 = first @ P12
+        m3 = multilinear(moments.triples, U @ first.T, U, U @ third.T)
+        asymmetry = float(np.linalg.norm(m2 - m2.T) / np.linalg.norm(m2))
+        m2 = (m2 + m2.T) / 2.0
+        white = whiten_moment(m2, k, max(-float(np.linalg.eigvalsh(m2)[0]), 0.0))
+        found = decompose(symmetrise(multilinear(m3, white.W, white.W, white.W)), method)
+        raw = found.eigenvalues**-2.0
+        O = white.B @ (found.eigenvectors * found.eigenvalues)
+        order = np.argsort(-raw, kind="stable")
+        O, raw = O[:, order], raw[order]
+        weights = raw / raw.sum()
+        inverse = np.linalg.pinv(O)
+        transitions = {
+            # J of both pairs of neighbours
+            "pairs": _rows_to_laws(inverse @ (P12 + P23) @ inverse.T),
+            # O T' = P_31 P_21^-1 O, by the pairs two steps apart
+            "forward": _rows_to_laws((inverse @ _mapped(P13.T, P12.T) @ O).T),
+            # and the conditional means of the first step, P_13 P_23^-1 O
+            "backward": _rows_to_laws(inverse @ _mapped(P13, P23) @ O * weights),
+        }
+        start = simplex_rows((inverse @ (U.T @ moments.first))[None])[0]
+        squares = None
+        if moments.squares is not None:
+            # E[f(x_2) y_s'] = F diag(w) A_s'
+            A1, A3 = P12 @ inverse.T, P23.T @ inverse.T
+            views = np.hstack([A1.T, A3.T])
+            squares = np.hstack([s @ U for s in moments.squares]) @ np.linalg.pinv(views)
+            squares /= weights
+    disagreement = {
+        f"{a} {b}": float(np.abs(transitions[a] - transitions[b]).sum(axis=1) @ weights) / 2.0
+        for a, b in combinations(ROUTES, 2)
+    }
+    diagnostics = {
+        "asymmetry": asymmetry,
+        "residual": float(found.residual),
+        "sum_weights": float(raw.sum()),
+        "spectrum": [float(x) for x in white.eigenvalues],
+        "disagreement": disagreement,
+    }
+    return Recovered(U @ O, weights, transitions, start, squares, diagnostics)
+
+
+def _common_range(moments: WindowMoments, k: int) -> np.ndarray:
+    """Return an orthonormal basis (r, k) of the range that all three views share."""
+    pairs = [moments.pair(s, t) for s in range(3) for t in range(3) if s != t]
+    left, values, _ = np.linalg.svd(np.hstack(pairs))
+    if len(values) < k or not np.isfinite(values).all() or values[k - 1] <= 1e-12 * values[0]:
+        n = int(np.sum(values > 1e-12 * values[0]))
+        raise NumericalError(
+            f"moments of windows carry {n} states, expected n_components={k}; use fewer states, or more data"
+        )
+    return np.asarray(left[:, :k])
+
+
+def _mapped(target: np.ndarray, source: np.ndarray) -> np.ndarray:
+    """Return ``target source^-1``."""
+    return np.asarray(np.linalg.solve(source.T, target.T).T)
+
+
+def _rows_to_laws(matrix: np.ndarray) -> np.ndarray:
+    """Scale the rows of a matrix to sums of one, and replace them by the nearest laws."""
+    totals = matrix.sum(axis=1, keepdims=True)
+    return simplex_rows(
+        np.where(totals > 0.0, matrix / np.where(totals > 0.0, totals, 1.0), 1.0 / len(matrix))
+    )
+
+
+def simplex_rows(rows: np.ndarray) -> np.ndarray:
+    """Return the nearest laws to the rows of a matrix (n, k), by sorting."""
+    ordered = -np.sort(-rows, axis=1)
+    shifts = (np.cumsum(ordered, axis=1) - 1.0) / np.arange(1, rows.shape[1] + 1)
+    n_left = (ordered > shifts).sum(axis=1)
+    return np.maximum(rows - shifts[np.arange(len(rows)), n_left - 1][:, None], 0.0)
+
+
+def stationary_law(transition: np.ndarray) -> np.ndarray:
+    """Return the law that a transition matrix with rows of sum one leaves as it is, (k,)."""
+    k = len(transition)
+    system = np.vstack([transition.T - np.eye(k), np.ones(k)])
+    law = np.linalg.lstsq(system, np.append(np.zeros(k), 1.0), rcond=None)[0]
+    law = np.maximum(law, 0.0)
+    return np.asarray(law / law.sum())

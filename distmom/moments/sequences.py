@@ -1,0 +1,362 @@
+"""Moments of windows of three consecutive steps of sequences, in a basis, never in the space of symbols.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+section 3.3.3. The steps of a window ``(t, t+1, t+2)`` of a hidden Markov model are three views that are independent
+given the hidden state of the middle step. All windows of all sequences are pooled: they are those of one model whose
+initial law is the average law of the first step of a window. Pairs and triples are of exactly the same windows.
+
+With phi(x) the features of a step (an indicator of its symbol, or see `step_features`) and Q a basis of the range of
+``sum_{a != b} E[phi(x_a) phi(x_b)']``, views are ``y = Q'phi(x)``. A window belongs to the block that has its last
+row, so that the windows of a sequence that is cut over shards are counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.compiled import compiled
+from distmom.corpus import RowBlock
+from distmom.engine.passes import Pass, Rows
+from distmom.engine.state import Columns
+from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.groups import WHOLE_SHARD
+from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_slices
+from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
+
+#: steps of a window
+N_STEPS = 3
+#: pairs of steps of a window, in the order of the sums
+PAIRS = ((0, 1), (0, 2), (1, 2))
+#: rows that are looked up and multiplied at a time
+PIECE_ROWS = 1 << 14
+
+
+@dataclass(frozen=True)
+class StepMeanPass(Pass):
+    """Average dense steps and their squares.
+
+    Notes
+    -----
+    Sums: ``values`` (2, n_features) of the steps and their squares, ``mass`` ().
+    """
+
+    block_rows = WHOLE_SHARD
+
+    @property
+    def name(self) -> str:
+        return "means"
+
+    def working_bytes(self, n_rows: int) -> int:
+        return 8 * (n_rows + PIECE_ROWS * self.n_features)
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"values": SumSpec((2, self.n_features)), "mass": SumSpec(())}
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        weights = np.repeat(_unit_weights(block), block.sizes)
+        own = block.rows[block.context :]
+        sums["mass"] += weights.sum()
+        for start in range(0, len(own), PIECE_ROWS):
+            piece = slice(start, start + PIECE_ROWS)
+            sums["values"][0] += weights[piece] @ own[piece]
+            sums["values"][1] += weights[piece] @ np.square(own[piece])
+        return None
+
+
+def step_features(rows: np.ndarray, origin: np.ndarray, scale: np.ndarray, degree: int) -> np.ndarray:
+    """Return the features of dense steps.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, d)
+    origin, scale : ndarray of shape (d,)
+        Features are made of ``z = (x - origin) / scale``.
+    degree : {1, 2}
+        Whether squares are among the features.
+
+    Returns
+    -------
+    ndarray of shape (n, 1 + d) or (n, 1 + 2 d)
+        Columns 1, z and, with degree 2, ``z^2 - 1``. The constant lets d features tell d + 1 states apart.
+    """
+    n, d = rows.shape
+    found = np.ones((n, 1 + degree * d))
+    np.subtract(rows, origin, out=found[:, 1 : d + 1])
+    found[:, 1 : d + 1] /= scale
+    if degree > 1:
+        np.square(found[:, 1 : d + 1], out=found[:, d + 1 :])
+        found[:, d + 1 :] -= 1.0
+    return found
+
+
+def n_step_features(n_features: int, degree: int) -> int:
+    """Return the number of features of a dense step, or of symbols with degree 0."""
+    return n_features if degree == 0 else 1 + degree * n_features
+
+
+@dataclass(frozen=True)
+class WindowSketchPass(SketchPass):
+    """Multiply the second moment of different steps of a window by a test matrix or a basis.
+
+    Attributes
+    ----------
+    degree : {0, 1, 2}
+        0 for symbols; for dense steps see `step_features`.
+    origin, scale : ndarray of shape (d,), optional
+        For dense steps (see `step_features`).
+
+    Notes
+    -----
+    Sums as in `SketchPass`, without probes; ``n_features`` is the number of features of a step.
+    """
+
+    degree: int = 0
+    origin: Any = None
+    scale: Any = None
+
+    block_rows = WHOLE_SHARD
+    halo = N_STEPS - 1
+
+    @property
+    def has_exact_columns(self) -> bool:
+        # Products of dense rows are formed by BLAS, whose last bits depend on the number of columns.
+        return self.degree == 0
+
+    def working_bytes(self, n_rows: int) -> int:
+        matrix = 12 * self.n_features * self.n_columns
+        return (
+            8 * n_rows + matrix + 8 * PIECE_ROWS * (3 * self.n_columns + self.n_features * (self.degree > 0))
+        )
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        windows = window_weights(block)
+        sums["mass"] += windows.sum()
+        columns = self.columns or slice(0, self.n_columns)
+        if self.basis is None:
+            drawn = omega(
+                np.arange(self.n_features), columns.stop - columns.start, omega_key(self.seed), columns.start
+            )
+            matrix = drawn.astype(np.float64)
+        else:
+            first = self.first_column
+            matrix = np.asarray(
+                self.part_of(self.basis, columns.start - first, columns.stop - first), np.float64
+            )
+        out = sums["sketch"]
+        if self.degree == 0:
+            _add_windows(block.rows, windows, matrix, out.single)
+            out.settle()
+            return None
+        for piece, weight in _pieces(windows):
+            features = step_features(block.rows[piece], self.origin, self.scale, self.degree)
+            Y = features @ matrix
+            others = np.zeros_like(Y)
+            steps = [slice(a, a + len(weight)) for a in range(N_STEPS)]
+            for a in range(N_STEPS):
+                rest = sum(Y[steps[b]] for b in range(N_STEPS) if b != a)
+                others[steps[a]] += weight[:, None] * rest
+            out.single[...] += features.T @ others
+        out.settle()
+        return None
+
+
+@dataclass(frozen=True)
+class WindowMomentsPass(Pass):
+    """Add up the moments of orders one to three of windows in a basis.
+
+    Attributes
+    ----------
+    basis : matrix of shape (n_features, r), float64
+        Q; an array, or slabs of columns.
+    rank : int
+        r.
+    degree, origin, scale
+        As in `WindowSketchPass`.
+
+    Notes
+    -----
+    Sums, with ``y_1, y_2, y_3`` the steps of a window in the basis: ``pairs`` (3, r, r) in the order of `PAIRS`,
+    ``triples`` (r, r, r) of ``y_1 (x) y_2 (x) y_3``, ``means`` (3, r), ``mass`` (); ``first`` (r,) of the first steps
+    of sequences and ``n_first`` (). For dense steps also ``squares`` (2, d, r): those of the middle step, in its
+    features z, with ``y_1`` and ``y_3``.
+    """
+
+    basis: Any = None
+    rank: int = 0
+    degree: int = 0
+    origin: Any = None
+    scale: Any = None
+
+    block_rows = WHOLE_SHARD
+    halo = N_STEPS - 1
+
+    @property
+    def name(self) -> str:
+        return "moments"
+
+    @property
+    def n_stored_slabs(self) -> int:
+        return n_stored_slabs(self.basis)
+
+    @property
+    def mapped_bytes(self) -> int:
+        # The map, and one matrix of all slabs.
+        return 16 * self.n_features * self.rank
+
+    def working_bytes(self, n_rows: int) -> int:
+        width = 6 * self.rank + (2 * self.n_features if self.degree else 0)
+        return 8 * (n_rows + PIECE_ROWS * width + TENSOR_BLOCK**2 * BLOCK_ROWS)
+
+    @property
+    def finish_bytes(self) -> int:
+        return 8 * 4 * self.rank**3
+
+    @property
+    def n_values(self) -> int:
+        """Number of values of a dense step."""
+        return (self.n_features - 1) // max(1, self.degree)
+
+    def specs(self) -> dict[str, SumSpec]:
+        r = self.rank
+        specs = {
+            "means": SumSpec((N_STEPS, r)),
+            "pairs": SumSpec((len(PAIRS), r, r)),
+            "triples": SumSpec((r, r, r)),
+            "first": SumSpec((r,)),
+            "n_first": SumSpec(()),
+            "mass": SumSpec(()),
+        }
+        if self.degree:
+            specs["squares"] = SumSpec((2, self.n_values, r))
+        return specs
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        parts = self.basis.each() if isinstance(self.basis, Columns) else iter((self.basis,))
+        matrices = [np.asarray(part, np.float64) for part in parts]
+        matrix = matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1)
+        windows = window_weights(block)
+        sums["mass"] += windows.sum()
+        self._add_first(sums, block, matrix)
+        for piece, weight in _pieces(windows):
+            Y, squares = self._project(block.rows[piece], matrix)
+            views = [Y[a : a + len(weight)] for a in range(N_STEPS)]
+            weighted = [view * weight[:, None] for view in views]
+            for a in range(N_STEPS):
+                sums["means"][a] += weighted[a].sum(axis=0)
+            for i, (a, b) in enumerate(PAIRS):
+                sums["pairs"][i] += weighted[a].T @ views[b]
+            add_slices(sums["triples"], weighted[0], views[2], views[1])
+            if squares is not None:
+                middle = squares[1 : 1 + len(weight)].T
+                sums["squares"][0] += middle @ weighted[0]
+                sums["squares"][1] += middle @ weighted[2]
+        return None
+
+    def _add_first(self, sums: Sums, block: RowBlock, matrix: np.ndarray) -> None:
+        begins = block.starts[:-1][int(block.continued) :]
+        weights = _unit_weights(block)[int(block.continued) :]
+        sums["n_first"] += weights.sum()
+        for start in range(0, len(begins), PIECE_ROWS):
+            piece = slice(start, start + PIECE_ROWS)
+            sums["first"] += weights[piece] @ self._project(block.rows[begins[piece]], matrix)[0]
+
+    def _project(self, rows: np.ndarray, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return steps in the basis, and the squares of dense ones."""
+        if self.degree == 0:
+            return matrix[rows], None
+        features = step_features(rows, self.origin, self.scale, self.degree)
+        return features @ matrix, np.square(features[:, 1 : self.n_values + 1])
+
+
+@dataclass(frozen=True)
+class WindowMoments:
+    """Moments of windows in a basis.
+
+    Attributes
+    ----------
+    means : ndarray of shape (3, r)
+    pairs : ndarray of shape (3, r, r)
+        In the order of `PAIRS`.
+    triples : ndarray of shape (r, r, r)
+    first : ndarray of shape (r,)
+        Mean of the first steps of sequences.
+    n_first : float
+        Number of sequences.
+    squares : ndarray of shape (2, d, r) or None
+    """
+
+    means: np.ndarray
+    pairs: np.ndarray
+    triples: np.ndarray
+    first: np.ndarray
+    n_first: float
+    squares: np.ndarray | None
+
+    def pair(self, s: int, t: int) -> np.ndarray:
+        """Return ``E[y_s y_t']``, with steps counted from zero."""
+        return np.asarray(self.pairs[PAIRS.index((s, t))] if s < t else self.pairs[PAIRS.index((t, s))].T)
+
+
+def window_moments(sums: Sums) -> WindowMoments:
+    """Turn the sums of `WindowMomentsPass` into moments."""
+    mass = max(float(sums["mass"]), np.finfo(float).tiny)
+    means, pairs, triples = (np.asarray(sums[name]) / mass for name in ("means", "pairs", "triples"))
+    n_first = float(sums["n_first"])
+    first = np.asarray(sums["first"]) / max(n_first, np.finfo(float).tiny)
+    squares = np.asarray(sums["squares"]) / mass if "squares" in sums else None
+    return WindowMoments(means, pairs, triples, first, n_first, squares)
+
+
+def window_weights(block: RowBlock) -> np.ndarray:
+    """Return the weight of the window that begins at each row of a block, float64; 0 where none begins."""
+    starts = np.array(block.starts)
+    if not len(block.rows):
+        return np.zeros(0)
+    starts[0] = 0
+    found = np.repeat(_unit_weights(block), np.diff(starts))
+    for lag in range(1, N_STEPS):
+        # In a unit of one row this falls on the last row of the unit before.
+        found[np.maximum(starts[1:] - lag, 0)] = 0.0
+    return found
+
+
+def _unit_weights(block: RowBlock) -> np.ndarray:
+    return np.ones(block.n_documents) if block.weights is None else np.asarray(block.weights, np.float64)
+
+
+def _pieces(windows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield the rows of consecutive windows, and the weights of these windows."""
+    n_windows = len(windows) - N_STEPS + 1
+    for start in range(0, n_windows, PIECE_ROWS):
+        stop = min(start + PIECE_ROWS, n_windows)
+        yield slice(start, stop + N_STEPS - 1), windows[start:stop]
+
+
+@compiled
+def _add_windows(symbols: Any, windows: Any, matrix: Any, out: Any) -> None:
+    """Add the second moment of different steps of windows of symbols, times a matrix, to ``out`` in place.
+
+    Parameters
+    ----------
+    symbols : ndarray of shape (n,), int32
+    windows : ndarray of shape (n,)
+        Weight of the window that begins at each row.
+    matrix, out : ndarray of shape (n_symbols, r)
+    """
+    r = matrix.shape[1]
+    for t in range(symbols.shape[0] - 2):
+        w = windows[t]
+        if w == 0.0:
+            continue
+        # Unsigned: a signed subscript may be negative, which would be checked on every access.
+        a, b, c = np.uint64(symbols[t]), np.uint64(symbols[t + 1]), np.uint64(symbols[t + 2])
+        first, second, third = matrix[a], matrix[b], matrix[c]
+        for j in range(r):
+            x, y, z = w * first[j], w * second[j], w * third[j]
+            out[a, j] += y + z
+            out[b, j] += x + z
+            out[c, j] += x + y
