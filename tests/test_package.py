@@ -15,6 +15,7 @@ def test_the_public_names():
     assert distmom.__all__ == [
         "AnchorTopics",
         "ECA",
+        "HiddenMarkov",
         "IndependentTopics",
         "MultiLabelMoM",
         "ProductMixture",

@@ -1,13 +1,14 @@
 """Moments of windows of three consecutive steps of sequences, in a basis, never in the space of symbols.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
-section 3.3.3. The steps of a window ``(t, t+1, t+2)`` of a hidden Markov model are three views that are independent
-given the hidden state of the middle step. All windows of all sequences are pooled: they are those of one model whose
-initial law is the average law of the first step of a window. Pairs and triples are of exactly the same windows.
+section 3.3.3. The steps of a window ``(t, t+1, t+2)`` of a hidden Markov model are three views that are
+independent given the hidden state of the middle step. All windows of all sequences are pooled: they are those
+of one model whose initial law is the average law of the first step of a window. Pairs and triples are of
+exactly the same windows.
 
-With phi(x) the features of a step (an indicator of its symbol, or see `step_features`) and Q a basis of the range of
-``sum_{a != b} E[phi(x_a) phi(x_b)']``, views are ``y = Q'phi(x)``. A window belongs to the block that has its last
-row, so that the windows of a sequence that is cut over shards are counted once.
+With phi(x) the features of a step (an indicator of its symbol, or see `step_features`) and Q a basis of the
+range of ``sum_{a != b} E[phi(x_a) phi(x_b)']``, views are ``y = Q'phi(x)``. A window belongs to the block
+that has its last row, so that the windows of a sequence that is cut over shards are counted once.
 """
 
 from __future__ import annotations
@@ -179,10 +180,10 @@ class WindowMomentsPass(Pass):
 
     Notes
     -----
-    Sums, with ``y_1, y_2, y_3`` the steps of a window in the basis: ``pairs`` (3, r, r) in the order of `PAIRS`,
-    ``triples`` (r, r, r) of ``y_1 (x) y_2 (x) y_3``, ``means`` (3, r), ``mass`` (); ``first`` (r,) of the first steps
-    of sequences and ``n_first`` (). For dense steps also ``squares`` (2, d, r): those of the middle step, in its
-    features z, with ``y_1`` and ``y_3``.
+    Sums, with ``y_1, y_2, y_3`` the steps of a window in the basis: ``pairs`` (3, r, r) in the order of
+    `PAIRS`, ``triples`` (r, r, r) of ``y_1 (x) y_2 (x) y_3``, ``means`` (3, r), ``mass`` (); ``first`` (r,)
+    of the first steps of sequences and ``n_first`` (). For dense steps also ``squares`` (2, d, r): those of
+    the middle step, in its features z, with ``y_1`` and ``y_3``.
     """
 
     basis: Any = None

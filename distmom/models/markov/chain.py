@@ -1,9 +1,9 @@
 """Hidden Markov chains: likelihoods of steps, and recursions over blocks of sequences in bounded memory.
 
-Rows are processed in pieces. The filtered probabilities before each piece are kept, and those inside of a piece are
-computed again when its turn comes in the backward direction, so that memory does not grow with the length of a
-sequence. The first sequence of a block may have begun earlier and the last one may continue: what the recursions need
-of the other parts are the messages of `Edges`.
+Rows are processed in pieces. The filtered probabilities before each piece are kept, and those inside of a
+piece are computed again when its turn comes in the backward direction, so that memory does not grow with the
+length of a sequence. The first sequence of a block may have begun earlier and the last one may continue: what
+the recursions need of the other parts are the messages of `Edges`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class Edges:
     after : ndarray of shape (k,)
         Likelihood, up to a factor, of the rows after the block given the state at its last row.
     state_before, state_after : int
-        States at the row before the block and at its last row on the best path of a sequence that was cut there.
+        States at the row before the block and at its last row on the best path of a sequence that was cut
+        there.
     """
 
     before: np.ndarray
@@ -121,8 +122,8 @@ class Steps:
         return [slice(a, min(a + PIECE_ROWS, len(self))) for a in range(0, len(self), PIECE_ROWS)]
 
     def likelihoods(self, piece: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | float]:
-        """Return indices into a table of likelihoods, the table, and logarithms of the factors of its rows."""
-        if self._chain.table is not None:
+        """Return indices into a table of likelihoods, the table, and logarithms of the factors of its
+        rows.""" if self._chain.table is not None:
             return self.rows[piece], self._table, 0.0
         index, logs = self._densities(piece)
         largest = logs.max(axis=1)
@@ -205,7 +206,8 @@ def filter_steps(steps: Steps, chain: Chain, edges: Edges) -> tuple[np.ndarray, 
                 index, table, _ = steps.likelihoods(piece)
                 unused = np.empty(len(index))
                 forward(
-                    index, table, steps.begins[piece], start, transition, before.copy(), alpha[: len(index)], unused
+                    index, table, steps.begins[piece], start, transition, before.copy(), alpha[: len(index)],
+                    unused
                 )  # fmt: skip
             yield Filtered(piece, index, table, before, alpha[: len(index)])
 
@@ -220,7 +222,8 @@ def posterior(steps: Steps, chain: Chain, edges: Edges) -> tuple[np.ndarray, np.
     transition = np.ascontiguousarray(chain.transition, np.float64)
     for part in pieces:
         backward(
-            part.index, part.table, steps.begins[part.piece], transition, message, part.alpha, found[part.piece]
+            part.index, part.table, steps.begins[part.piece], transition, message, part.alpha,
+            found[part.piece]
         )  # fmt: skip
     return logs, found
 
@@ -278,8 +281,9 @@ def part_products(steps: Steps, chain: Chain, rows: slice) -> np.ndarray:
     Returns
     -------
     ndarray of shape (2, k, k)
-        Likelihoods of its steps and its last state given the state before it, up to a factor, and the logarithms of
-        those of best paths. Where the part begins the sequence, the state is that of its first row.
+        Likelihoods of its steps and its last state given the state before it, up to a factor, and the
+        logarithms of those of best paths. Where the part begins the sequence, the state is that of its first
+        row.
     """
     k = chain.n_states
     found = np.stack([np.eye(k), np.where(np.eye(k) > 0.0, 0.0, -np.inf)])
@@ -294,12 +298,10 @@ def part_products(steps: Steps, chain: Chain, rows: slice) -> np.ndarray:
 
 
 def join_parts(products: list[np.ndarray], chain: Chain) -> list[Edges]:
-    """Return the edges of every part of one sequence, from the products of its parts (see `part_products`)."""
-    k, n = chain.n_states, len(products)
-    before, after = [np.full(k, 1.0 / k)], [np.ones(k)]
-    scores = []
-    state, score = np.asarray(chain.start, np.float64), _log(chain.start)
-    for sums, best in products:
+    """Return the edges of every part of one sequence, from the products of its parts (see
+    `part_products`).""" k, n = chain.n_states, len(products) before, after = [np.full(k, 1.0 / k)],
+    [np.ones(k)] scores = [] state, score = np.asarray(chain.start, np.float64), _log(chain.start) for sums,
+    best in products:
         state = _scaled(state @ sums)
         before.append(state)
         score = (score[:, None] + best).max(axis=0)

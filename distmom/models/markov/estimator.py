@@ -1,7 +1,7 @@
 """Hidden Markov models of sequences of symbols or dense steps, by the moments of windows of three steps.
 
-The moments are those of `distmom.moments.sequences`, and `distmom.models.markov.recovery` makes a model of them. Passes
-of Baum and Welch may follow; decoding is in `distmom.models.markov.passes`.
+The moments are those of `distmom.moments.sequences`, and `distmom.models.markov.recovery` makes a model of
+them. Passes of Baum and Welch may follow; decoding is in `distmom.models.markov.passes`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class HiddenMarkov(SpectralEstimator):
 
     State = MarkovState
     reads = ("symbols", "dense")
-    capabilities: frozenset[Capability] = frozenset()
+    capabilities = frozenset[Capability]()
     shown = ("sum_weights", "asymmetry", "residual", "disagreement", "log_likelihoods")
 
     n_components: int = parameter(10, "Number of hidden states.", least=1, kw_only=False)
@@ -153,8 +153,8 @@ class HiddenMarkov(SpectralEstimator):
         Parameters
         ----------
         X : array_like of shape (n_steps,) or (n_steps, n_features)
-            Symbols, whole numbers from 0, or dense steps; a column of whole numbers is read as symbols. All sequences,
-            one after the other.
+            Symbols, whole numbers from 0, or dense steps; a column of whole numbers is read as symbols. All
+            sequences, one after the other.
         y : None
             Ignored.
         lengths : array_like of shape (n_sequences,), optional
@@ -169,7 +169,8 @@ class HiddenMarkov(SpectralEstimator):
         UsageError
             If a parameter is invalid or does not suit the sequences.
         InputError
-            If a value is not finite or not a symbol, the lengths do not match, or no sequence has three steps.
+            If a value is not finite or not a symbol, the lengths do not match, or no sequence has three
+            steps.
         NumericalError
             If the moments carry fewer states than requested.
         """
@@ -179,6 +180,11 @@ class HiddenMarkov(SpectralEstimator):
         """Check that the parameters are valid and suit a corpus; else a UsageError or InputError."""
         super().check(corpus)
         k, d = self.n_components, corpus.n_words
+        if corpus.largest < N_STEPS:
+            raise InputError(
+                f"HiddenMarkov: expected a sequence of at least {N_STEPS} steps, got {corpus.n_documents} sequences "
+                f"of at most {corpus.largest}"
+            )
         if corpus.layers[0].kind == "symbols":
             if k > d:
                 raise UsageError(f"n_components: expected at most {d}, the number of symbols, got {k}")
@@ -190,11 +196,6 @@ class HiddenMarkov(SpectralEstimator):
                     f"n_components: expected at most {most} for steps of {d} values with "
                     f"features={self.features!r}, got {k}{hint}"
                 )
-        if corpus.largest < N_STEPS:
-            raise InputError(
-                f"HiddenMarkov: expected a sequence of at least {N_STEPS} steps, got {corpus.n_documents} sequences "
-                f"of at most {corpus.largest}"
-            )
 
     def program(self, run: Run) -> MarkovState:
         """Fit the model by the passes of a run and return its state."""
@@ -296,16 +297,15 @@ class HiddenMarkov(SpectralEstimator):
         """Return laws (n, k) from counts, smoothed evenly."""
         k = counts.shape[1]
         totals = counts.sum(axis=1, keepdims=True)
-        return np.where(totals > 0.0, counts + self.smoothing / k, 1.0) / np.where(
-            totals > 0.0, totals + self.smoothing, k
-        )
+        smoothed = np.where(totals > 0.0, counts + self.smoothing / k, 1.0)
+        return np.asarray(smoothed / np.where(totals > 0.0, totals + self.smoothing, k))
 
     def _smooth_symbols(self, corpus: Any, counts: np.ndarray) -> np.ndarray:
         """Return probabilities of symbols (d, k) from counts, smoothed by the symbols of the corpus."""
         frequency = _frequency(corpus)
         counts = counts + self.smoothing * (frequency / frequency.sum())[:, None]
         totals = counts.sum(axis=0)
-        return np.where(totals > 0.0, counts / np.where(totals > 0.0, totals, 1.0), 1.0 / len(counts))
+        return np.asarray(np.where(totals > 0.0, counts, 1.0) / np.where(totals > 0.0, totals, len(counts)))
 
     def _floored(self, variances: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """Return variances (d, k) in the units of the steps, given those of scaled steps."""
@@ -348,8 +348,8 @@ class HiddenMarkov(SpectralEstimator):
         Returns
         -------
         dict of str to StoredRows
-            Along rows: ``states``, int32, those on the most probable path of each sequence, and ``posterior``, the
-            probabilities (n, k) of the states given the whole sequence, float32.
+            Along rows: ``states``, int32, those on the most probable path of each sequence, and
+            ``posterior``, the probabilities (n, k) of the states given the whole sequence, float32.
         """
         chain = self._chain()
         corpus = run.corpus
@@ -392,9 +392,9 @@ class HiddenMarkov(SpectralEstimator):
         return best_path(steps, chain, Edges.none(chain.n_states))
 
     def predict_proba(self, X: Any, lengths: Any = None) -> np.ndarray:
-        """Return the probabilities of the states of each step given its whole sequence, (n_steps, n_components)."""
-        steps, chain, _ = self._steps(X, lengths)
-        return posterior(steps, chain, Edges.none(chain.n_states))[1]
+        """Return the probabilities of the states of each step given its whole sequence, (n_steps,
+        n_components).""" steps, chain, _ = self._steps(X, lengths) return posterior(steps, chain,
+        Edges.none(chain.n_states))[1]
 
     def score_samples(self, X: Any, lengths: Any = None) -> np.ndarray:
         """Return the log-likelihood of every sequence, (n_sequences,)."""
@@ -483,9 +483,9 @@ class HiddenMarkov(SpectralEstimator):
 def _sequences(
     X: Any, lengths: Any, n_symbols: int | None = None, shard_rows: int | None = None
 ) -> RowCorpus:
-    """Return sequences in memory as a corpus: one sequence by default; a column of whole numbers is symbols."""
-    given = np.asarray(X)
-    if given.ndim == 2 and given.shape[1] == 1 and given.dtype.kind in "iub":
+    """Return sequences in memory as a corpus: one sequence by default; a column of whole numbers is
+    symbols.""" given = np.asarray(X) if given.ndim == 2 and given.shape[1] == 1 and given.dtype.kind in
+    "iub":
         given = given[:, 0]
     if lengths is None and given.ndim and len(given):
         lengths = [len(given)]

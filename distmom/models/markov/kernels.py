@@ -1,8 +1,8 @@
 """Compiled recursions over the steps of hidden Markov models.
 
 All kernels take a piece of consecutive rows, which may hold many sequences: ``begins`` marks the rows where a
-sequence begins. The likelihoods of the states at row t are ``table[index[t]]``, so that symbols need no table of
-their own. Messages carry a recursion from one piece to the next.
+sequence begins. The likelihoods of the states at row t are ``table[index[t]]``, so that symbols need no table
+of their own. Messages carry a recursion from one piece to the next.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def backward(
     index, table, begins, transition
         As in `forward`.
     message : ndarray of shape (k,)
-        Likelihood, up to a factor, of the rows after the piece given the state at its last row; replaced by that of
-        the piece and all rows after it given the state at the row before.
+        Likelihood, up to a factor, of the rows after the piece given the state at its last row; replaced by
+        that of the piece and all rows after it given the state at the row before.
     alpha : ndarray of shape (n, k)
         From `forward`.
     posterior : ndarray of shape (n, k)
@@ -180,10 +180,11 @@ def viterbi_forward(
     start, transition : ndarray
         Logarithms.
     state : ndarray of shape (k,)
-        Scores of the best paths to the row before the piece, up to a constant; replaced by those to its last row.
+        Scores of the best paths to the row before the piece, up to a constant; replaced by those to its last
+        row.
     back : ndarray of shape (n, k), int32
-        Filled with the best predecessor of each state; where a sequence begins, with the best last state of the
-        sequence before.
+        Filled with the best predecessor of each state; where a sequence begins, with the best last state of
+        the sequence before.
     """
     n, k = back.shape
     following = np.empty(k)
@@ -213,7 +214,7 @@ def viterbi_forward(
 
 
 @compiled
-def viterbi_backward(back: Any, last: Any, path: Any) -> int:
+def viterbi_backward(back: Any, last: Any, path: Any) -> Any:
     """Fill ``path`` (n,) with the best states, given the last one, and return the one before the piece."""
     current = last
     for t in range(len(path) - 1, -1, -1):

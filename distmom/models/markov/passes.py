@@ -1,8 +1,8 @@
 """Passes over sequences with a hidden Markov model: decoding, expected counts, and sequences that are cut.
 
-A sequence that is cut over shards is decoded exactly in two passes. `TransferPass` stores, for each part of a cut
-sequence, a k x k matrix of the likelihoods of its steps; `cut_edges` multiplies them and stores what every
-shard needs of the other parts, which the second pass reads.
+A sequence that is cut over shards is decoded exactly in two passes. `TransferPass` stores, for each part of a
+cut sequence, a k x k matrix of the likelihoods of its steps; `cut_edges` multiplies them and stores what
+every shard needs of the other parts, which the second pass reads.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class TransferPass(ChainPass):
 
     Notes
     -----
-    Stored for each shard, not each unit: ``products`` (1, 2, 2, k, k), first those of the part that continues a
-    sequence, then those of the part that is continued; identities where there is none. Sum: ``parts`` ().
+    Stored for each shard, not each unit: ``products`` (1, 2, 2, k, k), first those of the part that continues
+    a sequence, then those of the part that is continued; identities where there is none. Sum: ``parts`` ().
     """
 
     @property
@@ -122,8 +122,8 @@ class ExpectationPass(ChainPass):
 
     Notes
     -----
-    Sums: ``first`` (k,), ``pairs`` (k, k), ``log_likelihood`` (), ``mass`` (); ``counts`` (n_symbols, k), or for
-    dense steps ``states`` (k,) and ``values`` (2, k, d) of the steps and their squares. Reads ``edges``.
+    Sums: ``first`` (k,), ``pairs`` (k, k), ``log_likelihood`` (), ``mass`` (); ``counts`` (n_symbols, k), or
+    for dense steps ``states`` (k,) and ``values`` (2, k, d) of the steps and their squares. Reads ``edges``.
     """
 
     origin: Any = None
@@ -181,8 +181,8 @@ class DecodePass(ChainPass):
 
     Notes
     -----
-    Stored along rows: ``states`` (n,) int32, those on the most probable path, and ``posterior`` (n, k) float32. Sums:
-    ``log_likelihood`` (), ``n_steps`` (). Reads ``edges``.
+    Stored along rows: ``states`` (n,) int32, those on the most probable path, and ``posterior`` (n, k)
+    float32. Sums: ``log_likelihood`` (), ``n_steps`` (). Reads ``edges``.
     """
 
     row_axis = "rows"

@@ -2,9 +2,9 @@
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3.3 and theorem 3.6, with the middle step as the view that is recovered: ``(P_23 P_13^+) y_1`` and
-``(P_21 P_31^+) y_3``, where ``P_st = E[y_s y_t']``, have its conditional means. With O the conditional means of the
-middle step and w its law, ``E[y_1 y_2']`` and ``E[y_2 y_3']`` are ``O J O'``, where J is the joint law of two consecutive
-states. Transition matrices here have rows that sum to one.
+``(P_21 P_31^+) y_3``, where ``P_st = E[y_s y_t']``, have its conditional means. With O the conditional means
+of the middle step and w its law, ``E[y_1 y_2']`` and ``E[y_2 y_3']`` are ``O J O'``, where J is the joint law
+of two consecutive states. Transition matrices here have rows that sum to one.
 """
 
 from __future__ import annotations
@@ -111,11 +111,9 @@ def recover(moments: WindowMoments, k: int, method: str) -> Recovered:
         start = simplex_rows((inverse @ (U.T @ moments.first))[None])[0]
         squares = None
         if moments.squares is not None:
-            # E[f(x_2) y_s'] = F diag(w) A_s'
-            A1, A3 = P12 @ inverse.T, P23.T @ inverse.T
-            views = np.hstack([A1.T, A3.T])
+            # E[f(x_2) y_s'] = F (A_s diag(w))', and P_12 = A_1 diag(w) O', P_32 = A_3 diag(w) O'
+            views = np.hstack([(P12 @ inverse.T).T, (P23.T @ inverse.T).T])
             squares = np.hstack([s @ U for s in moments.squares]) @ np.linalg.pinv(views)
-            squares /= weights
     disagreement = {
         f"{a} {b}": float(np.abs(transitions[a] - transitions[b]).sum(axis=1) @ weights) / 2.0
         for a, b in combinations(ROUTES, 2)
@@ -160,7 +158,7 @@ def simplex_rows(rows: np.ndarray) -> np.ndarray:
     ordered = -np.sort(-rows, axis=1)
     shifts = (np.cumsum(ordered, axis=1) - 1.0) / np.arange(1, rows.shape[1] + 1)
     n_left = (ordered > shifts).sum(axis=1)
-    return np.maximum(rows - shifts[np.arange(len(rows)), n_left - 1][:, None], 0.0)
+    return np.asarray(np.maximum(rows - shifts[np.arange(len(rows)), n_left - 1][:, None], 0.0))
 
 
 def stationary_law(transition: np.ndarray) -> np.ndarray:
