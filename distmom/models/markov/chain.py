@@ -122,8 +122,8 @@ class Steps:
         return [slice(a, min(a + PIECE_ROWS, len(self))) for a in range(0, len(self), PIECE_ROWS)]
 
     def likelihoods(self, piece: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray | float]:
-        """Return indices into a table of likelihoods, the table, and logarithms of the factors of its
-        rows.""" if self._chain.table is not None:
+        """Return indices into a table of likelihoods, the table, and logs of the factors of its rows."""
+        if self._chain.table is not None:
             return self.rows[piece], self._table, 0.0
         index, logs = self._densities(piece)
         largest = logs.max(axis=1)
@@ -298,10 +298,12 @@ def part_products(steps: Steps, chain: Chain, rows: slice) -> np.ndarray:
 
 
 def join_parts(products: list[np.ndarray], chain: Chain) -> list[Edges]:
-    """Return the edges of every part of one sequence, from the products of its parts (see
-    `part_products`).""" k, n = chain.n_states, len(products) before, after = [np.full(k, 1.0 / k)],
-    [np.ones(k)] scores = [] state, score = np.asarray(chain.start, np.float64), _log(chain.start) for sums,
-    best in products:
+    """Return the edges of every part of one sequence, given the `part_products` of its parts."""
+    k, n = chain.n_states, len(products)
+    before, after = [np.full(k, 1.0 / k)], [np.ones(k)]
+    scores = []
+    state, score = np.asarray(chain.start, np.float64), _log(chain.start)
+    for sums, best in products:
         state = _scaled(state @ sums)
         before.append(state)
         score = (score[:, None] + best).max(axis=0)

@@ -124,8 +124,8 @@ class HiddenMarkov(SpectralEstimator):
         choices=tuple(FEATURES),
     )  # fmt: skip
     smoothing: float = parameter(
-        1.0, "Observations added to each state: symbols in proportion to their frequencies, and transitions and first "
-        "states evenly.", least=0.0,
+        1.0, "Observations added to each state: symbols in proportion to their frequencies, and transitions "
+        "and first states evenly.", least=0.0,
     )  # fmt: skip
     min_variance: float = parameter(
         1e-3, "Least variance of a value of a dense step in a state, as a share of the variance of all steps.",
@@ -182,8 +182,8 @@ class HiddenMarkov(SpectralEstimator):
         k, d = self.n_components, corpus.n_words
         if corpus.largest < N_STEPS:
             raise InputError(
-                f"HiddenMarkov: expected a sequence of at least {N_STEPS} steps, got {corpus.n_documents} sequences "
-                f"of at most {corpus.largest}"
+                f"HiddenMarkov: expected a sequence of at least {N_STEPS} steps, got {corpus.n_documents} "
+                f"sequences of at most {corpus.largest}"
             )
         if corpus.layers[0].kind == "symbols":
             if k > d:
@@ -392,9 +392,9 @@ class HiddenMarkov(SpectralEstimator):
         return best_path(steps, chain, Edges.none(chain.n_states))
 
     def predict_proba(self, X: Any, lengths: Any = None) -> np.ndarray:
-        """Return the probabilities of the states of each step given its whole sequence, (n_steps,
-        n_components).""" steps, chain, _ = self._steps(X, lengths) return posterior(steps, chain,
-        Edges.none(chain.n_states))[1]
+        """Return the probabilities of the states given whole sequences, (n_steps, n_components)."""
+        steps, chain, _ = self._steps(X, lengths)
+        return posterior(steps, chain, Edges.none(chain.n_states))[1]
 
     def score_samples(self, X: Any, lengths: Any = None) -> np.ndarray:
         """Return the log-likelihood of every sequence, (n_sequences,)."""
@@ -483,9 +483,9 @@ class HiddenMarkov(SpectralEstimator):
 def _sequences(
     X: Any, lengths: Any, n_symbols: int | None = None, shard_rows: int | None = None
 ) -> RowCorpus:
-    """Return sequences in memory as a corpus: one sequence by default; a column of whole numbers is
-    symbols.""" given = np.asarray(X) if given.ndim == 2 and given.shape[1] == 1 and given.dtype.kind in
-    "iub":
+    """Return sequences in memory as a corpus; one sequence by default, and symbols may be a column."""
+    given = np.asarray(X)
+    if given.ndim == 2 and given.shape[1] == 1 and given.dtype.kind in "iub":
         given = given[:, 0]
     if lengths is None and given.ndim and len(given):
         lengths = [len(given)]

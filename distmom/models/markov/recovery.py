@@ -95,18 +95,18 @@ def recover(moments: WindowMoments, k: int, method: str) -> Recovered:
         white = whiten_moment(m2, k, max(-float(np.linalg.eigvalsh(m2)[0]), 0.0))
         found = decompose(symmetrise(multilinear(m3, white.W, white.W, white.W)), method)
         raw = found.eigenvalues**-2.0
-        O = white.B @ (found.eigenvectors * found.eigenvalues)
+        own = white.B @ (found.eigenvectors * found.eigenvalues)
         order = np.argsort(-raw, kind="stable")
-        O, raw = O[:, order], raw[order]
+        own, raw = own[:, order], raw[order]
         weights = raw / raw.sum()
-        inverse = np.linalg.pinv(O)
+        inverse = np.linalg.pinv(own)
         transitions = {
             # J of both pairs of neighbours
             "pairs": _rows_to_laws(inverse @ (P12 + P23) @ inverse.T),
             # O T' = P_31 P_21^-1 O, by the pairs two steps apart
-            "forward": _rows_to_laws((inverse @ _mapped(P13.T, P12.T) @ O).T),
+            "forward": _rows_to_laws((inverse @ _mapped(P13.T, P12.T) @ own).T),
             # and the conditional means of the first step, P_13 P_23^-1 O
-            "backward": _rows_to_laws(inverse @ _mapped(P13, P23) @ O * weights),
+            "backward": _rows_to_laws(inverse @ _mapped(P13, P23) @ own * weights),
         }
         start = simplex_rows((inverse @ (U.T @ moments.first))[None])[0]
         squares = None
@@ -125,7 +125,7 @@ def recover(moments: WindowMoments, k: int, method: str) -> Recovered:
         "spectrum": [float(x) for x in white.eigenvalues],
         "disagreement": disagreement,
     }
-    return Recovered(U @ O, weights, transitions, start, squares, diagnostics)
+    return Recovered(U @ own, weights, transitions, start, squares, diagnostics)
 
 
 def _common_range(moments: WindowMoments, k: int) -> np.ndarray:
