@@ -236,12 +236,12 @@ class WindowMomentsPass(Pass):
         return specs
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        parts = self.basis.each() if isinstance(self.basis, Columns) else iter((self.basis,))
-        matrices = [np.asarray(part, np.float64) for part in parts]
-        matrix = matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1)
+        matrix = _whole(self.basis)
         windows = window_weights(block)
         sums["mass"] += windows.sum()
-        self._add_first(sums, block, matrix)
+        for piece, begins, weights in _first_steps(block):
+            sums["n_first"] += weights.sum()
+            sums["first"] += weights @ self._project(block.rows[begins[piece]], matrix)[0]
         for piece, weight in _pieces(windows):
             Y, squares = self._project(block.rows[piece], matrix)
             views = [Y[a : a + len(weight)] for a in range(N_STEPS)]
@@ -257,20 +257,71 @@ class WindowMomentsPass(Pass):
                 sums["squares"][1] += middle @ weighted[2]
         return None
 
-    def _add_first(self, sums: Sums, block: RowBlock, matrix: np.ndarray) -> None:
-        begins = block.starts[:-1][int(block.continued) :]
-        weights = _unit_weights(block)[int(block.continued) :]
-        sums["n_first"] += weights.sum()
-        for start in range(0, len(begins), PIECE_ROWS):
-            piece = slice(start, start + PIECE_ROWS)
-            sums["first"] += weights[piece] @ self._project(block.rows[begins[piece]], matrix)[0]
-
     def _project(self, rows: np.ndarray, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Return steps in the basis, and the squares of dense ones."""
         if self.degree == 0:
             return matrix[rows], None
         features = step_features(rows, self.origin, self.scale, self.degree)
         return features @ matrix, np.square(features[:, 1 : self.n_values + 1])
+
+
+@dataclass(frozen=True)
+class ContextPass(Pass):
+    """Add up what is next to each symbol, in a basis.
+
+    Attributes
+    ----------
+    basis : matrix of shape (n_symbols, r), float64
+        Q; an array, or slabs of columns.
+    rank : int
+        r.
+
+    Notes
+    -----
+    Sums: ``contexts`` (n_symbols, 2 r + 1) tall, by the symbol of the middle step of a window: the sums of
+    ``y_1``, of ``y_3`` and of ones; ``first`` (r,), ``n_first`` () and ``mass`` () as in `WindowMomentsPass`.
+    """
+
+    basis: Any = None
+    rank: int = 0
+
+    block_rows = WHOLE_SHARD
+    halo = N_STEPS - 1
+
+    @property
+    def name(self) -> str:
+        return "contexts"
+
+    @property
+    def n_stored_slabs(self) -> int:
+        return n_stored_slabs(self.basis)
+
+    @property
+    def mapped_bytes(self) -> int:
+        # The map, and one matrix of all slabs.
+        return 16 * self.n_features * self.rank
+
+    def working_bytes(self, n_rows: int) -> int:
+        return 8 * (n_rows + PIECE_ROWS * self.rank)
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {
+            "contexts": SumSpec((self.n_features, 2 * self.rank + 1), tall="features"),
+            "first": SumSpec((self.rank,)),
+            "n_first": SumSpec(()),
+            "mass": SumSpec(()),
+        }
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        matrix = _whole(self.basis)
+        windows = window_weights(block)
+        sums["mass"] += windows.sum()
+        for piece, begins, weights in _first_steps(block):
+            sums["n_first"] += weights.sum()
+            sums["first"] += weights @ matrix[block.rows[begins[piece]]]
+        _add_contexts(block.rows, windows, matrix, sums["contexts"].single)
+        sums["contexts"].settle()
+        return None
 
 
 @dataclass(frozen=True)
@@ -325,6 +376,22 @@ def window_weights(block: RowBlock) -> np.ndarray:
     return found
 
 
+def _first_steps(block: RowBlock) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Yield slices of the sequences that begin in a block, the first rows of all, and the weights of the slice."""
+    begins = block.starts[:-1][int(block.continued) :]
+    weights = _unit_weights(block)[int(block.continued) :]
+    for start in range(0, len(begins), PIECE_ROWS):
+        piece = slice(start, start + PIECE_ROWS)
+        yield piece, begins, weights[piece]
+
+
+def _whole(basis: Any) -> np.ndarray:
+    """Return a basis as one matrix, float64."""
+    parts = basis.each() if isinstance(basis, Columns) else iter((basis,))
+    matrices = [np.asarray(part, np.float64) for part in parts]
+    return matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1)
+
+
 def _unit_weights(block: RowBlock) -> np.ndarray:
     return np.ones(block.n_documents) if block.weights is None else np.asarray(block.weights, np.float64)
 
@@ -361,3 +428,28 @@ def _add_windows(symbols: Any, windows: Any, matrix: Any, out: Any) -> None:
             out[a, j] += y + z
             out[b, j] += x + z
             out[c, j] += x + y
+
+
+@compiled
+def _add_contexts(symbols: Any, windows: Any, matrix: Any, out: Any) -> None:
+    """Add the neighbours of the middle steps of windows to the rows of their symbols, in place.
+
+    Parameters
+    ----------
+    symbols : ndarray of shape (n,), int32
+    windows : ndarray of shape (n,)
+        Weight of the window that begins at each row.
+    matrix : ndarray of shape (n_symbols, r)
+    out : ndarray of shape (n_symbols, 2 r + 1)
+    """
+    r = matrix.shape[1]
+    for t in range(symbols.shape[0] - 2):
+        w = windows[t]
+        if w == 0.0:
+            continue
+        target = out[np.uint64(symbols[t + 1])]
+        before, after = matrix[np.uint64(symbols[t])], matrix[np.uint64(symbols[t + 2])]
+        for j in range(r):
+            target[j] += w * before[j]
+            target[r + j] += w * after[j]
+        target[2 * r] += w

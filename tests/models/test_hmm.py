@@ -88,6 +88,28 @@ def test_all_sequences_with_their_probabilities_give_back_the_parameters(transit
     assert diagnostics["sum_weights"] == pytest.approx(1.0, abs=1e-10)
 
 
+def anchored():
+    """Emissions in which the first three symbols are anchors, and all sequences of them."""
+    emission = np.array([[0.5, 0.0, 0.0, 0.3, 0.2], [0.0, 0.4, 0.0, 0.2, 0.4], [0.0, 0.0, 0.6, 0.3, 0.1]])
+    X, lengths, weights = enumerated((3, 4), emission.T)
+    return emission, WeightedRows(X, weights, lengths, n_symbols=5, shard_rows=900)
+
+
+@pytest.mark.parametrize("transition", ["pairs", "forward", "backward"])
+def test_anchors_give_back_the_parameters_from_pairs(transition):
+    emission, corpus = anchored()
+    model = HiddenMarkov(3, init="anchors", transition=transition, smoothing=0.0).fit_corpus(corpus)
+    error, order = matched(model.emissionprob_, emission)
+    assert error < 1e-10
+    assert_allclose(model.transmat_, TRANSITION[np.ix_(order, order)], atol=1e-10)
+    assert_allclose(model.startprob_, START[order], atol=1e-10)
+    assert sorted(model.diagnostics_["anchors"]) == ["0", "1", "2"]
+    assert max(model.diagnostics_["disagreement"].values()) < 1e-10
+    names = ["sketch", "power", "power", "contexts"]
+    assert [p.name for p in HiddenMarkov(3, init="anchors").plan(corpus).passes] == names
+    assert [timing["name"] for timing in model.timings_] == names
+
+
 def test_the_initial_law_can_be_stationary():
     model = HiddenMarkov(3, initial="stationary", smoothing=0.0).fit_corpus(population())
     assert_allclose(model.startprob_ @ model.transmat_, model.startprob_, atol=1e-12)
@@ -360,12 +382,13 @@ def test_parameters_follow_the_contract_of_estimators():
         ([0, 1, 0, 1], [2, 2], {}, InputError, "at least 3 steps, got 2 sequences of at most 2"),
         ([0], None, {}, InputError, "at least 3 steps, got 1 sequences of at most 1"),
         ([], None, {}, InputError, "got 0 sequences of at most 0"),
-        ([0, 1, 2, 1, 0], None, {"n_components": 4}, UsageError, "expected at most 3, the number of symbols, got 4"),
+        ([0, 1, 2, 1, 0], None, {"n_components": 4}, UsageError, "at most 3, the number of symbols, got 4"),
         (np.zeros((9, 2)), None, {"n_components": 4}, UsageError, "at most 3 for steps of 2 values"),
         ([0, 1, 2, 1, 0], [3, 1], {}, InputError, "sum of the lengths: expected 5"),
         ([0, -1, 2], None, {}, InputError, "symbol of row 1"),
         ([[0.0], [np.nan], [1.0]], None, {}, InputError, "value in row 1, column 0"),
         ([0, 1, 0, 1], None, {"transition": "other"}, UsageError, "expected one of pairs, forward, backward"),
+        (np.zeros((9, 2)), None, {"init": "anchors"}, UsageError, "expected symbols, got dense steps"),
         ([0, 1, 0, 1], None, {"smoothing": -1.0}, UsageError, "smoothing: expected at least 0"),
     ],
 )  # fmt: skip

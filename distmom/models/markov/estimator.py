@@ -14,10 +14,17 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import RowBlock, RowCorpus
-from distmom.engine import Engine, PassResult, StoredRows
+from distmom.engine import Engine, PassResult, StoredRows, TallResult
 from distmom.engine.tall import read_rows
 from distmom.errors import InputError, UsageError
 from distmom.linalg import METHODS
+from distmom.models.markov.anchors import (
+    Anchored,
+    anchored_model,
+    find_anchors,
+    joint_of,
+    unknown_anchored,
+)
 from distmom.models.markov.chain import (
     Chain,
     Edges,
@@ -30,6 +37,7 @@ from distmom.models.markov.passes import DecodePass, ExpectationPass, TransferPa
 from distmom.models.markov.recovery import ROUTES, Recovered, load_windows, recover, stationary_law
 from distmom.moments.sequences import (
     N_STEPS,
+    ContextPass,
     StepMeanPass,
     WindowMomentsPass,
     WindowSketchPass,
@@ -43,6 +51,7 @@ from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 
 FEATURES = {"linear": 1, "squares": 2}
+INITS = ("tensor", "anchors")
 INITIAL = ("auto", "first", "stationary")
 #: sequences per state from which the initial law is estimated from first steps with ``initial="auto"``
 SEQUENCES_PER_STATE = 10
@@ -109,6 +118,11 @@ class HiddenMarkov(SpectralEstimator):
     shown = ("sum_weights", "asymmetry", "residual", "disagreement", "log_likelihoods")
 
     n_components: int = parameter(10, "Number of hidden states.", least=1, kw_only=False)
+    init: str = parameter(
+        "tensor", "First model: by decomposing the third moment (tensor), or, for symbols, by anchors, which "
+        "hardly any other state emits (anchors). Anchors need pairs of steps only, and suit data that do not "
+        "follow the model closely.", choices=INITS,
+    )  # fmt: skip
     transition: str = parameter(
         "pairs", "Route to the transition matrix: by pairs of neighbouring steps (pairs), or by pairs two steps "
         "apart, forward or backward in time.", choices=ROUTES,
@@ -189,6 +203,8 @@ class HiddenMarkov(SpectralEstimator):
             if k > d:
                 raise UsageError(f"n_components: expected at most {d}, the number of symbols, got {k}")
         else:
+            if self.init == "anchors":
+                raise UsageError("init='anchors': expected symbols, got dense steps; use init='tensor'")
             most = n_step_features(d, FEATURES[self.features])
             if k > most:
                 hint = "; features='squares' allows more" if self.features == "linear" else ""
@@ -208,7 +224,8 @@ class HiddenMarkov(SpectralEstimator):
             counted = run.scan(StepMeanPass(d))
             fields["origin"], fields["scale"] = run.rows(_standards, counted, out=(unknown(d), unknown(d)))
         # Symbols are scaled so that rare ones have the same sampling noise as frequent ones.
-        row_scale = None if dense else run.put(_frequency(corpus)[:, None] ** -0.5)
+        tensor = self.init == "tensor"
+        row_scale = None if dense or not tensor else run.put(_frequency(corpus)[:, None] ** -0.5)
         sketch = WindowSketchPass(
             p, **fields, n_columns=min(k + self.n_oversamples, p), seed=self.random_state
         )  # fmt: skip
@@ -216,20 +233,29 @@ class HiddenMarkov(SpectralEstimator):
         basis = range_basis(
             run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False, scale=row_scale
         )  # fmt: skip
+        out = (_unknown_chain(d, k, dense), unknown())
+        if not tensor:
+            contexts = ContextPass(d, basis=basis.matrix, rank=basis.rank)
+            anchors = run.scan(
+                contexts, find_anchors, basis.matrix, basis.rank, k, out=unknown_anchored(d, k)
+            )  # fmt: skip
+            chain, notes = run.rows(self._anchor_chain, anchors, out=out)
+            return self._finished(run, chain, notes, fields)
         pass_ = WindowMomentsPass(p, **fields, basis=basis.matrix, rank=basis.rank)
         load = partial(load_windows, run.scan(pass_).directory)
         found = run.small(
             recover, load, k, self.decomposition, where=self.decompose_on, out=Recovered.upto(basis.rank, k)
         )  # fmt: skip
-        chain, notes = run.rows(
-            self._first_chain, basis, found, fields, out=(_unknown_chain(d, k, dense), unknown())
-        )
+        chain, notes = run.rows(self._first_chain, basis, found, fields, out=out)
+        return self._finished(run, chain, notes, fields)
+
+    def _finished(self, run: Run, chain: Chain, notes: Any, fields: dict[str, Any]) -> MarkovState:
+        """Make the passes of Baum and Welch, and return the state."""
+        d, k, dense = run.corpus.n_words, self.n_components, fields["degree"] > 0
         logs: list[Any] = []
         for _ in range(self.n_em_iter):
             rows = self._edges(run, chain, dense)
-            step = ExpectationPass(
-                d, chain=chain, n_states=k, dense=dense, origin=fields.get("origin")
-            )  # fmt: skip
+            step = ExpectationPass(d, chain=chain, n_states=k, dense=dense, origin=fields.get("origin"))
             counts = run.scan(step, rows=rows)
             chain, log = run.rows(
                 self._next_chain, counts, fields, out=(_unknown_chain(d, k, dense), unknown())
@@ -238,6 +264,29 @@ class HiddenMarkov(SpectralEstimator):
         state: MarkovState = run.rows(_state, chain, notes, logs, out=unknown())
         return state
 
+    def _anchor_chain(self, engine: Engine, anchors: TallResult) -> tuple[Chain, dict[str, Any]]:
+        """Return the model of chosen anchors."""
+        corpus = engine.corpus
+        found = anchored_model(engine, anchors, corpus.vocabulary)
+        table = self._smooth_symbols(corpus, joint_of(found, corpus.n_words) * corpus.n_rows)
+        return self._chain_of(corpus, found, dict(found.diagnostics), {"table": table})
+
+    def _chain_of(
+        self, corpus: Any, found: Recovered | Anchored, notes: dict[str, Any], emissions: dict[str, Any]
+    ) -> tuple[Chain, dict[str, Any]]:
+        """Return a model with smoothed laws, given its emissions."""
+        transition = found.transitions[self.transition]
+        few = corpus.n_documents < SEQUENCES_PER_STATE * len(transition)
+        first = self.initial == "first" or (self.initial == "auto" and not few)
+        start = found.start if first else stationary_law(transition)
+        notes["initial"] = "first" if first else "stationary"
+        chain = Chain(
+            self._smooth_rows((start * corpus.n_documents)[None])[0],
+            self._smooth_rows(transition * (found.weights * corpus.n_rows)[:, None]),
+            **emissions,
+        )
+        return chain, notes
+
     def _first_chain(
         self, engine: Engine, basis: Basis, found: Recovered, fields: dict[str, Any]
     ) -> tuple[Chain, dict[str, Any]]:
@@ -245,7 +294,6 @@ class HiddenMarkov(SpectralEstimator):
         corpus = engine.corpus
         Q = np.asarray(read_rows(basis.matrix, slice(0, basis.matrix.parts[0].load().shape[0])), np.float64)
         notes = dict(found.diagnostics)
-        transition = found.transitions[self.transition]
         n_steps = found.weights * corpus.n_rows
         chain_of: dict[str, Any] = {}
         if fields["degree"] == 0:
@@ -263,16 +311,7 @@ class HiddenMarkov(SpectralEstimator):
             notes["clipped"] = [float(x) for x in (variances < self.min_variance).mean(axis=0)]
             chain_of["means"] = origin[:, None] + scale[:, None] * means
             chain_of["variances"] = self._floored(variances, scale)
-        few = corpus.n_documents < SEQUENCES_PER_STATE * len(n_steps)
-        first = self.initial == "first" or (self.initial == "auto" and not few)
-        start = found.start if first else stationary_law(transition)
-        notes["initial"] = "first" if first else "stationary"
-        chain = Chain(
-            self._smooth_rows((start * corpus.n_documents)[None])[0],
-            self._smooth_rows(transition * n_steps[:, None]),
-            **chain_of,
-        )
-        return chain, notes
+        return self._chain_of(corpus, found, notes, chain_of)
 
     def _next_chain(self, engine: Engine, counts: PassResult, fields: dict[str, Any]) -> tuple[Chain, float]:
         """Turn expected counts into a model: the M-step."""
@@ -310,7 +349,7 @@ class HiddenMarkov(SpectralEstimator):
     def _floored(self, variances: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """Return variances (d, k) in the units of the steps, given those of scaled steps."""
         least = max(self.min_variance, np.finfo(np.float64).eps)
-        return np.maximum(variances, least) * np.square(scale)[:, None]
+        return np.asarray(np.maximum(variances, least) * np.square(scale)[:, None])
 
     def _edges(self, run: Run, chain: Chain, dense: bool) -> dict[str, StoredRows]:
         """Return the stored edges of cut sequences, for passes with a model; empty where none is cut."""

@@ -114,18 +114,22 @@ def recover(moments: WindowMoments, k: int, method: str) -> Recovered:
             # E[f(x_2) y_s'] = F (A_s diag(w))', and P_12 = A_1 diag(w) O', P_32 = A_3 diag(w) O'
             views = np.hstack([(P12 @ inverse.T).T, (P23.T @ inverse.T).T])
             squares = np.hstack([s @ U for s in moments.squares]) @ np.linalg.pinv(views)
-    disagreement = {
-        f"{a} {b}": float(np.abs(transitions[a] - transitions[b]).sum(axis=1) @ weights) / 2.0
-        for a, b in combinations(ROUTES, 2)
-    }
     diagnostics = {
         "asymmetry": asymmetry,
         "residual": float(found.residual),
         "sum_weights": float(raw.sum()),
         "spectrum": [float(x) for x in white.eigenvalues],
-        "disagreement": disagreement,
+        "disagreement": disagreements(transitions, weights),
     }
     return Recovered(U @ own, weights, transitions, start, squares, diagnostics)
+
+
+def disagreements(transitions: dict[str, np.ndarray], weights: np.ndarray) -> dict[str, float]:
+    """Return the average distance in total variation between the rows of each pair of estimates."""
+    return {
+        f"{a} {b}": float(np.abs(transitions[a] - transitions[b]).sum(axis=1) @ weights) / 2.0
+        for a, b in combinations(ROUTES, 2)
+    }
 
 
 def _common_range(moments: WindowMoments, k: int) -> np.ndarray:

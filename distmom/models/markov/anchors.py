@@ -1,0 +1,166 @@
+"""Hidden Markov models of symbols by anchors, from pairs of steps.
+
+Source: Stratos, Collins, Hsu, "Unsupervised Part-Of-Speech Tagging with Anchor Hidden Markov Models" (TACL 2016),
+section 3. The context of a symbol x, the mean of the steps before and after it, is ``sum_h P(h | x) c_h``,
+where c_h is the mean context of state h. If each state has an anchor, a symbol that no other state emits, the
+contexts of the anchors are the vertices of the convex hull of all contexts, and the weights of a context in
+terms of them are ``P(h | x)``. The transition matrix follows in the same way: the mean of the steps after state
+i is ``sum_j T_ij m_j``, where m_j is the mean of the steps of state j. All means are in a basis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.blas import one_blas_thread
+from distmom.engine import Engine, StoredColumns, Tallies, TallResult
+from distmom.engine.tall import read_rows
+from distmom.errors import NumericalError
+from distmom.linalg.anchors import select_anchors, simplex_weights
+from distmom.models.markov.recovery import ROUTES, disagreements, simplex_rows
+from distmom.spectral.basis import unknown_columns
+from distmom.spectral.run import unknown
+from distmom.spectral.tall import Slabs
+
+#: least share of the steps that an anchor has, unless there are fewer than `CANDIDATES` such symbols per state
+ANCHOR_SHARE = 5e-4
+#: least number of candidates per state
+CANDIDATES = 10
+#: a weight above this, negative by rounding, is zero
+_ROUNDING = -1e-9
+
+
+@dataclass(frozen=True)
+class Anchored:
+    """A model from anchors.
+
+    Attributes
+    ----------
+    joint : StoredColumns of shape (n_symbols, k)
+        Shares of windows by the symbol and the state of their middle step.
+    transitions : dict of str to ndarray of shape (k, k)
+        By route; rows are laws.
+    weights : ndarray of shape (k,)
+        Law of the state of a middle step.
+    start : ndarray of shape (k,)
+        Law of the first state.
+    diagnostics : dict
+    """
+
+    joint: StoredColumns
+    transitions: dict[str, np.ndarray]
+    weights: np.ndarray
+    start: np.ndarray
+    diagnostics: dict[str, Any]
+
+
+def unknown_anchored(d: int, k: int) -> TallResult:
+    """Return the result of `find_anchors` without content, for a ledger."""
+    return TallResult({"joint": unknown_columns(d, k)}, unknown())
+
+
+def find_anchors(engine: Engine, tallies: Tallies, basis: StoredColumns, rank: int, k: int) -> TallResult:
+    """Choose anchors and express all contexts by theirs.
+
+    Parameters
+    ----------
+    engine : Engine
+    tallies : Tallies
+        Of a `ContextPass`.
+    basis : StoredColumns of shape (n_symbols, rank)
+    rank : int
+    k : int
+
+    Raises
+    ------
+    NumericalError
+        If there are no k symbols with contexts that differ.
+    """
+    d, width = engine.corpus.n_words, 2 * rank
+    mass = float(tallies.sums["mass"])
+    if not mass > 0.0:
+        raise NumericalError("anchors need windows of three steps, got none")
+    stored, _ = engine.map_rows(
+        _contexts, [tallies.tall["contexts"]], d, {"contexts": (width + 1, "float64")}
+    )
+    contexts = stored["contexts"]
+    frequency = np.asarray(engine.corpus.document_frequency, np.float64)
+    order = np.argsort(-frequency, kind="stable")
+    n = max(int(np.sum(frequency >= ANCHOR_SHARE * frequency.sum())), CANDIDATES * k)
+    candidates = np.sort(order[: min(n, int(np.sum(frequency > 0.0)))])
+    rows = np.asarray(contexts.load()[candidates])
+    seen = rows[:, width] > 0.0
+    candidates, rows = candidates[seen], rows[seen, :width]
+    with one_blas_thread():
+        chosen = select_anchors(rows, k, np.arange(len(rows)))
+    found, sums = engine.map_rows(
+        _joint, [contexts, basis], d, {"joint": (k, "float64")}, rows[chosen], mass
+    )  # fmt: skip
+    first = np.asarray(tallies.sums["first"]) / max(float(tallies.sums["n_first"]), np.finfo(float).tiny)
+    values = {name: np.asarray(value).tolist() for name, value in {**sums, "first": first}.items()}
+    joint = {"joint": StoredColumns((found["joint"],))}
+    return TallResult(joint, values | {"anchors": [int(i) for i in candidates[chosen]]})
+
+
+def _contexts(rows: slice, sums: np.ndarray) -> tuple[Slabs, Slabs]:
+    """Turn sums into means; the last column has the sums of weights."""
+    means = np.array(sums)
+    means[:, :-1] /= np.where(sums[:, -1:] > 0.0, sums[:, -1:], 1.0)
+    return {"contexts": means}, {}
+
+
+def _joint(
+    rows: slice, contexts: np.ndarray, basis: np.ndarray, anchors: np.ndarray, mass: float
+) -> tuple[Slabs, Slabs]:
+    """Return the shares of windows by symbol and state, and the sums that the transition matrix is made of."""
+    means = np.asarray(contexts[:, :-1], np.float64)
+    shares = mixtures(means, anchors)
+    joint = shares * (contexts[:, -1:] / mass)
+    return {"joint": joint}, {
+        "gram": joint.T @ shares, "cross": joint.T @ means, "means": joint.T @ basis, "weights": joint.sum(axis=0),
+    }  # fmt: skip
+
+
+def anchored_model(engine: Engine, found: TallResult, vocabulary: list[str]) -> Anchored:
+    """Return the model of chosen anchors."""
+    values = found.values
+    gram, cross, sums, weights, first = (
+        np.asarray(values[name]) for name in ("gram", "cross", "means", "weights", "first")
+    )
+    with one_blas_thread():
+        means = sums / weights[:, None]
+        # Mean steps before and after each state, from the contexts of all symbols.
+        around = np.linalg.lstsq(gram, cross, rcond=None)[0]
+        before, after = (mixtures(part, means) for part in np.split(around, 2, axis=1))
+        earlier, later = (weights[:, None] * before).T, weights[:, None] * after
+        transitions = dict(zip(ROUTES, (earlier + later, later, earlier), strict=True))
+        for name, joint in transitions.items():
+            transitions[name] = simplex_rows(joint / np.maximum(joint.sum(axis=1, keepdims=True), 1e-300))
+        start = mixtures(first[None], means)[0]
+    diagnostics = {
+        "sum_weights": float(weights.sum()),
+        "disagreement": disagreements(transitions, weights),
+        "anchors": [vocabulary[i] for i in values["anchors"]],
+    }
+    return Anchored(found.states["joint"], transitions, weights, start, diagnostics)
+
+
+def mixtures(rows: np.ndarray, vertices: np.ndarray) -> np.ndarray:
+    """Return the weights (n, k) of the nearest mixtures of vertices (k, r) to rows (n, r)."""
+    origin = vertices[0]
+    inside = np.linalg.lstsq((vertices[1:] - origin).T, (rows - origin).T, rcond=None)[0].T
+    weights = np.hstack([1.0 - inside.sum(axis=1, keepdims=True), inside])
+    # The iterations are for rows outside of the hull: they are less exact than the least squares inside.
+    outside = weights.min(axis=1) < _ROUNDING
+    if outside.any():
+        weights[outside] = simplex_weights(rows[outside], vertices)
+    weights = np.maximum(weights, 0.0)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+def joint_of(model: Anchored, n_symbols: int) -> np.ndarray:
+    """Return the shares of windows by symbol and state, (n_symbols, k) float64."""
+    return np.asarray(read_rows(model.joint, slice(0, n_symbols)), np.float64)
