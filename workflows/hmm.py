@@ -31,8 +31,10 @@ from distmom.corpus import RowCorpus
 from distmom.models import HiddenMarkov
 
 #: endings of rare words that are symbols of their own, the first that fits counts
-SUFFIXES = ("tion", "ment", "ness", "able", "ible", "ing", "est", "ous", "ive", "ity", "ful", "ant", "ent", "ly", "ed",
-            "er", "al", "ic", "'s", "s")  # fmt: skip
+SUFFIXES = (
+    "tion", "ment", "ness", "able", "ible", "ing", "est", "ous", "ive", "ity", "ful", "ant", "ent", "ly", "ed",
+    "er", "al", "ic", "'s", "s",
+)  # fmt: skip
 LEAST_OCCURRENCES = 20
 #: columns of the sketch beyond the states that are tried for anchors
 ANCHOR_COLUMNS = (4, 10, 18, 28)
@@ -40,15 +42,18 @@ ANCHOR_COLUMNS = (4, 10, 18, 28)
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the workflow."""
-    parser = argparse.ArgumentParser(description=__doc__,
-    formatter_class=argparse.RawDescriptionHelpFormatter) parser.add_argument("--only", nargs="+",
-    choices=["planted", "dense", "brown"], default=["planted", "dense"]) parser.add_argument("--brown",
-    type=Path, help="brown-tagged.txt.xz, one sentence of word/TAG per line") parser.add_argument("--steps",
-    type=int, default=200_000, help="planted steps [%(default)s]") parser.add_argument("--states", type=int,
-    default=12, help="states of the sentences [%(default)s]") parser.add_argument("--restarts", type=int,
-    default=10, help="of hmmlearn; 0 leaves it out [%(default)s]") parser.add_argument("--iterations",
-    type=int, default=100, help="of hmmlearn, at most [%(default)s]") parser.add_argument("--passes",
-    type=int, nargs="+", default=[0, 10, 50],
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=["planted", "dense", "brown"], default=["planted", "dense"]
+    )
+    parser.add_argument("--brown", type=Path, help="brown-tagged.txt.xz, one sentence of word/TAG per line")
+    parser.add_argument("--steps", type=int, default=200_000, help="planted steps [%(default)s]")
+    parser.add_argument("--states", type=int, default=12, help="states of the sentences [%(default)s]")
+    parser.add_argument("--restarts", type=int, default=10, help="of hmmlearn; 0 leaves it out [%(default)s]")
+    parser.add_argument("--iterations", type=int, default=100, help="of hmmlearn, at most [%(default)s]")
+    parser.add_argument("--passes", type=int, nargs="+", default=[0, 10, 50],
                         help="passes of Baum and Welch after the moments [%(default)s]")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
     parser.add_argument("--json", type=Path, help="write the results to this file")
@@ -69,11 +74,13 @@ def planted(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Symbols of a model with 5 states and 100 symbols."""
     rng = np.random.default_rng(args.seed)
     truth = HiddenMarkov(5)
-    truth.startprob_, truth.transmat_ = rng.dirichlet(np.ones(5)), 0.6 * np.eye(5) + 0.4 *
-    rng.dirichlet(np.ones(5), 5) truth.emissionprob_, truth.means_, truth.variances_ =
-    rng.dirichlet(np.full(100, 0.2), 5), None, None truth.n_features_in_, truth.fit_seconds_ = 100, 0.0 train,
-    test = (truth.sample(n, args.seed + i)[0] for i, n in enumerate((args.steps, 20_000))) rows = [] for n in
-    args.passes:
+    truth.startprob_ = rng.dirichlet(np.ones(5))
+    truth.transmat_ = 0.6 * np.eye(5) + 0.4 * rng.dirichlet(np.ones(5), 5)
+    truth.emissionprob_, truth.means_, truth.variances_ = rng.dirichlet(np.full(100, 0.2), 5), None, None
+    truth.n_features_in_, truth.fit_seconds_ = 100, 0.0
+    train, test = (truth.sample(n, args.seed + i)[0] for i, n in enumerate((args.steps, 20_000)))
+    rows = []
+    for n in args.passes:
         model, seconds = timed(HiddenMarkov(5, n_em_iter=n), RowCorpus(train, [len(train)], n_symbols=100))
         rows.append(planted_row(f"moments + {n}", "planted", model, truth.emissionprob_, truth.transmat_, seconds)
                     | {"held-out": model.score(test) / len(test)})  # fmt: skip
@@ -90,10 +97,13 @@ def dense(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Dense steps of a model with 6 states and 20 values."""
     rng = np.random.default_rng(args.seed)
     truth = HiddenMarkov(6)
-    truth.startprob_, truth.transmat_ = rng.dirichlet(np.ones(6)), 0.6 * np.eye(6) + 0.4 *
-    rng.dirichlet(np.ones(6), 6) truth.emissionprob_, truth.means_ = None, rng.standard_normal((6, 20))
-    truth.variances_ = rng.uniform(0.5, 2.0, (6, 20)) truth.n_features_in_, truth.fit_seconds_ = 20, 0.0
-    train, test = (truth.sample(n, args.seed + i)[0] for i, n in enumerate((args.steps, 20_000))) rows = []
+    truth.startprob_ = rng.dirichlet(np.ones(6))
+    truth.transmat_ = 0.6 * np.eye(6) + 0.4 * rng.dirichlet(np.ones(6), 6)
+    truth.emissionprob_, truth.means_ = None, rng.standard_normal((6, 20))
+    truth.variances_ = rng.uniform(0.5, 2.0, (6, 20))
+    truth.n_features_in_, truth.fit_seconds_ = 20, 0.0
+    train, test = (truth.sample(n, args.seed + i)[0] for i, n in enumerate((args.steps, 20_000)))
+    rows = []
     for n in args.passes:
         model, seconds = timed(HiddenMarkov(6, n_em_iter=n), RowCorpus(train, [len(train)]))
         rows.append(planted_row(f"moments + {n}", "dense", model, truth.means_, truth.transmat_, seconds)
@@ -152,10 +162,11 @@ def brown(args: argparse.Namespace) -> list[dict[str, Any]]:
         peer, seconds = best_of(CategoricalHMM, X[:, None], lengths, args.states, args, n_features=len(names))
         row = {"data": "brown", "system": peer_name(args), "seconds": seconds}
         # Words of the held-out sentences that a state never emits must not have probability zero.
-        peer.emissionprob_ = (peer.emissionprob_ + 1e-6) / (peer.emissionprob_ + 1e-6).sum(axis=1,
-        keepdims=True) row["training"] = peer.score(X[:, None], lengths) / len(X) row["held-out"] =
-        peer.score(test[:, None], test_lengths) / len(test) rows.append(row | accuracies(peer.predict(test[:,
-        None], test_lengths), tags, args.states))
+        smoothed = peer.emissionprob_ + 1e-6
+        peer.emissionprob_ = smoothed / smoothed.sum(axis=1, keepdims=True)
+        row["training"] = peer.score(X[:, None], lengths) / len(X)
+        row["held-out"] = peer.score(test[:, None], test_lengths) / len(test)
+        rows.append(row | accuracies(peer.predict(test[:, None], test_lengths), tags, args.states))
     return rows
 
 
@@ -164,8 +175,8 @@ def sentences(path: Path, seed: int) -> tuple[tuple[np.ndarray, ...], tuple[np.n
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         read = [[token.rsplit("/", 1) for token in line.split()] for line in lines]
     held = np.random.default_rng(seed).random(len(read)) < 0.1
-    counts = Counter(word.lower() for tokens, out in zip(read, held, strict=True) if not out for word, _ in
-    tokens)
+    training = [tokens for tokens, out in zip(read, held, strict=True) if not out]
+    counts = Counter(word.lower() for tokens in training for word, _ in tokens)
 
     def symbol(word: str) -> str:
         if counts[word.lower()] >= LEAST_OCCURRENCES:
@@ -176,8 +187,7 @@ def sentences(path: Path, seed: int) -> tuple[tuple[np.ndarray, ...], tuple[np.n
             return "<capital>"
         return next((f"<-{suffix}>" for suffix in SUFFIXES if word.endswith(suffix)), "<other>")
 
-    known = {symbol(word) for tokens, out in zip(read, held, strict=True) if not out for word, _ in tokens}
-    names = sorted(known | {"<other>"})
+    names = sorted({symbol(word) for tokens in training for word, _ in tokens} | {"<other>"})
     number = {name: i for i, name in enumerate(names)}
     tag = {name: i for i, name in enumerate(sorted({name for tokens in read for _, name in tokens}))}
 

@@ -214,17 +214,20 @@ def filter_steps(steps: Steps, chain: Chain, edges: Edges) -> tuple[np.ndarray, 
     return logs, back()
 
 
-def posterior(steps: Steps, chain: Chain, edges: Edges) -> tuple[np.ndarray, np.ndarray]:
-    """Return log-likelihoods of the steps (n,) and posterior probabilities of the states (n, k)."""
+def posterior(
+    steps: Steps, chain: Chain, edges: Edges, dtype: str = "float64"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return log-likelihoods of the steps (n,) and posterior probabilities of the states (n, k) of a type."""
     logs, pieces = filter_steps(steps, chain, edges)
-    found = np.empty((len(steps), chain.n_states))
+    found = np.empty((len(steps), chain.n_states), dtype)
+    room = np.empty((min(PIECE_ROWS, len(steps)), chain.n_states))
     message = np.array(edges.after, np.float64)
     transition = np.ascontiguousarray(chain.transition, np.float64)
     for part in pieces:
-        backward(
-            part.index, part.table, steps.begins[part.piece], transition, message, part.alpha,
-            found[part.piece]
-        )  # fmt: skip
+        own = room[: len(part.alpha)]
+        begins = steps.begins[part.piece]
+        backward(part.index, part.table, begins, transition, message, part.alpha, own)
+        found[part.piece] = own
     return logs, found
 
 

@@ -161,7 +161,7 @@ class HiddenMarkov(SpectralEstimator):
         tags.input_tags.positive_only = tags.input_tags.sparse = False
         return tags
 
-    def fit(self, X: Any, y: Any = None, lengths: Any = None) -> Self:
+    def fit(self, X: Any, lengths: Any = None) -> Self:
         """Fit sequences in memory.
 
         Parameters
@@ -169,8 +169,6 @@ class HiddenMarkov(SpectralEstimator):
         X : array_like of shape (n_steps,) or (n_steps, n_features)
             Symbols, whole numbers from 0, or dense steps; a column of whole numbers is read as symbols. All
             sequences, one after the other.
-        y : None
-            Ignored.
         lengths : array_like of shape (n_sequences,), optional
             Number of steps of each sequence; by default all steps are one sequence.
 
@@ -440,7 +438,7 @@ class HiddenMarkov(SpectralEstimator):
         steps, chain, _ = self._steps(X, lengths)
         return unit_log_likelihoods(steps, chain)
 
-    def score(self, X: Any, y: Any = None, lengths: Any = None) -> float:
+    def score(self, X: Any, lengths: Any = None) -> float:
         """Return the log-likelihood of all sequences together."""
         return float(self.score_samples(X, lengths).sum())
 

@@ -196,22 +196,22 @@ class DecodePass(ChainPass):
         return 4 + 4 * self.n_states
 
     def working_bytes(self, n_rows: int) -> int:
-        # Posterior probabilities in double and single precision, and the copy that is stored.
-        return super().working_bytes(n_rows) + n_rows * (16 * self.n_states + 8)
+        # Posterior probabilities and states, and the copies that are stored.
+        return super().working_bytes(n_rows) + 8 * n_rows * (self.n_states + 1)
 
     def specs(self) -> dict[str, SumSpec]:
         return {"log_likelihood": SumSpec(()), "n_steps": SumSpec(())}
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         steps, edges = Steps(block, self.chain), self.edges(rows)
-        logs, shares = posterior(steps, self.chain, edges)
+        logs, shares = posterior(steps, self.chain, edges, "float32")
         sums["log_likelihood"] += float(logs.sum())
         sums["n_steps"] += len(steps)
         cut = "edges" in rows
         path = best_path(
             steps, self.chain, edges, continued=cut and block.continued, continues=cut and block.continues
         )
-        return {"states": path, "posterior": shares.astype(np.float32)}
+        return {"states": path, "posterior": shares}
 
 
 def is_cut(corpus: Any) -> bool:
