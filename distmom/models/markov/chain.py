@@ -271,7 +271,7 @@ def best_path(
     return path
 
 
-def part_products(steps: Steps, chain: Chain, rows: slice) -> np.ndarray:
+def part_products(steps: Steps, chain: Chain, rows: slice, *, paths: bool) -> np.ndarray:
     """Return the products of transitions and likelihoods of a part of a cut sequence.
 
     Parameters
@@ -280,6 +280,8 @@ def part_products(steps: Steps, chain: Chain, rows: slice) -> np.ndarray:
     chain : Chain
     rows : slice
         Rows of the part.
+    paths : bool
+        Whether the products for best paths are needed too.
 
     Returns
     -------
@@ -295,8 +297,9 @@ def part_products(steps: Steps, chain: Chain, rows: slice) -> np.ndarray:
         piece = slice(first, min(first + PIECE_ROWS, rows.stop))
         index, table, _ = steps.likelihoods(piece)
         transfer(index, table, steps.begins[piece], transition, found[0])
-        index, table = steps.logs(piece)
-        max_transfer(index, table, steps.begins[piece], logs, found[1])
+        if paths:
+            index, table = steps.logs(piece)
+            max_transfer(index, table, steps.begins[piece], logs, found[1])
     return found
 
 

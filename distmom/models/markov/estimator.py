@@ -33,6 +33,7 @@ from distmom.models.markov.chain import (
     posterior,
     unit_log_likelihoods,
 )
+from distmom.models.markov.kernels import draw_states
 from distmom.models.markov.passes import DecodePass, ExpectationPass, TransferPass, cut_edges, is_cut
 from distmom.models.markov.recovery import ROUTES, Recovered, load_windows, recover, stationary_law
 from distmom.moments.sequences import (
@@ -252,7 +253,7 @@ class HiddenMarkov(SpectralEstimator):
         d, k, dense = run.corpus.n_words, self.n_components, fields["degree"] > 0
         logs: list[Any] = []
         for _ in range(self.n_em_iter):
-            rows = self._edges(run, chain, dense)
+            rows = self._edges(run, chain, dense, paths=False)
             step = ExpectationPass(d, chain=chain, n_states=k, dense=dense, origin=fields.get("origin"))
             counts = run.scan(step, rows=rows)
             chain, log = run.rows(
@@ -349,12 +350,14 @@ class HiddenMarkov(SpectralEstimator):
         least = max(self.min_variance, np.finfo(np.float64).eps)
         return np.asarray(np.maximum(variances, least) * np.square(scale)[:, None])
 
-    def _edges(self, run: Run, chain: Chain, dense: bool) -> dict[str, StoredRows]:
+    def _edges(self, run: Run, chain: Chain, dense: bool, *, paths: bool) -> dict[str, StoredRows]:
         """Return the stored edges of cut sequences, for passes with a model; empty where none is cut."""
         if not is_cut(run.corpus):
             return {}
         k = self.n_components
-        products = run.scan(TransferPass(run.corpus.n_words, chain=chain, n_states=k, dense=dense)).rows
+        products = run.scan(
+            TransferPass(run.corpus.n_words, chain=chain, n_states=k, dense=dense, paths=paths)
+        ).rows
         edges: StoredRows = run.rows(cut_edges, products["products"], chain, out=unknown())
         return {"edges": edges}
 
@@ -393,7 +396,7 @@ class HiddenMarkov(SpectralEstimator):
         self._check_layer(corpus.layers[0].kind, corpus.n_words)
         dense = chain.table is None
         pass_ = DecodePass(corpus.n_words, chain=chain, n_states=self.n_components, dense=dense)
-        found = run.scan(pass_, rows=self._edges(run, chain, dense)).rows
+        found = run.scan(pass_, rows=self._edges(run, chain, dense, paths=True)).rows
         return {name: found[name] for name in ("states", "posterior")}
 
     def _check_layer(self, kind: str, width: int) -> None:
@@ -460,9 +463,7 @@ class HiddenMarkov(SpectralEstimator):
         uniforms, states = rng.random(n_steps), np.empty(n_steps, np.int64)
         laws = np.cumsum(np.vstack([chain.transition, chain.start]), axis=1)
         laws /= laws[:, -1:]
-        state = chain.n_states
-        for t in range(n_steps):
-            state = states[t] = int(np.searchsorted(laws[state], uniforms[t], side="right"))
+        draw_states(laws, uniforms, states)
         if chain.table is None:
             noise = rng.standard_normal((n_steps, self.n_features_in_))
             return self.means_[states] + np.sqrt(self.variances_[states]) * noise, states

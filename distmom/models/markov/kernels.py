@@ -286,6 +286,27 @@ def max_transfer(index: Any, logs: Any, begins: Any, transition: Any, product: A
 
 
 @compiled
+def draw_states(laws: Any, uniforms: Any, states: Any) -> None:
+    """Fill ``states`` (n,) with a chain.
+
+    Parameters
+    ----------
+    laws : ndarray of shape (k + 1, k)
+        Cumulative laws of the state after each state, and last that of the first state.
+    uniforms : ndarray of shape (n,)
+    states : ndarray of shape (n,), int64
+    """
+    k = laws.shape[1]
+    state = k
+    for t in range(len(states)):
+        following = 0
+        while following < k - 1 and uniforms[t] >= laws[state, following]:
+            following += 1
+        state = following
+        states[t] = state
+
+
+@compiled
 def gaussian_logs(rows: Any, means: Any, precisions: Any, constants: Any, out: Any) -> None:
     """Fill ``out`` (n, k) with log densities of independent coordinates.
 

@@ -76,11 +76,18 @@ class ChainPass(Pass):
 class TransferPass(ChainPass):
     """Store the products of the parts of cut sequences.
 
+    Attributes
+    ----------
+    paths : bool
+        Whether the products for best paths are computed; identities otherwise.
+
     Notes
     -----
     Stored for each shard, not each unit: ``products`` (1, 2, 2, k, k), first those of the part that continues
     a sequence, then those of the part that is continued; identities where there is none. Sum: ``parts`` ().
     """
+
+    paths: bool = False
 
     @property
     def name(self) -> str:
@@ -101,12 +108,12 @@ class TransferPass(ChainPass):
         n_units = block.n_documents
         ends = np.append(steps.starts[1:], len(steps))
         if block.continued and n_units:
-            found[0] = part_products(steps, self.chain, slice(0, int(ends[0])))
+            found[0] = part_products(steps, self.chain, slice(0, int(ends[0])), paths=self.paths)
             sums["parts"] += 1.0
         if block.continues and n_units:
             whole = n_units == 1 and block.continued
             own = slice(int(steps.starts[-1]), len(steps))
-            found[1] = found[0] if whole else part_products(steps, self.chain, own)
+            found[1] = found[0] if whole else part_products(steps, self.chain, own, paths=self.paths)
             sums["parts"] += not whole
         return {"products": found[None]}
 
