@@ -4,7 +4,7 @@ The peer is run in the same process with restarts, the best of which by its trai
 needs ``pip install hmmlearn``. For the sentences of the Brown corpus, words of 20 occurrences and more are
 symbols and the others are mapped to classes of their suffix; the first tenth of the sentences in a random
 order is held out. Tags are used for the accuracies only: states are matched to tags one to one (``1-1``), or
-each state to its most frequent tag (``m-1``), on the held-out sentences. Of several first models by anchors
+each state to its most frequent tag (``m-1``), on the held-out sentences. Of several first models
 the one with the best training likelihood is refined further.
 
 Example::
@@ -36,8 +36,8 @@ SUFFIXES = (
     "er", "al", "ic", "'s", "s",
 )  # fmt: skip
 LEAST_OCCURRENCES = 20
-#: columns of the sketch beyond the states that are tried for anchors
-ANCHOR_COLUMNS = (4, 10, 18, 28)
+#: first models of the sentences that are tried, with the columns of the sketch beyond the states
+TRIED = [(init, columns) for init in ("anchors", "clusters") for columns in (4, 10, 28)]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -145,14 +145,17 @@ def brown(args: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     started = time.perf_counter()
     first = min(args.passes, key=lambda n: abs(n - 10))
-    tried = [HiddenMarkov(args.states, init="anchors", n_oversamples=c, n_em_iter=first).fit_corpus(corpus)
-             for c in ANCHOR_COLUMNS]  # fmt: skip
+    tried = [
+        HiddenMarkov(args.states, init=init, n_oversamples=columns, n_em_iter=first).fit_corpus(corpus)
+        for init, columns in TRIED
+    ]
     best = int(np.argmax([model.score(X, lengths=lengths) for model in tried]))
     searched = time.perf_counter() - started
     for n in args.passes:
-        options = {"init": "anchors", "n_oversamples": ANCHOR_COLUMNS[best], "n_em_iter": n}
+        init, columns = TRIED[best]
+        options = {"init": init, "n_oversamples": columns, "n_em_iter": n}
         model, seconds = timed(HiddenMarkov(args.states, **options), corpus)
-        row = {"data": "brown", "system": f"anchors + {n}", "search": searched, "seconds": seconds}
+        row = {"data": "brown", "system": f"{init} + {n}", "search": searched, "seconds": seconds}
         row["training"] = model.score(X, lengths=lengths) / len(X)
         row["held-out"] = model.score(test, lengths=test_lengths) / len(test)
         rows.append(row | accuracies(model.predict(test, test_lengths), tags, args.states))

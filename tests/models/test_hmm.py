@@ -110,6 +110,17 @@ def test_anchors_give_back_the_parameters_from_pairs(transition):
     assert [timing["name"] for timing in model.timings_] == names
 
 
+def test_clusters_give_back_the_parameters_where_each_symbol_is_of_one_state():
+    emission = np.array([[0.5, 0.0, 0.0, 0.5, 0.0], [0.0, 0.4, 0.0, 0.0, 0.6], [0.0, 0.0, 1.0, 0.0, 0.0]])
+    X, lengths, weights = enumerated((3, 4), emission.T)
+    model = HiddenMarkov(3, init="clusters", smoothing=0.0)
+    model.fit_corpus(WeightedRows(X, weights, lengths, n_symbols=5, shard_rows=900))
+    error, order = matched(model.emissionprob_, emission)
+    assert error < 1e-10
+    assert_allclose(model.transmat_, TRANSITION[np.ix_(order, order)], atol=1e-10)
+    assert_allclose(model.startprob_, START[order], atol=1e-10)
+
+
 def test_the_initial_law_can_be_stationary():
     model = HiddenMarkov(3, initial="stationary", smoothing=0.0).fit_corpus(population())
     assert_allclose(model.startprob_ @ model.transmat_, model.startprob_, atol=1e-12)

@@ -18,13 +18,6 @@ from distmom.engine import Engine, PassResult, StoredRows, TallResult
 from distmom.engine.tall import read_rows
 from distmom.errors import InputError, UsageError
 from distmom.linalg import METHODS
-from distmom.models.markov.anchors import (
-    Anchored,
-    anchored_model,
-    find_anchors,
-    joint_of,
-    unknown_anchored,
-)
 from distmom.models.markov.chain import (
     Chain,
     Edges,
@@ -32,6 +25,13 @@ from distmom.models.markov.chain import (
     best_path,
     posterior,
     unit_log_likelihoods,
+)
+from distmom.models.markov.contexts import (
+    Contextual,
+    assign_symbols,
+    contextual_model,
+    joint_of,
+    unknown_contexts,
 )
 from distmom.models.markov.kernels import draw_states
 from distmom.models.markov.passes import DecodePass, ExpectationPass, TransferPass, cut_edges, is_cut
@@ -52,7 +52,9 @@ from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 
 FEATURES = {"linear": 1, "squares": 2}
-INITS = ("tensor", "anchors")
+INITS = ("tensor", "anchors", "clusters")
+#: share of a symbol that is spread over all states before passes of Baum and Welch, which leave zeros as they are
+SPREAD = 0.1
 INITIAL = ("auto", "first", "stationary")
 #: sequences per state from which the initial law is estimated from first steps with ``initial="auto"``
 SEQUENCES_PER_STATE = 10
@@ -121,8 +123,9 @@ class HiddenMarkov(SpectralEstimator):
     n_components: int = parameter(10, "Number of hidden states.", least=1, kw_only=False)
     init: str = parameter(
         "tensor", "First model: by decomposing the third moment (tensor), or, for symbols, by anchors, which "
-        "hardly any other state emits (anchors). Anchors need pairs of steps only, and suit data that do not "
-        "follow the model closely.", choices=INITS,
+        "hardly any other state emits (anchors), or by clusters of symbols with similar neighbours, one state "
+        "for each symbol (clusters). The latter two need pairs of steps only, and suit data that do not follow "
+        "the model closely.", choices=INITS,
     )  # fmt: skip
     transition: str = parameter(
         "pairs", "Route to the transition matrix: by pairs of neighbouring steps (pairs), or by pairs two steps "
@@ -202,8 +205,8 @@ class HiddenMarkov(SpectralEstimator):
             if k > d:
                 raise UsageError(f"n_components: expected at most {d}, the number of symbols, got {k}")
         else:
-            if self.init == "anchors":
-                raise UsageError("init='anchors': expected symbols, got dense steps; use init='tensor'")
+            if self.init != "tensor":
+                raise UsageError(f"init={self.init!r}: expected symbols, got dense steps; use init='tensor'")
             most = n_step_features(d, FEATURES[self.features])
             if k > most:
                 hint = "; features='squares' allows more" if self.features == "linear" else ""
@@ -235,10 +238,11 @@ class HiddenMarkov(SpectralEstimator):
         out = (_unknown_chain(d, k, dense), unknown())
         if not tensor:
             contexts = ContextPass(d, basis=basis.matrix, rank=basis.rank)
-            anchors = run.scan(
-                contexts, find_anchors, basis.matrix, basis.rank, k, out=unknown_anchored(d, k)
+            symbols = run.scan(
+                contexts, assign_symbols, basis.matrix, basis.rank, k, self.init, self.random_state,
+                out=unknown_contexts(d, k),
             )  # fmt: skip
-            chain, notes = run.rows(self._anchor_chain, anchors, out=out)
+            chain, notes = run.rows(self._contextual_chain, symbols, out=out)
             return self._finished(run, chain, notes, fields)
         pass_ = WindowMomentsPass(p, **fields, basis=basis.matrix, rank=basis.rank)
         load = partial(load_windows, run.scan(pass_).directory)
@@ -263,15 +267,18 @@ class HiddenMarkov(SpectralEstimator):
         state: MarkovState = run.rows(_state, chain, notes, logs, out=unknown())
         return state
 
-    def _anchor_chain(self, engine: Engine, anchors: TallResult) -> tuple[Chain, dict[str, Any]]:
-        """Return the model of chosen anchors."""
+    def _contextual_chain(self, engine: Engine, symbols: TallResult) -> tuple[Chain, dict[str, Any]]:
+        """Return the model of symbols whose states are known by their contexts."""
         corpus = engine.corpus
-        found = anchored_model(engine, anchors, corpus.vocabulary)
-        table = self._smooth_symbols(corpus, joint_of(found, corpus.n_words) * corpus.n_rows)
+        found = contextual_model(symbols, corpus.vocabulary)
+        joint = joint_of(found, corpus.n_words)
+        if self.init == "clusters" and self.n_em_iter:
+            joint = (1.0 - SPREAD) * joint + SPREAD * joint.mean(axis=1, keepdims=True)
+        table = self._smooth_symbols(corpus, joint * corpus.n_rows)
         return self._chain_of(corpus, found, dict(found.diagnostics), {"table": table})
 
     def _chain_of(
-        self, corpus: Any, found: Recovered | Anchored, notes: dict[str, Any], emissions: dict[str, Any]
+        self, corpus: Any, found: Recovered | Contextual, notes: dict[str, Any], emissions: dict[str, Any]
     ) -> tuple[Chain, dict[str, Any]]:
         """Return a model with smoothed laws, given its emissions."""
         transition = found.transitions[self.transition]

@@ -1,11 +1,14 @@
-"""Hidden Markov models of symbols by anchors, from pairs of steps.
+"""Hidden Markov models of symbols by the contexts of symbols, from pairs of steps.
 
-Source: Stratos, Collins, Hsu, "Unsupervised Part-Of-Speech Tagging with Anchor Hidden Markov Models" (TACL 2016),
+Anchors: Stratos, Collins, Hsu, "Unsupervised Part-Of-Speech Tagging with Anchor Hidden Markov Models" (TACL 2016),
 section 3. The context of a symbol x, the mean of the steps before and after it, is ``sum_h P(h | x) c_h``,
 where c_h is the mean context of state h. If each state has an anchor, a symbol that no other state emits, the
 contexts of the anchors are the vertices of the convex hull of all contexts, and the weights of a context in
 terms of them are ``P(h | x)``. The transition matrix follows in the same way: the mean of the steps after state
 i is ``sum_j T_ij m_j``, where m_j is the mean of the steps of state j. All means are in a basis.
+
+Clusters: Schuetze, "Distributional Part-of-Speech Tagging" (EACL 1995). Each symbol is of one state, that of the
+cluster that its context is in, where contexts have unit length; the rest is the same.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sklearn.cluster import KMeans
 
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, StoredColumns, Tallies, TallResult
@@ -34,8 +38,8 @@ _ROUNDING = -1e-9
 
 
 @dataclass(frozen=True)
-class Anchored:
-    """A model from anchors.
+class Contextual:
+    """A model from contexts.
 
     Attributes
     ----------
@@ -57,13 +61,15 @@ class Anchored:
     diagnostics: dict[str, Any]
 
 
-def unknown_anchored(d: int, k: int) -> TallResult:
-    """Return the result of `find_anchors` without content, for a ledger."""
+def unknown_contexts(d: int, k: int) -> TallResult:
+    """Return the result of `assign_symbols` without content, for a ledger."""
     return TallResult({"joint": unknown_columns(d, k)}, unknown())
 
 
-def find_anchors(engine: Engine, tallies: Tallies, basis: StoredColumns, rank: int, k: int) -> TallResult:
-    """Choose anchors and express all contexts by theirs.
+def assign_symbols(
+    engine: Engine, tallies: Tallies, basis: StoredColumns, rank: int, k: int, how: str, seed: int
+) -> TallResult:
+    """Find the states of symbols by their contexts.
 
     Parameters
     ----------
@@ -73,6 +79,9 @@ def find_anchors(engine: Engine, tallies: Tallies, basis: StoredColumns, rank: i
     basis : StoredColumns of shape (n_symbols, rank)
     rank : int
     k : int
+    how : {"anchors", "clusters"}
+    seed : int
+        Of the clusters.
 
     Raises
     ------
@@ -82,7 +91,7 @@ def find_anchors(engine: Engine, tallies: Tallies, basis: StoredColumns, rank: i
     d, width = engine.corpus.n_words, 2 * rank
     mass = float(tallies.sums["mass"])
     if not mass > 0.0:
-        raise NumericalError("anchors need windows of three steps, got none")
+        raise NumericalError("contexts need windows of three steps, got none")
     stored, _ = engine.map_rows(
         _contexts, [tallies.tall["contexts"]], d, {"contexts": (width + 1, "float64")}
     )
@@ -95,9 +104,20 @@ def find_anchors(engine: Engine, tallies: Tallies, basis: StoredColumns, rank: i
     seen = rows[:, width] > 0.0
     candidates, rows = candidates[seen], rows[seen, :width]
     with one_blas_thread():
-        chosen = select_anchors(rows, k, np.arange(len(rows)))
+        if how == "anchors":
+            chosen = select_anchors(rows, k, np.arange(len(rows)))
+            vertices = rows[chosen]
+        else:
+            unit, weights = _unit(rows), frequency[candidates] ** 0.5
+            if len(unit) < k:
+                raise NumericalError(
+                    f"clusters: expected at least {k} symbols with neighbours, got {len(unit)}"
+                )
+            fitted = KMeans(k, n_init=10, random_state=seed % (1 << 32)).fit(unit, sample_weight=weights)
+            vertices = fitted.cluster_centers_
+            chosen = np.array([np.argmax(np.where(fitted.labels_ == h, weights, 0.0)) for h in range(k)])
     found, sums = engine.map_rows(
-        _joint, [contexts, basis], d, {"joint": (k, "float64")}, rows[chosen], mass
+        _joint, [contexts, basis], d, {"joint": (k, "float64")}, vertices, mass, how
     )  # fmt: skip
     first = np.asarray(tallies.sums["first"]) / max(float(tallies.sums["n_first"]), np.finfo(float).tiny)
     values = {name: np.asarray(value).tolist() for name, value in {**sums, "first": first}.items()}
@@ -113,19 +133,19 @@ def _contexts(rows: slice, sums: np.ndarray) -> tuple[Slabs, Slabs]:
 
 
 def _joint(
-    rows: slice, contexts: np.ndarray, basis: np.ndarray, anchors: np.ndarray, mass: float
+    rows: slice, contexts: np.ndarray, basis: np.ndarray, vertices: np.ndarray, mass: float, how: str
 ) -> tuple[Slabs, Slabs]:
     """Return the shares of windows by symbol and state, and the sums that the transition matrix is made of."""
     means = np.asarray(contexts[:, :-1], np.float64)
-    shares = mixtures(means, anchors)
+    shares = mixtures(means, vertices) if how == "anchors" else _nearest(_unit(means), vertices)
     joint = shares * (contexts[:, -1:] / mass)
     return {"joint": joint}, {
         "gram": joint.T @ shares, "cross": joint.T @ means, "means": joint.T @ basis, "weights": joint.sum(axis=0),
     }  # fmt: skip
 
 
-def anchored_model(engine: Engine, found: TallResult, vocabulary: list[str]) -> Anchored:
-    """Return the model of chosen anchors."""
+def contextual_model(found: TallResult, vocabulary: list[str]) -> Contextual:
+    """Return the model of symbols with states."""
     values = found.values
     gram, cross, sums, weights, first = (
         np.asarray(values[name]) for name in ("gram", "cross", "means", "weights", "first")
@@ -143,9 +163,10 @@ def anchored_model(engine: Engine, found: TallResult, vocabulary: list[str]) -> 
     diagnostics = {
         "sum_weights": float(weights.sum()),
         "disagreement": disagreements(transitions, weights),
+        # The most frequent symbol of a cluster stands for it.
         "anchors": [vocabulary[i] for i in values["anchors"]],
     }
-    return Anchored(found.states["joint"], transitions, weights, start, diagnostics)
+    return Contextual(found.states["joint"], transitions, weights, start, diagnostics)
 
 
 def mixtures(rows: np.ndarray, vertices: np.ndarray) -> np.ndarray:
@@ -161,6 +182,17 @@ def mixtures(rows: np.ndarray, vertices: np.ndarray) -> np.ndarray:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def joint_of(model: Anchored, n_symbols: int) -> np.ndarray:
+def _unit(rows: np.ndarray) -> np.ndarray:
+    """Return rows of length one."""
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300))
+
+
+def _nearest(rows: np.ndarray, centers: np.ndarray) -> np.ndarray:
+    """Return ones where a center (k, r) is the nearest to a row (n, r), else zeros, (n, k) float64."""
+    distance = np.square(centers).sum(axis=1) - 2.0 * rows @ centers.T
+    return np.asarray(np.eye(len(centers))[distance.argmin(axis=1)])
+
+
+def joint_of(model: Contextual, n_symbols: int) -> np.ndarray:
     """Return the shares of windows by symbol and state, (n_symbols, k) float64."""
     return np.asarray(read_rows(model.joint, slice(0, n_symbols)), np.float64)
