@@ -5,9 +5,21 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distmom.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    # For type checkers, which do not see what `__getattr__` imports; a test compares them with `ESTIMATORS`.
+    from distmom.models.eca.estimator import ECA as ECA
+    from distmom.models.multilabel.estimator import MultiLabelMoM as MultiLabelMoM
+    from distmom.models.product import ProductMixture as ProductMixture
+    from distmom.models.topics.estimators import AnchorTopics as AnchorTopics
+    from distmom.models.topics.estimators import IndependentTopics as IndependentTopics
+    from distmom.models.topics.estimators import SingleTopic as SingleTopic
+    from distmom.models.topics.estimators import SpectralLDA as SpectralLDA
+    from distmom.models.topics.kept import TopicMoments as TopicMoments
+    from distmom.models.topics.search import TopicSearch as TopicSearch
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -37,7 +37,25 @@ from distmom.spectral.timing import estimate
 _RECORDED = ("settings", "n_documents", "timings", "spent", "fit_seconds")
 
 
-class SpectralEstimator(Parametrised):
+class Fitted:
+    """Types of the attributes of every fitted model (see `SpectralEstimator`)."""
+
+    timings_: list[dict[str, Any]]
+    spent_: dict[str, float]
+    fit_seconds_: float
+    vocabulary_: list[str]
+    label_names_: list[str]
+    settings_: dict[str, Any]
+    n_features_in_: int
+    diagnostics_: dict[str, Any]
+    selection_: dict[str, Any] | None = None
+
+    if TYPE_CHECKING:
+        # Further attributes are set from the state of a model, by name.
+        def __getattr__(self, name: str) -> Any: ...
+
+
+class SpectralEstimator(Fitted, Parametrised):
     """Base class of estimators that make passes over a corpus.
 
     A subclass declares its parameters (`distmom.spectral.parameters`) and its ``State``, a frozen dataclass
@@ -57,16 +75,16 @@ class SpectralEstimator(Parametrised):
         Number of documents of the corpus.
     n_features_in_ : int
         Number of features: d.
+    diagnostics_ : dict
+        Measurements of the fit; JSON values.
+    selection_ : dict or None
+        What was chosen on held-out data, of models that choose; JSON values.
     """
 
     State: ClassVar[type[Any]]
-    #: what was chosen on held-out data, of models that choose; JSON values
-    selection_: dict[str, Any] | None = None
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     #: diagnostics that `summary` has
     shown: ClassVar[tuple[str, ...]] = ()
-    diagnostics_: dict[str, Any]
-    n_features_in_: int
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -182,10 +200,10 @@ class SpectralEstimator(Parametrised):
 
     def _describe(self, corpus: Any) -> None:
         """Set the attributes that describe the corpus."""
-        self.vocabulary_: list[str] = list(corpus.vocabulary)
-        self.label_names_: list[str] = list(getattr(corpus, "label_names", ()))
+        self.vocabulary_ = list(corpus.vocabulary)
+        self.label_names_ = list(getattr(corpus, "label_names", ()))
         self.n_features_in_ = corpus.n_words
-        self.settings_: dict[str, Any] = dict(corpus.settings)
+        self.settings_ = dict(corpus.settings)
         self.n_documents_ = corpus.n_documents
 
     def _keep(self, state: Any) -> None:
@@ -281,21 +299,21 @@ class SpectralEstimator(Parametrised):
         return MemoryCorpus(X, shard_documents=X.shape[0]).read_shard(0)
 
 
-def seed_parameter() -> Any:
+def seed_parameter() -> int:
     """Declare ``random_state``."""
-    return parameter(0, "Seed of the random number generator.", least=0, below=float(1 << 64))
+    return parameter("Seed of the random number generator.", default=0, least=0, below=float(1 << 64))
 
 
-def precision_parameter() -> Any:
+def precision_parameter() -> str:
     """Declare ``precision``."""
     return parameter(
-        "single", "Precision in which blocks are multiplied; sums are in double precision in any case.",
-        choices=("single", "double"),
+        "Precision in which blocks are multiplied; sums are in double precision in any case.",
+        default="single", choices=("single", "double"),
     )  # fmt: skip
 
 
-def place_parameter() -> Any:
+def place_parameter() -> str:
     """Declare ``decompose_on``."""
     return parameter(
-        "scheduler", "Where moments are decomposed when the fit runs on a cluster.", choices=PLACES
+        "Where moments are decomposed when the fit runs on a cluster.", default="scheduler", choices=PLACES
     )
