@@ -40,12 +40,14 @@ _MODULES = {
 __all__ = sorted([*_MODULES, "evaluate"])
 
 
-def __getattr__(name: str) -> Any:
-    if name == "evaluate":
-        return import_module("distmom.evaluate")
-    if name in _MODULES:
-        return getattr(import_module(_MODULES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    # Type checkers know the names from the imports above, and report all others.
+    def __getattr__(name: str) -> Any:
+        if name == "evaluate":
+            return import_module("distmom.evaluate")
+        if name in _MODULES:
+            return getattr(import_module(_MODULES[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -71,9 +71,9 @@ class CorpusWriter:
             raise UsageError(
                 f"{path}: a corpus is written to a local path; 'distmom copy' copies it to a store"
             )
-        self.path = destination(path)
-        self.partial = Path(f"{self.path}.partial")
-        self.directory = str(self.partial / "corpus")
+        self.path: Path = destination(path)
+        self.partial: Path = Path(f"{self.path}.partial")
+        self.directory: str = str(self.partial / "corpus")
         self._overwrite = overwrite
         self._fingerprint = fingerprint
         self._lock = Lock(f"{self.path}.lock")

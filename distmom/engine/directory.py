@@ -74,7 +74,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
-        self.path = Path(path).absolute()
+        self.path: Path = Path(path).absolute()
         self.durable = durable
         for name in ("states", "passes", "rows"):
             (self.path / name).mkdir(parents=True, exist_ok=True)

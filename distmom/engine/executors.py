@@ -141,7 +141,7 @@ class OnCluster:
     def __init__(self, client: Client) -> None:
         self.client = client
         n_threads = Watch(client, "cluster").n_threads
-        self.description = f"on {n_threads} threads of {client.scheduler.address}"
+        self.description: str = f"on {n_threads} threads of {client.scheduler.address}"
         self._versions = environment().versions()
         self._environments: tuple[Environment, ...] | None = None
 

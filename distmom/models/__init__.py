@@ -61,11 +61,16 @@ _MODULES = {listing.estimator: listing.module for listing in ESTIMATORS}
 __all__ = ["ESTIMATORS", "Listing", "estimator", "load_model", *sorted(_MODULES)]
 
 
-def __getattr__(name: str) -> Any:
+def _imported(name: str) -> Any:
     """Import an estimator on first access, because importing scikit-learn takes longer than all else."""
     if name in _MODULES:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:
+    # Type checkers know the names from the imports above, and report all others.
+    __getattr__ = _imported
 
 
 def __dir__() -> list[str]:
@@ -76,7 +81,7 @@ def estimator(name: str) -> Any:
     """Return the class of an estimator by its name on the command line; UsageError if there is none."""
     for listing in ESTIMATORS:
         if listing.name == name:
-            return __getattr__(listing.estimator)
+            return _imported(listing.estimator)
     names = ", ".join(listing.name for listing in ESTIMATORS)
     raise UsageError(f"model: expected one of {names}, got {name!r}")
 
@@ -105,4 +110,4 @@ def load_model(path: str | os.PathLike[str]) -> Any:
     kinds = [listing.estimator for listing in ESTIMATORS if listing.command == "fit"]
     if kind not in kinds:
         raise StoreError(f"{path}: expected a model of {', '.join(kinds)}, got {kind!r}")
-    return __getattr__(kind).load(path)
+    return _imported(kind).load(path)

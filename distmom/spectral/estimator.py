@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -28,7 +28,7 @@ from distmom.spectral.artifact import (
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import layout_of
-from distmom.spectral.parameters import Parametrised, parameter
+from distmom.spectral.parameters import Parametrised, fixed, parameter
 from distmom.spectral.plan import Plan
 from distmom.spectral.run import PLACES, Ledger, Run, execute
 from distmom.spectral.timing import estimate
@@ -37,29 +37,14 @@ from distmom.spectral.timing import estimate
 _RECORDED = ("settings", "n_documents", "timings", "spent", "fit_seconds")
 
 
-class Fitted:
-    """Types of the attributes of every fitted model (see `SpectralEstimator`)."""
-
-    timings_: list[dict[str, Any]]
-    spent_: dict[str, float]
-    fit_seconds_: float
-    vocabulary_: list[str]
-    label_names_: list[str]
-    settings_: dict[str, Any]
-    n_features_in_: int
-    diagnostics_: dict[str, Any]
-    selection_: dict[str, Any] | None = None
-
-    if TYPE_CHECKING:
-        # Further attributes are set from the state of a model, by name.
-        def __getattr__(self, name: str) -> Any: ...
-
-
-class SpectralEstimator(Fitted, Parametrised):
+@dataclass_transform(kw_only_default=True, field_specifiers=(parameter, fixed))
+class SpectralEstimator(Parametrised):
     """Base class of estimators that make passes over a corpus.
 
     A subclass declares its parameters (`distmom.spectral.parameters`) and its ``State``, a frozen dataclass
-    (`distmom.spectral.layout`), and defines `check` and `program`.
+    (`distmom.spectral.layout`), and defines `check` and `program`. Type checkers see the constructor as that of a
+    dataclass (PEP 681), so whatever a subclass annotates in its body is a parameter; further attributes of fitted
+    models are annotated in a base class that is not an estimator.
 
     Attributes
     ----------
@@ -85,6 +70,21 @@ class SpectralEstimator(Fitted, Parametrised):
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     #: diagnostics that `summary` has
     shown: ClassVar[tuple[str, ...]] = ()
+
+    timings_: list[dict[str, Any]]
+    spent_: dict[str, float]
+    fit_seconds_: float
+    vocabulary_: list[str]
+    label_names_: list[str]
+    settings_: dict[str, Any]
+    n_documents_: int
+    n_features_in_: int
+    diagnostics_: dict[str, Any]
+    selection_: dict[str, Any] | None = None
+
+    if TYPE_CHECKING:
+        # Further attributes are set from the state of a model, by name.
+        def __getattr__(self, name: str) -> Any: ...
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -4,10 +4,6 @@ A parameter is declared in the body of a class: ``n_components: int = parameter(
 The constructor and its signature, the checks, the section "Parameters" of the docstring and the options of the
 command line are generated from the declarations. A subclass fixes an inherited parameter with
 ``alpha0: float = fixed(0.0)``: it is no longer a parameter of that class.
-
-Type checkers see the constructor as that of a dataclass (PEP 681), so the annotation of every parameter counts.
-Attributes of fitted models therefore must not be annotated in the body of an estimator, where they would be
-parameters, but in a base class that is not an estimator.
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ import math
 import numbers
 import textwrap
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, cast, dataclass_transform
+from typing import Any, Literal, TypeVar, cast
 
 from distmom.errors import UsageError
 from distmom.spectral.bases import BaseEstimator
@@ -126,7 +122,6 @@ def fixed(value: _T, *, init: Literal[False] = False) -> _T:
     return value
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(parameter, fixed))
 class Parametrised(BaseEstimator):
     """Base class of estimators whose parameters are declared with `parameter`."""
 
@@ -167,7 +162,7 @@ class Parametrised(BaseEstimator):
 
         __init__.__signature__ = signature  # type: ignore[attr-defined]
         __init__.__qualname__ = f"{cls.__qualname__}.__init__"
-        cls.__init__ = __init__  # type: ignore[method-assign]
+        setattr(cls, "__init__", __init__)  # noqa: B010
         if cls.__doc__ and "Attributes\n" in cls.__doc__ and "Parameters\n    ---" not in cls.__doc__:
             cls.__doc__ = cls.__doc__.replace("    Attributes\n", _section(declared) + "    Attributes\n", 1)
 

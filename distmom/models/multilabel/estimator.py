@@ -294,7 +294,7 @@ class MultiLabelMoM(SpectralEstimator):
             raise ValueError(f"expected a finite weight for each of {len(heads)} heads, got {weights}")
         if state.basis is None and any(isinstance(head, RidgeHead | SketchNeighbors) for _, head in heads):
             raise ValueError("expected a basis of the sketch, got none")
-        self.scorer_ = Scorer(
+        self.scorer_: Scorer = Scorer(
             n_labels=len(self.label_names_), idf=self.idf_, heads=heads, weights=weights, basis=self.basis_,
             label_factor=self._label_factor(),
         )  # fmt: skip

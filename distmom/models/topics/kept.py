@@ -173,7 +173,7 @@ class TopicMoments(TopicEstimator):
         self.n_features_in_ = corpus.n_words
 
     @property
-    def n_documents_(self) -> int:
+    def n_documents_(self) -> int:  # type: ignore[override]
         """Number of documents of the sums."""
         return sum(source.sign * source.n_documents for source in self.sources_)
 
