@@ -19,19 +19,11 @@ from distmom.clock import add_spent
 from distmom.corpus import AnyCorpus
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
+from distmom.engine.events import Event, EventLog, GroupDone, Observer, PassDone, PassStarted
 from distmom.engine.executors import Executor, InProcess
 from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
-from distmom.engine.results import (
-    GroupDone,
-    Observer,
-    PassDone,
-    PassResult,
-    PassStarted,
-    Tallies,
-    TallResult,
-    Timing,
-)
+from distmom.engine.results import PassResult, Tallies, TallResult, Timing
 from distmom.engine.scratch import ScratchArray
 from distmom.engine.sparse import (
     SAMPLE_ENTRIES,
@@ -201,7 +193,7 @@ class Engine:
                 pass_.name, key, {}, {"rows": digests, **result.to_json()}, result.stored_arrays()
             )
         else:
-            result, digests = TallResult.from_json(committed[1]), committed[1]["rows"]
+            result, digests = TallResult.from_json(committed[1], self.directory.states), committed[1]["rows"]
         result.rows = self._stored_rows(pass_, key, digests)
         return result
 
@@ -211,8 +203,9 @@ class Engine:
             committed = self.directory.load_pass(pass_.name, key)
             if committed is not None:
                 record = committed[1]
-                for stored in TallResult.from_json(record).stored_arrays() if "states" in record else ():
-                    stored.load()
+                if "states" in record:
+                    for stored in TallResult.from_json(record, self.directory.states).stored_arrays():
+                        stored.load()
                 for rows in self._stored_rows(pass_, key, record["rows"]).values():
                     for shard in rows.digests:
                         rows.read(int(shard))
@@ -330,9 +323,7 @@ class Engine:
                         checksums[name].append(checksum)
                     total = Sums(sums) if total is None else total + sums
             stored = {
-                name: finish_output(
-                    file, (n_rows, file.width), checksums[name], self.directory.path / "states"
-                )
+                name: finish_output(file, (n_rows, file.width), checksums[name], self.directory.states)
                 for name, file in files.items()
             }
         except BaseException:
@@ -424,6 +415,8 @@ def open_engine(
 ) -> Iterator[Engine]:
     """Open an engine in a run directory and hold its lock, or in a temporary directory; a context manager.
 
+    Events are appended to the log of a run directory.
+
     Parameters
     ----------
     corpus : Corpus, MemoryCorpus or ViewCorpus
@@ -442,8 +435,7 @@ def open_engine(
         If another process holds the run.
     """
     options: dict[str, Any] = {"executor": executor or InProcess(), "memory_limit": memory_limit}
-    if observer is not None:
-        options["observer"] = observer
+    observers = [] if observer is None else [observer]
     with ExitStack() as stack:
         if directory is None:
             temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="distmom-"))
@@ -452,9 +444,16 @@ def open_engine(
             run = directory
         else:
             run = stack.enter_context(RunDirectory(directory).held())
+        if run.durable:
+            observers.append(stack.enter_context(EventLog(run.log)))
+
+        def observe(event: Event) -> None:
+            for each in observers:
+                each(event)
+
         try:
             run.record_environments(options["executor"].environments)
-            yield Engine(corpus, run, **options)
+            yield Engine(corpus, run, observer=observe, **options)
         finally:
             run.drop_partials()
             run.flush()
