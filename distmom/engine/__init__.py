@@ -4,7 +4,7 @@ from dask.utils import parse_bytes
 
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
-from distmom.engine.events import Event, GroupDone, Observer, PassDone, PassStarted
+from distmom.engine.events import Event, GroupDone, KernelsMissing, Observer, PassDone, PassStarted
 from distmom.engine.executors import Executor, InProcess, OnCluster, open_executor
 from distmom.engine.passes import Pass, Rows, Selection, fingerprint
 from distmom.engine.plan import PassPlan, plan_pass
@@ -23,6 +23,7 @@ __all__ = [
     "Executor",
     "GroupDone",
     "InProcess",
+    "KernelsMissing",
     "MixedRows",
     "Observer",
     "OnCluster",

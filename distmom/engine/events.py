@@ -46,6 +46,19 @@ class PassStarted:
 
 
 @dataclass(frozen=True)
+class KernelsMissing:
+    """A kernel is not in the cache, so tasks wait until it is compiled; at most once per pass.
+
+    Attributes
+    ----------
+    name : str
+        Of the pass, or ``decomposition``.
+    """
+
+    name: str
+
+
+@dataclass(frozen=True)
 class GroupDone:
     """A task has added a group of shards.
 
@@ -83,10 +96,13 @@ class PassDone:
     resumed: bool
 
 
-Event = PassStarted | GroupDone | PassDone
+Event = PassStarted | KernelsMissing | GroupDone | PassDone
 Observer = Callable[[Event], None]
 
-EVENTS: dict[str, type[Any]] = {kind.__name__: kind for kind in (PassStarted, GroupDone, PassDone)}
+#: the events by name
+EVENTS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (PassStarted, KernelsMissing, GroupDone, PassDone)
+}
 
 
 @dataclass(frozen=True)

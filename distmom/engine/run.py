@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from distmom.clock import add_spent
 from distmom.corpus import AnyCorpus
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
-from distmom.engine.events import Event, EventLog, GroupDone, Observer, PassDone, PassStarted
+from distmom.engine.events import Event, EventLog, GroupDone, KernelsMissing, Observer, PassDone, PassStarted
 from distmom.engine.executors import Executor, InProcess
 from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
@@ -76,7 +77,7 @@ class Engine:
     memory_limit : int or None
         Bytes that one worker may use; no limit by default.
     observer : callable
-        Called with `PassStarted`, `GroupDone` and `PassDone`; ignores them by default.
+        Called with every event (see `distmom.engine.events`), in any thread; ignores them by default.
     timings : list of Timing
         One entry per pass.
     spent : dict of str to float
@@ -152,10 +153,11 @@ class Engine:
         key = fingerprint((*self._origin, pass_, *(() if finish is None else (parameters,)), rows))
         committed = self._committed(pass_, key)
         result: PassResult | TallResult
-        if finish is None:
-            result = self._run_small(pass_, rows, key, committed)
-        else:
-            result = self._run_tall(pass_, rows, key, committed, finish)
+        with self._compilation_observed(pass_.name):
+            if finish is None:
+                result = self._run_small(pass_, rows, key, committed)
+            else:
+                result = self._run_tall(pass_, rows, key, committed, finish)
         self._done(pass_, started, before, committed is not None)
         return result
 
@@ -400,9 +402,20 @@ class Engine:
         """Call ``function(load(), *arguments)`` on the scheduler node; ``load`` runs on a worker."""
         started = time.monotonic()
         try:
-            return self.executor.on_scheduler(function, load, *arguments)
+            with self._compilation_observed("decomposition"):
+                return self.executor.on_scheduler(function, load, *arguments)
         finally:
             add_spent(self.spent, {"decomposition": time.monotonic() - started})
+
+    def _compilation_observed(self, name: str) -> AbstractContextManager[None]:
+        """Emit one event if a kernel has to be compiled."""
+        observed = threading.Lock()
+
+        def report() -> None:
+            if observed.acquire(blocking=False):
+                self.observer(KernelsMissing(name))
+
+        return self.executor.compiling(report)
 
 
 @contextmanager
