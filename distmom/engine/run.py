@@ -448,7 +448,7 @@ def open_engine(
         If another process holds the run.
     """
     options: dict[str, Any] = {"executor": executor or InProcess(), "memory_limit": memory_limit}
-    observers = [] if observer is None else [observer]
+    observers: list[Observer] = []
     with ExitStack() as stack:
         if directory is None:
             temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="distmom-"))
@@ -458,7 +458,10 @@ def open_engine(
         else:
             run = stack.enter_context(RunDirectory(directory).held())
         if run.durable:
+            # First, so that an event is in the log even if the observer raises.
             observers.append(stack.enter_context(EventLog(run.log)))
+        if observer is not None:
+            observers.append(observer)
 
         def observe(event: Event) -> None:
             for each in observers:
