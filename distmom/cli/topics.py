@@ -25,7 +25,7 @@ from distmom.cli.parameters import flag, given, parameter_options, table
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import columns_of, open_source, open_views, open_workers, show, topic_line
 from distmom.cli.terminal import say
-from distmom.corpus import open_corpus
+from distmom.corpus import open_words
 from distmom.errors import NumericalError, UsageError
 from distmom.spectral.capabilities import Capability, require
 
@@ -203,7 +203,7 @@ def search(
             model = TopicSearch(**{"n_components": kept.n_components, **chosen}).fit_moments(kept)
             columns = SimpleNamespace(vocabulary=kept.vocabulary_, label_names=[], settings=kept.settings_)
         else:
-            columns = open_corpus(src)
+            columns = open_words(src)
             model = TopicSearch(**chosen)
             model.fit_corpus(columns, client=executor, memory_limit=memory_limit, observer=progress)
         if targets is not None:

@@ -26,7 +26,7 @@ from distmom.spectral.artifact import (
     whole_description,
 )
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.inputs import checked_rows
+from distmom.spectral.inputs import WORDS, checked_rows, with_layer
 from distmom.spectral.layout import layout_of
 from distmom.spectral.parameters import Parametrised, fixed, parameter
 from distmom.spectral.plan import Plan
@@ -67,6 +67,8 @@ class SpectralEstimator(Parametrised):
     """
 
     State: ClassVar[type[Any]]
+    #: what the model reads of a corpus: words, or the kinds of layers along rows
+    reads: ClassVar[tuple[str, ...]] = WORDS
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     #: diagnostics that `summary` has
     shown: ClassVar[tuple[str, ...]] = ()
@@ -106,7 +108,7 @@ class SpectralEstimator(Parametrised):
 
         Parameters
         ----------
-        corpus : Corpus, MemoryCorpus or ViewCorpus
+        corpus : AnyCorpus
             A corpus with the layers that the model reads.
         client : distributed.Client or Executor, optional
             Runs the passes and is left open. By default the passes run in this process.
@@ -131,6 +133,7 @@ class SpectralEstimator(Parametrised):
             If the moments carry fewer components than requested.
         """
         started = time.monotonic()
+        corpus = self._read_layer(corpus)
         self.check(corpus)
         with (
             open_executor(client) as executor,
@@ -149,7 +152,7 @@ class SpectralEstimator(Parametrised):
 
         Parameters
         ----------
-        corpus : Corpus, MemoryCorpus or ViewCorpus
+        corpus : AnyCorpus
 
         Raises
         ------
@@ -167,7 +170,7 @@ class SpectralEstimator(Parametrised):
 
         Parameters
         ----------
-        corpus : Corpus, MemoryCorpus or ViewCorpus
+        corpus : AnyCorpus
         memory_limit : int, optional
             Bytes that one worker may use; no limit by default.
         n_workers : int, optional
@@ -179,6 +182,7 @@ class SpectralEstimator(Parametrised):
         UsageError
             If the parameters are invalid or do not suit the corpus, or a task cannot fit the memory limit.
         """
+        corpus = self._read_layer(corpus)
         self.check(corpus)
         ledger = Ledger(corpus, lambda pass_: plan_pass(corpus, pass_, memory_limit))
         self.program(ledger)
@@ -187,6 +191,9 @@ class SpectralEstimator(Parametrised):
             passes = list(zip(ledger.entries, ledger.passes, strict=True))
             seconds = tuple(estimate(corpus, passes, ledger.decomposed, max(1, n_workers)))
         return Plan(tuple(ledger.entries), seconds)
+
+    def _read_layer(self, corpus: Any) -> Any:
+        return with_layer(corpus, self.reads, getattr(self, "layer", None), type(self).__name__)
 
     def can(self, capability: Capability) -> bool:
         """Return whether this fitted model can do something (see `distmom.spectral.capabilities`)."""
@@ -309,6 +316,14 @@ def precision_parameter() -> str:
     return parameter(
         "Precision in which blocks are multiplied; sums are in double precision in any case.",
         default="single", choices=("single", "double"),
+    )  # fmt: skip
+
+
+def layer_parameter() -> str | None:
+    """Declare ``layer``."""
+    return parameter(
+        "Layer of the corpus that is read.", default=None, kind=str, none=True,
+        unset="the only one of a fitting kind",
     )  # fmt: skip
 
 

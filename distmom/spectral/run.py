@@ -115,7 +115,7 @@ class Run(ABC):
 
     Attributes
     ----------
-    corpus : Corpus, MemoryCorpus or ViewCorpus
+    corpus : AnyCorpus
     name : str
         Part of the whole run, empty for the whole.
     """
@@ -295,7 +295,7 @@ class Ledger(Run):
 
     Parameters
     ----------
-    corpus : Corpus, MemoryCorpus or ViewCorpus
+    corpus : AnyCorpus
     plan : callable
         Plans a pass (see `distmom.engine.plan_pass`).
     known : callable, optional

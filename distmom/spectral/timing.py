@@ -6,6 +6,7 @@ alone. A pass that cannot be tried so (residuals of fitted weights) is estimated
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Sequence
@@ -74,7 +75,7 @@ def estimate(
 
     Parameters
     ----------
-    corpus : Corpus, MemoryCorpus or ViewCorpus
+    corpus : AnyCorpus
     planned : sequence of (PlannedPass, Pass)
         From a ledger.
     decomposed : sequence of int
@@ -147,8 +148,7 @@ def _measure(corpus: Any) -> tuple[Machine, Any, int]:
 
 def _entries(block: Any) -> int:
     if isinstance(block, RowBlock):
-        n_rows, n_features = map(int, block.rows.shape)
-        return n_rows * n_features
+        return math.prod(map(int, block.rows.shape))
     n_words: int = block.words.nnz + block.n_documents
     return n_words
 
@@ -180,6 +180,8 @@ def _shape(pass_: Pass) -> str:
 
 def _try(pass_: Pass, block: Any) -> float:
     """Return the seconds of `Pass.add` for one entry of a block, the best of two runs."""
+    if isinstance(block, RowBlock):
+        block = block.with_context(pass_.halo)
     numbers = pass_.numbers.load() if hasattr(pass_.numbers, "load") else pass_.numbers
     if numbers is not None:
         block = block.of_words(numbers)
@@ -215,7 +217,8 @@ def _try(pass_: Pass, block: Any) -> float:
             sums = concrete.zero()
             started = time.perf_counter()
             for first in range(0, block.n_documents, concrete.block_rows):
-                concrete.add(sums, block.take(slice(first, first + concrete.block_rows)), {})
+                part = slice(first, min(first + concrete.block_rows, block.n_documents))
+                concrete.add(sums, block.take(part), {})
             best = min(best, time.perf_counter() - started)
     return best / max(1, _entries(block))
 
