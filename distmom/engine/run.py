@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -407,15 +407,21 @@ class Engine:
         finally:
             add_spent(self.spent, {"decomposition": time.monotonic() - started})
 
-    def _compilation_observed(self, name: str) -> AbstractContextManager[None]:
-        """Emit one event if a kernel has to be compiled."""
-        observed = threading.Lock()
+    @contextmanager
+    def _compilation_observed(self, name: str) -> Iterator[None]:
+        """Emit one event if a kernel has to be compiled; a context manager."""
+        reported = threading.Lock()
 
         def report() -> None:
-            if observed.acquire(blocking=False):
+            if reported.acquire(blocking=False):
                 self.observer(KernelsMissing(name))
 
-        return self.executor.compiling(report)
+        with self.executor.compiling(report):
+            try:
+                yield
+            finally:
+                # A worker's report may arrive later than its result.
+                reported.acquire(blocking=False)
 
 
 @contextmanager
