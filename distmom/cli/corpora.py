@@ -85,7 +85,7 @@ def ingest_command(
             open_workers(workers, memory_limit, scheduler) as executor,
         ):
             layered = ingest_rows(
-                src, dst, format=found, names=vocab, strict=strict, like=_like_model(like), overwrite=overwrite,
+                src, dst, format=found, names=vocab, strict=strict, like=_like_model(like, Capability.ROWS), overwrite=overwrite,
                 map=executor.map, progress=progress.stage, **row_arguments(rows),
             )  # fmt: skip
         show(describe_corpus(layered), as_json)
@@ -97,7 +97,7 @@ def ingest_command(
             zero_based=zero_based, text_field=text_field, labels_field=labels_field, strict=strict,
             min_df=min_df, max_df=_count_or_share(max_df, "--max-df"),
             stop_words=stop_words, ngram_max=ngrams, shard_documents=shard_docs, overwrite=overwrite,
-            like=_like_model(like), map=executor.map, progress=progress.stage,
+            like=_like_model(like, Capability.DOCUMENTS), map=executor.map, progress=progress.stage,
         )  # fmt: skip
     show(describe_corpus(corpus), as_json)
 
@@ -175,8 +175,8 @@ def _count_or_share(text: str, flag: str) -> int | float:
         raise UsageError(f"{flag}: expected a number of documents or a share, got {text!r}") from None
 
 
-def _like_model(path: str | None) -> SimpleNamespace | None:
+def _like_model(path: str | None, capability: Capability) -> SimpleNamespace | None:
     """Return the columns of a model that is stored at a path, if one is given."""
     if path is None:
         return None
-    return columns_of(load_model_that(path, Capability.DOCUMENTS))
+    return columns_of(load_model_that(path, capability))
