@@ -196,6 +196,15 @@ class LayeredCorpus(StoredCorpus):
             {name: arrays[name] for name, axis in along.items() if axis == "units"},
         )  # fmt: skip
 
+    def read_sizes(self, index: int) -> np.ndarray:
+        """Return the number of rows of each unit, or part of a unit, of one shard, without reading the rows."""
+        entry = self._manifest["shards"][index]
+        prefix = f"shards/{entry['id']}"
+        files = {key: value for key, value in self.shard_files(index)[1].items() if key.startswith("starts/")}
+        content = self._storage.read_all({f"{prefix}/{key}": value for key, value in files.items()})
+        parts = {key: content[f"{prefix}/{key}"] for key in files}
+        return np.diff(self._starts(f"{self.path}/{prefix}", parts, entry))
+
     def read_ids(self, index: int) -> list[str] | None:
         """Return the ids of the units of one shard; None if units have no ids. StoreError if they are damaged."""
         if not self.has_ids:
@@ -207,6 +216,17 @@ class LayeredCorpus(StoredCorpus):
             raise StoreError(f"{self.path}/{key}: expected ids, got no such file")
         content = self._storage.read_checked(key, file["size"], file["sha256"])
         return lines_of(f"{self.path}/{key}", content, entry["n_units"])
+
+    @property
+    def group_names(self) -> np.ndarray:
+        """The ids of all units, or their numbers, of shape (n_documents,)."""
+        if not self.has_ids:
+            return np.arange(self.n_documents)
+        found: list[str] = []
+        for index, shard in enumerate(self.shards):
+            # The first unit of a shard may have begun in an earlier one.
+            found += (self.read_ids(index) or [])[shard.continued :]
+        return np.array(found)
 
     def shard_files(self, index: int) -> tuple[bytes, dict[str, dict[str, Any]]]:
         """Return ``shard.json`` of a shard and the size and sha256 of its other files; StoreError if damaged."""
