@@ -46,6 +46,7 @@ from distmom.engine.sparse import (
 from distmom.engine.state import SLAB_ROWS, StoredArray, StoredRows, release_maps
 from distmom.engine.sums import Sums
 from distmom.engine.tall import (
+    PIECE_ROWS,
     Partials,
     RowFunction,
     RowOutput,
@@ -293,6 +294,7 @@ class Engine:
         n_rows: int,
         outputs: Mapping[str, tuple[int, str]],
         *arguments: Any,
+        piece_rows: int = PIECE_ROWS,
     ) -> tuple[dict[str, StoredArray], Sums]:
         """Call a function on slabs of rows of tall matrices, on all workers.
 
@@ -307,6 +309,8 @@ class Engine:
             Width and type of every output.
         *arguments
             Further small arguments.
+        piece_rows : int, default `PIECE_ROWS`
+            Rows that are processed at a time; sums of pieces are added up.
 
         Returns
         -------
@@ -321,7 +325,7 @@ class Engine:
         total: Sums | None = None
         n_slabs = -(-n_rows // SLAB_ROWS)
         n_together = max(1, min(MAX_TOGETHER, n_slabs // (MAPS_PER_THREAD * self.executor.n_threads)))
-        work = partial(map_task, function, tuple(inputs), files, n_rows, arguments, n_together)
+        work = partial(map_task, function, tuple(inputs), files, n_rows, arguments, piece_rows, n_together)
         try:
             for slabs, spent in self.executor.map(work, range(-(-n_slabs // n_together))):
                 add_spent(self.spent, spent)

@@ -32,6 +32,7 @@ from distmom.models.multilabel.heads import (
 )
 from distmom.models.multilabel.program import HEADS, FittedHeads, HeadSettings, fit_heads, held_out
 from distmom.models.multilabel.states import States, StateSettings, check_size
+from distmom.models.multilabel.word_states import smoothed_logs
 from distmom.moments.features import inverse_document_frequency
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
@@ -47,7 +48,6 @@ from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import array, group, value, variants
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tall import smoothed_logs
 
 #: largest number of states fitted with ``head="auto"``: they describe the corpus, and hardly affect the ranking
 AUTO_STATES = 100

@@ -39,8 +39,8 @@ from distmom.models.multilabel.regression import (
     sparse_head,
 )
 from distmom.models.multilabel.states import States, StateSettings, extend_states, fit_states
+from distmom.spectral.recovery import WHOLE_BYTES
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tall import WHOLE_BYTES
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, PassResult, Selection, StoredColumns
-from distmom.engine.state import SLAB_ROWS, release_maps
-from distmom.engine.tall import read_rows
+from distmom.engine.state import SLAB_ROWS
+from distmom.engine.tall import Tall, read_rows
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.anchors import select_anchors, simplex_weights
 from distmom.moments.dirichlet import proportions, proportions_of_mean, shifts, topic_factor
@@ -35,8 +35,8 @@ from distmom.spectral.components import (
     fit_basis,
     moment_passes,
 )
+from distmom.spectral.recovery import Masses, Recovery, Slabs, store_columns
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tall import Slabs
 
 logger = logging.getLogger(__name__)
 
@@ -323,34 +323,27 @@ def _tensor_init(
     unwhiten = core.B @ (core.V * sizes)
 
     sums = added_sums(moments.directories, without="m3")
-    scale = moments.words.scale
-
-    def rows(stored: np.ndarray, part: slice) -> np.ndarray:
-        # Squared: the stored basis includes the scale, and so do the moments.
-        plain = stored if scale is None else stored / np.asarray(scale.load()[part]) ** 2
-        return np.asarray(plain @ unwhiten)
-
-    a, _, _ = shifts(alpha0)
-    whiten = core.W @ (core.V * sizes)
-
-    def free_rows(stored: np.ndarray, part: slice) -> np.ndarray:
-        # M2 QW in place of Q Q'M2 QW: documents that were added after the basis was found may have topics
-        # outside of its range, and so may sampling errors of topics.
-        mean1, m1 = (np.asarray(sums[name]) / float(sums["mass"][0]) for name in ("mean", "m1"))
-        return np.asarray((half_rows(sums, part, stored) - a * np.outer(mean1[part], m1)) @ whiten)
-
-    topics, masses, negative = _store_topics(
-        engine, moments, numbers, free_rows if "half" in sums else rows, unwhiten.shape[1]
-    )
+    basis, scale, k = moments.basis.matrix, moments.words.scale, unwhiten.shape[1]
+    inputs: tuple[Tall, ...]
+    rows_of: Callable[..., np.ndarray]
+    arguments: tuple[Any, ...]
+    if "half" in sums:
+        inputs = (basis, *(engine.put(np.asarray(sums[name])) for name in ("half", "pair_mass", "mean")))
+        factor = core.W @ (core.V * sizes)
+        rows_of, arguments = _free_rows, (np.asarray(sums["mass"]), np.asarray(sums["m1"]), alpha0, factor)
+    else:
+        inputs = (basis,) if scale is None else (basis, scale)
+        rows_of, arguments = _scaled_rows, (unwhiten,)
+    topics, masses = _store_topics(engine, moments, numbers, inputs, rows_of, arguments, k)
     diagnostics = {
         **core.diagnostics,
         **core.lengths,
         "spectrum": [float(x) for x in core.spectrum],
-        "negative_mass": [float(x) for x in negative],
+        "negative_mass": [float(x) for x in masses.negative_share],
     }
     if independent:
         # The mean amount of a factor times the mass of its column.
-        shares = np.maximum(core.mean, 0.0) * masses
+        shares = np.maximum(core.mean, 0.0) * masses.positive
         diagnostics["skewness"] = [float(x) for x in core.eigenvalues]
     else:
         of_mean = proportions_of_mean(core.mean, core.eigenvalues, alpha0)
@@ -363,6 +356,30 @@ def _tensor_init(
     shares = shares / total if total > 0 else np.full(len(shares), 1.0 / len(shares))
     name = "factors" if independent else f"tensor-{alpha0:g}"
     return Initial(name, topics, shares, None if independent else alpha0, diagnostics)
+
+
+def _scaled_rows(stored: np.ndarray, *arguments: np.ndarray) -> np.ndarray:
+    *scale, unwhiten = arguments
+    wide = np.asarray(stored, np.float64)
+    # Squared: the stored basis includes the scale, and so do the moments.
+    return np.asarray((wide / scale[0] ** 2 if scale else wide) @ unwhiten)
+
+
+def _free_rows(
+    stored: np.ndarray,
+    half: np.ndarray,
+    pair_mass: np.ndarray,
+    mean: np.ndarray,
+    mass: np.ndarray,
+    m1: np.ndarray,
+    alpha0: float,
+    whiten: np.ndarray,
+) -> np.ndarray:
+    # M2 QW in place of Q Q'M2 QW: documents that were added after the basis was found may have topics outside of
+    # its range, and so may sampling errors of topics.
+    a, _, _ = shifts(alpha0)
+    second = half_rows(half, pair_mass, mass[1], np.asarray(stored, np.float64))
+    return np.asarray((second - a * np.outer(mean / float(mass[0]), m1 / float(mass[0]))) @ whiten)
 
 
 def _anchor_init(
@@ -400,10 +417,9 @@ def _anchor_init(
     joint = weights * mean[:, None]
     shares = joint.sum(axis=0)
 
-    def of_rows(stored: np.ndarray, part: slice) -> np.ndarray:
-        return np.asarray(joint[part])
-
-    topics, _, _ = _store_topics(engine, moments, numbers, of_rows, settings.n_states)
+    topics, _ = _store_topics(
+        engine, moments, numbers, (engine.put(joint),), np.asarray, (), settings.n_states
+    )
     return Initial(
         "anchors",
         topics,
@@ -417,45 +433,42 @@ def _store_topics(
     engine: Engine,
     moments: CommittedMoments,
     numbers: np.ndarray,
-    rows_of: Callable[[np.ndarray, slice], np.ndarray],
+    inputs: tuple[Tall, ...],
+    rows_of: Callable[..., np.ndarray],
+    arguments: tuple[Any, ...],
     k: int,
-) -> tuple[StoredColumns, np.ndarray, np.ndarray]:
-    """Store topics over all words, with negative entries clipped and columns normalised to sum to one.
+) -> tuple[StoredColumns, Masses]:
+    """Store topics over all words, normalised; also return their masses.
 
     Parameters
     ----------
+    inputs : tuple of StoredArray or StoredColumns
+        Tall matrices over the words of the moments.
     rows_of : callable
-        Called with rows of the stored basis and their slice; returns the rows of the unscaled topics.
-
-    Returns
-    -------
-    topics : StoredColumns
-    masses : ndarray of shape (k,)
-        Positive mass of the columns before normalisation.
-    negative : ndarray of shape (k,)
-        Share of every topic's absolute mass that was negative.
+        Returns rows of the unscaled topics, as in `Recovery`.
+    arguments : tuple
+        Small arguments of ``rows_of``.
+    k : int
+        Number of topics.
     """
-    n_moment = moments.words.n_words
+    words, dtype = moments.words, moments.settings.dtype
+    of_moments = Recovery(inputs, words.n_words, k, rows_of, arguments, piece_rows=SLAB_ROWS)
+    topics, masses = of_moments.distributions(engine, dtype)
+    if words.numbers is not None:
+        stored = store_columns(
+            engine, _spread, (words.numbers,), len(numbers), {"topics": (k, 1)}, dtype, topics
+        )
+        topics = stored["topics"]
+    return topics, masses
 
-    def slabs() -> Any:
-        for start in range(0, n_moment, SLAB_ROWS):
-            part = slice(start, min(start + SLAB_ROWS, n_moment))
-            yield part, rows_of(np.asarray(read_rows(moments.basis.matrix, part), np.float64), part)
 
-    positive, negative = np.zeros(k), np.zeros(k)
-    for _, values in slabs():
-        positive += np.maximum(values, 0.0).sum(axis=0)
-        negative -= np.minimum(values, 0.0).sum(axis=0)
-    divisor = np.where(positive > 0.0, positive, 1.0)
-    with engine.directory.writer(moments.settings.dtype, len(numbers) * k, k) as writer:
-        done = 0
-        for part, values in slabs():
-            upto = int(np.searchsorted(np.maximum.accumulate(numbers), part.stop - 1)) + 1
-            if part.stop == n_moment:
-                upto = len(numbers)
-            whole = np.zeros((upto - done, k), moments.settings.dtype)
-            whole[numbers[done:upto] >= 0] = np.maximum(values, 0.0) / divisor
-            writer.append(whole)
-            done = upto
-    release_maps()
-    return StoredColumns((writer.stored,)), positive, negative / np.maximum(positive + negative, 1e-300)
+def _spread(rows: slice, numbers: np.ndarray, topics: StoredColumns) -> tuple[Slabs, Slabs]:
+    """Return rows over all words; those of words that are not in the moments are zero."""
+    kept = numbers >= 0
+    of_moments = numbers[kept]
+    # The numbers ascend without gaps.
+    first = int(of_moments[0]) if len(of_moments) else 0
+    found = read_rows(topics, slice(first, first + len(of_moments)))
+    whole = np.zeros((len(numbers), found.shape[1]), found.dtype)
+    whole[kept] = found
+    return {"topics": whole}, {}

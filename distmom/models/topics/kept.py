@@ -59,8 +59,8 @@ from distmom.spectral.components import CoreSettings, Words, fit_basis, moment_p
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import Array, Layout
 from distmom.spectral.parameters import parameter
+from distmom.spectral.recovery import column_edges, to_columns
 from distmom.spectral.run import Execution, Ledger, Run, execute, unknown
-from distmom.spectral.tall import column_edges, to_columns
 
 #: least share of the mass that must remain when a part is left out
 _LEAST_LEFT = 0.1

@@ -42,8 +42,8 @@ from distmom.spectral.estimator import place_parameter
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import MOST_COMPONENTS, Rank, find_rank, rank_settings
+from distmom.spectral.recovery import to_columns
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tall import to_columns
 
 logger = logging.getLogger(__name__)
 

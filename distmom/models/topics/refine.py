@@ -30,8 +30,8 @@ from distmom.engine.state import StoredRows
 from distmom.models.topics.initial import word_shares
 from distmom.moments.shares import CompletionPass, MixturePass, RefinePass
 from distmom.spectral.basis import unknown_columns
+from distmom.spectral.recovery import Slabs
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tall import Slabs
 
 #: sum of the Dirichlet parameters where refinement leaves it fixed, and the least share of a topic in it
 EM_ALPHA, LEAST_SHARE = 1.0, 1e-4
