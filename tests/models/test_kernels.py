@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from helpers import random_corpus
@@ -80,7 +78,7 @@ def test_neighbors_are_exact(k, density):
     rows, queries = unit(sparse(400, 60, density, 1)), unit(sparse(30, 60, density, 2))
     alive = np.random.default_rng(3).random(400) < 0.9
     labels = Csr.of(csr_array((400, 5)), np.uint8)
-    head = replace(NeighborsHead.build(Csr.of(rows), labels), alive=alive.astype(np.uint8))
+    head = NeighborsHead(Csr.of(csr_array(rows.T)), labels, alive.astype(np.uint8))
     found, cosines = head.search(queries, k)
     exact = (queries @ rows.T).toarray()
     exact[:, ~alive] = 0

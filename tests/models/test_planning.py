@@ -109,6 +109,7 @@ def test_auto_makes_the_planned_passes(share, monkeypatch):
         (MultiLabelMoM(3, head="posterior"), set()),
         (MultiLabelMoM(3, head="ridge"), set()),
         (MultiLabelMoM(3, head="linear"), {"residual"}),
+        (MultiLabelMoM(3, head="neighbors"), set()),
         (SpectralLDA(3, min_df=0.02), set()),
         (AnchorTopics(3, min_df=0.02), set()),
         (TopicMoments(3, n_parts=2, min_df=0.02), set()),
@@ -135,6 +136,19 @@ def test_every_pass_but_those_of_fitted_weights_is_tried_on_a_block(model, untri
     assert 0.0 < total.low < total.high
     assert plan.to_json()["seconds"] == [total.low, total.high]
     assert model.plan(corpus).total_seconds is None
+
+
+def test_the_index_of_neighbors_is_a_planned_pass_that_is_not_made_again(tmp_path):
+    corpus = planted_corpus(600, n_labels=20, k=3)[2]
+    model = MultiLabelMoM(3, head="neighbors")
+    (planned,) = [p for p in model.plan(corpus).passes if p.name == "index"]
+    assert planned.sums_bytes >= 8 * sum(s.nnz_words + s.nnz_labels for s in corpus.shards)
+    first = model.fit_corpus(corpus, run=tmp_path / "run")
+    known = {name: getattr(first.scorer_.heads[0][1].lists, name) for name in ("indptr", "indices", "data")}
+    again = model.fit_corpus(corpus, run=tmp_path / "run")
+    assert [t["resumed"] for t in again.timings_ if t["name"] == "index"] == [True]
+    for name, array in known.items():
+        np.testing.assert_array_equal(getattr(again.scorer_.heads[0][1].lists, name), array)
 
 
 def test_a_pass_that_the_plan_lacks_is_an_error(monkeypatch):

@@ -32,7 +32,6 @@ from distmom.models.multilabel.kernels import (
     add_sparse_scores,
     add_votes,
     check_labels,
-    fill_lists,
     nearest_of,
     nearest_rows,
     sort_top,
@@ -247,15 +246,6 @@ class NeighborsHead:
     power: float = 3.0
     factor: float = 1.0
     best: float = 0.0
-
-    @classmethod
-    def build(cls, rows: Csr, labels: Csr) -> NeighborsHead:
-        """Index feature rows (N, d) with their labels (N, L); all rows vote."""
-        n = len(rows.indptr) - 1
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows.indices, minlength=rows.n_columns))])
-        holders, values = np.empty(len(rows.indices), np.int32), np.empty(len(rows.indices), np.float32)
-        fill_lists(rows.indptr, rows.indices, rows.data, 0, indptr[:-1].copy(), holders, values)
-        return cls(Csr(indptr, holders, values, n), labels, np.ones(n, np.uint8))
 
     def search(self, features: csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and cosines of the k nearest indexed rows (see `nearest_rows`)."""

@@ -297,39 +297,6 @@ def top_by_states(
 
 
 @compiled
-def fill_lists(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    data: np.ndarray,
-    first: int,
-    free: np.ndarray,
-    rows: np.ndarray,
-    values: np.ndarray,
-) -> None:
-    """Add rows to inverted lists: for every word, the rows that contain it in ascending order, and their values.
-
-    Parameters
-    ----------
-    indptr, indices, data : ndarray
-        Rows in CSR.
-    first : int
-        Number of the first row.
-    free : ndarray of shape (d,), int64
-        Position of the next entry of every word; advanced in place.
-    rows : ndarray of shape (nnz,), int32
-        Changed in place.
-    values : ndarray of shape (nnz,), float32
-        Changed in place.
-    """
-    for i in range(indptr.shape[0] - 1):
-        for p in range(indptr[i], indptr[i + 1]):
-            at = free[indices[p]]
-            rows[at] = first + i
-            values[at] = data[p]
-            free[indices[p]] = at + 1
-
-
-@compiled
 def nearest_rows(
     indptr: np.ndarray,
     indices: np.ndarray,

@@ -191,7 +191,7 @@ def fit_parts(
         if needs("linear"):
             linear = fit_linear(run, features, settings.n_residual_passes)
         if needs("neighbors", "best", "sketch"):
-            index = run.rows(fit_neighbors, features, out=unknown())
+            index = fit_neighbors(run, features)
     return Parts(features, states, ridge, linear, index)
 
 
