@@ -166,8 +166,7 @@ class SpectralEstimator(Parametrised):
         self.program(ledger)
         seconds = None
         if n_workers is not None:
-            passes = list(zip(ledger.entries, ledger.passes, strict=True))
-            seconds = tuple(estimate(corpus, passes, ledger.decomposed, max(1, n_workers)))
+            seconds = tuple(estimate(ledger, max(1, n_workers)))
         return Plan(tuple(ledger.entries), seconds)
 
     def can(self, capability: Capability) -> bool:

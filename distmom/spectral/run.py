@@ -33,6 +33,8 @@ from distmom.errors import NumericalError, UsageError
 from distmom.spectral.plan import PlannedPass, planned_pass
 
 _R = TypeVar("_R")
+#: given a block of the corpus, returns the seconds that the whole work takes on one thread, from a trial of a part
+Trial = Callable[[Any], float]
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +145,9 @@ class Run(ABC):
         """Store an array that passes read, and return its handle."""
 
     @overload
-    def scan(self, pass_: Pass, *, rows: Mapping[str, StoredRows] | None = None) -> PassResult: ...
+    def scan(
+        self, pass_: Pass, *, rows: Mapping[str, StoredRows] | None = None, trial: Trial | None = None
+    ) -> PassResult: ...
 
     @overload
     def scan(
@@ -153,6 +157,7 @@ class Run(ABC):
         *arguments: Any,
         out: TallResult,
         rows: Mapping[str, StoredRows] | None = None,
+        trial: Trial | None = None,
     ) -> TallResult: ...
 
     @abstractmethod
@@ -171,6 +176,8 @@ class Run(ABC):
             Placeholder that the ledger returns for the result of ``finish``.
         rows : mapping of str to StoredRows, optional
             Stored rows that the pass reads; none by default.
+        trial : callable, optional
+            Measures the time of a pass that cannot be tried with random arrays, for a plan with times.
 
         Returns
         -------
@@ -194,7 +201,7 @@ class Run(ABC):
         """
 
     @abstractmethod
-    def rows(self, function: Callable[..., _R], *arguments: Any, out: _R) -> _R:
+    def rows(self, function: Callable[..., _R], *arguments: Any, out: _R, trial: Trial | None = None) -> _R:
         """Return ``function(engine, *arguments)``, for work on stored arrays and on results of passes.
 
         Parameters
@@ -204,6 +211,8 @@ class Run(ABC):
         *arguments
         out : object
             Placeholder that the ledger returns for the result.
+        trial : callable, optional
+            Measures the time of work that grows with the data beside that of the passes, for a plan with times.
         """
 
     @abstractmethod
@@ -273,7 +282,7 @@ class Execution(Run):
             return self.engine.on_scheduler(function, load, *arguments)
         return function(load(), *arguments)
 
-    def rows(self, function: Callable[..., _R], *arguments: Any, out: _R) -> _R:
+    def rows(self, function: Callable[..., _R], *arguments: Any, out: _R, trial: Trial | None = None) -> _R:
         return function(self.engine, *arguments)
 
     def when(
@@ -307,6 +316,10 @@ class Ledger(Run):
         In the order of the program.
     passes : list of Pass
         The same, as the program has made them.
+    trials : list of callable or None
+        Of every pass, how its time is measured; None where it is tried with random arrays.
+    work : list of callable
+        Trials of work beside the passes.
     decomposed : list of int
         Number of components of every decomposition.
     """
@@ -320,6 +333,8 @@ class Ledger(Run):
         self.corpus, self.name = corpus, ""
         self.entries: list[PlannedPass] = []
         self.passes: list[Pass] = []
+        self.trials: list[Trial | None] = []
+        self.work: list[Trial] = []
         self.decomposed: list[int] = []
         self._plan, self._known, self._possible = plan, known, False
         self._left: list[PlannedPass] | None = None
@@ -331,6 +346,7 @@ class Ledger(Run):
         other = Ledger(self.corpus, self._plan, self._known)
         other.name, other._possible = name, possible
         other.entries, other.passes, other.decomposed = self.entries, self.passes, self.decomposed
+        other.trials, other.work = self.trials, self.work
         return other
 
     def plan(self, pass_: Pass) -> PassPlan:
@@ -347,6 +363,7 @@ class Ledger(Run):
         cut = self._plan(pass_)
         self.entries.append(planned_pass(self.corpus, pass_, cut, self.name, self._possible))
         self.passes.append(pass_)
+        self.trials.append(options.get("trial"))
         return options["out"] if arguments else PassResult(_NoSums(), _NoRows(), Unknown())  # type: ignore[arg-type]
 
     def small(
@@ -357,7 +374,9 @@ class Ledger(Run):
                 self.decomposed.append(each.n_components)
         return out
 
-    def rows(self, function: Callable[..., _R], *arguments: Any, out: _R) -> _R:
+    def rows(self, function: Callable[..., _R], *arguments: Any, out: _R, trial: Trial | None = None) -> _R:
+        if trial is not None:
+            self.work.append(trial)
         return out
 
     def when(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from distmom.models.multilabel.regression import (
     sparse_head,
 )
 from distmom.models.multilabel.states import States, StateSettings, extend_states, fit_states
+from distmom.models.multilabel.trials import choice_seconds, scoring_seconds
 from distmom.spectral.recovery import WHOLE_BYTES
 from distmom.spectral.run import Run, unknown
 
@@ -54,6 +56,8 @@ STATES_SHARE = 0.01
 RIDGE_PENALTIES = (0.01, 0.03, 0.1)
 #: most labels per column of the sketch for which `auto` tries ridge: r columns cannot separate many more
 LABELS_PER_COLUMN = 50
+#: heads of the latent states: posterior and moment
+N_STATE_HEADS = 2
 NEIGHBOR_VARIANTS = ((40, 3.0), (75, 3.0), (75, 4.0))
 
 
@@ -165,9 +169,16 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
     choosing = run.part("choose")
     parts = fit_parts(choosing, settings, rest, None)
     offered = run.rows(offer, settings, parts, rest, out=Offer(unknown(), unknown(), unknown()))
-    pass_ = candidates_pass(run.corpus, chosen, n_dense_heads(run.corpus, settings.n_components))
-    scored = choosing.scan(replace(pass_, scorer=offered.stored))
-    choice = run.rows(choose, offered, scored, out=unknown())
+    n_dense, n_documents = n_dense_heads(run.corpus, settings.n_components), run.corpus.n_documents
+    pass_ = candidates_pass(run.corpus, chosen, n_dense, n_dense + N_STATE_HEADS)
+    ridge = tries_ridge(run.corpus, settings.n_components)
+    scoring = partial(
+        scoring_seconds, pass_=pass_, n_documents=n_documents, rank=settings.n_components if ridge else None,
+        n_sketched=n_documents if n_documents <= SKETCH_NEIGHBORS_ROWS else 0, n_states=settings.states.n_states,
+    )  # fmt: skip
+    scored = choosing.scan(replace(pass_, scorer=offered.stored), trial=scoring)
+    choosing_seconds = partial(choice_seconds, pass_=pass_, n_documents=n_documents)
+    choice = run.rows(choose, offered, scored, out=unknown(), trial=choosing_seconds)
     parts = extend_parts(run.part("extend"), settings, parts, chosen, choice)
     return run.rows(assemble, settings, parts, None, choice, out=FittedHeads.unknown())
 
