@@ -15,14 +15,8 @@ from distmom.models.multilabel.heads import (
     rank_labels,
     unit_rows,
 )
-from distmom.models.multilabel.kernels import (
-    add_sparse_scores,
-    add_votes,
-    nearest_rows,
-    top_by_states,
-    top_candidates,
-    top_labels,
-)
+from distmom.models.multilabel.kernels import nearest_rows, top_by_states, top_candidates, top_labels
+from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes
 from distmom.moments.residuals import add_residuals
 
 

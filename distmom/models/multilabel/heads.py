@@ -29,8 +29,6 @@ from distmom.corpus import Block
 from distmom.engine import Csr, MixedRows
 from distmom.errors import UsageError
 from distmom.models.multilabel.kernels import (
-    add_sparse_scores,
-    add_votes,
     check_labels,
     nearest_of,
     nearest_rows,
@@ -39,6 +37,7 @@ from distmom.models.multilabel.kernels import (
     top_labels,
     update_top,
 )
+from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes
 from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.kernels import gather
 from distmom.moments.labels import posteriors
