@@ -20,6 +20,7 @@ from distmom.corpus import AnyCorpus
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
 from distmom.engine.executors import Executor, InProcess
+from distmom.engine.folded import Folded, merge_partials
 from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
 from distmom.engine.results import (
@@ -45,16 +46,8 @@ from distmom.engine.sparse import (
 )
 from distmom.engine.state import SLAB_ROWS, StoredArray, StoredRows, release_maps
 from distmom.engine.sums import Sums
-from distmom.engine.tall import (
-    PIECE_ROWS,
-    Partials,
-    RowFunction,
-    RowOutput,
-    Tall,
-    finish_output,
-    map_task,
-)
-from distmom.engine.tasks import Folded, fold_group, fold_tall, merge_partials
+from distmom.engine.tall import PIECE_ROWS, Partials, RowFunction, RowOutput, Tall, finish_output, map_task
+from distmom.engine.tasks import fold_group, fold_tall
 from distmom.errors import StoreError
 
 _R = TypeVar("_R")
@@ -118,7 +111,7 @@ class Engine:
         pass_: Pass,
         rows: Mapping[str, StoredRows] | None = None,
         *,
-        finish: Callable[[Tallies], TallResult],
+        finish: Callable[..., TallResult],
         parameters: tuple[Any, ...] = (),
     ) -> TallResult: ...
 
@@ -127,7 +120,7 @@ class Engine:
         pass_: Pass,
         rows: Mapping[str, StoredRows] | None = None,
         *,
-        finish: Callable[[Tallies], TallResult] | None = None,
+        finish: Callable[..., TallResult] | None = None,
         parameters: tuple[Any, ...] = (),
     ) -> PassResult | TallResult:
         """Run one pass over all shards, or return its committed result.
@@ -138,8 +131,9 @@ class Engine:
         rows : mapping of str to StoredRows, optional
             Stored rows that the pass reads.
         finish : callable, optional
-            Required for passes with tall sums. Called with the sums, returns stored arrays and numbers, which are
-            committed; the tall sums are removed. A pass that stores rows must have no separable sums.
+            Required for passes with tall sums. Called with the sums and ``parameters``, returns stored arrays and
+            numbers, which are committed; the tall sums are removed. A pass that stores rows must have no separable
+            sums.
         parameters : tuple, default ()
             Everything that ``finish`` depends on beside the pass.
 
@@ -164,7 +158,7 @@ class Engine:
         if finish is None:
             result = self._run_small(pass_, rows, key, committed)
         else:
-            result = self._run_tall(pass_, rows, key, committed, finish)
+            result = self._run_tall(pass_, rows, key, committed, finish, parameters)
         self._done(pass_, started, before, committed is not None)
         return result
 
@@ -191,12 +185,13 @@ class Engine:
         rows: dict[str, StoredRows],
         key: str,
         committed: tuple[Sums, dict[str, Any]] | None,
-        finish: Callable[[Tallies], TallResult],
+        finish: Callable[..., TallResult],
+        parameters: tuple[Any, ...],
     ) -> TallResult:
         if committed is None:
             tallies, folded = self._fold(pass_, rows, key)
             digests = folded.row_digests
-            result = finish(tallies)
+            result = finish(tallies, *parameters)
             self.directory.spare_partials(folded.all_files())
             self.directory.commit_pass(
                 pass_.name, key, {}, {"rows": digests, **result.to_json()}, result.stored_arrays()

@@ -74,6 +74,10 @@ class Sums(dict[str, Sum]):
     def __add__(self, other: Mapping[str, Sum]) -> Sums:
         return merge((self, other))
 
+    def files(self) -> tuple[ScratchArray, ...]:
+        """Return the sums that are in files."""
+        return tuple(value for value in self.values() if isinstance(value, ScratchArray))
+
 
 def large_to_files(sums: Mapping[str, Sum], directory: str) -> Sums:
     """Write the large dense sums to files of a directory that all workers see, and return all sums."""

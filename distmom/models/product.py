@@ -25,7 +25,7 @@ from distmom.linalg import METHODS, decompose, multilinear, symmetrise
 from distmom.moments.product import N_GROUPS, GroupMoments, GroupMomentsPass, GroupSketchPass, group_moments
 from distmom.spectral.basis import Basis, range_basis
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.components import whiten_moment
+from distmom.spectral.core import whiten_moment
 from distmom.spectral.estimator import SpectralEstimator, place_parameter, seed_parameter
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import array, value

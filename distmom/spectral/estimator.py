@@ -26,11 +26,13 @@ from distmom.spectral.artifact import (
     whole_description,
 )
 from distmom.spectral.capabilities import Capability
+from distmom.spectral.execute import execute
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import layout_of
+from distmom.spectral.ledger import Ledger
 from distmom.spectral.parameters import Parametrised, parameter
 from distmom.spectral.plan import Plan
-from distmom.spectral.run import PLACES, Ledger, Run, execute
+from distmom.spectral.run import PLACES, Run
 from distmom.spectral.timing import estimate
 
 #: attributes that every model stores beside its state

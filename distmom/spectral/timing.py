@@ -23,8 +23,9 @@ from distmom.engine.state import write_rows
 from distmom.engine.sums import FILE_BYTES
 from distmom.engine.tall import PIECE_ROWS
 from distmom.linalg import compose, decompose
+from distmom.spectral.ledger import Ledger
 from distmom.spectral.plan import Seconds
-from distmom.spectral.run import Ledger, Unknown
+from distmom.spectral.run import Unknown
 
 #: factors on the estimate that make up the range
 RANGE = (0.4, 2.5)

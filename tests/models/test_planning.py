@@ -21,7 +21,9 @@ from distmom.models.multilabel.states import fit_states
 from distmom.moments.words import WordMomentsPass
 from distmom.simulate import TopicPopulation, preset, synthesise
 from distmom.spectral import timing
-from distmom.spectral.run import Ledger, LedgerError, execute, unknown
+from distmom.spectral.execute import execute
+from distmom.spectral.ledger import Ledger
+from distmom.spectral.run import LedgerError, unknown
 
 
 @pytest.fixture(scope="module")

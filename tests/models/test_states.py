@@ -15,7 +15,7 @@ from distmom.models.multilabel.states import StateSettings, check_size, extend_s
 from distmom.moments.weighting import MomentKind
 from distmom.moments.words import WordMomentsPass, WordSketchPass
 from distmom.simulate.multilabel import planted
-from distmom.spectral.components import load_moments
+from distmom.spectral.core import load_moments
 from distmom.spectral.recovery import tall_sum, to_columns
 
 

@@ -24,7 +24,7 @@ from distmom.models import (
     load_model,
 )
 from distmom.models.topics import program as topic_model
-from distmom.models.topics.initial import word_numbers
+from distmom.models.topics.committed import word_numbers
 from distmom.moments import weighting
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation

@@ -20,15 +20,8 @@ from distmom.models.multilabel.word_states import WordStates, word_states
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.words import WordSlicesPass
 from distmom.spectral.basis import Basis, unknown_columns
-from distmom.spectral.components import (
-    Core,
-    CoreSettings,
-    Words,
-    find_components,
-    fit_basis,
-    moment_passes,
-    settled,
-)
+from distmom.spectral.components import Words, find_components, fit_basis, moment_passes, settled
+from distmom.spectral.core import Core, CoreSettings
 from distmom.spectral.recovery import WHOLE_BYTES, tall_sum, to_columns
 from distmom.spectral.run import Run, unknown
 

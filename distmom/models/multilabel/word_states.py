@@ -15,7 +15,7 @@ from distmom.engine import Engine, StoredColumns
 from distmom.linalg import mixing_weights
 from distmom.moments.labels import LabelMomentsPass
 from distmom.spectral.basis import Basis
-from distmom.spectral.components import Core, CoreSettings, warn_of_sum_rules
+from distmom.spectral.core import Core, CoreSettings, warn_of_sum_rules
 from distmom.spectral.recovery import Slabs, product, store_columns
 
 #: a state with a smaller eigenvalue has no meaningful weight
