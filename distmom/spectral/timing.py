@@ -106,9 +106,9 @@ def estimate(ledger: Ledger, n_workers: int) -> list[Seconds]:
         n_groups = entry.n_tasks // max(1, entry.n_slabs)
         moved = entry.rows_bytes * machine.row_s
         for spec in pass_.specs().values():
-            # Sums are written and read once per group; tall ones are read twice, and what is made of them written.
-            in_files = spec.tall or spec.projected_bytes > FILE_BYTES
-            moved += 2.0 * (n_groups if in_files else 1) * spec.projected_bytes * machine.write_s
+            # Every group writes its dense sums, and its own entries of sparse ones; tall sums are read twice.
+            dense = not spec.sparse and (spec.tall or spec.projected_bytes > FILE_BYTES)
+            moved += 2.0 * (n_groups if dense else 1) * spec.projected_bytes * machine.write_s
             if spec.tall and not spec.sparse:
                 sizes = (spec.shape[1], n_groups)
                 if sizes not in finished:

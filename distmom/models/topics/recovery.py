@@ -17,6 +17,15 @@ from distmom.spectral.recovery import Masses, Recovery, Slabs, store_columns
 
 
 def scaled_rows(stored: np.ndarray, *arguments: np.ndarray) -> np.ndarray:
+    """Return rows of topics in the range of the basis.
+
+    Parameters
+    ----------
+    stored : ndarray of shape (n, r)
+        Rows of the stored basis.
+    *arguments : ndarray
+        Rows of the scale of the words (n, 1), where there is one, and the coefficients of the topics (r, k).
+    """
     *scale, unwhiten = arguments
     wide = np.asarray(stored, np.float64)
     # Squared: the stored basis includes the scale, and so do the moments.
@@ -33,6 +42,22 @@ def free_rows(
     alpha0: float,
     whiten: np.ndarray,
 ) -> np.ndarray:
+    """Return rows of topics that need not be in the range of the basis.
+
+    Parameters
+    ----------
+    stored : ndarray of shape (n, r)
+        Rows of the stored basis.
+    half : ndarray of shape (n, r)
+    pair_mass, mean : ndarray of shape (n,)
+        The same rows of these sums of `WordMomentsPass`.
+    mass : ndarray of shape (n_orders,)
+    m1 : ndarray of shape (r,)
+        Sums of the same pass.
+    alpha0 : float
+    whiten : ndarray of shape (r, k)
+        Coefficients of the topics.
+    """
     # M2 QW in place of Q Q'M2 QW: documents that were added after the basis was found may have topics outside of
     # its range, and so may sampling errors of topics.
     a, _, _ = shifts(alpha0)
@@ -53,6 +78,10 @@ def store_topics(
 
     Parameters
     ----------
+    engine : Engine
+    moments : CommittedMoments
+    numbers : ndarray of shape (n_words,), int32
+        Numbers of the words in the moments.
     inputs : tuple of StoredArray or StoredColumns
         Tall matrices over the words of the moments.
     rows_of : callable
