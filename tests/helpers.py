@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array, random_array, vstack
 
-from distmom.corpus import MemoryCorpus, ViewCorpus
+from distmom.corpus import MemoryCorpus, RowCorpus, ViewCorpus
 from distmom.spectral.execute import execute
 
 
@@ -93,3 +93,15 @@ def lda_corpus(n=2000, d=200, k=5, length=60, seed=0, shard_documents=300):
 def carried_out(engine, function, *arguments, **options):
     """Return what a program gives that is carried out by an engine, its plan compared."""
     return execute(lambda run: function(run, *arguments, **options), engine)
+
+
+class WeightedRows(RowCorpus):
+    """Rows or sequences in memory that count as often as given: an enumerated population."""
+
+    def __init__(self, X, weights, lengths=None, **options):
+        super().__init__(X, lengths, **options)
+        self.unit_weights = np.asarray(weights, float)
+
+    def read_shard(self, index):
+        block = super().read_shard(index)
+        return replace(block, weights=self.unit_weights[block.first : block.first + block.n_documents])

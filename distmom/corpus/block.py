@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -71,55 +71,94 @@ class Block:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Real-valued rows in memory; each document has one or more: its views, or the steps of a sequence.
+    """Rows in memory; each unit has one or more: the views of a document, or the steps of a sequence.
 
     Attributes
     ----------
-    rows : ndarray or csr_array of shape (n_rows, n_features), float64
-        Finite values of either sign.
+    rows : ndarray or csr_array of shape (n_rows, n_features), float64, or ndarray of shape (n_rows,), int32
+        Finite values of either sign, or symbols: the first layer of the corpus.
     starts : ndarray of shape (n_documents + 1,), int64
-        Document i has the rows ``starts[i] : starts[i + 1]``, at least one.
+        Unit i has the rows ``starts[i] : starts[i + 1]``, at least one. Rows before ``starts[0]`` are context:
+        the end of the part of the first unit that is in an earlier shard.
     first : int
-        Position of the first document in the corpus.
+        Position of the first unit in the corpus.
     weights : ndarray of shape (n_documents,), float64, or None
-        Weight of each document; None (the default) means 1 for all.
+        Weight of each unit; None (the default) means 1 for all.
+    continued : bool, default False
+        Whether the first unit began in an earlier shard.
+    continues : bool, default False
+        Whether the last unit continues in the next shard.
+    others : dict of str to ndarray or csr_array
+        Further layers along rows, by name; none by default.
+    of_units : dict of str to ndarray or csr_array
+        Layers along units, by name; none by default.
     """
 
     rows: Any
     starts: np.ndarray
     first: int
     weights: np.ndarray | None = None
+    continued: bool = False
+    continues: bool = False
+    others: dict[str, Any] = field(default_factory=dict)
+    of_units: dict[str, Any] = field(default_factory=dict)
 
     @property
     def n_documents(self) -> int:
-        """Number of documents."""
+        """Number of units."""
         return len(self.starts) - 1
 
     @property
     def sizes(self) -> np.ndarray:
-        """Number of rows of each document, of shape (n_documents,), int64."""
+        """Number of rows of each unit, without context, of shape (n_documents,), int64."""
         return np.asarray(np.diff(self.starts))
 
+    @property
+    def context(self) -> int:
+        """Number of rows of context."""
+        return int(self.starts[0])
+
+    def with_context(self, n_rows: int) -> RowBlock:
+        """Return the block with at most ``n_rows`` rows of context."""
+        surplus = self.context - n_rows
+        if surplus <= 0:
+            return self
+        others = {name: layer[surplus:] for name, layer in self.others.items()}
+        return replace(self, rows=self.rows[surplus:], starts=self.starts - surplus, others=others)
+
     def take(self, documents: slice | np.ndarray) -> RowBlock:
-        """Return selected documents, in the given order.
+        """Return selected units, in the given order; context is kept with the first unit where that comes first.
 
         Parameters
         ----------
         documents : slice, bool ndarray of shape (n_documents,) or int ndarray
         """
         taken = np.arange(self.n_documents)[documents]
+        context = self.context if len(taken) and taken[0] == 0 else 0
         sizes = self.sizes[taken]
-        starts = np.concatenate([[0], np.cumsum(sizes)])
+        starts = context + np.concatenate([[0], np.cumsum(sizes)])
         first = self.first + (int(taken[0]) if len(taken) else 0)
         weights = None if self.weights is None else self.weights[taken]
-        rows: slice | np.ndarray = np.repeat(self.starts[taken] - starts[:-1], sizes) + np.arange(starts[-1])
+        rows: slice | np.ndarray
         if len(taken) and bool(np.all(np.diff(taken) == 1)):
             # Contiguous rows need no copy.
-            rows = slice(int(self.starts[taken[0]]), int(self.starts[taken[-1] + 1]))
-        return RowBlock(self.rows[rows], starts, first, weights)
+            rows = slice(int(self.starts[taken[0]]) - context, int(self.starts[taken[-1] + 1]))
+        else:
+            own = np.repeat(self.starts[taken] - starts[:-1], sizes) + np.arange(context, starts[-1])
+            rows = np.concatenate([np.arange(context), own])
+        return RowBlock(
+            self.rows[rows],
+            starts,
+            first,
+            weights,
+            self.continued and bool(len(taken)) and taken[0] == 0,
+            self.continues and bool(len(taken)) and taken[-1] == self.n_documents - 1,
+            {name: layer[rows] for name, layer in self.others.items()},
+            {name: layer[taken] for name, layer in self.of_units.items()},
+        )
 
     def of_words(self, numbers: np.ndarray) -> RowBlock:
-        """Return the same documents with a selection of their features.
+        """Return the same units with a selection of their features.
 
         Parameters
         ----------

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus.block import Block, label_matrix, word_matrix
+from distmom.corpus.layers import Layer, word_layers
 from distmom.corpus.manifest import ShardInfo
 from distmom.corpus.names import check_names
 from distmom.corpus.shard import count_totals
@@ -79,6 +80,11 @@ class MemoryCorpus:
             )
             for index, first in enumerate(range(0, self.n_documents, shard_documents))
         )
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Layers ``words`` and ``labels``, both along units."""
+        return word_layers(self)
 
     def read_shard(self, index: int) -> Block:
         """Return the rows of one shard."""

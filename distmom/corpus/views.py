@@ -17,38 +17,8 @@ from scipy.sparse import csr_array
 
 from distmom.clock import spend
 from distmom.corpus.block import RowBlock
-from distmom.corpus.manifest import ShardInfo
+from distmom.corpus.layers import SHARD_BYTES, Layer, RowShard
 from distmom.errors import InputError, StoreError, UsageError
-
-#: bytes of the rows of a shard, float64, where the number of rows is not given
-SHARD_BYTES = 32 << 20
-
-
-@dataclass(frozen=True)
-class ViewShard(ShardInfo):
-    """A shard of a `ViewCorpus`: consecutive groups, each of which counts as a document.
-
-    Attributes
-    ----------
-    first_row : int
-        Position of its first row among all rows, sorted by group.
-    n_views : int
-        Number of rows.
-    row_bytes : int
-        Peak memory in bytes for reading its rows, including their order.
-    """
-
-    first_row: int
-    n_views: int
-    row_bytes: int
-
-    @property
-    def n_rows(self) -> int:
-        return self.n_views
-
-    @property
-    def block_bytes(self) -> int:
-        return self.row_bytes
 
 
 @dataclass(frozen=True)
@@ -171,7 +141,7 @@ class ViewCorpus:
         Number of groups, of views and of features.
     largest : int
         Number of views in the largest group.
-    shards : tuple of ViewShard
+    shards : tuple of RowShard
     digest : str
         Checksum of all values; for files, of path, size and modification time.
 
@@ -210,6 +180,13 @@ class ViewCorpus:
         self.shards = self._cut(layout.starts, rows, shard_rows)
 
     @property
+    def layers(self) -> tuple[Layer, ...]:
+        """One layer, ``views``, along rows."""
+        rows = self._rows()
+        kind = "csr" if sparse.issparse(rows) else "dense"
+        return (Layer("views", kind, "rows", self.n_words, str(rows.dtype)),)
+
+    @property
     def document_frequency(self) -> np.ndarray:
         """Number of rows with a value of each feature, of shape (n_features,)."""
         rows = self._rows()
@@ -239,7 +216,7 @@ class ViewCorpus:
             If a file has changed since the corpus was opened.
         """
         shard = self.shards[index]
-        part = slice(shard.first_row, shard.first_row + shard.n_views)
+        part = slice(shard.first_row, shard.first_row + shard.n_rows)
         with spend("read"):
             where, starts = self._where(shard, part)
             source = self._rows()
@@ -270,7 +247,7 @@ class ViewCorpus:
     def _rows(self) -> Any:
         return self._X.load() if isinstance(self._X, ArrayFile) else self._X
 
-    def _where(self, shard: ViewShard, part: slice) -> tuple[slice | np.ndarray, np.ndarray]:
+    def _where(self, shard: RowShard, part: slice) -> tuple[slice | np.ndarray, np.ndarray]:
         """Return the rows of a shard, and the starts of its groups among them."""
         if isinstance(self._groups, ArrayFile) and self._in_order:
             # A worker need not read the groups of other shards.
@@ -313,7 +290,7 @@ class ViewCorpus:
                     digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
-    def _cut(self, starts: np.ndarray, rows: Any, shard_rows: int | None) -> tuple[ViewShard, ...]:
+    def _cut(self, starts: np.ndarray, rows: Any, shard_rows: int | None) -> tuple[RowShard, ...]:
         is_sparse = sparse.issparse(rows)
         # An archive cannot be mapped: every process holds all of it.
         held = 0
@@ -324,7 +301,7 @@ class ViewCorpus:
         per_row = max(1, -(-n_values // max(1, self.n_rows)))
         if shard_rows is None:
             shard_rows = max(1, SHARD_BYTES // ((12 if is_sparse else 8) * per_row))
-        shards: list[ViewShard] = []
+        shards: list[RowShard] = []
         first = 0
         while first < self.n_documents:
             last = int(np.searchsorted(starts, starts[first] + shard_rows, side="right")) - 1
@@ -335,9 +312,9 @@ class ViewCorpus:
             # A process that must sort rows also holds group labels, order and starts.
             row_bytes += held + (0 if self._in_order else 4 * 8 * self.n_rows)
             shards.append(
-                ViewShard(
-                    f"s{len(shards):05d}", first, last - first, n_views * per_row, 0,
-                    f"{self.digest}:{first}:{last}", int(starts[first]), n_views, row_bytes,
+                RowShard(
+                    f"s{len(shards):05d}", first, last - first, f"{self.digest}:{first}:{last}",
+                    int(starts[first]), n_views, n_views * per_row, row_bytes,
                 )
             )  # fmt: skip
             first = last

@@ -84,8 +84,12 @@ class Pass:
     columns: slice | None = None
     numbers: Any = None
 
-    #: rows of a block
+    #: units of a block
     block_rows = 2048
+    #: rows before the first row of a cut unit that `add` reads (see `distmom.corpus.RowBlock`), at most 8
+    halo = 0
+    #: axis of the rows that `add` returns, "units" or "rows"
+    row_axis = "units"
 
     @property
     def name(self) -> str:
@@ -136,7 +140,7 @@ class Pass:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that the pass stores per document."""
+        """Bytes that the pass stores per unit, or per row with ``row_axis="rows"``."""
         return 0
 
     def zero(self, frequent: Mapping[str, np.ndarray] | None = None, files: str | None = None) -> Sums:
@@ -172,10 +176,35 @@ class Pass:
             Changed in place.
         block : Block or RowBlock
             Documents in memory.
-        rows : mapping of str to ndarray of shape (n_documents, ...)
-            Rows that earlier passes stored for these documents, by the names given to `Engine.run`.
+        rows : mapping of str to ndarray of shape (n_documents, ...) or (n_rows, ...)
+            What earlier passes stored for these units or their rows, by the names given to `Engine.run`.
         """
         raise TypeError(f"{type(self).__name__} does not define how a block is added")
+
+
+def cut_block(shard: Any, rows: Rows, axes: Mapping[str, str], taken: slice | np.ndarray) -> tuple[Any, Rows]:
+    """Return some units of a shard, and what is stored for them.
+
+    Parameters
+    ----------
+    shard : Block or RowBlock
+    rows : mapping of str to ndarray
+        What is stored for the shard.
+    axes : mapping of str to {"units", "rows"}
+        Axis of each.
+    taken : slice or bool ndarray
+        Units.
+    """
+    block = shard.take(taken)
+    if "rows" not in axes.values():
+        return block, {name: value[taken] for name, value in rows.items()}
+    if isinstance(taken, slice):
+        of_rows: slice | np.ndarray = slice(
+            *(int(shard.starts[i]) - shard.context for i in (taken.start, taken.stop))
+        )
+    else:
+        of_rows = np.repeat(taken, shard.sizes)
+    return block, {name: value[of_rows if axes[name] == "rows" else taken] for name, value in rows.items()}
 
 
 def transform_fields(value: Any, function: Callable[[Any], Any]) -> Any:

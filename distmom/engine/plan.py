@@ -93,7 +93,7 @@ def plan_pass(
 
     Parameters
     ----------
-    corpus : Corpus, MemoryCorpus or ViewCorpus
+    corpus : AnyCorpus
     pass_ : Pass
     memory_limit : int or None
         Bytes that one worker may use; no limit by default.
@@ -161,7 +161,7 @@ def _plan_tall(corpus: AnyCorpus, pass_: Pass, memory_limit: int | None, n_worke
     single = sum(s.projected_bytes for s in tall) > SMALL_TALL_BYTES and all(
         s.dtype == "float32" for s in tall
     )
-    n_features, n_targets = sum(s.nnz_words for s in corpus.shards), sum(s.nnz_labels for s in corpus.shards)
+    n_features, n_targets = sum(s.n_entries for s in corpus.shards), sum(s.n_targets for s in corpus.shards)
     # Numbers of additions to rows, by axis: every word of a document is looked up among the entries.
     nnz = {"features": n_features, "targets": n_targets, "entries": n_features}
     axes = {str(s.tall) for s in tall} if single else set()
@@ -220,7 +220,7 @@ def frequent_rows_of(corpus: AnyCorpus, axis: str, numbers: Any = None) -> np.nd
 
     Parameters
     ----------
-    corpus : Corpus, MemoryCorpus or ViewCorpus
+    corpus : AnyCorpus
     axis : {"features", "targets", "entries"}
     numbers : ndarray or StoredArray, optional
         Numbers of the features in the pass (see `Pass`); all by default.

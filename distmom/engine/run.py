@@ -70,7 +70,7 @@ class Engine:
 
     Attributes
     ----------
-    corpus : Corpus, MemoryCorpus or ViewCorpus
+    corpus : AnyCorpus
     directory : RunDirectory
         Directory of stored arrays, totals and rows.
     executor : Executor, default InProcess()
@@ -226,7 +226,7 @@ class Engine:
 
     def _stored_rows(self, pass_: Pass, key: str, digests: dict[str, Any]) -> dict[str, StoredRows]:
         return {
-            name: StoredRows(self.directory.rows_directory(pass_.name, key, name), of_shards)
+            name: StoredRows(self.directory.rows_directory(pass_.name, key, name), of_shards, pass_.row_axis)
             for name, of_shards in digests.items()
         }
 
@@ -425,7 +425,7 @@ def open_engine(
 
     Parameters
     ----------
-    corpus : Corpus, MemoryCorpus or ViewCorpus
+    corpus : AnyCorpus
     directory : path-like or RunDirectory, optional
         A temporary directory, removed on exit, by default. The caller holds the lock of a `RunDirectory`.
     executor : Executor, optional

@@ -155,10 +155,13 @@ class StoredRows:
         Contains one array per shard, named by the index of the shard and the digest of its rows.
     digests : dict of str to str
         sha256 of the rows of each shard and of the metadata of their array.
+    axis : {"units", "rows"}
+        What a stored row belongs to; a unit by default.
     """
 
     directory: str
     digests: dict[str, str] = field(default_factory=dict)
+    axis: str = "units"
 
     @property
     def digest(self) -> str:

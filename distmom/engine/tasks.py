@@ -8,9 +8,9 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.clock import spend, taken
-from distmom.corpus import AnyCorpus
+from distmom.corpus import AnyCorpus, RowBlock
 from distmom.engine.folded import Folded
-from distmom.engine.passes import Pass, resolve
+from distmom.engine.passes import Pass, cut_block, resolve
 from distmom.engine.sparse import SparsePart, SparseSum
 from distmom.engine.state import StoredArray, StoredRows, release_maps, write_rows
 from distmom.engine.sums import Sums, large_to_files
@@ -91,16 +91,17 @@ def _accumulate(
     digests: dict[str, dict[str, str]] = {}
     for index in shards:
         shard = corpus.read_shard(index)
+        if isinstance(shard, RowBlock):
+            shard = shard.with_context(opened.halo)
         stored = {name: handle.read(index) for name, handle in rows.items()}
+        axes = {name: handle.axis for name, handle in rows.items()}
         written: dict[str, list[np.ndarray]] = {}
         for start in range(0, shard.n_documents, opened.block_rows):
             window = slice(start, min(start + opened.block_rows, shard.n_documents))
-            block = shard.take(window)
-            block_rows = {name: value[window] for name, value in stored.items()}
+            block, block_rows = cut_block(shard, stored, axes, window)
             if opened.selection is not None:
                 mask = opened.selection.mask(shard.first + window.start, window.stop - window.start)
-                block = block.take(mask)
-                block_rows = {name: value[mask] for name, value in block_rows.items()}
+                block, block_rows = cut_block(block, block_rows, axes, mask)
             if opened.numbers is not None:
                 block = block.of_words(opened.numbers)
             with spend("kernels"):

@@ -27,7 +27,7 @@ from distmom.spectral.artifact import (
 )
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.execute import execute
-from distmom.spectral.inputs import checked_rows
+from distmom.spectral.inputs import WORDS, checked_rows, with_layer
 from distmom.spectral.layout import layout_of
 from distmom.spectral.ledger import Ledger
 from distmom.spectral.parameters import Parametrised, parameter
@@ -62,6 +62,8 @@ class SpectralEstimator(Parametrised):
     """
 
     State: ClassVar[type[Any]]
+    #: what the model reads of a corpus: words, or the kinds of layers along rows
+    reads: ClassVar[tuple[str, ...]] = WORDS
     #: what was chosen on held-out data, of models that choose; JSON values
     selection_: dict[str, Any] | None = None
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
@@ -90,7 +92,7 @@ class SpectralEstimator(Parametrised):
 
         Parameters
         ----------
-        corpus : Corpus, MemoryCorpus or ViewCorpus
+        corpus : AnyCorpus
             A corpus with the layers that the model reads.
         client : distributed.Client or Executor, optional
             Runs the passes and is left open. By default the passes run in this process.
@@ -115,6 +117,7 @@ class SpectralEstimator(Parametrised):
             If the moments carry fewer components than requested.
         """
         started = time.monotonic()
+        corpus = self._read_layer(corpus)
         self.check(corpus)
         with (
             open_executor(client) as executor,
@@ -133,7 +136,7 @@ class SpectralEstimator(Parametrised):
 
         Parameters
         ----------
-        corpus : Corpus, MemoryCorpus or ViewCorpus
+        corpus : AnyCorpus
 
         Raises
         ------
@@ -151,7 +154,7 @@ class SpectralEstimator(Parametrised):
 
         Parameters
         ----------
-        corpus : Corpus, MemoryCorpus or ViewCorpus
+        corpus : AnyCorpus
         memory_limit : int, optional
             Bytes that one worker may use; no limit by default.
         n_workers : int, optional
@@ -163,6 +166,7 @@ class SpectralEstimator(Parametrised):
         UsageError
             If the parameters are invalid or do not suit the corpus, or a task cannot fit the memory limit.
         """
+        corpus = self._read_layer(corpus)
         self.check(corpus)
         ledger = Ledger(corpus, lambda pass_: plan_pass(corpus, pass_, memory_limit))
         self.program(ledger)
@@ -170,6 +174,9 @@ class SpectralEstimator(Parametrised):
         if n_workers is not None:
             seconds = tuple(estimate(ledger, max(1, n_workers)))
         return Plan(tuple(ledger.entries), seconds)
+
+    def _read_layer(self, corpus: Any) -> Any:
+        return with_layer(corpus, self.reads, getattr(self, "layer", None), type(self).__name__)
 
     def can(self, capability: Capability) -> bool:
         """Return whether this fitted model can do something (see `distmom.spectral.capabilities`)."""
@@ -293,6 +300,13 @@ def precision_parameter() -> Any:
         "single", "Precision in which blocks are multiplied; sums are in double precision in any case.",
         choices=("single", "double"),
     )  # fmt: skip
+
+
+def layer_parameter() -> Any:
+    """Declare ``layer``."""
+    return parameter(
+        None, "Layer of the corpus that is read.", kind=str, none=True, unset="the only one of a fitting kind"
+    )
 
 
 def place_parameter() -> Any:

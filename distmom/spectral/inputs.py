@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_array, check_non_negative
 
-from distmom.errors import InputError
+from distmom.errors import InputError, UsageError
+
+#: what a model that reads words is fitted to
+WORDS = ("words",)
 
 
 def checked_rows(X: Any, min_samples: int, estimator: str) -> Any:
@@ -66,3 +69,38 @@ def check_counts(corpus: Any, name: str) -> None:
                 f"{words.data[at]:g}; {name} needs counts of words, not weights such as tf-idf: give the raw "
                 "counts, or ingest the texts, whose words are counted",
             )  # fmt: skip
+
+
+def with_layer(corpus: Any, reads: tuple[str, ...], name: str | None, model: str) -> Any:
+    """Return a corpus whose first layer is one that a model reads.
+
+    Parameters
+    ----------
+    corpus : AnyCorpus
+    reads : tuple of str
+        `WORDS`, or the kinds of layers along rows.
+    name : str or None
+        Name of the layer; None for the only one of these kinds.
+    model : str
+        Name of the model, for messages.
+
+    Raises
+    ------
+    UsageError
+        If the corpus has no such layer, or several and none is named.
+    """
+    layers = corpus.layers
+    has = ", ".join(f"{layer.name} ({layer.kind} along {layer.along})" for layer in layers)
+    if reads == WORDS:
+        if layers[0].name != "words":
+            raise UsageError(f"{model}: expected a corpus of words, got one of {has}")
+        return corpus
+    found = [layer for layer in layers if layer.kind in reads and layer.along == "rows"]
+    if name is not None:
+        found = [layer for layer in found if layer.name == name]
+    if len(found) == 1:
+        return corpus if layers[0] == found[0] else corpus.select(found[0].name)
+    if found:
+        raise UsageError(f"{model}: layer: expected one of {', '.join(x.name for x in found)}, got none")
+    wanted = f"a layer {name!r}" if name is not None else "a layer"
+    raise UsageError(f"{model}: expected {wanted} along rows of kind {' or '.join(reads)}, got {has}")

@@ -22,7 +22,7 @@ class Ledger(Run):
 
     Parameters
     ----------
-    corpus : Corpus, MemoryCorpus or ViewCorpus
+    corpus : AnyCorpus
     plan : callable
         Plans a pass (see `distmom.engine.plan_pass`).
     known : callable, optional

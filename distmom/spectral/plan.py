@@ -50,10 +50,12 @@ class PlannedPass:
 
 def planned_pass(corpus: Any, pass_: Pass, cut: PassPlan, part: str, possible: bool) -> PlannedPass:
     """Return the entry of the ledger for a pass that is cut into tasks."""
+    by_row = pass_.row_axis == "rows"
+    n_stored = sum(shard.n_rows if by_row else shard.n_documents for shard in corpus.shards)
     return PlannedPass(
         part, pass_.name, 1, cut.n_tasks, max(len(cut.slabs), len(cut.columns)), cut.task_bytes,
         sum(spec.projected_bytes for spec in pass_.specs().values()),
-        corpus.n_documents * pass_.row_bytes, possible, pass_.estimated,
+        n_stored * pass_.row_bytes, possible, pass_.estimated,
     )  # fmt: skip
 
 

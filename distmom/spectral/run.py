@@ -99,7 +99,7 @@ class Run(ABC):
 
     Attributes
     ----------
-    corpus : Corpus, MemoryCorpus or ViewCorpus
+    corpus : AnyCorpus
     name : str
         Part of the whole run, empty for the whole.
     """

@@ -7,6 +7,7 @@ fitted weights). Work beside the passes that grows with the data has a trial too
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from dataclasses import dataclass, replace
@@ -172,8 +173,7 @@ def _finish_s(width: int, n_parts: int) -> float:
 
 def _entries(block: Any) -> int:
     if isinstance(block, RowBlock):
-        n_rows, n_features = map(int, block.rows.shape)
-        return n_rows * n_features
+        return math.prod(map(int, block.rows.shape))
     n_words: int = block.words.nnz + block.n_documents
     return n_words
 
@@ -205,6 +205,8 @@ def _shape(pass_: Pass) -> str:
 
 def _try(pass_: Pass, block: Any) -> float:
     """Return the seconds of `Pass.add` for one entry of a block, the best of two runs."""
+    if isinstance(block, RowBlock):
+        block = block.with_context(pass_.halo)
     numbers = pass_.numbers.load() if hasattr(pass_.numbers, "load") else pass_.numbers
     if numbers is not None:
         block = block.of_words(numbers)
@@ -240,7 +242,8 @@ def _try(pass_: Pass, block: Any) -> float:
             sums = concrete.zero()
             started = time.perf_counter()
             for first in range(0, block.n_documents, concrete.block_rows):
-                concrete.add(sums, block.take(slice(first, first + concrete.block_rows)), {})
+                part = slice(first, min(first + concrete.block_rows, block.n_documents))
+                concrete.add(sums, block.take(part), {})
             best = min(best, time.perf_counter() - started)
     return best / max(1, _entries(block))
 

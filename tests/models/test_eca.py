@@ -444,7 +444,7 @@ def test_wrong_data_are_refused(sample):
         ECA(3).fit(views.X, groups=views.groups[1:])
     with pytest.raises(InputError, match="documents of at least 3 views, got at most 2"):
         ECA(3).fit(views.X, groups=np.arange(len(views.X)) // 2)
-    with pytest.raises(UsageError, match="expected a ViewCorpus, got a MemoryCorpus"):
+    with pytest.raises(UsageError, match="expected a layer along rows of kind dense or csr, got words"):
         ECA(3).fit_corpus(planted_corpus(50)[2])
 
 

@@ -114,6 +114,7 @@ class ECA(SpectralEstimator):
     """
 
     State = FactorState
+    reads = ("dense", "csr")
     capabilities = frozenset({Capability.VIEWS, Capability.FACTORS})
     shown = ("n_groups", "n_dropped_groups", "n_found", "gap", "noise_level")
 
@@ -180,11 +181,14 @@ class ECA(SpectralEstimator):
         """Fit the model to rows and return the factors of their documents (see `transform`)."""
         return self.fit(X, groups=groups).transform(X, groups)
 
-    def check(self, corpus: ViewCorpus) -> None:
+    def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; else a UsageError or InputError."""
         super().check(corpus)
-        if not isinstance(corpus, ViewCorpus):
-            raise UsageError(f"ECA: expected a ViewCorpus, got a {type(corpus).__name__}")
+        if any(getattr(shard, "continues", False) for shard in corpus.shards):
+            raise UsageError(
+                f"ECA: expected documents that fit into a shard, got one of {corpus.largest} views; "
+                "write the corpus with larger shards"
+            )
         if self.n_components > corpus.n_words:
             raise UsageError(
                 f"n_components={self.n_components} is more than the {corpus.n_words} features of the views"
@@ -284,7 +288,7 @@ class ECA(SpectralEstimator):
         n_slabs = run.plan(sketch).n_mapped
         return range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=True)
 
-    def _describe(self, corpus: ViewCorpus) -> None:
+    def _describe(self, corpus: Any) -> None:
         self.vocabulary_, self.label_names_, self.settings_ = [], [], {}
         self.n_features_in_ = corpus.n_words
 
