@@ -19,7 +19,8 @@ from distmom.cli.options import (
 from distmom.cli.progress import PassProgress
 from distmom.cli.row_options import refuse_others, row_arguments, row_options
 from distmom.cli.shared import check_source, columns_of, describe_corpus, load_model_that, open_workers, show
-from distmom.corpus import copy_corpus, ingest, ingest_rows
+from distmom.corpus import copy_corpus, ingest, ingest_rows, ingest_sentences
+from distmom.corpus.ingest import stop_word_list
 from distmom.corpus.ingest_rows import ROW_FORMATS, detect_row_format
 from distmom.errors import UsageError
 from distmom.simulate import PRESETS, preset, synthesise
@@ -55,6 +56,11 @@ from distmom.spectral.capabilities import Capability
     "--shard-docs", type=click.IntRange(min=1), default=20000, show_default=True, help="Documents a shard."
 )
 @click.option("--like", type=click.Path(), help="Model whose vocabulary and label names are used.")
+@click.option(
+    "--views",
+    type=click.Choice(["sentences"]),
+    help="Rows are the word counts of sentences, units the documents (for --model factors).",
+)
 @row_options
 @overwrite_option
 @cluster_options
@@ -64,7 +70,8 @@ def ingest_command(
     context: click.Context, /, src: str, dst: str, format_: str | None, labels: str | None, vocab: str | None, label_source: str | None,
     zero_based: bool | None, text_field: str, labels_field: str, strict: bool, min_df: int, max_df: str,
     stop_words: str | None, ngrams: int, shard_docs: int, like: str | None, overwrite: bool, workers: int | None,
-    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **rows: Any,
+    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
+    views: str | None, **rows: Any,
 ) -> None:  # fmt: skip
     """Read documents, rows or sequences into a corpus of Zarr shards.
 
@@ -77,6 +84,19 @@ def ingest_command(
               distmom ingest steps.npy corpus --lengths lengths.npy
               distmom ingest sentences.txt corpus --format tagged --min-count 20
     """
+    if views is not None:
+        with (
+            PassProgress(quiet=quiet) as progress,
+            open_workers(workers, memory_limit, scheduler) as executor,
+        ):
+            sentences = ingest_sentences(
+                src, dst, min_df=min_df, max_df=_count_or_share(max_df, "--max-df"), text_field=text_field,
+                stop_words=stop_word_list(stop_words), shard_documents=shard_docs, strict=strict,
+                like=_like_model(like, Capability.VIEWS), overwrite=overwrite, map=executor.map,
+                progress=progress.stage,
+            )  # fmt: skip
+        show(describe_corpus(sentences), as_json)
+        return
     found = format_ or detect_row_format(src)
     refuse_others(context, is_rows=found in ROW_FORMATS)
     if found in ROW_FORMATS:

@@ -69,8 +69,8 @@ def transform(
 
     fitted = load_model(model)
     if fitted.can(Capability.FACTORS):
-        _refuse_given(["method", *options], f"not an option with {model}, whose views are in NumPy files")
-        views = open_views(src, groups)
+        _refuse_given(["method", *options], f"not an option with {model}, which reads views")
+        views = open_views(src, groups) if Path(src).is_file() or groups is not None else open_corpus(src)
         with (
             PassProgress(quiet=quiet) as progress,
             open_workers(workers, memory_limit, scheduler) as executor,

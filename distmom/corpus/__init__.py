@@ -6,7 +6,7 @@ The package handles files and formats; it computes no statistics beyond counts t
 from distmom.corpus.block import Block, RowBlock
 from distmom.corpus.copy import copy_corpus
 from distmom.corpus.ingest import FORMATS, ingest, write_corpus
-from distmom.corpus.ingest_rows import ROW_FORMATS, ingest_rows
+from distmom.corpus.ingest_rows import ROW_FORMATS, ingest_rows, ingest_sentences
 from distmom.corpus.layered import LayeredCorpus
 from distmom.corpus.layers import AnyCorpus, Layer, RowShard, Shard
 from distmom.corpus.manifest import ShardInfo
@@ -37,6 +37,7 @@ __all__ = [
     "from_arrays",
     "ingest",
     "ingest_rows",
+    "ingest_sentences",
     "open_corpus",
     "open_words",
     "write_corpus",

@@ -19,9 +19,11 @@ from distmom.corpus.layers import Layer
 from distmom.corpus.pipeline import Map, Progress
 from distmom.corpus.readers.arrays import open_array, open_npy, open_npz, open_zarr
 from distmom.corpus.readers.rows import RowSource, RowSpec
+from distmom.corpus.readers.sentences import SentenceSpec, open_sentences
 from distmom.corpus.readers.sequences import open_sequences, open_tagged
 from distmom.corpus.readers.source import bare_name, read_names
 from distmom.corpus.readers.tables import open_arrow, open_parquet, open_table
+from distmom.corpus.tokenize import Tokenizer
 from distmom.errors import InputError, UsageError
 
 
@@ -179,6 +181,73 @@ def ingest_rows(
         run_map,
         progress or (lambda stage, done, total: None),
         lambda: state_of(path) if is_path else None,
+    )
+
+
+def ingest_sentences(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    min_df: int = 2,
+    max_df: float | int = 1.0,
+    stop_words: Sequence[str] = (),
+    text_field: str = "text",
+    like: Any = None,
+    shard_documents: int = 20_000,
+    strict: bool = False,
+    overwrite: bool = False,
+    map: Map | None = None,
+    progress: Progress | None = None,
+) -> LayeredCorpus:
+    """Convert texts to a corpus whose units are documents and whose rows are the word counts of their sentences.
+
+    Parameters
+    ----------
+    source : path-like
+        JSON objects (``.jsonl``), lines ``labels<TAB>text`` (``.tsv``), or one text per line.
+    destination : path-like
+        Directory of the corpus.
+    min_df, max_df : int or float
+        Bounds on the document frequency of words, see `Tokenizer`.
+    stop_words : sequence of str, default ()
+        Words to leave out.
+    text_field : str, default "text"
+        Field of JSON objects.
+    like : object, optional
+        A corpus or model that provides the words, by ``vocabulary``; learned by default.
+    shard_documents : int, default 20_000
+        Most documents of a shard.
+    strict : bool, default False
+        Refuse documents without a word, which are otherwise left out and counted in ``LayeredCorpus.warnings``.
+    overwrite, map, progress
+        As in `ingest_rows`.
+
+    Raises
+    ------
+    InputError
+        If the source is not valid; the message has file and line. Nothing is left behind.
+    UsageError
+        If arguments are invalid, or the destination exists or is being written to.
+    """
+    path = os.fspath(source)
+    if not os.path.isfile(path):
+        raise UsageError(f"{path}: {'is not a file' if os.path.exists(path) else 'there is no such file'}")
+    if shard_documents < 1:
+        raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
+    tokenizer = Tokenizer(min_df, max_df, tuple(stop_words))
+    words = None if like is None else tuple(like.vocabulary)
+    spec = SentenceSpec(path, tokenizer, text_field, words, shard_documents, strict)
+    fingerprint = _fingerprint(
+        [state_of(path), tokenizer.settings(), text_field, words and list(words), shard_documents]
+    )
+    run_map = builtins.map if map is None else map
+    return write_rows(
+        LayerWriter(destination, overwrite=overwrite, fingerprint=fingerprint),
+        lambda: open_sentences(spec, run_map),
+        {"format": "sentences of texts", "source": os.path.basename(path), "tokenizer": tokenizer.settings()},
+        run_map,
+        progress or (lambda stage, done, total: None),
+        lambda: state_of(path),
     )
 
 

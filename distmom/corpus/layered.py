@@ -217,6 +217,17 @@ class LayeredCorpus(StoredCorpus):
         content = self._storage.read_checked(key, file["size"], file["sha256"])
         return lines_of(f"{self.path}/{key}", content, entry["n_units"])
 
+    @property
+    def group_names(self) -> np.ndarray:
+        """The ids of all units, or their numbers, of shape (n_documents,)."""
+        if not self.has_ids:
+            return np.arange(self.n_documents)
+        found: list[str] = []
+        for index, shard in enumerate(self.shards):
+            # The first unit of a shard may have begun in an earlier one.
+            found += (self.read_ids(index) or [])[shard.continued :]
+        return np.array(found)
+
     def shard_files(self, index: int) -> tuple[bytes, dict[str, dict[str, Any]]]:
         """Return ``shard.json`` of a shard and the size and sha256 of its other files; StoreError if damaged."""
         entry = self._manifest["shards"][index]

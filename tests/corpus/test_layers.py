@@ -11,7 +11,15 @@ import pytest
 import zarr
 from scipy import sparse
 
-from distmom.corpus import LayeredCorpus, RowCorpus, copy_corpus, ingest_rows, open_corpus, open_words
+from distmom.corpus import (
+    LayeredCorpus,
+    RowCorpus,
+    copy_corpus,
+    ingest_rows,
+    ingest_sentences,
+    open_corpus,
+    open_words,
+)
 from distmom.corpus.layer_write import LayerShard, LayerWriter
 from distmom.corpus.layers import CONTEXT_ROWS, Layer
 from distmom.errors import InputError, StoreError, UsageError
@@ -326,3 +334,29 @@ def test_a_manifest_with_other_entries_is_refused(tmp_path):
             open_corpus(tmp_path / "corpus")
     assert json.loads(CORPUS.dump(good))["format_version"] == 2
     shutil.rmtree(tmp_path / "corpus")
+
+
+def test_sentences_are_views_of_documents(tmp_path):
+    path = tmp_path / "texts.tsv"
+    path.write_text(
+        'x\tThe cat sat. A dog ran! "Why?" asked the cat.\ny\tDogs.\n\tThe dog sat, the dog sat.\n'
+    )
+    corpus = ingest_sentences(path, tmp_path / "corpus", min_df=2)
+    assert corpus.vocabulary == ["dog", "sat", "the"]
+    block = corpus.read_shard(0)
+    np.testing.assert_array_equal(block.rows.toarray(), [[0, 1, 1], [1, 0, 0], [0, 0, 1], [2, 2, 2]])
+    np.testing.assert_array_equal(block.starts, [0, 3, 4])
+    assert (corpus.read_ids(0), corpus.warnings) == (["1", "3"], {"empty_documents": 1})
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"text": "A dog. A cat. Sat."}\n')
+    like = ingest_sentences(other, tmp_path / "other", like=corpus)
+    np.testing.assert_array_equal(like.read_shard(0).rows.toarray(), [[1, 0, 0], [0, 1, 0]])
+    with pytest.raises(
+        InputError, match=r"texts.tsv:2: document: expected a word of the vocabulary, got none"
+    ):
+        ingest_sentences(path, tmp_path / "strict", min_df=2, strict=True)
+    other.write_text('{"body": "A dog."}\n')
+    with pytest.raises(
+        InputError, match=r"other.jsonl:1: document: expected a JSON object with a field 'text'"
+    ):
+        ingest_sentences(other, tmp_path / "bad")
