@@ -178,8 +178,8 @@ def main() -> None:
         assert total is not None
         print(
             f"| {corpus.n_rows:,} | {size / 1e9:.2f} | {options.workers} | {seconds:.1f} | {total.low:.0f} to "
-            f"{total.high:.0f} | {peak / 1e6:.0f} ({before / 1e6:.0f} before) | {planned.worker_bytes / 1e6:.0f} | "
-            f"{error(model, options.kind):.4f} |"
+            f"{total.high:.0f} | {peak / 1e6:.0f} ({before / 1e6:.0f} before) | "
+            f"{planned.worker_bytes / 1e6:.0f} | {error(model, options.kind):.4f} |"
         )
         for entry in model.timings_:
             print(f"  {entry['name']}: {entry['seconds']:.1f} s")
