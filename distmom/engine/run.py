@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,10 +15,9 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from distmom.clock import add_spent
-from distmom.corpus import AnyCorpus
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
-from distmom.engine.events import Event, EventLog, GroupDone, KernelsMissing, Observer, PassDone, PassStarted
+from distmom.engine.events import GroupDone, KernelsMissing, Observer, PassDone, PassStarted
 from distmom.engine.executors import Executor, InProcess
 from distmom.engine.folded import Folded, merge_partials
 from distmom.engine.passes import Pass, fingerprint
@@ -421,63 +418,6 @@ class Engine:
             finally:
                 # A worker's report may arrive later than its result.
                 reported.acquire(blocking=False)
-
-
-@contextmanager
-def open_engine(
-    corpus: AnyCorpus,
-    directory: str | os.PathLike[str] | RunDirectory | None = None,
-    executor: Executor | None = None,
-    memory_limit: int | None = None,
-    observer: Observer | None = None,
-) -> Iterator[Engine]:
-    """Open an engine in a run directory and hold its lock, or in a temporary directory; a context manager.
-
-    Events are appended to the log of a run directory.
-
-    Parameters
-    ----------
-    corpus : AnyCorpus
-    directory : path-like or RunDirectory, optional
-        A temporary directory, removed on exit, by default. The caller holds the lock of a `RunDirectory`.
-    executor : Executor, optional
-        Tasks run in this process by default.
-    memory_limit : int, optional
-        Bytes that one worker may use; no limit by default.
-    observer : callable, optional
-        Called with every event of the engine; none by default.
-
-    Raises
-    ------
-    UsageError
-        If another process holds the run.
-    """
-    options: dict[str, Any] = {"executor": executor or InProcess(), "memory_limit": memory_limit}
-    observers: list[Observer] = []
-    with ExitStack() as stack:
-        if directory is None:
-            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="distmom-"))
-            run = RunDirectory(temporary, durable=False)
-        elif isinstance(directory, RunDirectory):
-            run = directory
-        else:
-            run = stack.enter_context(RunDirectory(directory).held())
-        if run.durable:
-            # First, so that an event is in the log even if the observer raises.
-            observers.append(stack.enter_context(EventLog(run.log)))
-        if observer is not None:
-            observers.append(observer)
-
-        def observe(event: Event) -> None:
-            for each in observers:
-                each(event)
-
-        try:
-            run.record_environments(options["executor"].environments)
-            yield Engine(corpus, run, observer=observe, **options)
-        finally:
-            run.drop_partials()
-            run.flush()
 
 
 def _small_sums(pass_: Pass) -> Sums:
