@@ -41,6 +41,7 @@ ESTIMATORS = (
     Listing("eca", "IndependentTopics", "topics.estimators"),
     Listing("factors", "ECA", "eca.estimator"),
     Listing("product", "ProductMixture", "product"),
+    Listing("gaussian", "SphericalMixture", "gaussian.estimator"),
     Listing("moments", "TopicMoments", "topics.kept", command="moments"),
     Listing("search", "TopicSearch", "topics.search", command="search"),
 )

@@ -1,0 +1,509 @@
+"""Mixtures of spherical Gaussians, by the moments of dense rows.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models", theorems
+3.2 and 3.3 (see `distmom.models.gaussian.recovery`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from distmom.blas import one_blas_thread
+from distmom.corpus import RowCorpus
+from distmom.engine import Engine, PassResult, Selection, StoredColumns, StoredRows
+from distmom.engine.directory import load_sums
+from distmom.engine.tall import read_rows
+from distmom.errors import InputError, NumericalError, UsageError
+from distmom.linalg import METHODS
+from distmom.models.gaussian.posterior import (
+    Gaussians,
+    Posterior,
+    RowAssignPass,
+    RowEMPass,
+    maximised,
+    posterior_of,
+)
+from distmom.models.gaussian.recovery import (
+    LEAST_NOISE,
+    LEAST_VARIANCE,
+    Found,
+    count_components,
+    recover,
+)
+from distmom.moments.gaussian import (
+    RowCovariancePass,
+    RowMoments,
+    RowMomentsPass,
+    RowSketchPass,
+    row_moments,
+)
+from distmom.spectral.basis import Basis, range_basis, unknown_columns
+from distmom.spectral.estimator import (
+    SpectralEstimator,
+    layer_parameter,
+    place_parameter,
+    seed_parameter,
+)
+from distmom.spectral.layout import array, value
+from distmom.spectral.parameters import parameter
+from distmom.spectral.rank import MOST_COMPONENTS, halves
+from distmom.spectral.run import Run, unknown
+
+VARIANCES = ("differing", "common")
+#: rows that are kept for pictures, at most
+N_KEPT = 500
+
+
+@dataclass(frozen=True)
+class MixtureState:
+    """The state of a fitted mixture.
+
+    Attributes
+    ----------
+    means : ndarray of shape (k, d)
+    weights, variances : ndarray of shape (k,)
+    center : ndarray of shape (d,)
+        Mean of the rows.
+    axes : ndarray of shape (1 or 2, d)
+        The leading eigenvectors of the covariance.
+    kept : ndarray of shape (n_kept, 1 or 2)
+        Coordinates of some rows less the mean along the axes.
+    kept_components : ndarray of shape (n_kept,), int32
+    diagnostics : dict
+    """
+
+    means: np.ndarray = array("k", "d")
+    weights: np.ndarray = array("k", least=0.0)
+    variances: np.ndarray = array("k", least=0.0)
+    center: np.ndarray = array("d")
+    axes: np.ndarray = array("axes", "d")
+    kept: np.ndarray = array("kept*", "axes")
+    kept_components: np.ndarray = array("kept*", types=("<i4",), least=0)
+    diagnostics: dict[str, Any] = value()
+
+
+class SphericalMixture(SpectralEstimator):
+    """Mixture of spherical Gaussians, fitted to dense rows by their moments.
+
+    Attributes
+    ----------
+    means_ : ndarray of shape (n_found, n_features)
+        Means of the components, by descending weight; ``n_found`` is ``n_components``, or the number found.
+    weights_ : ndarray of shape (n_found,)
+        Probabilities of the components; they sum to one.
+    variances_ : ndarray of shape (n_found,)
+        Variance of a component along every axis.
+    center_ : ndarray of shape (n_features,)
+        Mean of the rows.
+    diagnostics_ : dict
+        ``spectrum`` has the leading eigenvalues of the covariance, ``noise_variance`` the average of those beyond the
+        first ``n_found - 1``; ``residual`` is the share of the whitened third moment that the components do not
+        explain, ``log_likelihood`` the average per row before each EM pass (see docs/gaussian.md).
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> means = np.array([[4.0, 0.0, 0.0], [0.0, 4.0, 0.0]])
+    >>> X = means[rng.integers(0, 2, 5000)] + rng.normal(size=(5000, 3))
+    >>> model = SphericalMixture(2).fit(X)
+    >>> error = min(np.abs(model.means_[order] - means).max() for order in ([0, 1], [1, 0]))
+    >>> bool(error < 0.3)
+    True
+    """
+
+    State = MixtureState
+    reads = ("dense",)
+    shown = ("n_components", "noise_variance", "residual", "gap", "n_clipped_weights", "n_floored_variances")
+
+    n_components: int | str = parameter(
+        10, "Number of components; auto: as many as random halves of the rows agree on.", least=1, auto=True,
+        kw_only=False,
+    )  # fmt: skip
+    variances: str = parameter(
+        "differing", "Whether every component has a variance of its own (differing), or all have the same (common).",
+        choices=VARIANCES,
+    )  # fmt: skip
+    n_oversamples: int = parameter(10, "Columns of the sketch beyond the components.", least=0)
+    n_power_iter: int = parameter(2, "Power passes of the sketch.", least=0)
+    decomposition: str = parameter("joint", "Method for the whitened third moment.", choices=tuple(METHODS))
+    n_em_iter: int = parameter(
+        0, "Iterations of expectation and maximisation after the moments, one pass each.", least=0
+    )
+    layer: str | None = layer_parameter()
+    decompose_on: str = place_parameter()
+    random_state: int = seed_parameter()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = tags.input_tags.sparse = False
+        return tags
+
+    # Fit
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit rows in memory.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_rows, n_features)
+            Finite numbers.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If a parameter is invalid, or there are fewer rows or features than components.
+        InputError
+            If a value is not finite.
+        NumericalError
+            If the moments carry fewer components than requested.
+        """
+        return self.fit_corpus(RowCorpus(_checked(X, 2)))
+
+    def check(self, corpus: Any) -> None:
+        """Check that the parameters are valid and suit a corpus; else a UsageError."""
+        super().check(corpus)
+        if self.n_components == "auto":
+            return
+        for name, number in (("features", corpus.n_words), ("rows", corpus.n_rows)):
+            if self.n_components > number:
+                raise UsageError(
+                    f"n_components: expected at most {number}, the number of {name}, got {self.n_components}"
+                )
+
+    def program(self, run: Run) -> MixtureState:
+        """Fit the model by the passes of a run and return its state."""
+        d = run.corpus.n_words
+        shares: Any = None
+        if self.n_components == "auto":
+            k, shares = self._count(run.part("components"))
+        else:
+            k = int(self.n_components)
+        basis = self._basis(run, k, None)
+        positions = _kept_positions(run.corpus.n_documents, self.random_state)
+        pass_ = RowMomentsPass(
+            d, basis=basis.matrix, origin=basis.mean, rank=basis.rank, kept=run.put(positions),
+            n_kept=len(positions),
+        )  # fmt: skip
+        load = partial(_load, run.scan(pass_).directory)
+        offset = run.rows(_offset, basis, out=unknown())
+        out = Found.upto(basis.rank, k, len(positions))
+        common = self.variances == "common"
+        found = run.small(
+            recover, load, k, d, common, self.decomposition, self.random_state, offset,
+            where=self.decompose_on, out=out,
+        )  # fmt: skip
+        of = run.rows(_gaussians, basis, found, out=Gaussians(unknown(d, 1), unknown(k, d), unknown(k), unknown(k)))
+        likelihoods: list[Any] = []
+        for _ in range(self.n_em_iter):
+            stored = Gaussians(*(run.put(part) for part in (basis.mean, of.offsets, of.weights, of.variances)))
+            scanned = run.scan(RowEMPass(d, of=stored, n_components=k))
+            of, likelihood = run.rows(_maximise, scanned, of, found, common, out=(of, unknown()))
+            likelihoods.append(likelihood)
+        state: MixtureState = run.rows(_state, basis, found, of, likelihoods, shares, out=unknown())
+        return state
+
+    def _basis(self, run: Run, k: int, selection: Selection | None) -> Basis:
+        """Find a basis that contains the leading eigenvectors of the covariance.
+
+        The whole covariance takes one pass. Where there are few columns, it also takes fewer operations than all
+        passes of a sketch together.
+        """
+        d = run.corpus.n_words
+        r = min(k + self.n_oversamples, d)
+        if d <= 2 * (self.n_power_iter + 1) * r:
+            scanned = run.scan(RowCovariancePass(d, selection))
+            rank = min(max(k - 1, 2), d)
+            out = Basis(unknown_columns(d, rank), rank, 0.0, unknown(d, 1))
+            return run.rows(_leading, scanned, rank, out=out)
+        sketch = RowSketchPass(d, selection, n_columns=r, seed=self.random_state)
+        n_slabs = run.plan(sketch).n_mapped
+        return range_basis(
+            run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False, n_signals=max(k - 1, 1)
+        )
+
+    def _count(self, run: Run) -> tuple[int, Any]:
+        """Return the number of components that random halves of the rows agree on."""
+        d = run.corpus.n_words
+        most = min(MOST_COMPONENTS, d, max(1, run.corpus.n_rows // 2))
+        selections = halves(self.random_state)
+        basis = self._basis(run, most, selections[0])
+        directories = tuple(
+            run.scan(
+                RowMomentsPass(d, half, basis=basis.matrix, origin=basis.mean, rank=basis.rank, third=False)
+            ).directory
+            for half in selections
+        )
+        return run.rows(_agreed, directories, d, most, out=(most, unknown()))
+
+    # Use
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the posterior probabilities of the components of rows.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_rows, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_found), float64
+            Rows sum to one.
+        """
+        return self._posterior(X)[0]
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable component of every row, (n_rows,) int64."""
+        return np.asarray(self.predict_proba(X).argmax(axis=1))
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Return the logarithm of the density at every row, (n_rows,) float64."""
+        return self._posterior(X)[1]
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the log-likelihood of rows, on average per row."""
+        return float(self.score_samples(X).mean())
+
+    def bic(self, X: Any) -> float:
+        """Return the Bayesian information criterion on rows; lower is better."""
+        X = self._rows(X)
+        return -2.0 * len(X) * self.score(X) + self._n_parameters() * float(np.log(len(X)))
+
+    def aic(self, X: Any) -> float:
+        """Return the Akaike information criterion on rows; lower is better."""
+        X = self._rows(X)
+        return -2.0 * len(X) * self.score(X) + 2.0 * self._n_parameters()
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Return the coordinates of rows in an orthonormal basis of the span of the means.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_rows, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_coordinates), float64
+            Rows are not centred. The basis consists of the right singular vectors of ``means_``, by descending
+            singular value; ``n_coordinates`` is the rank of the means, ``n_found`` if they are linearly independent.
+        """
+        check_is_fitted(self)
+        X = self._rows(X)
+        with one_blas_thread():
+            values, right = np.linalg.svd(self.means_, full_matrices=False)[1:]
+            basis = right[values > 1e-12 * max(float(values[0]), np.finfo(float).tiny)]
+            signs = np.sign(basis[np.arange(len(basis)), np.abs(basis).argmax(axis=1)])
+            return np.asarray(X @ (basis * signs[:, None]).T)
+
+    def sample(self, n_samples: int = 1, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Draw rows from the fitted mixture.
+
+        Parameters
+        ----------
+        n_samples : int, default 1
+        random_state : int, default 0
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+        components : ndarray of shape (n_samples,), int64
+            Component of each row.
+        """
+        check_is_fitted(self)
+        rng = np.random.default_rng(random_state)
+        components = rng.choice(len(self.weights_), n_samples, p=self.weights_)
+        noise = rng.standard_normal((n_samples, self.n_features_in_))
+        return self.means_[components] + noise * np.sqrt(self.variances_[components])[:, None], components
+
+    def assign(self, run: Run) -> dict[str, StoredRows]:
+        """Store the component and the posterior probabilities of every row of the corpus of a run.
+
+        Parameters
+        ----------
+        run : Run
+
+        Returns
+        -------
+        dict of str to StoredRows
+            ``component`` (n,), int32, and ``probabilities`` (n, n_found), float32, along rows.
+        """
+        check_is_fitted(self)
+        of = self._gaussians()
+        stored = Gaussians(*(run.put(part) for part in (of.origin, of.offsets, of.weights, of.variances)))
+        return run.scan(RowAssignPass(self.n_features_in_, of=stored, n_components=len(self.weights_))).rows
+
+    def summary(self) -> dict[str, Any]:
+        values = {"weights": self.weights_, "variances": self.variances_}
+        return super().summary() | {
+            name: [float(f"{x:.6g}") for x in found] for name, found in values.items()
+        }
+
+    def pictures(self) -> list[dict[str, Any]]:
+        """Return what a report draws: clusters in their leading plane, weights, and the spectrum.
+
+        Returns
+        -------
+        list of dict
+            JSON values, with the keys ``kind``, ``title``, ``caption`` and those of the kind: ``x``, ``y``,
+            ``group`` and ``labels`` of a scatter plot, ``names`` and ``values`` of bars, ``x`` and ``ys`` of lines.
+        """
+        check_is_fitted(self)
+        points = np.zeros((len(self.kept_), 2))
+        points[:, : self.kept_.shape[1]] = self.kept_
+        centers = np.zeros((len(self.means_), 2))
+        centers[:, : len(self.axes_)] = (self.means_ - self.center_) @ self.axes_.T
+        both = np.concatenate([points, centers])
+        n, names = len(self.means_), [str(i) for i in range(len(self.means_))]
+        spectrum = self.diagnostics_["spectrum"]
+        return [
+            {
+                "kind": "scatter",
+                "title": "Components in their leading plane",
+                "caption": f"{len(points)} random rows and, with their numbers, the means, along the two leading "
+                "eigenvectors of the covariance; rows have the color of their most probable component.",
+                "x": [float(x) for x in both[:, 0]],
+                "y": [float(x) for x in both[:, 1]],
+                "group": [int(i) for i in self.kept_components_] + list(range(n)),
+                "labels": [""] * len(points) + names,
+            },
+            {
+                "kind": "bars",
+                "title": "Weights",
+                "caption": "Probability of every component.",
+                "names": names,
+                "values": [float(x) for x in self.weights_],
+            },
+            {
+                "kind": "lines",
+                "title": "Spectrum",
+                "caption": f"Leading eigenvalues of the covariance and the average of the noise; {n - 1} eigenvalues "
+                "carry the components.",
+                "x": list(range(1, len(spectrum) + 1)),
+                "ys": {
+                    "eigenvalues": spectrum,
+                    "noise": [self.diagnostics_["noise_variance"]] * len(spectrum),
+                },
+            },
+        ]
+
+    def _gaussians(self) -> Gaussians:
+        origin = np.ascontiguousarray(self.center_[:, None])
+        return Gaussians(origin, self.means_ - self.center_, self.weights_, self.variances_)
+
+    def _rows(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = _checked(X, 0)
+        if X.shape[1] != self.n_features_in_:
+            raise UsageError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
+                "features as input"
+            )
+        return X
+
+    def _posterior(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        X = self._rows(X)
+        with one_blas_thread():
+            return posterior_of(X, self._gaussians())
+
+    def _n_parameters(self) -> int:
+        k, d = self.means_.shape
+        return k * d + k - 1 + (1 if self.variances == "common" else k)
+
+
+def _checked(X: Any, least: int) -> np.ndarray:
+    try:
+        found = check_array(X, dtype=np.float64, ensure_min_samples=least, input_name="X")
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return np.asarray(found)
+
+
+def _kept_positions(n: int, seed: int) -> np.ndarray:
+    """Return the positions of the units whose first rows are kept, ascending."""
+    if n <= N_KEPT:
+        return np.arange(n, dtype=np.int64)
+    return np.unique(np.random.default_rng((seed, 1)).integers(0, n, N_KEPT))
+
+
+def _load(directory: str) -> RowMoments:
+    return row_moments(load_sums(directory)[0])
+
+
+def _leading(engine: Engine, scanned: PassResult, rank: int) -> Basis:
+    """Return the leading eigenvectors of the covariance as a basis."""
+    mass = float(scanned.sums["mass"])
+    if not mass > 0.0:
+        raise NumericalError("expected rows of positive weight, got none")
+    mean = np.asarray(scanned.sums["mean"]) / mass
+    with one_blas_thread():
+        vectors = np.linalg.eigh(np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean))[1]
+    columns = StoredColumns((engine.put(vectors[:, ::-1][:, :rank]),))
+    return Basis(columns, rank, 0.0, engine.put(mean[:, None]))
+
+
+def _offset(engine: Engine, basis: Basis) -> float:
+    return float(np.sum(_mean(basis) ** 2))
+
+
+def _mean(basis: Basis) -> np.ndarray:
+    assert basis.mean is not None
+    return np.asarray(basis.mean.load(), np.float64)[:, 0]
+
+
+def _agreed(engine: Engine, directories: tuple[str, ...], d: int, most: int) -> tuple[int, Any]:
+    return count_components(*(_load(directory) for directory in directories), d, most)
+
+
+def _gaussians(engine: Engine, basis: Basis, found: Found) -> Gaussians:
+    """Bring the means back from the basis to the columns of the rows."""
+    mean = _mean(basis)
+    Q = np.asarray(read_rows(basis.matrix, slice(0, len(mean))), np.float64)
+    with one_blas_thread():
+        offsets = np.ascontiguousarray((Q @ found.means).T)
+    return Gaussians(mean[:, None], offsets, found.weights, found.variances)
+
+
+def _maximise(
+    engine: Engine, scanned: PassResult, of: Gaussians, found: Found, common: bool
+) -> tuple[Gaussians, float]:
+    least = max(
+        LEAST_VARIANCE * found.diagnostics["noise_variance"],
+        LEAST_NOISE * float(np.mean(found.diagnostics["spectrum"])),
+        np.finfo(float).tiny,
+    )
+    return maximised(scanned.sums, of, common, least)
+
+
+def _state(
+    engine: Engine, basis: Basis, found: Found, of: Gaussians, likelihoods: list[float], shares: Any
+) -> MixtureState:
+    mean, order = of.origin[:, 0], np.argsort(-of.weights, kind="stable")
+    of = Gaussians(of.origin, of.offsets[order], of.weights[order], of.variances[order])
+    Q = np.asarray(read_rows(basis.matrix, slice(0, len(mean))), np.float64)
+    with one_blas_thread():
+        axes = np.ascontiguousarray((Q @ found.plane).T)
+        coordinates = of.offsets @ Q
+        Y, squares = found.kept[:, :-1], found.kept[:, -1]
+        joint = Posterior(of).joint_of_products(Y @ coordinates.T, squares)
+        kept = Y @ found.plane
+    diagnostics = dict(found.diagnostics)
+    if likelihoods:
+        diagnostics["log_likelihood"] = likelihoods
+    if shares is not None:
+        diagnostics["replicated_shares"] = shares
+    return MixtureState(
+        of.offsets + mean, of.weights, of.variances, mean, axes, kept, joint.argmax(axis=1).astype(np.int32),
+        diagnostics,
+    )  # fmt: skip
