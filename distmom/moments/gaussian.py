@@ -1,10 +1,11 @@
 """Passes over dense rows for mixtures of spherical Gaussians.
 
-Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models", theorems
-3.2 and 3.3. `RowSketchPass` multiplies the plain second moment by a test matrix or a basis; `RowCovariancePass` adds
-the second moment up whole, which takes fewer passes where there are few columns. `RowMomentsPass` adds up the moments
-of rows less their mean, in a basis Q: with ``y = Q'(x - m)``, the sums of ``y``, ``y y'``, ``y (x) y (x) y``,
-``y ||x - m||^2`` and ``||x - m||^2``. No sum of it has more than r^3 entries.
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+theorems 3.2 and 3.3. `RowSketchPass` multiplies the plain second moment by a test matrix or a basis;
+`RowCovariancePass` adds the second moment up whole, which takes fewer passes where there are few columns.
+`RowMomentsPass` adds up the moments of rows less their mean, in a basis Q: with ``y = Q'(x - m)``, the sums
+of ``y``, ``y y'``, ``y (x) y (x) y``, ``y ||x - m||^2`` and ``||x - m||^2``. No sum of it has more than r^3
+entries.
 
 Rows are processed in pieces that stay in the cache: each is centred once and then multiplied by BLAS.
 """
@@ -87,8 +88,8 @@ class RowSketchPass(SketchPass):
 
     Notes
     -----
-    Sums beside those of `SketchPass`: ``squares`` (), the sum of the squared norms of the rows less the origin, and
-    without an origin ``mean`` (n_features, 1), tall, the sum of the rows.
+    Sums beside those of `SketchPass`: ``squares`` (), the sum of the squared norms of the rows less the
+    origin, and without an origin ``mean`` (n_features, 1), tall, the sum of the rows.
     """
 
     origin: Any = None

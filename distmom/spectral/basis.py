@@ -84,9 +84,9 @@ def range_basis(
     scale : StoredArray of shape (d, 1), optional
         Positive diagonal D; the range is then that of D M2 D, with M2 the moment of the passes. None by default.
     n_signals : int, optional
-        Number of eigenvalues above isotropic noise, whose variance is estimated after every pass and subtracted (see
-        `_next_directions`). The sketch adds up ``squares``, the trace of M2, and the ``mean`` of the rows, which is
-        subtracted from the rows in the later passes. None by default.
+        Number of eigenvalues above isotropic noise, whose variance is estimated after every pass and
+        subtracted (see `_next_directions`). The sketch adds up ``squares``, the trace of M2, and the ``mean``
+        of the rows, which is subtracted from the rows in the later passes. None by default.
 
     Raises
     ------
@@ -299,9 +299,7 @@ def _shift(ritz: np.ndarray, n: int, isotropic: tuple[float, int] | None) -> flo
     return float(ritz[0]) if ritz[0] < -1e-9 * abs(ritz[-1]) else 0.0
 
 
-def _at_once(
-    whole: Mapping[str, np.ndarray], isotropic: tuple[float, int] | None = None
-) -> _Directions:
+def _at_once(whole: Mapping[str, np.ndarray], isotropic: tuple[float, int] | None = None) -> _Directions:
     """Do the same as `_next_directions` in memory, also where columns are linearly dependent."""
     D = whole.get("D", np.ones((1, 1)))
     plain = _unscaled(whole)

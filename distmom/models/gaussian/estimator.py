@@ -1,7 +1,7 @@
 """Mixtures of spherical Gaussians, by the moments of dense rows.
 
-Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models", theorems
-3.2 and 3.3 (see `distmom.models.gaussian.recovery`).
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+theorems 3.2 and 3.3 (see `distmom.models.gaussian.recovery`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
+from sklearn.base import DensityMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from distmom.blas import one_blas_thread
@@ -87,7 +88,7 @@ class MixtureState:
     diagnostics: dict[str, Any] = value()
 
 
-class SphericalMixture(SpectralEstimator):
+class SphericalMixture(TransformerMixin, DensityMixin, SpectralEstimator):  # type: ignore[misc]
     """Mixture of spherical Gaussians, fitted to dense rows by their moments.
 
     Attributes
@@ -101,9 +102,10 @@ class SphericalMixture(SpectralEstimator):
     center_ : ndarray of shape (n_features,)
         Mean of the rows.
     diagnostics_ : dict
-        ``spectrum`` has the leading eigenvalues of the covariance, ``noise_variance`` the average of those beyond the
-        first ``n_found - 1``; ``residual`` is the share of the whitened third moment that the components do not
-        explain, ``log_likelihood`` the average per row before each EM pass (see docs/gaussian.md).
+        ``spectrum`` has the leading eigenvalues of the covariance, ``noise_variance`` the average of those
+        beyond the first ``n_found - 1``; ``residual`` is the share of the whitened third moment that the
+        components do not explain, ``log_likelihood`` the average per row before each EM pass (see
+        docs/gaussian.md).
     n_features_in_ : int
 
     Examples
@@ -127,7 +129,7 @@ class SphericalMixture(SpectralEstimator):
         kw_only=False,
     )  # fmt: skip
     variances: str = parameter(
-        "differing", "Whether every component has a variance of its own (differing), or all have the same (common).",
+        "differing", "Whether every component has its own variance (differing), or all have the same (common).",
         choices=VARIANCES,
     )  # fmt: skip
     n_oversamples: int = parameter(10, "Columns of the sketch beyond the components.", least=0)
@@ -143,6 +145,7 @@ class SphericalMixture(SpectralEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.positive_only = tags.input_tags.sparse = False
+        tags.transformer_tags.preserves_dtype = []
         return tags
 
     # Fit
@@ -185,13 +188,14 @@ class SphericalMixture(SpectralEstimator):
 
     def program(self, run: Run) -> MixtureState:
         """Fit the model by the passes of a run and return its state."""
-        d = run.corpus.n_words
-        shares: Any = None
-        if self.n_components == "auto":
-            k, shares = self._count(run.part("components"))
-        else:
-            k = int(self.n_components)
-        basis = self._basis(run, k, None)
+        d, shares, auto = run.corpus.n_words, None, self.n_components == "auto"
+        most = min(MOST_COMPONENTS, d, max(1, run.corpus.n_rows // 2)) if auto else int(self.n_components)
+        # The plan knows an upper bound of the number of components only.
+        whole = d <= 2 * (self.n_power_iter + 1) * min(most + self.n_oversamples, d)
+        k = most
+        if auto:
+            k, shares = self._count(run.part("components"), most, whole)
+        basis = self._basis(run, k, whole, None)
         positions = _kept_positions(run.corpus.n_documents, self.random_state)
         pass_ = RowMomentsPass(
             d, basis=basis.matrix, origin=basis.mean, rank=basis.rank, kept=run.put(positions),
@@ -199,31 +203,31 @@ class SphericalMixture(SpectralEstimator):
         )  # fmt: skip
         load = partial(_load, run.scan(pass_).directory)
         offset = run.rows(_offset, basis, out=unknown())
-        out = Found.upto(basis.rank, k, len(positions))
         common = self.variances == "common"
         found = run.small(
-            recover, load, k, d, common, self.decomposition, self.random_state, offset,
-            where=self.decompose_on, out=out,
+            recover, load, k, d, common, self.decomposition, self.random_state, offset, auto,
+            where=self.decompose_on, out=Found.upto(basis.rank, k, len(positions)),
         )  # fmt: skip
-        of = run.rows(_gaussians, basis, found, out=Gaussians(unknown(d, 1), unknown(k, d), unknown(k), unknown(k)))
+        out = Gaussians(unknown(d, 1), unknown(k, d), unknown(k), unknown(k))
+        of = run.rows(_gaussians, basis, found, out=out)
         likelihoods: list[Any] = []
         for _ in range(self.n_em_iter):
-            stored = Gaussians(*(run.put(part) for part in (basis.mean, of.offsets, of.weights, of.variances)))
-            scanned = run.scan(RowEMPass(d, of=stored, n_components=k))
+            stored = _stored(run, of, basis.mean)
+            scanned = run.scan(RowEMPass(d, of=stored, n_components=found.n_components))
             of, likelihood = run.rows(_maximise, scanned, of, found, common, out=(of, unknown()))
             likelihoods.append(likelihood)
         state: MixtureState = run.rows(_state, basis, found, of, likelihoods, shares, out=unknown())
         return state
 
-    def _basis(self, run: Run, k: int, selection: Selection | None) -> Basis:
+    def _basis(self, run: Run, k: int, whole: bool, selection: Selection | None) -> Basis:
         """Find a basis that contains the leading eigenvectors of the covariance.
 
-        The whole covariance takes one pass. Where there are few columns, it also takes fewer operations than all
-        passes of a sketch together.
+        The ``whole`` covariance takes one pass. Where there are few columns, it also takes fewer operations
+        than all passes of a sketch together.
         """
         d = run.corpus.n_words
         r = min(k + self.n_oversamples, d)
-        if d <= 2 * (self.n_power_iter + 1) * r:
+        if whole:
             scanned = run.scan(RowCovariancePass(d, selection))
             rank = min(max(k - 1, 2), d)
             out = Basis(unknown_columns(d, rank), rank, 0.0, unknown(d, 1))
@@ -234,12 +238,11 @@ class SphericalMixture(SpectralEstimator):
             run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False, n_signals=max(k - 1, 1)
         )
 
-    def _count(self, run: Run) -> tuple[int, Any]:
+    def _count(self, run: Run, most: int, whole: bool) -> tuple[int, Any]:
         """Return the number of components that random halves of the rows agree on."""
         d = run.corpus.n_words
-        most = min(MOST_COMPONENTS, d, max(1, run.corpus.n_rows // 2))
         selections = halves(self.random_state)
-        basis = self._basis(run, most, selections[0])
+        basis = self._basis(run, most, whole, selections[0])
         directories = tuple(
             run.scan(
                 RowMomentsPass(d, half, basis=basis.matrix, origin=basis.mean, rank=basis.rank, third=False)
@@ -270,7 +273,7 @@ class SphericalMixture(SpectralEstimator):
 
     def score_samples(self, X: Any) -> np.ndarray:
         """Return the logarithm of the density at every row, (n_rows,) float64."""
-        return self._posterior(X)[1]
+        return np.asarray(self._posterior(X)[1])
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the log-likelihood of rows, on average per row."""
@@ -297,7 +300,8 @@ class SphericalMixture(SpectralEstimator):
         -------
         ndarray of shape (n_rows, n_coordinates), float64
             Rows are not centred. The basis consists of the right singular vectors of ``means_``, by descending
-            singular value; ``n_coordinates`` is the rank of the means, ``n_found`` if they are linearly independent.
+            singular value; ``n_coordinates`` is the rank of the means, ``n_found`` if they are linearly
+            independent.
         """
         check_is_fitted(self)
         X = self._rows(X)
@@ -341,7 +345,7 @@ class SphericalMixture(SpectralEstimator):
         """
         check_is_fitted(self)
         of = self._gaussians()
-        stored = Gaussians(*(run.put(part) for part in (of.origin, of.offsets, of.weights, of.variances)))
+        stored = _stored(run, of, run.put(of.origin))
         return run.scan(RowAssignPass(self.n_features_in_, of=stored, n_components=len(self.weights_))).rows
 
     def summary(self) -> dict[str, Any]:
@@ -357,7 +361,8 @@ class SphericalMixture(SpectralEstimator):
         -------
         list of dict
             JSON values, with the keys ``kind``, ``title``, ``caption`` and those of the kind: ``x``, ``y``,
-            ``group`` and ``labels`` of a scatter plot, ``names`` and ``values`` of bars, ``x`` and ``ys`` of lines.
+            ``group`` and ``labels`` of a scatter plot, ``names`` and ``values`` of bars, ``x`` and ``ys`` of
+            lines.
         """
         check_is_fitted(self)
         points = np.zeros((len(self.kept_), 2))
@@ -388,8 +393,8 @@ class SphericalMixture(SpectralEstimator):
             {
                 "kind": "lines",
                 "title": "Spectrum",
-                "caption": f"Leading eigenvalues of the covariance and the average of the noise; {n - 1} eigenvalues "
-                "carry the components.",
+                "caption": "Leading eigenvalues of the covariance and the average of the noise; "
+                f"{n - 1} of them carry the components.",
                 "x": list(range(1, len(spectrum) + 1)),
                 "ys": {
                     "eigenvalues": spectrum,
@@ -404,13 +409,13 @@ class SphericalMixture(SpectralEstimator):
 
     def _rows(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        X = _checked(X, 0)
-        if X.shape[1] != self.n_features_in_:
+        rows = _checked(X, 0)
+        if rows.shape[1] != self.n_features_in_:
             raise UsageError(
-                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
+                f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
                 "features as input"
             )
-        return X
+        return rows
 
     def _posterior(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         X = self._rows(X)
@@ -418,7 +423,7 @@ class SphericalMixture(SpectralEstimator):
             return posterior_of(X, self._gaussians())
 
     def _n_parameters(self) -> int:
-        k, d = self.means_.shape
+        k, d = (int(size) for size in self.means_.shape)
         return k * d + k - 1 + (1 if self.variances == "common" else k)
 
 
@@ -463,7 +468,8 @@ def _mean(basis: Basis) -> np.ndarray:
 
 
 def _agreed(engine: Engine, directories: tuple[str, ...], d: int, most: int) -> tuple[int, Any]:
-    return count_components(*(_load(directory) for directory in directories), d, most)
+    first, second = (_load(directory) for directory in directories)
+    return count_components(first, second, d, most)
 
 
 def _gaussians(engine: Engine, basis: Basis, found: Found) -> Gaussians:
@@ -473,6 +479,11 @@ def _gaussians(engine: Engine, basis: Basis, found: Found) -> Gaussians:
     with one_blas_thread():
         offsets = np.ascontiguousarray((Q @ found.means).T)
     return Gaussians(mean[:, None], offsets, found.weights, found.variances)
+
+
+def _stored(run: Run, of: Gaussians, origin: Any) -> Gaussians:
+    """Return the parameters as stored arrays, which passes read."""
+    return Gaussians(origin, run.put(of.offsets), run.put(of.weights), run.put(of.variances))
 
 
 def _maximise(

@@ -1,7 +1,7 @@
 """Posterior probabilities of the components of a mixture of spherical Gaussians, and passes that use them.
 
-`RowEMPass` makes one iteration of expectation and maximisation: the log-likelihood of all rows, and the sums that give
-the next parameters. `RowAssignPass` stores the component and the probabilities of every row.
+`RowEMPass` makes one iteration of expectation and maximisation: the log-likelihood of all rows, and the sums
+that give the next parameters. `RowAssignPass` stores the component and the probabilities of every row.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class RowEMPass(_GaussianPass):
 
     Notes
     -----
-    Sums over rows less the origin, with their posterior probabilities p: ``p`` (k,), ``px`` (k, n_features), ``ps`` (k,)
-    of squared norms; ``log_likelihood`` () and ``mass`` ().
+    Sums over rows less the origin, with their posterior probabilities p: ``p`` (k,), ``px`` (k, n_features),
+    ``ps`` (k,) of squared norms; ``log_likelihood`` () and ``mass`` ().
     """
 
     @property
@@ -172,7 +172,8 @@ class RowAssignPass(_GaussianPass):
 
     Notes
     -----
-    Rows: ``component`` (n,), int32, and ``probabilities`` (n, k), float32. Sums: ``log_likelihood`` (), ``mass`` ().
+    Rows: ``component`` (n,), int32, and ``probabilities`` (n, k), float32. Sums: ``log_likelihood`` (),
+    ``mass`` ().
     """
 
     row_axis = "rows"
@@ -232,9 +233,7 @@ def maximised(sums: Sums, before: Gaussians, common: bool, least: float) -> tupl
     share = np.where(some, p, 1.0)
     offsets = np.where(some[:, None], np.asarray(sums["px"]) / share[:, None], before.offsets)
     spread = np.maximum(np.asarray(sums["ps"]) / share - squared_norms(offsets), 0.0) / d
-    if common:
-        variances = np.full(len(p), float(p @ spread) / mass)
-    else:
-        variances = np.where(some, spread, before.variances)
+    shared = np.full(len(p), float(p @ spread) / mass)
+    variances = shared if common else np.where(some, spread, before.variances)
     after = Gaussians(before.origin, offsets, p / p.sum(), np.maximum(variances, least))
     return after, float(sums["log_likelihood"]) / mass

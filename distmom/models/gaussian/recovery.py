@@ -1,19 +1,20 @@
 """From the moments of rows to the means, weights and variances of a mixture of spherical Gaussians.
 
-Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models", theorems
-3.2 and 3.3, with averages over all noise directions in place of a single one.
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+theorems 3.2 and 3.3, with averages over all noise directions in place of a single one.
 
 Moments are taken about the mean m of the rows. Central moments alone carry one component too few, as the centred
-means add up to zero; therefore every row is extended by a coordinate that is constantly one and has no noise. With U
-the k - 1 leading eigenvectors of the covariance, e their eigenvalues, s the average of the other eigenvalues and
-``W = U diag(e - s)^(-1/2)``, the extended means ``(W'(mu_i - m), 1)`` are ``v_i / sqrt(w_i)`` with orthonormal v_i,
-and the extended third moment ``sum_i w_i^(-1/2) v_i (x) v_i (x) v_i`` has the entries
+means add up to zero; therefore every row is extended by a coordinate that is constantly one and has no noise.
+With U the k - 1 leading eigenvectors of the covariance, e their eigenvalues, s the average of the other
+eigenvalues and ``W = U diag(e - s)^(-1/2)``, the extended means ``(W'(mu_i - m), 1)`` are ``v_i / sqrt(w_i)``
+with orthonormal v_i, and the extended third moment ``sum_i w_i^(-1/2) v_i (x) v_i (x) v_i`` has the entries
 
     T_abc = E[y_a y_b y_c] - sym(a_a W'W_bc)      T_abk = delta_ab      T_akk = 0      T_kkk = 1
 
 with ``y = W'(x - m)`` and ``a = W'E[(x - m) (||x - m||^2 - ||U'(x - m)||^2)] / (d - k + 1)``, which is zero for a
-common variance. The means need to be affinely independent only, and the result does not depend on the origin of the
-rows. The last coordinate of ``v_i`` is ``sqrt(w_i)``, so that the weights add up to one and the weighted means to m.
+common variance. The means need to be affinely independent only, and the result does not depend on the origin
+of the rows. The last coordinate of ``v_i`` is ``sqrt(w_i)``, so that the weights add up to one and the
+weighted means to m.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ from distmom.spectral.components import whiten_moment
 from distmom.spectral.run import Decomposed, unknown
 
 #: least variance of a component, as a share of the average variance of the components
-LEAST_VARIANCE = 1e-2
+LEAST_VARIANCE = 1e-3
 #: the same where rows have no noise, as a share of their variance per column
 LEAST_NOISE = 1e-9
 #: least weight of a component
 LEAST_WEIGHT = 1e-6
+#: least total variance of rows: products of three smaller values underflow
+LEAST_TRACE = 1e-180
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Found(Decomposed):
 
 
 def recover(
-    moments: RowMoments, k: int, d: int, common: bool, method: str, seed: int, offset: float
+    moments: RowMoments, k: int, d: int, common: bool, method: str, seed: int, offset: float, lower: bool
 ) -> Found:
     """Find k components in the moments of rows of d columns; runs on the scheduler node.
 
@@ -88,16 +91,26 @@ def recover(
     seed : int
     offset : float
         Squared norm of the mean of the rows, for the rounding errors of distances.
+    lower : bool
+        Find fewer components where the covariance carries fewer than k, instead of raising an error.
 
     Raises
     ------
     NumericalError
-        If the covariance carries fewer than k components.
+        If the covariance carries fewer than k components and ``lower`` is False, or the values are so large
+        or small that moments overflow or underflow.
     """
+    if not np.isfinite(moments.trace) or 0.0 < moments.trace < LEAST_TRACE:
+        raise NumericalError(
+            f"the rows have a total variance of {moments.trace:.3g}, whose third moments are out of range: scale "
+            "the rows"
+        )
     with one_blas_thread():
         values, vectors = np.linalg.eigh(moments.second)
         values, vectors = values[::-1], vectors[:, ::-1]
-        noise = (moments.trace - float(values[: k - 1].sum())) / (d - k + 1)
+        while lower and k > 1 and _n_usable(values, _noise(values, moments.trace, k, d), d, moments) < k - 1:
+            k -= 1
+        noise = _noise(values, moments.trace, k, d)
         least = LEAST_NOISE * moments.trace / d + 1e-15 * offset / d + np.finfo(float).tiny
         common_facts = {
             "spectrum": [float(x) for x in values],
@@ -109,8 +122,7 @@ def recover(
             variances = np.full(1, max(noise, least))
             facts = {**common_facts, "n_floored_variances": int(noise < least)}
             return Found(np.zeros((len(values), 1)), np.ones(1), variances, plane, moments.kept, facts)
-        level = noise_level(noise, d, moments.n_sampled)
-        white = _whitened(moments, k, noise, level)
+        white = _whitened(moments, values, k, noise, d)
         tensor, mixed = _extended(moments, white, noise, d, common)
         found = decompose(tensor, method, random_state=seed)
         robust = robust_components(tensor, found.eigenvectors)
@@ -146,33 +158,44 @@ def recover(
 def noise_level(noise: float, d: int, n: int) -> float:
     """Return how far the largest eigenvalue of noise is above its variance in a sample of n rows.
 
-    It is the edge of the law of Marchenko and Pastur; an enumerated population, of no sampled row, has no such error.
+    It is the edge of the law of Marchenko and Pastur; an enumerated population, of no sampled row, has no
+    such error.
     """
     ratio = d / n if n else 0.0
     return max(noise, 0.0) * (2.0 * float(np.sqrt(ratio)) + ratio)
 
 
-def _whitened(moments: RowMoments, k: int, noise: float, level: float) -> Whitening:
+def _noise(values: np.ndarray, trace: float, k: int, d: int) -> float:
+    """Return the average of the eigenvalues of the covariance beyond the first k - 1."""
+    return max((trace - float(values[: k - 1].sum())) / (d - k + 1), 0.0)
+
+
+def _n_usable(values: np.ndarray, noise: float, d: int, moments: RowMoments) -> int:
+    """Return the number of eigenvalues of the covariance above the noise."""
+    level = noise + noise_level(noise, d, moments.n_sampled)
+    return int(np.count_nonzero(values > max(level, 1e-12 * float(values[0]))))
+
+
+def _whitened(moments: RowMoments, values: np.ndarray, k: int, noise: float, d: int) -> Whitening:
     """Whiten the covariance less the noise by its k - 1 leading eigenvalues."""
-    between = moments.second - noise * np.eye(len(moments.second))
-    try:
-        return whiten_moment(between, k - 1, level)
-    except NumericalError:
-        values = np.linalg.eigvalsh(moments.second)[::-1]
-        n_usable = 1 + int(np.count_nonzero(values - noise > level))
+    level = noise_level(noise, d, moments.n_sampled)
+    n_usable = _n_usable(values, noise, d, moments)
+    if n_usable < k - 1:
         shown = ", ".join(f"{x:.3g}" for x in values[: k + 2])
         raise NumericalError(
-            f"the covariance carries fewer than {k} components: {k - 1} eigenvalues must be above "
-            f"{noise + level:.3g}, the noise of variance {noise:.3g} with its sampling error, but the largest are "
-            f"{shown}; use n_components={n_usable} or fewer, or more rows"
-        ) from None
+            f"the covariance carries fewer than {k} components: {k - 1} of its eigenvalues must be above "
+            f"{noise + level:.3g}, the noise of variance {noise:.3g} with its sampling error, but {n_usable} are; "
+            f"the largest are {shown}; use n_components={n_usable + 1} or fewer, or more rows"
+        )
+    return whiten_moment(moments.second - noise * np.eye(len(moments.second)), k - 1, level)
 
 
 def _extended(
     moments: RowMoments, white: Whitening, noise: float, d: int, common: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the extended third moment (k, k, k), and the extended means weighted by variances (k,)."""
-    assert moments.third is not None and moments.norms is not None
+    assert moments.third is not None
+    assert moments.norms is not None
     W, p = white.W, white.W.shape[1]
     tensor = np.zeros((p + 1, p + 1, p + 1))
     tensor[:p, :p, :p] = multilinear(moments.third, W, W, W)
@@ -184,9 +207,7 @@ def _extended(
         mixed[:p] = W.T @ (moments.norms - within) / (d - p)
         gram = W.T @ W
         correction = mixed[:p, None, None] * gram
-        tensor[:p, :p, :p] -= (
-            correction + correction.transpose(1, 0, 2) + correction.transpose(1, 2, 0)
-        )
+        tensor[:p, :p, :p] -= correction + correction.transpose(1, 0, 2) + correction.transpose(1, 2, 0)
     inner = np.arange(p)
     for place in ((inner, inner, p), (inner, p, inner), (p, inner, inner), (p, p, p)):
         tensor[place] = 1.0
