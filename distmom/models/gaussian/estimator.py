@@ -6,7 +6,7 @@ theorems 3.2 and 3.3 (see `distmom.models.gaussian.recovery`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -58,6 +58,8 @@ from distmom.spectral.run import Run, unknown
 VARIANCES = ("differing", "common")
 #: rows that are kept for pictures, at most
 N_KEPT = 500
+#: least variance with which EM starts, as a share of the noise: a component that starts too narrow keeps few rows
+START_VARIANCE = 0.5
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,8 @@ class SphericalMixture(TransformerMixin, DensityMixin, SpectralEstimator):  # ty
         out = Gaussians(unknown(d, 1), unknown(k, d), unknown(k), unknown(k))
         of = run.rows(_gaussians, basis, found, out=out)
         likelihoods: list[Any] = []
+        if self.n_em_iter:
+            of = run.rows(_widened, of, found, out=of)
         for _ in range(self.n_em_iter):
             stored = _stored(run, of, basis.mean)
             scanned = run.scan(RowEMPass(d, of=stored, n_components=found.n_components))
@@ -479,6 +483,12 @@ def _gaussians(engine: Engine, basis: Basis, found: Found) -> Gaussians:
     with one_blas_thread():
         offsets = np.ascontiguousarray((Q @ found.means).T)
     return Gaussians(mean[:, None], offsets, found.weights, found.variances)
+
+
+def _widened(engine: Engine, of: Gaussians, found: Found) -> Gaussians:
+    """Return the parameters with which EM starts."""
+    least = START_VARIANCE * found.diagnostics["noise_variance"]
+    return replace(of, variances=np.maximum(of.variances, least))
 
 
 def _stored(run: Run, of: Gaussians, origin: Any) -> Gaussians:
