@@ -21,7 +21,7 @@ from distmom.simulate import load_truth
 from distmom.spectral.artifact import load_record
 from distmom.spectral.capabilities import Capability
 
-_OUTPUTS = ("factors", "predictions", "shares")
+_OUTPUTS = ("components", "factors", "predictions", "shares")
 
 
 @click.command()

@@ -12,7 +12,7 @@ from typing import Any
 
 from distmom.cli.parameters import table
 from distmom.cli.shared import open_input
-from distmom.corpus import Corpus, ViewCorpus
+from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus
 from distmom.corpus.commit import Lock
 from distmom.corpus.records import RecordFormat
 from distmom.engine import RunDirectory
@@ -117,7 +117,7 @@ class Run:
         with Lock(self.path / "lock"):
             yield
 
-    def open_corpus(self) -> Corpus | ViewCorpus:
+    def open_corpus(self) -> Corpus | LayeredCorpus | ViewCorpus:
         """Open the corpus or the views.
 
         Raises

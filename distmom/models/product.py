@@ -174,6 +174,28 @@ class ProductMixture(SpectralEstimator):
             found.append({"state": h, "weight": float(self.weights_[h]), "words": words, "labels": []})
         return found
 
+    def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
+        """Return what a report draws: the weights, and the words of each component that set it apart."""
+        check_is_fitted(self)
+        names = [f"component {h}" for h in range(len(self.weights_))]
+        average = self.weights_ @ self.components_
+        found: list[dict[str, Any]] = [
+            {
+                "kind": "bars", "title": "Weights", "caption": "Probability of every component.",
+                "names": names, "values": [float(x) for x in self.weights_],
+            }
+        ]  # fmt: skip
+        for name, row in zip(names, self.components_, strict=True):
+            top = np.argsort(average - row, kind="stable")[:n_top]
+            found.append(
+                {
+                    "kind": "bars", "title": f"Words of {name}",
+                    "caption": "Probability of the words that are present more often than in all documents.",
+                    "names": [self.vocabulary_[i] for i in top], "values": [float(row[i]) for i in top],
+                }
+            )  # fmt: skip
+        return found
+
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable component of every document, (n_documents,) int64."""
         return np.asarray(self.predict_proba(X).argmax(axis=1))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from stores import KEYS, file_server, free_port, use
 
-from distmom.corpus import copy_corpus, from_arrays, open_corpus, storage, store
+from distmom.corpus import copy_corpus, from_arrays, open_corpus, storage, stored
 from distmom.corpus.storage import MissingError, ObjectStorage, Patience
 from distmom.errors import StoreError, UsageError
 
@@ -54,7 +54,7 @@ def read_all(corpus):
 
 
 def forget_opened():
-    store._reopen.cache_clear()
+    stored._reopen.cache_clear()
 
 
 def test_a_copy_there_and_back_holds_the_same_bytes(corpus, s3, bucket, tmp_path):

@@ -36,7 +36,12 @@ from distmom.moments.fourth import ViewFourthPass, pair_directions
 from distmom.moments.views import ViewMeanPass, ViewMomentsPass, ViewSketchPass
 from distmom.spectral.basis import N_PROBES, Basis, range_basis
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import SpectralEstimator, place_parameter, seed_parameter
+from distmom.spectral.estimator import (
+    SpectralEstimator,
+    layer_parameter,
+    place_parameter,
+    seed_parameter,
+)
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
@@ -135,6 +140,7 @@ class ECA(SpectralEstimator):
     n_directions: int = parameter(10, "Number of random directions with decomposition=single.", least=1)
     n_oversamples: int = parameter(10, "Columns of the sketch beyond the factors.", least=0)
     n_power_iter: int = parameter(2, "Power passes of the sketch.", least=0)
+    layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
     random_state: int = seed_parameter()
 
@@ -289,7 +295,9 @@ class ECA(SpectralEstimator):
         return range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=True)
 
     def _describe(self, corpus: Any) -> None:
-        self.vocabulary_, self.label_names_, self.settings_ = [], [], {}
+        # The columns of a file of views have no names.
+        self.vocabulary_ = list(getattr(corpus, "vocabulary", ()))
+        self.label_names_, self.settings_ = [], dict(getattr(corpus, "settings", {}))
         self.n_features_in_ = corpus.n_words
 
     def _keep(self, state: FactorState) -> None:
@@ -344,7 +352,7 @@ class ECA(SpectralEstimator):
         found = [group_factors(block, self.unmixing_, origin) for block in blocks]
         return np.concatenate(found) if found else np.zeros((0, len(origin)))
 
-    def check_features(self, corpus: ViewCorpus) -> None:
+    def check_features(self, corpus: Any) -> None:
         """Refuse views with another number of features than those fitted; UsageError."""
         if corpus.n_words != self.n_features_in_:
             raise UsageError(
