@@ -13,7 +13,8 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from distmom.corpus import RowCorpus
+from distmom.cli.main import main
+from distmom.corpus import RowCorpus, open_corpus
 from distmom.engine import open_engine
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import load_model
@@ -203,10 +204,10 @@ def test_components_of_rows_are_stored(tmp_path):
             name: np.concatenate([rows.read(i) for i in range(len(corpus.shards))])
             for name, rows in found.items()
         }
-    assert stored["component"].dtype == np.int32
+    assert stored["components"].dtype == np.int32
     assert stored["probabilities"].dtype == np.float32
     assert all(rows.axis == "rows" for rows in found.values())
-    assert (stored["component"] == model.predict(X)).all()
+    assert (stored["components"] == model.predict(X)).all()
     assert_allclose(stored["probabilities"], model.predict_proba(X), atol=1e-6)
 
 
@@ -289,6 +290,30 @@ def test_rows_without_noise_and_constant_columns_are_fitted():
     assert model.diagnostics_["n_floored_variances"] == 3
     X = np.hstack([sample(*parameters(6, 3), 2000, 0)[0], np.full((2000, 2), 7.0)])
     assert_allclose(SphericalMixture(3).fit(X).means_[:, 6:], 7.0)
+
+
+def test_the_command_line_fits_rows_and_writes_components_and_a_report(tmp_path, capsys):
+    import zarr
+
+    X, z = sample(*parameters(6, 3, scale=4.0), 500, 0)
+    np.save(tmp_path / "X.npy", X)
+    corpus, place, out = (str(tmp_path / name) for name in ("c", "m", "out"))
+    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--shard-rows", "200"]) == 0
+    assert (
+        main(["fit", corpus, place, "--model", "gaussian", "-k", "3", "--workers", "0", "--n-em-iter", "1"])
+        == 0
+    )
+    assert main(["transform", place, corpus, out, "--workers", "0"]) == 0
+    found = zarr.open_group(f"{out}/components.zarr", mode="r")
+    model = load_model(place)
+    assert (found["components"][:] == model.predict(X)).all()
+    assert_allclose(found["probabilities"][:], model.predict_proba(X), atol=1e-6)
+    assert len(set(zip(found["components"][:], z, strict=True))) == 3
+    assert main(["report", place, str(tmp_path / "r.html")]) == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "Components in their leading plane" in page
+    assert open_corpus(corpus).n_rows == 500
+    capsys.readouterr()
 
 
 @pytest.mark.slow

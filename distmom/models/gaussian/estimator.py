@@ -44,6 +44,7 @@ from distmom.moments.gaussian import (
     row_moments,
 )
 from distmom.spectral.basis import Basis, range_basis, unknown_columns
+from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import (
     SpectralEstimator,
     layer_parameter,
@@ -124,6 +125,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, SpectralEstimator):  # ty
 
     State = MixtureState
     reads = ("dense",)
+    capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
     shown = ("n_components", "noise_variance", "residual", "gap", "n_clipped_weights", "n_floored_variances")
 
     n_components: int | str = parameter(
@@ -345,7 +347,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, SpectralEstimator):  # ty
         Returns
         -------
         dict of str to StoredRows
-            ``component`` (n,), int32, and ``probabilities`` (n, n_found), float32, along rows.
+            ``components`` (n,), int32, and ``probabilities`` (n, n_found), float32, along rows.
         """
         check_is_fitted(self)
         of = self._gaussians()

@@ -172,7 +172,7 @@ class RowAssignPass(_GaussianPass):
 
     Notes
     -----
-    Rows: ``component`` (n,), int32, and ``probabilities`` (n, k), float32. Sums: ``log_likelihood`` (),
+    Rows: ``components`` (n,), int32, and ``probabilities`` (n, k), float32. Sums: ``log_likelihood`` (),
     ``mass`` ().
     """
 
@@ -195,16 +195,16 @@ class RowAssignPass(_GaussianPass):
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         X, weights = dense_rows(block)
         sums["mass"] += mass_of(X, weights)
-        component = np.empty(len(X), np.int32)
+        components = np.empty(len(X), np.int32)
         probabilities = np.empty((len(X), self.n_components), np.float32)
         posterior = Posterior(self.of)
         for piece, centred in pieces(X, np.asarray(self.of.origin)[:, 0]):
             p = posterior.joint(centred, squared_norms(centred))
             density = normalise(p)
-            component[piece] = p.argmax(axis=1)
+            components[piece] = p.argmax(axis=1)
             probabilities[piece] = p
             sums["log_likelihood"] += density.sum() if weights is None else weights[piece] @ density
-        return {"component": component, "probabilities": probabilities}
+        return {"components": components, "probabilities": probabilities}
 
 
 def maximised(sums: Sums, before: Gaussians, common: bool, least: float) -> tuple[Gaussians, float]:
