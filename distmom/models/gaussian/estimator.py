@@ -6,7 +6,6 @@ theorems 3.2 and 3.3 (see `distmom.models.gaussian.recovery`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -16,33 +15,26 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from distmom.blas import one_blas_thread
 from distmom.corpus import RowCorpus
-from distmom.engine import Engine, PassResult, Selection, StoredColumns, StoredRows
-from distmom.engine.directory import load_sums
-from distmom.engine.tall import read_rows
-from distmom.errors import InputError, NumericalError, UsageError
+from distmom.engine import Selection, StoredRows
+from distmom.errors import InputError, UsageError
 from distmom.linalg import METHODS
-from distmom.models.gaussian.posterior import (
-    Gaussians,
-    Posterior,
-    RowAssignPass,
-    RowEMPass,
-    maximised,
-    posterior_of,
+from distmom.models.gaussian.fitting import (
+    MixtureState,
+    agreed_count,
+    gaussians_of,
+    kept_positions,
+    leading_basis,
+    load_moments,
+    maximise,
+    mixture_state,
+    offset_of,
+    stored_gaussians,
+    widened,
 )
-from distmom.models.gaussian.recovery import (
-    LEAST_NOISE,
-    LEAST_VARIANCE,
-    Found,
-    count_components,
-    recover,
-)
-from distmom.moments.gaussian import (
-    RowCovariancePass,
-    RowMoments,
-    RowMomentsPass,
-    RowSketchPass,
-    row_moments,
-)
+from distmom.models.gaussian.pictures import mixture_pictures
+from distmom.models.gaussian.posterior import Gaussians, RowAssignPass, RowEMPass, posterior_of
+from distmom.models.gaussian.recovery import Found, recover
+from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
 from distmom.spectral.basis import Basis, range_basis, unknown_columns
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import (
@@ -51,44 +43,11 @@ from distmom.spectral.estimator import (
     place_parameter,
     seed_parameter,
 )
-from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import MOST_COMPONENTS, halves
 from distmom.spectral.run import Run, unknown
 
 VARIANCES = ("differing", "common")
-#: rows that are kept for pictures, at most
-N_KEPT = 500
-#: least variance with which EM starts, as a share of the noise: a component that starts too narrow keeps few rows
-START_VARIANCE = 0.5
-
-
-@dataclass(frozen=True)
-class MixtureState:
-    """The state of a fitted mixture.
-
-    Attributes
-    ----------
-    means : ndarray of shape (k, d)
-    weights, variances : ndarray of shape (k,)
-    center : ndarray of shape (d,)
-        Mean of the rows.
-    axes : ndarray of shape (1 or 2, d)
-        The leading eigenvectors of the covariance.
-    kept : ndarray of shape (n_kept, 1 or 2)
-        Coordinates of some rows less the mean along the axes.
-    kept_components : ndarray of shape (n_kept,), int32
-    diagnostics : dict
-    """
-
-    means: np.ndarray = array("k", "d")
-    weights: np.ndarray = array("k", least=0.0)
-    variances: np.ndarray = array("k", least=0.0)
-    center: np.ndarray = array("d")
-    axes: np.ndarray = array("axes", "d")
-    kept: np.ndarray = array("kept*", "axes")
-    kept_components: np.ndarray = array("kept*", types=("<i4",), least=0)
-    diagnostics: dict[str, Any] = value()
 
 
 class SphericalMixture(TransformerMixin, DensityMixin, SpectralEstimator):  # type: ignore[misc]
@@ -200,29 +159,29 @@ class SphericalMixture(TransformerMixin, DensityMixin, SpectralEstimator):  # ty
         if auto:
             k, shares = self._count(run.part("components"), most, whole)
         basis = self._basis(run, k, whole, None)
-        positions = _kept_positions(run.corpus.n_documents, self.random_state)
+        positions = kept_positions(run.corpus.n_documents, self.random_state)
         pass_ = RowMomentsPass(
             d, basis=basis.matrix, origin=basis.mean, rank=basis.rank, kept=run.put(positions),
             n_kept=len(positions),
         )  # fmt: skip
-        load = partial(_load, run.scan(pass_).directory)
-        offset = run.rows(_offset, basis, out=unknown())
+        load = partial(load_moments, run.scan(pass_).directory)
+        offset = run.rows(offset_of, basis, out=unknown())
         common = self.variances == "common"
         found = run.small(
             recover, load, k, d, common, self.decomposition, self.random_state, offset, auto,
             where=self.decompose_on, out=Found.upto(basis.rank, k, len(positions)),
         )  # fmt: skip
         out = Gaussians(unknown(d, 1), unknown(k, d), unknown(k), unknown(k))
-        of = run.rows(_gaussians, basis, found, out=out)
+        of = run.rows(gaussians_of, basis, found, out=out)
         likelihoods: list[Any] = []
         if self.n_em_iter:
-            of = run.rows(_widened, of, found, out=of)
+            of = run.rows(widened, of, found, out=of)
         for _ in range(self.n_em_iter):
-            stored = _stored(run, of, basis.mean)
+            stored = stored_gaussians(run, of, basis.mean)
             scanned = run.scan(RowEMPass(d, of=stored, n_components=found.n_components))
-            of, likelihood = run.rows(_maximise, scanned, of, found, common, out=(of, unknown()))
+            of, likelihood = run.rows(maximise, scanned, of, found, common, out=(of, unknown()))
             likelihoods.append(likelihood)
-        state: MixtureState = run.rows(_state, basis, found, of, likelihoods, shares, out=unknown())
+        state: MixtureState = run.rows(mixture_state, basis, found, of, likelihoods, shares, out=unknown())
         return state
 
     def _basis(self, run: Run, k: int, whole: bool, selection: Selection | None) -> Basis:
@@ -237,7 +196,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, SpectralEstimator):  # ty
             scanned = run.scan(RowCovariancePass(d, selection))
             rank = min(max(k - 1, 2), d)
             out = Basis(unknown_columns(d, rank), rank, 0.0, unknown(d, 1))
-            return run.rows(_leading, scanned, rank, out=out)
+            return run.rows(leading_basis, scanned, rank, out=out)
         sketch = RowSketchPass(d, selection, n_columns=r, seed=self.random_state)
         n_slabs = run.plan(sketch).n_mapped
         return range_basis(
@@ -255,7 +214,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, SpectralEstimator):  # ty
             ).directory
             for half in selections
         )
-        return run.rows(_agreed, directories, d, most, out=(most, unknown()))
+        return run.rows(agreed_count, directories, d, most, out=(most, unknown()))
 
     # Use
 
@@ -351,7 +310,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, SpectralEstimator):  # ty
         """
         check_is_fitted(self)
         of = self._gaussians()
-        stored = _stored(run, of, run.put(of.origin))
+        stored = stored_gaussians(run, of, run.put(of.origin))
         return run.scan(RowAssignPass(self.n_features_in_, of=stored, n_components=len(self.weights_))).rows
 
     def summary(self) -> dict[str, Any]:
@@ -371,43 +330,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, SpectralEstimator):  # ty
             lines.
         """
         check_is_fitted(self)
-        points = np.zeros((len(self.kept_), 2))
-        points[:, : self.kept_.shape[1]] = self.kept_
-        centers = np.zeros((len(self.means_), 2))
-        centers[:, : len(self.axes_)] = (self.means_ - self.center_) @ self.axes_.T
-        both = np.concatenate([points, centers])
-        n, names = len(self.means_), [str(i) for i in range(len(self.means_))]
-        spectrum = self.diagnostics_["spectrum"]
-        return [
-            {
-                "kind": "scatter",
-                "title": "Components in their leading plane",
-                "caption": f"{len(points)} random rows and, with their numbers, the means, along the two leading "
-                "eigenvectors of the covariance; rows have the color of their most probable component.",
-                "x": [float(x) for x in both[:, 0]],
-                "y": [float(x) for x in both[:, 1]],
-                "group": [int(i) for i in self.kept_components_] + list(range(n)),
-                "labels": [""] * len(points) + names,
-            },
-            {
-                "kind": "bars",
-                "title": "Weights",
-                "caption": "Probability of every component.",
-                "names": names,
-                "values": [float(x) for x in self.weights_],
-            },
-            {
-                "kind": "lines",
-                "title": "Spectrum",
-                "caption": "Leading eigenvalues of the covariance and the average of the noise; "
-                f"{n - 1} of them carry the components.",
-                "x": list(range(1, len(spectrum) + 1)),
-                "ys": {
-                    "eigenvalues": spectrum,
-                    "noise": [self.diagnostics_["noise_variance"]] * len(spectrum),
-                },
-            },
-        ]
+        return mixture_pictures(self)
 
     def _gaussians(self) -> Gaussians:
         origin = np.ascontiguousarray(self.center_[:, None])
@@ -435,98 +358,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, SpectralEstimator):  # ty
 
 def _checked(X: Any, least: int) -> np.ndarray:
     try:
-        found = check_array(X, dtype=np.float64, ensure_min_samples=least, input_name="X")
+        found = check_array(X, dtype=[np.float64, np.float32], ensure_min_samples=least, input_name="X")
     except ValueError as error:
         raise InputError(str(error)) from error
     return np.asarray(found)
-
-
-def _kept_positions(n: int, seed: int) -> np.ndarray:
-    """Return the positions of the units whose first rows are kept, ascending."""
-    if n <= N_KEPT:
-        return np.arange(n, dtype=np.int64)
-    return np.unique(np.random.default_rng((seed, 1)).integers(0, n, N_KEPT))
-
-
-def _load(directory: str) -> RowMoments:
-    return row_moments(load_sums(directory)[0])
-
-
-def _leading(engine: Engine, scanned: PassResult, rank: int) -> Basis:
-    """Return the leading eigenvectors of the covariance as a basis."""
-    mass = float(scanned.sums["mass"])
-    if not mass > 0.0:
-        raise NumericalError("expected rows of positive weight, got none")
-    mean = np.asarray(scanned.sums["mean"]) / mass
-    with one_blas_thread():
-        vectors = np.linalg.eigh(np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean))[1]
-    columns = StoredColumns((engine.put(vectors[:, ::-1][:, :rank]),))
-    return Basis(columns, rank, 0.0, engine.put(mean[:, None]))
-
-
-def _offset(engine: Engine, basis: Basis) -> float:
-    return float(np.sum(_mean(basis) ** 2))
-
-
-def _mean(basis: Basis) -> np.ndarray:
-    assert basis.mean is not None
-    return np.asarray(basis.mean.load(), np.float64)[:, 0]
-
-
-def _agreed(engine: Engine, directories: tuple[str, ...], d: int, most: int) -> tuple[int, Any]:
-    first, second = (_load(directory) for directory in directories)
-    return count_components(first, second, d, most)
-
-
-def _gaussians(engine: Engine, basis: Basis, found: Found) -> Gaussians:
-    """Bring the means back from the basis to the columns of the rows."""
-    mean = _mean(basis)
-    Q = np.asarray(read_rows(basis.matrix, slice(0, len(mean))), np.float64)
-    with one_blas_thread():
-        offsets = np.ascontiguousarray((Q @ found.means).T)
-    return Gaussians(mean[:, None], offsets, found.weights, found.variances)
-
-
-def _widened(engine: Engine, of: Gaussians, found: Found) -> Gaussians:
-    """Return the parameters with which EM starts."""
-    least = START_VARIANCE * found.diagnostics["noise_variance"]
-    return replace(of, variances=np.maximum(of.variances, least))
-
-
-def _stored(run: Run, of: Gaussians, origin: Any) -> Gaussians:
-    """Return the parameters as stored arrays, which passes read."""
-    return Gaussians(origin, run.put(of.offsets), run.put(of.weights), run.put(of.variances))
-
-
-def _maximise(
-    engine: Engine, scanned: PassResult, of: Gaussians, found: Found, common: bool
-) -> tuple[Gaussians, float]:
-    least = max(
-        LEAST_VARIANCE * found.diagnostics["noise_variance"],
-        LEAST_NOISE * float(np.mean(found.diagnostics["spectrum"])),
-        np.finfo(float).tiny,
-    )
-    return maximised(scanned.sums, of, common, least)
-
-
-def _state(
-    engine: Engine, basis: Basis, found: Found, of: Gaussians, likelihoods: list[float], shares: Any
-) -> MixtureState:
-    mean, order = of.origin[:, 0], np.argsort(-of.weights, kind="stable")
-    of = Gaussians(of.origin, of.offsets[order], of.weights[order], of.variances[order])
-    Q = np.asarray(read_rows(basis.matrix, slice(0, len(mean))), np.float64)
-    with one_blas_thread():
-        axes = np.ascontiguousarray((Q @ found.plane).T)
-        coordinates = of.offsets @ Q
-        Y, squares = found.kept[:, :-1], found.kept[:, -1]
-        joint = Posterior(of).joint_of_products(Y @ coordinates.T, squares)
-        kept = Y @ found.plane
-    diagnostics = dict(found.diagnostics)
-    if likelihoods:
-        diagnostics["log_likelihood"] = likelihoods
-    if shares is not None:
-        diagnostics["replicated_shares"] = shares
-    return MixtureState(
-        of.offsets + mean, of.weights, of.variances, mean, axes, kept, joint.argmax(axis=1).astype(np.int32),
-        diagnostics,
-    )  # fmt: skip
