@@ -200,7 +200,7 @@ def main() -> None:
         "--em",
         nargs="+",
         type=int,
-        default=[0, 5, 50],
+        default=[0, 5, 150],
         metavar="N",
         help="EM passes after the moments %(default)s",
     )

@@ -149,6 +149,8 @@ def _next_basis(
             "as for anchor words, need 2"
         )
     trace = None if n_signals is None else float(tallies.sums["squares"])
+    if trace == 0.0:
+        raise NumericalError("expected rows that differ from each other, got rows that are all equal")
     found = _next_directions(
         engine, tallies.tall["sketch"], basis, tallies.tall.get("noise"), probes,
         indefinite=indefinite, scale=scale, isotropic=None if trace is None else (trace, n_signals or 0),
