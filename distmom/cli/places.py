@@ -57,7 +57,7 @@ def info(path: str, as_json: bool) -> None:
 
         result = {"kind": "moments", **describe_moments(TopicMoments.load(path))}
     elif kind == "run":
-        result = {"kind": "run", **runs.describe(path)}
+        result = {"kind": "run", **runs.describe(path), **runs.last_event(path)}
     elif kind in _OUTPUTS:
         from distmom.predict.output import read_output
 

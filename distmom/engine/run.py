@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,19 +20,11 @@ from distmom.clock import add_spent
 from distmom.corpus import AnyCorpus
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
+from distmom.engine.events import Event, EventLog, GroupDone, KernelsMissing, Observer, PassDone, PassStarted
 from distmom.engine.executors import Executor, InProcess
 from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
-from distmom.engine.results import (
-    GroupDone,
-    Observer,
-    PassDone,
-    PassResult,
-    PassStarted,
-    Tallies,
-    TallResult,
-    Timing,
-)
+from distmom.engine.results import PassResult, Tallies, TallResult, Timing
 from distmom.engine.scratch import ScratchArray
 from distmom.engine.sparse import (
     SAMPLE_ENTRIES,
@@ -84,7 +77,7 @@ class Engine:
     memory_limit : int or None
         Bytes that one worker may use; no limit by default.
     observer : callable
-        Called with `PassStarted`, `GroupDone` and `PassDone`; ignores them by default.
+        Called with every event (see `distmom.engine.events`), in any thread; ignores them by default.
     timings : list of Timing
         One entry per pass.
     spent : dict of str to float
@@ -160,10 +153,11 @@ class Engine:
         key = fingerprint((*self._origin, pass_, *(() if finish is None else (parameters,)), rows))
         committed = self._committed(pass_, key)
         result: PassResult | TallResult
-        if finish is None:
-            result = self._run_small(pass_, rows, key, committed)
-        else:
-            result = self._run_tall(pass_, rows, key, committed, finish)
+        with self._compilation_observed(pass_.name):
+            if finish is None:
+                result = self._run_small(pass_, rows, key, committed)
+            else:
+                result = self._run_tall(pass_, rows, key, committed, finish)
         self._done(pass_, started, before, committed is not None)
         return result
 
@@ -201,7 +195,7 @@ class Engine:
                 pass_.name, key, {}, {"rows": digests, **result.to_json()}, result.stored_arrays()
             )
         else:
-            result, digests = TallResult.from_json(committed[1]), committed[1]["rows"]
+            result, digests = TallResult.from_json(committed[1], self.directory.states), committed[1]["rows"]
         result.rows = self._stored_rows(pass_, key, digests)
         return result
 
@@ -211,8 +205,9 @@ class Engine:
             committed = self.directory.load_pass(pass_.name, key)
             if committed is not None:
                 record = committed[1]
-                for stored in TallResult.from_json(record).stored_arrays() if "states" in record else ():
-                    stored.load()
+                if "states" in record:
+                    for stored in TallResult.from_json(record, self.directory.states).stored_arrays():
+                        stored.load()
                 for rows in self._stored_rows(pass_, key, record["rows"]).values():
                     for shard in rows.digests:
                         rows.read(int(shard))
@@ -330,9 +325,7 @@ class Engine:
                         checksums[name].append(checksum)
                     total = Sums(sums) if total is None else total + sums
             stored = {
-                name: finish_output(
-                    file, (n_rows, file.width), checksums[name], self.directory.path / "states"
-                )
+                name: finish_output(file, (n_rows, file.width), checksums[name], self.directory.states)
                 for name, file in files.items()
             }
         except BaseException:
@@ -409,9 +402,26 @@ class Engine:
         """Call ``function(load(), *arguments)`` on the scheduler node; ``load`` runs on a worker."""
         started = time.monotonic()
         try:
-            return self.executor.on_scheduler(function, load, *arguments)
+            with self._compilation_observed("decomposition"):
+                return self.executor.on_scheduler(function, load, *arguments)
         finally:
             add_spent(self.spent, {"decomposition": time.monotonic() - started})
+
+    @contextmanager
+    def _compilation_observed(self, name: str) -> Iterator[None]:
+        """Emit one event if a kernel has to be compiled; a context manager."""
+        reported = threading.Lock()
+
+        def report() -> None:
+            if reported.acquire(blocking=False):
+                self.observer(KernelsMissing(name))
+
+        with self.executor.compiling(report):
+            try:
+                yield
+            finally:
+                # A worker's report may arrive later than its result.
+                reported.acquire(blocking=False)
 
 
 @contextmanager
@@ -423,6 +433,8 @@ def open_engine(
     observer: Observer | None = None,
 ) -> Iterator[Engine]:
     """Open an engine in a run directory and hold its lock, or in a temporary directory; a context manager.
+
+    Events are appended to the log of a run directory.
 
     Parameters
     ----------
@@ -442,8 +454,7 @@ def open_engine(
         If another process holds the run.
     """
     options: dict[str, Any] = {"executor": executor or InProcess(), "memory_limit": memory_limit}
-    if observer is not None:
-        options["observer"] = observer
+    observers: list[Observer] = []
     with ExitStack() as stack:
         if directory is None:
             temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="distmom-"))
@@ -452,9 +463,19 @@ def open_engine(
             run = directory
         else:
             run = stack.enter_context(RunDirectory(directory).held())
+        if run.durable:
+            # First, so that an event is in the log even if the observer raises.
+            observers.append(stack.enter_context(EventLog(run.log)))
+        if observer is not None:
+            observers.append(observer)
+
+        def observe(event: Event) -> None:
+            for each in observers:
+                each(event)
+
         try:
             run.record_environments(options["executor"].environments)
-            yield Engine(corpus, run, **options)
+            yield Engine(corpus, run, observer=observe, **options)
         finally:
             run.drop_partials()
             run.flush()

@@ -85,10 +85,14 @@ class ProductMixture(SpectralEstimator):
     State = ProductState
     capabilities = frozenset({Capability.DOCUMENTS, Capability.TOPICS})
 
-    n_components: int = parameter(10, "Number of components.", least=1, kw_only=False)
-    decomposition: str = parameter("joint", "Method for the whitened third moment.", choices=tuple(METHODS))
-    n_oversamples: int = parameter(10, "Columns of the sketch beyond three times the components.", least=0)
-    n_power_iter: int = parameter(2, "Power passes of the sketch.", least=0)
+    n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)
+    decomposition: str = parameter(
+        "Method for the whitened third moment.", default="joint", choices=tuple(METHODS)
+    )
+    n_oversamples: int = parameter(
+        "Columns of the sketch beyond three times the components.", default=10, least=0
+    )
+    n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     decompose_on: str = place_parameter()
     random_state: int = seed_parameter()
 

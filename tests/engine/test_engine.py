@@ -264,6 +264,7 @@ def test_a_run_is_held_by_one_process(tmp_path):
         assert not stray.exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "environment.json",
+        "log.jsonl",
         "passes",
         "rows",
         "states",

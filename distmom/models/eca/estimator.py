@@ -123,23 +123,26 @@ class ECA(SpectralEstimator):
     capabilities = frozenset({Capability.VIEWS, Capability.FACTORS})
     shown = ("n_groups", "n_dropped_groups", "n_found", "gap", "noise_level")
 
-    n_components: int = parameter(10, "Number of factors.", least=1, kw_only=False)
+    n_components: int = parameter("Number of factors.", default=10, least=1, kw_only=False)
     orders: str = parameter(
-        "3", "Find factors by their skewness (3), by their excess kurtosis (4), or by both together (both). A "
-        "document needs three views, or four with 4 and both.", choices=tuple(ORDERS),
+        "Find factors by their skewness (3), by their excess kurtosis (4), or by both together (both). A "
+        "document needs three views, or four with 4 and both.", default="3", choices=tuple(ORDERS),
     )  # fmt: skip
-    prior: str = parameter("independent", "Distribution of the factors.", choices=PRIORS)
+    prior: str = parameter("Distribution of the factors.", default="independent", choices=PRIORS)
     alpha0: float = parameter(
-        1.0, "Sum of the Dirichlet parameters; 0 means one factor per document. Used with prior=dirichlet only.",
-        least=0,
+        "Sum of the Dirichlet parameters; 0 means one factor per document. Used with prior=dirichlet only.",
+        default=1.0, least=0,
     )  # fmt: skip
     decomposition: str = parameter(
-        "joint", "Diagonalise all contractions of the moments together (joint), or use the eigenvectors of "
-        "contractions with single random directions (single), as Algorithms 1 and 2 do.", choices=tuple(METHODS),
+        "Diagonalise all contractions of the moments together (joint), or use the eigenvectors of "
+        "contractions with single random directions (single), as Algorithms 1 and 2 do.",
+        default="joint", choices=tuple(METHODS),
     )  # fmt: skip
-    n_directions: int = parameter(10, "Number of random directions with decomposition=single.", least=1)
-    n_oversamples: int = parameter(10, "Columns of the sketch beyond the factors.", least=0)
-    n_power_iter: int = parameter(2, "Power passes of the sketch.", least=0)
+    n_directions: int = parameter(
+        "Number of random directions with decomposition=single.", default=10, least=1
+    )
+    n_oversamples: int = parameter("Columns of the sketch beyond the factors.", default=10, least=0)
+    n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
     random_state: int = seed_parameter()

@@ -138,10 +138,12 @@ class TopicMoments(TopicEstimator):
     State = KeptState
     capabilities = frozenset({Capability.DOCUMENTS})
 
-    n_components: int = parameter(100, "Largest number of topics of later fits.", least=1, kw_only=False)
+    n_components: int = parameter(
+        "Largest number of topics of later fits.", default=100, least=1, kw_only=False
+    )
     n_parts: int = parameter(
-        8, "Number of parts of the documents whose sums are kept separately, for standard errors; each part takes "
-        "one pass over its documents.", least=1,
+        "Number of parts of the documents whose sums are kept separately, for standard errors; each part "
+        "takes one pass over its documents.", default=8, least=1,
     )  # fmt: skip
 
     def fit(self, X: Any, y: Any = None) -> TopicMoments:
@@ -171,7 +173,7 @@ class TopicMoments(TopicEstimator):
         self.n_features_in_ = corpus.n_words
 
     @property
-    def n_documents_(self) -> int:
+    def n_documents_(self) -> int:  # type: ignore[override]
         """Number of documents of the sums."""
         return sum(source.sign * source.n_documents for source in self.sources_)
 

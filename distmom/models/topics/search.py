@@ -102,16 +102,17 @@ class TopicSearch(TopicEstimator):
     capabilities = frozenset({Capability.DOCUMENTS, Capability.MOMENTS})
 
     n_components: int = parameter(
-        100, "Approximate number of topics of the corpus: the rank of the moments.", least=1, kw_only=False
-    )
+        "Approximate number of topics of the corpus: the rank of the moments.",
+        default=100, least=1, kw_only=False,
+    )  # fmt: skip
     alpha0: float = parameter(
-        1.0, "Sum of the Dirichlet parameters of the topics; 0 means one topic per document.", least=0
+        "Sum of the Dirichlet parameters of the topics; 0 means one topic per document.", default=1.0, least=0
     )
     method: str = parameter(
-        "whitening", "whitening and cancellation find the topic without the others. fast-tpm runs the tensor "
-        "power method once, from the side information. tpm (power method with restarts and deflation) and joint "
-        "(joint diagonalisation) find all topics once for all searches, and return the preferred topic.",
-        choices=tuple(SEARCHES),
+        "whitening and cancellation find the topic without the others. fast-tpm runs the tensor power method "
+        "once, from the side information. tpm (power method with restarts and deflation) and joint (joint "
+        "diagonalisation) find all topics once for all searches, and return the preferred topic.",
+        default="whitening", choices=tuple(SEARCHES),
     )  # fmt: skip
 
     def fit(self, X: Any, y: Any = None) -> TopicSearch:
