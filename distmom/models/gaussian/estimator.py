@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import DensityMixin, TransformerMixin
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from distmom.blas import one_blas_thread
@@ -35,6 +34,7 @@ from distmom.models.gaussian.pictures import mixture_pictures
 from distmom.models.gaussian.posterior import Gaussians, RowAssignPass, RowEMPass, posterior_of
 from distmom.models.gaussian.recovery import Found, recover
 from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
+from distmom.spectral.bases import DensityMixin, TransformerMixin
 from distmom.spectral.basis import Basis, range_basis, unknown_columns
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import (
@@ -50,7 +50,19 @@ from distmom.spectral.run import Run, unknown
 VARIANCES = ("differing", "common")
 
 
-class SphericalMixture(TransformerMixin, DensityMixin, SpectralEstimator):  # type: ignore[misc]
+class MixtureAttributes:
+    """The attributes of a fitted mixture; see `SphericalMixture`."""
+
+    means_: np.ndarray
+    weights_: np.ndarray
+    variances_: np.ndarray
+    center_: np.ndarray
+    axes_: np.ndarray
+    kept_: np.ndarray
+    kept_components_: np.ndarray
+
+
+class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, SpectralEstimator):
     """Mixture of spherical Gaussians, fitted to dense rows by their moments.
 
     Attributes
@@ -88,18 +100,20 @@ class SphericalMixture(TransformerMixin, DensityMixin, SpectralEstimator):  # ty
     shown = ("n_components", "noise_variance", "residual", "gap", "n_clipped_weights", "n_floored_variances")
 
     n_components: int | str = parameter(
-        10, "Number of components; auto: as many as random halves of the rows agree on.", least=1, auto=True,
-        kw_only=False,
+        "Number of components; auto: as many as random halves of the rows agree on.",
+        default=10, least=1, auto=True, kw_only=False,
     )  # fmt: skip
     variances: str = parameter(
-        "differing", "Whether every component has its own variance (differing), or all have the same (common).",
-        choices=VARIANCES,
+        "Whether every component has its own variance (differing), or all have the same (common).",
+        default="differing", choices=VARIANCES,
     )  # fmt: skip
-    n_oversamples: int = parameter(10, "Columns of the sketch beyond the components.", least=0)
-    n_power_iter: int = parameter(2, "Power passes of the sketch.", least=0)
-    decomposition: str = parameter("joint", "Method for the whitened third moment.", choices=tuple(METHODS))
+    n_oversamples: int = parameter("Columns of the sketch beyond the components.", default=10, least=0)
+    n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
+    decomposition: str = parameter(
+        "Method for the whitened third moment.", default="joint", choices=tuple(METHODS)
+    )
     n_em_iter: int = parameter(
-        0, "Iterations of expectation and maximisation after the moments, one pass each.", least=0
+        "Iterations of expectation and maximisation after the moments, one pass each.", default=0, least=0
     )
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
