@@ -66,12 +66,6 @@ def dense_rows(block: RowBlock) -> tuple[np.ndarray, np.ndarray | None]:
     return block.rows[block.context :], weights
 
 
-def whole_matrix(matrix: Any) -> np.ndarray:
-    """Return a matrix that may be in slabs of columns, in float64."""
-    parts = list(matrix.each()) if isinstance(matrix, Columns) else [matrix]
-    return np.asarray(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1), np.float64)
-
-
 def mass_of(X: np.ndarray, weights: np.ndarray | None) -> float:
     """Return the total weight of rows."""
     return float(len(X) if weights is None else weights.sum())
@@ -255,7 +249,7 @@ class RowMomentsPass(Pass):
         X, weights = dense_rows(block)
         sums["mass"] += mass_of(X, weights)
         sums["sampled"] += len(X) if weights is None else 0
-        basis, origin = whole_matrix(self.basis), np.asarray(self.origin)[:, 0]
+        basis, origin = self.basis, np.asarray(self.origin)[:, 0]
         for start in range(0, len(X), BLOCK_ROWS):
             many = slice(start, min(start + BLOCK_ROWS, len(X)))
             Y, s = project(X[many], origin, basis)
@@ -271,7 +265,7 @@ class RowMomentsPass(Pass):
             self._keep(sums["kept"], block, basis, origin)
         return None
 
-    def _keep(self, out: np.ndarray, block: RowBlock, basis: np.ndarray, origin: np.ndarray) -> None:
+    def _keep(self, out: np.ndarray, block: RowBlock, basis: Any, origin: np.ndarray) -> None:
         """Keep the first rows of the selected units that begin in this block."""
         first = block.first + int(block.continued)
         low, high = np.searchsorted(self.kept, (first, block.first + block.n_documents))
@@ -280,12 +274,17 @@ class RowMomentsPass(Pass):
             out[low:high, :-1], out[low:high, -1] = project(block.rows[starts], origin, basis)
 
 
-def project(X: np.ndarray, origin: np.ndarray, basis: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``Q'(x - origin)`` and ``||x - origin||^2`` of every row."""
-    Y, s = np.empty((len(X), basis.shape[1])), np.empty(len(X))
-    for piece, centred in pieces(X, origin):
-        np.matmul(centred, basis, out=Y[piece])
-        s[piece] = squared_norms(centred)
+def project(X: np.ndarray, origin: np.ndarray, basis: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``Q'(x - origin)`` and ``||x - origin||^2`` of every row; Q may be in slabs of columns."""
+    slabs = basis.each() if isinstance(basis, Columns) else iter((basis,))
+    Y, s, start = np.empty((len(X), basis.shape[1])), np.empty(len(X)), 0
+    for slab in slabs:
+        columns = slice(start, start + slab.shape[1])
+        for piece, centred in pieces(X, origin):
+            Y[piece, columns] = centred @ slab
+            if start == 0:
+                s[piece] = squared_norms(centred)
+        start = columns.stop
     return Y, s
 
 

@@ -317,6 +317,17 @@ def test_the_command_line_fits_rows_and_writes_components_and_a_report(tmp_path,
 
 
 @pytest.mark.slow
+def test_a_memory_limit_cuts_the_basis_into_slabs():
+    means, weights, variances = parameters(200_000, 3, scale=0.01)
+    corpus = RowCorpus(sample(means, weights, variances, 120, 0)[0], shard_rows=8)
+    model = SphericalMixture(3, n_power_iter=1)
+    planned = [(p.name, p.n_slabs) for p in model.plan(corpus, 560 << 20).passes]
+    assert planned == [("sketch", 4), ("power", 4), ("moments", 1)]
+    limited = SphericalMixture(3, n_power_iter=1).fit_corpus(corpus, memory_limit=560 << 20)
+    assert_allclose(limited.means_, model.fit_corpus(corpus).means_, atol=1e-8)
+
+
+@pytest.mark.slow
 @pytest.mark.cluster
 def test_two_processes_give_the_same_bits():
     from distributed import Client, LocalCluster

@@ -8,7 +8,7 @@ from helpers import WeightedRows
 from numpy.testing import assert_allclose
 
 from distmom.corpus import RowCorpus
-from distmom.engine import merge
+from distmom.engine import Columns, merge
 from distmom.models.gaussian.posterior import Gaussians, RowAssignPass, RowEMPass
 from distmom.moments import gaussian
 from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass, row_moments
@@ -74,6 +74,16 @@ def test_products_are_those_of_the_second_moment(weights):
     assert_allclose(sums["sketch"], (centred * w[:, None]).T @ centred @ Q)
     assert float(sums["squares"]) == pytest.approx(w @ (centred**2).sum(axis=1))
     assert float(sums["mass"]) == pytest.approx(w.sum())
+
+
+def test_a_basis_in_slabs_gives_the_same_moments():
+    passes = [
+        RowMomentsPass(7, basis=basis, origin=ORIGIN, rank=4)
+        for basis in (Q, Columns((np.ascontiguousarray(Q[:, :3]), np.ascontiguousarray(Q[:, 3:]))))
+    ]
+    whole, slabs = (summed(pass_)[1] for pass_ in passes)
+    for name in ("yyy", "ys", "yy", "s"):
+        assert_allclose(slabs[name], whole[name])
 
 
 def test_the_test_matrix_does_not_depend_on_shards():

@@ -37,6 +37,7 @@ from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketc
 from distmom.spectral.bases import DensityMixin, TransformerMixin
 from distmom.spectral.basis import Basis, range_basis, unknown_columns
 from distmom.spectral.capabilities import Capability
+from distmom.spectral.components import basis_slabs
 from distmom.spectral.estimator import (
     SpectralEstimator,
     layer_parameter,
@@ -212,7 +213,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
             out = Basis(unknown_columns(d, rank), rank, 0.0, unknown(d, 1))
             return run.rows(leading_basis, scanned, rank, out=out)
         sketch = RowSketchPass(d, selection, n_columns=r, seed=self.random_state)
-        n_slabs = run.plan(sketch).n_mapped
+        n_slabs = basis_slabs(run, sketch, (RowMomentsPass(d, rank=r),))
         return range_basis(
             run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False, n_signals=max(k - 1, 1)
         )
