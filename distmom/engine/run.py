@@ -22,6 +22,7 @@ from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
 from distmom.engine.events import Event, EventLog, GroupDone, KernelsMissing, Observer, PassDone, PassStarted
 from distmom.engine.executors import Executor, InProcess
+from distmom.engine.folded import Folded, merge_partials
 from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
 from distmom.engine.results import PassResult, Tallies, TallResult, Timing
@@ -38,15 +39,8 @@ from distmom.engine.sparse import (
 )
 from distmom.engine.state import SLAB_ROWS, StoredArray, StoredRows, release_maps
 from distmom.engine.sums import Sums
-from distmom.engine.tall import (
-    Partials,
-    RowFunction,
-    RowOutput,
-    Tall,
-    finish_output,
-    map_task,
-)
-from distmom.engine.tasks import Folded, fold_group, fold_tall, merge_partials
+from distmom.engine.tall import PIECE_ROWS, Partials, RowFunction, RowOutput, Tall, finish_output, map_task
+from distmom.engine.tasks import fold_group, fold_tall
 from distmom.errors import StoreError
 
 _R = TypeVar("_R")
@@ -110,7 +104,7 @@ class Engine:
         pass_: Pass,
         rows: Mapping[str, StoredRows] | None = None,
         *,
-        finish: Callable[[Tallies], TallResult],
+        finish: Callable[..., TallResult],
         parameters: tuple[Any, ...] = (),
     ) -> TallResult: ...
 
@@ -119,7 +113,7 @@ class Engine:
         pass_: Pass,
         rows: Mapping[str, StoredRows] | None = None,
         *,
-        finish: Callable[[Tallies], TallResult] | None = None,
+        finish: Callable[..., TallResult] | None = None,
         parameters: tuple[Any, ...] = (),
     ) -> PassResult | TallResult:
         """Run one pass over all shards, or return its committed result.
@@ -130,8 +124,9 @@ class Engine:
         rows : mapping of str to StoredRows, optional
             Stored rows that the pass reads.
         finish : callable, optional
-            Required for passes with tall sums. Called with the sums, returns stored arrays and numbers, which are
-            committed; the tall sums are removed. A pass that stores rows must have no separable sums.
+            Required for passes with tall sums. Called with the sums and ``parameters``, returns stored arrays and
+            numbers, which are committed; the tall sums are removed. A pass that stores rows must have no separable
+            sums.
         parameters : tuple, default ()
             Everything that ``finish`` depends on beside the pass.
 
@@ -157,7 +152,7 @@ class Engine:
             if finish is None:
                 result = self._run_small(pass_, rows, key, committed)
             else:
-                result = self._run_tall(pass_, rows, key, committed, finish)
+                result = self._run_tall(pass_, rows, key, committed, finish, parameters)
         self._done(pass_, started, before, committed is not None)
         return result
 
@@ -184,12 +179,13 @@ class Engine:
         rows: dict[str, StoredRows],
         key: str,
         committed: tuple[Sums, dict[str, Any]] | None,
-        finish: Callable[[Tallies], TallResult],
+        finish: Callable[..., TallResult],
+        parameters: tuple[Any, ...],
     ) -> TallResult:
         if committed is None:
             tallies, folded = self._fold(pass_, rows, key)
             digests = folded.row_digests
-            result = finish(tallies)
+            result = finish(tallies, *parameters)
             self.directory.spare_partials(folded.all_files())
             self.directory.commit_pass(
                 pass_.name, key, {}, {"rows": digests, **result.to_json()}, result.stored_arrays()
@@ -288,6 +284,7 @@ class Engine:
         n_rows: int,
         outputs: Mapping[str, tuple[int, str]],
         *arguments: Any,
+        piece_rows: int = PIECE_ROWS,
     ) -> tuple[dict[str, StoredArray], Sums]:
         """Call a function on slabs of rows of tall matrices, on all workers.
 
@@ -302,6 +299,8 @@ class Engine:
             Width and type of every output.
         *arguments
             Further small arguments.
+        piece_rows : int, default `PIECE_ROWS`
+            Rows that are processed at a time; sums of pieces are added up.
 
         Returns
         -------
@@ -316,7 +315,7 @@ class Engine:
         total: Sums | None = None
         n_slabs = -(-n_rows // SLAB_ROWS)
         n_together = max(1, min(MAX_TOGETHER, n_slabs // (MAPS_PER_THREAD * self.executor.n_threads)))
-        work = partial(map_task, function, tuple(inputs), files, n_rows, arguments, n_together)
+        work = partial(map_task, function, tuple(inputs), files, n_rows, arguments, piece_rows, n_together)
         try:
             for slabs, spent in self.executor.map(work, range(-(-n_slabs // n_together))):
                 add_spent(self.spent, spent)

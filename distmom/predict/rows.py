@@ -12,8 +12,8 @@ from distmom.engine import Observer, RunDirectory, open_engine, open_executor
 from distmom.errors import UsageError
 from distmom.predict.output import put_in_place
 from distmom.spectral.capabilities import Capability, require
+from distmom.spectral.execute import execute
 from distmom.spectral.inputs import with_layer
-from distmom.spectral.run import execute
 
 
 def assign_rows(

@@ -20,8 +20,8 @@ from distmom.engine.tall import Tall, read_rows
 from distmom.errors import NumericalError
 from distmom.linalg import orthonormalise
 from distmom.moments.sketching import SketchPass
+from distmom.spectral.recovery import WHOLE_BYTES, Slabs, column_edges, store_columns
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tall import WHOLE_BYTES, Slabs, column_edges
 
 #: columns that measure the sampling noise of a second moment of distinct positions
 N_PROBES = 8
@@ -370,28 +370,26 @@ def _products(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
 
 def _store_columns(engine: Engine, what: _Combination, dtype: str, n_slabs: int) -> StoredColumns:
     """Form a combination and store it in slabs of columns."""
-    edges = column_edges(what.width, n_slabs)
     (matrix, coefficients), *others = what.terms
     if isinstance(matrix, np.ndarray) and not coefficients.size:
+        edges = column_edges(what.width, n_slabs)
         return StoredColumns(tuple(engine.put(matrix[:, cut].astype(dtype)) for cut in edges))
     terms = ((matrix, coefficients), *others)
-    outputs = {str(i): (cut.stop - cut.start, dtype) for i, cut in enumerate(edges)}
-    inputs = [item for item, _ in terms]
+    inputs = tuple(item for item, _ in terms)
     scaled = [what.scale is not None and isinstance(item, Partials) for item in inputs]
-    stored, _ = engine.map_rows(
-        _combine, inputs if what.scale is None else [*inputs, what.scale], what.n_rows, outputs,
-        [c for _, c in terms], scaled, edges,
-    )  # fmt: skip
-    return StoredColumns(tuple(stored[str(i)] for i in range(len(edges))))
+    return store_columns(
+        engine, _combine, inputs if what.scale is None else (*inputs, what.scale), what.n_rows,
+        {"it": (what.width, n_slabs)}, dtype, [c for _, c in terms], scaled,
+    )["it"]  # fmt: skip
 
 
 def _combine(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
-    *slabs, coefficients, scaled, edges = arguments
+    *slabs, coefficients, scaled = arguments
     # Squared: once as sums of the passes lack the scale, once as the stored basis includes it.
     factor = np.asarray(slabs.pop(), np.float64) ** 2 if any(scaled) else 1.0
     products = (np.asarray(a, np.float64) @ c for a, c in zip(slabs, coefficients, strict=True))
     total = sum(product * factor if by else product for product, by in zip(products, scaled, strict=True))
-    return {str(i): total[:, cut] for i, cut in enumerate(edges)}, {}
+    return {"it": np.asarray(total)}, {}
 
 
 def orthonormal_basis(sketch: np.ndarray) -> np.ndarray:

@@ -26,11 +26,13 @@ from distmom.spectral.artifact import (
     whole_description,
 )
 from distmom.spectral.capabilities import Capability
+from distmom.spectral.execute import execute
 from distmom.spectral.inputs import WORDS, checked_rows, with_layer
 from distmom.spectral.layout import layout_of
+from distmom.spectral.ledger import Ledger
 from distmom.spectral.parameters import Parametrised, fixed, parameter
 from distmom.spectral.plan import Plan
-from distmom.spectral.run import PLACES, Ledger, Run, execute
+from distmom.spectral.run import PLACES, Run
 from distmom.spectral.timing import estimate
 
 #: attributes that every model stores beside its state
@@ -188,8 +190,7 @@ class SpectralEstimator(Parametrised):
         self.program(ledger)
         seconds = None
         if n_workers is not None:
-            passes = list(zip(ledger.entries, ledger.passes, strict=True))
-            seconds = tuple(estimate(corpus, passes, ledger.decomposed, max(1, n_workers)))
+            seconds = tuple(estimate(ledger, max(1, n_workers)))
         return Plan(tuple(ledger.entries), seconds)
 
     def _read_layer(self, corpus: Any) -> Any:

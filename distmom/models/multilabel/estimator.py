@@ -20,6 +20,7 @@ from distmom.engine import Engine
 from distmom.engine.state import SLAB_ROWS
 from distmom.errors import InputError, UsageError
 from distmom.linalg import METHODS
+from distmom.models.multilabel.assembly import FittedHeads, HeadSettings
 from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
@@ -30,24 +31,19 @@ from distmom.models.multilabel.heads import (
     StateHead,
     rank_labels,
 )
-from distmom.models.multilabel.program import HEADS, FittedHeads, HeadSettings, fit_heads, held_out
+from distmom.models.multilabel.program import HEADS, fit_heads, held_out
 from distmom.models.multilabel.states import States, StateSettings, check_size
+from distmom.models.multilabel.word_states import smoothed_logs
 from distmom.moments.features import inverse_document_frequency
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import (
-    SpectralEstimator,
-    place_parameter,
-    precision_parameter,
-    seed_parameter,
-)
+from distmom.spectral.estimator import SpectralEstimator, place_parameter, precision_parameter, seed_parameter
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import array, group, value, variants
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tall import smoothed_logs
 
 #: largest number of states fitted with ``head="auto"``: they describe the corpus, and hardly affect the ranking
 AUTO_STATES = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.errors import UsageError
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
-from distmom.spectral.components import CoreSettings
+from distmom.spectral.core import CoreSettings
 from distmom.spectral.estimator import SpectralEstimator, precision_parameter, seed_parameter
 from distmom.spectral.inputs import check_counts
 from distmom.spectral.parameters import parameter

@@ -34,7 +34,7 @@ from distmom.engine import (
 from distmom.engine.passes import fingerprint
 from distmom.errors import StoreError, UsageError
 from distmom.models.topics.base import TopicEstimator
-from distmom.models.topics.initial import CommittedMoments, moment_words
+from distmom.models.topics.committed import CommittedMoments, moment_words
 from distmom.models.topics.sources import (
     MAPPED_BYTES,
     Source,
@@ -55,12 +55,16 @@ from distmom.spectral.artifact import (
 )
 from distmom.spectral.basis import Basis
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.components import CoreSettings, Words, fit_basis, moment_passes
+from distmom.spectral.components import Words, fit_basis, moment_passes
+from distmom.spectral.core import CoreSettings
+from distmom.spectral.execute import execute
+from distmom.spectral.execution import Execution
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import Array, Layout
+from distmom.spectral.ledger import Ledger
 from distmom.spectral.parameters import parameter
-from distmom.spectral.run import Execution, Ledger, Run, execute, unknown
-from distmom.spectral.tall import column_edges, to_columns
+from distmom.spectral.recovery import column_edges, to_columns
+from distmom.spectral.run import Run, unknown
 
 #: least share of the mass that must remain when a part is left out
 _LEAST_LEFT = 0.1

@@ -15,35 +15,21 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
+from distmom.models.topics.committed import CommittedMoments, extend_moments, fit_moments, moment_words
 from distmom.models.topics.fitted import FittedTopics, TopicState
-from distmom.models.topics.initial import (
-    CommittedMoments,
-    Initial,
-    extend_moments,
-    fit_moments,
-    initials,
-    moment_words,
-    word_shares,
-)
+from distmom.models.topics.initial import Initial, initials, word_shares
 from distmom.models.topics.jackknife import Jackknife
 from distmom.models.topics.kept import TopicMoments, commit_sums
-from distmom.models.topics.refine import (
-    EM_ALPHA,
-    ETA,
-    Completion,
-    Topics,
-    complete,
-    initial_topics,
-    refine_topics,
-)
+from distmom.models.topics.refine import ETA, Completion, complete, initial_topics, refine_topics
+from distmom.models.topics.steps import EM_ALPHA, Topics
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.components import CoreSettings, warn_of_sum_rules
+from distmom.spectral.core import CoreSettings, warn_of_sum_rules
 from distmom.spectral.estimator import place_parameter
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import MOST_COMPONENTS, Rank, find_rank, rank_settings
+from distmom.spectral.recovery import to_columns
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tall import to_columns
 
 logger = logging.getLogger(__name__)
 

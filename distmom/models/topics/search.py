@@ -28,7 +28,7 @@ from distmom.moments.dirichlet import corrected_slices
 from distmom.moments.small import SmallMoments
 from distmom.moments.word_moments import word_moments
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.components import warn_of_sum_rules, whiten_words
+from distmom.spectral.core import warn_of_sum_rules, whiten_words
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run
