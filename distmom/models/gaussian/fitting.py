@@ -10,6 +10,7 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredColumns
 from distmom.engine.directory import load_sums
+from distmom.engine.state import SLAB_ROWS
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.models.gaussian.posterior import Gaussians, Posterior, maximised
@@ -17,6 +18,7 @@ from distmom.models.gaussian.recovery import LEAST_NOISE, LEAST_VARIANCE, Found,
 from distmom.moments.gaussian import RowMoments, row_moments
 from distmom.spectral.basis import Basis
 from distmom.spectral.layout import array, value
+from distmom.spectral.recovery import product
 from distmom.spectral.run import Run
 
 #: rows that are kept for pictures, at most
@@ -96,9 +98,7 @@ def agreed_count(engine: Engine, directories: tuple[str, ...], d: int, most: int
 def gaussians_of(engine: Engine, basis: Basis, found: Found) -> Gaussians:
     """Bring the means back from the basis to the columns of the rows."""
     mean = _mean(basis)
-    Q = np.asarray(read_rows(basis.matrix, slice(0, len(mean))), np.float64)
-    with one_blas_thread():
-        offsets = np.ascontiguousarray((Q @ found.means).T)
+    offsets = np.ascontiguousarray(product(basis.matrix, len(mean), found.means).whole().T)
     return Gaussians(mean[:, None], offsets, found.weights, found.variances)
 
 
@@ -131,10 +131,12 @@ def mixture_state(
     """Return the state, with the components by descending weight and the kept rows by component."""
     mean, order = of.origin[:, 0], np.argsort(-of.weights, kind="stable")
     of = Gaussians(of.origin, of.offsets[order], of.weights[order], of.variances[order])
-    Q = np.asarray(read_rows(basis.matrix, slice(0, len(mean))), np.float64)
+    axes = np.ascontiguousarray(product(basis.matrix, len(mean), found.plane).whole().T)
+    coordinates = np.zeros((len(order), basis.rank))
     with one_blas_thread():
-        axes = np.ascontiguousarray((Q @ found.plane).T)
-        coordinates = of.offsets @ Q
+        for start in range(0, len(mean), SLAB_ROWS):
+            rows = slice(start, min(start + SLAB_ROWS, len(mean)))
+            coordinates += of.offsets[:, rows] @ read_rows(basis.matrix, rows)
         Y, squares = found.kept[:, :-1], found.kept[:, -1]
         joint = Posterior(of).joint_of_products(Y @ coordinates.T, squares)
         kept = Y @ found.plane

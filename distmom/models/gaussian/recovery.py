@@ -28,7 +28,8 @@ from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
 from distmom.linalg import Whitening, decompose, multilinear, robust_components, symmetrise
 from distmom.moments.gaussian import RowMoments
-from distmom.spectral.components import whiten_moment
+from distmom.spectral.core import whiten_moment
+from distmom.spectral.rank import REPLICATED_SHARE
 from distmom.spectral.run import Decomposed, unknown
 
 #: least variance of a component, as a share of the average variance of the components
@@ -221,9 +222,6 @@ def count_components(first: RowMoments, second: RowMoments, d: int, most: int) -
     directions that follow, a direction of noise has an expected variance of zero there, and a direction between
     components the same as in the first half.
     """
-    # Imported from the module of word models, which counts topics with the same share.
-    from distmom.spectral.rank import REPLICATED_SHARE
-
     with one_blas_thread():
         values, vectors = np.linalg.eigh(first.second)
         values, vectors = values[::-1], vectors[:, ::-1]
