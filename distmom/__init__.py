@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from distmom.models import ProductMixture as ProductMixture
     from distmom.models import SingleTopic as SingleTopic
     from distmom.models import SpectralLDA as SpectralLDA
+    from distmom.models import SphericalMixture as SphericalMixture
     from distmom.models import TopicMoments as TopicMoments
     from distmom.models import TopicSearch as TopicSearch
     from distmom.models import load_model as load_model

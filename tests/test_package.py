@@ -24,6 +24,7 @@ def test_the_public_names():
         "ProductMixture",
         "SingleTopic",
         "SpectralLDA",
+        "SphericalMixture",
         "TopicMoments",
         "TopicSearch",
         "evaluate",

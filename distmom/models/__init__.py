@@ -12,6 +12,7 @@ from distmom.errors import StoreError, UsageError
 if TYPE_CHECKING:
     # For type checkers, which do not see what `__getattr__` imports; a test compares them with `ESTIMATORS`.
     from distmom.models.eca.estimator import ECA as ECA
+    from distmom.models.gaussian.estimator import SphericalMixture as SphericalMixture
     from distmom.models.multilabel.estimator import MultiLabelMoM as MultiLabelMoM
     from distmom.models.product import ProductMixture as ProductMixture
     from distmom.models.topics.estimators import AnchorTopics as AnchorTopics
@@ -53,6 +54,7 @@ ESTIMATORS = (
     Listing("eca", "IndependentTopics", "topics.estimators"),
     Listing("factors", "ECA", "eca.estimator"),
     Listing("product", "ProductMixture", "product"),
+    Listing("gaussian", "SphericalMixture", "gaussian.estimator"),
     Listing("moments", "TopicMoments", "topics.kept", command="moments"),
     Listing("search", "TopicSearch", "topics.search", command="search"),
 )

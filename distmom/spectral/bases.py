@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 
         def __sklearn_tags__(self) -> Any: ...
 
-else:
-    from sklearn.base import BaseEstimator, TransformerMixin
+    class DensityMixin:
+        """Declaration of `sklearn.base.DensityMixin`."""
 
-__all__ = ["BaseEstimator", "TransformerMixin"]
+        def __sklearn_tags__(self) -> Any: ...
+
+else:
+    from sklearn.base import BaseEstimator, DensityMixin, TransformerMixin
+
+__all__ = ["BaseEstimator", "DensityMixin", "TransformerMixin"]
