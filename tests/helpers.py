@@ -7,7 +7,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array, random_array, vstack
 
 from distmom.corpus import MemoryCorpus, RowCorpus, ViewCorpus
-from distmom.spectral.run import execute
+from distmom.spectral.execute import execute
 
 
 class WeightedCorpus(MemoryCorpus):

@@ -73,7 +73,7 @@ def read_run(path):
     for done in sorted(path.glob("passes/*/DONE.json")):
         _, record = load_sums(str(done.parent))
         if "states" in record:
-            for stored in TallResult.from_json(record).stored_arrays():
+            for stored in TallResult.from_json(record, path / "states").stored_arrays():
                 stored.load()
         for output, digests in record["rows"].items():
             rows = StoredRows(str(path / "rows" / done.parent.name / output), digests)

@@ -1,12 +1,16 @@
 """What ``import distmom`` offers, and when it is imported."""
 
+import ast
+import inspect
 import subprocess
 import sys
+from importlib import import_module
 
 import numpy as np
 import pytest
 
 import distmom
+import distmom.models
 from distmom.corpus import MemoryCorpus
 from distmom.errors import UsageError
 
@@ -21,6 +25,7 @@ def test_the_public_names():
         "ProductMixture",
         "SingleTopic",
         "SpectralLDA",
+        "SphericalMixture",
         "TopicMoments",
         "TopicSearch",
         "evaluate",
@@ -32,6 +37,26 @@ def test_the_public_names():
     assert set(distmom.__all__) <= set(dir(distmom))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         distmom.nothing  # noqa: B018
+
+
+def imported_for_checkers(module):
+    """Return the names that a module imports for type checkers alone."""
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            return {name.asname: (line.module, name.name) for line in node.body for name in line.names}
+    return {}
+
+
+@pytest.mark.parametrize("module", [distmom, distmom.models], ids=["distmom", "models"])
+def test_type_checkers_see_what_is_imported_on_first_access(module):
+    found = imported_for_checkers(module)
+    names = distmom.__all__ if module is distmom else [each.estimator for each in module.ESTIMATORS]
+    assert sorted(found) == sorted(names)
+    for name, (place, original) in found.items():
+        assert original == name
+        # The package of metrics can itself be called, and does what this function does.
+        if name != "evaluate":
+            assert getattr(import_module(place), name) is getattr(module, name)
 
 
 def loaded(code):

@@ -168,7 +168,8 @@ def test_top_labels_of_ridge(benchmark: Any, rank: int, method: str) -> None:
 def test_nearest_rows(benchmark: Any, block: Block, features: csr_array, method: str) -> None:
     queries = features[:N_QUERIES]
     if method == "index":
-        head = NeighborsHead.build(Csr.of(features), Csr.of(block.labels, np.uint8))
+        alive = np.ones(features.shape[0], np.uint8)
+        head = NeighborsHead(Csr.of(csr_array(features.T)), Csr.of(block.labels, np.uint8), alive)
         benchmark(head.search, queries, 75)
     else:
         benchmark(lambda: np.argpartition(-(queries @ features.T).toarray(), 75, axis=1)[:, :75])

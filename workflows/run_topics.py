@@ -35,7 +35,6 @@ PACKAGES = ("distmom", "gensim", "lda", "numba", "numpy", "scikit-learn", "scipy
 RANDOM_DOCUMENTS = 10
 #: iterations of the package lda
 LDA_ITERATIONS = 300
-
 #: fits a model, and returns topics (k, d) and other values to store
 Fit = Callable[[], tuple[np.ndarray, dict[str, Any]]]
 
@@ -90,8 +89,8 @@ def prepare_random(task: Task, name: str) -> Fit:
     from distmom.engine import StoredColumns, open_engine
     from distmom.models import SpectralLDA
     from distmom.models.topics.refine import initial_topics, refine_topics
-    from distmom.spectral.run import execute
-    from distmom.spectral.tall import to_columns
+    from distmom.spectral.execute import execute
+    from distmom.spectral.recovery import to_columns
 
     def refined(counts: csr_matrix, corpus: MemoryCorpus, k: int) -> np.ndarray:
         rng = np.random.default_rng(task.seed)

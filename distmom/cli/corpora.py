@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
+from typing import Any
 
 import click
 
@@ -16,8 +17,11 @@ from distmom.cli.options import (
     quiet_option,
 )
 from distmom.cli.progress import PassProgress
+from distmom.cli.row_options import refuse_others, row_arguments, row_options
 from distmom.cli.shared import check_source, columns_of, describe_corpus, load_model_that, open_workers, show
-from distmom.corpus import copy_corpus, ingest
+from distmom.corpus import copy_corpus, ingest, ingest_rows, ingest_sentences
+from distmom.corpus.ingest import stop_word_list
+from distmom.corpus.ingest_rows import ROW_FORMATS, detect_row_format
 from distmom.errors import UsageError
 from distmom.simulate import PRESETS, preset, synthesise
 from distmom.spectral.capabilities import Capability
@@ -52,23 +56,60 @@ from distmom.spectral.capabilities import Capability
     "--shard-docs", type=click.IntRange(min=1), default=20000, show_default=True, help="Documents a shard."
 )
 @click.option("--like", type=click.Path(), help="Model whose vocabulary and label names are used.")
+@click.option(
+    "--views",
+    type=click.Choice(["sentences"]),
+    help="Rows are the word counts of sentences, units the documents (for --model factors).",
+)
+@row_options
 @overwrite_option
 @cluster_options
 @json_option
+@click.pass_context
 def ingest_command(
-    src: str, dst: str, format_: str | None, labels: str | None, vocab: str | None, label_source: str | None,
+    context: click.Context, /, src: str, dst: str, format_: str | None, labels: str | None, vocab: str | None, label_source: str | None,
     zero_based: bool | None, text_field: str, labels_field: str, strict: bool, min_df: int, max_df: str,
     stop_words: str | None, ngrams: int, shard_docs: int, like: str | None, overwrite: bool, workers: int | None,
     memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
+    views: str | None, **rows: Any,
 ) -> None:  # fmt: skip
-    """Read a corpus from text or sparse rows into Zarr shards.
+    """Read documents, rows or sequences into a corpus of Zarr shards.
 
     If interrupted, the same command resumes.
 
     \b
     Examples: distmom ingest titles.tsv.xz corpus --labels subjects.txt
               distmom ingest train.txt corpus --format xmc
+              distmom ingest measurements.npy corpus
+              distmom ingest steps.npy corpus --lengths lengths.npy
+              distmom ingest sentences.txt corpus --format tagged --min-count 20
     """
+    if views is not None:
+        with (
+            PassProgress(quiet=quiet) as progress,
+            open_workers(workers, memory_limit, scheduler) as executor,
+        ):
+            sentences = ingest_sentences(
+                src, dst, min_df=min_df, max_df=_count_or_share(max_df, "--max-df"), text_field=text_field,
+                stop_words=stop_word_list(stop_words), shard_documents=shard_docs, strict=strict,
+                like=_like_model(like, Capability.VIEWS), overwrite=overwrite, map=executor.map,
+                progress=progress.stage,
+            )  # fmt: skip
+        show(describe_corpus(sentences), as_json)
+        return
+    found = format_ or detect_row_format(src)
+    refuse_others(context, is_rows=found in ROW_FORMATS)
+    if found in ROW_FORMATS:
+        with (
+            PassProgress(quiet=quiet) as progress,
+            open_workers(workers, memory_limit, scheduler) as executor,
+        ):
+            layered = ingest_rows(
+                src, dst, format=found, names=vocab, strict=strict, like=_like_model(like, Capability.ROWS), overwrite=overwrite,
+                map=executor.map, progress=progress.stage, **row_arguments(rows),
+            )  # fmt: skip
+        show(describe_corpus(layered), as_json)
+        return
     check_source(src, format_, zero_based)
     with PassProgress(quiet=quiet) as progress, open_workers(workers, memory_limit, scheduler) as executor:
         corpus = ingest(
@@ -76,7 +117,7 @@ def ingest_command(
             zero_based=zero_based, text_field=text_field, labels_field=labels_field, strict=strict,
             min_df=min_df, max_df=_count_or_share(max_df, "--max-df"),
             stop_words=stop_words, ngram_max=ngrams, shard_documents=shard_docs, overwrite=overwrite,
-            like=_like_model(like), map=executor.map, progress=progress.stage,
+            like=_like_model(like, Capability.DOCUMENTS), map=executor.map, progress=progress.stage,
         )  # fmt: skip
     show(describe_corpus(corpus), as_json)
 
@@ -154,8 +195,8 @@ def _count_or_share(text: str, flag: str) -> int | float:
         raise UsageError(f"{flag}: expected a number of documents or a share, got {text!r}") from None
 
 
-def _like_model(path: str | None) -> SimpleNamespace | None:
+def _like_model(path: str | None, capability: Capability) -> SimpleNamespace | None:
     """Return the columns of a model that is stored at a path, if one is given."""
     if path is None:
         return None
-    return columns_of(load_model_that(path, Capability.DOCUMENTS))
+    return columns_of(load_model_that(path, capability))

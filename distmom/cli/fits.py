@@ -22,7 +22,7 @@ from distmom.cli.parameters import ModelCommand, parameters
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_input, open_workers, show
 from distmom.cli.terminal import say
-from distmom.corpus import open_corpus
+from distmom.corpus import open_words
 from distmom.errors import UsageError
 from distmom.models import ESTIMATORS, estimator
 from distmom.spectral.artifact import check_target
@@ -113,7 +113,7 @@ def floor(
     """
     from distmom.models.multilabel.floor import measure_floor
 
-    opened = open_corpus(corpus)
+    opened = open_words(corpus)
     with open_workers(workers, memory_limit, scheduler) as executor:
         seconds = measure_floor(
             opened, n_components, n_oversamples=n_oversamples, n_power_iter=n_power_iter, executor=executor

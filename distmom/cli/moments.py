@@ -88,7 +88,7 @@ def add_up(
     """
 
     with run.carried_out(workers, scheduler) as directory, PassProgress(quiet=quiet) as progress:
-        corpus = run.open_corpus()
+        corpus: Any = run.open_corpus()
         first = _begun_with(run) if first is None else first
         check_target(run.model, run.overwrite)
         if run.like is None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from distmom.corpus import FORMATS
+from distmom.corpus.ingest_rows import ROW_FORMATS
 from distmom.corpus.storage import is_url
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -96,7 +97,7 @@ def input_options(command: F) -> F:
         click.option(
             "--format",
             "format_",
-            type=click.Choice(list(FORMATS)),
+            type=click.Choice([*FORMATS, *ROW_FORMATS]),
             help="Inferred from the file's name by default.",
         ),
         click.option("--labels", type=click.Path(), help="File of label names, one per line."),

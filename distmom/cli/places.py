@@ -21,7 +21,7 @@ from distmom.simulate import load_truth
 from distmom.spectral.artifact import load_record
 from distmom.spectral.capabilities import Capability
 
-_OUTPUTS = ("factors", "predictions", "shares")
+_OUTPUTS = ("components", "factors", "predictions", "shares")
 
 
 @click.command()
@@ -57,7 +57,7 @@ def info(path: str, as_json: bool) -> None:
 
         result = {"kind": "moments", **describe_moments(TopicMoments.load(path))}
     elif kind == "run":
-        result = {"kind": "run", **runs.describe(path)}
+        result = {"kind": "run", **runs.describe(path), **runs.last_event(path)}
     elif kind in _OUTPUTS:
         from distmom.predict.output import read_output
 

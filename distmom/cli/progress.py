@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 
 from distmom.cli.terminal import plain, say
-from distmom.engine import Event, GroupDone, PassDone, PassStarted
+from distmom.engine import Event, GroupDone, KernelsMissing, PassDone, PassStarted
 
 #: seconds between two plain lines of one pass
 PLAIN_INTERVAL_S = 10.0
@@ -57,6 +57,8 @@ class PassProgress:
             self._total, self._done = event.n_documents, 0
             if self._bars is not None:
                 self._task = self._bars.add_task(event.name, total=max(1, self._total), rate="")
+        elif isinstance(event, KernelsMissing):
+            self.line(f"{event.name}: compiling kernels")
         elif isinstance(event, GroupDone):
             self._done += event.n_documents
             rate = self._done / max(1e-9, now - self._started)

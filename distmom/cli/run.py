@@ -12,11 +12,12 @@ from typing import Any
 
 from distmom.cli.parameters import table
 from distmom.cli.shared import open_input
-from distmom.corpus import Corpus, ViewCorpus
+from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus
 from distmom.corpus.commit import Lock
 from distmom.corpus.records import RecordFormat
 from distmom.engine import RunDirectory
 from distmom.engine.environment import differing, environment
+from distmom.engine.events import read_log
 from distmom.errors import ClusterError, InputError, StoreError, UsageError
 from distmom.spectral.artifact import check_target
 
@@ -117,7 +118,7 @@ class Run:
         with Lock(self.path / "lock"):
             yield
 
-    def open_corpus(self) -> Corpus | ViewCorpus:
+    def open_corpus(self) -> Corpus | LayeredCorpus | ViewCorpus:
         """Open the corpus or the views.
 
         Raises
@@ -245,3 +246,9 @@ def describe(path: str | Path) -> dict[str, Any]:
         raise StoreError(f"{file}: groups: expected a path, got {record['groups']!r}")
     committed = sorted(p.parent.name for p in (Path(path) / "passes").glob("*/DONE.json"))
     return {**record, "committed": committed, "environments": RunDirectory(path).environments()}
+
+
+def last_event(path: str | Path) -> dict[str, Any]:
+    """Return the last event of the log of a run, if it has any, as the entry ``last_event``."""
+    events = read_log(RunDirectory(path).log)
+    return {"last_event": events[-1].to_json()} if events else {}

@@ -17,7 +17,7 @@ import click
 
 from distmom.cli.parameters import can
 from distmom.cli.terminal import say
-from distmom.corpus import Corpus, ViewCorpus, ingest, open_corpus
+from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus, ingest, open_corpus, open_words
 from distmom.corpus.ingest import detect_format
 from distmom.corpus.storage import is_url
 from distmom.engine import Executor, open_executor
@@ -123,9 +123,11 @@ def open_views(path: str, groups: str | None) -> ViewCorpus:
     return ViewCorpus(path, groups)
 
 
-def open_input(path: str, model: str, groups: str | None) -> Corpus | ViewCorpus:
+def open_input(path: str, model: str, groups: str | None) -> Corpus | LayeredCorpus | ViewCorpus:
     """Open what a model, given by its name, is fitted to: a corpus, or a file of views; errors as when opened."""
-    return open_views(path, groups) if can(model, Capability.VIEWS) else open_corpus(path)
+    if groups is not None or (can(model, Capability.VIEWS) and Path(path).is_file()):
+        return open_views(path, groups)
+    return open_corpus(path)
 
 
 @contextmanager
@@ -134,7 +136,7 @@ def open_source(
 ) -> Iterator[Corpus]:
     """Open a corpus, or read a file with the vocabulary of a model or a corpus into a temporary one."""
     if is_url(src) or Path(src).is_dir():
-        yield open_corpus(src)
+        yield open_words(src)
         return
     check_source(src, options["format_"], options["zero_based"])
     with tempfile.TemporaryDirectory(prefix="distmom-") as temporary:
@@ -146,8 +148,24 @@ def open_source(
         )  # fmt: skip
 
 
-def describe_corpus(corpus: Corpus) -> dict[str, Any]:
+def describe_corpus(corpus: Corpus | LayeredCorpus) -> dict[str, Any]:
     """Return the main numbers of a corpus."""
+    if isinstance(corpus, LayeredCorpus):
+        return {
+            "n_units": corpus.n_documents,
+            "n_rows": corpus.n_rows,
+            "largest_unit": corpus.largest,
+            "layers": [
+                f"{layer.name}: {layer.kind} {layer.dtype} along {layer.along}, {layer.width} "
+                f"{'symbols' if layer.kind == 'symbols' else 'columns'}"
+                for layer in corpus.layers
+            ],
+            "has_ids": corpus.has_ids,
+            "n_shards": len(corpus.shards),
+            "n_cut_units": len({shard.first for shard in corpus.shards if shard.continued}),
+            "digest": corpus.digest,
+            "warnings": dict(corpus.warnings),
+        }
     return {
         "n_documents": corpus.n_documents,
         "n_words": corpus.n_words,

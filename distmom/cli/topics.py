@@ -25,7 +25,7 @@ from distmom.cli.parameters import flag, given, parameter_options, table
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import columns_of, open_source, open_views, open_workers, show, topic_line
 from distmom.cli.terminal import say
-from distmom.corpus import open_corpus
+from distmom.corpus import open_corpus, open_words
 from distmom.errors import NumericalError, UsageError
 from distmom.spectral.capabilities import Capability, require
 
@@ -57,25 +57,40 @@ def transform(
     model: str, src: str, out: str, method: str | None, groups: str | None, overwrite: bool, workers: int | None,
     memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Write the shares of topics in the documents of a corpus or file, or the factors of groups of views.
+    """Write shares of topics in documents, factors of groups of views, or components or states of rows.
 
     \b
     Examples: distmom transform model corpus out
               distmom transform model views.npy out --groups groups.npy
+              distmom transform mixture corpus out
     """
     from distmom.models import load_model
-    from distmom.predict import transform_corpus, transform_views
+    from distmom.predict import assign_rows, transform_corpus, transform_views
 
     fitted = load_model(model)
     if fitted.can(Capability.FACTORS):
-        _refuse_given(["method", *options], f"not an option with {model}, whose views are in NumPy files")
-        views = open_views(src, groups)
+        _refuse_given(["method", *options], f"not an option with {model}, which reads views")
+        views = open_views(src, groups) if Path(src).is_file() or groups is not None else open_corpus(src)
         with (
             PassProgress(quiet=quiet) as progress,
             open_workers(workers, memory_limit, scheduler) as executor,
         ):
             result = transform_views(
                 fitted, views, out, client=executor, memory_limit=memory_limit, observer=progress,
+                overwrite=overwrite,
+            )  # fmt: skip
+        show(result, as_json)
+        return
+    if fitted.can(Capability.COMPONENTS):
+        _refuse_given(
+            ["method", "groups", *options], f"not an option with {model}, which reads a corpus of rows"
+        )
+        with (
+            PassProgress(quiet=quiet) as progress,
+            open_workers(workers, memory_limit, scheduler) as executor,
+        ):
+            result = assign_rows(
+                fitted, open_corpus(src), out, client=executor, memory_limit=memory_limit, observer=progress,
                 overwrite=overwrite,
             )  # fmt: skip
         show(result, as_json)
@@ -203,7 +218,7 @@ def search(
             model = TopicSearch(**{"n_components": kept.n_components, **chosen}).fit_moments(kept)
             columns = SimpleNamespace(vocabulary=kept.vocabulary_, label_names=[], settings=kept.settings_)
         else:
-            columns = open_corpus(src)
+            columns = open_words(src)
             model = TopicSearch(**chosen)
             model.fit_corpus(columns, client=executor, memory_limit=memory_limit, observer=progress)
         if targets is not None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import zarr
 import zstandard
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 from zarr.abc.buffer import Buffer
 from zarr.buffer import default_buffer_prototype
 from zarr.codecs import BytesCodec, Crc32cCodec, ZstdCodec
@@ -87,16 +87,35 @@ def encode_matrices(matrices: Mapping[str, csr_array]) -> dict[str, bytes]:
     files: dict[str, Buffer] = {}
     root = zarr.create_group(store=MemoryStore(files))
     for name, matrix in matrices.items():
-        attributes: dict[str, Any] = {
-            "encoding-type": "csr_matrix",
-            "encoding-version": "0.1.0",
-            "shape": [int(size) for size in matrix.shape],
-        }
-        group = root.create_group(name, attributes=attributes)
-        _add_array(group, "data", matrix.data)
-        _add_array(group, "indices", matrix.indices.astype(np.int32))
-        _add_array(group, "indptr", matrix.indptr.astype(np.int64))
+        _add_matrix(root, name, matrix)
     return {key: value.to_bytes() for key, value in files.items()}
+
+
+def encode_layers(arrays: Mapping[str, Any]) -> dict[str, bytes]:
+    """Encode arrays of any shape and CSR matrices as a Zarr group."""
+    files: dict[str, Buffer] = {}
+    root = zarr.create_group(store=MemoryStore(files))
+    for name, array in arrays.items():
+        if issparse(array):
+            _add_matrix(root, name, array)
+            continue
+        # Bits of measured numbers look random, and higher levels would find little more.
+        stored = create_array(root.store_path, array.shape, array.dtype, name=name, level=1)
+        if array.size:
+            stored[...] = array
+    return {key: value.to_bytes() for key, value in files.items()}
+
+
+def _add_matrix(root: zarr.Group, name: str, matrix: csr_array) -> None:
+    attributes: dict[str, Any] = {
+        "encoding-type": "csr_matrix",
+        "encoding-version": "0.1.0",
+        "shape": [int(size) for size in matrix.shape],
+    }
+    group = root.create_group(name, attributes=attributes)
+    _add_array(group, "data", matrix.data)
+    _add_array(group, "indices", matrix.indices.astype(np.int32))
+    _add_array(group, "indptr", matrix.indptr.astype(np.int64))
 
 
 def _add_array(group: zarr.Group, name: str, array: np.ndarray) -> None:
@@ -119,6 +138,8 @@ def decode_matrix(
     shape: tuple[int, int],
     kinds: str,
     nnz: int | None = None,
+    *,
+    is_signed: bool = False,
 ) -> csr_array:
     """Decode one CSR matrix of a group and check its structure.
 
@@ -136,6 +157,8 @@ def decode_matrix(
         Allowed types of the values, separated by ``|``.
     nnz : int, optional
         Expected number of stored elements; not checked by default.
+    is_signed : bool, default False
+        Whether values may be negative.
 
     Raises
     ------
@@ -156,8 +179,9 @@ def decode_matrix(
         for part, kind, size in zip(_CSR_PARTS, types, sizes, strict=True)
     )
     check_csr(f"{place}/{name}", data, indices, indptr, shape[1])
-    if len(data) and not (data.min() >= 0 and np.isfinite(data).all()):
-        raise StoreError(f"{place}/{name}/data: expected finite, non-negative values")
+    if len(data) and not ((is_signed or data.min() >= 0) and np.isfinite(data).all()):
+        what = "finite" if is_signed else "finite, non-negative"
+        raise StoreError(f"{place}/{name}/data: expected {what} values")
     return csr_from_parts(data, indices, indptr, shape)
 
 

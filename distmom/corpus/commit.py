@@ -208,7 +208,7 @@ class Lock:
     # seconds it takes over a file that it cannot read, although its owner may still run. Locks of the system
     # (flock) name nobody, and some network file systems do not have them.
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
 
     def acquire(self) -> None:
         """Acquire the lock; UsageError with host, process and time of the current holder if there is one."""

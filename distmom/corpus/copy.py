@@ -7,9 +7,12 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from distmom.corpus.layered import LayeredCorpus
 from distmom.corpus.manifest import parse_manifest
+from distmom.corpus.open import corpus_of, open_corpus
 from distmom.corpus.pipeline import Progress
 from distmom.corpus.records import MAX_RECORD_BYTES
+from distmom.corpus.staging import StagedCorpus
 from distmom.corpus.storage import (
     AccessError,
     LocalStorage,
@@ -19,8 +22,8 @@ from distmom.corpus.storage import (
     open_storage,
     place_of,
 )
-from distmom.corpus.store import COPY_OF, Corpus, open_corpus
-from distmom.corpus.write import CorpusWriter
+from distmom.corpus.store import Corpus
+from distmom.corpus.stored import COPY_OF
 from distmom.errors import StoreError, UsageError
 
 _log = logging.getLogger(__name__)
@@ -28,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 def copy_corpus(
     source: Any, target: Any, *, overwrite: bool = False, progress: Progress | None = None
-) -> Corpus:
+) -> Corpus | LayeredCorpus:
     """Copy a corpus byte for byte.
 
     Every file is checked against its digest before it is written. The manifest is written last, and only then
@@ -47,7 +50,7 @@ def copy_corpus(
 
     Returns
     -------
-    Corpus
+    Corpus or LayeredCorpus
         The copy.
 
     Raises
@@ -69,7 +72,7 @@ def copy_corpus(
     if is_url(place):
         _to_store(place, manifest, overwrite, write_to)
     else:
-        with CorpusWriter(place, overwrite=overwrite, fingerprint=f"{COPY_OF}{corpus.digest}") as writer:
+        with StagedCorpus(place, overwrite=overwrite, fingerprint=f"{COPY_OF}{corpus.digest}") as writer:
             write_to(LocalStorage(writer.directory))
             writer.commit(manifest)
     return open_corpus(place)
@@ -106,14 +109,14 @@ def _keys_of(place: str, manifest: bytes) -> set[str]:
     keys: set[str] = set()
     try:
         content, digest = parse_manifest(f"{place}/manifest.json", manifest)
-        for entries in Corpus(place, digest, content).inventory():
+        for entries in corpus_of(place, digest, content).inventory():
             keys.update(entries)
     except StoreError as error:
         _log.warning("%s; files of the replaced corpus may remain below %s", error, place)
     return keys
 
 
-def _write_files(corpus: Corpus, storage: Storage, progress: Progress) -> set[str]:
+def _write_files(corpus: Corpus | LayeredCorpus, storage: Storage, progress: Progress) -> set[str]:
     """Write everything but the manifest, and return the names of all files."""
     keys: set[str] = set()
     done = 0

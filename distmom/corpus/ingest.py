@@ -180,7 +180,7 @@ def ingest(
         Tokenizer.from_settings(own)
         if own
         else Tokenizer(
-            min_df, max_df, _stop_words(stop_words), ngram_max, lowercase, min_word_length, token_pattern
+            min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern
         )
     )
     words = _names("vocabulary", vocabulary)
@@ -304,7 +304,8 @@ def _names(what: str, given: str | os.PathLike[str] | Sequence[str] | None) -> l
     return check_names(what, given, len(given))
 
 
-def _stop_words(given: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...]:
+def stop_word_list(given: str | os.PathLike[str] | Sequence[str] | None) -> tuple[str, ...]:
+    """Return stop words: of a built-in list (``"english"``), of a file, as given, or none."""
     if given == "english":
         return ENGLISH_STOP_WORDS
     return tuple(_names("stop words", given) or ())

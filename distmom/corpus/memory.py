@@ -39,6 +39,19 @@ class MemoryCorpus:
         If ``shard_documents`` is below 1.
     """
 
+    n_documents: int
+    n_words: int
+    n_labels: int
+    values: str
+    vocabulary: list[str]
+    label_names: list[str]
+    totals: dict[str, int]
+    document_frequency: np.ndarray
+    word_frequency: np.ndarray
+    label_frequency: np.ndarray
+    digest: str
+    shards: tuple[ShardInfo, ...]
+
     def __init__(
         self,
         X: Any,

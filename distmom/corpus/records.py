@@ -43,10 +43,11 @@ class RecordFormat:
     remedy: str
     older: tuple[int, ...] = ()
 
-    def dump(self, content: Mapping[str, Any]) -> bytes:
-        """Return a record of JSON values as bytes, with format, version and checksum."""
+    def dump(self, content: Mapping[str, Any], version: int | None = None) -> bytes:
+        """Return a record of JSON values as bytes, with format, version (by default the latest) and checksum."""
+        own = {"format": self.name, "format_version": self.version if version is None else version}
         # Convert keys to strings before sorting: numbers and their digits sort differently.
-        values = json.loads(json.dumps({**content, "format": self.name, "format_version": self.version}))
+        values = json.loads(json.dumps({**content, **own}))
         return dump_json({**values, "checksum": _checksum(values)})
 
     def write(

@@ -125,6 +125,14 @@ class RowCorpus:
             rows, cut.starts(self._starts), cut.first, None, shard.continued, shard.continues
         )  # fmt: skip
 
+    def read_sizes(self, index: int) -> np.ndarray:
+        """Return the number of rows of each unit, or part of a unit, of one shard."""
+        return np.diff(self._cuts[index].starts(self._starts))
+
+    def read_ids(self, index: int) -> list[str] | None:
+        """Return None: units in memory have no ids."""
+        return None
+
     def verify(self) -> list[str]:
         """Return an empty list: the rows were checked when the corpus was created."""
         return []

@@ -1,15 +1,11 @@
-"""Reading a corpus: its statistics and shards, with every byte checked before use.
+"""Reading a corpus of words and labels: its statistics and shards, with every byte checked before use.
 
 The layout of the files is described in `distmom.corpus.manifest`.
 """
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import cached_property, lru_cache
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,27 +14,15 @@ from distmom.clock import spend
 from distmom.corpus.arrays import decode_group, decode_matrix
 from distmom.corpus.block import Block
 from distmom.corpus.layers import Layer, word_layers
-from distmom.corpus.manifest import (
-    CORPUS,
-    STATISTICS,
-    VALUE_TYPES,
-    ShardInfo,
-    parse_manifest,
-    parse_shard_record,
-)
+from distmom.corpus.manifest import STATISTICS, VALUE_TYPES, ShardInfo, parse_shard_record
 from distmom.corpus.records import MAX_RECORD_BYTES
-from distmom.corpus.storage import AccessError, Storage, check_digest, open_storage, place_of
-from distmom.errors import StoreError, UsageError
-
-#: prefix of the fingerprint of an unfinished copy
-COPY_OF = "copy of "
+from distmom.corpus.storage import Storage, check_digest
+from distmom.corpus.stored import StoredCorpus
+from distmom.errors import StoreError
 
 
-class Corpus:
-    """A corpus on disk or in an object store.
-
-    Opened with `open_corpus`. It pickles as its path and digest. A receiving process reads the manifest on first
-    use, and raises StoreError if it finds a different corpus there.
+class Corpus(StoredCorpus):
+    """A corpus of words and labels, on disk or in an object store; opened with `open_corpus`.
 
     Attributes
     ----------
@@ -62,15 +46,6 @@ class Corpus:
         Number of repairs to the source, by kind.
     """
 
-    def __init__(self, path: str, digest: str, manifest: dict[str, Any] | None = None) -> None:
-        self.path = path
-        self.digest = digest
-        if manifest is not None:
-            self._manifest = manifest
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.path, self.digest)
-
     def __repr__(self) -> str:
         if "_manifest" not in vars(self):
             # Logging the corpus on a worker must not read the manifest.
@@ -81,21 +56,6 @@ class Corpus:
         )
 
     @cached_property
-    def _storage(self) -> Storage:
-        with _where_it_was_sent():
-            return open_storage(self.path)
-
-    @cached_property
-    def _manifest(self) -> dict[str, Any]:
-        with _where_it_was_sent():
-            manifest, digest = _read_manifest(self._storage)
-        if digest != self.digest:
-            raise StoreError(
-                f"{self.path}: digest: expected {self.digest[:12]}, got {digest[:12]}: a different corpus is there"
-            )
-        return manifest
-
-    @cached_property
     def shards(self) -> tuple[ShardInfo, ...]:
         """All shards, in order."""
         shards, first = [], 0
@@ -103,11 +63,6 @@ class Corpus:
             shards.append(ShardInfo(first=first, **entry))
             first += entry["n_documents"]
         return tuple(shards)
-
-    @property
-    def totals(self) -> dict[str, int]:
-        """Totals over all documents."""
-        return dict(self._manifest["totals"])
 
     @property
     def n_documents(self) -> int:
@@ -133,16 +88,6 @@ class Corpus:
     def values(self) -> str:
         """Content of the words matrix, ``counts`` or ``weights``."""
         return str(self._manifest["values"])
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings of the ingest."""
-        return dict(self._manifest["settings"])
-
-    @property
-    def warnings(self) -> dict[str, int]:
-        """Number of repairs to the source, by kind."""
-        return dict(self._manifest["warnings"])
 
     @cached_property
     def vocabulary(self) -> list[str]:
@@ -188,28 +133,9 @@ class Corpus:
         """
         return read_block(self._storage, self.shards[index], (self.n_words, self.n_labels), self.values)
 
-    def manifest_bytes(self) -> bytes:
-        """Return the content of ``manifest.json``."""
-        return CORPUS.dump(self._manifest)
-
-    def read_files(self, entries: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
-        """Read and check files listed by `inventory`; StoreError if one is missing or differs."""
-        return self._storage.read_all(entries)
-
-    def inventory(self) -> Iterator[dict[str, dict[str, Any]]]:
-        """Yield size and sha256 of all files except the manifest: first those outside shards, then shard by shard.
-
-        Raises
-        ------
-        StoreError
-            If the record of a shard is missing or damaged.
-        """
-        yield dict(self._files)
-        for shard in self.shards:
-            prefix = f"shards/{shard.id}"
-            record, entries = _read_record(self._storage, shard)
-            entries = {"shard.json": {"size": len(record), "sha256": shard.digest}, **entries}
-            yield {f"{prefix}/{key}": entry for key, entry in entries.items()}
+    def shard_files(self, index: int) -> tuple[bytes, dict[str, dict[str, Any]]]:
+        """Return ``shard.json`` of a shard and the size and sha256 of its other files; StoreError if damaged."""
+        return _read_record(self._storage, self.shards[index])
 
     def verify(self) -> list[str]:
         """Read the whole corpus and return the problems found, one sentence per damaged file or shard."""
@@ -261,76 +187,6 @@ class Corpus:
         for array in arrays.values():
             array.flags.writeable = False
         return arrays
-
-    @property
-    def _files(self) -> dict[str, dict[str, Any]]:
-        files: dict[str, dict[str, Any]] = self._manifest["files"]
-        return files
-
-    def _lines(self, key: str, expected: int) -> list[str]:
-        entry = self._files[key]
-        content = self._storage.read_checked(key, entry["size"], entry["sha256"])
-        try:
-            lines = content.decode().split("\n")
-        except UnicodeDecodeError as error:
-            raise StoreError(f"{self.path}/{key}: is not UTF-8: {error}") from error
-        if lines.pop() or len(lines) != expected:
-            raise StoreError(f"{self.path}/{key}: expected {expected} lines, got {len(lines)}")
-        return lines
-
-
-def open_corpus(path: Any) -> Corpus:
-    """Open a corpus.
-
-    Parameters
-    ----------
-    path : path-like
-        A directory written by `ingest` or a `CorpusWriter`, or the URL (``s3://BUCKET/PREFIX``) of a copy of
-        one. Keys, region and endpoint of a store are read from the environment.
-
-    Returns
-    -------
-    Corpus
-
-    Raises
-    ------
-    UsageError
-        If there is no corpus, or access to it is refused.
-    StoreError
-        If its manifest is damaged or of a newer version, or the store does not respond.
-    """
-    place = place_of(path)
-    manifest, digest = _read_manifest(open_storage(place, first=True))
-    return Corpus(place, digest, manifest)
-
-
-@contextmanager
-def _where_it_was_sent() -> Iterator[None]:
-    """Turn UsageError into StoreError with the host: the sender could open the corpus, so the path is right."""
-    try:
-        yield
-    except UsageError as error:
-        raise StoreError(f"{error} (on host {socket.gethostname()})") from error
-
-
-def _read_manifest(storage: Storage) -> tuple[dict[str, Any], str]:
-    try:
-        content = storage.read_bytes("manifest.json", MAX_RECORD_BYTES)
-    except AccessError as error:
-        partial = Path(f"{storage.root}.partial")
-        if partial.is_dir():
-            note = partial / "fingerprint"
-            what = "copy" if note.is_file() and note.read_bytes().startswith(COPY_OF.encode()) else "ingest"
-            raise UsageError(
-                f"{storage.root}: is not a corpus yet: its {what} has not finished; run the same {what} again"
-            ) from error
-        raise UsageError(f"{storage.root}: is not a corpus: {error.reason}") from error
-    return parse_manifest(f"{storage.root}/manifest.json", content)
-
-
-@lru_cache(maxsize=8)
-def _reopen(path: str, digest: str) -> Corpus:
-    return Corpus(path, digest)
 
 
 def read_block(storage: Storage, shard: ShardInfo, widths: tuple[int, int], values: str) -> Block:

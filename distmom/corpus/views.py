@@ -155,6 +155,13 @@ class ViewCorpus:
 
     n_labels = 0
 
+    n_documents: int
+    n_rows: int
+    n_words: int
+    largest: int
+    digest: str
+    shards: tuple[RowShard, ...]
+
     def __init__(self, X: Any, groups: Any, *, shard_rows: int | None = None) -> None:
         if shard_rows is not None and shard_rows < 1:
             raise UsageError(f"shard_rows: expected at least 1, got {shard_rows}")

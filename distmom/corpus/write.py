@@ -1,17 +1,10 @@
-"""Writing a corpus: open, write each shard, finalise.
-
-Everything is written below ``<path>.partial`` and moved to ``path`` in the last step. Shards may be written in any
-order, by any process with access to the directory, and again after a crash.
-"""
+"""Writing a corpus of words and labels: open, write each shard, finalise (see `distmom.corpus.staging`)."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -20,44 +13,25 @@ import zarr
 from distmom.corpus.arrays import encode_group
 from distmom.corpus.block import label_matrix, word_matrix
 from distmom.corpus.commit import (
-    Lock,
-    commit_directory,
-    destination,
-    replace_directory,
-    restore_replaced,
     sync_path,
     sync_tree,
-    write_atomic,
 )
-from distmom.corpus.manifest import CORPUS, STATISTICS
+from distmom.corpus.manifest import CORPUS, STATISTICS, WORDS_VERSION
 from distmom.corpus.names import check_names, number_lines
+from distmom.corpus.open import open_words
 from distmom.corpus.shard import ShardResult, count_totals, describe, write_files, write_shard
-from distmom.corpus.storage import is_url
-from distmom.corpus.store import Corpus, open_corpus
-from distmom.errors import InputError, StoreError, UsageError
+from distmom.corpus.staging import StagedCorpus
+from distmom.corpus.store import Corpus
+from distmom.errors import StoreError, UsageError
 
 
-class CorpusWriter:
-    """Write a corpus shard by shard; a context manager that holds the lock on the location.
-
-    If the block raises InputError or UsageError, everything written is removed. If it ends without `finalise` for
-    any other reason, such as an interruption, finished shards are kept, and a later writer with the same
-    fingerprint resumes from them.
+class CorpusWriter(StagedCorpus):
+    """Write a corpus of words and labels shard by shard; a context manager (see `StagedCorpus`).
 
     Parameters
     ----------
-    path : path-like
-        Local directory of the corpus.
-    overwrite : bool, default=False
-        Replace an existing corpus, once the new one is complete.
-    fingerprint : str, default=""
-        Identifies the source and settings. Finished shards of an earlier writer are kept only if its fingerprint
-        is the same and not empty.
-
-    Raises
-    ------
-    UsageError
-        If ``path`` is a URL, exists and may not be replaced, or is being written to by another process.
+    path, overwrite, fingerprint
+        See `StagedCorpus`.
 
     Examples
     --------
@@ -67,41 +41,8 @@ class CorpusWriter:
     """
 
     def __init__(self, path: Any, *, overwrite: bool = False, fingerprint: str = "") -> None:
-        if is_url(path):
-            raise UsageError(
-                f"{path}: a corpus is written to a local path; 'distmom copy' copies it to a store"
-            )
-        self.path = destination(path)
-        self.partial = Path(f"{self.path}.partial")
-        self.directory = str(self.partial / "corpus")
-        self._overwrite = overwrite
-        self._fingerprint = fingerprint
-        self._lock = Lock(f"{self.path}.lock")
+        super().__init__(path, overwrite=overwrite, fingerprint=fingerprint)
         self._results: dict[int, ShardResult] = {}
-
-    def __enter__(self) -> CorpusWriter:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock.acquire()
-        try:
-            restore_replaced(self.path)
-            self._check_target()
-            self._prepare_partial()
-        except BaseException:
-            self._lock.release()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            if isinstance(error, (InputError, UsageError)):
-                shutil.rmtree(self.partial, ignore_errors=True)
-        finally:
-            self._lock.release()
 
     def write_shard(self, index: int, words: Any, labels: Any = None) -> ShardResult:
         """Write one shard; it may be written repeatedly with the same documents.
@@ -182,29 +123,8 @@ class CorpusWriter:
             "warnings": {key: int(count) for key, count in sorted((warnings or {}).items()) if count},
             "written_with": {"zarr": zarr.__version__},
         }
-        return self.commit(CORPUS.dump(manifest), is_synced=True)
-
-    def commit(self, manifest: bytes, *, is_synced: bool = False) -> Corpus:
-        """Commit a corpus whose other files have all been written below ``directory``.
-
-        Parameters
-        ----------
-        manifest : bytes
-            Content of ``manifest.json``.
-        is_synced : bool, default=False
-            Whether the other files have already been flushed to disk; if not, they are flushed first.
-        """
-        root = Path(self.directory)
-        shutil.rmtree(root / "wip", ignore_errors=True)
-        if not is_synced:
-            sync_tree(root)
-        write_atomic(root / "manifest.json", manifest)
-        if self.path.exists():
-            replace_directory(root, self.path, is_synced=True)
-        else:
-            commit_directory(root, self.path, is_synced=True)
-        shutil.rmtree(self.partial, ignore_errors=True)
-        return open_corpus(self.path)
+        self.commit(CORPUS.dump(manifest, WORDS_VERSION), is_synced=True)
+        return open_words(self.path)
 
     def _ordered(
         self, vocabulary: Sequence[str] | None, label_names: Sequence[str] | None
@@ -219,30 +139,6 @@ class CorpusWriter:
                     f"{results[0].values}, got {result.shape} as {result.values}"
                 )
         return results
-
-    def _check_target(self) -> None:
-        if not os.path.lexists(self.path):
-            return
-        if not self._overwrite:
-            raise UsageError(f"{self.path}: already exists; choose another location or overwrite it")
-        if not (self.path / "manifest.json").is_file():
-            raise UsageError(f"{self.path}: is not a corpus, and therefore is not overwritten")
-
-    def _prepare_partial(self) -> None:
-        note = self.partial / "fingerprint"
-        if self.partial.exists():
-            if not note.is_file() and any(self.partial.iterdir()):
-                raise UsageError(f"{self.partial}: is in the way and was not written by distmom; remove it")
-            expected = self._fingerprint.encode()
-            if not note.is_file() or not expected or note.read_bytes() != expected:
-                shutil.rmtree(self.partial)
-        if not self.partial.exists():
-            self.partial.mkdir()
-            write_atomic(note, self._fingerprint.encode())
-        root = Path(self.directory)
-        shutil.rmtree(root / "wip", ignore_errors=True)
-        for folder in (root / "shards", root / "wip"):
-            folder.mkdir(parents=True, exist_ok=True)
 
 
 def from_arrays(

@@ -4,20 +4,13 @@ from dask.utils import parse_bytes
 
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
+from distmom.engine.events import Event, GroupDone, KernelsMissing, Observer, PassDone, PassStarted
 from distmom.engine.executors import Executor, InProcess, OnCluster, open_executor
+from distmom.engine.opening import open_engine
 from distmom.engine.passes import Pass, Rows, Selection, fingerprint
 from distmom.engine.plan import PassPlan, plan_pass
-from distmom.engine.results import (
-    Event,
-    GroupDone,
-    Observer,
-    PassDone,
-    PassResult,
-    PassStarted,
-    Tallies,
-    TallResult,
-)
-from distmom.engine.run import Engine, open_engine
+from distmom.engine.results import PassResult, Tallies, TallResult
+from distmom.engine.run import Engine
 from distmom.engine.sparse import Pruning, Runs, Term
 from distmom.engine.state import Columns, StoredArray, StoredColumns, StoredRows
 from distmom.engine.sums import Sums, SumSpec, merge
@@ -31,6 +24,7 @@ __all__ = [
     "Executor",
     "GroupDone",
     "InProcess",
+    "KernelsMissing",
     "MixedRows",
     "Observer",
     "OnCluster",

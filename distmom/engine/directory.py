@@ -9,6 +9,7 @@ Layout of a run directory::
     partial/<driver>/<pass>/        large partial sums of a running pass
     partial/<driver>/spare/         files of earlier partial sums, to be overwritten
     environment.json                software and processors of the processes that have run tasks
+    log.jsonl                       events of passes
     lock                            held by the process that runs passes
 
 A pass is committed by renaming its directory, once its files and everything they refer to are on disk; the next
@@ -40,6 +41,7 @@ import numpy as np
 from distmom.corpus.commit import Lock, put_if_absent, sha256_file, sync_path, sync_tree, write_atomic
 from distmom.corpus.records import RecordFormat, are_files, check_file
 from distmom.engine.environment import Environment
+from distmom.engine.events import read_log
 from distmom.engine.scratch import SPARE, ScratchArray, claimed
 from distmom.engine.state import (
     SLAB_ROWS,
@@ -74,12 +76,22 @@ class RunDirectory:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, durable: bool = True) -> None:
-        self.path = Path(path).absolute()
+        self.path: Path = Path(path).absolute()
         self.durable = durable
         for name in ("states", "passes", "rows"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
         self._partials = self.path / "partial" / uuid.uuid4().hex[:12]
         self._committer = _Committer()
+
+    @property
+    def log(self) -> Path:
+        """File of the log (see `distmom.engine.events`)."""
+        return self.path / "log.jsonl"
+
+    @property
+    def states(self) -> Path:
+        """Directory of the stored arrays."""
+        return self.path / "states"
 
     @contextmanager
     def held(self) -> Iterator[RunDirectory]:
@@ -266,7 +278,7 @@ class RunDirectory:
         _remove_tree(temporary)
 
     def verify(self) -> list[str]:
-        """Read every stored array, committed sum and stored row, and return descriptions of all problems."""
+        """Read every stored array, committed sum, stored row and event; return descriptions of all problems."""
         problems: list[str] = []
 
         def check(read: Callable[[], object]) -> None:
@@ -276,6 +288,7 @@ class RunDirectory:
                 problems.append(str(error))
 
         check(self.environments)
+        check(partial(read_log, self.log))
         for path in sorted((self.path / "states").glob("[!.]*.npy")):
             check(partial(_check_state, path))
         for directory in sorted((self.path / "passes").glob("[!.]*")):

@@ -10,15 +10,17 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
 import dask
 import distributed
 from distributed import Client, LocalCluster
+from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
 from distributed.protocol.serialize import Serialize, Serialized, merge_and_deserialize
 
+from distmom.compiled import watched
 from distmom.engine import watch as limits
 from distmom.engine.environment import Environment, differing, environment
 from distmom.engine.watch import Watch, check_address, kept_alive
@@ -33,6 +35,8 @@ OnDone = Callable[[int], None]
 #: freed memory that glibc keeps in the workers of our LocalCluster. With Dask's default all of it is returned
 #: at once, and the kernel clears the pages of every large temporary array again
 WORKER_ENVIRONMENT = {"MALLOC_TRIM_THRESHOLD_": 128 << 20, "MALLOC_MMAP_THRESHOLD_": 32 << 20}
+#: topic of the events of Dask with which workers and the scheduler report that they compile kernels
+COMPILING = "distmom-compiling"
 #: how often a task is submitted again after its worker died
 MAX_ATTEMPTS = 3
 #: seconds that closing a connection may take
@@ -72,6 +76,10 @@ class Executor(Protocol):
 
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
         """Call ``function(load(), *arguments)`` on the scheduler node; ``load`` runs on a worker."""
+        ...
+
+    def compiling(self, report: Callable[[], None]) -> AbstractContextManager[None]:
+        """Call ``report``, in any thread, whenever a task waits for the compilation of a kernel."""
         ...
 
 
@@ -128,6 +136,9 @@ class InProcess:
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
         return function(load(), *arguments)
 
+    def compiling(self, report: Callable[[], None]) -> AbstractContextManager[None]:
+        return watched(report)
+
 
 class OnCluster:
     """Runs tasks on the workers of a Dask client, in a sliding window.
@@ -141,7 +152,7 @@ class OnCluster:
     def __init__(self, client: Client) -> None:
         self.client = client
         n_threads = Watch(client, "cluster").n_threads
-        self.description = f"on {n_threads} threads of {client.scheduler.address}"
+        self.description: str = f"on {n_threads} threads of {client.scheduler.address}"
         self._versions = environment().versions()
         self._environments: tuple[Environment, ...] | None = None
 
@@ -312,12 +323,31 @@ class OnCluster:
             _raise_if_lost(error, "decomposition")
             raise
 
+    @contextmanager
+    def compiling(self, report: Callable[[], None]) -> Iterator[None]:
+        with suppress(ClosedClientError):
+            self.client.subscribe_topic(COMPILING, lambda event: report())
+        try:
+            with watched(report):
+                yield
+        finally:
+            with suppress(ClosedClientError):
+                self.client.unsubscribe_topic(COMPILING)
+
 
 def _checked(versions: Mapping[str, str], function: Callable[..., _R], *arguments: Any) -> _R:
     """Call a function if this process runs the versions of the client; else a ClusterError."""
     if wrong := differing(versions, environment().versions()):
         raise ClusterError(f"a process of the cluster runs other versions than the client: {wrong}")
-    return function(*arguments)
+    with watched(_announce):
+        return function(*arguments)
+
+
+def _announce() -> None:
+    """Report to clients that this worker waits for the compilation of a kernel."""
+    with suppress(ValueError):
+        # The scheduler is no worker, and announces by itself.
+        distributed.get_worker().log_event(COMPILING, None)
 
 
 def _idle_timeout(dask_scheduler: Any) -> float | None:
@@ -337,6 +367,10 @@ async def _on_scheduler(
     if reply["status"] != "OK":
         raise ClusterError(f"the scheduler could not fetch {key} from its worker: {reply.get('keys')}")
     value = reply["data"][key]
+    loop = asyncio.get_running_loop()
+
+    def announce() -> None:
+        loop.call_soon_threadsafe(dask_scheduler.log_event, COMPILING, None)
 
     def opened_and_done() -> Any:
         # The scheduler does not deserialise messages, so the fetched value is still serialised, or only wrapped
@@ -344,7 +378,8 @@ async def _on_scheduler(
         opened = value.data if isinstance(value, Serialize) else value
         if isinstance(value, Serialized):
             opened = merge_and_deserialize(value.header, value.frames)
-        return _checked(versions, work, opened, *arguments)
+        with watched(announce):
+            return _checked(versions, work, opened, *arguments)
 
     return await asyncio.to_thread(opened_and_done)
 

@@ -1,47 +1,15 @@
-"""Events that passes emit, and their results."""
+"""Results of passes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from distmom.engine.sparse import Runs
 from distmom.engine.state import StoredArray, StoredColumns, StoredRows
 from distmom.engine.sums import Sums
 from distmom.engine.tall import Partials
-
-
-@dataclass(frozen=True)
-class PassStarted:
-    """A pass has started."""
-
-    name: str
-    n_documents: int
-    n_groups: int
-    n_slabs: int
-
-
-@dataclass(frozen=True)
-class GroupDone:
-    """A group of shards has been added."""
-
-    name: str
-    n_documents: int
-
-
-@dataclass(frozen=True)
-class PassDone:
-    """A pass has been committed, or was committed already (``resumed``)."""
-
-    name: str
-    n_documents: int
-    seconds: float
-    resumed: bool
-
-
-Event = PassStarted | GroupDone | PassDone
-Observer = Callable[[Event], None]
 
 
 @dataclass
@@ -132,10 +100,15 @@ class TallResult:
         return {"states": states, "values": self.values}
 
     @classmethod
-    def from_json(cls, record: dict[str, Any]) -> TallResult:
-        """Rebuild a result from what `to_json` returned."""
+    def from_json(cls, record: dict[str, Any], directory: Path) -> TallResult:
+        """Rebuild a result from what `to_json` returned, with stored arrays in a directory.
+
+        Their paths are not taken from the record, as the run may have been moved since.
+        """
         states = {
-            name: StoredColumns(tuple(StoredArray(**part) for part in parts))
+            name: StoredColumns(
+                tuple(StoredArray(str(directory / Path(part["path"]).name), part["digest"]) for part in parts)
+            )
             for name, parts in record["states"].items()
         }
         return cls(states, record["values"])

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,22 +15,14 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from distmom.clock import add_spent
-from distmom.corpus import AnyCorpus
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
+from distmom.engine.events import GroupDone, KernelsMissing, Observer, PassDone, PassStarted
 from distmom.engine.executors import Executor, InProcess
+from distmom.engine.folded import Folded, merge_partials
 from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
-from distmom.engine.results import (
-    GroupDone,
-    Observer,
-    PassDone,
-    PassResult,
-    PassStarted,
-    Tallies,
-    TallResult,
-    Timing,
-)
+from distmom.engine.results import PassResult, Tallies, TallResult, Timing
 from distmom.engine.scratch import ScratchArray
 from distmom.engine.sparse import (
     SAMPLE_ENTRIES,
@@ -45,15 +36,8 @@ from distmom.engine.sparse import (
 )
 from distmom.engine.state import SLAB_ROWS, StoredArray, StoredRows, release_maps
 from distmom.engine.sums import Sums
-from distmom.engine.tall import (
-    Partials,
-    RowFunction,
-    RowOutput,
-    Tall,
-    finish_output,
-    map_task,
-)
-from distmom.engine.tasks import Folded, fold_group, fold_tall, merge_partials
+from distmom.engine.tall import PIECE_ROWS, Partials, RowFunction, RowOutput, Tall, finish_output, map_task
+from distmom.engine.tasks import fold_group, fold_tall
 from distmom.errors import StoreError
 
 _R = TypeVar("_R")
@@ -84,7 +68,7 @@ class Engine:
     memory_limit : int or None
         Bytes that one worker may use; no limit by default.
     observer : callable
-        Called with `PassStarted`, `GroupDone` and `PassDone`; ignores them by default.
+        Called with every event (see `distmom.engine.events`), in any thread; ignores them by default.
     timings : list of Timing
         One entry per pass.
     spent : dict of str to float
@@ -117,7 +101,7 @@ class Engine:
         pass_: Pass,
         rows: Mapping[str, StoredRows] | None = None,
         *,
-        finish: Callable[[Tallies], TallResult],
+        finish: Callable[..., TallResult],
         parameters: tuple[Any, ...] = (),
     ) -> TallResult: ...
 
@@ -126,7 +110,7 @@ class Engine:
         pass_: Pass,
         rows: Mapping[str, StoredRows] | None = None,
         *,
-        finish: Callable[[Tallies], TallResult] | None = None,
+        finish: Callable[..., TallResult] | None = None,
         parameters: tuple[Any, ...] = (),
     ) -> PassResult | TallResult:
         """Run one pass over all shards, or return its committed result.
@@ -137,8 +121,9 @@ class Engine:
         rows : mapping of str to StoredRows, optional
             Stored rows that the pass reads.
         finish : callable, optional
-            Required for passes with tall sums. Called with the sums, returns stored arrays and numbers, which are
-            committed; the tall sums are removed. A pass that stores rows must have no separable sums.
+            Required for passes with tall sums. Called with the sums and ``parameters``, returns stored arrays and
+            numbers, which are committed; the tall sums are removed. A pass that stores rows must have no separable
+            sums.
         parameters : tuple, default ()
             Everything that ``finish`` depends on beside the pass.
 
@@ -160,10 +145,11 @@ class Engine:
         key = fingerprint((*self._origin, pass_, *(() if finish is None else (parameters,)), rows))
         committed = self._committed(pass_, key)
         result: PassResult | TallResult
-        if finish is None:
-            result = self._run_small(pass_, rows, key, committed)
-        else:
-            result = self._run_tall(pass_, rows, key, committed, finish)
+        with self._compilation_observed(pass_.name):
+            if finish is None:
+                result = self._run_small(pass_, rows, key, committed)
+            else:
+                result = self._run_tall(pass_, rows, key, committed, finish, parameters)
         self._done(pass_, started, before, committed is not None)
         return result
 
@@ -190,18 +176,19 @@ class Engine:
         rows: dict[str, StoredRows],
         key: str,
         committed: tuple[Sums, dict[str, Any]] | None,
-        finish: Callable[[Tallies], TallResult],
+        finish: Callable[..., TallResult],
+        parameters: tuple[Any, ...],
     ) -> TallResult:
         if committed is None:
             tallies, folded = self._fold(pass_, rows, key)
             digests = folded.row_digests
-            result = finish(tallies)
+            result = finish(tallies, *parameters)
             self.directory.spare_partials(folded.all_files())
             self.directory.commit_pass(
                 pass_.name, key, {}, {"rows": digests, **result.to_json()}, result.stored_arrays()
             )
         else:
-            result, digests = TallResult.from_json(committed[1]), committed[1]["rows"]
+            result, digests = TallResult.from_json(committed[1], self.directory.states), committed[1]["rows"]
         result.rows = self._stored_rows(pass_, key, digests)
         return result
 
@@ -211,8 +198,9 @@ class Engine:
             committed = self.directory.load_pass(pass_.name, key)
             if committed is not None:
                 record = committed[1]
-                for stored in TallResult.from_json(record).stored_arrays() if "states" in record else ():
-                    stored.load()
+                if "states" in record:
+                    for stored in TallResult.from_json(record, self.directory.states).stored_arrays():
+                        stored.load()
                 for rows in self._stored_rows(pass_, key, record["rows"]).values():
                     for shard in rows.digests:
                         rows.read(int(shard))
@@ -293,6 +281,7 @@ class Engine:
         n_rows: int,
         outputs: Mapping[str, tuple[int, str]],
         *arguments: Any,
+        piece_rows: int = PIECE_ROWS,
     ) -> tuple[dict[str, StoredArray], Sums]:
         """Call a function on slabs of rows of tall matrices, on all workers.
 
@@ -307,6 +296,8 @@ class Engine:
             Width and type of every output.
         *arguments
             Further small arguments.
+        piece_rows : int, default `PIECE_ROWS`
+            Rows that are processed at a time; sums of pieces are added up.
 
         Returns
         -------
@@ -321,7 +312,7 @@ class Engine:
         total: Sums | None = None
         n_slabs = -(-n_rows // SLAB_ROWS)
         n_together = max(1, min(MAX_TOGETHER, n_slabs // (MAPS_PER_THREAD * self.executor.n_threads)))
-        work = partial(map_task, function, tuple(inputs), files, n_rows, arguments, n_together)
+        work = partial(map_task, function, tuple(inputs), files, n_rows, arguments, piece_rows, n_together)
         try:
             for slabs, spent in self.executor.map(work, range(-(-n_slabs // n_together))):
                 add_spent(self.spent, spent)
@@ -330,9 +321,7 @@ class Engine:
                         checksums[name].append(checksum)
                     total = Sums(sums) if total is None else total + sums
             stored = {
-                name: finish_output(
-                    file, (n_rows, file.width), checksums[name], self.directory.path / "states"
-                )
+                name: finish_output(file, (n_rows, file.width), checksums[name], self.directory.states)
                 for name, file in files.items()
             }
         except BaseException:
@@ -409,55 +398,26 @@ class Engine:
         """Call ``function(load(), *arguments)`` on the scheduler node; ``load`` runs on a worker."""
         started = time.monotonic()
         try:
-            return self.executor.on_scheduler(function, load, *arguments)
+            with self._compilation_observed("decomposition"):
+                return self.executor.on_scheduler(function, load, *arguments)
         finally:
             add_spent(self.spent, {"decomposition": time.monotonic() - started})
 
+    @contextmanager
+    def _compilation_observed(self, name: str) -> Iterator[None]:
+        """Emit one event if a kernel has to be compiled; a context manager."""
+        reported = threading.Lock()
 
-@contextmanager
-def open_engine(
-    corpus: AnyCorpus,
-    directory: str | os.PathLike[str] | RunDirectory | None = None,
-    executor: Executor | None = None,
-    memory_limit: int | None = None,
-    observer: Observer | None = None,
-) -> Iterator[Engine]:
-    """Open an engine in a run directory and hold its lock, or in a temporary directory; a context manager.
+        def report() -> None:
+            if reported.acquire(blocking=False):
+                self.observer(KernelsMissing(name))
 
-    Parameters
-    ----------
-    corpus : AnyCorpus
-    directory : path-like or RunDirectory, optional
-        A temporary directory, removed on exit, by default. The caller holds the lock of a `RunDirectory`.
-    executor : Executor, optional
-        Tasks run in this process by default.
-    memory_limit : int, optional
-        Bytes that one worker may use; no limit by default.
-    observer : callable, optional
-        Called with every event of the engine; none by default.
-
-    Raises
-    ------
-    UsageError
-        If another process holds the run.
-    """
-    options: dict[str, Any] = {"executor": executor or InProcess(), "memory_limit": memory_limit}
-    if observer is not None:
-        options["observer"] = observer
-    with ExitStack() as stack:
-        if directory is None:
-            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="distmom-"))
-            run = RunDirectory(temporary, durable=False)
-        elif isinstance(directory, RunDirectory):
-            run = directory
-        else:
-            run = stack.enter_context(RunDirectory(directory).held())
-        try:
-            run.record_environments(options["executor"].environments)
-            yield Engine(corpus, run, **options)
-        finally:
-            run.drop_partials()
-            run.flush()
+        with self.executor.compiling(report):
+            try:
+                yield
+            finally:
+                # A worker's report may arrive later than its result.
+                reported.acquire(blocking=False)
 
 
 def _small_sums(pass_: Pass) -> Sums:

@@ -37,9 +37,10 @@ class SumSpec:
         Whether the tall sum is a sparse matrix (see `distmom.engine.sparse`).
     n_bytes : int or None, default None
         Projected size of a sparse sum, which does not follow from its shape.
-    tall : {"features", "targets", "entries"} or None, default None
-        Axis of a tall sum, with one row per feature, per target, or per fixed number of entries of a sparse
-        matrix; the sum is kept in files (see `distmom.engine.tall`). None for sums in memory.
+    tall : {"features", "targets", "entries", "documents"} or None, default None
+        Axis of a tall sum, with one row per feature, per target, per fixed number of entries of a sparse
+        matrix, or, for sparse sums alone, per document; the sum is kept in files (see `distmom.engine.tall`).
+        None for sums in memory.
     separable : bool, default False
         Whether slabs of columns of a tall sum may be accumulated in separate scans.
     """
@@ -72,6 +73,10 @@ class Sums(dict[str, Sum]):
 
     def __add__(self, other: Mapping[str, Sum]) -> Sums:
         return merge((self, other))
+
+    def files(self) -> tuple[ScratchArray, ...]:
+        """Return the sums that are in files."""
+        return tuple(value for value in self.values() if isinstance(value, ScratchArray))
 
 
 def large_to_files(sums: Mapping[str, Sum], directory: str) -> Sums:

@@ -31,7 +31,7 @@ from distmom.engine.state import (
     slab_digest,
 )
 
-#: rows that are processed at a time when a function is mapped over slabs of rows
+#: rows that are processed at a time, unless stated otherwise, when a function is mapped over slabs of rows
 PIECE_ROWS = 1 << 12
 #: rows to which more documents than this contribute are summed in float64: in float32 a sum of n terms has a
 #: relative error of about sqrt(n) 6e-8
@@ -198,6 +198,7 @@ def map_task(
     outputs: Mapping[str, RowOutput],
     n_rows: int,
     arguments: tuple[Any, ...],
+    piece_rows: int,
     n_together: int,
     index: int,
 ) -> tuple[list[tuple[dict[str, str], dict[str, np.ndarray]]], dict[str, float]]:
@@ -215,7 +216,7 @@ def map_task(
         first, step = index * n_together * SLAB_ROWS, SLAB_ROWS
         last = min(first + n_together * step, n_rows)
         slabs = [
-            _map_slab(function, inputs, outputs, slice(start, min(start + step, last)), arguments)
+            _map_slab(function, inputs, outputs, slice(start, min(start + step, last)), arguments, piece_rows)
             for start in range(first, last, step)
         ]
         return slabs, taken()
@@ -227,13 +228,14 @@ def _map_slab(
     outputs: Mapping[str, RowOutput],
     rows: slice,
     arguments: tuple[Any, ...],
+    piece_rows: int,
 ) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     n = rows.stop - rows.start
     written = {name: np.empty((n, output.width), output.dtype) for name, output in outputs.items()}
     sums: dict[str, np.ndarray] = {}
     # Temporary arrays of a function may be several times as large as its result.
-    for start in range(rows.start, rows.stop, PIECE_ROWS):
-        piece = slice(start, min(start + PIECE_ROWS, rows.stop))
+    for start in range(rows.start, rows.stop, piece_rows):
+        piece = slice(start, min(start + piece_rows, rows.stop))
         with spend("merge"):
             slabs = [read_rows(item, piece) for item in inputs]
         with spend("kernels"):

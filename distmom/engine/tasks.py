@@ -1,59 +1,20 @@
-"""The tasks of a pass: stream a group of shards through accumulators, and merge partial sums."""
+"""The tasks of a pass: stream a group of shards through accumulators."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.clock import add_spent, spend, taken
+from distmom.clock import spend, taken
 from distmom.corpus import AnyCorpus, RowBlock
+from distmom.engine.folded import Folded
 from distmom.engine.passes import Pass, cut_block, resolve
-from distmom.engine.scratch import ScratchArray
 from distmom.engine.sparse import SparsePart, SparseSum
 from distmom.engine.state import StoredArray, StoredRows, release_maps, write_rows
-from distmom.engine.sums import Sums, large_to_files, merge
+from distmom.engine.sums import Sums, large_to_files
 from distmom.engine.tall import TallPart, write_partial
-
-
-@dataclass
-class Folded:
-    """The report of tasks on some shards.
-
-    Attributes
-    ----------
-    sums : Sums
-    row_digests : dict of str to dict
-        Digests of the stored rows, by output and shard.
-    spent : dict of str to float
-        Seconds by kind of work.
-    tall : dict of (str, int, int) to TallPart
-        Tall accumulators in files, by name of the sum, group and slab of columns.
-    runs : dict of (str, int) to tuple of SparsePart
-        Runs of sparse sums, by name of the sum and group.
-    files : tuple of ScratchArray
-        Sums in files, including those merged already.
-    """
-
-    sums: Sums
-    row_digests: dict[str, dict[str, str]]
-    spent: dict[str, float] = field(default_factory=dict)
-    tall: dict[tuple[str, int, int], TallPart] = field(default_factory=dict)
-    runs: dict[tuple[str, int], tuple[SparsePart, ...]] = field(default_factory=dict)
-    files: tuple[ScratchArray, ...] = ()
-
-    def all_files(self) -> list[ScratchArray]:
-        """Return all reported files."""
-        files = list(self.files)
-        for part in self.tall.values():
-            files += [part.single, part.double]
-        for runs in self.runs.values():
-            for run in runs:
-                files += run.files()
-        return files
 
 
 def fold_group(
@@ -76,11 +37,7 @@ def fold_group(
         release_maps()
         with spend("write"):
             left = large_to_files(sums, files)
-        return Folded(left, digests, taken(), files=_files_of(left))
-
-
-def _files_of(sums: Sums) -> tuple[ScratchArray, ...]:
-    return tuple(value for value in sums.values() if isinstance(value, ScratchArray))
+        return Folded(left, digests, taken(), files=left.files())
 
 
 def fold_tall(
@@ -156,28 +113,3 @@ def _accumulate(
                 digest = write_rows(f"{outputs}/{name}", index, np.concatenate(values))
             digests.setdefault(name, {})[str(index)] = digest
     return digests
-
-
-def merge_partials(parts: Iterable[Folded]) -> Folded:
-    """Add partial sums in the given order."""
-    digests: dict[str, dict[str, str]] = {}
-    spent: dict[str, float] = {}
-    tall: dict[tuple[str, int, int], TallPart] = {}
-    runs: dict[tuple[str, int], tuple[SparsePart, ...]] = {}
-    files: tuple[ScratchArray, ...] = ()
-    started = time.perf_counter()
-
-    def sums() -> Iterator[Sums]:
-        nonlocal files
-        for part in parts:
-            tall.update(part.tall)
-            runs.update(part.runs)
-            files += part.files
-            for name, of_shard in part.row_digests.items():
-                digests.setdefault(name, {}).update(of_shard)
-            add_spent(spent, part.spent)
-            yield part.sums
-
-    total = merge(sums())
-    add_spent(spent, {"merge": time.perf_counter() - started})
-    return Folded(total, digests, spent, tall, runs, files + _files_of(total))

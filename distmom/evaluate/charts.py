@@ -161,6 +161,96 @@ def disc_map(
     return _svg(title, parts, height)
 
 
+def group_color(group: int) -> str:
+    """Return a colour for a group, as different as possible from those of the groups before it."""
+    # Multiples of the golden ratio spread evenly over the circle of hues, however many there are.
+    return f"hsl({(210 + 222.5 * group) % 360:.0f} 55% 48%)"
+
+
+def scatter_chart(
+    x: Sequence[float], y: Sequence[float], groups: Sequence[int], labels: Sequence[str], *, title: str
+) -> Markup:
+    """Draw points of the plane in the colours of their groups, those with labels larger.
+
+    Parameters
+    ----------
+    x, y : sequence of float
+        Drawn to the same scale in both directions; points that are not finite are omitted.
+    groups : sequence of int
+    labels : sequence of str
+        Empty for none.
+    title : str
+        Text alternative for screen readers.
+
+    Returns
+    -------
+    Markup
+        An ``<svg>`` element, or an empty string if there is nothing to draw.
+    """
+    drawn = [
+        ((float(a), float(b)), group, label)
+        for a, b, group, label in zip(x, y, groups, labels, strict=True)
+        if math.isfinite(a) and math.isfinite(b)
+    ]
+    if not drawn:
+        return Markup("")
+    height = 2 * HEIGHT
+    low = [min(at[i] for at, _, _ in drawn) for i in (0, 1)]
+    high = [max(at[i] for at, _, _ in drawn) for i in (0, 1)]
+    room = (WIDTH - 2 * _RIGHT - 20, height - 2 * _TOP - 20)
+    scale = min(room[i] / max(high[i] - low[i], 1e-300) for i in (0, 1))
+    middle = [low[i] / 2 + high[i] / 2 for i in (0, 1)]
+    parts = []
+    for point, group, label in sorted(drawn, key=lambda entry: entry[2] != ""):
+        px = WIDTH / 2 + (point[0] - middle[0]) * scale
+        py = height / 2 - (point[1] - middle[1]) * scale
+        kind, radius = ("center", 6.0) if label else ("point", 2.2)
+        fill = group_color(group)
+        parts.append(f'<circle class="{kind}" cx="{px:.1f}" cy="{py:.1f}" r="{radius}" fill="{fill}"/>')
+        if label:
+            parts.append(_text(px, py - 9, label, "middle"))
+    return _svg(title, parts, height)
+
+
+def series_chart(x: Sequence[float], ys: dict[str, Sequence[float]], *, title: str) -> Markup:
+    """Draw several series of values over common positions as lines, each with its name.
+
+    Parameters
+    ----------
+    x : sequence of float
+        Ascending.
+    ys : dict of str to sequence of float
+        Values that are not finite are omitted.
+    title : str
+        Text alternative for screen readers.
+
+    Returns
+    -------
+    Markup
+        An ``<svg>`` element, or an empty string if there is nothing to draw.
+    """
+    finite = [float(v) for values in ys.values() for v in values if math.isfinite(v)]
+    if not finite or not len(x):
+        return Markup("")
+    scale = _Scale(finite, log=False)
+    span = max(float(x[-1]) - float(x[0]), 1e-300)
+    parts = [scale.grid()]
+    for i, (name, values) in enumerate(ys.items()):
+        drawn = [
+            (_LEFT + (float(a) - float(x[0])) / span * (WIDTH - _LEFT - _RIGHT), scale.y(float(v)) or 0.0)
+            for a, v in zip(x, values, strict=True)
+            if math.isfinite(v)
+        ]
+        color = group_color(i)
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in drawn)
+        parts.append(f'<polyline class="series" points="{path}" stroke="{color}"/>')
+        parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="2" fill="{color}"/>' for px, py in drawn]
+        parts.append(
+            _text(WIDTH - _RIGHT, _TOP + 12 * (i + 1), name, "end").replace("<text", f'<text fill="{color}"')
+        )
+    return _svg(title, parts)
+
+
 def heat_chart(
     values: Sequence[Sequence[float]],
     rows: Sequence[str],

@@ -10,6 +10,7 @@ from distmom.errors import UsageError
 from distmom.evaluate.evaluation import evaluate_corpus
 from distmom.evaluate.factor_report import write_factor_report
 from distmom.evaluate.label_report import write_label_report
+from distmom.evaluate.picture_report import write_picture_report
 from distmom.evaluate.topic_report import write_topic_report
 from distmom.evaluate.topics import evaluate_topics
 from distmom.spectral.capabilities import Capability, require
@@ -77,9 +78,10 @@ def write_report(
         write_topic_report(model, out, metrics=metrics, shares=shares)
     elif model.can(Capability.LABELS):
         write_label_report(model, out, metrics=metrics)
-    elif not model.can(Capability.FACTORS):
-        raise UsageError(f"there is no report of models of class {type(model).__name__}")
     else:
         if metrics is not None:
             raise UsageError(f"metrics: expected none for a model of class {type(model).__name__}")
-        write_factor_report(model, out)
+        if model.can(Capability.FACTORS):
+            write_factor_report(model, out)
+        else:
+            write_picture_report(model, out)

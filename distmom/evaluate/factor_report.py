@@ -121,7 +121,7 @@ def _cards(model: ECA, order: list[int]) -> list[dict[str, Any]]:
                 "width": percent(float(np.linalg.norm(row)), _largest_norm(model)),
                 "words": [
                     {
-                        "name": f"feature {j}",
+                        "name": model.vocabulary_[j] if model.vocabulary_ else f"feature {j}",
                         "value": number(float(row[j])),
                         "width": percent(float(np.abs(row[j])), largest),
                         "has_error": False,

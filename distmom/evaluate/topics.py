@@ -24,8 +24,8 @@ from distmom.moments.cooccurrence import CooccurrencePass
 from distmom.predict.aligned import align, check_words
 from distmom.predict.pieces import in_pieces, stored_corpus
 from distmom.spectral.capabilities import Capability, require
+from distmom.spectral.execute import execute
 from distmom.spectral.inputs import check_counts
-from distmom.spectral.run import execute
 
 
 def evaluate_topics(

@@ -31,7 +31,7 @@ class PackedCube:
     """
 
     def __init__(self, T: Array) -> None:
-        self.k = T.shape[0]
+        self.k: int = T.shape[0]
         self._i, self._j = np.triu_indices(self.k)
         self._times = np.where(self._i == self._j, 1.0, 2.0)
         self._rows = T[self._i, self._j, :] * self._times[:, None]

@@ -5,9 +5,23 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distmom.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    # For type checkers, which do not see what `__getattr__` imports; a test compares them with `ESTIMATORS`.
+    from distmom.models.eca.estimator import ECA as ECA
+    from distmom.models.gaussian.estimator import SphericalMixture as SphericalMixture
+    from distmom.models.markov.estimator import HiddenMarkov as HiddenMarkov
+    from distmom.models.multilabel.estimator import MultiLabelMoM as MultiLabelMoM
+    from distmom.models.product import ProductMixture as ProductMixture
+    from distmom.models.topics.estimators import AnchorTopics as AnchorTopics
+    from distmom.models.topics.estimators import IndependentTopics as IndependentTopics
+    from distmom.models.topics.estimators import SingleTopic as SingleTopic
+    from distmom.models.topics.estimators import SpectralLDA as SpectralLDA
+    from distmom.models.topics.kept import TopicMoments as TopicMoments
+    from distmom.models.topics.search import TopicSearch as TopicSearch
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,7 @@ ESTIMATORS = (
     Listing("eca", "IndependentTopics", "topics.estimators"),
     Listing("factors", "ECA", "eca.estimator"),
     Listing("product", "ProductMixture", "product"),
+    Listing("gaussian", "SphericalMixture", "gaussian.estimator"),
     Listing("hmm", "HiddenMarkov", "markov.estimator"),
     Listing("moments", "TopicMoments", "topics.kept", command="moments"),
     Listing("search", "TopicSearch", "topics.search", command="search"),
@@ -50,11 +65,16 @@ _MODULES = {listing.estimator: listing.module for listing in ESTIMATORS}
 __all__ = ["ESTIMATORS", "Listing", "estimator", "load_model", *sorted(_MODULES)]
 
 
-def __getattr__(name: str) -> Any:
+def _imported(name: str) -> Any:
     """Import an estimator on first access, because importing scikit-learn takes longer than all else."""
     if name in _MODULES:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:
+    # Type checkers know the names from the imports above, and report all others.
+    __getattr__ = _imported
 
 
 def __dir__() -> list[str]:
@@ -65,7 +85,7 @@ def estimator(name: str) -> Any:
     """Return the class of an estimator by its name on the command line; UsageError if there is none."""
     for listing in ESTIMATORS:
         if listing.name == name:
-            return __getattr__(listing.estimator)
+            return _imported(listing.estimator)
     names = ", ".join(listing.name for listing in ESTIMATORS)
     raise UsageError(f"model: expected one of {names}, got {name!r}")
 
@@ -94,4 +114,4 @@ def load_model(path: str | os.PathLike[str]) -> Any:
     kinds = [listing.estimator for listing in ESTIMATORS if listing.command == "fit"]
     if kind not in kinds:
         raise StoreError(f"{path}: expected a model of {', '.join(kinds)}, got {kind!r}")
-    return __getattr__(kind).load(path)
+    return _imported(kind).load(path)

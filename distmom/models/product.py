@@ -20,17 +20,17 @@ from distmom.blas import one_blas_thread
 from distmom.corpus import MemoryCorpus
 from distmom.engine import Engine
 from distmom.engine.directory import load_sums
-from distmom.engine.tall import read_rows
 from distmom.errors import UsageError
 from distmom.linalg import METHODS, decompose, multilinear, symmetrise
 from distmom.moments.product import N_GROUPS, GroupMoments, GroupMomentsPass, GroupSketchPass, group_moments
 from distmom.spectral.basis import Basis, range_basis
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.components import whiten_moment
+from distmom.spectral.core import whiten_moment
 from distmom.spectral.estimator import SpectralEstimator, place_parameter, seed_parameter
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
+from distmom.spectral.recovery import Recovery
 from distmom.spectral.run import Run, unknown
 
 #: least probability of a word when documents are read, and its distance from one
@@ -85,10 +85,14 @@ class ProductMixture(SpectralEstimator):
     State = ProductState
     capabilities = frozenset({Capability.DOCUMENTS, Capability.TOPICS})
 
-    n_components: int = parameter(10, "Number of components.", least=1, kw_only=False)
-    decomposition: str = parameter("joint", "Method for the whitened third moment.", choices=tuple(METHODS))
-    n_oversamples: int = parameter(10, "Columns of the sketch beyond three times the components.", least=0)
-    n_power_iter: int = parameter(2, "Power passes of the sketch.", least=0)
+    n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)
+    decomposition: str = parameter(
+        "Method for the whitened third moment.", default="joint", choices=tuple(METHODS)
+    )
+    n_oversamples: int = parameter(
+        "Columns of the sketch beyond three times the components.", default=10, least=0
+    )
+    n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     decompose_on: str = place_parameter()
     random_state: int = seed_parameter()
 
@@ -174,6 +178,28 @@ class ProductMixture(SpectralEstimator):
             found.append({"state": h, "weight": float(self.weights_[h]), "words": words, "labels": []})
         return found
 
+    def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
+        """Return what a report draws: the weights, and the words of each component that set it apart."""
+        check_is_fitted(self)
+        names = [f"component {h}" for h in range(len(self.weights_))]
+        average = self.weights_ @ self.components_
+        found: list[dict[str, Any]] = [
+            {
+                "kind": "bars", "title": "Weights", "caption": "Probability of every component.",
+                "names": names, "values": [float(x) for x in self.weights_],
+            }
+        ]  # fmt: skip
+        for name, row in zip(names, self.components_, strict=True):
+            top = np.argsort(average - row, kind="stable")[:n_top]
+            found.append(
+                {
+                    "kind": "bars", "title": f"Words of {name}",
+                    "caption": "Probability of the words that are present more often than in all documents.",
+                    "names": [self.vocabulary_[i] for i in top], "values": [float(row[i]) for i in top],
+                }
+            )  # fmt: skip
+        return found
+
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable component of every document, (n_documents,) int64."""
         return np.asarray(self.predict_proba(X).argmax(axis=1))
@@ -226,13 +252,19 @@ def _decompose(moments: GroupMoments, k: int, method: str) -> _Found:
     return _Found(means, weights, diagnostics)
 
 
+def _mean_rows(q: np.ndarray, groups: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Return rows of the conditional means, each from those of the view that its word belongs to."""
+    rows = np.empty((len(q), means.shape[2]))
+    for t in range(N_GROUPS):
+        rows[groups == t] = np.asarray(q[groups == t], np.float64) @ means[t]
+    return rows
+
+
 def _state(engine: Engine, basis: Basis, groups: np.ndarray, found: _Found) -> ProductState:
     """Bring conditional means back from the basis to the words."""
-    Q = np.asarray(read_rows(basis.matrix, slice(0, len(groups))), np.float64)
-    components = np.empty((len(groups), len(found.weights)))
+    d, k = len(groups), len(found.weights)
+    components = Recovery((basis.matrix, groups), d, k, _mean_rows, (found.means,)).whole()
     with one_blas_thread():
-        for t in range(N_GROUPS):
-            components[groups == t] = Q[groups == t] @ found.means[t]
         leverage = (np.linalg.qr(components)[0] ** 2).sum(axis=1)
     kept = np.clip(components, 0.0, 1.0)
     clipped = np.abs(components - kept).sum(axis=0) / np.maximum(np.abs(components).sum(axis=0), 1e-300)

@@ -93,6 +93,10 @@ class SketchPass(Pass):
             specs["noise"] = SumSpec((self.n_features, self.n_probes), dtype, tall="features")
         return specs
 
+    def about(self, origin: Any) -> SketchPass:
+        """Return the pass with an origin that is subtracted from every row, for sketches that can do so."""
+        raise TypeError(f"{type(self).__name__} subtracts no origin from its rows")
+
     def part_of(self, matrix: Any, start: int, stop: int) -> np.ndarray:
         """Return some columns of a basis; a matrix without rows stands for the test matrix."""
         if matrix is None:

@@ -91,19 +91,21 @@ def sum_rules(sums: Sums, kind: MomentKind) -> dict[str, float]:
     return found
 
 
-def half_rows(sums: Sums, part: slice, basis_rows: np.ndarray) -> np.ndarray:
+def half_rows(half: np.ndarray, pair_mass: np.ndarray, mass: float, basis_rows: np.ndarray) -> np.ndarray:
     """Return rows of ``M2 Q`` from the sums of a pass over distinct positions with one side in the basis.
 
     Parameters
     ----------
-    sums : Sums
-    part : slice
-        Words.
+    half : ndarray of shape (n, r)
+        Rows of the sum ``half``.
+    pair_mass : ndarray of shape (n,)
+        The same rows of the sum ``pair_mass``.
+    mass : float
+        Mass of the pairs.
     basis_rows : ndarray of shape (n, r)
         Rows of the basis of the pass for these words.
     """
-    half, pairs = np.asarray(sums["half"][part]), np.asarray(sums["pair_mass"][part])
-    return np.asarray((half - pairs[:, None] * basis_rows) / _positive(sums["mass"][1]))
+    return np.asarray((half - pair_mass[:, None] * basis_rows) / _positive(mass))
 
 
 def word_slices(

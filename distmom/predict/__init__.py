@@ -1,7 +1,8 @@
-"""Label predictions, topic shares and factors for any number of documents or groups, streamed to disk."""
+"""Label predictions, shares, factors and components for any number of documents or rows, streamed to disk."""
 
 from distmom.predict.aligned import AlignedCorpus, align
 from distmom.predict.factors import transform_views
+from distmom.predict.rows import assign_rows
 from distmom.predict.shares import transform_corpus
 from distmom.predict.stored_shares import LabelShares, StoredShares, read_shares
 from distmom.predict.stream import predict_corpus
@@ -11,6 +12,7 @@ __all__ = [
     "LabelShares",
     "StoredShares",
     "align",
+    "assign_rows",
     "predict_corpus",
     "read_shares",
     "transform_corpus",

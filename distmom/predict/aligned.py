@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.corpus import Block, Corpus, MemoryCorpus, ShardInfo
 from distmom.corpus.block import renumbered
 from distmom.engine import StoredArray
 from distmom.errors import UsageError
@@ -41,6 +41,15 @@ class AlignedCorpus:
     n_unknown_labels : int
         Number of labels of the corpus that the model does not know.
     """
+
+    n_documents: int
+    n_words: int
+    n_labels: int
+    n_unknown_labels: int
+    vocabulary: list[str]
+    label_names: list[str]
+    digest: str
+    shards: tuple[ShardInfo, ...]
 
     def __init__(self, corpus: Corpus | MemoryCorpus, vocabulary: list[str], label_names: list[str]) -> None:
         self._corpus = corpus

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from distmom.corpus import RowBlock, ViewCorpus
+from distmom.corpus import RowBlock
 from distmom.corpus.arrays import create_array
 from distmom.engine import Observer, Pass, Rows, RunDirectory, Sums, SumSpec, open_engine, open_executor
 from distmom.models.eca.estimator import ECA
@@ -16,6 +16,7 @@ from distmom.models.eca.recovery import group_factors
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.predict.output import put_in_place
 from distmom.spectral.capabilities import Capability, require
+from distmom.spectral.inputs import with_layer
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class FactorsPass(Pass):
 
 def transform_views(
     model: ECA,
-    corpus: ViewCorpus,
+    corpus: Any,
     out: str | os.PathLike[str],
     *,
     client: Any = None,
@@ -89,7 +90,7 @@ def transform_views(
     Parameters
     ----------
     model : ECA
-    corpus : ViewCorpus
+    corpus : ViewCorpus or LayeredCorpus
     out : path-like
         Output directory.
     client : distributed.Client or Executor, optional
@@ -115,6 +116,7 @@ def transform_views(
         If a value is not finite.
     """
     require(model, Capability.FACTORS)
+    corpus = with_layer(corpus, model.reads, model.layer, type(model).__name__)
     model.check_features(corpus)
     with put_in_place(out, "factors", overwrite=overwrite) as place:
         k = len(model.unmixing_)

@@ -1,7 +1,7 @@
-"""Atomic writing of output directories: predictions, topic shares and factors.
+"""Atomic writing of output directories: predictions, topic shares, factors and components of rows.
 
-An output is written to a temporary directory and then renamed. It contains a record, ``predictions.json``,
-``shares.json`` or ``factors.json``, with size and sha256 of all other files.
+An output is written to a temporary directory and then renamed. It contains a record, such as
+``predictions.json``, with size and sha256 of all other files.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ from distmom.errors import StoreError, UsageError
 
 #: record formats, by kind of output
 OUTPUTS = {
+    "components": RecordFormat("distmom-components", 1, "run 'distmom transform' again"),
     "factors": RecordFormat("distmom-factors", 1, "run 'distmom transform' again"),
     "predictions": RecordFormat("distmom-predictions", 1, "run 'distmom predict' again"),
     "shares": RecordFormat("distmom-shares", 1, "run 'distmom transform' again"),
 }
 #: file that identifies an output without a record
-_HOLDS = {"factors": "factors.zarr", "predictions": "predictions.tsv", "shares": "shares.zarr"}
+_HOLDS = {
+    "components": "components.zarr",
+    "factors": "factors.zarr",
+    "predictions": "predictions.tsv",
+    "shares": "shares.zarr",
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
     ----------
     out : path-like
         Directory of the output.
-    kind : {"factors", "predictions", "shares"}
+    kind : {"components", "factors", "predictions", "shares"}
     overwrite : bool, default=False
         Replace an earlier output of the same kind.
 

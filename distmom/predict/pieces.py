@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.corpus import Block, Corpus, MemoryCorpus, ShardInfo
 from distmom.engine import Engine, StoredArray
 from distmom.predict.aligned import AlignedCorpus
 
@@ -31,6 +31,12 @@ class Pieces:
     shards : tuple of ShardInfo
         One entry per piece, in document order.
     """
+
+    n_documents: int
+    n_words: int
+    n_labels: int
+    digest: str
+    shards: tuple[ShardInfo, ...]
 
     def __init__(self, corpus: Corpus | MemoryCorpus | AlignedCorpus, n_documents: int) -> None:
         self._corpus = corpus

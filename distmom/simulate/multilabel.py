@@ -74,7 +74,7 @@ class MultiLabelPopulation:
     """
 
     def __init__(self, pi: ArrayLike, O: ArrayLike, Q: ArrayLike) -> None:  # noqa: E741
-        self.pi = _distributions("pi", np.asarray(pi, dtype=np.float64)[:, None])[:, 0]
+        self.pi: np.ndarray = _distributions("pi", np.asarray(pi, dtype=np.float64)[:, None])[:, 0]
         self.O = _distributions("O", np.asarray(O, dtype=np.float64))
         self.Q = _distributions("Q", np.asarray(Q, dtype=np.float64))
         if not self.pi.size == self.O.shape[1] == self.Q.shape[1]:

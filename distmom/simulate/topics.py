@@ -36,8 +36,8 @@ class TopicPopulation:
     """
 
     def __init__(self, alpha: Sequence[float] | np.ndarray, topics: np.ndarray) -> None:
-        self.alpha = np.asarray(alpha, np.float64)
-        self.topics = np.asarray(topics, np.float64)
+        self.alpha: np.ndarray = np.asarray(alpha, np.float64)
+        self.topics: np.ndarray = np.asarray(topics, np.float64)
         if self.topics.ndim != 2 or self.alpha.shape != self.topics.shape[1:]:
             raise UsageError(f"alpha has shape {self.alpha.shape}, but topics has shape {self.topics.shape}")
         if not (self.alpha > 0.0).all():

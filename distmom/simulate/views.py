@@ -112,6 +112,14 @@ class FactorPopulation:
         If shapes do not match, or the mean of the noise is not zero.
     """
 
+    laws: tuple[Law, ...]
+    O: np.ndarray  # noqa: E741
+    noise: np.ndarray
+    components: np.ndarray
+    skewness: np.ndarray
+    kurtosis: np.ndarray
+    mean: np.ndarray
+
     def __init__(self, laws: Sequence[Law], O: np.ndarray, noise: np.ndarray) -> None:  # noqa: E741
         self.laws, self.O, self.noise = tuple(laws), np.asarray(O, float), np.asarray(noise, float)
         if self.O.ndim != 2 or self.O.shape[1] != len(self.laws):
@@ -161,6 +169,10 @@ class DirichletPopulation:
     UsageError
         If shapes do not match.
     """
+
+    alpha: np.ndarray
+    O: np.ndarray  # noqa: E741
+    noise: np.ndarray
 
     def __init__(self, alpha: np.ndarray, O: np.ndarray, noise: np.ndarray) -> None:  # noqa: E741
         self.alpha, self.O = np.asarray(alpha, float), np.asarray(O, float)

@@ -20,8 +20,8 @@ from distmom.engine.tall import Tall, read_rows
 from distmom.errors import NumericalError
 from distmom.linalg import orthonormalise
 from distmom.moments.sketching import SketchPass
+from distmom.spectral.recovery import WHOLE_BYTES, Slabs, column_edges, store_columns
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tall import WHOLE_BYTES, Slabs, column_edges
 
 #: columns that measure the sampling noise of a second moment of distinct positions
 N_PROBES = 8
@@ -45,11 +45,14 @@ class Basis:
         Number of columns.
     noise : float
         Level below which an eigenvalue of M2 is noise, as a share of the largest (see `_next_basis`).
+    mean : StoredArray of shape (d, 1) or None
+        Mean of the rows, from sketches that add it up; None (default) for others.
     """
 
     matrix: StoredColumns
     rank: int
     noise: float
+    mean: StoredArray | None = None
 
 
 def range_basis(
@@ -61,6 +64,7 @@ def range_basis(
     *,
     indefinite: bool,
     scale: StoredArray | None = None,
+    n_signals: int | None = None,
 ) -> Basis:
     """Find a basis for the range of a second moment in ``n_power_iter + 1`` passes.
 
@@ -79,6 +83,10 @@ def range_basis(
         Whether the moment may have negative eigenvalues.
     scale : StoredArray of shape (d, 1), optional
         Positive diagonal D; the range is then that of D M2 D, with M2 the moment of the passes. None by default.
+    n_signals : int, optional
+        Number of eigenvalues above isotropic noise, whose variance is estimated after every pass and
+        subtracted (see `_next_directions`). The sketch adds up ``squares``, the trace of M2, and the ``mean``
+        of the rows, which is subtracted from the rows in the later passes. None by default.
 
     Raises
     ------
@@ -88,21 +96,29 @@ def range_basis(
     d, r, n_probes = sketch.n_features, sketch.n_columns, sketch.n_probes
     basis: StoredColumns | None = None
     probes: StoredColumns | None = None
+    mean: StoredArray | None = None
     pass_, noise = sketch, 0.0
     for _ in range(n_power_iter + 1):
         out = {"basis": unknown_columns(d, r, n_slabs)}
         if n_probes:
             out["probes"] = unknown_columns(d, n_probes)
+        if n_signals is not None and mean is None:
+            out["mean"] = unknown_columns(d, 1)
+        # Results of models without isotropic noise keep their fingerprint.
+        more = () if n_signals is None else (n_signals,)
         found = run.scan(
-            pass_, _next_basis, basis, probes, n_slabs, dtype, indefinite, scale,
+            pass_, _next_basis, basis, probes, n_slabs, dtype, indefinite, scale, *more,
             out=TallResult(out, {"rank": r, "n_probes": n_probes, "noise": unknown()}),
         )  # fmt: skip
         basis, r = found.states["basis"], found.values["rank"]
         probes, n_probes = found.states.get("probes"), found.values["n_probes"]
         noise = found.values["noise"]
         pass_ = replace(sketch, n_columns=r, basis=basis, n_probes=n_probes, probes=probes)
+        if n_signals is not None:
+            mean = mean if mean is not None else found.states["mean"].parts[0]
+            pass_ = pass_.about(mean)
     assert basis is not None
-    return Basis(basis, r, noise)
+    return Basis(basis, r, noise, mean)
 
 
 def unknown_columns(n_rows: int, width: int, n_slabs: int = 1) -> StoredColumns:
@@ -120,6 +136,7 @@ def _next_basis(
     dtype: str,
     indefinite: bool,
     scale: StoredArray | None,
+    n_signals: int | None = None,
 ) -> TallResult:
     """Orthonormalise ``M2 Q`` and the product with the probes, and measure the noise.
 
@@ -131,11 +148,18 @@ def _next_basis(
             "no document is long enough for the moments: triples of words need 3 in a document, pairs alone, "
             "as for anchor words, need 2"
         )
+    trace = None if n_signals is None else float(tallies.sums["squares"])
+    if trace == 0.0:
+        raise NumericalError("expected rows that differ from each other, got rows that are all equal")
     found = _next_directions(
         engine, tallies.tall["sketch"], basis, tallies.tall.get("noise"), probes,
-        indefinite=indefinite, scale=scale,
+        indefinite=indefinite, scale=scale, isotropic=None if trace is None else (trace, n_signals or 0),
     )  # fmt: skip
     states = {"basis": _store_columns(engine, found.basis, dtype, n_slabs)}
+    if "mean" in tallies.tall:
+        total = tallies.tall["mean"]
+        mean = np.asarray(read_rows(total, slice(0, total.n_rows))) / float(tallies.sums["mass"])
+        states["mean"] = StoredColumns((engine.put(mean),))
     n_probes = found.probes.width if found.probes is not None else 0
     if found.probes is not None and n_probes:
         states["probes"] = _store_columns(engine, found.probes, dtype, 1)
@@ -193,6 +217,7 @@ def _next_directions(
     *,
     indefinite: bool,
     scale: StoredArray | None = None,
+    isotropic: tuple[float, int] | None = None,
 ) -> _Directions:
     """Orthonormalise ``M2 Q``, and the noise outside of its range.
 
@@ -200,6 +225,9 @@ def _next_directions(
     have negative eigenvalues, and a power pass would amplify those of large magnitude; the shift makes the
     algebraically largest eigenvalues dominant. Probes stay outside of the basis: the sampling noise along
     directions of large eigenvalues is large too, but carries no information on the noise elsewhere.
+
+    Isotropic noise adds its variance s to every eigenvalue, which makes unshifted power passes slow:
+    ``(M2 - s I) Q`` is used, with s the average of the eigenvalues that are not signals, by trace and Ritz values.
 
     With a scale D of the words the moment is D M2 D. Passes compute with M2 alone: they multiply with ``D Q``,
     which is what is stored for the basis and the probes, and their sums are multiplied by D here.
@@ -219,22 +247,24 @@ def _next_directions(
         Whether M2 may have negative eigenvalues. If not, a large Q need not be read.
     scale : StoredArray of shape (d, 1), optional
         D, positive; None by default.
+    isotropic : (float, int), optional
+        Trace of M2, and number of eigenvalues above the noise; None (default) without isotropic noise.
     """
     n = sketch.n_rows
-    if not indefinite:
+    if not indefinite and isotropic is None:
         basis = None
     tall: dict[str, Tall | None] = {"S": sketch, "Q": basis, "N": noise, "P": probes, "D": scale}
     there = {name: item for name, item in tall.items() if item is not None}
 
     def at_once() -> _Directions:
         rows = slice(0, n)
-        return _at_once({name: np.asarray(read_rows(item, rows)) for name, item in there.items()})
+        return _at_once({name: np.asarray(read_rows(item, rows)) for name, item in there.items()}, isotropic)
 
     if n * sketch.width * 8 <= WHOLE_BYTES:
         return at_once()
     _, grams = engine.map_rows(_products, tuple(there.values()), n, {}, tuple(there))
     ritz = _symmetric_values(grams["QS"]) if basis is not None else np.zeros(1)
-    shift = float(ritz[0]) if ritz[0] < -1e-9 * abs(ritz[-1]) else 0.0
+    shift = _shift(ritz, n, isotropic) if basis is not None else 0.0
     gram = grams["SS"]
     if shift:
         gram = gram - shift * (grams["QS"] + grams["QS"].T) + shift**2 * np.eye(len(gram))
@@ -262,7 +292,16 @@ def _next_directions(
     return _Directions(found, outside, float(ritz[-1]), float(level))
 
 
-def _at_once(whole: Mapping[str, np.ndarray]) -> _Directions:
+def _shift(ritz: np.ndarray, n: int, isotropic: tuple[float, int] | None) -> float:
+    """Return what is subtracted from M2, given its Ritz values, ascending (see `_next_directions`)."""
+    if isotropic is not None:
+        trace, n_signals = isotropic
+        signals = float(ritz[max(0, len(ritz) - n_signals) :].sum())
+        return max((trace - signals) / (n - n_signals), 0.0)
+    return float(ritz[0]) if ritz[0] < -1e-9 * abs(ritz[-1]) else 0.0
+
+
+def _at_once(whole: Mapping[str, np.ndarray], isotropic: tuple[float, int] | None = None) -> _Directions:
     """Do the same as `_next_directions` in memory, also where columns are linearly dependent."""
     D = whole.get("D", np.ones((1, 1)))
     plain = _unscaled(whole)
@@ -272,8 +311,9 @@ def _at_once(whole: Mapping[str, np.ndarray]) -> _Directions:
         if Q is not None:
             ritz = _symmetric_values(Q.T @ S)
             largest = float(ritz[-1])
-            if ritz[0] < -1e-9 * abs(ritz[-1]):
-                S = S - ritz[0] * Q
+            shift = _shift(ritz, len(S), isotropic)
+            if shift:
+                S = S - shift * Q
         basis = orthonormalise([S]).slabs[0]
         found = _in_memory(D * basis)
         if N is None:
@@ -330,28 +370,26 @@ def _products(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
 
 def _store_columns(engine: Engine, what: _Combination, dtype: str, n_slabs: int) -> StoredColumns:
     """Form a combination and store it in slabs of columns."""
-    edges = column_edges(what.width, n_slabs)
     (matrix, coefficients), *others = what.terms
     if isinstance(matrix, np.ndarray) and not coefficients.size:
+        edges = column_edges(what.width, n_slabs)
         return StoredColumns(tuple(engine.put(matrix[:, cut].astype(dtype)) for cut in edges))
     terms = ((matrix, coefficients), *others)
-    outputs = {str(i): (cut.stop - cut.start, dtype) for i, cut in enumerate(edges)}
-    inputs = [item for item, _ in terms]
+    inputs = tuple(item for item, _ in terms)
     scaled = [what.scale is not None and isinstance(item, Partials) for item in inputs]
-    stored, _ = engine.map_rows(
-        _combine, inputs if what.scale is None else [*inputs, what.scale], what.n_rows, outputs,
-        [c for _, c in terms], scaled, edges,
-    )  # fmt: skip
-    return StoredColumns(tuple(stored[str(i)] for i in range(len(edges))))
+    return store_columns(
+        engine, _combine, inputs if what.scale is None else (*inputs, what.scale), what.n_rows,
+        {"it": (what.width, n_slabs)}, dtype, [c for _, c in terms], scaled,
+    )["it"]  # fmt: skip
 
 
 def _combine(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
-    *slabs, coefficients, scaled, edges = arguments
+    *slabs, coefficients, scaled = arguments
     # Squared: once as sums of the passes lack the scale, once as the stored basis includes it.
     factor = np.asarray(slabs.pop(), np.float64) ** 2 if any(scaled) else 1.0
     products = (np.asarray(a, np.float64) @ c for a, c in zip(slabs, coefficients, strict=True))
     total = sum(product * factor if by else product for product, by in zip(products, scaled, strict=True))
-    return {str(i): total[:, cut] for i, cut in enumerate(edges)}, {}
+    return {"it": np.asarray(total)}, {}
 
 
 def orthonormal_basis(sketch: np.ndarray) -> np.ndarray:

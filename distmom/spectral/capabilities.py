@@ -19,6 +19,8 @@ class Capability(StrEnum):
     DOCUMENTS = "documents"
     #: is fitted to groups of views: a `distmom.corpus.ViewCorpus`
     VIEWS = "views"
+    #: is fitted to rows or sequences: a `distmom.corpus.LayeredCorpus`
+    ROWS = "rows"
     #: is fitted to kept moments (`distmom.models.TopicMoments`) too, by ``fit_moments``
     MOMENTS = "moments"
     #: ranks labels for documents: ``scorer_``
@@ -29,16 +31,20 @@ class Capability(StrEnum):
     TOPICS = "topics"
     #: infers the factors of groups of views: ``components_`` and ``unmixing_``
     FACTORS = "factors"
+    #: assigns rows to components or hidden states: ``assign``
+    COMPONENTS = "components"
 
 
 _PHRASES = {
     Capability.DOCUMENTS: "is fitted to documents",
     Capability.VIEWS: "is fitted to groups of views",
+    Capability.ROWS: "is fitted to rows",
     Capability.MOMENTS: "is fitted to kept moments",
     Capability.LABELS: "ranks labels",
     Capability.SHARES: "infers shares of topics",
     Capability.TOPICS: "has topics or latent states",
     Capability.FACTORS: "infers factors",
+    Capability.COMPONENTS: "assigns rows to components",
 }
 
 

@@ -1,4 +1,4 @@
-"""From passes to components: a basis, moments in it, whitening, and a decomposition on the scheduler node.
+"""From passes to components: a basis, moments in it, whitening, and a decomposition (`distmom.spectral.core`).
 
 All models of words share these steps. A sketch pass and ``n_power_iter`` power passes give an orthonormal basis
 Q (d x r), one pass adds up the moments in that basis, W whitens ``Q'M2 Q``, and T = M3(QW, QW, QW) is decomposed.
@@ -11,111 +11,32 @@ outside of the range of W, which carry only noise.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
-
-from distmom.blas import one_blas_thread
-from distmom.engine import (
-    Selection,
-    StoredArray,
-    StoredColumns,
-    Sums,
-    merge,
-)
-from distmom.engine.directory import load_sums
+from distmom.engine import Selection, StoredArray
 from distmom.engine.passes import Pass
-from distmom.errors import NumericalError, UsageError
-from distmom.linalg import (
-    Decomposition,
-    Whitening,
-    decompose,
-    decompose_slices,
-    multilinear,
-    robust_components,
-    slice_directions,
-    symmetrise,
-    whiten,
-)
-from distmom.moments.dirichlet import second_moment, third_moment, third_moment_slices
+from distmom.errors import NumericalError
+from distmom.linalg import slice_directions
 from distmom.moments.sketching import SketchPass
-from distmom.moments.small import SmallMoments
-from distmom.moments.weighting import MomentKind
-from distmom.moments.word_moments import word_moments, word_slices
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 from distmom.spectral.basis import N_PROBES, Basis, range_basis
-from distmom.spectral.run import Decomposed, Run, unknown
+from distmom.spectral.core import (
+    Core,
+    CoreSettings,
+    decompose_contracted,
+    decompose_each,
+    decompose_moments,
+    load_moments,
+    load_slices,
+    moments_and_whitening,
+    unknown_whitening,
+)
+from distmom.spectral.run import Run, unknown
 
-logger = logging.getLogger(__name__)
 _S = TypeVar("_S", bound="CoreSettings")
-
-#: residual of a sum rule beyond rounding; one document among millions that is in one order alone gives as much
-SUM_RULE_TOLERANCE = 1e-8
-THIRD_MOMENTS = ("auto", "full", "slices", "none")
-
-
-@dataclass(frozen=True)
-class CoreSettings:
-    """Settings of the search for components.
-
-    Attributes
-    ----------
-    n_states : int
-        Number of components.
-    kind : MomentKind, default MomentKind()
-        How documents are weighted and pairs formed.
-    n_oversamples : int, default 10
-        Columns of the sketch beyond ``n_states``.
-    n_power_iter : int, default 2
-        Power passes.
-    decomposition : str, default "joint"
-        A method of `distmom.linalg.decompose`.
-    third_moment : {"auto", "full", "slices", "none"}, default "auto"
-        "full" adds up the whole third moment; "slices" adds up contractions with a few directions, which takes
-        one more pass and requires ``decomposition="joint"``; "auto" uses slices where the whole does not fit a
-        worker; "none" stops after the second moment.
-    alpha0 : float, default 0.0
-        Sum of the Dirichlet parameters of the components in a document; 0 means one component per document.
-    seed : int, default 0
-    single_precision : bool, default True
-        Multiply blocks in float32; sums are float64 in any case.
-    lower : bool, default False
-        Find fewer components where the second moment carries fewer, instead of raising an error.
-    decompose_on : {"scheduler", "client"}, default "scheduler"
-        Where the small moments are decomposed.
-    """
-
-    n_states: int
-    kind: MomentKind = field(default_factory=MomentKind)
-    n_oversamples: int = 10
-    n_power_iter: int = 2
-    decomposition: str = "joint"
-    third_moment: str = "auto"
-    alpha0: float = 0.0
-    seed: int = 0
-    single_precision: bool = True
-    lower: bool = False
-    decompose_on: str = "scheduler"
-
-    def __post_init__(self) -> None:
-        if self.third_moment not in THIRD_MOMENTS:
-            raise UsageError(
-                f"third_moment: expected one of {', '.join(THIRD_MOMENTS)}, got {self.third_moment!r}"
-            )
-        if self.third_moment == "slices" and self.decomposition != "joint":
-            raise UsageError(
-                f"decomposition={self.decomposition!r} needs the whole third moment: "
-                "third_moment='slices' requires decomposition='joint'"
-            )
-
-    @property
-    def dtype(self) -> str:
-        """Type in which blocks are multiplied and tall results are stored."""
-        return "float32" if self.single_precision else "float64"
 
 
 @dataclass(frozen=True)
@@ -134,69 +55,6 @@ class Words:
     n_words: int
     numbers: StoredArray | None = None
     scale: StoredArray | None = None
-
-
-@dataclass(frozen=True)
-class Core(Decomposed):
-    """The decomposed moments, all in the basis Q.
-
-    Attributes
-    ----------
-    W, B : ndarray of shape (r, k)
-        Whitening matrix and the transpose of its pseudo-inverse.
-    V : ndarray of shape (k, k)
-        Eigenvectors of the whitened third moment.
-    eigenvalues : ndarray of shape (k,)
-    spectrum : ndarray of shape (r,)
-        Ritz values of the second moment.
-    mean : ndarray of shape (k,)
-        ``V'W'Q'M1``.
-    lengths : dict of str to float
-    diagnostics : dict
-    """
-
-    W: np.ndarray
-    B: np.ndarray
-    V: np.ndarray
-    eigenvalues: np.ndarray
-    spectrum: np.ndarray
-    mean: np.ndarray
-    lengths: dict[str, float]
-    diagnostics: dict[str, Any]
-
-    @property
-    def n_components(self) -> int:
-        return len(self.eigenvalues)
-
-    @classmethod
-    def upto(cls, r: int, k: int) -> Core:
-        """Return components of known shapes without content, for a ledger."""
-        return cls(
-            unknown(r, k),
-            unknown(r, k),
-            unknown(k, k),
-            unknown(k),
-            unknown(r),
-            unknown(k),
-            unknown(),
-            unknown(),
-        )
-
-
-def unknown_whitening(r: int, k: int) -> Whitening:
-    """Return a whitening of known shapes without content, for a ledger."""
-    return Whitening(unknown(r, k), unknown(r, k), unknown(r), unknown(), unknown(), unknown())
-
-
-def warn_of_sum_rules(rules: Mapping[str, float]) -> None:
-    """Log a warning where moments of different orders are not of the same documents, beyond rounding."""
-    broken = {order: value for order, value in rules.items() if not value < SUM_RULE_TOLERANCE}
-    if broken:
-        logger.warning(
-            "the moments of different orders are not of the same documents: summed over one position, that of "
-            "order %s differs from the order below by a share of %s; the topics may be wrong", ", ".join(broken),
-            ", ".join(f"{value:.2g}" for value in broken.values()),
-        )  # fmt: skip
 
 
 def settled(run: Run, settings: _S, words: Words) -> _S:
@@ -303,7 +161,7 @@ def find_components(
         return run.small(decompose_moments, load, settings, basis.noise, where=where, out=out)
     whitening = unknown_whitening(basis.rank, settings.n_states)
     moments, white = run.small(
-        _moments_and_whitening, load, settings, basis.noise, where=where, out=(unknown(), whitening)
+        moments_and_whitening, load, settings, basis.noise, where=where, out=(unknown(), whitening)
     )
     k = white.W.shape[1]
     directions = slice_directions(k, settings.seed)
@@ -328,158 +186,3 @@ def find_each(
     load = partial(load_moments, directories, settings[0].kind, basis.matrix)
     out: list[Core | NumericalError] = [Core.upto(basis.rank, each.n_states) for each in settings]
     return run.small(decompose_each, load, settings, basis.noise, where=settings[0].decompose_on, out=out)
-
-
-def load_moments(directories: tuple[str, ...], kind: MomentKind, basis: StoredColumns) -> SmallMoments:
-    """Add the committed sums of moments passes and finish them; runs on a worker."""
-    with one_blas_thread():
-        return word_moments(added_sums(directories), kind, basis)
-
-
-def load_slices(
-    directory: str, kind: MomentKind, basis: StoredColumns, whitener: np.ndarray, directions: np.ndarray
-) -> np.ndarray:
-    """Finish the committed sums of a slices pass; runs on a worker."""
-    with one_blas_thread():
-        return word_slices(added_sums((directory,)), kind, whitener, directions, basis)
-
-
-def added_sums(directories: tuple[str, ...], *, without: str = "") -> Sums:
-    """Add the sums of committed passes except the one named ``without``; those of a single pass are mapped."""
-
-    def load(directory: str) -> Sums:
-        return Sums({name: value for name, value in load_sums(directory)[0].items() if name != without})
-
-    parts = map(load, directories)
-    return next(parts) if len(directories) == 1 else merge(parts)
-
-
-def decompose_each(
-    moments: SmallMoments, settings: tuple[CoreSettings, ...], noise: float
-) -> list[Core | NumericalError]:
-    """Decompose moments with each of some settings; where one fails, its result is the error."""
-    found: list[Core | NumericalError] = []
-    for each in settings:
-        try:
-            found.append(decompose_moments(moments, each, noise))
-        except NumericalError as error:
-            found.append(error)
-    return found
-
-
-def decompose_moments(moments: SmallMoments, settings: CoreSettings, noise: float) -> Core:
-    """Whiten the second moment above a noise level and decompose the third; runs on the scheduler node."""
-    assert moments.m3 is not None
-    white = whiten_words(moments, settings, noise)
-    with one_blas_thread():
-        # The correction for alpha0 is applied to small arrays.
-        m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
-        e3 = multilinear(moments.m3, white.W, white.W, white.W)
-        # Rounding of float32 products breaks the symmetry noticeably where the tensor is noise alone.
-        tensor = symmetrise(third_moment(m1, e2, e3, settings.alpha0))
-        found = decompose(tensor, settings.decomposition, random_state=settings.seed)
-        robust = robust_components(tensor, found.eigenvectors)
-    how = {
-        "third_moment": "full",
-        "decomposition": settings.decomposition,
-        "n_robust": int(robust.sum()),
-    }
-    return _core(moments, white, found, how)
-
-
-def _moments_and_whitening(
-    moments: SmallMoments, settings: CoreSettings, noise: float
-) -> tuple[SmallMoments, Whitening]:
-    return moments, whiten_words(moments, settings, noise)
-
-
-def whiten_words(moments: SmallMoments, settings: CoreSettings, noise: float) -> Whitening:
-    """Whiten the second word moment above a level of noise; runs on the scheduler node.
-
-    Parameters
-    ----------
-    moments : SmallMoments
-    settings : CoreSettings
-    noise : float
-        Level as a share of the largest Ritz value of the second moment before the correction for alpha0.
-    """
-    with one_blas_thread():
-        level = noise * max(float(np.linalg.eigvalsh(moments.m2)[-1]), 0.0)
-        m2 = second_moment(moments.m1, moments.m2, settings.alpha0)
-    return whiten_moment(m2, settings.n_states, level, lower=settings.lower)
-
-
-def whiten_moment(m2: np.ndarray, k: int, level: float, *, lower: bool = False) -> Whitening:
-    """Whiten a second moment in a basis by its k largest eigenpairs.
-
-    Parameters
-    ----------
-    m2 : ndarray of shape (r, r)
-    k : int
-    level : float
-        Eigenvalues below this level are noise.
-    lower : bool, default False
-        Use fewer than k where fewer eigenvalues are above the level.
-
-    Raises
-    ------
-    NumericalError
-        If no eigenvalue is above the level, or fewer than k are and ``lower`` is False.
-    """
-    with one_blas_thread():
-        if not np.isfinite(m2).all():
-            raise NumericalError("the second moment has entries that are not finite")
-        wanted, k = k, min(k, len(m2))
-        if k < wanted and not lower:
-            raise NumericalError(
-                f"M2 numerically has rank < k: n_components={wanted}, but the sketch has rank {k}; "
-                f"use n_components={k} or fewer, or more data"
-            )
-        try:
-            return whiten(m2, k, noise=level)
-        except NumericalError:
-            values = np.linalg.eigvalsh(m2)[::-1]
-            k = int(np.sum(values[:k] > max(level, 1e-12 * values[0])))
-            if not lower or k == 0:
-                raise
-            return whiten(m2, k, noise=level)
-
-
-def decompose_contracted(
-    slices: np.ndarray, moments: SmallMoments, white: Whitening, directions: np.ndarray, alpha0: float
-) -> Core:
-    """Decompose the third moment, given by its slices; runs on the scheduler node."""
-    with one_blas_thread():
-        m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
-        slices = third_moment_slices(m1, e2, slices, directions, alpha0)
-        slices = (slices + slices.transpose(1, 0, 2)) / 2.0
-        found = decompose_slices(slices, directions)
-    how = {"third_moment": "slices", "n_slices": directions.shape[1], "decomposition": "joint"}
-    return _core(moments, white, found, how)
-
-
-def _core(moments: SmallMoments, white: Whitening, found: Decomposition, how: dict[str, Any]) -> Core:
-    diagnostics = {
-        **how,
-        "residual": found.residual,
-        "off_diagonal_share": found.off_diagonal_share,
-        "converged": bool(found.converged),
-        "n_iter": int(found.n_iter),
-        "history": [[str(name), float(value)] for name, value in found.history],
-        "eigenvalues": [float(x) for x in found.eigenvalues],
-        "n_usable_eigenvalues": int(white.n_usable),
-        "noise_level": float(white.noise),
-        "gap": float(white.gap),
-        **({"sum_rules": moments.sum_rules} if moments.sum_rules else {}),
-        **{name: float(value) for name, value in found.diagnostics.items()},
-    }
-    return Core(
-        white.W,
-        white.B,
-        found.eigenvectors,
-        found.eigenvalues,
-        white.eigenvalues,
-        (moments.m1 @ white.W) @ found.eigenvectors,
-        moments.lengths,
-        diagnostics,
-    )

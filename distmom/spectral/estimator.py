@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -26,22 +26,27 @@ from distmom.spectral.artifact import (
     whole_description,
 )
 from distmom.spectral.capabilities import Capability
+from distmom.spectral.execute import execute
 from distmom.spectral.inputs import WORDS, checked_rows, with_layer
 from distmom.spectral.layout import layout_of
-from distmom.spectral.parameters import Parametrised, parameter
+from distmom.spectral.ledger import Ledger
+from distmom.spectral.parameters import Parametrised, fixed, parameter
 from distmom.spectral.plan import Plan
-from distmom.spectral.run import PLACES, Ledger, Run, execute
+from distmom.spectral.run import PLACES, Run
 from distmom.spectral.timing import estimate
 
 #: attributes that every model stores beside its state
 _RECORDED = ("settings", "n_documents", "timings", "spent", "fit_seconds")
 
 
+@dataclass_transform(kw_only_default=True, field_specifiers=(parameter, fixed))
 class SpectralEstimator(Parametrised):
     """Base class of estimators that make passes over a corpus.
 
     A subclass declares its parameters (`distmom.spectral.parameters`) and its ``State``, a frozen dataclass
-    (`distmom.spectral.layout`), and defines `check` and `program`.
+    (`distmom.spectral.layout`), and defines `check` and `program`. Type checkers see the constructor as that of a
+    dataclass (PEP 681), so whatever a subclass annotates in its body is a parameter; further attributes of fitted
+    models are annotated in a base class that is not an estimator.
 
     Attributes
     ----------
@@ -57,18 +62,33 @@ class SpectralEstimator(Parametrised):
         Number of documents of the corpus.
     n_features_in_ : int
         Number of features: d.
+    diagnostics_ : dict
+        Measurements of the fit; JSON values.
+    selection_ : dict or None
+        What was chosen on held-out data, of models that choose; JSON values.
     """
 
     State: ClassVar[type[Any]]
     #: what the model reads of a corpus: words, or the kinds of layers along rows
     reads: ClassVar[tuple[str, ...]] = WORDS
-    #: what was chosen on held-out data, of models that choose; JSON values
-    selection_: dict[str, Any] | None = None
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     #: diagnostics that `summary` has
     shown: ClassVar[tuple[str, ...]] = ()
-    diagnostics_: dict[str, Any]
+
+    timings_: list[dict[str, Any]]
+    spent_: dict[str, float]
+    fit_seconds_: float
+    vocabulary_: list[str]
+    label_names_: list[str]
+    settings_: dict[str, Any]
+    n_documents_: int
     n_features_in_: int
+    diagnostics_: dict[str, Any]
+    selection_: dict[str, Any] | None = None
+
+    if TYPE_CHECKING:
+        # Further attributes are set from the state of a model, by name.
+        def __getattr__(self, name: str) -> Any: ...
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -170,8 +190,7 @@ class SpectralEstimator(Parametrised):
         self.program(ledger)
         seconds = None
         if n_workers is not None:
-            passes = list(zip(ledger.entries, ledger.passes, strict=True))
-            seconds = tuple(estimate(corpus, passes, ledger.decomposed, max(1, n_workers)))
+            seconds = tuple(estimate(ledger, max(1, n_workers)))
         return Plan(tuple(ledger.entries), seconds)
 
     def _read_layer(self, corpus: Any) -> Any:
@@ -189,10 +208,10 @@ class SpectralEstimator(Parametrised):
 
     def _describe(self, corpus: Any) -> None:
         """Set the attributes that describe the corpus."""
-        self.vocabulary_: list[str] = list(corpus.vocabulary)
-        self.label_names_: list[str] = list(getattr(corpus, "label_names", ()))
+        self.vocabulary_ = list(corpus.vocabulary)
+        self.label_names_ = list(getattr(corpus, "label_names", ()))
         self.n_features_in_ = corpus.n_words
-        self.settings_: dict[str, Any] = dict(corpus.settings)
+        self.settings_ = dict(corpus.settings)
         self.n_documents_ = corpus.n_documents
 
     def _keep(self, state: Any) -> None:
@@ -288,28 +307,29 @@ class SpectralEstimator(Parametrised):
         return MemoryCorpus(X, shard_documents=X.shape[0]).read_shard(0)
 
 
-def seed_parameter() -> Any:
+def seed_parameter() -> int:
     """Declare ``random_state``."""
-    return parameter(0, "Seed of the random number generator.", least=0, below=float(1 << 64))
+    return parameter("Seed of the random number generator.", default=0, least=0, below=float(1 << 64))
 
 
-def precision_parameter() -> Any:
+def precision_parameter() -> str:
     """Declare ``precision``."""
     return parameter(
-        "single", "Precision in which blocks are multiplied; sums are in double precision in any case.",
-        choices=("single", "double"),
+        "Precision in which blocks are multiplied; sums are in double precision in any case.",
+        default="single", choices=("single", "double"),
     )  # fmt: skip
 
 
-def layer_parameter() -> Any:
+def layer_parameter() -> str | None:
     """Declare ``layer``."""
     return parameter(
-        None, "Layer of the corpus that is read.", kind=str, none=True, unset="the only one of a fitting kind"
-    )
+        "Layer of the corpus that is read.", default=None, kind=str, none=True,
+        unset="the only one of a fitting kind",
+    )  # fmt: skip
 
 
-def place_parameter() -> Any:
+def place_parameter() -> str:
     """Declare ``decompose_on``."""
     return parameter(
-        "scheduler", "Where moments are decomposed when the fit runs on a cluster.", choices=PLACES
+        "Where moments are decomposed when the fit runs on a cluster.", default="scheduler", choices=PLACES
     )

@@ -1,9 +1,9 @@
 """Parameters of estimators: declared once, with type, bounds and help.
 
-A parameter is declared in the body of a class: ``n_components: int = parameter(100, "Topics.", least=1)``.
+A parameter is declared in the body of a class: ``n_components: int = parameter("Topics.", default=100, least=1)``.
 The constructor and its signature, the checks, the section "Parameters" of the docstring and the options of the
-command line are generated from the declarations. A subclass that assigns a plain value to the name of an inherited
-parameter fixes it: it is no longer a parameter of that class.
+command line are generated from the declarations. A subclass fixes an inherited parameter with
+``alpha0: float = fixed(0.0)``: it is no longer a parameter of that class.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import math
 import numbers
 import textwrap
 from dataclasses import dataclass
-from typing import Any
-
-from sklearn.base import BaseEstimator
+from typing import Any, Literal, TypeVar, cast
 
 from distmom.errors import UsageError
+from distmom.spectral.bases import BaseEstimator
+
+_T = TypeVar("_T")
 
 #: line width of the help in docstrings
 _WIDTH = 108
@@ -97,9 +98,9 @@ class Parameter:
 
 
 def parameter(
-    default: Any,
     help: str,
     *,
+    default: _T,
     kind: type | None = None,
     choices: tuple[str, ...] = (),
     least: float | None = None,
@@ -108,13 +109,20 @@ def parameter(
     none: bool = False,
     unset: str = "",
     kw_only: bool = True,
-) -> Any:
+) -> _T:
     """Declare a parameter of an estimator (see `Parameter`); ``kind`` is inferred if it is None."""
     found = kind if kind is not None else str if choices else type(default)
-    return Parameter(default, help, found, choices, least, below, auto, none, unset, kw_only)
+    declared = Parameter(default, help, found, choices, least, below, auto, none, unset, kw_only)
+    # The class holds the declaration, its instances a value.
+    return cast(_T, declared)
 
 
-class Parametrised(BaseEstimator):  # type: ignore[misc]
+def fixed(value: _T, *, init: Literal[False] = False) -> _T:
+    """Fix an inherited parameter; ``init`` is read by type checkers, and removes it from the constructor."""
+    return value
+
+
+class Parametrised(BaseEstimator):
     """Base class of estimators whose parameters are declared with `parameter`."""
 
     @classmethod
@@ -154,7 +162,7 @@ class Parametrised(BaseEstimator):  # type: ignore[misc]
 
         __init__.__signature__ = signature  # type: ignore[attr-defined]
         __init__.__qualname__ = f"{cls.__qualname__}.__init__"
-        cls.__init__ = __init__  # type: ignore[method-assign]
+        setattr(cls, "__init__", __init__)  # noqa: B010
         if cls.__doc__ and "Attributes\n" in cls.__doc__ and "Parameters\n    ---" not in cls.__doc__:
             cls.__doc__ = cls.__doc__.replace("    Attributes\n", _section(declared) + "    Attributes\n", 1)
 

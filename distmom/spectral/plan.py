@@ -79,7 +79,7 @@ class Plan:
     passes : tuple of PlannedPass
         One entry per scan, in the order of the program.
     seconds : tuple of Seconds or None
-        Of every pass, and last of the decompositions; None where no times were asked for.
+        Of every pass, and last of all other work; None where no times were asked for.
     """
 
     passes: tuple[PlannedPass, ...]

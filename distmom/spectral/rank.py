@@ -16,7 +16,8 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.engine import Engine, Selection
 from distmom.spectral.basis import Basis
-from distmom.spectral.components import CoreSettings, Words, fit_basis, load_moments, moment_passes
+from distmom.spectral.components import Words, fit_basis, moment_passes
+from distmom.spectral.core import CoreSettings, load_moments
 from distmom.spectral.run import Run, unknown
 
 logger = logging.getLogger(__name__)

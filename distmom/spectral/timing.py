@@ -1,7 +1,8 @@
 """How long a fit takes, as a range: each pass of its plan is tried on one real block, and the disk is measured.
 
 Passes are tried with random arrays in place of those that the fit computes, large ones for the words of the block
-alone. A pass that cannot be tried so (residuals of fitted weights) is estimated from those that can.
+alone. A pass that cannot be tried so has a trial of its own, or is estimated from those that can (residuals of
+fitted weights). Work beside the passes that grows with the data has a trial too.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,22 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.corpus import Block, RowBlock
-from distmom.engine import Columns, Pass, StoredColumns
+from distmom.engine import Columns, Pass, StoredColumns, StoredRows
 from distmom.engine.passes import transform_fields
+from distmom.engine.state import write_rows
+from distmom.engine.sums import FILE_BYTES
+from distmom.engine.tall import PIECE_ROWS
 from distmom.linalg import compose, decompose
-from distmom.spectral.plan import PlannedPass, Seconds
+from distmom.spectral.ledger import Ledger
+from distmom.spectral.plan import Seconds
 from distmom.spectral.run import Unknown
 
 #: factors on the estimate that make up the range
 RANGE = (0.4, 2.5)
 #: the same for a pass that cannot be tried, on the mean cost of those that can
 RANGE_UNTRIED = (0.3, 6.0)
-#: bytes that are written and read to measure the disk
-DISK_BYTES = 32 << 20
+#: bytes that are written and read to measure the disk, and stored as rows
+DISK_BYTES, ROWS_BYTES = 32 << 20, 4 << 20
 #: seconds that a pass costs beside its work, and a task on a cluster
 PASS_S, TASK_S = 0.03, 0.01
 #: seconds in which a worker process loads compiled kernels, at most
@@ -56,73 +60,72 @@ class Machine:
         Seconds to read and decompress one entry of the corpus.
     write_s : float
         Seconds to write one byte to the disk, and to read it again.
-    flop_s : float
-        Seconds for one operation of a matrix product on one thread.
+    row_s : float
+        Seconds to store one byte of rows for a later pass, and to read it again.
     """
 
     read_s: float
     write_s: float
-    flop_s: float
+    row_s: float
 
 
-def estimate(
-    corpus: Any,
-    planned: Sequence[tuple[PlannedPass, Pass]],
-    decomposed: Sequence[int],
-    n_workers: int,
-) -> list[Seconds]:
-    """Return the seconds of every pass, and last those of the decompositions.
+def estimate(ledger: Ledger, n_workers: int) -> list[Seconds]:
+    """Return the seconds of every pass, and last those of all other work.
 
     Parameters
     ----------
-    corpus : AnyCorpus
-    planned : sequence of (PlannedPass, Pass)
-        From a ledger.
-    decomposed : sequence of int
-        Numbers of components of the decompositions.
+    ledger : Ledger
     n_workers : int
         Threads of all workers.
     """
-    if not corpus.shards or not planned:
-        return [Seconds(0.0, 0.0)] * (len(planned) + 1)
+    corpus = ledger.corpus
+    if not corpus.shards or not ledger.passes:
+        return [Seconds(0.0, 0.0)] * (len(ledger.passes) + 1)
     machine, block, n_entries = _measure(corpus)
     tried: dict[str, float] = {}
     costs: list[float | None] = []
-    for _, pass_ in planned:
+    for pass_, trial in zip(ledger.passes, ledger.trials, strict=True):
         # Passes that differ in their content alone take as long.
         key = (
             f"{type(pass_).__name__} {sorted((n, s.shape) for n, s in pass_.specs().items())} {_shape(pass_)}"
         )
         if key not in tried:
             try:
-                tried[key] = _try(pass_, block)
+                share = max(_share(pass_), 1e-9)
+                tried[key] = _try(pass_, block) if trial is None else trial(block) / (share * n_entries)
             except _CannotBeTriedError:
                 tried[key] = np.nan
         costs.append(None if np.isnan(tried[key]) else tried[key])
-    known = [cost for cost in costs if cost is not None]
+    known = [
+        cost for cost, trial in zip(costs, ledger.trials, strict=True) if cost is not None and trial is None
+    ]
     usual = float(np.mean(known)) if known else 0.0
+    finished: dict[tuple[int, int], float] = {}
     found = []
-    for (entry, pass_), cost in zip(planned, costs, strict=True):
-        share = _share(pass_)
-        per_entry = machine.read_s + share * (usual if cost is None else cost)
-        # Sums are written, read and merged once per group; tall ones are orthonormalised or made to rows.
-        moved = 2.0 * entry.sums_bytes * machine.write_s
-        flops = sum(
-            6.0 * spec.shape[0] * spec.shape[1] ** 2
-            for spec in pass_.specs().values()
-            if spec.tall and not spec.sparse
-        )
-        seconds = (n_entries * per_entry + moved + flops * machine.flop_s) / n_workers
+    for entry, pass_, cost in zip(ledger.entries, ledger.passes, costs, strict=True):
+        per_entry = machine.read_s + _share(pass_) * (usual if cost is None else cost)
+        n_groups = entry.n_tasks // max(1, entry.n_slabs)
+        moved = entry.rows_bytes * machine.row_s
+        for spec in pass_.specs().values():
+            # Every group writes its dense sums, and its own entries of sparse ones; tall sums are read twice.
+            dense = not spec.sparse and (spec.tall or spec.projected_bytes > FILE_BYTES)
+            moved += 2.0 * (n_groups if dense else 1) * spec.projected_bytes * machine.write_s
+            if spec.tall and not spec.sparse:
+                sizes = (spec.shape[1], n_groups)
+                if sizes not in finished:
+                    finished[sizes] = _finish_s(*sizes)
+                moved += spec.shape[0] * finished[sizes]
+        seconds = (n_entries * per_entry + moved) / n_workers
         overhead = PASS_S + (TASK_S * entry.n_tasks / n_workers if n_workers > 1 else 0.0)
         low, high = RANGE if cost is not None else RANGE_UNTRIED
         found.append(Seconds(low * seconds + 0.5 * overhead, high * seconds + 3.0 * overhead))
-    of_tensor = sum(_decomposition_s(k) for k in decomposed)
+    other = sum(_decomposition_s(k) for k in ledger.decomposed) + sum(trial(block) for trial in ledger.work)
     warm = WARM_S if n_workers > 1 else 0.0
-    return [*found, Seconds(RANGE[0] * of_tensor, RANGE[1] * of_tensor + warm)]
+    return [*found, Seconds(RANGE[0] * other, RANGE[1] * other + warm)]
 
 
 def _measure(corpus: Any) -> tuple[Machine, Any, int]:
-    """Read two shards, the second by the clock, and write a file."""
+    """Read two shards, the second by the clock, and write files."""
     largest = max(range(len(corpus.shards)), key=lambda i: int(corpus.shards[i].n_rows))
     corpus.read_shard((largest + 1) % len(corpus.shards))
     started = time.perf_counter()
@@ -130,20 +133,42 @@ def _measure(corpus: Any) -> tuple[Machine, Any, int]:
     read = time.perf_counter() - started
     n_read = _entries(shard)
     n_entries = n_read * sum(s.n_rows for s in corpus.shards) / max(1, int(corpus.shards[largest].n_rows))
+    rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory(prefix="distmom-") as place:
-        content = np.random.default_rng(0).bytes(DISK_BYTES)
+        content = rng.bytes(DISK_BYTES)
         started = time.perf_counter()
         (Path(place) / "timed").write_bytes(content)
         (Path(place) / "timed").read_bytes()
         write = time.perf_counter() - started
-    matrix = np.ones((512, 512))
-    with one_blas_thread():
-        matrix @ matrix
+        rows = rng.uniform(size=(ROWS_BYTES // 400, 100)).astype(np.float32)
         started = time.perf_counter()
-        matrix @ matrix
-        flop = (time.perf_counter() - started) / (2 * 512**3)
-    machine = Machine(read / max(1, n_read), write / DISK_BYTES, flop)
+        StoredRows(f"{place}/rows", {"0": write_rows(f"{place}/rows", 0, rows)}).read(0)
+        store = time.perf_counter() - started
+    machine = Machine(read / max(1, n_read), write / DISK_BYTES, store / rows.nbytes)
     return machine, shard.take(slice(0, MAX_ROWS)), int(n_entries)
+
+
+def _finish_s(width: int, n_parts: int) -> float:
+    """Return the seconds per row in which partial tall sums are added, orthonormalised and stored, without files.
+
+    Both rounds over the rows add the parts; the first multiplies the total with itself and with the old basis, the
+    second with the coefficients of the new one.
+    """
+    rng = np.random.default_rng(0)
+    part = rng.uniform(size=(PIECE_ROWS, width)).astype(np.float32)
+    coefficients = rng.uniform(size=(width, width))
+    with one_blas_thread():
+        started = time.perf_counter()
+        for second in (False, True):
+            total = np.zeros((PIECE_ROWS, width))
+            for _ in range(n_parts):
+                total += part
+            if second:
+                (total @ coefficients).astype(np.float32)
+            else:
+                total.T @ total
+                total.T @ part.astype(np.float64)
+        return (time.perf_counter() - started) / PIECE_ROWS
 
 
 def _entries(block: Any) -> int:

@@ -18,6 +18,8 @@ from scipy.sparse import vstack
 from distmom.cli.app import cli
 from distmom.cli.main import main
 from distmom.corpus import from_arrays, open_corpus
+from distmom.engine import KernelsMissing
+from distmom.engine.events import read_log
 from distmom.models import MultiLabelMoM
 
 WORDS = {
@@ -551,3 +553,22 @@ def test_kernels_are_compiled_ahead_into_the_cache(tmp_path):
     ):
         subprocess.run([*command, *map(str, arguments)], env=environment, check=True, capture_output=True)
     assert compiled() - before == set()
+
+
+@pytest.mark.slow
+def test_a_cold_fit_shows_that_kernels_are_compiled(tmp_path):
+    """Workers and the scheduler report it to the client; a second fit has nothing to compile."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    rng = np.random.default_rng(0)
+    from_arrays(tmp_path / "c", rng.poisson(0.5, (300, 20)).astype(np.int32), shard_documents=100)
+    shown = []
+    for name in ("cold", "warm"):
+        arguments = ["fit", tmp_path / "c", tmp_path / name, "-k", "2", "--model", "anchors", "--max-df", "1",
+                     "--run", tmp_path / f"{name}.run", "--workers", "2"]  # fmt: skip
+        command = [sys.executable, "-m", "distmom.cli.main", *map(str, arguments)]
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+        shown.append([line for line in done.stderr.splitlines() if line.endswith("compiling kernels")])
+    assert "sketch: compiling kernels" in shown[0]
+    assert shown[1] == []
+    logged = [each.event for each in read_log(tmp_path / "cold.run" / "log.jsonl")]
+    assert logged.index(KernelsMissing("sketch")) > 0

@@ -6,7 +6,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -125,9 +124,9 @@ def test_pickle_reopens_the_same_corpus(corpus):
     packed = pickle.dumps(corpus)
     X, Y = matrices(seed=1)
     from_arrays(corpus.path, X, Y, overwrite=True)
-    from distmom.corpus import store
+    from distmom.corpus import stored
 
-    store._reopen.cache_clear()
+    stored._reopen.cache_clear()
     with pytest.raises(StoreError, match="a different corpus is there"):
         read_all(pickle.loads(packed))
 
@@ -242,9 +241,9 @@ def test_manifest_of_wrong_types_or_version(corpus):
     path = Path(corpus.path) / "manifest.json"
     good = json.loads(path.read_text())
     good.pop("checksum")
-    assert parse_manifest("m", CORPUS.dump(good))[1] == corpus.digest
+    assert parse_manifest("m", CORPUS.dump(good, 1))[1] == corpus.digest
     with pytest.raises(StoreError, match="newer"):
-        parse_manifest("m", replace(CORPUS, version=2).dump(good))
+        parse_manifest("m", CORPUS.dump(good, 3))
     for key, value in {
         "totals": {},
         "shards": [{"id": "../../etc", "n_documents": 50, "nnz_words": 0, "nnz_labels": 0, "digest": ""}],
@@ -254,7 +253,7 @@ def test_manifest_of_wrong_types_or_version(corpus):
         "warnings": 3,
     }.items():
         with pytest.raises(StoreError, match="wrong type"):
-            parse_manifest("m", CORPUS.dump({**good, key: value}))
+            parse_manifest("m", CORPUS.dump({**good, key: value}, 1))
     edited = json.dumps({**good, "values": "weights", "checksum": corpus.digest}, indent=1, sort_keys=True)
     with pytest.raises(StoreError, match="altered"):
         parse_manifest("m", edited.encode())

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from stores import KEYS, file_server, free_port, use
 
-from distmom.corpus import copy_corpus, from_arrays, open_corpus, storage, store
+from distmom.corpus import copy_corpus, from_arrays, ingest_rows, open_corpus, storage, stored
 from distmom.corpus.storage import MissingError, ObjectStorage, Patience
 from distmom.errors import StoreError, UsageError
 
@@ -54,7 +54,7 @@ def read_all(corpus):
 
 
 def forget_opened():
-    store._reopen.cache_clear()
+    stored._reopen.cache_clear()
 
 
 def test_a_copy_there_and_back_holds_the_same_bytes(corpus, s3, bucket, tmp_path):
@@ -342,3 +342,16 @@ def test_a_web_server_is_read_as_well(files, corpus, tmp_path, monkeypatch):
         copy_corpus(corpus.path, f"{files.endpoint}/bucket/d")
     with pytest.raises(UsageError, match=r"there is no manifest\.json below it"):
         open_corpus(f"{files.endpoint}/bucket/nothing")
+
+
+def test_rows_and_sequences_in_a_store(s3, bucket, tmp_path):
+    symbols = np.arange(300) % 7
+    corpus = ingest_rows(symbols, tmp_path / "corpus", lengths=[10, 240, 50], shard_rows=100)
+    there = copy_corpus(corpus.path, f"s3://{bucket}/c")
+    assert there.digest == corpus.digest
+    assert there.verify() == []
+    again = pickle.loads(pickle.dumps(there.select("rows")))
+    rows = [again.read_shard(i).with_context(0).rows for i in range(len(again.shards))]
+    np.testing.assert_array_equal(np.concatenate(rows), symbols)
+    back = copy_corpus(f"s3://{bucket}/c", tmp_path / "back")
+    assert files_of(back.path) == files_of(corpus.path)

@@ -264,6 +264,7 @@ def test_a_run_is_held_by_one_process(tmp_path):
         assert not stray.exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "environment.json",
+        "log.jsonl",
         "passes",
         "rows",
         "states",
@@ -451,7 +452,7 @@ def doubled(rows, left, right, factor):
 def test_a_pass_with_tall_sums_is_committed_once_and_found(tmp_path):
     corpus, calls, events = random_corpus(), [], []
 
-    def finish(tallies):
+    def finish(tallies, *parameters):
         calls.append(1)
         state = engine.put(tallies.tall["sketch"].read_rows(slice(0, corpus.n_words)))
         return TallResult({"total": StoredColumns((state,))}, {"mass": float(tallies.sums["mass"])})

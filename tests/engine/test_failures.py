@@ -198,8 +198,7 @@ def test_versions_that_differ_are_named():
 #: writes the role and the process of whoever decomposes a tensor to a file
 WITNESS = """
 import os
-from distmom.models.eca import estimator as factors
-from distmom.spectral import components as core
+from distmom.spectral import components, core
 
 
 def witnessed(function):
@@ -211,7 +210,7 @@ def witnessed(function):
     return call
 
 
-core.decompose_moments = witnessed(core.decompose_moments)
+components.decompose_moments = core.decompose_moments = witnessed(core.decompose_moments)
 """
 
 
@@ -222,9 +221,10 @@ def test_the_decomposition_runs_where_it_is_asked_for(tmp_path, monkeypatch, pla
     corpus = from_arrays(tmp_path / "c", block.words, block.labels, shard_documents=150)
     (tmp_path / "witness.py").write_text(WITNESS)
     monkeypatch.setenv("WITNESS", str(tmp_path / "pids"))
-    from distmom.spectral import components as core
+    from distmom.spectral import components, core
 
-    monkeypatch.setattr(core, "decompose_moments", core.decompose_moments)
+    for module in (components, core):
+        monkeypatch.setattr(module, "decompose_moments", core.decompose_moments)
     exec(WITNESS, {})
     with cluster_of_processes(tmp_path, 1, preload=tmp_path / "witness.py") as (address, processes):
         with Client(address, set_as_default=False) as client:

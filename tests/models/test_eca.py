@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 from helpers import WeightedViews, matched, planted_corpus
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from distmom.corpus import ViewCorpus
+from distmom.corpus import ViewCorpus, ingest_rows
 from distmom.engine import plan_pass
 from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import InputError, NumericalError, StoreError, UsageError
@@ -19,6 +20,7 @@ from distmom.models import ECA, load_model
 from distmom.models.eca.cumulants import warn_of_noise, whiten_views
 from distmom.moments.small import SmallMoments
 from distmom.moments.views import ViewSketchPass
+from distmom.predict import transform_views
 from distmom.simulate.views import (
     DirichletPopulation,
     FactorPopulation,
@@ -523,3 +525,20 @@ def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
     truth = (names["O"] * np.sqrt([1.0, 0.5, 2.0])).T
     assert matched(names["model"].components_, truth)[0] < 0.1
     assert matched(ECA.load("model").components_, truth)[0] < 0.1
+
+
+def test_views_of_a_corpus_on_disk(tmp_path, sample):
+    views, _ = sample
+    order = np.argsort(views.groups, kind="stable")
+    X, lengths = views.X[order], np.bincount(views.groups)
+    corpus = ingest_rows(X, tmp_path / "corpus", lengths=lengths[lengths > 0], shard_rows=5_000)
+    model = ECA(3).fit_corpus(corpus)
+    expected = ECA(3).fit(X, groups=views.groups[order])
+    np.testing.assert_allclose(model.components_, expected.components_, rtol=1e-8, atol=1e-10)
+    result = transform_views(model, corpus, tmp_path / "out")
+    assert result["n_groups"] == corpus.n_documents
+    factors = zarr.open_array(tmp_path / "out/factors.zarr")[...]
+    np.testing.assert_allclose(factors, model.transform(X, views.groups[order]), atol=1e-9)
+    long = ingest_rows(X, tmp_path / "long", lengths=[len(X)], shard_rows=1_000)
+    with pytest.raises(UsageError, match="expected documents that fit into a shard, got one of 16000 views"):
+        ECA(3).fit_corpus(long)

@@ -1,4 +1,4 @@
-"""Files that earlier versions of the formats have written: they are read, and mean what they meant."""
+"""Files of the present and the earlier versions of the formats: they are read, and mean what they meant."""
 
 import tarfile
 from pathlib import Path
@@ -6,20 +6,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from distmom.cli.run import RUN, describe
 from distmom.corpus import open_corpus
+from distmom.engine import PassDone, PassStarted, RunDirectory
+from distmom.engine.events import read_log
 from distmom.models import SpectralLDA, TopicMoments, load_model
 from distmom.spectral.artifact import MODEL
 
-#: models of version 3, and a corpus of version 1, with what they gave when they were written
-ARCHIVE = Path(__file__).parents[1] / "golden" / "models-3.tar.xz"
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def extracted(archive, path):
+    with tarfile.open(GOLDEN / archive) as opened:
+        opened.extractall(path, filter="data")
+    return path
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    path = tmp_path_factory.mktemp("golden")
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(path, filter="data")
-    return path
+    """Models of version 3, and a corpus of version 1, with what they gave when they were written."""
+    return extracted("models-3.tar.xz", tmp_path_factory.mktemp("golden"))
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +76,68 @@ def test_a_corpus_of_version_1_has_the_same_digest(place):
     assert corpus.digest == (place / "corpus.digest").read_text()
     assert corpus.verify() == []
     assert (corpus.n_documents, corpus.vocabulary, corpus.label_names) == (10, ["a", "b", "c"], ["x"])
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    """What ``tests/golden/write.py`` writes: an interrupted run of version 2, and models of version 4."""
+    return extracted("run-2.tar.xz", tmp_path)
+
+
+@pytest.fixture
+def numbers(interrupted):
+    with np.load(interrupted / "expected.npz") as arrays:
+        return dict(arrays)
+
+
+def test_the_record_of_a_run_is_read(interrupted):
+    record = describe(interrupted / "run")
+    assert RUN.version == record["format_version"] == 2
+    assert (record["model_name"], record["corpus"]) == ("lda", "/tmp/golden/corpus")
+    assert SpectralLDA(**record["parameters"]).n_refine == 1
+    assert [name.partition("-")[0] for name in record["committed"]] == ["moments", *["power"] * 4, "sketch"]
+    assert RunDirectory(interrupted / "run").verify() == []
+
+
+def test_a_run_is_resumed_in_another_place(interrupted, numbers):
+    """Committed passes are found by their fingerprints, wherever the run and its corpus are now.
+
+    If passes are changed on purpose, so that this run begins again, the archive is to be written again.
+    """
+    parameters = describe(interrupted / "run")["parameters"]
+    seen = []
+    model = SpectralLDA(**parameters).fit_corpus(
+        open_corpus(interrupted / "corpus"), run=interrupted / "run", observer=seen.append
+    )
+    done = [(event.name, event.resumed) for event in seen if isinstance(event, PassDone)]
+    assert done[:5] == [("sketch", True), *[("power", True)] * 4]
+    assert done[-1] == ("refine", False)
+    np.testing.assert_allclose(model.components_, numbers["components"], rtol=1e-5, atol=1e-7)
+
+
+def test_the_log_of_a_run_is_read_and_continued(interrupted):
+    logged = read_log(interrupted / "run" / "log.jsonl")
+    done = [each.event for each in logged if isinstance(each.event, PassDone)]
+    assert [event.name for event in done] == ["sketch", *["power"] * 4, "moments"]
+    assert {event.n_documents for event in done} == {120}
+    assert logged[0].event == PassStarted("sketch", n_documents=120, n_groups=3, n_slabs=1)
+    corpus = open_corpus(interrupted / "corpus")
+    SpectralLDA(**describe(interrupted / "run")["parameters"]).fit_corpus(corpus, run=interrupted / "run")
+    assert read_log(interrupted / "run" / "log.jsonl")[: len(logged)] == logged
+
+
+def test_the_corpus_of_a_run_has_the_digest_of_its_record(interrupted, numbers):
+    corpus = open_corpus(interrupted / "corpus")
+    assert corpus.verify() == []
+    assert corpus.digest == str(numbers["digest"]) == describe(interrupted / "run")["corpus_digest"]
+    assert (corpus.n_documents, corpus.n_words, len(corpus.shards)) == (120, 12, 3)
+
+
+def test_models_and_moments_of_version_4_are_read(interrupted, numbers):
+    model = load_model(interrupted / "model")
+    np.testing.assert_allclose(model.components_, numbers["components"], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(model.transform(numbers["docs"]), numbers["shares"], rtol=1e-4, atol=1e-6)
+    moments = TopicMoments.load(interrupted / "moments")
+    assert MODEL.read(interrupted / "moments" / "model.json")["format_version"] == 4
+    found = SpectralLDA(2, alpha0=0.6, init="tensor", n_refine=0).fit_moments(moments)
+    np.testing.assert_allclose(found.components_, numbers["of_moments"], rtol=1e-5, atol=1e-7)

@@ -17,7 +17,7 @@ from distmom.models import HiddenMarkov, load_model
 from distmom.models.markov.chain import Chain, Edges, Steps, best_path, posterior
 from distmom.models.markov.passes import DecodePass, ExpectationPass, TransferPass, cut_edges
 from distmom.moments.sequences import WindowMomentsPass, WindowSketchPass, window_moments
-from distmom.spectral.run import execute
+from distmom.spectral.execute import execute
 
 START = np.array([0.6, 0.3, 0.1])
 TRANSITION = np.array([[0.7, 0.2, 0.1], [0.1, 0.75, 0.15], [0.25, 0.15, 0.6]])

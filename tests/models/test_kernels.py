@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from helpers import random_corpus
@@ -17,14 +15,8 @@ from distmom.models.multilabel.heads import (
     rank_labels,
     unit_rows,
 )
-from distmom.models.multilabel.kernels import (
-    add_sparse_scores,
-    add_votes,
-    nearest_rows,
-    top_by_states,
-    top_candidates,
-    top_labels,
-)
+from distmom.models.multilabel.kernels import nearest_rows, top_by_states, top_candidates, top_labels
+from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes
 from distmom.moments.residuals import add_residuals
 
 
@@ -80,7 +72,7 @@ def test_neighbors_are_exact(k, density):
     rows, queries = unit(sparse(400, 60, density, 1)), unit(sparse(30, 60, density, 2))
     alive = np.random.default_rng(3).random(400) < 0.9
     labels = Csr.of(csr_array((400, 5)), np.uint8)
-    head = replace(NeighborsHead.build(Csr.of(rows), labels), alive=alive.astype(np.uint8))
+    head = NeighborsHead(Csr.of(csr_array(rows.T)), labels, alive.astype(np.uint8))
     found, cosines = head.search(queries, k)
     exact = (queries @ rows.T).toarray()
     exact[:, ~alive] = 0

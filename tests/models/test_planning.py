@@ -10,16 +10,20 @@ import pytest
 from helpers import planted_corpus
 
 from distmom.corpus import MemoryCorpus
-from distmom.engine import PassStarted, open_engine, open_executor
+from distmom.engine import PassStarted, Selection, open_engine, open_executor
 from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import UsageError
 from distmom.models import AnchorTopics, MultiLabelMoM, SpectralLDA, TopicMoments
 from distmom.models.multilabel import program as fitting
+from distmom.models.multilabel import trials
+from distmom.models.multilabel.blend import candidates_pass
 from distmom.models.multilabel.states import fit_states
 from distmom.moments.words import WordMomentsPass
 from distmom.simulate import TopicPopulation, preset, synthesise
 from distmom.spectral import timing
-from distmom.spectral.run import Ledger, LedgerError, execute, unknown
+from distmom.spectral.execute import execute
+from distmom.spectral.ledger import Ledger
+from distmom.spectral.run import LedgerError, unknown
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +113,8 @@ def test_auto_makes_the_planned_passes(share, monkeypatch):
         (MultiLabelMoM(3, head="posterior"), set()),
         (MultiLabelMoM(3, head="ridge"), set()),
         (MultiLabelMoM(3, head="linear"), {"residual"}),
+        (MultiLabelMoM(3, head="neighbors"), set()),
+        (MultiLabelMoM(3, head="auto"), {"residual"}),
         (SpectralLDA(3, min_df=0.02), set()),
         (AnchorTopics(3, min_df=0.02), set()),
         (TopicMoments(3, n_parts=2, min_df=0.02), set()),
@@ -135,6 +141,43 @@ def test_every_pass_but_those_of_fitted_weights_is_tried_on_a_block(model, untri
     assert 0.0 < total.low < total.high
     assert plan.to_json()["seconds"] == [total.low, total.high]
     assert model.plan(corpus).total_seconds is None
+
+
+def test_the_choice_of_a_blend_counts_in_the_time_of_a_plan(monkeypatch):
+    corpus = planted_corpus(600, n_labels=20, k=3)[2]
+    model = MultiLabelMoM(3, head="auto")
+    monkeypatch.setattr(fitting, "scoring_seconds", lambda block, **sizes: 100.0)
+    monkeypatch.setattr(fitting, "choice_seconds", lambda block, **sizes: 1000.0)
+    plan = model.plan(corpus, n_workers=2)
+    scored = {p.name: s for p, s in zip(plan.passes, plan.seconds, strict=False)}["selection"]
+    low, high = timing.RANGE
+    assert low * 100.0 / 2 <= scored.low <= scored.high <= high * 100.0 / 2 + 5.0
+    assert low * 1000.0 <= plan.seconds[-1].low <= plan.seconds[-1].high <= high * 1000.0 + 60.0
+
+
+@pytest.mark.parametrize(("n_labels", "rank"), [(20, 3), (1200, None)])
+def test_a_trial_scores_held_out_documents_by_as_many_heads_as_the_fit(n_labels, rank):
+    corpus = planted_corpus(600, n_labels=n_labels, k=3)[2]
+    n_dense = fitting.n_dense_heads(corpus, rank or 3)
+    pass_ = candidates_pass(corpus, Selection(0.2, heldout=True), n_dense, n_dense + 2)
+    scorer = trials._scorer(corpus.read_shard(0), pass_, rank, 600, 3)
+    assert len(scorer.heads) == pass_.n_heads
+    times = [trials.scoring_seconds(corpus.read_shard(0), pass_, n, rank, 600, 3) for n in (600, 60_000_000)]
+    assert 0.0 < 1000 * times[0] < times[1]
+    assert trials.choice_seconds(corpus.read_shard(0), pass_, 600) > 0.0
+
+
+def test_the_index_of_neighbors_is_a_planned_pass_that_is_not_made_again(tmp_path):
+    corpus = planted_corpus(600, n_labels=20, k=3)[2]
+    model = MultiLabelMoM(3, head="neighbors")
+    (planned,) = [p for p in model.plan(corpus).passes if p.name == "index"]
+    assert planned.sums_bytes >= 8 * sum(s.nnz_words + s.nnz_labels for s in corpus.shards)
+    first = model.fit_corpus(corpus, run=tmp_path / "run")
+    known = {name: getattr(first.scorer_.heads[0][1].lists, name) for name in ("indptr", "indices", "data")}
+    again = model.fit_corpus(corpus, run=tmp_path / "run")
+    assert [t["resumed"] for t in again.timings_ if t["name"] == "index"] == [True]
+    for name, array in known.items():
+        np.testing.assert_array_equal(getattr(again.scorer_.heads[0][1].lists, name), array)
 
 
 def test_a_pass_that_the_plan_lacks_is_an_error(monkeypatch):

@@ -15,8 +15,8 @@ from distmom.models.multilabel.states import StateSettings, check_size, extend_s
 from distmom.moments.weighting import MomentKind
 from distmom.moments.words import WordMomentsPass, WordSketchPass
 from distmom.simulate.multilabel import planted
-from distmom.spectral.components import load_moments
-from distmom.spectral.tall import clipped_columns, to_columns
+from distmom.spectral.core import load_moments
+from distmom.spectral.recovery import tall_sum, to_columns
 
 
 def population_corpus(population, lengths=(3, 4), shard_documents=50):
@@ -271,7 +271,7 @@ class Tall(np.ndarray):
 def test_negative_mass_is_clipped_and_reported():
     matrix = np.array([[0.6, 0.5, -1.0, 0.1], [0.6, 0.5, -1.0, 0.3], [-0.3, 0.0, 0.0, 0.0]])
     with open_engine(planted_corpus(20, d=10)[2]) as engine:
-        stored, share = clipped_columns(engine, matrix.view(Tall), "float64")
+        stored, masses = tall_sum(matrix.view(Tall)).distributions(engine, "float64")
         columns = to_columns(stored)
         assert_allclose(columns, [[0.5, 0.5, 0.0, 0.25], [0.5, 0.5, 0.0, 0.75], [0.0, 0.0, 0.0, 0.0]])
-    assert_allclose(share, [0.2, 0.0, 1.0, 0.0])
+    assert_allclose(masses.negative_share, [0.2, 0.0, 1.0, 0.0])

@@ -29,7 +29,7 @@ from distmom.models.topics.jackknife import Jackknife
 from distmom.models.topics.sources import part_selections
 from distmom.moments.small import SmallMoments
 from distmom.simulate.topics import TopicPopulation
-from distmom.spectral.components import CoreSettings, whiten_words
+from distmom.spectral.core import CoreSettings, whiten_words
 from distmom.spectral.rank import count_replicated
 
 ALL_WORDS = {"min_df": 0.0, "max_df": 1.0, "max_count": None, "precision": "double"}

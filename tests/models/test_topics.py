@@ -24,11 +24,11 @@ from distmom.models import (
     load_model,
 )
 from distmom.models.topics import program as topic_model
-from distmom.models.topics.initial import word_numbers
+from distmom.models.topics.committed import word_numbers
 from distmom.moments import weighting
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
-from distmom.spectral import components as core
+from distmom.spectral import components, core
 
 
 def tiny(alpha=(0.3, 0.8, 0.5), d=6, seed=1):
@@ -381,7 +381,7 @@ def test_one_load_of_the_moments_serves_every_alpha0_and_one_that_fails_leaves_t
             raise NumericalError("no number of components can be learned")
         return decompose(moments, settings, noise)
 
-    monkeypatch.setattr(core, "load_moments", counted)
+    monkeypatch.setattr(components, "load_moments", counted)
     model = SpectralLDA(5, init="tensor").fit_corpus(corpus)
     assert set(model.selection_["perplexity"]) == {"tensor-1", "tensor-5"}
     # Once for both of them, and once for the one that was taken, with the documents that were held out.

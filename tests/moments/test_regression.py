@@ -1,11 +1,13 @@
 import numpy as np
 from helpers import random_corpus
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import vstack
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import Ridge
 
 from distmom.engine import TallResult, Term, open_engine
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
+from distmom.moments.index import IndexPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients
 
 
@@ -60,3 +62,26 @@ def test_sums_are_dense_products():
     coefficients, intercept = ridge_coefficients(result.sums, 0.1)
     assert_allclose(coefficients, oracle.coef_.T, atol=1e-10)
     assert_allclose(intercept, oracle.intercept_, atol=1e-10)
+
+
+def test_the_index_has_the_rows_of_all_documents_by_word():
+    corpus = random_corpus(density=0.05)
+    blocks = [corpus.read_shard(i) for i in range(len(corpus.shards))]
+    assert len(blocks) > 1
+    idf = inverse_document_frequency(corpus.document_frequency, corpus.n_documents)
+    expected = vstack([tfidf_rows(block.words, idf, np.float32) for block in blocks]).tocsc()
+    pass_ = IndexPass(corpus.n_words, n_documents=corpus.n_documents, n_labels=12, idf=idf)
+    found = {}
+    with open_engine(corpus) as engine:
+
+        def finish(tallies):
+            for name, runs in tallies.runs.items():
+                assert len(runs.parts) > 1
+                found[name] = engine.combine([Term(runs)]).to_scipy().copy()
+            return TallResult({}, {})
+
+        engine.run(pass_, finish=finish)
+    assert_array_equal(found["lists"].indptr, expected.indptr)
+    assert_array_equal(found["lists"].indices, expected.indices)
+    assert_array_equal(found["lists"].data, expected.data)
+    assert_array_equal(found["labels"].toarray(), dense(corpus)[1])

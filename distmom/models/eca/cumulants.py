@@ -18,7 +18,7 @@ from distmom.moments.fourth import view_fourth
 from distmom.moments.groups import contrasts
 from distmom.moments.small import SmallMoments
 from distmom.moments.views import view_moments
-from distmom.spectral.components import unknown_whitening, whiten_moment
+from distmom.spectral.core import unknown_whitening, whiten_moment
 from distmom.spectral.run import unknown
 
 logger = logging.getLogger(__name__)

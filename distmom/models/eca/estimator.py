@@ -36,7 +36,12 @@ from distmom.moments.fourth import ViewFourthPass, pair_directions
 from distmom.moments.views import ViewMeanPass, ViewMomentsPass, ViewSketchPass
 from distmom.spectral.basis import N_PROBES, Basis, range_basis
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import SpectralEstimator, place_parameter, seed_parameter
+from distmom.spectral.estimator import (
+    SpectralEstimator,
+    layer_parameter,
+    place_parameter,
+    seed_parameter,
+)
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
@@ -118,23 +123,27 @@ class ECA(SpectralEstimator):
     capabilities = frozenset({Capability.VIEWS, Capability.FACTORS})
     shown = ("n_groups", "n_dropped_groups", "n_found", "gap", "noise_level")
 
-    n_components: int = parameter(10, "Number of factors.", least=1, kw_only=False)
+    n_components: int = parameter("Number of factors.", default=10, least=1, kw_only=False)
     orders: str = parameter(
-        "3", "Find factors by their skewness (3), by their excess kurtosis (4), or by both together (both). A "
-        "document needs three views, or four with 4 and both.", choices=tuple(ORDERS),
+        "Find factors by their skewness (3), by their excess kurtosis (4), or by both together (both). A "
+        "document needs three views, or four with 4 and both.", default="3", choices=tuple(ORDERS),
     )  # fmt: skip
-    prior: str = parameter("independent", "Distribution of the factors.", choices=PRIORS)
+    prior: str = parameter("Distribution of the factors.", default="independent", choices=PRIORS)
     alpha0: float = parameter(
-        1.0, "Sum of the Dirichlet parameters; 0 means one factor per document. Used with prior=dirichlet only.",
-        least=0,
+        "Sum of the Dirichlet parameters; 0 means one factor per document. Used with prior=dirichlet only.",
+        default=1.0, least=0,
     )  # fmt: skip
     decomposition: str = parameter(
-        "joint", "Diagonalise all contractions of the moments together (joint), or use the eigenvectors of "
-        "contractions with single random directions (single), as Algorithms 1 and 2 do.", choices=tuple(METHODS),
+        "Diagonalise all contractions of the moments together (joint), or use the eigenvectors of "
+        "contractions with single random directions (single), as Algorithms 1 and 2 do.",
+        default="joint", choices=tuple(METHODS),
     )  # fmt: skip
-    n_directions: int = parameter(10, "Number of random directions with decomposition=single.", least=1)
-    n_oversamples: int = parameter(10, "Columns of the sketch beyond the factors.", least=0)
-    n_power_iter: int = parameter(2, "Power passes of the sketch.", least=0)
+    n_directions: int = parameter(
+        "Number of random directions with decomposition=single.", default=10, least=1
+    )
+    n_oversamples: int = parameter("Columns of the sketch beyond the factors.", default=10, least=0)
+    n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
+    layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
     random_state: int = seed_parameter()
 
@@ -289,7 +298,9 @@ class ECA(SpectralEstimator):
         return range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=True)
 
     def _describe(self, corpus: Any) -> None:
-        self.vocabulary_, self.label_names_, self.settings_ = [], [], {}
+        # The columns of a file of views have no names.
+        self.vocabulary_ = list(getattr(corpus, "vocabulary", ()))
+        self.label_names_, self.settings_ = [], dict(getattr(corpus, "settings", {}))
         self.n_features_in_ = corpus.n_words
 
     def _keep(self, state: FactorState) -> None:
@@ -344,7 +355,7 @@ class ECA(SpectralEstimator):
         found = [group_factors(block, self.unmixing_, origin) for block in blocks]
         return np.concatenate(found) if found else np.zeros((0, len(origin)))
 
-    def check_features(self, corpus: ViewCorpus) -> None:
+    def check_features(self, corpus: Any) -> None:
         """Refuse views with another number of features than those fitted; UsageError."""
         if corpus.n_words != self.n_features_in_:
             raise UsageError(

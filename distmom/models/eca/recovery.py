@@ -15,12 +15,12 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.corpus import RowBlock
-from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.linalg.factors import Factors
 from distmom.models.eca.cumulants import White
 from distmom.moments.dirichlet import least_skewness, proportions, second_moment
 from distmom.spectral.basis import Basis
+from distmom.spectral.recovery import product
 
 logger = logging.getLogger(__name__)
 
@@ -123,9 +123,9 @@ def recover_factors(basis: Basis, white: White, found: Factors, mean: np.ndarray
         # Algorithm 5: the length Z_i of the whitened column, from its skewness.
         scale = 2.0 / ((alpha0 + 2.0) * skewness)
     with one_blas_thread():
-        Q = np.array(read_rows(basis.matrix, slice(0, len(mean))), np.float64)
-        components = np.ascontiguousarray((Q @ (B @ V) / scale).T)
-        unmixing = np.ascontiguousarray((Q @ (W @ V) * scale).T)
+        coefficients, duals = B @ V, W @ V
+    components = np.ascontiguousarray((product(basis.matrix, len(mean), coefficients).whole() / scale).T)
+    unmixing = np.ascontiguousarray((product(basis.matrix, len(mean), duals).whole() * scale).T)
     shares: dict[str, np.ndarray] = {}
     if math.isfinite(alpha0):
         shares = _proportions(white, V, scale, skewness, unmixing @ mean, alpha0)

@@ -26,8 +26,8 @@ from distmom.errors import NumericalError
 from distmom.linalg.anchors import select_anchors, simplex_weights
 from distmom.models.markov.recovery import ROUTES, disagreements, simplex_rows
 from distmom.spectral.basis import unknown_columns
+from distmom.spectral.recovery import Slabs
 from distmom.spectral.run import unknown
-from distmom.spectral.tall import Slabs
 
 #: least share of the steps that an anchor has, unless there are fewer than `CANDIDATES` such symbols per state
 ANCHOR_SHARE = 5e-4

@@ -117,45 +117,47 @@ class HiddenMarkov(SpectralEstimator):
 
     State = MarkovState
     reads = ("symbols", "dense")
-    capabilities = frozenset[Capability]()
+    capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
     shown = ("sum_weights", "asymmetry", "residual", "disagreement", "log_likelihoods")
 
-    n_components: int = parameter(10, "Number of hidden states.", least=1, kw_only=False)
+    n_components: int = parameter("Number of hidden states.", default=10, least=1, kw_only=False)
     init: str = parameter(
-        "tensor", "First model: by decomposing the third moment (tensor), or, for symbols, by anchors, which "
+        "First model: by decomposing the third moment (tensor), or, for symbols, by anchors, which "
         "hardly any other state emits (anchors), or by clusters of symbols with similar neighbours, one state "
         "for each symbol (clusters). The latter two need pairs of steps only, and suit data that do not follow "
-        "the model closely.", choices=INITS,
+        "the model closely.", default="tensor", choices=INITS,
     )  # fmt: skip
     transition: str = parameter(
-        "pairs", "Route to the transition matrix: by pairs of neighbouring steps (pairs), or by pairs two steps "
-        "apart, forward or backward in time.", choices=ROUTES,
+        "Route to the transition matrix: by pairs of neighbouring steps (pairs), or by pairs two steps "
+        "apart, forward or backward in time.", default="pairs", choices=ROUTES,
     )  # fmt: skip
     initial: str = parameter(
-        "auto", "Law of the first state: from the first steps of sequences (first), or the stationary law of the "
+        "Law of the first state: from the first steps of sequences (first), or the stationary law of the "
         f"transition matrix (stationary); auto uses first steps where there are {SEQUENCES_PER_STATE} sequences "
-        "per state.", choices=INITIAL,
+        "per state.", default="auto", choices=INITIAL,
     )  # fmt: skip
     features: str = parameter(
-        "linear", "Features of dense steps in the moments: their values (linear), for at most one state more than "
+        "Features of dense steps in the moments: their values (linear), for at most one state more than "
         "values, or also the squares of the values (squares), which tell states of equal means apart.",
-        choices=tuple(FEATURES),
+        default="linear", choices=tuple(FEATURES),
     )  # fmt: skip
     smoothing: float = parameter(
-        1.0, "Observations added to each state: symbols in proportion to their frequencies, and transitions "
-        "and first states evenly.", least=0.0,
+        "Observations added to each state: symbols in proportion to their frequencies, and transitions "
+        "and first states evenly.", default=1.0, least=0.0,
     )  # fmt: skip
     min_variance: float = parameter(
-        1e-3, "Least variance of a value of a dense step in a state, as a share of the variance of all steps.",
-        least=0.0,
+        "Least variance of a value of a dense step in a state, as a share of the variance of all steps.",
+        default=1e-3, least=0.0,
     )  # fmt: skip
     n_em_iter: int = parameter(
-        0, "Passes of Baum and Welch (EM) after the moments, each one scan, or two where sequences are cut over "
-        "shards.", least=0,
+        "Passes of Baum and Welch (EM) after the moments, each one scan, or two where sequences are cut over "
+        "shards.", default=0, least=0,
     )  # fmt: skip
-    decomposition: str = parameter("joint", "Method for the whitened third moment.", choices=tuple(METHODS))
-    n_oversamples: int = parameter(10, "Columns of the sketch beyond the states.", least=0)
-    n_power_iter: int = parameter(2, "Power passes of the sketch.", least=0)
+    decomposition: str = parameter(
+        "Method for the whitened third moment.", default="joint", choices=tuple(METHODS)
+    )
+    n_oversamples: int = parameter("Columns of the sketch beyond the states.", default=10, least=0)
+    n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     layer: str | None = layer_parameter()
     decompose_on: str = place_parameter()
     random_state: int = seed_parameter()

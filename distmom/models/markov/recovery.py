@@ -20,7 +20,7 @@ from distmom.engine.directory import load_sums
 from distmom.errors import NumericalError
 from distmom.linalg import decompose, multilinear, symmetrise
 from distmom.moments.sequences import WindowMoments, window_moments
-from distmom.spectral.components import whiten_moment
+from distmom.spectral.core import whiten_moment
 from distmom.spectral.run import Decomposed, unknown
 
 #: estimates of the transition matrix

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,11 @@ AUC_DOCUMENTS = 1000
 MIN_GAIN = 2e-4
 
 
+def n_candidates(n_labels: int, n_heads: int) -> int:
+    """Return the number of candidate labels of a document, at most."""
+    return n_labels if n_labels <= ALL_LABELS else min(PER_HEAD, n_labels) * n_heads
+
+
 @dataclass(frozen=True)
 class CandidatesPass(Pass):
     """Score held-out documents with every head and keep the scores on candidate labels.
@@ -45,9 +51,9 @@ class CandidatesPass(Pass):
     ----------
     scorer : Scorer
         The heads; their weights are ignored.
-    n_labels, n_dense : int
-        Number of labels, and of heads that score all labels; the memory of a block depends on both. The heads
-        themselves are memory-mapped.
+    n_labels, n_dense, n_heads : int
+        Number of labels, of heads that score all labels, and of all heads, at most; the memory of a block and the
+        size of the rows depend on them. The heads themselves are memory-mapped.
 
     Notes
     -----
@@ -58,6 +64,7 @@ class CandidatesPass(Pass):
     scorer: Scorer | None = None
     n_labels: int = 0
     n_dense: int = 0
+    n_heads: int = 0
 
     # Few documents of a shard are held out, and searching for many of them at once is cheaper.
     block_rows = 1 << 15
@@ -73,6 +80,12 @@ class CandidatesPass(Pass):
         # Scores of every dense head, and the true labels.
         window = min(n_rows, rows_at_a_time(self.n_labels, MIN_ROWS))
         return window * self.n_labels * (4 * self.n_dense + 1)
+
+    @property
+    def row_bytes(self) -> int:
+        width = n_candidates(self.n_labels, self.n_heads)
+        of_document = width * (4 + 4 * self.n_heads + 1) + 4 * self.n_heads + 4
+        return int(of_document if self.selection is None else self.selection.fraction * of_document)
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         assert self.scorer is not None
@@ -97,7 +110,7 @@ class CandidatesPass(Pass):
         n, n_heads, n_labels = block.n_documents, len(scorer.heads), scorer.n_labels
         every = n_labels <= ALL_LABELS
         depth = min(PER_HEAD, n_labels)
-        width = n_labels if every else depth * n_heads
+        width = n_candidates(n_labels, n_heads)
         dense: dict[int, np.ndarray] = {}
         tops, best = [], []
         for h, (_, head) in enumerate(scorer.heads):
@@ -168,9 +181,13 @@ class Choice:
         }
 
 
-def candidates_pass(corpus: Corpus | MemoryCorpus, selection: Selection, n_dense: int) -> CandidatesPass:
+def candidates_pass(
+    corpus: Corpus | MemoryCorpus, selection: Selection, n_dense: int, n_heads: int
+) -> CandidatesPass:
     """Return the pass that scores held-out documents, without its scorer."""
-    return CandidatesPass(corpus.n_words, selection, n_labels=corpus.n_labels, n_dense=n_dense)
+    return CandidatesPass(
+        corpus.n_words, selection, n_labels=corpus.n_labels, n_dense=n_dense, n_heads=n_heads
+    )
 
 
 def read_scores(engine: Engine, scored: PassResult) -> dict[str, np.ndarray]:
@@ -186,6 +203,42 @@ def stored_scorer(engine: Engine, scorer: Scorer) -> Scorer:
         lambda leaf: engine.put(leaf) if isinstance(leaf, np.ndarray) and leaf.nbytes > 1 << 16 else leaf,
     )
     return stored
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The objective of a blend: metrics of its scores of candidate labels.
+
+    Attributes
+    ----------
+    labels : ndarray of shape (n, c), int32
+        Candidates, -1 for none.
+    truth : ndarray of shape (n, c), uint8
+        Which of them are true.
+    n_true : ndarray of shape (n,), int32
+        Number of all true labels.
+    """
+
+    labels: np.ndarray
+    truth: np.ndarray
+    n_true: np.ndarray
+
+    @cached_property
+    def has_auc(self) -> bool:
+        """Whether all labels are candidates, so that AUC is measured too."""
+        return bool((self.labels >= 0).all()) and self.labels.shape[1] > 0
+
+    def measure(self, totals: np.ndarray) -> np.ndarray:
+        """Return P@k for `DEPTHS`, nDCG@5 and AUC of scores (n, c)."""
+        n_areas = min(len(self.n_true), AUC_DOCUMENTS) if self.has_auc else 0
+        lists = top_candidates(totals, self.labels, DEPTHS[-1])
+        depths, discounts = np.array(DEPTHS), rank_discounts(DEPTHS[-1])
+        return np.asarray(mean_metrics(lists, totals, self.truth, self.n_true, depths, discounts, n_areas))
+
+    def value(self, totals: np.ndarray) -> float:
+        """Return the mean of the metrics."""
+        parts = self.measure(totals)
+        return float(parts.mean() if self.has_auc else parts[:-1].mean())
 
 
 def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str]) -> Choice:
@@ -204,22 +257,11 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
     groups : dict of str to str
         Name of the variants that each head belongs to.
     """
-    labels, truth, n_true = rows["labels"], rows["truth"], rows["n_true"]
-    n = len(n_true)
-    auc = bool((labels >= 0).all()) and labels.shape[1] > 0
+    objective = Objective(rows["labels"], rows["truth"], rows["n_true"])
+    measure, value = objective.measure, objective.value
+    n = len(objective.n_true)
     scale = np.maximum(rows["best"].astype(np.float64).mean(axis=0), 1e-30) if n else np.ones(len(names))
     scores = np.ascontiguousarray((rows["scores"] / scale[:, None]).swapaxes(0, 1), dtype=np.float32)
-
-    depths, discounts = np.array(DEPTHS), rank_discounts(DEPTHS[-1])
-    n_areas = min(n, AUC_DOCUMENTS) if auc else 0
-
-    def measure(totals: np.ndarray) -> np.ndarray:
-        lists = top_candidates(totals, labels, DEPTHS[-1])
-        return np.asarray(mean_metrics(lists, totals, truth, n_true, depths, discounts, n_areas))
-
-    def value(totals: np.ndarray) -> float:
-        parts = measure(totals)
-        return float(parts.mean() if auc else parts[:-1].mean())
 
     def without(totals: np.ndarray, weights: np.ndarray, heads: Sequence[int]) -> np.ndarray:
         for h in heads:
@@ -228,7 +270,7 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
         return totals
 
     def named(parts: np.ndarray) -> dict[str, float]:
-        keys = [*(f"P@{k}" for k in DEPTHS), f"nDCG@{DEPTHS[-1]}"] + (["AUC"] if auc else [])
+        keys = [*(f"P@{k}" for k in DEPTHS), f"nDCG@{DEPTHS[-1]}"] + (["AUC"] if objective.has_auc else [])
         return {key: float(x) for key, x in zip(keys, parts, strict=False)}
 
     report = {name: named(measure(scores[h])) for h, name in enumerate(names)}

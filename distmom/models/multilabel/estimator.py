@@ -20,6 +20,7 @@ from distmom.engine import Engine
 from distmom.engine.state import SLAB_ROWS
 from distmom.errors import InputError, UsageError
 from distmom.linalg import METHODS
+from distmom.models.multilabel.assembly import FittedHeads, HeadSettings
 from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
@@ -30,24 +31,19 @@ from distmom.models.multilabel.heads import (
     StateHead,
     rank_labels,
 )
-from distmom.models.multilabel.program import HEADS, FittedHeads, HeadSettings, fit_heads, held_out
+from distmom.models.multilabel.program import HEADS, fit_heads, held_out
 from distmom.models.multilabel.states import States, StateSettings, check_size
+from distmom.models.multilabel.word_states import smoothed_logs
 from distmom.moments.features import inverse_document_frequency
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import (
-    SpectralEstimator,
-    place_parameter,
-    precision_parameter,
-    seed_parameter,
-)
+from distmom.spectral.estimator import SpectralEstimator, place_parameter, precision_parameter, seed_parameter
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import array, group, value, variants
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tall import smoothed_logs
 
 #: largest number of states fitted with ``head="auto"``: they describe the corpus, and hardly affect the ranking
 AUTO_STATES = 100
@@ -157,60 +153,57 @@ class MultiLabelMoM(SpectralEstimator):
     )  # fmt: skip
 
     n_components: int = parameter(
-        100, "Number of latent states of the heads moment and posterior; rank of the sketch of the other heads, "
-        "which fit at most 100 states.", least=1, kw_only=False,
+        "Number of latent states of the heads moment and posterior; rank of the sketch of the other heads, "
+        "which fit at most 100 states.", default=100, least=1, kw_only=False,
     )  # fmt: skip
     head: str = parameter(
-        "auto", "How labels are scored. auto chooses a blend of heads on held-out documents of the corpus.",
-        choices=HEADS,
+        "How labels are scored. auto chooses a blend of heads on held-out documents of the corpus.",
+        default="auto", choices=HEADS,
     )  # fmt: skip
     moments: str = parameter(
-        "paper", "Pairs and triples of word positions with (paper) or without (distinct) a position paired with "
-        "itself.", choices=MOMENTS,
+        "Pairs and triples of word positions with (paper) or without (distinct) a position paired with "
+        "itself.", default="paper", choices=MOMENTS,
     )  # fmt: skip
     weighting: str = parameter(
-        "pooled", "Weight of each document in the moments (see distmom.moments.weighting).",
-        choices=tuple(WEIGHTINGS),
+        "Weight of each document in the moments (see distmom.moments.weighting).",
+        default="pooled", choices=tuple(WEIGHTINGS),
     )  # fmt: skip
     length_scale: float = parameter(
-        100.0, "Length, in words, of documents with a quarter of the largest weight. Used with weighting=length.",
+        "Length, in words, of documents with a quarter of the largest weight. Used with weighting=length.",
+        default=100.0,
     )  # fmt: skip
     decomposition: str = parameter(
-        "joint", "Method that decomposes the third moment.", choices=tuple(METHODS)
+        "Method that decomposes the third moment.", default="joint", choices=tuple(METHODS)
     )
     third_moment: str = parameter(
-        "auto", "Add up the whole third moment (full), or about 4 log2(k) slices of it in one more pass (slices), "
+        "Add up the whole third moment (full), or about 4 log2(k) slices of it in one more pass (slices), "
         "which requires decomposition=joint. auto uses slices where the whole does not fit the memory limit.",
-        choices=("auto", "full", "slices"),
+        default="auto", choices=("auto", "full", "slices"),
     )  # fmt: skip
     n_oversamples: int | None = parameter(
-        None, "Columns of the sketch beyond its rank.", kind=int, least=0, none=True,
+        "Columns of the sketch beyond its rank.",
+        default=None, kind=int, least=0, none=True,
         unset="10, or n_components with distinct positions, whose sampled second moment is indefinite",
     )  # fmt: skip
     n_power_iter: int | None = parameter(
-        None, "Number of power passes of the word sketch.", kind=int, least=0, none=True,
-        unset="2, or 6 with distinct positions",
+        "Number of power passes of the word sketch.",
+        default=None, kind=int, least=0, none=True, unset="2, or 6 with distinct positions",
     )  # fmt: skip
     n_residual_passes: int | None = parameter(
-        None,
         "Number of residual passes of the linear head.",
-        kind=int,
-        least=0,
-        none=True,
-        unset="2, or 1 with head=auto",
-    )
+        default=None, kind=int, least=0, none=True, unset="2, or 1 with head=auto",
+    )  # fmt: skip
     smoothing: float = parameter(
-        0.1,
         "Share of the unigram distribution that is mixed into the states to score documents.",
-        least=0,
-        below=1,
-    )
+        default=0.1, least=0, below=1,
+    )  # fmt: skip
     propensity: float = parameter(
-        0.0, "Exponent of the inverse propensity of labels that multiplies the final score; 0 has no effect."
-    )
+        "Exponent of the inverse propensity of labels that multiplies the final score; 0 has no effect.",
+        default=0.0,
+    )  # fmt: skip
     precision: str = precision_parameter()
     decompose_on: str = place_parameter()
-    force: bool = parameter(False, "Allow more states than the rule N >= n_components^2 does.")
+    force: bool = parameter("Allow more states than the rule N >= n_components^2 does.", default=False)
     random_state: int = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
@@ -297,7 +290,7 @@ class MultiLabelMoM(SpectralEstimator):
             raise ValueError(f"expected a finite weight for each of {len(heads)} heads, got {weights}")
         if state.basis is None and any(isinstance(head, RidgeHead | SketchNeighbors) for _, head in heads):
             raise ValueError("expected a basis of the sketch, got none")
-        self.scorer_ = Scorer(
+        self.scorer_: Scorer = Scorer(
             n_labels=len(self.label_names_), idf=self.idf_, heads=heads, weights=weights, basis=self.basis_,
             label_factor=self._label_factor(),
         )  # fmt: skip

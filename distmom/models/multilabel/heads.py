@@ -29,10 +29,7 @@ from distmom.corpus import Block
 from distmom.engine import Csr, MixedRows
 from distmom.errors import UsageError
 from distmom.models.multilabel.kernels import (
-    add_sparse_scores,
-    add_votes,
     check_labels,
-    fill_lists,
     nearest_of,
     nearest_rows,
     sort_top,
@@ -40,6 +37,7 @@ from distmom.models.multilabel.kernels import (
     top_labels,
     update_top,
 )
+from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes
 from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.kernels import gather
 from distmom.moments.labels import posteriors
@@ -247,15 +245,6 @@ class NeighborsHead:
     power: float = 3.0
     factor: float = 1.0
     best: float = 0.0
-
-    @classmethod
-    def build(cls, rows: Csr, labels: Csr) -> NeighborsHead:
-        """Index feature rows (N, d) with their labels (N, L); all rows vote."""
-        n = len(rows.indptr) - 1
-        indptr = np.concatenate([[0], np.cumsum(np.bincount(rows.indices, minlength=rows.n_columns))])
-        holders, values = np.empty(len(rows.indices), np.int32), np.empty(len(rows.indices), np.float32)
-        fill_lists(rows.indptr, rows.indices, rows.data, 0, indptr[:-1].copy(), holders, values)
-        return cls(Csr(indptr, holders, values, n), labels, np.ones(n, np.uint8))
 
     def search(self, features: csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and cosines of the k nearest indexed rows (see `nearest_rows`)."""

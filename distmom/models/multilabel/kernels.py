@@ -1,4 +1,4 @@
-"""Compiled loops that score labels: sparse weights, nearest rows by an inverted index, votes, top lists."""
+"""Compiled loops that keep lists of the best: labels of highest score, nearest rows by an inverted index."""
 
 from __future__ import annotations
 
@@ -11,40 +11,6 @@ from distmom.errors import NumericalError
 WINDOW = 128
 #: indexed rows whose products are accumulated together
 ROW_WINDOW = 1 << 17
-
-
-@compiled
-def add_sparse_scores(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    data: np.ndarray,
-    w_indptr: np.ndarray,
-    w_indices: np.ndarray,
-    w_data: np.ndarray,
-    dense_row: np.ndarray,
-    dense: np.ndarray,
-    factor: float,
-    out: np.ndarray,
-) -> None:
-    """Add ``factor * A W`` to the dense matrix ``out`` (n, L), for A (n, d) in CSR.
-
-    W (d, L) is in CSR, except for the words with ``dense_row[v] >= 0``, whose row is ``dense[dense_row[v]]``:
-    nearly full rows of common words are several times faster to add without column indices.
-    """
-    # Unsigned: a signed subscript may be negative, which would be checked on every access.
-    w_columns = w_indices.view(np.uint32)
-    for i in range(indptr.shape[0] - 1):
-        row = out[i]
-        for p in range(indptr[i], indptr[i + 1]):
-            v = indices[p]
-            x = np.float32(factor * data[p])
-            if dense_row[v] >= 0:
-                weights = dense[dense_row[v]]
-                for label in range(row.shape[0]):
-                    row[label] += x * weights[label]
-            else:
-                for q in range(w_indptr[v], w_indptr[v + 1]):
-                    row[w_columns[q]] += x * w_data[q]
 
 
 @compiled
@@ -297,39 +263,6 @@ def top_by_states(
 
 
 @compiled
-def fill_lists(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    data: np.ndarray,
-    first: int,
-    free: np.ndarray,
-    rows: np.ndarray,
-    values: np.ndarray,
-) -> None:
-    """Add rows to inverted lists: for every word, the rows that contain it in ascending order, and their values.
-
-    Parameters
-    ----------
-    indptr, indices, data : ndarray
-        Rows in CSR.
-    first : int
-        Number of the first row.
-    free : ndarray of shape (d,), int64
-        Position of the next entry of every word; advanced in place.
-    rows : ndarray of shape (nnz,), int32
-        Changed in place.
-    values : ndarray of shape (nnz,), float32
-        Changed in place.
-    """
-    for i in range(indptr.shape[0] - 1):
-        for p in range(indptr[i], indptr[i + 1]):
-            at = free[indices[p]]
-            rows[at] = first + i
-            values[at] = data[p]
-            free[indices[p]] = at + 1
-
-
-@compiled
 def nearest_rows(
     indptr: np.ndarray,
     indices: np.ndarray,
@@ -452,60 +385,3 @@ def nearest_of(
             if best[j] <= 0.0:
                 ids[j] = -1
     return found, products
-
-
-@compiled
-def add_votes(
-    rows: np.ndarray,
-    products: np.ndarray,
-    y_indptr: np.ndarray,
-    y_indices: np.ndarray,
-    n_neighbors: int,
-    power: float,
-    factor: float,
-    best_factor: float,
-    out: np.ndarray,
-) -> None:
-    """Add the labels of the nearest rows: normalised votes ``product^power`` and each label's best product.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n, m), int32
-        As returned by `nearest_rows`; the first ``n_neighbors`` vote.
-    products : ndarray of shape (n, m), float32
-    y_indptr, y_indices : ndarray
-        Labels of the indexed rows in CSR.
-    n_neighbors : int
-    power : float
-    factor, best_factor : float
-        Weights of the votes and of the best product.
-    out : ndarray of shape (n, L), float32
-        Changed in place.
-    """
-    best = np.zeros(out.shape[1], np.float32)
-    m = min(n_neighbors, rows.shape[1])
-    for i in range(rows.shape[0]):
-        total = 0.0
-        for j in range(m):
-            if rows[i, j] >= 0:
-                total += products[i, j] ** power
-        if total <= 0.0:
-            continue
-        for j in range(m):
-            r = rows[i, j]
-            if r < 0:
-                continue
-            vote = np.float32(factor * products[i, j] ** power / total)
-            for q in range(y_indptr[r], y_indptr[r + 1]):
-                label = y_indices[q]
-                out[i, label] += vote
-                best[label] = max(best[label], products[i, j])
-        for j in range(m):
-            r = rows[i, j]
-            if r < 0:
-                continue
-            for q in range(y_indptr[r], y_indptr[r + 1]):
-                label = y_indices[q]
-                if best[label] > 0.0:
-                    out[i, label] += np.float32(best_factor) * best[label]
-                    best[label] = 0.0

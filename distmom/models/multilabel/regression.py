@@ -25,8 +25,8 @@ from distmom.engine import (
 )
 from distmom.engine.state import release_maps
 from distmom.models.multilabel.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
-from distmom.models.multilabel.kernels import fill_lists
-from distmom.moments.features import inverse_document_frequency, tfidf_rows
+from distmom.moments.features import inverse_document_frequency
+from distmom.moments.index import IndexPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients
 from distmom.spectral.basis import orthonormal_basis, unknown_columns
 from distmom.spectral.run import Run, unknown
@@ -275,37 +275,40 @@ def sparse_head(engine: Engine, *parts: tuple[Sequence[Term], float]) -> SparseH
     return SparseHead(engine.combine_mixed(terms, PRUNING))
 
 
-def fit_neighbors(engine: Engine, features: Features) -> NeighborsHead:
-    """Index the tf-idf rows of the corpus; rows outside the selection are indexed but do not vote.
+def fit_neighbors(run: Run, features: Features) -> NeighborsHead:
+    """Index the tf-idf rows of the corpus in one pass; rows outside the selection are indexed but do not vote.
 
-    The lists are filled in memory, shard by shard; the arrays of the head are stored arrays.
+    The arrays of the head are stored arrays.
     """
-    corpus, chosen, idf = engine.corpus, features.selection, features.idf.load()
-    indptr = _ends([np.asarray(corpus.document_frequency)])
-    free = indptr[:-1].copy()
-    rows, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
-    labels: list[np.ndarray] = []
-    n_labels: list[np.ndarray] = []
-    alive: list[np.ndarray] = []
-    for i in range(len(corpus.shards)):
-        block = corpus.read_shard(i)
-        a = tfidf_rows(block.words, idf, np.float32)
-        fill_lists(a.indptr, a.indices, a.data, block.first, free, rows, values)
-        labels.append(block.labels.indices)
-        n_labels.append(np.diff(block.labels.indptr))
-        n = block.n_documents
-        alive.append(np.ones(n, bool) if chosen is None else chosen.mask(block.first, n))
-    of_rows = _ends(n_labels)
-    ones = np.ones(of_rows[-1], np.uint8)
-    return NeighborsHead(
-        Csr(engine.put(indptr), engine.put(rows), engine.put(values), corpus.n_documents),
-        Csr(engine.put(of_rows), engine.put(np.concatenate(labels)), engine.put(ones), corpus.n_labels),
-        engine.put(np.concatenate(alive).astype(np.uint8)),
+    corpus = run.corpus
+    pass_ = IndexPass(
+        corpus.n_words,
+        n_documents=corpus.n_documents,
+        n_labels=corpus.n_labels,
+        idf=features.idf,
+        nnz_words=sum(s.nnz_words for s in corpus.shards),
+        nnz_labels=sum(s.nnz_labels for s in corpus.shards),
     )
+    found = run.scan(pass_, _index, out=TallResult(unknown(), unknown()))
+    head: NeighborsHead = run.rows(_neighbors, features.selection, found, out=unknown())
+    return head
 
 
-def _ends(lengths: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
+def _index(engine: Engine, tallies: Tallies) -> TallResult:
+    lists, labels = (engine.combine([Term(tallies.runs[name])]) for name in ("lists", "labels"))
+    ones = engine.put(np.ones(len(labels.indices.load()), np.uint8))
+    return TallResult(_to_states("lists", lists) | _to_states("labels", replace(labels, data=ones)), {})
+
+
+def _neighbors(engine: Engine, selection: Selection | None, found: TallResult) -> NeighborsHead:
+    corpus = engine.corpus
+    n = corpus.n_documents
+    alive = np.ones(n, bool) if selection is None else selection.mask(0, n)
+    return NeighborsHead(
+        _from_states(found.states, "lists", n),
+        _from_states(found.states, "labels", corpus.n_labels),
+        engine.put(alive.astype(np.uint8)),
+    )
 
 
 def sketch_neighbors(fit: RidgeFit, labels: Csr) -> SketchNeighbors:

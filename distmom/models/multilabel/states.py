@@ -16,25 +16,14 @@ import numpy as np
 
 from distmom.engine import Engine, Selection, StoredColumns, Tallies, TallResult
 from distmom.errors import UsageError
-from distmom.linalg import mixing_weights
+from distmom.models.multilabel.word_states import WordStates, word_states
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.words import WordSlicesPass
 from distmom.spectral.basis import Basis, unknown_columns
-from distmom.spectral.components import (
-    Core,
-    CoreSettings,
-    Words,
-    find_components,
-    fit_basis,
-    moment_passes,
-    settled,
-    warn_of_sum_rules,
-)
+from distmom.spectral.components import Words, find_components, fit_basis, moment_passes, settled
+from distmom.spectral.core import Core, CoreSettings
+from distmom.spectral.recovery import WHOLE_BYTES, tall_sum, to_columns
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tall import WHOLE_BYTES, clipped_columns, column_masses, state_rows, to_columns
-
-#: a state with a smaller eigenvalue has no meaningful weight
-MIN_EIGENVALUE = 1e-8
 
 
 @dataclass(frozen=True)
@@ -126,29 +115,6 @@ def extend_states(run: Run, settings: StateSettings, states: States, added: Sele
     return _finish(run, settings, None, states.basis, directories, slices)
 
 
-@dataclass(frozen=True)
-class _WordStates:
-    """The word distributions of latent states, from which the posteriors of documents follow.
-
-    Attributes
-    ----------
-    weights, log_weights : ndarray of shape (k,)
-        Probabilities of the states, and their logarithms.
-    topics, log_topics : StoredColumns
-        Word probabilities (d, k), and logarithms of the smoothed word probabilities.
-    directions : StoredColumns or None
-        ``W U`` (d, k), for the cross moment.
-    diagnostics : dict
-    """
-
-    weights: np.ndarray
-    log_weights: np.ndarray
-    topics: StoredColumns
-    log_topics: StoredColumns
-    directions: StoredColumns | None
-    diagnostics: dict[str, Any]
-
-
 def _finish(
     run: Run,
     settings: StateSettings,
@@ -166,11 +132,11 @@ def _finish(
     )  # fmt: skip
     n_slabs = run.plan(pass_).n_mapped
     columns = unknown_columns(d, k, n_slabs)
-    out = _WordStates(
+    out = WordStates(
         unknown(k), unknown(k), unknown_columns(d, k), columns,
         columns if settings.cross_moment else None, unknown(),
     )  # fmt: skip
-    words = run.rows(_word_states, settings, basis, core, pass_, out=out)
+    words = run.rows(word_states, settings, settings.smoothing, basis, core, pass_, out=out)
     pass_ = replace(
         pass_, n_states=len(words.weights), directions=words.directions, log_topics=words.log_topics,
         log_weights=words.log_weights,
@@ -183,45 +149,10 @@ def _finish(
     return run.rows(_states, core, words, labels, basis, directories, out=found)
 
 
-def _word_states(
-    engine: Engine, settings: StateSettings, basis: Basis, core: Core, labels: LabelMomentsPass
-) -> _WordStates:
-    warn_of_sum_rules(core.diagnostics.get("sum_rules", {}))
-    corpus = engine.corpus
-    k, d = len(core.eigenvalues), corpus.n_words
-    # mu_h = lambda_h B v_h (tensor paper, theorem 4.3)
-    unwhiten = core.B @ (core.V * core.eigenvalues)
-    mass = column_masses(engine, basis.matrix, d, unwhiten)
-    usable = (core.eigenvalues > MIN_EIGENVALUE) & (mass["positive"] > 0.0)
-    weights, raw_weights = mixing_weights(core.eigenvalues, usable)
-    weights, n_states = weights[usable], int(usable.sum())
-    n_slabs = engine.plan(replace(labels, n_states=n_states)).n_mapped
-    frequency = engine.put(np.asarray(corpus.document_frequency, np.float64)[:, None])
-    topics, log_topics, directions = state_rows(
-        engine, basis.matrix, d, unwhiten[:, usable] / mass["positive"][usable],
-        (core.W @ core.V)[:, usable] if settings.cross_moment else None,
-        frequency, settings.smoothing, settings.dtype, n_slabs,
-    )  # fmt: skip
-    engine.directory.sync(topics)
-    total, negative = mass["positive"] - mass["negative"], mass["negative"]
-    diagnostics = {
-        **core.diagnostics,
-        **core.lengths,
-        "n_states": n_states,
-        "n_states_asked": settings.n_states,
-        "n_dropped": k - n_states,
-        "sum_pi": float(raw_weights.sum()),
-        "column_sums": [float(x) for x in total],
-        "clipped_words": [float(x) for x in negative / np.maximum(mass["positive"] + negative, 1e-300)],
-        "bounds": error_bounds(core, k),
-    }
-    return _WordStates(weights, np.log(weights), topics, log_topics, directions, diagnostics)
-
-
 def _states(
     engine: Engine,
     core: Core,
-    words: _WordStates,
+    words: WordStates,
     labels: TallResult,
     basis: Basis,
     directories: tuple[str, ...],
@@ -255,37 +186,11 @@ def _label_states(engine: Engine, tallies: Tallies, dtype: str) -> TallResult:
     """Turn the label moments into label probabilities of the states."""
     states, clipped = {}, [0.0]
     for name, partials in tallies.tall.items():
-        states[name], share = clipped_columns(engine, partials, dtype)
+        states[name], masses = tall_sum(partials).distributions(engine, dtype)
         if name == "cross":
-            clipped = [float(x) for x in share]
+            clipped = [float(x) for x in masses.negative_share]
     values = {"clipped": clipped, "log_likelihood": float(tallies.sums["log_likelihood"])}
     return TallResult(states, values)
-
-
-def error_bounds(core: Core, k: int, delta: float = 0.05) -> dict[str, float]:
-    """Return the three bounds of the multi-label paper's Theorem 1; they are loose.
-
-    The bounds of the word, label and weight estimates hold with probability ``1 - delta`` for large enough N.
-    """
-    lengths = core.lengths
-    n = max(lengths["n_documents"], 1.0)
-    eps1, eps2 = 1 + math.sqrt(math.log(1 / delta) / 2), 1 + math.sqrt(math.log(2 / delta) / 2)
-    s1, sk = float(core.spectrum[0]), float(core.spectrum[k - 1])
-    d2, d3 = max(lengths["mean_length2"], 1e-300), max(lengths["mean_length3"], 1e-300)
-    dl = max(lengths["mean_length2_labels"], 1e-300)
-    root2 = math.sqrt(2.0)
-    return {
-        "delta": delta,
-        "words": (
-            160 * math.sqrt(s1) / (d2 * sk**2.5)
-            + 32 * math.sqrt(2 * s1) / (d3 * sk**1.5)
-            + 4 * math.sqrt(s1) / (d2 * sk)
-        ) * eps1 / math.sqrt(n),
-        "labels": (
-            160 / (d2 * sk**3.5) + 32 * root2 / (d3 * sk**2.5) + (2 + 2 * root2) / (d2 * sk**2)
-        ) * 2 * eps1 / math.sqrt(n) + 8 * eps2 / (dl * sk * math.sqrt(n)),
-        "weights": (200 / sk**2.5 + 40 * root2 / sk**1.5) * eps1 / (d3 * math.sqrt(n)),
-    }  # fmt: skip
 
 
 def check_size(n_documents: int, n_states: int, force: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.errors import UsageError
 from distmom.moments.weighting import WEIGHTINGS, MomentKind
-from distmom.spectral.components import CoreSettings
+from distmom.spectral.core import CoreSettings
 from distmom.spectral.estimator import SpectralEstimator, precision_parameter, seed_parameter
 from distmom.spectral.inputs import check_counts
 from distmom.spectral.parameters import parameter
@@ -18,27 +18,29 @@ class TopicEstimator(SpectralEstimator):
     """Base class of estimators that use the word moments of topics."""
 
     min_df: float | str = parameter(
-        "auto", "Words in a smaller share of documents are left out of the moments; refinement uses all words. "
-        "auto is 0.005, or less where that leaves fewer than 30 positions per document on average.",
-        kind=float, least=0, auto=True,
+        "Words in a smaller share of documents are left out of the moments; refinement uses all words. auto "
+        "is 0.005, or less where that leaves fewer than 30 positions per document on average.",
+        default="auto", kind=float, least=0, auto=True,
     )  # fmt: skip
     max_df: float = parameter(
-        0.5, "Words in a larger share of documents are left out of the moments.", least=0
+        "Words in a larger share of documents are left out of the moments.", default=0.5, least=0
     )
     max_count: int | None = parameter(
-        2, "Counts of a word in a document above this value are replaced by it in the moments.", kind=int, least=1,
-        none=True, unset="no limit",
+        "Counts of a word in a document above this value are replaced by it in the moments.",
+        default=2, kind=int, least=1, none=True, unset="no limit",
     )  # fmt: skip
-    scale_words: bool = parameter(True, "Scale words in the moments by their frequency to the power -1/2.")
+    scale_words: bool = parameter(
+        "Scale words in the moments by their frequency to the power -1/2.", default=True
+    )
     weighting: str = parameter(
-        "tokens", "Weight of each document in the moments (see distmom.moments.weighting).",
-        choices=tuple(WEIGHTINGS),
+        "Weight of each document in the moments (see distmom.moments.weighting).",
+        default="tokens", choices=tuple(WEIGHTINGS),
     )  # fmt: skip
     n_oversamples: int | None = parameter(
-        None, "Columns of the sketch beyond the number of topics.", kind=int, least=0, none=True,
-        unset="half of the number of topics, but at least 20",
+        "Columns of the sketch beyond the number of topics.",
+        default=None, kind=int, least=0, none=True, unset="half of the number of topics, but at least 20",
     )  # fmt: skip
-    n_power_iter: int = parameter(4, "Number of power passes of the sketch.", least=0)
+    n_power_iter: int = parameter("Number of power passes of the sketch.", default=4, least=0)
     precision: str = precision_parameter()
     random_state: int = seed_parameter()
 

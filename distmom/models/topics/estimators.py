@@ -8,6 +8,7 @@ are declared in `distmom.models.topics.program`; each model fixes some of them.
 from __future__ import annotations
 
 from distmom.models.topics.program import TopicModel
+from distmom.spectral.parameters import fixed
 
 
 class SpectralLDA(TopicModel):
@@ -61,10 +62,10 @@ class SingleTopic(TopicModel):
         As in `SpectralLDA`.
     """
 
-    init = "tensor"
-    alpha0 = 0.0
-    refine = "mixture"
-    background = False
+    init: str = fixed("tensor")
+    alpha0: float | str = fixed(0.0)
+    refine: str = fixed("mixture")
+    background: bool = fixed(False)
 
 
 class AnchorTopics(TopicModel):
@@ -80,11 +81,11 @@ class AnchorTopics(TopicModel):
         ``anchors`` are the anchor words.
     """
 
-    init = "anchors"
-    alpha0 = 0.0
-    background = False
-    decomposition = "joint"
-    decompose_on = "client"
+    init: str = fixed("anchors")
+    alpha0: float | str = fixed(0.0)
+    background: bool = fixed(False)
+    decomposition: str = fixed("joint")
+    decompose_on: str = fixed("client")
 
 
 class IndependentTopics(TopicModel):
@@ -109,8 +110,8 @@ class IndependentTopics(TopicModel):
     algorithm 1).
     """
 
-    init = "factors"
-    alpha0 = 0.0
-    background = False
-    weighting = "counts"
-    max_count = None
+    init: str = fixed("factors")
+    alpha0: float | str = fixed(0.0)
+    background: bool = fixed(False)
+    weighting: str = fixed("counts")
+    max_count: int | None = fixed(None)

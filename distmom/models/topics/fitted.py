@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.errors import UsageError
 from distmom.models.topics.base import TopicEstimator
 from distmom.models.topics.shares import DocumentReader, least_squares_matrix
+from distmom.spectral.bases import TransformerMixin
 from distmom.spectral.layout import array, value
 
 METHODS_OF_SHARES = ("vb", "fast")
@@ -50,13 +50,8 @@ class TopicState:
     selection: dict[str, Any] | None = value()
 
 
-class FittedTopics(TransformerMixin, TopicEstimator):  # type: ignore[misc]
-    """Base class of topic models with the methods that use the topics; see `SpectralLDA` for attributes."""
-
-    State = TopicState
-    shown = (
-        "third_moment", "residual", "off_diagonal_share", "n_usable_eigenvalues", "n_moment_words", "refine",
-    )  # fmt: skip
+class TopicAttributes:
+    """Types of the attributes of fitted topic models (see `SpectralLDA`)."""
 
     refine: str
     components_: np.ndarray
@@ -65,10 +60,17 @@ class FittedTopics(TransformerMixin, TopicEstimator):  # type: ignore[misc]
     unigram_: np.ndarray
     components_error_: np.ndarray | None
     weights_error_: np.ndarray | None
-    diagnostics_: dict[str, Any]
-    selection_: dict[str, Any] | None
     n_components_: int
     init_: str
+
+
+class FittedTopics(TransformerMixin, TopicAttributes, TopicEstimator):
+    """Base class of topic models with the methods that use the topics; see `SpectralLDA` for attributes."""
+
+    State = TopicState
+    shown = (
+        "third_moment", "residual", "off_diagonal_share", "n_usable_eigenvalues", "n_moment_words", "refine",
+    )  # fmt: skip
 
     def _keep(self, state: TopicState) -> None:
         super()._keep(state)

@@ -1,9 +1,7 @@
 """Initial topics, from a decomposed tensor or from anchor words, on words of medium frequency.
 
-The moments leave out words that are in few or in most documents, cap counts, as real text repeats a rare word more
-often than its topics explain, and scale every word by ``D^(-1/2)``, D its share of document frequencies, so that
-common words do not dominate the second moment. One set of sums serves every initialisation: the Dirichlet
-correction for alpha0 is applied to the small moments, and anchor words need only the second moment.
+One set of sums (`distmom.models.topics.committed`) serves every initialisation: the Dirichlet correction for
+alpha0 is applied to the small moments, and anchor words need only the second moment.
 """
 
 from __future__ import annotations
@@ -18,36 +16,22 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine, PassResult, Selection, StoredColumns
-from distmom.engine.state import SLAB_ROWS, release_maps
-from distmom.engine.tall import read_rows
-from distmom.errors import NumericalError, UsageError
+from distmom.engine import Engine, StoredColumns
+from distmom.engine.tall import Tall, read_rows
+from distmom.errors import NumericalError
 from distmom.linalg.anchors import select_anchors, simplex_weights
-from distmom.moments.dirichlet import proportions, proportions_of_mean, shifts, topic_factor
-from distmom.moments.word_moments import half_rows, word_moments
-from distmom.spectral.basis import Basis, unknown_columns
-from distmom.spectral.components import (
-    Core,
-    CoreSettings,
-    Words,
-    added_sums,
-    find_each,
-    fit_basis,
-    moment_passes,
-)
+from distmom.models.topics.committed import CommittedMoments
+from distmom.models.topics.recovery import free_rows, scaled_rows, store_topics
+from distmom.moments.dirichlet import proportions, proportions_of_mean, topic_factor
+from distmom.moments.word_moments import word_moments
+from distmom.spectral.basis import unknown_columns
+from distmom.spectral.components import find_each
+from distmom.spectral.core import Core, added_sums
+from distmom.spectral.recovery import Slabs
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tall import Slabs
 
 logger = logging.getLogger(__name__)
 
-#: length, in words, of a document with a quarter of the largest weight, for ``weighting="length"``
-LENGTH_SCALE = 100.0
-#: ``min_df="auto"``: the least share of documents of a word of the moments. If documents then have fewer
-#: positions on average than the second value, rarer words are added up to the third value, a share of all
-#: positions, but no words of fewer documents than the last value
-MIN_DF, SEEN_POSITIONS, SEEN_SHARE, FEWEST_DOCUMENTS = 0.005, 30, 0.8, 10
-#: share of documents that are long enough for the moments below which a warning is logged
-LEAST_SHARE = 0.5
 #: least number of candidates per topic for anchor words
 ANCHOR_CANDIDATES = 10
 #: least share of the documents that contain an anchor word
@@ -81,144 +65,6 @@ class Initial:
     def upto(cls, n_words: int, k: int) -> Initial:
         """Return initial topics of known shapes without content, for a ledger."""
         return cls("", unknown_columns(n_words, k), unknown(k), unknown(), unknown())
-
-
-@dataclass(frozen=True)
-class CommittedMoments:
-    """Moments in a basis whose sums are committed in a run directory.
-
-    Attributes
-    ----------
-    settings : CoreSettings
-    words : Words
-    basis : Basis
-    directories : tuple of str
-        Directories of the committed sums, whose total gives the moments.
-    """
-
-    settings: CoreSettings
-    words: Words
-    basis: Basis
-    directories: tuple[str, ...]
-
-
-def word_numbers(
-    corpus: Corpus | MemoryCorpus, n_components: int, min_df: float | str, max_df: float
-) -> np.ndarray:
-    """Number the words whose document frequency is in a range.
-
-    With "auto", words are in at least 0.5 % of the documents. If these leave fewer than 30 positions per
-    document on average, rarer words are added until there are 30, or until they make up four fifths of all
-    positions, but no words of fewer than 10 documents.
-
-    Parameters
-    ----------
-    corpus : Corpus or MemoryCorpus
-    n_components : int
-        Least number of words.
-    min_df : float or "auto"
-    max_df : float
-        Smallest and largest share of the documents that contain a word.
-
-    Returns
-    -------
-    ndarray of shape (n_words,), int32
-        -1 for the other words.
-
-    Raises
-    ------
-    UsageError
-        If there are fewer words than ``n_components``.
-    """
-    frequency = np.asarray(corpus.document_frequency, np.float64)
-    n = max(1, corpus.n_documents)
-    not_too_many = frequency <= max_df * n
-    least = _least_documents(corpus, not_too_many) if isinstance(min_df, str) else min_df * n
-    kept = (frequency >= max(1.0, least)) & not_too_many
-    if kept.sum() < n_components:
-        raise UsageError(
-            f"n_components={n_components} needs as many words, but only {kept.sum()} of {corpus.n_words} are in "
-            f"at least {least / n:g} and at most {max_df:g} of the documents: change min_df or max_df"
-        )
-    return np.where(kept, np.cumsum(kept) - 1, -1).astype(np.int32)
-
-
-def _least_documents(corpus: Corpus | MemoryCorpus, allowed: np.ndarray) -> float:
-    """Return the least document frequency of a word of the moments with ``min_df="auto"``."""
-    n = max(1, corpus.n_documents)
-    frequency = np.asarray(corpus.document_frequency, np.float64)[allowed]
-    positions = np.asarray(corpus.word_frequency, np.float64)[allowed]
-    order = np.argsort(-frequency, kind="stable")
-    seen = np.cumsum(positions[order])
-    if not len(seen):
-        return MIN_DF * n
-    enough = min(SEEN_POSITIONS * n, SEEN_SHARE * seen[-1])
-    last = frequency[order[int(np.searchsorted(seen, enough))]]
-    return float(min(MIN_DF * n, max(FEWEST_DOCUMENTS, last)))
-
-
-def moment_words(
-    run: Run, n_components: int, min_df: float | str, max_df: float, scaled: bool
-) -> tuple[Words, np.ndarray]:
-    """Choose the words of the moments.
-
-    Parameters
-    ----------
-    run : Run
-    n_components : int
-    min_df : float or "auto"
-    max_df : float
-        Smallest and largest share of the documents that contain a word, as in `word_numbers`.
-    scaled : bool
-        Scale words by ``D^(-1/2)``, where the mean is added to D as a floor.
-
-    Returns
-    -------
-    words : Words
-    numbers : ndarray of shape (n_words,), int32
-        As returned by `word_numbers`.
-    """
-    corpus = run.corpus
-    numbers = word_numbers(corpus, n_components, min_df, max_df)
-    kept, n_kept = numbers >= 0, int(numbers.max()) + 1
-    frequency = np.asarray(corpus.document_frequency, np.float64)
-    scale = None
-    if scaled:
-        share = frequency[kept] / frequency[kept].sum()
-        scale = run.put(1.0 / np.sqrt(share + 1.0 / n_kept)[:, None])
-    every = n_kept == corpus.n_words
-    return Words(n_kept, None if every else run.put(numbers), scale), numbers
-
-
-def fit_moments(
-    run: Run,
-    settings: CoreSettings,
-    words: Words,
-    selection: Selection | None,
-    of_basis: Selection | None,
-) -> CommittedMoments:
-    """Run the passes for the moments of the selected documents, in a basis for the documents ``of_basis``."""
-    basis = fit_basis(run, settings, words, of_basis)
-    found = run.scan(replace(moment_passes(settings, words, basis, selection)[0], mean=True))
-    run.rows(_warn_of_short_documents, settings, found, out=None)
-    return CommittedMoments(settings, words, basis, (found.directory,))
-
-
-def _warn_of_short_documents(engine: Engine, settings: CoreSettings, found: PassResult) -> None:
-    kind = settings.kind
-    n_documents, n_long = (float(x) for x in found.sums["lengths"][:2])
-    if kind.needs_positions and kind.orders == 3 and n_long < LEAST_SHARE * n_documents:
-        logger.warning(
-            "%.0f %% of the documents have fewer than 3 words and do not enter the moments",
-            100.0 * (1.0 - n_long / n_documents),
-        )  # fmt: skip
-
-
-def extend_moments(run: Run, moments: CommittedMoments, added: Selection) -> CommittedMoments:
-    """Add the sums of documents that were held out, in the same basis."""
-    pass_ = moment_passes(moments.settings, moments.words, moments.basis, added)[0]
-    directory = run.scan(replace(pass_, mean=True)).directory
-    return replace(moments, directories=(*moments.directories, directory))
 
 
 def initials(
@@ -323,34 +169,27 @@ def _tensor_init(
     unwhiten = core.B @ (core.V * sizes)
 
     sums = added_sums(moments.directories, without="m3")
-    scale = moments.words.scale
-
-    def rows(stored: np.ndarray, part: slice) -> np.ndarray:
-        # Squared: the stored basis includes the scale, and so do the moments.
-        plain = stored if scale is None else stored / np.asarray(scale.load()[part]) ** 2
-        return np.asarray(plain @ unwhiten)
-
-    a, _, _ = shifts(alpha0)
-    whiten = core.W @ (core.V * sizes)
-
-    def free_rows(stored: np.ndarray, part: slice) -> np.ndarray:
-        # M2 QW in place of Q Q'M2 QW: documents that were added after the basis was found may have topics
-        # outside of its range, and so may sampling errors of topics.
-        mean1, m1 = (np.asarray(sums[name]) / float(sums["mass"][0]) for name in ("mean", "m1"))
-        return np.asarray((half_rows(sums, part, stored) - a * np.outer(mean1[part], m1)) @ whiten)
-
-    topics, masses, negative = _store_topics(
-        engine, moments, numbers, free_rows if "half" in sums else rows, unwhiten.shape[1]
-    )
+    basis, scale, k = moments.basis.matrix, moments.words.scale, unwhiten.shape[1]
+    inputs: tuple[Tall, ...]
+    rows_of: Callable[..., np.ndarray]
+    arguments: tuple[Any, ...]
+    if "half" in sums:
+        inputs = (basis, *(engine.put(np.asarray(sums[name])) for name in ("half", "pair_mass", "mean")))
+        factor = core.W @ (core.V * sizes)
+        rows_of, arguments = free_rows, (np.asarray(sums["mass"]), np.asarray(sums["m1"]), alpha0, factor)
+    else:
+        inputs = (basis,) if scale is None else (basis, scale)
+        rows_of, arguments = scaled_rows, (unwhiten,)
+    topics, masses = store_topics(engine, moments, numbers, inputs, rows_of, arguments, k)
     diagnostics = {
         **core.diagnostics,
         **core.lengths,
         "spectrum": [float(x) for x in core.spectrum],
-        "negative_mass": [float(x) for x in negative],
+        "negative_mass": [float(x) for x in masses.negative_share],
     }
     if independent:
         # The mean amount of a factor times the mass of its column.
-        shares = np.maximum(core.mean, 0.0) * masses
+        shares = np.maximum(core.mean, 0.0) * masses.positive
         diagnostics["skewness"] = [float(x) for x in core.eigenvalues]
     else:
         of_mean = proportions_of_mean(core.mean, core.eigenvalues, alpha0)
@@ -400,10 +239,9 @@ def _anchor_init(
     joint = weights * mean[:, None]
     shares = joint.sum(axis=0)
 
-    def of_rows(stored: np.ndarray, part: slice) -> np.ndarray:
-        return np.asarray(joint[part])
-
-    topics, _, _ = _store_topics(engine, moments, numbers, of_rows, settings.n_states)
+    topics, _ = store_topics(
+        engine, moments, numbers, (engine.put(joint),), np.asarray, (), settings.n_states
+    )
     return Initial(
         "anchors",
         topics,
@@ -411,51 +249,3 @@ def _anchor_init(
         None,
         {**found.lengths, "sum_rules": found.sum_rules, "anchors": [vocabulary[i] for i in kept[anchors]]},
     )
-
-
-def _store_topics(
-    engine: Engine,
-    moments: CommittedMoments,
-    numbers: np.ndarray,
-    rows_of: Callable[[np.ndarray, slice], np.ndarray],
-    k: int,
-) -> tuple[StoredColumns, np.ndarray, np.ndarray]:
-    """Store topics over all words, with negative entries clipped and columns normalised to sum to one.
-
-    Parameters
-    ----------
-    rows_of : callable
-        Called with rows of the stored basis and their slice; returns the rows of the unscaled topics.
-
-    Returns
-    -------
-    topics : StoredColumns
-    masses : ndarray of shape (k,)
-        Positive mass of the columns before normalisation.
-    negative : ndarray of shape (k,)
-        Share of every topic's absolute mass that was negative.
-    """
-    n_moment = moments.words.n_words
-
-    def slabs() -> Any:
-        for start in range(0, n_moment, SLAB_ROWS):
-            part = slice(start, min(start + SLAB_ROWS, n_moment))
-            yield part, rows_of(np.asarray(read_rows(moments.basis.matrix, part), np.float64), part)
-
-    positive, negative = np.zeros(k), np.zeros(k)
-    for _, values in slabs():
-        positive += np.maximum(values, 0.0).sum(axis=0)
-        negative -= np.minimum(values, 0.0).sum(axis=0)
-    divisor = np.where(positive > 0.0, positive, 1.0)
-    with engine.directory.writer(moments.settings.dtype, len(numbers) * k, k) as writer:
-        done = 0
-        for part, values in slabs():
-            upto = int(np.searchsorted(np.maximum.accumulate(numbers), part.stop - 1)) + 1
-            if part.stop == n_moment:
-                upto = len(numbers)
-            whole = np.zeros((upto - done, k), moments.settings.dtype)
-            whole[numbers[done:upto] >= 0] = np.maximum(values, 0.0) / divisor
-            writer.append(whole)
-            done = upto
-    release_maps()
-    return StoredColumns((writer.stored,)), positive, negative / np.maximum(positive + negative, 1e-300)

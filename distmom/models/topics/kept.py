@@ -34,7 +34,7 @@ from distmom.engine import (
 from distmom.engine.passes import fingerprint
 from distmom.errors import StoreError, UsageError
 from distmom.models.topics.base import TopicEstimator
-from distmom.models.topics.initial import CommittedMoments, moment_words
+from distmom.models.topics.committed import CommittedMoments, moment_words
 from distmom.models.topics.sources import (
     MAPPED_BYTES,
     Source,
@@ -55,12 +55,16 @@ from distmom.spectral.artifact import (
 )
 from distmom.spectral.basis import Basis
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.components import CoreSettings, Words, fit_basis, moment_passes
+from distmom.spectral.components import Words, fit_basis, moment_passes
+from distmom.spectral.core import CoreSettings
+from distmom.spectral.execute import execute
+from distmom.spectral.execution import Execution
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import Array, Layout
+from distmom.spectral.ledger import Ledger
 from distmom.spectral.parameters import parameter
-from distmom.spectral.run import Execution, Ledger, Run, execute, unknown
-from distmom.spectral.tall import column_edges, to_columns
+from distmom.spectral.recovery import column_edges, to_columns
+from distmom.spectral.run import Run, unknown
 
 #: least share of the mass that must remain when a part is left out
 _LEAST_LEFT = 0.1
@@ -138,10 +142,12 @@ class TopicMoments(TopicEstimator):
     State = KeptState
     capabilities = frozenset({Capability.DOCUMENTS})
 
-    n_components: int = parameter(100, "Largest number of topics of later fits.", least=1, kw_only=False)
+    n_components: int = parameter(
+        "Largest number of topics of later fits.", default=100, least=1, kw_only=False
+    )
     n_parts: int = parameter(
-        8, "Number of parts of the documents whose sums are kept separately, for standard errors; each part takes "
-        "one pass over its documents.", least=1,
+        "Number of parts of the documents whose sums are kept separately, for standard errors; each part "
+        "takes one pass over its documents.", default=8, least=1,
     )  # fmt: skip
 
     def fit(self, X: Any, y: Any = None) -> TopicMoments:
@@ -171,7 +177,7 @@ class TopicMoments(TopicEstimator):
         self.n_features_in_ = corpus.n_words
 
     @property
-    def n_documents_(self) -> int:
+    def n_documents_(self) -> int:  # type: ignore[override]
         """Number of documents of the sums."""
         return sum(source.sign * source.n_documents for source in self.sources_)
 

@@ -15,35 +15,21 @@ from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
+from distmom.models.topics.committed import CommittedMoments, extend_moments, fit_moments, moment_words
 from distmom.models.topics.fitted import FittedTopics, TopicState
-from distmom.models.topics.initial import (
-    CommittedMoments,
-    Initial,
-    extend_moments,
-    fit_moments,
-    initials,
-    moment_words,
-    word_shares,
-)
+from distmom.models.topics.initial import Initial, initials, word_shares
 from distmom.models.topics.jackknife import Jackknife
 from distmom.models.topics.kept import TopicMoments, commit_sums
-from distmom.models.topics.refine import (
-    EM_ALPHA,
-    ETA,
-    Completion,
-    Topics,
-    complete,
-    initial_topics,
-    refine_topics,
-)
+from distmom.models.topics.refine import ETA, Completion, complete, initial_topics, refine_topics
+from distmom.models.topics.steps import EM_ALPHA, Topics
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.components import CoreSettings, warn_of_sum_rules
+from distmom.spectral.core import CoreSettings, warn_of_sum_rules
 from distmom.spectral.estimator import place_parameter
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import MOST_COMPONENTS, Rank, find_rank, rank_settings
+from distmom.spectral.recovery import to_columns
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.tall import to_columns
 
 logger = logging.getLogger(__name__)
 
@@ -76,34 +62,38 @@ class TopicModel(FittedTopics):
     capabilities = frozenset({Capability.DOCUMENTS, Capability.MOMENTS, Capability.SHARES, Capability.TOPICS})
 
     n_components: int | str = parameter(
-        100, "Number of topics. auto estimates it, up to 100, by the directions of one half of the documents "
-        "that are replicated in the other half (see distmom.spectral.rank).", least=1, auto=True, kw_only=False,
+        "Number of topics. auto estimates it, up to 100, by the directions of one half of the documents that "
+        "are replicated in the other half (see distmom.spectral.rank).",
+        default=100, least=1, auto=True, kw_only=False,
     )  # fmt: skip
     alpha0: float | str = parameter(
-        "auto", "Sum of the Dirichlet parameters that moments are corrected for. auto tries 1 and 5, and uses "
-        "the value whose topics, refined by one pass, best predict held-out words.",
-        kind=float, least=0, auto=True,
+        "Sum of the Dirichlet parameters that moments are corrected for. auto tries 1 and 5, and uses the "
+        "value whose topics, refined by one pass, best predict held-out words.",
+        default="auto", kind=float, least=0, auto=True,
     )  # fmt: skip
     init: str = parameter(
-        "auto", "Initialise topics by decomposing the third moment (tensor) or by anchor words of the second "
-        "(anchors). auto tries both, and chooses as alpha0=auto does.", choices=("auto", "tensor", "anchors"),
+        "Initialise topics by decomposing the third moment (tensor) or by anchor words of the second "
+        "(anchors). auto tries both, and chooses as alpha0=auto does.",
+        default="auto", choices=("auto", "tensor", "anchors"),
     )  # fmt: skip
     n_refine: int | str = parameter(
-        "auto", "Number of passes of refinement. 0 returns the topics estimated from moments, zero for words "
-        "left out of the moments. auto is 2 with refine=cvb, else 4.", kind=int, least=0, auto=True,
+        "Number of passes of refinement. 0 returns the topics estimated from moments, zero for words left out "
+        "of the moments. auto is 2 with refine=cvb, else 4.", default="auto", kind=int, least=0, auto=True,
     )  # fmt: skip
     refine: str = parameter(
-        "auto", "Refine by EM for shares of largest posterior (em), by variational Bayes (vb), or by collapsed "
-        "variational Bayes, CVB0 (cvb). auto is cvb where documents have fewer than 30 words on average, else em.",
-        choices=("auto", "em", "vb", "cvb"),
+        "Refine by EM for shares of largest posterior (em), by variational Bayes (vb), or by collapsed "
+        "variational Bayes, CVB0 (cvb). auto is cvb where documents have fewer than 30 words on average, else "
+        "em.", default="auto", choices=("auto", "em", "vb", "cvb"),
     )  # fmt: skip
     background: bool = parameter(
-        False, "Initialise one of the topics with the word distribution of the corpus, so that it absorbs words "
-        "that all documents share; for long documents, or texts with stop words.",
+        "Initialise one of the topics with the word distribution of the corpus, so that it absorbs words that "
+        "all documents share; for long documents, or texts with stop words.", default=False,
     )  # fmt: skip
-    eta: float = parameter(ETA, "Count added to every word of every topic in refinement.", least=LEAST_ETA)
+    eta: float = parameter(
+        "Count added to every word of every topic in refinement.", default=ETA, least=LEAST_ETA
+    )
     decomposition: str = parameter(
-        "joint", "Method that decomposes the third moment.", choices=tuple(METHODS)
+        "Method that decomposes the third moment.", default="joint", choices=tuple(METHODS)
     )
     decompose_on: str = place_parameter()
 

@@ -28,7 +28,7 @@ from distmom.moments.dirichlet import corrected_slices
 from distmom.moments.small import SmallMoments
 from distmom.moments.word_moments import word_moments
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.components import warn_of_sum_rules, whiten_words
+from distmom.spectral.core import warn_of_sum_rules, whiten_words
 from distmom.spectral.inputs import checked_rows
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run
@@ -102,16 +102,17 @@ class TopicSearch(TopicEstimator):
     capabilities = frozenset({Capability.DOCUMENTS, Capability.MOMENTS})
 
     n_components: int = parameter(
-        100, "Approximate number of topics of the corpus: the rank of the moments.", least=1, kw_only=False
-    )
+        "Approximate number of topics of the corpus: the rank of the moments.",
+        default=100, least=1, kw_only=False,
+    )  # fmt: skip
     alpha0: float = parameter(
-        1.0, "Sum of the Dirichlet parameters of the topics; 0 means one topic per document.", least=0
+        "Sum of the Dirichlet parameters of the topics; 0 means one topic per document.", default=1.0, least=0
     )
     method: str = parameter(
-        "whitening", "whitening and cancellation find the topic without the others. fast-tpm runs the tensor "
-        "power method once, from the side information. tpm (power method with restarts and deflation) and joint "
-        "(joint diagonalisation) find all topics once for all searches, and return the preferred topic.",
-        choices=tuple(SEARCHES),
+        "whitening and cancellation find the topic without the others. fast-tpm runs the tensor power method "
+        "once, from the side information. tpm (power method with restarts and deflation) and joint (joint "
+        "diagonalisation) find all topics once for all searches, and return the preferred topic.",
+        default="whitening", choices=tuple(SEARCHES),
     )  # fmt: skip
 
     def fit(self, X: Any, y: Any = None) -> TopicSearch:

@@ -1,0 +1,66 @@
+"""Options of ``ingest`` for rows and sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from distmom.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--lengths", type=click.Path(), help="File (.npy) of the number of rows of each sequence or group."),
+    click.option("--layer", default="rows", show_default=True, help="Name of the layer of rows or symbols."),
+    click.option("--columns", help="Columns of a table that are read, separated by commas. [default: all]"),
+    click.option("--group-column", help="Column of a table with the group of each row, equal in consecutive rows."),
+    click.option("--id-column", help="Column of a table with the ids of rows or groups."),
+    click.option(
+        "--min-count", type=click.IntRange(min=1), default=1, show_default=True,
+        help="Fewest occurrences of a symbol of a text that is not put among the rare ones.",
+    ),
+    click.option(
+        "--rare-suffix", type=click.IntRange(min=0), default=0, show_default=True,
+        help="Letters at the end of rare symbols that make classes of them; 0 for one class.",
+    ),
+    click.option("--shard-rows", type=click.IntRange(min=8), help="Rows per shard. [default: 32 MiB of them]"),
+)  # fmt: skip
+#: parameters of the command that go with rows alone, and with documents alone
+_OF_ROWS = (
+    "lengths",
+    "layer",
+    "columns",
+    "group_column",
+    "id_column",
+    "min_count",
+    "rare_suffix",
+    "shard_rows",
+)
+_OF_DOCUMENTS = (
+    "labels", "label_source", "zero_based", "text_field", "labels_field", "min_df", "max_df", "stop_words", "ngrams",
+    "shard_docs",
+)  # fmt: skip
+
+
+def row_options(command: F) -> F:
+    """Add the options for rows and sequences."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def row_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options as arguments of `distmom.corpus.ingest_rows`."""
+    columns = options.pop("columns")
+    return {**options, "columns": tuple(name.strip() for name in columns.split(",")) if columns else ()}
+
+
+def refuse_others(context: click.Context, *, is_rows: bool) -> None:
+    """Refuse options that were given but do not go with the format; UsageError."""
+    names = _OF_DOCUMENTS if is_rows else _OF_ROWS
+    for name in names:
+        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"{flag}: is for {'documents' if is_rows else 'rows and sequences'} only")

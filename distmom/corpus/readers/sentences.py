@@ -1,0 +1,141 @@
+"""Sentences of texts as views: a unit per document, a row of word counts per sentence.
+
+The file is read twice: once to count the words, once to write the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.corpus.layer_write import LayerShard
+from distmom.corpus.layers import Layer
+from distmom.corpus.readers.rows import RowSource
+from distmom.corpus.readers.source import Chunk, LineReader, Tally, bare_name, decoded, line_chunks
+from distmom.corpus.tokenize import Tokenizer, choose_words
+from distmom.errors import InputError
+
+#: name of the layer
+VIEWS = "views"
+#: the end of a sentence
+_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
+
+
+@dataclass(frozen=True)
+class SentenceSpec:
+    """How sentences are read.
+
+    Attributes
+    ----------
+    path : str
+        JSON objects (``.jsonl``, ``.ndjson``), lines ``labels<TAB>text`` (``.tsv``), or one text per line.
+    tokenizer : Tokenizer
+    text_field : str, default "text"
+        Of JSON objects.
+    vocabulary : tuple of str or None, default None
+        Words to keep; learned by default.
+    shard_documents : int, default 20_000
+    strict : bool, default False
+        Refuse documents without a word, which are otherwise left out and counted.
+    """
+
+    path: str
+    tokenizer: Tokenizer
+    text_field: str = "text"
+    vocabulary: tuple[str, ...] | None = None
+    shard_documents: int = 20_000
+    strict: bool = False
+
+
+def open_sentences(spec: SentenceSpec, run_map: Any) -> RowSource:
+    """Open texts, whose sentences become views."""
+    n_documents = 0
+    frequency: Counter[str] = Counter()
+    words = list(spec.vocabulary) if spec.vocabulary is not None else None
+    if words is None:
+        for own, n in run_map(partial(_count, spec), _chunks(spec)):
+            frequency.update(own)
+            n_documents += n
+        words = choose_words(frequency, n_documents, spec.tokenizer.min_df, spec.tokenizer.max_df)
+        if not words:
+            raise InputError.at(
+                spec.path, None, "vocabulary", f"a word in at least {spec.tokenizer.min_df} documents",
+                f"{len(frequency)} words in {n_documents} documents, none of them",
+            )  # fmt: skip
+    numbers = {word: i for i, word in enumerate(words)}
+    tally = Tally(spec.path)
+
+    def tasks() -> Iterator[Callable[[], LayerShard]]:
+        return (partial(_shard, spec, numbers, chunk) for chunk in _chunks(spec, tally))
+
+    return RowSource(tasks, {VIEWS: words}, None, tally.counts)
+
+
+def _chunks(spec: SentenceSpec, tally: Tally | None = None) -> Iterator[Chunk]:
+    return line_chunks(LineReader(spec.path, tally or Tally(spec.path)), spec.shard_documents)
+
+
+def sentences_of(text: str) -> list[str]:
+    """Split a text after full stops, question marks and exclamation marks that a space follows."""
+    return [part for part in _END.split(text) if part]
+
+
+def _texts(spec: SentenceSpec, chunk: Chunk) -> Iterator[tuple[int, str]]:
+    """Yield line number and text of every document."""
+    kind = bare_name(spec.path).rpartition(".")[2]
+    for number, line in enumerate(decoded(Tally(spec.path), chunk.first_line, chunk.lines), chunk.first_line):
+        if kind in ("jsonl", "ndjson"):
+            try:
+                text = json.loads(line)[spec.text_field]
+            except (ValueError, KeyError, TypeError) as error:
+                expected = f"a JSON object with a field {spec.text_field!r}"
+                raise InputError.at(spec.path, number, "document", expected, line[:60]) from error
+            yield number, str(text)
+        else:
+            yield number, line.rpartition("\t")[2] if kind == "tsv" else line
+
+
+def _count(spec: SentenceSpec, chunk: Chunk) -> tuple[Counter[str], int]:
+    """Return the document frequency of words, and the number of documents."""
+    texts = [text for _, text in _texts(spec, chunk)]
+    frequency: Counter[str] = Counter()
+    for words in spec.tokenizer.words(texts):
+        frequency.update(set(words))
+    return frequency, len(texts)
+
+
+def _shard(spec: SentenceSpec, numbers: dict[str, int], chunk: Chunk) -> LayerShard:
+    indptr, indices, starts, ids, n_empty = [0], [], [0], [], 0
+    for line, text in _texts(spec, chunk):
+        n_sentences = 0
+        for words in spec.tokenizer.words(sentences_of(text)):
+            known = [numbers[word] for word in words if word in numbers]
+            if known:
+                indices += known
+                indptr.append(len(indices))
+                n_sentences += 1
+        if n_sentences:
+            starts.append(starts[-1] + n_sentences)
+            ids.append(str(line))
+            continue
+        if spec.strict:
+            raise InputError.at(spec.path, line, "document", "a word of the vocabulary", "none")
+        n_empty += 1
+    matrix = csr_array(
+        (np.ones(len(indices), np.float32), np.array(indices, np.int32), np.array(indptr, np.int64)),
+        shape=(len(indptr) - 1, len(numbers)),
+    )
+    matrix.sum_duplicates()
+    layer = Layer(VIEWS, "csr", "rows", len(numbers), "float32")
+    warnings = {"empty_documents": n_empty}
+    return LayerShard(
+        (layer,), {VIEWS: matrix}, np.array(starts, np.int64), ids=tuple(ids), warnings=warnings
+    )

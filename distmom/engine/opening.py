@@ -1,0 +1,72 @@
+"""Opening an engine: a run directory and its lock, the log of its events, and an executor."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from distmom.corpus import AnyCorpus
+from distmom.engine.directory import RunDirectory
+from distmom.engine.events import Event, EventLog, Observer
+from distmom.engine.executors import Executor, InProcess
+from distmom.engine.run import Engine
+
+
+@contextmanager
+def open_engine(
+    corpus: AnyCorpus,
+    directory: str | os.PathLike[str] | RunDirectory | None = None,
+    executor: Executor | None = None,
+    memory_limit: int | None = None,
+    observer: Observer | None = None,
+) -> Iterator[Engine]:
+    """Open an engine in a run directory and hold its lock, or in a temporary directory; a context manager.
+
+    Events are appended to the log of a run directory.
+
+    Parameters
+    ----------
+    corpus : AnyCorpus
+    directory : path-like or RunDirectory, optional
+        A temporary directory, removed on exit, by default. The caller holds the lock of a `RunDirectory`.
+    executor : Executor, optional
+        Tasks run in this process by default.
+    memory_limit : int, optional
+        Bytes that one worker may use; no limit by default.
+    observer : callable, optional
+        Called with every event of the engine; none by default.
+
+    Raises
+    ------
+    UsageError
+        If another process holds the run.
+    """
+    options: dict[str, Any] = {"executor": executor or InProcess(), "memory_limit": memory_limit}
+    observers: list[Observer] = []
+    with ExitStack() as stack:
+        if directory is None:
+            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="distmom-"))
+            run = RunDirectory(temporary, durable=False)
+        elif isinstance(directory, RunDirectory):
+            run = directory
+        else:
+            run = stack.enter_context(RunDirectory(directory).held())
+        if run.durable:
+            # First, so that an event is in the log even if the observer raises.
+            observers.append(stack.enter_context(EventLog(run.log)))
+        if observer is not None:
+            observers.append(observer)
+
+        def observe(event: Event) -> None:
+            for each in observers:
+                each(event)
+
+        try:
+            run.record_environments(options["executor"].environments)
+            yield Engine(corpus, run, observer=observe, **options)
+        finally:
+            run.drop_partials()
+            run.flush()

@@ -1,0 +1,102 @@
+"""Report of a model by its own pictures and numbers, as one self-contained HTML file without scripts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from markupsafe import Markup
+from sklearn.utils.validation import check_is_fitted
+
+from distmom.errors import UsageError
+from distmom.evaluate.charts import heat_chart, scatter_chart, series_chart
+from distmom.evaluate.page import Row, configuration, is_number, number, percent, template, write_page
+
+#: names of a picture of bars that are shown
+_MAX_BARS = 60
+
+
+def write_picture_report(model: Any, out: str | os.PathLike[str]) -> None:
+    """Write the report of a model that has ``pictures``.
+
+    Parameters
+    ----------
+    model : SpectralEstimator
+        Fitted.
+    out : path-like
+        HTML file; an existing file is replaced atomically.
+
+    Raises
+    ------
+    UsageError
+        If the model has no pictures, or the parent directory of ``out`` does not exist.
+    """
+    check_is_fitted(model)
+    if not hasattr(model, "pictures"):
+        raise UsageError(f"there is no report of models of class {type(model).__name__}")
+    write_page(out, None, lambda: render_picture_report(model))
+
+
+def render_picture_report(model: Any) -> str:
+    """Return the report as HTML; see `write_picture_report`."""
+    page = template("pictures.html.j2").render(
+        model=type(model).__name__,
+        facts=[
+            Row("units", number(model.n_documents_)),
+            Row("features", number(model.n_features_in_)),
+            Row("passes", number(len(model.timings_))),
+            Row("fit time", f"{model.fit_seconds_:,.1f} s"),
+        ],
+        pictures=[_drawn(picture) for picture in model.pictures()],
+        rows=[
+            Row(name.replace("_", " "), number(value))
+            for name, value in {**model.diagnostics_, **model.summary()}.items()
+            if is_number(value) or isinstance(value, bool)
+        ],
+        **configuration(model),
+    )
+    return str(page)
+
+
+def _drawn(picture: Mapping[str, Any]) -> dict[str, Any]:
+    kind = picture["kind"]
+    if kind == "bars":
+        return {**picture, "bars": _bars(picture), "chart": ""}
+    if kind not in _CHARTS:
+        raise ValueError(f"picture: expected one of bars, {', '.join(_CHARTS)}, got {kind!r}")
+    return {**picture, "bars": [], "chart": _CHARTS[kind](picture)}
+
+
+def _bars(picture: Mapping[str, Any]) -> list[dict[str, Any]]:
+    largest = max((abs(float(v)) for v in picture["values"]), default=0.0)
+    pairs = list(zip(picture["names"], picture["values"], strict=True))[:_MAX_BARS]
+    return [
+        {
+            "name": name,
+            "value": number(value),
+            "width": percent(abs(float(value)), largest),
+            "has_error": False,
+        }
+        for name, value in pairs
+    ]
+
+
+def _matrix(picture: Mapping[str, Any]) -> Markup:
+    values = [[float(v) for v in row] for row in picture["values"]]
+    largest = max((abs(v) for row in values for v in row), default=0.0) or 1.0
+    notes = [
+        [f"{row}, {column}: {number(v)}" for column, v in zip(picture["columns"], own, strict=True)]
+        for row, own in zip(picture["rows"], values, strict=True)
+    ]
+    # Probabilities keep their scale; other values are relative to the largest.
+    scale = 1.0 if largest <= 1.0 else largest
+    shares = [[v / scale for v in row] for row in values]
+    return heat_chart(shares, picture["rows"], picture["columns"], title=picture["title"], notes=notes)
+
+
+_CHARTS: dict[str, Callable[[Mapping[str, Any]], Markup]] = {
+    "lines": lambda p: series_chart(p["x"], p["ys"], title=p["title"]),
+    "matrix": _matrix,
+    "scatter": lambda p: scatter_chart(p["x"], p["y"], p["group"], p["labels"], title=p["title"]),
+}

@@ -1,0 +1,379 @@
+"""Mixtures of spherical Gaussians, by the moments of dense rows.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+theorems 3.2 and 3.3 (see `distmom.models.gaussian.recovery`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from distmom.blas import one_blas_thread
+from distmom.corpus import RowCorpus
+from distmom.engine import Selection, StoredRows
+from distmom.errors import InputError, UsageError
+from distmom.linalg import METHODS
+from distmom.models.gaussian.fitting import (
+    MixtureState,
+    agreed_count,
+    gaussians_of,
+    kept_positions,
+    leading_basis,
+    load_moments,
+    maximise,
+    mixture_state,
+    offset_of,
+    stored_gaussians,
+    widened,
+)
+from distmom.models.gaussian.pictures import mixture_pictures
+from distmom.models.gaussian.posterior import Gaussians, RowAssignPass, RowEMPass, posterior_of
+from distmom.models.gaussian.recovery import Found, recover
+from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
+from distmom.spectral.bases import DensityMixin, TransformerMixin
+from distmom.spectral.basis import Basis, range_basis, unknown_columns
+from distmom.spectral.capabilities import Capability
+from distmom.spectral.components import basis_slabs
+from distmom.spectral.estimator import (
+    SpectralEstimator,
+    layer_parameter,
+    place_parameter,
+    seed_parameter,
+)
+from distmom.spectral.parameters import parameter
+from distmom.spectral.rank import MOST_COMPONENTS, halves
+from distmom.spectral.run import Run, unknown
+
+VARIANCES = ("differing", "common")
+
+
+class MixtureAttributes:
+    """The attributes of a fitted mixture; see `SphericalMixture`."""
+
+    means_: np.ndarray
+    weights_: np.ndarray
+    variances_: np.ndarray
+    center_: np.ndarray
+    axes_: np.ndarray
+    kept_: np.ndarray
+    kept_components_: np.ndarray
+
+
+class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, SpectralEstimator):
+    """Mixture of spherical Gaussians, fitted to dense rows by their moments.
+
+    Attributes
+    ----------
+    means_ : ndarray of shape (n_found, n_features)
+        Means of the components, by descending weight; ``n_found`` is ``n_components``, or the number found.
+    weights_ : ndarray of shape (n_found,)
+        Probabilities of the components; they sum to one.
+    variances_ : ndarray of shape (n_found,)
+        Variance of a component along every axis.
+    center_ : ndarray of shape (n_features,)
+        Mean of the rows.
+    diagnostics_ : dict
+        ``spectrum`` has the leading eigenvalues of the covariance, ``noise_variance`` the average of those
+        beyond the first ``n_found - 1``; ``residual`` is the share of the whitened third moment that the
+        components do not explain, ``log_likelihood`` the average per row before each EM pass (see
+        docs/gaussian.md).
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> means = np.array([[4.0, 0.0, 0.0], [0.0, 4.0, 0.0]])
+    >>> X = means[rng.integers(0, 2, 5000)] + rng.normal(size=(5000, 3))
+    >>> model = SphericalMixture(2).fit(X)
+    >>> error = min(np.abs(model.means_[order] - means).max() for order in ([0, 1], [1, 0]))
+    >>> bool(error < 0.3)
+    True
+    """
+
+    State = MixtureState
+    reads = ("dense",)
+    capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
+    shown = ("n_components", "noise_variance", "residual", "gap", "n_clipped_weights", "n_floored_variances")
+
+    n_components: int | str = parameter(
+        "Number of components; auto: as many as random halves of the rows agree on.",
+        default=10, least=1, auto=True, kw_only=False,
+    )  # fmt: skip
+    variances: str = parameter(
+        "Whether every component has its own variance (differing), or all have the same (common).",
+        default="differing", choices=VARIANCES,
+    )  # fmt: skip
+    n_oversamples: int = parameter("Columns of the sketch beyond the components.", default=10, least=0)
+    n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
+    decomposition: str = parameter(
+        "Method for the whitened third moment.", default="joint", choices=tuple(METHODS)
+    )
+    n_em_iter: int = parameter(
+        "Iterations of expectation and maximisation after the moments, one pass each.", default=0, least=0
+    )
+    layer: str | None = layer_parameter()
+    decompose_on: str = place_parameter()
+    random_state: int = seed_parameter()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = tags.input_tags.sparse = False
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    # Fit
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit rows in memory.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_rows, n_features)
+            Finite numbers.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If a parameter is invalid, or there are fewer rows or features than components.
+        InputError
+            If a value is not finite.
+        NumericalError
+            If the moments carry fewer components than requested.
+        """
+        return self.fit_corpus(RowCorpus(_checked(X, 2)))
+
+    def check(self, corpus: Any) -> None:
+        """Check that the parameters are valid and suit a corpus; else a UsageError."""
+        super().check(corpus)
+        if self.n_components == "auto":
+            return
+        for name, number in (("features", corpus.n_words), ("rows", corpus.n_rows)):
+            if self.n_components > number:
+                raise UsageError(
+                    f"n_components: expected at most {number}, the number of {name}, got {self.n_components}"
+                )
+
+    def program(self, run: Run) -> MixtureState:
+        """Fit the model by the passes of a run and return its state."""
+        d, shares, auto = run.corpus.n_words, None, self.n_components == "auto"
+        most = min(MOST_COMPONENTS, d, max(1, run.corpus.n_rows // 2)) if auto else int(self.n_components)
+        # The plan knows an upper bound of the number of components only.
+        whole = d <= 2 * (self.n_power_iter + 1) * min(most + self.n_oversamples, d)
+        k = most
+        if auto:
+            k, shares = self._count(run.part("components"), most, whole)
+        basis = self._basis(run, k, whole, None)
+        positions = kept_positions(run.corpus.n_documents, self.random_state)
+        pass_ = RowMomentsPass(
+            d, basis=basis.matrix, origin=basis.mean, rank=basis.rank, kept=run.put(positions),
+            n_kept=len(positions),
+        )  # fmt: skip
+        load = partial(load_moments, run.scan(pass_).directory)
+        offset = run.rows(offset_of, basis, out=unknown())
+        common = self.variances == "common"
+        found = run.small(
+            recover, load, k, d, common, self.decomposition, self.random_state, offset, auto,
+            where=self.decompose_on, out=Found.upto(basis.rank, k, len(positions)),
+        )  # fmt: skip
+        out = Gaussians(unknown(d, 1), unknown(k, d), unknown(k), unknown(k))
+        of = run.rows(gaussians_of, basis, found, out=out)
+        likelihoods: list[Any] = []
+        if self.n_em_iter:
+            of = run.rows(widened, of, found, out=of)
+        for _ in range(self.n_em_iter):
+            stored = stored_gaussians(run, of, basis.mean)
+            scanned = run.scan(RowEMPass(d, of=stored, n_components=found.n_components))
+            of, likelihood = run.rows(maximise, scanned, of, found, common, out=(of, unknown()))
+            likelihoods.append(likelihood)
+        state: MixtureState = run.rows(mixture_state, basis, found, of, likelihoods, shares, out=unknown())
+        return state
+
+    def _basis(self, run: Run, k: int, whole: bool, selection: Selection | None) -> Basis:
+        """Find a basis that contains the leading eigenvectors of the covariance.
+
+        The ``whole`` covariance takes one pass. Where there are few columns, it also takes fewer operations
+        than all passes of a sketch together.
+        """
+        d = run.corpus.n_words
+        r = min(k + self.n_oversamples, d)
+        if whole:
+            scanned = run.scan(RowCovariancePass(d, selection))
+            rank = min(max(k - 1, 2), d)
+            out = Basis(unknown_columns(d, rank), rank, 0.0, unknown(d, 1))
+            return run.rows(leading_basis, scanned, rank, out=out)
+        sketch = RowSketchPass(d, selection, n_columns=r, seed=self.random_state)
+        n_slabs = basis_slabs(run, sketch, (RowMomentsPass(d, rank=r),))
+        return range_basis(
+            run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False, n_signals=max(k - 1, 1)
+        )
+
+    def _count(self, run: Run, most: int, whole: bool) -> tuple[int, Any]:
+        """Return the number of components that random halves of the rows agree on."""
+        d = run.corpus.n_words
+        selections = halves(self.random_state)
+        basis = self._basis(run, most, whole, selections[0])
+        directories = tuple(
+            run.scan(
+                RowMomentsPass(d, half, basis=basis.matrix, origin=basis.mean, rank=basis.rank, third=False)
+            ).directory
+            for half in selections
+        )
+        return run.rows(agreed_count, directories, d, most, out=(most, unknown()))
+
+    # Use
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the posterior probabilities of the components of rows.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_rows, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_found), float64
+            Rows sum to one.
+        """
+        return self._posterior(X)[0]
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable component of every row, (n_rows,) int64."""
+        return np.asarray(self.predict_proba(X).argmax(axis=1))
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Return the logarithm of the density at every row, (n_rows,) float64."""
+        return np.asarray(self._posterior(X)[1])
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the log-likelihood of rows, on average per row."""
+        return float(self.score_samples(X).mean())
+
+    def bic(self, X: Any) -> float:
+        """Return the Bayesian information criterion on rows; lower is better."""
+        X = self._rows(X)
+        return -2.0 * len(X) * self.score(X) + self._n_parameters() * float(np.log(len(X)))
+
+    def aic(self, X: Any) -> float:
+        """Return the Akaike information criterion on rows; lower is better."""
+        X = self._rows(X)
+        return -2.0 * len(X) * self.score(X) + 2.0 * self._n_parameters()
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Return the coordinates of rows in an orthonormal basis of the span of the means.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_rows, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_coordinates), float64
+            Rows are not centred. The basis consists of the right singular vectors of ``means_``, by descending
+            singular value; ``n_coordinates`` is the rank of the means, ``n_found`` if they are linearly
+            independent.
+        """
+        check_is_fitted(self)
+        X = self._rows(X)
+        with one_blas_thread():
+            values, right = np.linalg.svd(self.means_, full_matrices=False)[1:]
+            basis = right[values > 1e-12 * max(float(values[0]), np.finfo(float).tiny)]
+            signs = np.sign(basis[np.arange(len(basis)), np.abs(basis).argmax(axis=1)])
+            return np.asarray(X @ (basis * signs[:, None]).T)
+
+    def sample(self, n_samples: int = 1, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Draw rows from the fitted mixture.
+
+        Parameters
+        ----------
+        n_samples : int, default 1
+        random_state : int, default 0
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features)
+        components : ndarray of shape (n_samples,), int64
+            Component of each row.
+        """
+        check_is_fitted(self)
+        rng = np.random.default_rng(random_state)
+        components = rng.choice(len(self.weights_), n_samples, p=self.weights_)
+        noise = rng.standard_normal((n_samples, self.n_features_in_))
+        return self.means_[components] + noise * np.sqrt(self.variances_[components])[:, None], components
+
+    def assign(self, run: Run) -> dict[str, StoredRows]:
+        """Store the component and the posterior probabilities of every row of the corpus of a run.
+
+        Parameters
+        ----------
+        run : Run
+
+        Returns
+        -------
+        dict of str to StoredRows
+            ``components`` (n,), int32, and ``probabilities`` (n, n_found), float32, along rows.
+        """
+        check_is_fitted(self)
+        of = self._gaussians()
+        stored = stored_gaussians(run, of, run.put(of.origin))
+        return run.scan(RowAssignPass(self.n_features_in_, of=stored, n_components=len(self.weights_))).rows
+
+    def summary(self) -> dict[str, Any]:
+        values = {"weights": self.weights_, "variances": self.variances_}
+        return super().summary() | {
+            name: [float(f"{x:.6g}") for x in found] for name, found in values.items()
+        }
+
+    def pictures(self) -> list[dict[str, Any]]:
+        """Return what a report draws: clusters in their leading plane, weights, and the spectrum.
+
+        Returns
+        -------
+        list of dict
+            JSON values, with the keys ``kind``, ``title``, ``caption`` and those of the kind: ``x``, ``y``,
+            ``group`` and ``labels`` of a scatter plot, ``names`` and ``values`` of bars, ``x`` and ``ys`` of
+            lines.
+        """
+        check_is_fitted(self)
+        return mixture_pictures(self)
+
+    def _gaussians(self) -> Gaussians:
+        origin = np.ascontiguousarray(self.center_[:, None])
+        return Gaussians(origin, self.means_ - self.center_, self.weights_, self.variances_)
+
+    def _rows(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        rows = _checked(X, 0)
+        if rows.shape[1] != self.n_features_in_:
+            raise UsageError(
+                f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
+                "features as input"
+            )
+        return rows
+
+    def _posterior(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        X = self._rows(X)
+        with one_blas_thread():
+            return posterior_of(X, self._gaussians())
+
+    def _n_parameters(self) -> int:
+        k, d = (int(size) for size in self.means_.shape)
+        return k * d + k - 1 + (1 if self.variances == "common" else k)
+
+
+def _checked(X: Any, least: int) -> np.ndarray:
+    try:
+        found = check_array(X, dtype=[np.float64, np.float32], ensure_min_samples=least, input_name="X")
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return np.asarray(found)

@@ -1,0 +1,151 @@
+"""Steps of the fit of a mixture of spherical Gaussians: from the sums of passes to bases, parameters and state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from distmom.blas import one_blas_thread
+from distmom.engine import Engine, PassResult, StoredColumns
+from distmom.engine.directory import load_sums
+from distmom.engine.state import SLAB_ROWS
+from distmom.engine.tall import read_rows
+from distmom.errors import NumericalError
+from distmom.models.gaussian.posterior import Gaussians, Posterior, maximised
+from distmom.models.gaussian.recovery import LEAST_NOISE, LEAST_VARIANCE, Found, count_components
+from distmom.moments.gaussian import RowMoments, row_moments
+from distmom.spectral.basis import Basis
+from distmom.spectral.layout import array, value
+from distmom.spectral.recovery import product
+from distmom.spectral.run import Run
+
+#: rows that are kept for pictures, at most
+N_KEPT = 500
+#: least variance with which EM starts, as a share of the noise: a component that starts too narrow keeps few rows
+START_VARIANCE = 0.5
+
+
+@dataclass(frozen=True)
+class MixtureState:
+    """The state of a fitted mixture.
+
+    Attributes
+    ----------
+    means : ndarray of shape (k, d)
+    weights, variances : ndarray of shape (k,)
+    center : ndarray of shape (d,)
+        Mean of the rows.
+    axes : ndarray of shape (1 or 2, d)
+        The leading eigenvectors of the covariance.
+    kept : ndarray of shape (n_kept, 1 or 2)
+        Coordinates of some rows less the mean along the axes.
+    kept_components : ndarray of shape (n_kept,), int32
+    diagnostics : dict
+    """
+
+    means: np.ndarray = array("k", "d")
+    weights: np.ndarray = array("k", least=0.0)
+    variances: np.ndarray = array("k", least=0.0)
+    center: np.ndarray = array("d")
+    axes: np.ndarray = array("axes", "d")
+    kept: np.ndarray = array("kept*", "axes")
+    kept_components: np.ndarray = array("kept*", types=("<i4",), least=0)
+    diagnostics: dict[str, Any] = value()
+
+
+def kept_positions(n: int, seed: int) -> np.ndarray:
+    """Return the positions of the units whose first rows are kept, ascending."""
+    if n <= N_KEPT:
+        return np.arange(n, dtype=np.int64)
+    return np.unique(np.random.default_rng((seed, 1)).integers(0, n, N_KEPT))
+
+
+def load_moments(directory: str) -> RowMoments:
+    """Return the moments that a committed pass has added up."""
+    return row_moments(load_sums(directory)[0])
+
+
+def leading_basis(engine: Engine, scanned: PassResult, rank: int) -> Basis:
+    """Return the leading eigenvectors of the covariance as a basis."""
+    mass = float(scanned.sums["mass"])
+    if not mass > 0.0:
+        raise NumericalError("expected rows of positive weight, got none")
+    mean = np.asarray(scanned.sums["mean"]) / mass
+    with one_blas_thread():
+        vectors = np.linalg.eigh(np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean))[1]
+    columns = StoredColumns((engine.put(vectors[:, ::-1][:, :rank]),))
+    return Basis(columns, rank, 0.0, engine.put(mean[:, None]))
+
+
+def offset_of(engine: Engine, basis: Basis) -> float:
+    """Return the squared norm of the mean of the rows."""
+    return float(np.sum(_mean(basis) ** 2))
+
+
+def _mean(basis: Basis) -> np.ndarray:
+    assert basis.mean is not None
+    return np.asarray(basis.mean.load(), np.float64)[:, 0]
+
+
+def agreed_count(engine: Engine, directories: tuple[str, ...], d: int, most: int) -> tuple[int, Any]:
+    """Return the number of components that the moments of two halves agree on, and the replicated shares."""
+    first, second = (load_moments(directory) for directory in directories)
+    return count_components(first, second, d, most)
+
+
+def gaussians_of(engine: Engine, basis: Basis, found: Found) -> Gaussians:
+    """Bring the means back from the basis to the columns of the rows."""
+    mean = _mean(basis)
+    offsets = np.ascontiguousarray(product(basis.matrix, len(mean), found.means).whole().T)
+    return Gaussians(mean[:, None], offsets, found.weights, found.variances)
+
+
+def widened(engine: Engine, of: Gaussians, found: Found) -> Gaussians:
+    """Return the parameters with which EM starts."""
+    least = START_VARIANCE * found.diagnostics["noise_variance"]
+    return replace(of, variances=np.maximum(of.variances, least))
+
+
+def stored_gaussians(run: Run, of: Gaussians, origin: Any) -> Gaussians:
+    """Return the parameters as stored arrays, which passes read."""
+    return Gaussians(origin, run.put(of.offsets), run.put(of.weights), run.put(of.variances))
+
+
+def maximise(
+    engine: Engine, scanned: PassResult, of: Gaussians, found: Found, common: bool
+) -> tuple[Gaussians, float]:
+    """Return the parameters after an EM pass, and the log-likelihood per row before it."""
+    least = max(
+        LEAST_VARIANCE * found.diagnostics["noise_variance"],
+        LEAST_NOISE * float(np.mean(found.diagnostics["spectrum"])),
+        np.finfo(float).tiny,
+    )
+    return maximised(scanned.sums, of, common, least)
+
+
+def mixture_state(
+    engine: Engine, basis: Basis, found: Found, of: Gaussians, likelihoods: list[float], shares: Any
+) -> MixtureState:
+    """Return the state, with the components by descending weight and the kept rows by component."""
+    mean, order = of.origin[:, 0], np.argsort(-of.weights, kind="stable")
+    of = Gaussians(of.origin, of.offsets[order], of.weights[order], of.variances[order])
+    axes = np.ascontiguousarray(product(basis.matrix, len(mean), found.plane).whole().T)
+    coordinates = np.zeros((len(order), basis.rank))
+    with one_blas_thread():
+        for start in range(0, len(mean), SLAB_ROWS):
+            rows = slice(start, min(start + SLAB_ROWS, len(mean)))
+            coordinates += of.offsets[:, rows] @ read_rows(basis.matrix, rows)
+        Y, squares = found.kept[:, :-1], found.kept[:, -1]
+        joint = Posterior(of).joint_of_products(Y @ coordinates.T, squares)
+        kept = Y @ found.plane
+    diagnostics = dict(found.diagnostics)
+    if likelihoods:
+        diagnostics["log_likelihood"] = likelihoods
+    if shares is not None:
+        diagnostics["replicated_shares"] = shares
+    return MixtureState(
+        of.offsets + mean, of.weights, of.variances, mean, axes, kept, joint.argmax(axis=1).astype(np.int32),
+        diagnostics,
+    )  # fmt: skip

@@ -1,0 +1,239 @@
+"""Posterior probabilities of the components of a mixture of spherical Gaussians, and passes that use them.
+
+`RowEMPass` makes one iteration of expectation and maximisation: the log-likelihood of all rows, and the sums
+that give the next parameters. `RowAssignPass` stores the component and the probabilities of every row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus import RowBlock
+from distmom.engine.passes import Pass, Rows
+from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.gaussian import (
+    WHOLE_SHARD,
+    dense_rows,
+    mass_of,
+    piece_bytes,
+    piece_rows,
+    pieces,
+    squared_norms,
+)
+
+
+@dataclass(frozen=True)
+class Gaussians:
+    """The parameters of a mixture; arrays, or stored arrays as fields of a pass.
+
+    Attributes
+    ----------
+    origin : ndarray of shape (d, 1)
+        Subtracted from rows: near the means, for accurate distances.
+    offsets : ndarray of shape (k, d)
+        Means less the origin.
+    weights, variances : ndarray of shape (k,)
+    """
+
+    origin: Any
+    offsets: Any
+    weights: Any
+    variances: Any
+
+
+class Posterior:
+    """Posterior probabilities of the components of rows.
+
+    Parameters
+    ----------
+    of : Gaussians
+    """
+
+    def __init__(self, of: Gaussians) -> None:
+        self.offsets = np.asarray(of.offsets, np.float64)
+        self.norms = squared_norms(self.offsets)
+        self.variances = np.asarray(of.variances, np.float64)
+        weights = np.maximum(np.asarray(of.weights, np.float64), np.finfo(float).tiny)
+        d = self.offsets.shape[1]
+        self.constants = np.log(weights) - 0.5 * d * np.log(2.0 * np.pi * self.variances)
+
+    def joint(self, centred: np.ndarray, squares: np.ndarray) -> np.ndarray:
+        """Return ``log(w_i p(x | i))`` of rows less the origin, (n, k), given their squared norms."""
+        return self.joint_of_products(centred @ self.offsets.T, squares)
+
+    def joint_of_products(self, products: np.ndarray, squares: np.ndarray) -> np.ndarray:
+        """Return the same from the inner products of rows and means; ``products`` is overwritten."""
+        products *= -2.0
+        products += squares[:, None]
+        products += self.norms
+        # Rounding makes the distance to a mean negative where a row is at it.
+        np.maximum(products, 0.0, out=products)
+        products *= -0.5 / self.variances
+        products += self.constants
+        return products
+
+
+def normalise(joint: np.ndarray) -> np.ndarray:
+    """Turn ``log(w_i p(x | i))`` into posterior probabilities in place, and return ``log p(x)``, (n,)."""
+    top = joint.max(axis=1, keepdims=True)
+    joint -= top
+    np.exp(joint, out=joint)
+    total = joint.sum(axis=1, keepdims=True)
+    joint /= total
+    return np.asarray((np.log(total) + top)[:, 0])
+
+
+def posterior_of(X: np.ndarray, of: Gaussians) -> tuple[np.ndarray, np.ndarray]:
+    """Return the posterior probabilities (n, k) and the log-density (n,) of rows."""
+    found = np.empty((len(X), len(of.weights)))
+    density = np.empty(len(X))
+    posterior = Posterior(of)
+    for piece, centred in pieces(X, of.origin[:, 0]):
+        found[piece] = posterior.joint(centred, squared_norms(centred))
+        density[piece] = normalise(found[piece])
+    return found, density
+
+
+@dataclass(frozen=True)
+class _GaussianPass(Pass):
+    """Base class of passes that read the parameters of a mixture."""
+
+    of: Any = None
+    n_components: int = 0
+
+    block_rows = WHOLE_SHARD
+
+    @property
+    def mapped_bytes(self) -> int:
+        return 2 * 8 * self.n_features * self.n_components
+
+    def working_bytes(self, n_rows: int) -> int:
+        return piece_bytes(n_rows, self.n_features) + 24 * piece_rows(self.n_features) * self.n_components
+
+
+@dataclass(frozen=True)
+class RowEMPass(_GaussianPass):
+    """Add up what an iteration of expectation and maximisation needs.
+
+    Attributes
+    ----------
+    of : Gaussians
+    n_components : int
+
+    Notes
+    -----
+    Sums over rows less the origin, with their posterior probabilities p: ``p`` (k,), ``px`` (k, n_features),
+    ``ps`` (k,) of squared norms; ``log_likelihood`` () and ``mass`` ().
+    """
+
+    @property
+    def name(self) -> str:
+        return "em"
+
+    def specs(self) -> dict[str, SumSpec]:
+        k = self.n_components
+        return {
+            "p": SumSpec((k,)),
+            "px": SumSpec((k, self.n_features)),
+            "ps": SumSpec((k,)),
+            "log_likelihood": SumSpec(()),
+            "mass": SumSpec(()),
+        }
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        X, weights = dense_rows(block)
+        posterior = Posterior(self.of)
+        sums["mass"] += mass_of(X, weights)
+        for piece, centred in pieces(X, np.asarray(self.of.origin)[:, 0]):
+            squares = squared_norms(centred)
+            p = posterior.joint(centred, squares)
+            density = normalise(p)
+            if weights is not None:
+                p *= weights[piece, None]
+                density *= weights[piece]
+            sums["p"] += p.sum(axis=0)
+            sums["px"] += p.T @ centred
+            sums["ps"] += squares @ p
+            sums["log_likelihood"] += density.sum()
+        return None
+
+
+@dataclass(frozen=True)
+class RowAssignPass(_GaussianPass):
+    """Store the most probable component of every row, and the probabilities of all.
+
+    Attributes
+    ----------
+    of : Gaussians
+    n_components : int
+
+    Notes
+    -----
+    Rows: ``components`` (n,), int32, and ``probabilities`` (n, k), float32. Sums: ``log_likelihood`` (),
+    ``mass`` ().
+    """
+
+    row_axis = "rows"
+
+    @property
+    def name(self) -> str:
+        return "assign"
+
+    @property
+    def row_bytes(self) -> int:
+        return 4 + 4 * self.n_components
+
+    def working_bytes(self, n_rows: int) -> int:
+        return super().working_bytes(n_rows) + 8 * (self.n_components + 1) * n_rows
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"log_likelihood": SumSpec(()), "mass": SumSpec(())}
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        X, weights = dense_rows(block)
+        sums["mass"] += mass_of(X, weights)
+        components = np.empty(len(X), np.int32)
+        probabilities = np.empty((len(X), self.n_components), np.float32)
+        posterior = Posterior(self.of)
+        for piece, centred in pieces(X, np.asarray(self.of.origin)[:, 0]):
+            p = posterior.joint(centred, squared_norms(centred))
+            density = normalise(p)
+            components[piece] = p.argmax(axis=1)
+            probabilities[piece] = p
+            sums["log_likelihood"] += density.sum() if weights is None else weights[piece] @ density
+        return {"components": components, "probabilities": probabilities}
+
+
+def maximised(sums: Sums, before: Gaussians, common: bool, least: float) -> tuple[Gaussians, float]:
+    """Return the parameters that maximise the likelihood given the posterior, and the log-likelihood before.
+
+    Parameters
+    ----------
+    sums : Sums
+        Of `RowEMPass`.
+    before : Gaussians
+        A component without rows keeps its mean and variance.
+    common : bool
+        Whether all components have the same variance.
+    least : float
+        Least variance.
+
+    Returns
+    -------
+    after : Gaussians
+    log_likelihood : float
+        On average per row, of the parameters before.
+    """
+    p, mass = np.asarray(sums["p"]), float(sums["mass"])
+    d = before.offsets.shape[1]
+    some = p > 1e-12 * mass
+    share = np.where(some, p, 1.0)
+    offsets = np.where(some[:, None], np.asarray(sums["px"]) / share[:, None], before.offsets)
+    spread = np.maximum(np.asarray(sums["ps"]) / share - squared_norms(offsets), 0.0) / d
+    shared = np.full(len(p), float(p @ spread) / mass)
+    variances = shared if common else np.where(some, spread, before.variances)
+    after = Gaussians(before.origin, offsets, p / p.sum(), np.maximum(variances, least))
+    return after, float(sums["log_likelihood"]) / mass

@@ -1,0 +1,240 @@
+"""From the moments of rows to the means, weights and variances of a mixture of spherical Gaussians.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+theorems 3.2 and 3.3, with averages over all noise directions in place of a single one.
+
+Moments are taken about the mean m of the rows. Central moments alone carry one component too few, as the centred
+means add up to zero; therefore every row is extended by a coordinate that is constantly one and has no noise.
+With U the k - 1 leading eigenvectors of the covariance, e their eigenvalues, s the average of the other
+eigenvalues and ``W = U diag(e - s)^(-1/2)``, the extended means ``(W'(mu_i - m), 1)`` are ``v_i / sqrt(w_i)``
+with orthonormal v_i, and the extended third moment ``sum_i w_i^(-1/2) v_i (x) v_i (x) v_i`` has the entries
+
+    T_abc = E[y_a y_b y_c] - sym(a_a W'W_bc)      T_abk = delta_ab      T_akk = 0      T_kkk = 1
+
+with ``y = W'(x - m)`` and ``a = W'E[(x - m) (||x - m||^2 - ||U'(x - m)||^2)] / (d - k + 1)``, which is zero for a
+common variance. The means need to be affinely independent only, and the result does not depend on the origin
+of the rows. The last coordinate of ``v_i`` is ``sqrt(w_i)``, so that the weights add up to one and the
+weighted means to m.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.blas import one_blas_thread
+from distmom.errors import NumericalError
+from distmom.linalg import Whitening, decompose, multilinear, robust_components, symmetrise
+from distmom.moments.gaussian import RowMoments
+from distmom.spectral.core import whiten_moment
+from distmom.spectral.rank import REPLICATED_SHARE
+from distmom.spectral.run import Decomposed, unknown
+
+#: least variance of a component, as a share of the average variance of the components
+LEAST_VARIANCE = 1e-3
+#: the same where rows have no noise, as a share of their variance per column
+LEAST_NOISE = 1e-9
+#: least weight of a component
+LEAST_WEIGHT = 1e-6
+#: least total variance of rows: products of three smaller values underflow
+LEAST_TRACE = 1e-180
+
+
+@dataclass(frozen=True)
+class Found(Decomposed):
+    """A mixture in a basis Q.
+
+    Attributes
+    ----------
+    means : ndarray of shape (r, k)
+        ``Q'(mu_i - m)``.
+    weights, variances : ndarray of shape (k,)
+    plane : ndarray of shape (r, 1 or 2)
+        The leading eigenvectors of the covariance.
+    kept : ndarray of shape (n_kept, r + 1)
+        Coordinates and squared norms of some rows.
+    diagnostics : dict
+    """
+
+    means: np.ndarray
+    weights: np.ndarray
+    variances: np.ndarray
+    plane: np.ndarray
+    kept: np.ndarray
+    diagnostics: dict[str, Any]
+
+    @property
+    def n_components(self) -> int:
+        return len(self.weights)
+
+    @classmethod
+    def upto(cls, r: int, k: int, n_kept: int) -> Found:
+        """Return a mixture of known shapes without content, for a ledger."""
+        plane = unknown(r, min(2, r))
+        return cls(unknown(r, k), unknown(k), unknown(k), plane, unknown(n_kept, r + 1), unknown())
+
+
+def recover(
+    moments: RowMoments, k: int, d: int, common: bool, method: str, seed: int, offset: float, lower: bool
+) -> Found:
+    """Find k components in the moments of rows of d columns; runs on the scheduler node.
+
+    Parameters
+    ----------
+    moments : RowMoments
+    k, d : int
+    common : bool
+        Whether all components have the same variance.
+    method : str
+        A method of `distmom.linalg.decompose`.
+    seed : int
+    offset : float
+        Squared norm of the mean of the rows, for the rounding errors of distances.
+    lower : bool
+        Find fewer components where the covariance carries fewer than k, instead of raising an error.
+
+    Raises
+    ------
+    NumericalError
+        If the covariance carries fewer than k components and ``lower`` is False, or the values are so large
+        or small that moments overflow or underflow.
+    """
+    if not np.isfinite(moments.trace) or 0.0 < moments.trace < LEAST_TRACE:
+        raise NumericalError(
+            f"the rows have a total variance of {moments.trace:.3g}, whose third moments are out of range: scale "
+            "the rows"
+        )
+    with one_blas_thread():
+        values, vectors = np.linalg.eigh(moments.second)
+        values, vectors = values[::-1], vectors[:, ::-1]
+        while lower and k > 1 and _n_usable(values, _noise(values, moments.trace, k, d), d, moments) < k - 1:
+            k -= 1
+        noise = _noise(values, moments.trace, k, d)
+        least = LEAST_NOISE * moments.trace / d + 1e-15 * offset / d + np.finfo(float).tiny
+        common_facts = {
+            "spectrum": [float(x) for x in values],
+            "noise_variance": float(noise),
+            "n_components": k,
+        }
+        plane = vectors[:, :2]
+        if k == 1:
+            variances = np.full(1, max(noise, least))
+            facts = {**common_facts, "n_floored_variances": int(noise < least)}
+            return Found(np.zeros((len(values), 1)), np.ones(1), variances, plane, moments.kept, facts)
+        white = _whitened(moments, values, k, noise, d)
+        tensor, mixed = _extended(moments, white, noise, d, common)
+        found = decompose(tensor, method, random_state=seed)
+        robust = robust_components(tensor, found.eigenvectors)
+    V = found.eigenvectors
+    roots = V[-1] * np.where(V[-1] < 0.0, 0.0, 1.0)
+    clipped = roots**2 < LEAST_WEIGHT
+    # A component whose weight noise has made zero keeps a direction, at the distance that its eigenvalue gives.
+    roots = np.where(clipped, np.maximum(found.eigenvalues, 1.0) ** -1.0, roots)
+    weights = np.maximum(roots**2, LEAST_WEIGHT)
+    weights = weights / weights.sum()
+    variances = V.T @ mixed / roots
+    floor = max(LEAST_VARIANCE * noise, least)
+    floored = variances < floor
+    facts = {
+        **common_facts,
+        "noise_level": float(white.noise),
+        "gap": float(white.gap),
+        "residual": float(found.residual),
+        "converged": bool(found.converged),
+        "n_robust": int(robust.sum()),
+        "sum_weights": float(np.sum(np.maximum(found.eigenvalues, 1e-12) ** -2.0)),
+        "eigenvalues": [float(x) for x in found.eigenvalues],
+        "n_clipped_weights": int(clipped.sum()),
+        "n_floored_variances": int(floored.sum()),
+        "least_variance": float(variances.min()),
+    }
+    means = white.B @ (V[:-1] / roots)
+    order = np.argsort(-weights, kind="stable")
+    variances = np.maximum(variances, floor)
+    return Found(means[:, order], weights[order], variances[order], plane, moments.kept, facts)
+
+
+def noise_level(noise: float, d: int, n: int) -> float:
+    """Return how far the largest eigenvalue of noise is above its variance in a sample of n rows.
+
+    It is the edge of the law of Marchenko and Pastur; an enumerated population, of no sampled row, has no
+    such error.
+    """
+    ratio = d / n if n else 0.0
+    return max(noise, 0.0) * (2.0 * float(np.sqrt(ratio)) + ratio)
+
+
+def _noise(values: np.ndarray, trace: float, k: int, d: int) -> float:
+    """Return the average of the eigenvalues of the covariance beyond the first k - 1."""
+    return max((trace - float(values[: k - 1].sum())) / (d - k + 1), 0.0)
+
+
+def _n_usable(values: np.ndarray, noise: float, d: int, moments: RowMoments) -> int:
+    """Return the number of eigenvalues of the covariance above the noise."""
+    level = noise + noise_level(noise, d, moments.n_sampled)
+    return int(np.count_nonzero(values > max(level, 1e-12 * float(values[0]))))
+
+
+def _whitened(moments: RowMoments, values: np.ndarray, k: int, noise: float, d: int) -> Whitening:
+    """Whiten the covariance less the noise by its k - 1 leading eigenvalues."""
+    level = noise_level(noise, d, moments.n_sampled)
+    n_usable = _n_usable(values, noise, d, moments)
+    if n_usable < k - 1:
+        shown = ", ".join(f"{x:.3g}" for x in values[: k + 2])
+        raise NumericalError(
+            f"the covariance carries fewer than {k} components: {k - 1} of its eigenvalues must be above "
+            f"{noise + level:.3g}, the noise of variance {noise:.3g} with its sampling error, but {n_usable} are; "
+            f"the largest are {shown}; use n_components={n_usable + 1} or fewer, or more rows"
+        )
+    return whiten_moment(moments.second - noise * np.eye(len(moments.second)), k - 1, level)
+
+
+def _extended(
+    moments: RowMoments, white: Whitening, noise: float, d: int, common: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the extended third moment (k, k, k), and the extended means weighted by variances (k,)."""
+    assert moments.third is not None
+    assert moments.norms is not None
+    W, p = white.W, white.W.shape[1]
+    tensor = np.zeros((p + 1, p + 1, p + 1))
+    tensor[:p, :p, :p] = multilinear(moments.third, W, W, W)
+    mixed = np.zeros(p + 1)
+    mixed[p] = noise
+    if not common:
+        U = W / np.linalg.norm(W, axis=0)
+        within = np.einsum("ijk,jl,kl->i", moments.third, U, U, optimize=True)
+        mixed[:p] = W.T @ (moments.norms - within) / (d - p)
+        gram = W.T @ W
+        correction = mixed[:p, None, None] * gram
+        tensor[:p, :p, :p] -= correction + correction.transpose(1, 0, 2) + correction.transpose(1, 2, 0)
+    inner = np.arange(p)
+    for place in ((inner, inner, p), (inner, p, inner), (p, inner, inner), (p, p, p)):
+        tensor[place] = 1.0
+    return symmetrise(tensor), mixed
+
+
+def count_components(first: RowMoments, second: RowMoments, d: int, most: int) -> tuple[int, list[float]]:
+    """Return the number of components that two halves of the rows agree on, and the shares that are replicated.
+
+    The eigenvectors of the covariance of one half are tested on the other: in excess of the average over the
+    directions that follow, a direction of noise has an expected variance of zero there, and a direction between
+    components the same as in the first half.
+    """
+    with one_blas_thread():
+        values, vectors = np.linalg.eigh(first.second)
+        values, vectors = values[::-1], vectors[:, ::-1]
+        again = np.einsum("ij,ij->j", vectors, second.second @ vectors)
+    n = min(most - 1, len(values), d - 1)
+    excess = [_excess(own, trace, d)[:n] for own, trace in ((values, first.trace), (again, second.trace))]
+    shares = np.divide(excess[1], excess[0], out=np.zeros(n), where=excess[0] > 0.0)
+    beyond = np.cumsum(excess[1] - REPLICATED_SHARE * np.abs(excess[0]))
+    return 1 + int(np.argmax(np.concatenate([[0.0], beyond]))), [float(x) for x in shares]
+
+
+def _excess(values: np.ndarray, trace: float, d: int) -> np.ndarray:
+    """Return the eigenvalues less the average of themselves and all that follow."""
+    before = np.concatenate([[0.0], np.cumsum(values)[:-1]])
+    left = d - np.arange(len(values))
+    return np.asarray(values - (trace - before) / left)

@@ -1,0 +1,98 @@
+"""Compiled loops that add scores of all labels: sparse weights, and votes of the nearest rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distmom.compiled import compiled
+
+
+@compiled
+def add_sparse_scores(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    w_indptr: np.ndarray,
+    w_indices: np.ndarray,
+    w_data: np.ndarray,
+    dense_row: np.ndarray,
+    dense: np.ndarray,
+    factor: float,
+    out: np.ndarray,
+) -> None:
+    """Add ``factor * A W`` to the dense matrix ``out`` (n, L), for A (n, d) in CSR.
+
+    W (d, L) is in CSR, except for the words with ``dense_row[v] >= 0``, whose row is ``dense[dense_row[v]]``:
+    nearly full rows of common words are several times faster to add without column indices.
+    """
+    # Unsigned: a signed subscript may be negative, which would be checked on every access.
+    w_columns = w_indices.view(np.uint32)
+    for i in range(indptr.shape[0] - 1):
+        row = out[i]
+        for p in range(indptr[i], indptr[i + 1]):
+            v = indices[p]
+            x = np.float32(factor * data[p])
+            if dense_row[v] >= 0:
+                weights = dense[dense_row[v]]
+                for label in range(row.shape[0]):
+                    row[label] += x * weights[label]
+            else:
+                for q in range(w_indptr[v], w_indptr[v + 1]):
+                    row[w_columns[q]] += x * w_data[q]
+
+
+@compiled
+def add_votes(
+    rows: np.ndarray,
+    products: np.ndarray,
+    y_indptr: np.ndarray,
+    y_indices: np.ndarray,
+    n_neighbors: int,
+    power: float,
+    factor: float,
+    best_factor: float,
+    out: np.ndarray,
+) -> None:
+    """Add the labels of the nearest rows: normalised votes ``product^power`` and each label's best product.
+
+    Parameters
+    ----------
+    rows : ndarray of shape (n, m), int32
+        As returned by `nearest_rows`; the first ``n_neighbors`` vote.
+    products : ndarray of shape (n, m), float32
+    y_indptr, y_indices : ndarray
+        Labels of the indexed rows in CSR.
+    n_neighbors : int
+    power : float
+    factor, best_factor : float
+        Weights of the votes and of the best product.
+    out : ndarray of shape (n, L), float32
+        Changed in place.
+    """
+    best = np.zeros(out.shape[1], np.float32)
+    m = min(n_neighbors, rows.shape[1])
+    for i in range(rows.shape[0]):
+        total = 0.0
+        for j in range(m):
+            if rows[i, j] >= 0:
+                total += products[i, j] ** power
+        if total <= 0.0:
+            continue
+        for j in range(m):
+            r = rows[i, j]
+            if r < 0:
+                continue
+            vote = np.float32(factor * products[i, j] ** power / total)
+            for q in range(y_indptr[r], y_indptr[r + 1]):
+                label = y_indices[q]
+                out[i, label] += vote
+                best[label] = max(best[label], products[i, j])
+        for j in range(m):
+            r = rows[i, j]
+            if r < 0:
+                continue
+            for q in range(y_indptr[r], y_indptr[r + 1]):
+                label = y_indices[q]
+                if best[label] > 0.0:
+                    out[i, label] += np.float32(best_factor) * best[label]
+                    best[label] = 0.0

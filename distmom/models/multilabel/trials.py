@@ -1,0 +1,131 @@
+"""Trials of the choice of a blend: how long it takes to score held-out documents, and to find the weights.
+
+Neither can be tried with random arrays alone: the time of a search for neighbours depends on which words documents
+share. So heads are made of random arrays and of the documents of one block, and a few of these are scored.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.blas import one_blas_thread
+from distmom.corpus import Block
+from distmom.engine import Csr, MixedRows
+from distmom.engine.csr import transposed_product
+from distmom.models.multilabel.blend import GRID, CandidatesPass, Objective, n_candidates
+from distmom.models.multilabel.heads import (
+    Head,
+    NeighborsHead,
+    RidgeHead,
+    Scorer,
+    SketchNeighbors,
+    SparseHead,
+    StateHead,
+    rank_labels,
+)
+from distmom.moments.features import inverse_document_frequency, tfidf_rows, with_constant
+
+#: documents that are scored
+N_QUERIES = 256
+#: rounds of coordinate ascent over all heads and weights, the last of which finds no gain
+N_ROUNDS = 3
+
+
+def scoring_seconds(
+    block: Block, pass_: CandidatesPass, n_documents: int, rank: int | None, n_sketched: int, n_states: int
+) -> float:
+    """Return the seconds in which held-out documents are scored by all heads, on one thread.
+
+    Parameters
+    ----------
+    block : Block
+        Some documents of the corpus.
+    pass_ : CandidatesPass
+    n_documents : int
+        Number of documents of the corpus, all of which are indexed.
+    rank : int or None
+        Columns of the sketch; None where the ridge head is not tried.
+    n_sketched : int
+        Documents whose rows of the sketch are searched; 0 for none.
+    n_states : int
+        Number of latent states.
+    """
+    words = np.unique(block.words.indices)
+    numbers = np.full(block.words.shape[1], -1, np.int32)
+    numbers[words] = np.arange(len(words), dtype=np.int32)
+    block = block.of_words(numbers)
+    scorer = _scorer(block, pass_, rank, n_sketched, n_states)
+    queries = block.take(slice(0, min(N_QUERIES, block.n_documents)))
+    if not queries.n_documents:
+        return 0.0
+    tried = replace(pass_, n_features=len(words), selection=None, scorer=scorer)
+    index = next(head for _, head in scorer.heads if isinstance(head, NeighborsHead))
+    with one_blas_thread():
+        # Compiles, or loads, the kernels.
+        tried.add(tried.zero(), queries.take(slice(0, 1)), {})
+        sums, started = tried.zero(), time.perf_counter()
+        tried.add(sums, queries, {})
+        scored = time.perf_counter() - started
+        query, started = scorer.query(queries), time.perf_counter()
+        query.nearest(index, index.n_neighbors)
+        searched = time.perf_counter() - started
+    # A search takes as long as there are indexed documents.
+    total = max(scored - searched, 0.0) + searched * max(1.0, n_documents / block.n_documents)
+    return _held_out(pass_, n_documents) / queries.n_documents * total
+
+
+def choice_seconds(block: Block, pass_: CandidatesPass, n_documents: int) -> float:
+    """Return the seconds in which the weights of a blend are found: one evaluation, times their usual number."""
+    n = _held_out(pass_, n_documents)
+    width = n_candidates(pass_.n_labels, pass_.n_heads)
+    rng = np.random.default_rng(0)
+    totals, scores = (rng.uniform(size=(n, width)).astype(np.float32) for _ in range(2))
+    labels = np.broadcast_to(np.arange(width, dtype=np.int32), (n, width)).copy()
+    if width < pass_.n_labels:
+        labels[:, ::2] = -1
+    truth = (rng.uniform(size=(n, width)) < 1.0 / max(width, 1)).astype(np.uint8)
+    objective = Objective(labels, truth, truth.sum(axis=1, dtype=np.int32))
+    objective.value(totals)
+    started = time.perf_counter()
+    objective.value(totals + np.float32(GRID[-1]) * scores)
+    return pass_.n_heads * len(GRID) * N_ROUNDS * (time.perf_counter() - started)
+
+
+def _held_out(pass_: CandidatesPass, n_documents: int) -> int:
+    assert pass_.selection is not None
+    return max(1, int(pass_.selection.fraction * n_documents))
+
+
+def _scorer(block: Block, pass_: CandidatesPass, rank: int | None, n_sketched: int, n_states: int) -> Scorer:
+    """Return a scorer with as many heads of every kind as `auto` tries."""
+    n_labels, d = pass_.n_labels, block.words.shape[1]
+    rng = np.random.default_rng(0)
+
+    def random(*shape: int) -> np.ndarray:
+        return rng.uniform(0.1, 1.0, shape).astype(np.float32)
+
+    idf = inverse_document_frequency(np.bincount(block.words.indices, minlength=d), block.n_documents)
+    rows = tfidf_rows(block.words, idf, np.float32)
+    labels = Csr.of(block.labels, np.uint8)
+    heads: list[Head] = []
+    if rank is not None:
+        heads += [RidgeHead(random(rank, n_labels), random(n_labels))] * 3
+        if n_sketched:
+            none = Csr.of(csr_array((n_sketched, n_labels), dtype=np.uint8), np.uint8)
+            heads.append(SketchNeighbors(random(n_sketched, rank), none, np.ones(n_sketched, np.uint8)))
+    cross = Csr.of(transposed_product(with_constant(rows), csr_array(block.labels.astype(np.float32))))
+    dense_row = np.full(d + 1, -1, np.int32)
+    heads += [SparseHead(MixedRows(cross, dense_row, np.zeros((0, n_labels), np.float32)))] * 2
+    index = NeighborsHead(Csr.of(csr_array(rows.T)), labels, np.ones(block.n_documents, np.uint8))
+    heads += [index] * (pass_.n_dense - len(heads))
+    topics, of_states = np.log(random(d, n_states)), random(n_labels, n_states)
+    state = StateHead(topics, np.zeros(n_states), of_states, ranked=rank_labels(of_states))
+    heads += [state] * (pass_.n_heads - len(heads))
+    named = tuple((str(i), head) for i, head in enumerate(heads))
+    basis: Any = None if rank is None else random(d, rank)
+    return Scorer(n_labels, idf, named, (1.0,) * len(named), basis=basis)

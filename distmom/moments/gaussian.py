@@ -1,0 +1,334 @@
+"""Passes over dense rows for mixtures of spherical Gaussians.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+theorems 3.2 and 3.3. `RowSketchPass` multiplies the plain second moment by a test matrix or a basis;
+`RowCovariancePass` adds the second moment up whole, which takes fewer passes where there are few columns.
+`RowMomentsPass` adds up the moments of rows less their mean, in a basis Q: with ``y = Q'(x - m)``, the sums
+of ``y``, ``y y'``, ``y (x) y (x) y``, ``y ||x - m||^2`` and ``||x - m||^2``. No sum of it has more than r^3
+entries.
+
+Rows are processed in pieces that stay in the cache: each is centred once and then multiplied by BLAS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus import RowBlock
+from distmom.engine.passes import Pass, Rows
+from distmom.engine.state import Columns
+from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
+from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
+
+#: values of a piece of rows
+PIECE_VALUES = 1 << 17
+#: least number of rows of a piece, for products that use BLAS well
+LEAST_ROWS = 256
+#: more rows than any shard has: a shard is one block, which passes cut into pieces
+WHOLE_SHARD = 1 << 40
+
+
+def piece_rows(n_features: int, most: int = BLOCK_ROWS) -> int:
+    """Return the number of rows of a piece."""
+    return min(most, max(LEAST_ROWS, PIECE_VALUES // max(1, n_features)))
+
+
+def piece_bytes(n_rows: int, n_features: int) -> int:
+    """Return the bytes of a piece of centred rows, for a block of ``n_rows`` rows."""
+    return 8 * min(n_rows, piece_rows(n_features)) * n_features
+
+
+def pieces(X: np.ndarray, origin: np.ndarray | None) -> Iterator[tuple[slice, np.ndarray]]:
+    """Yield rows less the origin, some at a time; a piece is valid until the next one."""
+    step = piece_rows(X.shape[1])
+    room = np.empty((min(step, len(X)), X.shape[1]))
+    for start in range(0, len(X), step):
+        rows = slice(start, min(start + step, len(X)))
+        if origin is None:
+            yield rows, X[rows]
+        else:
+            yield rows, np.subtract(X[rows], origin, out=room[: rows.stop - rows.start])
+
+
+def squared_norms(X: np.ndarray) -> np.ndarray:
+    """Return the squared norm of every row."""
+    return np.asarray(np.einsum("ij,ij->i", X, X))
+
+
+def dense_rows(block: RowBlock) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the rows of a block without context, and the weight of each; None where all weights are 1."""
+    weights = None if block.weights is None else np.repeat(block.weights, block.sizes)
+    return block.rows[block.context :], weights
+
+
+def mass_of(X: np.ndarray, weights: np.ndarray | None) -> float:
+    """Return the total weight of rows."""
+    return float(len(X) if weights is None else weights.sum())
+
+
+@dataclass(frozen=True)
+class RowSketchPass(SketchPass):
+    """Multiply the plain second moment of rows by a test matrix or a basis.
+
+    Attributes
+    ----------
+    origin : ndarray of shape (n_features, 1), optional
+        Subtracted from every row; zero by default.
+
+    Notes
+    -----
+    Sums beside those of `SketchPass`: ``squares`` (), the sum of the squared norms of the rows less the
+    origin, and without an origin ``mean`` (n_features, 1), tall, the sum of the rows.
+    """
+
+    origin: Any = None
+
+    block_rows = WHOLE_SHARD
+
+    @property
+    def has_exact_columns(self) -> bool:
+        # The last bits of products by BLAS depend on the number of columns.
+        return False
+
+    @property
+    def mapped_bytes(self) -> int:
+        # Beside the sum, the product of a piece of rows, and the test matrix in single and double precision.
+        return (20 if self.basis is None else 16) * self.n_features * self.n_columns
+
+    def working_bytes(self, n_rows: int) -> int:
+        return piece_bytes(n_rows, self.n_features) + 8 * (2 * min(n_rows, BLOCK_ROWS) * self.n_columns)
+
+    def specs(self) -> dict[str, SumSpec]:
+        specs = super().specs() | {"squares": SumSpec(())}
+        if self.origin is None:
+            specs["mean"] = SumSpec((self.n_features, 1), tall="features")
+        return specs
+
+    def about(self, origin: Any) -> RowSketchPass:
+        return replace(self, origin=origin)
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        X, weights = dense_rows(block)
+        columns = self.columns or slice(0, self.n_columns)
+        if self.basis is None:
+            key = omega_key(self.seed)
+            drawn = omega(np.arange(self.n_features), columns.stop - columns.start, key, columns.start)
+            matrix = drawn.astype(np.float64)
+        else:
+            first = self.first_column
+            matrix = self.part_of(self.basis, columns.start - first, columns.stop - first)
+        sums["mass"] += mass_of(X, weights)
+        origin = None if self.origin is None else self.origin[:, 0]
+        for piece, centred in pieces(X, origin):
+            own = None if weights is None else weights[piece]
+            products = centred @ matrix
+            squares = squared_norms(centred)
+            if own is not None:
+                products *= own[:, None]
+                squares = squares * own
+            sums["sketch"].single[...] += centred.T @ products
+            sums["squares"] += squares.sum()
+            if "mean" in sums:
+                sums["mean"].single[:, 0] += centred.sum(axis=0) if own is None else own @ centred
+        for name in ("sketch", "mean"):
+            if name in sums:
+                sums[name].settle()
+        return None
+
+
+@dataclass(frozen=True)
+class RowCovariancePass(Pass):
+    """Add up the whole second moment of rows.
+
+    Notes
+    -----
+    Sums: ``second`` (n_features, n_features), ``mean`` (n_features,), ``mass`` ().
+    """
+
+    block_rows = WHOLE_SHARD
+
+    @property
+    def name(self) -> str:
+        return "covariance"
+
+    @property
+    def mapped_bytes(self) -> int:
+        # The product of a piece of rows.
+        return 8 * self.n_features**2
+
+    @property
+    def finish_bytes(self) -> int:
+        return 4 * 8 * self.n_features**2
+
+    def working_bytes(self, n_rows: int) -> int:
+        return piece_bytes(n_rows, self.n_features)
+
+    def specs(self) -> dict[str, SumSpec]:
+        d = self.n_features
+        return {"second": SumSpec((d, d)), "mean": SumSpec((d,)), "mass": SumSpec(())}
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        X, weights = dense_rows(block)
+        sums["mass"] += mass_of(X, weights)
+        for piece, part in pieces(X, None):
+            weighted = part if weights is None else part * weights[piece, None]
+            # BLAS computes half of a product of a matrix with its own transpose.
+            sums["second"] += part.T @ weighted
+            sums["mean"] += weighted.sum(axis=0)
+        return None
+
+
+@dataclass(frozen=True)
+class RowMomentsPass(Pass):
+    """Add up the moments of rows less an origin, of orders one to three, in a basis.
+
+    Attributes
+    ----------
+    basis : matrix of shape (n_features, r), float64
+        Q; an array, or slabs of columns.
+    origin : ndarray of shape (n_features, 1)
+        Subtracted from every row: their mean.
+    rank : int
+        r.
+    third : bool
+        Whether third moments are added up; True by default.
+    kept : ndarray of shape (n_kept,), int64, optional
+        Positions of units, ascending, whose first rows are kept; none by default.
+
+    Notes
+    -----
+    Sums of ``y = Q'(x - origin)`` and ``s = ||x - origin||^2``: ``y`` (r,), ``yy`` (r, r), ``s`` (), ``mass`` ();
+    with ``third`` also ``yyy`` (r, r, r) and ``ys`` (r,). ``sampled`` () counts the rows without weights: those
+    that are a sample, and not an enumerated population. ``kept`` (n_kept, r + 1) holds y and s of the kept rows.
+    """
+
+    basis: Any = None
+    origin: Any = None
+    rank: int = 0
+    third: bool = True
+    kept: Any = None
+    n_kept: int = 0
+
+    block_rows = WHOLE_SHARD
+
+    @property
+    def name(self) -> str:
+        return "moments" if self.third else "pairs"
+
+    @property
+    def n_stored_slabs(self) -> int:
+        return n_stored_slabs(self.basis)
+
+    @property
+    def mapped_bytes(self) -> int:
+        return 8 * self.n_features * self.rank
+
+    @property
+    def finish_bytes(self) -> int:
+        return 8 * 4 * self.rank ** (3 if self.third else 2)
+
+    def working_bytes(self, n_rows: int) -> int:
+        r, n = self.rank, min(n_rows, BLOCK_ROWS)
+        products = n * (2 * r + TENSOR_BLOCK**2) + TENSOR_BLOCK**2 * r if self.third else 0
+        return piece_bytes(n_rows, self.n_features) + 8 * (3 * n * r + products)
+
+    def specs(self) -> dict[str, SumSpec]:
+        r = self.rank
+        specs = {name: SumSpec(()) for name in ("mass", "s", "sampled")}
+        specs |= {"y": SumSpec((r,)), "yy": SumSpec((r, r)), "kept": SumSpec((self.n_kept, r + 1))}
+        if self.third:
+            specs |= {"yyy": SumSpec((r, r, r)), "ys": SumSpec((r,))}
+        return specs
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        X, weights = dense_rows(block)
+        sums["mass"] += mass_of(X, weights)
+        sums["sampled"] += len(X) if weights is None else 0
+        basis, origin = self.basis, np.asarray(self.origin)[:, 0]
+        for start in range(0, len(X), BLOCK_ROWS):
+            many = slice(start, min(start + BLOCK_ROWS, len(X)))
+            Y, s = project(X[many], origin, basis)
+            own = None if weights is None else weights[many]
+            weighted = Y if own is None else Y * own[:, None]
+            sums["s"] += s.sum() if own is None else own @ s
+            sums["y"] += weighted.sum(axis=0)
+            sums["yy"] += Y.T @ weighted
+            if self.third:
+                sums["ys"] += s @ weighted
+                add_third_moment(sums["yyy"], Y, Y, own)
+        if self.n_kept:
+            self._keep(sums["kept"], block, basis, origin)
+        return None
+
+    def _keep(self, out: np.ndarray, block: RowBlock, basis: Any, origin: np.ndarray) -> None:
+        """Keep the first rows of the selected units that begin in this block."""
+        first = block.first + int(block.continued)
+        low, high = np.searchsorted(self.kept, (first, block.first + block.n_documents))
+        if high > low:
+            starts = block.starts[np.asarray(self.kept[low:high]) - block.first]
+            out[low:high, :-1], out[low:high, -1] = project(block.rows[starts], origin, basis)
+
+
+def project(X: np.ndarray, origin: np.ndarray, basis: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``Q'(x - origin)`` and ``||x - origin||^2`` of every row; Q may be in slabs of columns."""
+    slabs = basis.each() if isinstance(basis, Columns) else iter((basis,))
+    Y, s, start = np.empty((len(X), basis.shape[1])), np.empty(len(X)), 0
+    for slab in slabs:
+        columns = slice(start, start + slab.shape[1])
+        for piece, centred in pieces(X, origin):
+            Y[piece, columns] = centred @ slab
+            if start == 0:
+                s[piece] = squared_norms(centred)
+        start = columns.stop
+    return Y, s
+
+
+@dataclass(frozen=True)
+class RowMoments:
+    """Moments of rows less their mean, in a basis Q.
+
+    Attributes
+    ----------
+    second : ndarray of shape (r, r)
+        ``Q'Cov(x)Q``.
+    trace : float
+        Trace of Cov(x).
+    third : ndarray of shape (r, r, r) or None
+        ``E[y (x) y (x) y]``.
+    norms : ndarray of shape (r,) or None
+        ``E[y ||x - m||^2]``.
+    n_sampled : int
+        Number of rows that are a sample; 0 for an enumerated population.
+    kept : ndarray of shape (n_kept, r + 1)
+        Coordinates and squared norm of some rows.
+    """
+
+    second: np.ndarray
+    trace: float
+    third: np.ndarray | None
+    norms: np.ndarray | None
+    n_sampled: int
+    kept: np.ndarray
+
+
+def row_moments(sums: Sums) -> RowMoments:
+    """Turn the sums of `RowMomentsPass` into moments.
+
+    The second moment is that about the mean of the rows of the pass, which differs from the origin where the pass
+    reads a selection of the rows; third moments are of all rows, whose mean is the origin.
+    """
+    mass = max(float(sums["mass"]), np.finfo(float).tiny)
+    mean = np.asarray(sums["y"]) / mass
+    second = np.asarray(sums["yy"]) / mass - np.outer(mean, mean)
+    third = norms = None
+    if "yyy" in sums:
+        third = fill_symmetric(np.array(sums["yyy"])) / mass
+        norms = np.asarray(sums["ys"]) / mass
+    trace = float(sums["s"]) / mass - float(mean @ mean)
+    kept = np.array(sums["kept"])
+    return RowMoments((second + second.T) / 2.0, trace, third, norms, int(sums["sampled"]), kept)

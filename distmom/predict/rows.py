@@ -1,0 +1,107 @@
+"""Components or hidden states of any number of rows, computed shard by shard and written to Zarr."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus.arrays import create_array
+from distmom.engine import Observer, RunDirectory, open_engine, open_executor
+from distmom.errors import UsageError
+from distmom.predict.output import put_in_place
+from distmom.spectral.capabilities import Capability, require
+from distmom.spectral.execute import execute
+from distmom.spectral.inputs import with_layer
+
+
+def assign_rows(
+    model: Any,
+    corpus: Any,
+    out: str | os.PathLike[str],
+    *,
+    client: Any = None,
+    memory_limit: int | None = None,
+    observer: Observer | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Write what a model infers of every row of a corpus: its component or hidden state, and their probabilities.
+
+    The output directory contains:
+
+    - ``components.zarr``, a group of arrays along the rows of the corpus: those that the method ``assign`` of the
+      model names, such as ``components`` (n_rows,) and ``probabilities`` (n_rows, k).
+    - ``starts.npy`` (n_units + 1,) int64: unit i has the rows ``starts[i] : starts[i + 1]``.
+    - ``ids.txt``, the ids of the units, one per line, if the corpus has them.
+    - ``components.json`` with sizes and digests of all files.
+
+    Parameters
+    ----------
+    model : SpectralEstimator
+    corpus : LayeredCorpus or RowCorpus
+    out : path-like
+        Output directory.
+    client : distributed.Client or Executor, optional
+        Where the passes run; this process by default.
+    memory_limit : int, optional
+        Bytes that one worker may use; no limit by default.
+    observer : callable, optional
+        Receives progress events.
+    overwrite : bool, default=False
+        Replace an earlier output.
+
+    Returns
+    -------
+    dict
+        ``n_units``, ``n_rows``, ``arrays`` and ``out``.
+
+    Raises
+    ------
+    UsageError
+        If the model does not assign rows, if the corpus has other features or symbols than the model, or if
+        ``out`` exists, unless it contains an earlier output and ``overwrite`` is True.
+    """
+    require(model, Capability.COMPONENTS)
+    name = type(model).__name__
+    corpus = with_layer(corpus, model.reads, getattr(model, "layer", None), name)
+    if corpus.n_words != model.n_features_in_:
+        raise UsageError(f"expected {model.n_features_in_} features as {name} has, got {corpus.n_words}")
+    if list(corpus.vocabulary) != list(model.vocabulary_):
+        raise UsageError(
+            f"expected the columns or symbols of {name} in its order, got others; ingest the source with "
+            "'--like MODEL'"
+        )
+    with put_in_place(out, "components", overwrite=overwrite) as place:
+        with (
+            open_executor(client) as executor,
+            open_engine(
+                corpus, RunDirectory(place.run, durable=False), executor, memory_limit, observer
+            ) as engine,
+        ):
+            stored = execute(model.assign, engine)
+            n_rows = sum(shard.n_rows for shard in corpus.shards)
+            arrays: dict[str, Any] = {}
+            sizes = np.zeros(corpus.n_documents, np.int64)
+            at = 0
+            with (place.out / "ids.txt").open("w", encoding="utf-8") as ids:
+                for index, shard in enumerate(corpus.shards):
+                    units = slice(shard.first, shard.first + shard.n_documents)
+                    sizes[units] += corpus.read_sizes(index)
+                    # The first unit of a shard may have begun in an earlier one.
+                    own = (corpus.read_ids(index) or [])[shard.continued :]
+                    ids.writelines(f"{text}\n" for text in own)
+                    for key, rows in stored.items():
+                        values = rows.read(index)
+                        if key not in arrays:
+                            arrays[key] = create_array(
+                                place.out / "components.zarr", (n_rows, *values.shape[1:]), values.dtype, name=key,
+                                level=1,
+                            )  # fmt: skip
+                        arrays[key][at : at + len(values)] = values
+                    at += shard.n_rows
+        if not (place.out / "ids.txt").stat().st_size:
+            (place.out / "ids.txt").unlink()
+        np.save(place.out / "starts.npy", np.concatenate([[0], np.cumsum(sizes)]), allow_pickle=False)
+        place.summary.update(n_units=corpus.n_documents, n_rows=n_rows, arrays=sorted(arrays))
+    return {"n_units": corpus.n_documents, "n_rows": n_rows, "arrays": sorted(arrays), "out": str(out)}

@@ -1,0 +1,43 @@
+"""Base classes of scikit-learn, with types for checkers.
+
+scikit-learn has no annotations. To a type checker a class with a base of unknown type accepts every call of its
+constructor and has every attribute, so checkers read declarations of what estimators inherit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+
+    class BaseEstimator:
+        """Declaration of `sklearn.base.BaseEstimator`."""
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]:
+            """Return the parameters by name."""
+
+        def set_params(self, **params: Any) -> Self:
+            """Set parameters by name."""
+
+        def __sklearn_tags__(self) -> Any: ...
+
+    class TransformerMixin:
+        """Declaration of `sklearn.base.TransformerMixin`."""
+
+        def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+            """Fit to documents and transform them."""
+
+        def set_output(self, *, transform: str | None = None) -> Self:
+            """Set the container of the output of `transform`."""
+
+        def __sklearn_tags__(self) -> Any: ...
+
+    class DensityMixin:
+        """Declaration of `sklearn.base.DensityMixin`."""
+
+        def __sklearn_tags__(self) -> Any: ...
+
+else:
+    from sklearn.base import BaseEstimator, DensityMixin, TransformerMixin
+
+__all__ = ["BaseEstimator", "DensityMixin", "TransformerMixin"]

@@ -1,0 +1,20 @@
+"""A program is first planned, and then executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from distmom.engine import Engine
+from distmom.spectral.execution import Execution, stored_answer
+from distmom.spectral.ledger import Ledger
+from distmom.spectral.run import Run
+
+_R = TypeVar("_R")
+
+
+def execute(program: Callable[[Run], _R], engine: Engine) -> _R:
+    """Run a program with an engine, every pass compared with the plan."""
+    ledger = Ledger(engine.corpus, engine.plan, lambda pass_: stored_answer(engine, pass_))
+    program(ledger)
+    return program(Execution(engine, ledger))

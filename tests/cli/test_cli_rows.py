@@ -1,0 +1,118 @@
+"""Rows and sequences on the command line: ingest, plan, fit, transform, report, verify, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+import zarr
+
+from distmom.models import HiddenMarkov, SphericalMixture
+
+LOCAL = ("--workers", "0")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with rows of two clusters, and tagged sequences of two states."""
+    folder = tmp_path_factory.mktemp("rows")
+    rng = np.random.default_rng(0)
+    component = rng.integers(0, 2, 3000)
+    np.save(folder / "x.npy", rng.standard_normal((3000, 6)) + 4.0 * component[:, None] * (np.arange(6) < 3))
+    np.save(folder / "component.npy", component)
+    lines = []
+    for _ in range(400):
+        state = np.cumsum(rng.random(12) < 0.2) % 2
+        words = [f"{'ab'[s]}{rng.integers(0, 5)}/{'XY'[s]}" for s in state]
+        lines.append(" ".join(words))
+    (folder / "s.tagged").write_text("\n".join([*lines, ""]))
+    return folder
+
+
+def test_a_mixture_from_a_file_to_its_report(place, run, tmp_path):
+    code, out, _ = run("ingest", place / "x.npy", tmp_path / "c", "--shard-rows", 1000, *LOCAL, "--json")
+    assert code == 0
+    described = json.loads(out)
+    assert (described["n_units"], described["n_rows"], described["n_shards"]) == (3000, 3000, 3)
+    code, out, _ = run("plan", tmp_path / "c", "--model", "gaussian", "-k", 2, "--json")
+    assert code == 0
+    n_planned = json.loads(out)["n_scans"]
+    code, _, _ = run("fit", tmp_path / "c", tmp_path / "m", "--model", "gaussian", "-k", 2, *LOCAL, "--quiet")
+    assert code == 0
+    model = SphericalMixture.load(tmp_path / "m")
+    assert len(model.timings_) == n_planned
+    code, out, _ = run("transform", tmp_path / "m", tmp_path / "c", tmp_path / "out", *LOCAL, "--json")
+    assert code == 0
+    assert json.loads(out)["n_rows"] == 3000
+    group = zarr.open_group(tmp_path / "out/components.zarr", mode="r")
+    found, truth = group["components"][...], np.load(place / "component.npy")
+    assert max(np.mean(found == truth), np.mean(found != truth)) > 0.99
+    X = np.load(place / "x.npy")
+    np.testing.assert_array_equal(found, model.predict(X))
+    np.testing.assert_allclose(group["probabilities"][...], model.predict_proba(X), atol=1e-6)
+    np.testing.assert_array_equal(np.load(tmp_path / "out/starts.npy"), np.arange(3001))
+    assert run("verify", tmp_path / "out")[0] == 0
+    assert json.loads(run("info", tmp_path / "out", "--json")[1])["kind"] == "components"
+    assert run("report", tmp_path / "m", tmp_path / "r.html")[0] == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "SphericalMixture" in page
+    assert page.count("<svg") >= 1
+    assert json.loads(run("info", tmp_path / "m", "--json")[1])["model"] == "SphericalMixture"
+
+
+def test_a_hidden_markov_model_of_tagged_texts(place, run, tmp_path):
+    assert run("ingest", place / "s.tagged", tmp_path / "c", *LOCAL, "--json")[0] == 0
+    code, out, _ = run("info", tmp_path / "c", "--json")
+    assert code == 0
+    assert len(json.loads(out)["layers"]) == 2
+    fit = ("--model", "hmm", "-k", 2, "--layer", "rows")
+    assert run("fit", tmp_path / "c", tmp_path / "m", *fit, *LOCAL, "--quiet")[0] == 0
+    model = HiddenMarkov.load(tmp_path / "m")
+    new = tmp_path / "new.seq"
+    new.write_text("a0 a1 a0 b3 b2 b1\nb0 b1 a2 a1\n")
+    assert run("ingest", new, tmp_path / "new", "--like", tmp_path / "m", *LOCAL)[0] == 0
+    assert run("transform", tmp_path / "m", tmp_path / "new", tmp_path / "out", *LOCAL)[0] == 0
+    group = zarr.open_group(tmp_path / "out/components.zarr", mode="r")
+    states = group["components"][...]
+    a, b = states[0], states[5]
+    assert a != b
+    np.testing.assert_array_equal(states, [a, a, a, b, b, b, b, b, a, a])
+    np.testing.assert_array_equal(np.load(tmp_path / "out/starts.npy"), [0, 6, 10])
+    assert (tmp_path / "out/ids.txt").read_text().split() == ["1", "2"]
+    assert run("report", tmp_path / "m", tmp_path / "r.html")[0] == 0
+    assert "Transition matrix" in (tmp_path / "r.html").read_text()
+    # Without the symbols of the model the numbers would mean other words.
+    assert run("ingest", new, tmp_path / "other", *LOCAL)[0] == 0
+    code, _, err = run("transform", tmp_path / "m", tmp_path / "other", tmp_path / "no", *LOCAL)
+    assert code == 2
+    assert "expected 10 features as HiddenMarkov has, got 8" in err
+    assert not (tmp_path / "no").exists()
+    assert model.n_features_in_ == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ingest", "x.npy", "c", "--min-df", 3), "--min-df: is for documents only"),
+        (("ingest", "x.csv", "c", "--lengths", "l.npy"), "--lengths: is for rows and sequences only"),
+        (
+            ("fit", "corpus", "m"),
+            "MultiLabelMoM: expected a corpus of words, got one of rows (dense along rows)",
+        ),
+        (("fit", "corpus", "m", "--model", "hmm", "--layer", "x"), "expected a layer 'x' along rows"),
+        (("fit", "titles", "m", "--model", "gaussian"), "SphericalMixture: expected a layer along rows"),
+        (("predict", "m", "corpus", "out"), "m: not a model"),
+        (("ingest", "x.npy", "c", "--format", "npy", "--lengths", "missing.npy"), "missing.npy"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(run, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.zeros((20, 2)))
+    (tmp_path / "x.csv").write_text("text,labels\nhello world,a\n")
+    (tmp_path / "t.tsv").write_text("a\thello world\nb\thello there\n")
+    assert run("ingest", "x.npy", "corpus", *LOCAL)[0] == 0
+    assert run("ingest", "t.tsv", "titles", "--min-df", 1, *LOCAL)[0] == 0
+    code, _, err = run(*arguments, *LOCAL)
+    assert code in (2, 3)
+    assert message in err
+    assert not (tmp_path / "c").exists()
+    assert not (tmp_path / "m").exists()

@@ -1,0 +1,94 @@
+"""Dask collections become corpora, one shard per partition, with and without a cluster."""
+
+import dask.array as da
+import dask.bag as db
+import numpy as np
+import pytest
+from distributed import Client
+
+from distmom.engine.collections import ingest_collection
+from distmom.errors import InputError, UsageError
+
+
+def rows_of(corpus):
+    return np.concatenate([corpus.read_shard(i).rows for i in range(len(corpus.shards))])
+
+
+def test_an_array(tmp_path):
+    X = np.random.default_rng(0).standard_normal((50, 6))
+    array = da.from_array(X, chunks=(20, 3))
+    corpus = ingest_collection(array, tmp_path / "corpus", names=list("abcdef"))
+    assert (len(corpus.shards), corpus.vocabulary) == (3, list("abcdef"))
+    np.testing.assert_array_equal(rows_of(corpus), X)
+    assert corpus.verify() == []
+
+
+def test_symbols_and_an_empty_partition(tmp_path):
+    x = np.arange(40) % 7
+    array = da.from_array(x, chunks=20)
+    corpus = ingest_collection(array[array < 3], tmp_path / "corpus", n_symbols=7)
+    assert (corpus.n_words, corpus.layers[0].kind) == (7, "symbols")
+    np.testing.assert_array_equal(rows_of(corpus), x[x < 3])
+    few = da.from_array(np.array([0, 1, 1, 5, 6, 5]), chunks=3)
+    corpus = ingest_collection(few[few > 4], tmp_path / "few")
+    assert [shard.n_rows for shard in corpus.shards] == [0, 3]
+    np.testing.assert_array_equal(rows_of(corpus), [5, 6, 5])
+    assert corpus.verify() == []
+
+
+def test_a_table(tmp_path):
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame({"name": list("vwxyz"), "a": range(5), "b": np.linspace(0, 1, 5)})
+    table = dd.from_pandas(frame, npartitions=2)
+    corpus = ingest_collection(table, tmp_path / "corpus", id_column="name")
+    np.testing.assert_array_equal(rows_of(corpus), frame[["a", "b"]].to_numpy())
+    assert (corpus.vocabulary, corpus.read_ids(0) + corpus.read_ids(1)) == (["a", "b"], list("vwxyz"))
+    with pytest.raises(UsageError, match="expected some of name, a, b, got 'c'"):
+        ingest_collection(table, tmp_path / "other", columns=["c"])
+    with pytest.raises(InputError, match="partition 0: column 'name': expected numbers"):
+        ingest_collection(table, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_bag_of_sequences(tmp_path):
+    texts = ["a b a", "b c", "a a a d", "e"]
+    bag = db.from_sequence(texts, npartitions=2)
+    corpus = ingest_collection(bag, tmp_path / "corpus", min_count=2)
+    assert corpus.vocabulary == ["a", "<rare>", "b"]
+    found = [corpus.vocabulary[i] for i in rows_of(corpus)]
+    assert found == ["a", "b", "a", "b", "<rare>", "a", "a", "a", "<rare>", "<rare>"]
+    assert [corpus.read_shard(i).sizes.tolist() for i in (0, 1)] == [[3, 2], [4, 1]]
+    same = ingest_collection(bag.map(str.split), tmp_path / "same", min_count=2)
+    assert same.digest == corpus.digest
+
+
+def test_a_bag_of_matrices(tmp_path):
+    rng = np.random.default_rng(0)
+    steps = [rng.standard_normal((n, 3)) for n in (2, 5, 1)]
+    corpus = ingest_collection(db.from_sequence(steps, npartitions=2), tmp_path / "corpus")
+    np.testing.assert_array_equal(rows_of(corpus), np.concatenate(steps))
+    assert (corpus.n_documents, corpus.largest) == (3, 5)
+    with pytest.raises(InputError, match="item 0: expected a sequence of symbols, got ndarray"):
+        ingest_collection(db.from_sequence([steps[0], "a b"], npartitions=1), tmp_path / "mixed")
+    with pytest.raises(InputError, match="columns of steps: expected 2, got 3"):
+        ingest_collection(db.from_sequence([steps[0], np.zeros((1, 2))], npartitions=1), tmp_path / "ragged")
+
+
+def test_what_is_wrong_is_named(tmp_path):
+    array = da.from_array(np.array([[1.0], [2.0], [np.nan]]), chunks=(2, 1))
+    with pytest.raises(InputError, match=r"partition 1: value in row 0, column 0: expected a finite number"):
+        ingest_collection(array, tmp_path / "corpus")
+    with pytest.raises(UsageError, match=r"expected a Dask array, DataFrame or bag, got builtins\.list"):
+        ingest_collection([1, 2], tmp_path / "corpus")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_cluster_writes_the_same_corpus(tmp_path):
+    X = np.random.default_rng(0).standard_normal((100, 4))
+    array = da.from_array(X, chunks=(9, 4))
+    alone = ingest_collection(array, tmp_path / "alone")
+    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
+        corpus = ingest_collection(array, tmp_path / "corpus", client=client)
+    assert corpus.digest == alone.digest

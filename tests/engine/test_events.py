@@ -1,0 +1,141 @@
+"""The events of passes, and the log of a run."""
+
+import json
+import logging
+import subprocess
+import sys
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import numba
+import pytest
+
+from distmom.cli.progress import PassProgress
+from distmom.compiled import compiled
+from distmom.corpus import MemoryCorpus
+from distmom.engine import open_engine
+from distmom.engine.events import (
+    EVENTS,
+    EVENTS_VERSION,
+    EventLog,
+    KernelsMissing,
+    PassDone,
+    PassStarted,
+    read_log,
+)
+from distmom.errors import StoreError
+from distmom.models import ProductMixture
+
+#: events of version 1; a change requires a new version, and a reader of this one
+SCHEMA = {
+    "PassStarted": {"name": "str", "n_documents": "int", "n_groups": "int", "n_slabs": "int"},
+    "KernelsMissing": {"name": "str"},
+    "GroupDone": {"name": "str", "n_documents": "int"},
+    "PassDone": {"name": "str", "n_documents": "int", "seconds": "float", "resumed": "bool"},
+}
+
+
+def test_the_events_are_those_of_their_version():
+    assert EVENTS_VERSION == 1
+    assert {name: {f.name: f.type for f in fields(kind)} for name, kind in EVENTS.items()} == SCHEMA
+
+
+def test_the_page_on_formats_lists_every_field():
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    rows = page.partition("| event | field | type | content |\n")[2].partition("\n\n")[0].splitlines()[1:]
+    listed, event = {}, ""
+    for row in rows:
+        name, field, kind = (cell.strip(" `") for cell in row.split("|")[1:4])
+        event = name or event
+        listed.setdefault(event, {})[field] = kind
+    assert listed == SCHEMA
+
+
+def documents(n=60):
+    return MemoryCorpus([[i % 2, 1, (i // 2) % 2, (i * 7) % 5] for i in range(n)], shard_documents=20)
+
+
+def test_a_run_keeps_all_events_of_its_passes(tmp_path):
+    seen = []
+    for _ in range(2):
+        ProductMixture(1).fit_corpus(documents(), run=tmp_path, observer=seen.append)
+    logged = read_log(tmp_path / "log.jsonl")
+    assert [each.event for each in logged] == seen
+    assert [each.time for each in logged] == sorted(each.time for each in logged)
+    assert isinstance(seen[0], PassStarted)
+    resumed = [event.resumed for event in seen if isinstance(event, PassDone)]
+    assert resumed == sorted(resumed)
+    assert sum(resumed) * 2 == len(resumed) > 0
+    line = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
+    assert line == {"version": 1, "time": logged[0].time, "event": "PassStarted", **asdict(seen[0])}
+
+
+def add_one(x):
+    return x + 1
+
+
+def test_work_that_waits_for_a_kernel_is_shown_as_such(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    seen = []
+    with open_engine(documents(), observer=seen.append) as engine:
+        for _ in range(2):
+            kernel = compiled(add_one)
+            assert engine.on_scheduler(lambda x, kernel=kernel: kernel(x) + kernel(float(x)), lambda: 2) == 6
+    assert seen == [KernelsMissing("decomposition")]
+    with PassProgress() as progress:
+        progress(seen[0])
+    assert capsys.readouterr().err == "decomposition: compiling kernels\n"
+
+
+def test_an_incomplete_last_line_is_left_out_and_removed(tmp_path):
+    path = tmp_path / "log.jsonl"
+    assert read_log(path) == []
+    with EventLog(path) as log:
+        log(PassDone("a", 1, 0.5, False))
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:20])
+    assert len(read_log(path)) == 1
+    with EventLog(path) as log:
+        log(PassDone("b", 1, 0.5, True))
+    assert [each.event.name for each in read_log(path)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[]", "expected an event"),
+        ("{", "expected an event"),
+        ('{"event": "GroupDone", "name": "a", "n_documents": 1, "time": 0}', "expected an event"),
+        (
+            '{"event": "GroupDone", "name": "a", "n_documents": 1, "time": 0, "version": 2}',
+            "version: expected 1",
+        ),
+        ('{"event": "GroupDone", "name": "a", "time": 0, "version": 1}', "expected an event"),
+        ('{"event": "GroupDone", "name": 1, "n_documents": 1, "time": 0, "version": 1}', "expected an event"),
+        ('{"event": "Other", "name": "a", "time": 0, "version": 1}', "expected an event"),
+    ],
+)
+def test_other_lines_are_refused(tmp_path, line, message):
+    path = tmp_path / "log.jsonl"
+    good = '{"event": "GroupDone", "name": "a", "n_documents": 1, "time": 0, "version": 1}\n'
+    path.write_text(good + line + "\n")
+    with pytest.raises(StoreError, match=f"log.jsonl:2: {message}"):
+        read_log(path)
+    with open_engine(documents(), tmp_path) as engine:
+        assert [problem for problem in engine.directory.verify() if "log.jsonl:2" in problem]
+
+
+def test_the_logger_has_no_handlers():
+    """Neither the package nor any of its modules configures logging."""
+    code = (
+        "import importlib, logging, pkgutil, distmom\n"
+        "for module in pkgutil.walk_packages(distmom.__path__, 'distmom.'): importlib.import_module(module.name)\n"
+        "found = [name for name in logging.root.manager.loggerDict if name.split('.')[0] == 'distmom']\n"
+        "assert len(found) > 5\n"
+        "print(sum(len(logging.getLogger(name).handlers) for name in found),"
+        " {logging.getLogger(name).propagate for name in found}, logging.getLogger('distmom').level)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.split() == ["0", "{True}", str(logging.NOTSET)]
