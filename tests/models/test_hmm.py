@@ -331,7 +331,7 @@ def test_the_plan_lists_the_passes_that_are_made(tmp_path):
     for shard_rows, cut in ((None, []), (1000, ["transfer"])):
         corpus = RowCorpus(X, [2500, 500], shard_rows=shard_rows)
         model = HiddenMarkov(3, n_em_iter=2, n_power_iter=1)
-        names = ["sketch", "power", "moments", *(2 * [*cut, "expectation"])]
+        names = ["sketch", "power", "moments", *(2 * [*cut, "expect"])]
         assert [p.name for p in model.plan(corpus).passes] == names
         model.fit_corpus(corpus, run=tmp_path / f"run{shard_rows}", memory_limit=2 << 30)
         assert [timing["name"] for timing in model.timings_] == names
@@ -355,7 +355,7 @@ def test_a_run_decodes_a_corpus_with_cut_sequences():
         }
     assert found["states"].axis == "rows"
     np.testing.assert_array_equal(stored["states"], model.predict(X, [500, 100]))
-    assert_allclose(stored["posterior"], model.predict_proba(X, [500, 100]), atol=1e-6)
+    assert_allclose(stored["probabilities"], model.predict_proba(X, [500, 100]), atol=1e-6)
 
 
 def test_a_saved_model_is_the_same(tmp_path):

@@ -398,7 +398,7 @@ class HiddenMarkov(SpectralEstimator):
         -------
         dict of str to StoredRows
             Along rows: ``states``, int32, those on the most probable path of each sequence, and
-            ``posterior``, the probabilities (n, k) of the states given the whole sequence, float32.
+            ``probabilities`` (n, k), those of the states given the whole sequence, float32.
         """
         chain = self._chain()
         corpus = run.corpus
@@ -406,7 +406,7 @@ class HiddenMarkov(SpectralEstimator):
         dense = chain.table is None
         pass_ = DecodePass(corpus.n_words, chain=chain, n_states=self.n_components, dense=dense)
         found = run.scan(pass_, rows=self._edges(run, chain, dense, paths=True)).rows
-        return {name: found[name] for name in ("states", "posterior")}
+        return {name: found[name] for name in ("states", "probabilities")}
 
     def _check_layer(self, kind: str, width: int) -> None:
         wanted = "dense" if self.emissionprob_ is None else "symbols"

@@ -137,7 +137,7 @@ class ExpectationPass(ChainPass):
 
     @property
     def name(self) -> str:
-        return "expectation"
+        return "expect"
 
     def specs(self) -> dict[str, SumSpec]:
         k, d = self.n_states, self.n_features
@@ -188,7 +188,7 @@ class DecodePass(ChainPass):
 
     Notes
     -----
-    Stored along rows: ``states`` (n,) int32, those on the most probable path, and ``posterior`` (n, k)
+    Stored along rows: ``states`` (n,) int32, those on the most probable path, and ``probabilities`` (n, k)
     float32. Sums: ``log_likelihood`` (), ``n_steps`` (). Reads ``edges``.
     """
 
@@ -218,7 +218,7 @@ class DecodePass(ChainPass):
         path = best_path(
             steps, self.chain, edges, continued=cut and block.continued, continues=cut and block.continues
         )
-        return {"states": path, "posterior": shares}
+        return {"states": path, "probabilities": shares}
 
 
 def is_cut(corpus: Any) -> bool:
