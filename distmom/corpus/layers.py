@@ -22,6 +22,8 @@ AXES = ("units", "rows")
 CONTEXT_ROWS = 8
 #: bytes of the rows of a shard where their number is not given
 SHARD_BYTES = 32 << 20
+#: rows of a shard where their number is not given, at most: a pass may store many numbers for each symbol
+SHARD_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ def cut_units(starts: np.ndarray, shard_rows: int) -> Iterator[Cut]:
 
 
 def rows_per_shard(row_bytes: int, shard_rows: int | None = None) -> int:
-    """Return the number of rows of a shard: as given, or about 32 MiB.
+    """Return the number of rows of a shard: as given, or about 32 MiB and at most `SHARD_ROWS`.
 
     Raises
     ------
@@ -230,7 +232,7 @@ def rows_per_shard(row_bytes: int, shard_rows: int | None = None) -> int:
         If the number is below `CONTEXT_ROWS`.
     """
     if shard_rows is None:
-        return max(CONTEXT_ROWS, SHARD_BYTES // max(1, row_bytes))
+        return max(CONTEXT_ROWS, min(SHARD_ROWS, SHARD_BYTES // max(1, row_bytes)))
     if shard_rows < CONTEXT_ROWS:
         raise UsageError(f"shard_rows: expected at least {CONTEXT_ROWS}, got {shard_rows}")
     return shard_rows
