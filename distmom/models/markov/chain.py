@@ -126,7 +126,8 @@ class Steps:
         if self._chain.table is not None:
             return self.rows[piece], self._table, 0.0
         index, logs = self._densities(piece)
-        largest = logs.max(axis=1)
+        # Where the squares of a step overflow, minus infinity less itself would be no number.
+        largest = np.maximum(logs.max(axis=1), np.finfo(float).min)
         logs -= largest[:, None]
         return index, np.exp(logs, out=logs), largest
 

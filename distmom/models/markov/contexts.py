@@ -103,16 +103,17 @@ def assign_symbols(
     rows = np.asarray(contexts.load()[candidates])
     seen = rows[:, width] > 0.0
     candidates, rows = candidates[seen], rows[seen, :width]
+    if len(candidates) < k:
+        raise NumericalError(
+            f"init={how!r}: expected at least n_components={k} frequent symbols inside of sequences, got "
+            f"{len(candidates)}; use fewer states, or more data"
+        )
     with one_blas_thread():
         if how == "anchors":
             chosen = select_anchors(rows, k, np.arange(len(rows)))
             vertices = rows[chosen]
         else:
             unit, weights = _unit(rows), frequency[candidates] ** 0.5
-            if len(unit) < k:
-                raise NumericalError(
-                    f"clusters: expected at least {k} symbols with neighbours, got {len(unit)}"
-                )
             fitted = KMeans(k, n_init=10, random_state=seed % (1 << 32)).fit(unit, sample_weight=weights)
             vertices = fitted.cluster_centers_
             chosen = np.array([np.argmax(np.where(fitted.labels_ == h, weights, 0.0)) for h in range(k)])
