@@ -82,7 +82,7 @@ def step_features(rows: np.ndarray, origin: np.ndarray, scale: np.ndarray, degre
     Returns
     -------
     ndarray of shape (n, 1 + d) or (n, 1 + 2 d)
-        Columns 1, z and, with degree 2, ``z^2 - 1``. The constant lets d features tell d + 1 states apart.
+        Columns 1, z and, with degree 2, ``z^2 - 1``. Thanks to the constant, d values can separate d + 1 states.
     """
     n, d = rows.shape
     found = np.ones((n, 1 + degree * d))

@@ -167,12 +167,12 @@ def test_an_em_pass_is_an_iteration_by_brute_force(variances):
     assert_allclose(after.means_, means[order], atol=1e-9)
     assert_allclose(after.weights_, p.mean(axis=0)[order], atol=1e-9)
     assert_allclose(after.variances_, expected[order], atol=1e-9)
-    assert after.diagnostics_["log_likelihood"] == [pytest.approx(before.score(X))]
+    assert after.diagnostics_["log_likelihoods"] == [pytest.approx(before.score(X))]
 
 
 def test_em_passes_raise_the_likelihood():
     X = sample(*parameters(30, 4, scale=0.6), 3000, 1)[0]
-    likelihoods = SphericalMixture(4, n_em_iter=6).fit(X).diagnostics_["log_likelihood"]
+    likelihoods = SphericalMixture(4, n_em_iter=6).fit(X).diagnostics_["log_likelihoods"]
     assert all(b > a for a, b in pairwise(likelihoods))
 
 

@@ -80,7 +80,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
     diagnostics_ : dict
         ``spectrum`` has the leading eigenvalues of the covariance, ``noise_variance`` the average of those
         beyond the first ``n_found - 1``; ``residual`` is the share of the whitened third moment that the
-        components do not explain, ``log_likelihood`` the average per row before each EM pass (see
+        components do not explain, ``log_likelihoods`` the average per row before each EM pass (see
         docs/gaussian.md).
     n_features_in_ : int
 

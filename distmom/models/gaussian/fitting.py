@@ -23,7 +23,8 @@ from distmom.spectral.run import Run
 
 #: rows that are kept for pictures, at most
 N_KEPT = 500
-#: least variance with which EM starts, as a share of the noise: a component that starts too narrow keeps few rows
+#: least variance with which EM starts, as a share of that of the noise: a component that is too narrow at first
+#: attracts few rows
 START_VARIANCE = 0.5
 
 
@@ -148,7 +149,7 @@ def mixture_state(
         kept = Y @ found.plane
     diagnostics = dict(found.diagnostics)
     if likelihoods:
-        diagnostics["log_likelihood"] = likelihoods
+        diagnostics["log_likelihoods"] = likelihoods
     if shares is not None:
         diagnostics["replicated_shares"] = shares
     return MixtureState(

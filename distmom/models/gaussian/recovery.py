@@ -136,7 +136,7 @@ def recover(
     V = found.eigenvectors
     roots = V[-1] * np.where(V[-1] < 0.0, 0.0, 1.0)
     clipped = roots**2 < LEAST_WEIGHT
-    # A component whose weight noise has made zero keeps a direction, at the distance that its eigenvalue gives.
+    # Where noise has made a weight zero, the eigenvalue still gives the distance of the component from the mean.
     roots = np.where(clipped, np.maximum(found.eigenvalues, 1.0) ** -1.0, roots)
     weights = np.maximum(roots**2, LEAST_WEIGHT)
     weights = weights / weights.sum()

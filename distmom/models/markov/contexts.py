@@ -7,8 +7,8 @@ contexts of the anchors are the vertices of the convex hull of all contexts, and
 terms of them are ``P(h | x)``. The transition matrix follows in the same way: the mean of the steps after state
 i is ``sum_j T_ij m_j``, where m_j is the mean of the steps of state j. All means are in a basis.
 
-Clusters: Schuetze, "Distributional Part-of-Speech Tagging" (EACL 1995). Each symbol is of one state, that of the
-cluster that its context is in, where contexts have unit length; the rest is the same.
+Clusters: Schuetze, "Distributional Part-of-Speech Tagging" (EACL 1995). Contexts are scaled to unit length and
+clustered; each symbol belongs to the one state of its cluster. The rest is the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from distmom.spectral.basis import unknown_columns
 from distmom.spectral.recovery import Slabs
 from distmom.spectral.run import unknown
 
-#: least share of the steps that an anchor has, unless there are fewer than `CANDIDATES` such symbols per state
+#: least share of an anchor in all steps, unless fewer than `CANDIDATES` symbols per state have it
 ANCHOR_SHARE = 5e-4
 #: least number of candidates per state
 CANDIDATES = 10

@@ -58,7 +58,7 @@ INITS = ("tensor", "anchors", "clusters")
 #: share of a symbol that is spread over all states before passes of Baum and Welch, which leave zeros as they are
 SPREAD = 0.1
 INITIAL = ("auto", "first", "stationary")
-#: sequences per state from which the initial law is estimated from first steps with ``initial="auto"``
+#: least number of sequences per state for which ``initial="auto"`` uses their first steps
 SEQUENCES_PER_STATE = 10
 
 
@@ -89,7 +89,7 @@ class HiddenMarkov(SpectralEstimator):
     Attributes
     ----------
     startprob_ : ndarray of shape (n_components,)
-        Law of the first state of a sequence.
+        Distribution of the first state of a sequence.
     transmat_ : ndarray of shape (n_components, n_components)
         Entry (i, j) is the probability of state j after state i; rows sum to one.
     emissionprob_ : ndarray of shape (n_components, n_symbols) or None
@@ -125,8 +125,8 @@ class HiddenMarkov(SpectralEstimator):
     n_components: int = parameter("Number of hidden states.", default=10, least=1, kw_only=False)
     init: str = parameter(
         "First model: by decomposing the third moment (tensor), or, for symbols, by anchors, which "
-        "hardly any other state emits (anchors), or by clusters of symbols with similar neighbours, one state "
-        "for each symbol (clusters). The latter two need pairs of steps only, and suit data that do not follow "
+        "hardly any other state emits (anchors), or by clusters of symbols with similar neighbours, one "
+        "per state (clusters). The latter two use pairs of steps only, and suit data that do not follow "
         "the model closely.", default="tensor", choices=INITS,
     )  # fmt: skip
     transition: str = parameter(
@@ -134,13 +134,13 @@ class HiddenMarkov(SpectralEstimator):
         "apart, forward or backward in time.", default="pairs", choices=ROUTES,
     )  # fmt: skip
     initial: str = parameter(
-        "Law of the first state: from the first steps of sequences (first), or the stationary law of the "
+        "Distribution of the first state: from the first steps of sequences (first), or the stationary one of the "
         f"transition matrix (stationary); auto uses first steps where there are {SEQUENCES_PER_STATE} sequences "
         "per state.", default="auto", choices=INITIAL,
     )  # fmt: skip
     features: str = parameter(
         "Features of dense steps in the moments: their values (linear), for at most one state more than "
-        "values, or also the squares of the values (squares), which tell states of equal means apart.",
+        "values, or also the squares of the values (squares), which separate states of equal means.",
         default="linear", choices=tuple(FEATURES),
     )  # fmt: skip
     smoothing: float = parameter(

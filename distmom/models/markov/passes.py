@@ -1,8 +1,8 @@
 """Passes over sequences with a hidden Markov model: decoding, expected counts, and sequences that are cut.
 
 A sequence that is cut over shards is decoded exactly in two passes. `TransferPass` stores, for each part of a
-cut sequence, a k x k matrix of the likelihoods of its steps; `cut_edges` multiplies them and stores what
-every shard needs of the other parts, which the second pass reads.
+cut sequence, a k x k matrix of the likelihoods of its steps; `cut_edges` multiplies them and stores, for every
+shard, the messages from the other parts, which the second pass reads.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def is_cut(corpus: Any) -> bool:
 
 
 def cut_edges(engine: Engine, products: StoredRows, chain: Chain) -> StoredRows:
-    """Store what every shard needs of the other parts of its cut sequences.
+    """Store the messages to every shard from the other parts of its cut sequences.
 
     Parameters
     ----------
