@@ -61,7 +61,7 @@ def squared_norms(X: np.ndarray) -> np.ndarray:
 
 def dense_rows(block: RowBlock) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the rows of a block without context, and the weight of each; None where all weights are 1."""
-    weights = None if block.weights is None else np.repeat(block.weights, block.sizes)
+    weights = None if block.weights is None else np.repeat(np.asarray(block.weights, np.float64), block.sizes)
     return block.rows[block.context :], weights
 
 

@@ -1,6 +1,7 @@
 """Hidden Markov models: exact populations, samples, decoding by brute force and across cuts, refusals."""
 
 import itertools
+import tracemalloc
 from bisect import bisect
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import HiddenMarkov, load_model
 from distmom.models.markov.chain import Chain, Edges, Steps, best_path, posterior
 from distmom.models.markov.passes import DecodePass, ExpectationPass, TransferPass, cut_edges
-from distmom.moments.sequences import WindowMomentsPass, WindowSketchPass, window_moments
+from distmom.moments.sequences import ContextPass, WindowMomentsPass, WindowSketchPass, window_moments
 from distmom.spectral.execute import execute
 
 START = np.array([0.6, 0.3, 0.1])
@@ -444,6 +445,35 @@ def test_one_state_has_the_mean_and_the_variance_of_all_steps(features):
     symbols = sample(4000, 1)[0]
     one = HiddenMarkov(1).fit(symbols)
     assert_allclose(one.emissionprob_[0], np.bincount(symbols) / 4000, atol=1e-3)
+
+
+@pytest.mark.parametrize("lengths", [np.ones(200_000, int), np.full(100_000, 2), [200_000]])
+def test_passes_take_no_more_memory_than_planned(lengths):
+    rng = np.random.default_rng(0)
+    lengths = np.append(lengths, 9)
+    chain = Chain(np.full(3, 1 / 3), TRANSITION, np.ascontiguousarray(EMISSION.T))
+    Q = np.linalg.qr(rng.standard_normal((5, 4)))[0]
+    X = rng.integers(0, 5, lengths.sum())
+    block = block_of(X, lengths)
+    common = {"chain": chain, "n_states": 3}
+    for pass_ in (
+        WindowSketchPass(5, n_columns=4, basis=Q), WindowMomentsPass(5, basis=Q, rank=4),
+        ContextPass(5, basis=Q, rank=4), ExpectationPass(5, **common), DecodePass(5, **common),
+    ):  # fmt: skip
+        pass_.add(pass_.zero(), block_of(X[:20], [20]), {})
+        sums = pass_.zero()
+        tracemalloc.start()
+        pass_.add(sums, block, {})
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        n = len(X)
+        assert peak <= 1.1 * (pass_.working_bytes(n) + pass_.row_bytes * n) + 50_000, pass_.name
+
+
+def test_a_column_of_integers_is_read_as_what_was_fitted():
+    X = np.random.default_rng(0).integers(-3, 4, (2000, 1)) + 20 * sample(2000, 1)[1][:, None]
+    model = HiddenMarkov(2).fit(X.astype(float))
+    assert (model.predict(X) == model.predict(X.astype(float))).all()
 
 
 def test_steps_that_overflow_say_nothing_about_the_states():

@@ -101,7 +101,7 @@ class Steps:
 
     def __init__(self, block: RowBlock, chain: Chain) -> None:
         self.rows = block.rows[block.context :]
-        self.starts = block.starts[:-1] - block.context
+        self.starts = block.starts[:-1] - block.context if block.context else block.starts[:-1]
         self.begins = np.zeros(len(self.rows), bool)
         self.begins[self.starts] = True
         if block.continued and len(self.begins):

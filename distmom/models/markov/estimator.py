@@ -175,8 +175,8 @@ class HiddenMarkov(SpectralEstimator):
         Parameters
         ----------
         X : array_like of shape (n_steps,) or (n_steps, n_features)
-            Symbols, whole numbers from 0, or dense steps; a column of whole numbers is read as symbols. All
-            sequences, one after the other.
+            Symbols, integers from 0, or dense steps; a column of integers is read as symbols, one of floats as
+            dense steps. All sequences, one after the other.
         lengths : array_like of shape (n_sequences,), optional
             Number of steps of each sequence; by default all steps are one sequence.
 
@@ -420,7 +420,7 @@ class HiddenMarkov(SpectralEstimator):
     def _steps(self, X: Any, lengths: Any) -> tuple[Steps, Chain, RowBlock]:
         chain = self._chain()
         n_symbols = None if chain.table is None else self.n_features_in_
-        corpus = _sequences(X, lengths, n_symbols, shard_rows=1 << 62)
+        corpus = _sequences(X, lengths, n_symbols, shard_rows=1 << 62, dense=n_symbols is None)
         self._check_layer(corpus.layers[0].kind, corpus.n_words)
         if not corpus.n_rows:
             raise InputError.at("X", None, "number of steps", "at least 1", "0")
@@ -581,9 +581,12 @@ class HiddenMarkov(SpectralEstimator):
 
 
 def _sequences(
-    X: Any, lengths: Any, n_symbols: int | None = None, shard_rows: int | None = None
+    X: Any, lengths: Any, n_symbols: int | None = None, shard_rows: int | None = None, dense: bool = False
 ) -> RowCorpus:
-    """Return sequences in memory as a corpus; one sequence by default, and symbols may be a column."""
+    """Return sequences in memory as a corpus; one sequence by default, and symbols may be a column.
+
+    A column of integers holds values where steps are known to be ``dense``.
+    """
     try:
         given = X if sparse.issparse(X) else np.asarray(X)
     except ValueError as error:
@@ -591,7 +594,7 @@ def _sequences(
             "X", None, "shape", "a vector of symbols or a matrix of steps, all sequences one after the other",
             "rows of different lengths",
         ) from error  # fmt: skip
-    if given.ndim == 2 and given.shape[1] == 1 and given.dtype.kind in "iub":
+    if not dense and given.ndim == 2 and given.shape[1] == 1 and given.dtype.kind in "iub":
         given = given[:, 0]
     if lengths is None and given.ndim and given.shape[0]:
         lengths = [given.shape[0]]
