@@ -130,9 +130,9 @@ class WindowSketchPass(SketchPass):
 
     def working_bytes(self, n_rows: int) -> int:
         matrix = 12 * self.n_features * self.n_columns
-        return (
-            8 * n_rows + matrix + 8 * PIECE_ROWS * (3 * self.n_columns + self.n_features * (self.degree > 0))
-        )
+        # Features of two consecutive pieces are in memory at once; symbols have none, and no products.
+        width = 5 * self.n_columns + 2 * self.n_features if self.degree else N_STEPS
+        return 8 * (n_rows + PIECE_ROWS * width) + matrix
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         windows = window_weights(block)

@@ -18,7 +18,13 @@ from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import HiddenMarkov, load_model
 from distmom.models.markov.chain import Chain, Edges, Steps, best_path, posterior
 from distmom.models.markov.passes import DecodePass, ExpectationPass, TransferPass, cut_edges
-from distmom.moments.sequences import ContextPass, WindowMomentsPass, WindowSketchPass, window_moments
+from distmom.moments.sequences import (
+    ContextPass,
+    StepMeanPass,
+    WindowMomentsPass,
+    WindowSketchPass,
+    window_moments,
+)
 from distmom.spectral.execute import execute
 
 START = np.array([0.6, 0.3, 0.1])
@@ -468,6 +474,23 @@ def test_passes_take_no_more_memory_than_planned(lengths):
         tracemalloc.stop()
         n = len(X)
         assert peak <= 1.1 * (pass_.working_bytes(n) + pass_.row_bytes * n) + 50_000, pass_.name
+
+
+@pytest.mark.parametrize("degree", [1, 2])
+def test_passes_over_dense_steps_take_no_more_memory_than_planned(degree):
+    rng = np.random.default_rng(0)
+    block = RowCorpus(rng.standard_normal((60_000, 9)), [60_000], shard_rows=1 << 40).read_shard(0)
+    p = 1 + 9 * degree
+    common = {"degree": degree, "origin": np.zeros(9), "scale": np.ones(9), "basis": np.eye(p)[:, :7]}
+    for pass_ in (
+        StepMeanPass(9), WindowSketchPass(p, n_columns=7, **common), WindowMomentsPass(p, rank=7, **common),
+    ):  # fmt: skip
+        sums = pass_.zero()
+        tracemalloc.start()
+        pass_.add(sums, block, {})
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak <= pass_.working_bytes(60_000) + 50_000, pass_.name
 
 
 def test_a_column_of_integers_is_read_as_what_was_fitted():

@@ -77,6 +77,13 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         Variance of a component along every axis.
     center_ : ndarray of shape (n_features,)
         Mean of the rows.
+    axes_ : ndarray of shape (1 or 2, n_features)
+        Leading eigenvectors of the covariance.
+    kept_ : ndarray of shape (n_kept, 1 or 2)
+        Coordinates along ``axes_`` of at most 500 rows less their mean, for pictures: the first rows of random units
+        of the corpus, which are single rows unless it has ``lengths``.
+    kept_components_ : ndarray of shape (n_kept,), int32
+        Most probable components of these rows.
     diagnostics_ : dict
         ``spectrum`` has the leading eigenvalues of the covariance, ``noise_variance`` the average of those
         beyond the first ``n_found - 1``; ``residual`` is the share of the whitened third moment that the
@@ -257,11 +264,11 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         return self._posterior(X)[0]
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable component of every row, (n_rows,) int64."""
+        """Return the most probable component of every row, (n_rows,) int64; parameters as for `predict_proba`."""
         return np.asarray(self.predict_proba(X).argmax(axis=1))
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Return the logarithm of the density at every row, (n_rows,) float64."""
+        """Return the logarithm of the density at every row, (n_rows,) float64; parameters as for `predict_proba`."""
         return np.asarray(self._posterior(X)[1])
 
     def score(self, X: Any, y: Any = None) -> float:
