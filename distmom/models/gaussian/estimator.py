@@ -80,8 +80,8 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
     axes_ : ndarray of shape (1 or 2, n_features)
         Leading eigenvectors of the covariance.
     kept_ : ndarray of shape (n_kept, 1 or 2)
-        Coordinates along ``axes_`` of at most 500 rows less their mean, for pictures: the first rows of random units
-        of the corpus, which are single rows unless it has ``lengths``.
+        Coordinates along ``axes_`` of at most 500 rows less their mean, for pictures: the first rows of random
+        units of the corpus (sequences if it has any, else single rows).
     kept_components_ : ndarray of shape (n_kept,), int32
         Most probable components of these rows.
     diagnostics_ : dict
@@ -268,7 +268,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         return np.asarray(self.predict_proba(X).argmax(axis=1))
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Return the logarithm of the density at every row, (n_rows,) float64; parameters as for `predict_proba`."""
+        """Return the log-density at every row, (n_rows,) float64; parameters as for `predict_proba`."""
         return np.asarray(self._posterior(X)[1])
 
     def score(self, X: Any, y: Any = None) -> float:
