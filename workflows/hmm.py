@@ -2,8 +2,8 @@
 
 The peer is run in the same process with restarts, the best of which by its training likelihood counts; it
 needs ``pip install hmmlearn``. For the sentences of the Brown corpus, words of 20 occurrences and more are
-symbols and the others are mapped to classes of their suffix; the first tenth of the sentences in a random
-order is held out. Tags are used for the accuracies only: states are matched to tags one to one (``1-1``), or
+symbols and the others are mapped to classes of their suffix; about a tenth of the sentences, drawn at random,
+is held out. Tags are used for the accuracies only: states are matched to tags one to one (``1-1``), or
 each state to its most frequent tag (``m-1``), on the held-out sentences. Of several first models
 the one with the best training likelihood is refined further.
 

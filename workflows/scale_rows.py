@@ -3,8 +3,9 @@
     python workflows/scale_rows.py gaussian --rows 10_000_000
     python workflows/scale_rows.py hmm --rows 100_000_000
 
-Planted rows (a mixture of 20 spherical Gaussians in 100 dimensions), or sequences of 500 symbols from a hidden
-Markov model of 10 states, are drawn shard by shard by the workers and written as a corpus, if it is not there yet.
+Planted rows (a mixture of 20 spherical Gaussians in 100 dimensions), or sequences of 2,000 steps from a hidden
+Markov model of 10 states and 500 symbols, are drawn shard by shard by the workers and written as a corpus, unless
+it exists already.
 The model is fitted on a local cluster of two workers; the peak memory of each is compared with the plan. With
 ``--check-bits`` it is fitted in this process too, and all arrays of both are compared bit by bit.
 """
@@ -136,13 +137,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("kind", choices=["gaussian", "hmm"])
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows, or steps of all sequences")
+    parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")
     parser.add_argument("--memory-limit", type=int, default=1 << 30, help="bytes of one worker")
     parser.add_argument(
         "--place", type=Path, default=None, help="directory of the corpus; a temporary one by default"
     )
-    parser.add_argument("--check-bits", action="store_true")
+    parser.add_argument("--check-bits", action="store_true", help="fit in this process too, and compare")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         place = options.place or Path(temporary)

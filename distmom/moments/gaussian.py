@@ -22,6 +22,7 @@ from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.state import Columns
 from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
 from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
 
@@ -29,8 +30,6 @@ from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_k
 PIECE_VALUES = 1 << 17
 #: least number of rows of a piece, for products that use BLAS well
 LEAST_ROWS = 256
-#: more rows than any shard has: a shard is one block, which passes cut into pieces
-WHOLE_SHARD = 1 << 40
 
 
 def piece_rows(n_features: int, most: int = BLOCK_ROWS) -> int:
@@ -62,7 +61,7 @@ def squared_norms(X: np.ndarray) -> np.ndarray:
 
 def dense_rows(block: RowBlock) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the rows of a block without context, and the weight of each; None where all weights are 1."""
-    weights = None if block.weights is None else np.repeat(block.weights, block.sizes)
+    weights = None if block.weights is None else np.repeat(np.asarray(block.weights, np.float64), block.sizes)
     return block.rows[block.context :], weights
 
 

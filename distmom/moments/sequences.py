@@ -24,6 +24,7 @@ from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.state import Columns
 from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.gaussian import dense_rows, mass_of
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_slices
 from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
@@ -58,13 +59,13 @@ class StepMeanPass(Pass):
         return {"values": SumSpec((2, self.n_features)), "mass": SumSpec(())}
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        weights = np.repeat(_unit_weights(block), block.sizes)
-        own = block.rows[block.context :]
-        sums["mass"] += weights.sum()
+        own, weights = dense_rows(block)
+        sums["mass"] += mass_of(own, weights)
         for start in range(0, len(own), PIECE_ROWS):
-            piece = slice(start, start + PIECE_ROWS)
-            sums["values"][0] += weights[piece] @ own[piece]
-            sums["values"][1] += weights[piece] @ np.square(own[piece])
+            piece = slice(start, min(start + PIECE_ROWS, len(own)))
+            some = weights_of(weights, piece)
+            sums["values"][0] += some @ own[piece]
+            sums["values"][1] += some @ np.square(own[piece])
         return None
 
 
@@ -82,7 +83,7 @@ def step_features(rows: np.ndarray, origin: np.ndarray, scale: np.ndarray, degre
     Returns
     -------
     ndarray of shape (n, 1 + d) or (n, 1 + 2 d)
-        Columns 1, z and, with degree 2, ``z^2 - 1``. The constant lets d features tell d + 1 states apart.
+        Columns 1, z and, with degree 2, ``z^2 - 1``. Thanks to the constant, d values can separate d + 1 states.
     """
     n, d = rows.shape
     found = np.ones((n, 1 + degree * d))
@@ -129,9 +130,9 @@ class WindowSketchPass(SketchPass):
 
     def working_bytes(self, n_rows: int) -> int:
         matrix = 12 * self.n_features * self.n_columns
-        return (
-            8 * n_rows + matrix + 8 * PIECE_ROWS * (3 * self.n_columns + self.n_features * (self.degree > 0))
-        )
+        # Features of two consecutive pieces are in memory at once; symbols have none, and no products.
+        width = 5 * self.n_columns + 2 * self.n_features if self.degree else N_STEPS
+        return 8 * (n_rows + PIECE_ROWS * width) + matrix
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         windows = window_weights(block)
@@ -302,7 +303,7 @@ class ContextPass(Pass):
         return 16 * self.n_features * self.rank
 
     def working_bytes(self, n_rows: int) -> int:
-        return 8 * (n_rows + PIECE_ROWS * self.rank)
+        return 8 * (n_rows + PIECE_ROWS * (self.rank + N_STEPS))
 
     def specs(self) -> dict[str, SumSpec]:
         return {
@@ -365,24 +366,34 @@ def window_moments(sums: Sums) -> WindowMoments:
 
 def window_weights(block: RowBlock) -> np.ndarray:
     """Return the weight of the window that begins at each row of a block, float64; 0 where none begins."""
-    starts = np.array(block.starts)
     if not len(block.rows):
         return np.zeros(0)
-    starts[0] = 0
-    found = np.repeat(_unit_weights(block), np.diff(starts))
-    for lag in range(1, N_STEPS):
-        # In a unit of one row this falls on the last row of the unit before.
-        found[np.maximum(starts[1:] - lag, 0)] = 0.0
+    if block.weights is None:
+        found = np.ones(len(block.rows))
+    else:
+        sizes = block.sizes
+        sizes[0] += block.context
+        found = np.repeat(np.asarray(block.weights, np.float64), sizes)
+    ends = block.starts[1:]
+    for start in range(0, len(ends), PIECE_ROWS):
+        for lag in range(1, N_STEPS):
+            # In a unit of one row this falls on the last row of the unit before.
+            found[np.maximum(ends[start : start + PIECE_ROWS] - lag, 0)] = 0.0
     return found
+
+
+def weights_of(weights: np.ndarray | None, piece: slice) -> np.ndarray:
+    """Return the weights of a piece, float64: ones for None."""
+    return np.ones(piece.stop - piece.start) if weights is None else weights[piece]
 
 
 def _first_steps(block: RowBlock) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Yield slices of the sequences that begin in a block, the first rows of all, and the weights of the slice."""
     begins = block.starts[:-1][int(block.continued) :]
-    weights = _unit_weights(block)[int(block.continued) :]
+    weights = None if block.weights is None else np.asarray(block.weights, np.float64)[int(block.continued) :]
     for start in range(0, len(begins), PIECE_ROWS):
-        piece = slice(start, start + PIECE_ROWS)
-        yield piece, begins, weights[piece]
+        piece = slice(start, min(start + PIECE_ROWS, len(begins)))
+        yield piece, begins, weights_of(weights, piece)
 
 
 def _whole(basis: Any) -> np.ndarray:
@@ -390,10 +401,6 @@ def _whole(basis: Any) -> np.ndarray:
     parts = basis.each() if isinstance(basis, Columns) else iter((basis,))
     matrices = [np.asarray(part, np.float64) for part in parts]
     return matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1)
-
-
-def _unit_weights(block: RowBlock) -> np.ndarray:
-    return np.ones(block.n_documents) if block.weights is None else np.asarray(block.weights, np.float64)
 
 
 def _pieces(windows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:

@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import Observer, RunDirectory, open_engine, open_executor, plan_pass
-from distmom.errors import UsageError
 from distmom.spectral.artifact import (
     check_target,
     load_arrays,
@@ -27,7 +26,7 @@ from distmom.spectral.artifact import (
 )
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.execute import execute
-from distmom.spectral.inputs import WORDS, checked_rows, with_layer
+from distmom.spectral.inputs import WORDS, check_n_features, checked_rows, with_layer
 from distmom.spectral.layout import layout_of
 from distmom.spectral.ledger import Ledger
 from distmom.spectral.parameters import Parametrised, fixed, parameter
@@ -298,10 +297,7 @@ class SpectralEstimator(Parametrised):
         """Return documents in memory as a block; a UsageError if their number of words is not that of the fit."""
         name = type(self).__name__
         X = checked_rows(X, min_samples, name)
-        if X.shape[1] != self.n_features_in_:
-            raise UsageError(
-                f"X has {X.shape[1]} features, but {name} is expecting {self.n_features_in_} features as input"
-            )
+        check_n_features(X.shape[1], self.n_features_in_, name)
         if X.shape[0] == 0:
             return Block(csr_array((0, X.shape[1]), dtype=np.int32), csr_array((0, 0), dtype=np.uint8), 0)
         return MemoryCorpus(X, shard_documents=X.shape[0]).read_shard(0)

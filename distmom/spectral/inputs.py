@@ -38,6 +38,18 @@ def checked_rows(X: Any, min_samples: int, estimator: str) -> Any:
     return X
 
 
+def check_n_features(n: int, expected: int, estimator: str) -> None:
+    """Check that rows have the number of features of the fit; else a UsageError."""
+    if n != expected:
+        raise UsageError(f"X has {n} features, but {estimator} is expecting {expected} features as input")
+
+
+def check_size(name: str, n: int) -> None:
+    """Check that a number of things to draw is not negative; else a UsageError."""
+    if n < 0:
+        raise UsageError(f"{name}: expected at least 0, got {n}")
+
+
 def check_counts(corpus: Any, name: str) -> None:
     """Check that the words of a corpus are counts.
 

@@ -93,6 +93,13 @@ def test_the_origin_of_the_rows_does_not_matter():
     error, order = matched(far.means_ - 1e4, centred)
     assert error < 1e-7
     assert_allclose(far.weights_, weights[order], rtol=1e-7)
+    # Farther away, the covariance loses its digits.
+    farther = SphericalMixture(3).fit_corpus(population(centred + 1e6, weights, variances))
+    assert matched(farther.means_ - 1e6, centred)[0] < 0.1
+    refusal = r"mean of the rows has norm 2\.45e\+08, and .* covariance by about 13\.3: subtract the mean"
+    for k in (3, "auto"):
+        with pytest.raises(NumericalError, match=refusal):
+            SphericalMixture(k).fit_corpus(population(centred + 1e8, weights, variances))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 255.0])
@@ -139,8 +146,11 @@ def test_rows_are_read_by_the_rule_of_bayes():
     # 15 coordinates of means, 3 variances, 2 free weights.
     assert model.bic(X) == pytest.approx(-2.0 * density.sum() + 20 * np.log(3000))
     assert model.aic(X) == pytest.approx(-2.0 * density.sum() + 40)
-    # A row that is far from all means has probabilities too.
+    # A row that is far from all means has probabilities too, even if its squared norm overflows.
     assert_allclose(model.predict_proba(np.full((1, 5), 1e6)).sum(), 1.0)
+    with np.errstate(over="ignore"):
+        assert_allclose(model.predict_proba(np.full((1, 5), 1e200)), 1.0 / 3.0)
+        assert np.isneginf(model.score(np.full((1, 5), 1e200)))
 
 
 @pytest.mark.parametrize("variances", ["differing", "common"])
@@ -157,12 +167,12 @@ def test_an_em_pass_is_an_iteration_by_brute_force(variances):
     assert_allclose(after.means_, means[order], atol=1e-9)
     assert_allclose(after.weights_, p.mean(axis=0)[order], atol=1e-9)
     assert_allclose(after.variances_, expected[order], atol=1e-9)
-    assert after.diagnostics_["log_likelihood"] == [pytest.approx(before.score(X))]
+    assert after.diagnostics_["log_likelihoods"] == [pytest.approx(before.score(X))]
 
 
 def test_em_passes_raise_the_likelihood():
     X = sample(*parameters(30, 4, scale=0.6), 3000, 1)[0]
-    likelihoods = SphericalMixture(4, n_em_iter=6).fit(X).diagnostics_["log_likelihood"]
+    likelihoods = SphericalMixture(4, n_em_iter=6).fit(X).diagnostics_["log_likelihoods"]
     assert all(b > a for a, b in pairwise(likelihoods))
 
 
@@ -174,6 +184,15 @@ def test_random_halves_agree_on_the_number_of_components(d):
     assert min(model.diagnostics_["replicated_shares"][:3]) > 0.8
     noise = np.random.default_rng(0).normal(size=(2000, d))
     assert len(SphericalMixture("auto", n_em_iter=1).fit(noise).weights_) == 1
+
+
+def test_noise_in_few_columns_is_not_counted_as_components():
+    found = []
+    for seed in range(20):
+        means, weights, _ = parameters(5, 3, seed, scale=4.0)
+        X = sample(means, weights, np.ones(3), 600, seed)[0]
+        found.append(len(SphericalMixture("auto").fit(X).weights_))
+    assert found == [3] * 20
 
 
 @pytest.mark.parametrize("k", [3, "auto"])
@@ -272,10 +291,21 @@ def test_what_cannot_be_fitted_is_refused_with_the_numbers():
         NumericalError, match=r"total variance of \S+e-299, whose third moments are out of range: scale"
     ):
         SphericalMixture(3).fit(1e-150 * X)
+    overflow = r"covariance of the rows overflows, .* 1\.\d+e\+160: scale the rows"
+    with pytest.raises(NumericalError, match=overflow), np.errstate(over="ignore", invalid="ignore"):
+        SphericalMixture(3).fit(1e160 * X)
+    with pytest.raises(NumericalError, match=r"must be above 4e\+09, the noise .* and rounding, but 1 are"):
+        SphericalMixture(3).fit(np.vstack([X, np.full((1, 8), 1e12)]))
     with pytest.raises(InputError, match="NaN"):
         SphericalMixture(3).fit(np.where(X > 5.0, np.nan, X))
     with pytest.raises(UsageError, match="X has 3 features, but SphericalMixture is expecting 8"):
         SphericalMixture(3).fit(X).predict(np.ones((2, 3)))
+    model = SphericalMixture(3).fit(X)
+    for measure in (model.score, model.bic, model.aic):
+        with pytest.raises(InputError, match=r"0 sample\(s\) .* while a minimum of 1 is required"):
+            measure(X[:0])
+    with pytest.raises(UsageError, match="n_samples: expected at least 0, got -1"):
+        model.sample(-1)
     with pytest.raises(UsageError, match="variances: expected one of differing, common, got 'full'"):
         SphericalMixture(3, variances="full").fit(X)
 

@@ -1,6 +1,7 @@
 """Hidden Markov models: exact populations, samples, decoding by brute force and across cuts, refusals."""
 
 import itertools
+import tracemalloc
 from bisect import bisect
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import WeightedRows, matched
 from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
 from sklearn.base import clone
 
 from distmom.corpus import RowCorpus
@@ -16,7 +18,13 @@ from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import HiddenMarkov, load_model
 from distmom.models.markov.chain import Chain, Edges, Steps, best_path, posterior
 from distmom.models.markov.passes import DecodePass, ExpectationPass, TransferPass, cut_edges
-from distmom.moments.sequences import WindowMomentsPass, WindowSketchPass, window_moments
+from distmom.moments.sequences import (
+    ContextPass,
+    StepMeanPass,
+    WindowMomentsPass,
+    WindowSketchPass,
+    window_moments,
+)
 from distmom.spectral.execute import execute
 
 START = np.array([0.6, 0.3, 0.1])
@@ -345,6 +353,8 @@ def test_the_plan_lists_the_passes_that_are_made(tmp_path):
 
 def test_a_run_decodes_a_corpus_with_cut_sequences():
     model, _ = planted()
+    # A parameter of the next fit does not change the states of this one.
+    model.set_params(n_components=4)
     X = sample(600, 4)[0]
     corpus = RowCorpus(X, [500, 100], n_symbols=5, shard_rows=64)
     with open_engine(corpus) as engine:
@@ -390,9 +400,9 @@ def test_parameters_follow_the_contract_of_estimators():
 @pytest.mark.parametrize(
     ("X", "lengths", "options", "error", "message"),
     [
-        ([0, 1, 0, 1], [2, 2], {}, InputError, "at least 3 steps, got 2 sequences of at most 2"),
-        ([0], None, {}, InputError, "at least 3 steps, got 1 sequences of at most 1"),
-        ([], None, {}, InputError, "got 0 sequences of at most 0"),
+        ([0, 1, 0, 1], [2, 2], {}, InputError, "at least 3 steps, got 2 as the longest of 2"),
+        ([0], None, {}, InputError, "at least 3 steps, got 1 as the longest of 1"),
+        ([], None, {}, InputError, "got 0 as the longest of 0"),
         ([0, 1, 2, 1, 0], None, {"n_components": 4}, UsageError, "at most 3, the number of symbols, got 4"),
         (np.zeros((9, 2)), None, {"n_components": 4}, UsageError, "at most 3 for steps of 2 values"),
         ([0, 1, 2, 1, 0], [3, 1], {}, InputError, "sum of the lengths: expected 5"),
@@ -400,17 +410,101 @@ def test_parameters_follow_the_contract_of_estimators():
         ([[0.0], [np.nan], [1.0]], None, {}, InputError, "value in row 1, column 0"),
         ([0, 1, 0, 1], None, {"transition": "other"}, UsageError, "expected one of pairs, forward, backward"),
         (np.zeros((9, 2)), None, {"init": "anchors"}, UsageError, "expected symbols, got dense steps"),
+        ([[0, 1, 2], [1, 0]], None, {}, InputError, "one after the other, got rows of different lengths"),
+        (csr_array(np.eye(4)), None, {}, UsageError, r"of kind symbols or dense, got rows \(csr along rows\)"),
+        ([0] * 9, None, {"n_components": 1, "n_power_iter": -1}, UsageError, "n_power_iter: expected at least 0"),
         ([0, 1, 0, 1], None, {"smoothing": -1.0}, UsageError, "smoothing: expected at least 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_fitted_is_refused(X, lengths, options, error, message):
     with pytest.raises(error, match=message):
-        HiddenMarkov(**{"n_components": 2, **options}).fit(X if len(X) else np.zeros(0, int), lengths=lengths)
+        HiddenMarkov(**{"n_components": 2, **options}).fit(
+            np.zeros(0, int) if isinstance(X, list) and not X else X, lengths
+        )
 
 
 def test_moments_without_the_states_are_refused_with_numbers():
-    with pytest.raises(NumericalError, match="1"):
+    with pytest.raises(
+        NumericalError, match=r"n_components=2: expected moments of windows of at least .*, got 1;"
+    ):
         HiddenMarkov(2).fit(np.tile([1.0, 2.0, 3.0], (50, 1)))
+    constant = RowCorpus(np.zeros(50, int), [50], n_symbols=3)
+    for init in ("anchors", "clusters"):
+        with pytest.raises(
+            NumericalError, match=f"init='{init}': expected at least n_components=2 .* got 1;"
+        ):
+            HiddenMarkov(2, init=init).fit_corpus(constant)
+    large = 1e160 * np.random.default_rng(0).standard_normal((50, 2))
+    with pytest.raises(NumericalError, match="squares of value 0 overflow"), np.errstate(over="ignore"):
+        HiddenMarkov(2).fit(large)
+
+
+@pytest.mark.parametrize("features", ["linear", "squares"])
+def test_one_state_has_the_mean_and_the_variance_of_all_steps(features):
+    # There are three states: their differences must not displace the constant feature.
+    states = sample(4000, 1)[1]
+    X = np.array([[0.0, 5.0], [3.0, 0.0], [6.0, 6.0]])[states]
+    X = X + np.random.default_rng(0).standard_normal(X.shape)
+    model = HiddenMarkov(1, features=features).fit(X)
+    assert_allclose(model.means_[0], X.mean(axis=0), atol=0.01)
+    assert_allclose(model.variances_[0], X.var(axis=0), rtol=0.01)
+    symbols = sample(4000, 1)[0]
+    one = HiddenMarkov(1).fit(symbols)
+    assert_allclose(one.emissionprob_[0], np.bincount(symbols) / 4000, atol=1e-3)
+
+
+@pytest.mark.parametrize("lengths", [np.ones(200_000, int), np.full(100_000, 2), [200_000]])
+def test_passes_take_no_more_memory_than_planned(lengths):
+    rng = np.random.default_rng(0)
+    lengths = np.append(lengths, 9)
+    chain = Chain(np.full(3, 1 / 3), TRANSITION, np.ascontiguousarray(EMISSION.T))
+    Q = np.linalg.qr(rng.standard_normal((5, 4)))[0]
+    X = rng.integers(0, 5, lengths.sum())
+    block = block_of(X, lengths)
+    common = {"chain": chain, "n_states": 3}
+    for pass_ in (
+        WindowSketchPass(5, n_columns=4, basis=Q), WindowMomentsPass(5, basis=Q, rank=4),
+        ContextPass(5, basis=Q, rank=4), ExpectationPass(5, **common), DecodePass(5, **common),
+    ):  # fmt: skip
+        pass_.add(pass_.zero(), block_of(X[:20], [20]), {})
+        sums = pass_.zero()
+        tracemalloc.start()
+        pass_.add(sums, block, {})
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        n = len(X)
+        assert peak <= 1.1 * (pass_.working_bytes(n) + pass_.row_bytes * n) + 50_000, pass_.name
+
+
+@pytest.mark.parametrize("degree", [1, 2])
+def test_passes_over_dense_steps_take_no_more_memory_than_planned(degree):
+    rng = np.random.default_rng(0)
+    block = RowCorpus(rng.standard_normal((60_000, 9)), [60_000], shard_rows=1 << 40).read_shard(0)
+    p = 1 + 9 * degree
+    common = {"degree": degree, "origin": np.zeros(9), "scale": np.ones(9), "basis": np.eye(p)[:, :7]}
+    for pass_ in (
+        StepMeanPass(9), WindowSketchPass(p, n_columns=7, **common), WindowMomentsPass(p, rank=7, **common),
+    ):  # fmt: skip
+        sums = pass_.zero()
+        tracemalloc.start()
+        pass_.add(sums, block, {})
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak <= pass_.working_bytes(60_000) + 50_000, pass_.name
+
+
+def test_a_column_of_integers_is_read_as_what_was_fitted():
+    X = np.random.default_rng(0).integers(-3, 4, (2000, 1)) + 20 * sample(2000, 1)[1][:, None]
+    model = HiddenMarkov(2).fit(X.astype(float))
+    assert (model.predict(X) == model.predict(X.astype(float))).all()
+
+
+def test_steps_that_overflow_say_nothing_about_the_states():
+    X = np.random.default_rng(0).standard_normal((2000, 2)) + 5.0 * sample(2000, 1)[1][:, None]
+    model = HiddenMarkov(2).fit(X)
+    far = np.full((3, 2), 1e200)
+    assert np.isneginf(model.score(far))
+    assert_allclose(model.predict_proba(far).sum(axis=1), 1.0)
 
 
 def test_steps_of_another_kind_or_width_are_refused():
@@ -421,6 +515,10 @@ def test_steps_of_another_kind_or_width_are_refused():
         model.predict([7, 1])
     with pytest.raises(InputError, match="number of steps"):
         model.predict(np.zeros(0, int))
+    with pytest.raises(UsageError, match="expected steps of kind symbols as fitted, got csr"):
+        model.predict(csr_array(np.eye(5)))
+    with pytest.raises(UsageError, match="n_steps: expected at least 0, got -1"):
+        model.sample(-1)
 
 
 @pytest.mark.cluster

@@ -42,6 +42,7 @@ from distmom.spectral.estimator import (
     place_parameter,
     seed_parameter,
 )
+from distmom.spectral.inputs import check_n_features
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
@@ -357,11 +358,7 @@ class ECA(SpectralEstimator):
 
     def check_features(self, corpus: Any) -> None:
         """Refuse views with another number of features than those fitted; UsageError."""
-        if corpus.n_words != self.n_features_in_:
-            raise UsageError(
-                f"X has {corpus.n_words} features, but {type(self).__name__} is expecting "
-                f"{self.n_features_in_} features as input"
-            )
+        check_n_features(corpus.n_words, self.n_features_in_, type(self).__name__)
 
     def factor_origin(self) -> np.ndarray:
         """Return what is subtracted from least-squares factors, (n_found,): zero for shares, else their means."""

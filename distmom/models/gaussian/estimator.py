@@ -44,6 +44,7 @@ from distmom.spectral.estimator import (
     place_parameter,
     seed_parameter,
 )
+from distmom.spectral.inputs import check_n_features, check_size
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import MOST_COMPONENTS, halves
 from distmom.spectral.run import Run, unknown
@@ -76,10 +77,17 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         Variance of a component along every axis.
     center_ : ndarray of shape (n_features,)
         Mean of the rows.
+    axes_ : ndarray of shape (1 or 2, n_features)
+        Leading eigenvectors of the covariance.
+    kept_ : ndarray of shape (n_kept, 1 or 2)
+        Coordinates along ``axes_`` of at most 500 rows less their mean, for pictures: the first rows of random
+        units of the corpus (sequences if it has any, else single rows).
+    kept_components_ : ndarray of shape (n_kept,), int32
+        Most probable components of these rows.
     diagnostics_ : dict
         ``spectrum`` has the leading eigenvalues of the covariance, ``noise_variance`` the average of those
         beyond the first ``n_found - 1``; ``residual`` is the share of the whitened third moment that the
-        components do not explain, ``log_likelihood`` the average per row before each EM pass (see
+        components do not explain, ``log_likelihoods`` the average per row before each EM pass (see
         docs/gaussian.md).
     n_features_in_ : int
 
@@ -149,7 +157,8 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         InputError
             If a value is not finite.
         NumericalError
-            If the moments carry fewer components than requested.
+            If the moments carry fewer components than requested, or the rows are so far from the origin or
+            so large or small that moments are inexact.
         """
         return self.fit_corpus(RowCorpus(_checked(X, 2)))
 
@@ -244,29 +253,44 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         -------
         ndarray of shape (n_rows, n_found), float64
             Rows sum to one.
+
+        Raises
+        ------
+        UsageError
+            If the number of features is not that of the fit.
+        InputError
+            If a value is not finite.
         """
         return self._posterior(X)[0]
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable component of every row, (n_rows,) int64."""
+        """Return the most probable component of every row, (n_rows,) int64; parameters as for `predict_proba`."""
         return np.asarray(self.predict_proba(X).argmax(axis=1))
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Return the logarithm of the density at every row, (n_rows,) float64."""
+        """Return the log-density at every row, (n_rows,) float64; parameters as for `predict_proba`."""
         return np.asarray(self._posterior(X)[1])
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Return the log-likelihood of rows, on average per row."""
-        return float(self.score_samples(X).mean())
+        """Return the log-likelihood of rows, on average per row.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_rows, n_features)
+            At least one row; an InputError otherwise.
+        y : None
+            Ignored.
+        """
+        return float(self.score_samples(self._rows(X, 1)).mean())
 
     def bic(self, X: Any) -> float:
-        """Return the Bayesian information criterion on rows; lower is better."""
-        X = self._rows(X)
+        """Return the Bayesian information criterion on rows, at least one; lower is better."""
+        X = self._rows(X, 1)
         return -2.0 * len(X) * self.score(X) + self._n_parameters() * float(np.log(len(X)))
 
     def aic(self, X: Any) -> float:
-        """Return the Akaike information criterion on rows; lower is better."""
-        X = self._rows(X)
+        """Return the Akaike information criterion on rows, at least one; lower is better."""
+        X = self._rows(X, 1)
         return -2.0 * len(X) * self.score(X) + 2.0 * self._n_parameters()
 
     def transform(self, X: Any) -> np.ndarray:
@@ -297,15 +321,23 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         Parameters
         ----------
         n_samples : int, default 1
+            Number of rows, 0 or more.
         random_state : int, default 0
+            Seed.
 
         Returns
         -------
-        X : ndarray of shape (n_samples, n_features)
+        X : ndarray of shape (n_samples, n_features), float64
         components : ndarray of shape (n_samples,), int64
             Component of each row.
+
+        Raises
+        ------
+        UsageError
+            If ``n_samples`` is negative.
         """
         check_is_fitted(self)
+        check_size("n_samples", n_samples)
         rng = np.random.default_rng(random_state)
         components = rng.choice(len(self.weights_), n_samples, p=self.weights_)
         noise = rng.standard_normal((n_samples, self.n_features_in_))
@@ -351,14 +383,10 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         origin = np.ascontiguousarray(self.center_[:, None])
         return Gaussians(origin, self.means_ - self.center_, self.weights_, self.variances_)
 
-    def _rows(self, X: Any) -> np.ndarray:
+    def _rows(self, X: Any, least: int = 0) -> np.ndarray:
         check_is_fitted(self)
-        rows = _checked(X, 0)
-        if rows.shape[1] != self.n_features_in_:
-            raise UsageError(
-                f"X has {rows.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
-                "features as input"
-            )
+        rows = _checked(X, least)
+        check_n_features(rows.shape[1], self.n_features_in_, type(self).__name__)
         return rows
 
     def _posterior(self, X: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,8 @@ from distmom.spectral.run import Run
 
 #: rows that are kept for pictures, at most
 N_KEPT = 500
-#: least variance with which EM starts, as a share of the noise: a component that starts too narrow keeps few rows
+#: least variance with which EM starts, as a share of that of the noise: a component that is too narrow at first
+#: attracts few rows
 START_VARIANCE = 0.5
 
 
@@ -73,8 +74,14 @@ def leading_basis(engine: Engine, scanned: PassResult, rank: int) -> Basis:
     if not mass > 0.0:
         raise NumericalError("expected rows of positive weight, got none")
     mean = np.asarray(scanned.sums["mean"]) / mass
-    with one_blas_thread():
-        vectors = np.linalg.eigh(np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean))[1]
+    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+        covariance = np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean)
+        if not np.isfinite(covariance).all():
+            largest = float(np.abs(mean).max())
+            raise NumericalError(
+                f"the covariance of the rows overflows, their largest mean is {largest:.3g}: scale the rows"
+            )
+        vectors = np.linalg.eigh(covariance)[1]
     columns = StoredColumns((engine.put(vectors[:, ::-1][:, :rank]),))
     return Basis(columns, rank, 0.0, engine.put(mean[:, None]))
 
@@ -142,7 +149,7 @@ def mixture_state(
         kept = Y @ found.plane
     diagnostics = dict(found.diagnostics)
     if likelihoods:
-        diagnostics["log_likelihood"] = likelihoods
+        diagnostics["log_likelihoods"] = likelihoods
     if shares is not None:
         diagnostics["replicated_shares"] = shares
     return MixtureState(

@@ -37,8 +37,8 @@ def mixture_pictures(model: Any) -> list[dict[str, Any]]:
         {
             "kind": "lines",
             "title": "Spectrum",
-            "caption": "Leading eigenvalues of the covariance and the average of the noise; "
-            f"{n - 1} of them carry the components.",
+            "caption": "Leading eigenvalues of the covariance, and the variance of the noise; components are "
+            f"found in the first {n - 1}.",
             "x": list(range(1, len(spectrum) + 1)),
             "ys": {
                 "eigenvalues": spectrum,

@@ -15,7 +15,6 @@ from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
 from distmom.moments.gaussian import (
-    WHOLE_SHARD,
     dense_rows,
     mass_of,
     piece_bytes,
@@ -23,6 +22,7 @@ from distmom.moments.gaussian import (
     pieces,
     squared_norms,
 )
+from distmom.moments.groups import WHOLE_SHARD
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,20 @@ class Posterior:
 
 
 def normalise(joint: np.ndarray) -> np.ndarray:
-    """Turn ``log(w_i p(x | i))`` into posterior probabilities in place, and return ``log p(x)``, (n,)."""
-    top = joint.max(axis=1, keepdims=True)
+    """Turn ``log(w_i p(x | i))`` into posterior probabilities in place, and return ``log p(x)``, (n,).
+
+    Where all densities are zero, at rows whose squared norms overflow, all components are equally probable.
+    """
+    # Minus infinity less itself is no number.
+    top = np.maximum(joint.max(axis=1, keepdims=True), np.finfo(float).min)
     joint -= top
     np.exp(joint, out=joint)
     total = joint.sum(axis=1, keepdims=True)
-    joint /= total
-    return np.asarray((np.log(total) + top)[:, 0])
+    if not total.all():
+        joint[total[:, 0] == 0.0] = 1.0 / joint.shape[1]
+    joint /= np.where(total == 0.0, 1.0, total)
+    with np.errstate(divide="ignore"):
+        return np.asarray((np.log(total) + top)[:, 0])
 
 
 def posterior_of(X: np.ndarray, of: Gaussians) -> tuple[np.ndarray, np.ndarray]:

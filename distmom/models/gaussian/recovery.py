@@ -40,6 +40,10 @@ LEAST_NOISE = 1e-9
 LEAST_WEIGHT = 1e-6
 #: least total variance of rows: products of three smaller values underflow
 LEAST_TRACE = 1e-180
+#: largest rounding error of the covariance, as a share of the variance per direction between components
+MOST_ROUNDING = 1e-3
+#: standard errors by which an eigenvalue of noise may exceed its variance in one half of the rows
+N_ERRORS = 3.0
 
 
 @dataclass(frozen=True)
@@ -98,14 +102,16 @@ def recover(
     Raises
     ------
     NumericalError
-        If the covariance carries fewer than k components and ``lower`` is False, or the values are so large
-        or small that moments overflow or underflow.
+        If the covariance carries fewer than k components and ``lower`` is False, the rows are so far from the
+        origin that their covariance is inexact, or the values are so large or small that moments overflow or
+        underflow.
     """
     if not np.isfinite(moments.trace) or 0.0 < moments.trace < LEAST_TRACE:
         raise NumericalError(
             f"the rows have a total variance of {moments.trace:.3g}, whose third moments are out of range: scale "
             "the rows"
         )
+    _check_offset(moments, k, d, offset)
     with one_blas_thread():
         values, vectors = np.linalg.eigh(moments.second)
         values, vectors = values[::-1], vectors[:, ::-1]
@@ -130,7 +136,7 @@ def recover(
     V = found.eigenvectors
     roots = V[-1] * np.where(V[-1] < 0.0, 0.0, 1.0)
     clipped = roots**2 < LEAST_WEIGHT
-    # A component whose weight noise has made zero keeps a direction, at the distance that its eigenvalue gives.
+    # Where noise has made a weight zero, the eigenvalue still gives the distance of the component from the mean.
     roots = np.where(clipped, np.maximum(found.eigenvalues, 1.0) ** -1.0, roots)
     weights = np.maximum(roots**2, LEAST_WEIGHT)
     weights = weights / weights.sum()
@@ -171,23 +177,45 @@ def _noise(values: np.ndarray, trace: float, k: int, d: int) -> float:
     return max((trace - float(values[: k - 1].sum())) / (d - k + 1), 0.0)
 
 
-def _n_usable(values: np.ndarray, noise: float, d: int, moments: RowMoments) -> int:
-    """Return the number of eigenvalues of the covariance above the noise."""
+def _check_offset(moments: RowMoments, k: int, d: int, offset: float) -> None:
+    """Refuse rows whose covariance, the average of products less those of the mean, has lost its digits."""
+    eps = float(np.finfo(float).eps)
+    rounding = eps * offset
+    # Constant rows are refused for what they are.
+    if k == 1 or moments.trace <= 10.0 * eps * rounding:
+        return
+    # The trace is that of rows less their mean, and does not suffer.
+    if rounding > MOST_ROUNDING * moments.trace / min(k - 1, d):
+        distance, spread = offset**0.5, moments.trace**0.5
+        raise NumericalError(
+            f"the mean of the rows has norm {distance:.3g}, and they are {spread:.3g} away from it on average, so "
+            f"that rounding changes their covariance by about {rounding:.3g}: subtract the mean from the rows"
+        )
+
+
+def _threshold(values: np.ndarray, noise: float, d: int, moments: RowMoments) -> float:
+    """Return what an eigenvalue of the covariance must exceed to carry a component."""
     level = noise + noise_level(noise, d, moments.n_sampled)
-    return int(np.count_nonzero(values > max(level, 1e-12 * float(values[0]))))
+    return max(level, 1e-12 * float(values[0]))
+
+
+def _n_usable(values: np.ndarray, noise: float, d: int, moments: RowMoments) -> int:
+    """Return the number of eigenvalues of the covariance that can carry a component."""
+    return int(np.count_nonzero(values > _threshold(values, noise, d, moments)))
 
 
 def _whitened(moments: RowMoments, values: np.ndarray, k: int, noise: float, d: int) -> Whitening:
     """Whiten the covariance less the noise by its k - 1 leading eigenvalues."""
-    level = noise_level(noise, d, moments.n_sampled)
     n_usable = _n_usable(values, noise, d, moments)
     if n_usable < k - 1:
         shown = ", ".join(f"{x:.3g}" for x in values[: k + 2])
+        least = _threshold(values, noise, d, moments)
         raise NumericalError(
             f"the covariance carries fewer than {k} components: {k - 1} of its eigenvalues must be above "
-            f"{noise + level:.3g}, the noise of variance {noise:.3g} with its sampling error, but {n_usable} are; "
-            f"the largest are {shown}; use n_components={n_usable + 1} or fewer, or more rows"
+            f"{least:.3g}, the noise of variance {noise:.3g} with its sampling error and rounding, but {n_usable} "
+            f"are; the largest are {shown}; use n_components={n_usable + 1} or fewer, or more rows"
         )
+    level = noise_level(noise, d, moments.n_sampled)
     return whiten_moment(moments.second - noise * np.eye(len(moments.second)), k - 1, level)
 
 
@@ -220,21 +248,24 @@ def count_components(first: RowMoments, second: RowMoments, d: int, most: int) -
 
     The eigenvectors of the covariance of one half are tested on the other: in excess of the average over the
     directions that follow, a direction of noise has an expected variance of zero there, and a direction between
-    components the same as in the first half.
+    components the same as in the first half. What `N_ERRORS` standard errors explain does not count.
     """
     with one_blas_thread():
         values, vectors = np.linalg.eigh(first.second)
         values, vectors = values[::-1], vectors[:, ::-1]
         again = np.einsum("ij,ij->j", vectors, second.second @ vectors)
     n = min(most - 1, len(values), d - 1)
-    excess = [_excess(own, trace, d)[:n] for own, trace in ((values, first.trace), (again, second.trace))]
+    noise = [_following(own, trace, d)[:n] for own, trace in ((values, first.trace), (again, second.trace))]
+    excess = [values[:n] - noise[0], again[:n] - noise[1]]
     shares = np.divide(excess[1], excess[0], out=np.zeros(n), where=excess[0] > 0.0)
-    beyond = np.cumsum(excess[1] - REPLICATED_SHARE * np.abs(excess[0]))
+    # The variance of n Gaussian values has the relative standard error sqrt(2 / n).
+    error = noise[1] * np.sqrt(2.0 / second.n_sampled) if second.n_sampled else 0.0
+    beyond = np.cumsum(excess[1] - N_ERRORS * error - REPLICATED_SHARE * np.abs(excess[0]))
     return 1 + int(np.argmax(np.concatenate([[0.0], beyond]))), [float(x) for x in shares]
 
 
-def _excess(values: np.ndarray, trace: float, d: int) -> np.ndarray:
-    """Return the eigenvalues less the average of themselves and all that follow."""
+def _following(values: np.ndarray, trace: float, d: int) -> np.ndarray:
+    """Return the average of each eigenvalue and all that follow."""
     before = np.concatenate([[0.0], np.cumsum(values)[:-1]])
     left = d - np.arange(len(values))
-    return np.asarray(values - (trace - before) / left)
+    return np.asarray((trace - before) / left)

@@ -1,9 +1,9 @@
 """Hidden Markov chains: likelihoods of steps, and recursions over blocks of sequences in bounded memory.
 
-Rows are processed in pieces. The filtered probabilities before each piece are kept, and those inside of a
-piece are computed again when its turn comes in the backward direction, so that memory does not grow with the
-length of a sequence. The first sequence of a block may have begun earlier and the last one may continue: what
-the recursions need of the other parts are the messages of `Edges`.
+Rows are processed in pieces. Only the filtered probabilities before each piece are kept; those inside of a piece
+are computed again in the backward direction, so that memory does not grow with the length of a sequence. The first
+sequence of a block may have begun in an earlier one, and the last may continue in the next: `Edges` holds what the
+recursions need from the other parts.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Edges:
-    """What a block needs of the other parts of sequences that are cut.
+    """Messages to a block from the other parts of sequences that are cut.
 
     Attributes
     ----------
@@ -101,7 +101,7 @@ class Steps:
 
     def __init__(self, block: RowBlock, chain: Chain) -> None:
         self.rows = block.rows[block.context :]
-        self.starts = block.starts[:-1] - block.context
+        self.starts = block.starts[:-1] - block.context if block.context else block.starts[:-1]
         self.begins = np.zeros(len(self.rows), bool)
         self.begins[self.starts] = True
         if block.continued and len(self.begins):
@@ -126,7 +126,8 @@ class Steps:
         if self._chain.table is not None:
             return self.rows[piece], self._table, 0.0
         index, logs = self._densities(piece)
-        largest = logs.max(axis=1)
+        # Where the squares of a step overflow, minus infinity less itself would be no number.
+        largest = np.maximum(logs.max(axis=1), np.finfo(float).min)
         logs -= largest[:, None]
         return index, np.exp(logs, out=logs), largest
 
@@ -148,7 +149,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Filtered:
-    """One piece on the way back.
+    """One piece of a block, filtered, in the backward direction.
 
     Attributes
     ----------
@@ -248,7 +249,7 @@ def best_path(
     chain : Chain
     edges : Edges
     continued, continues : bool, default False
-        Whether ``edges`` has the states before the block, and at its end.
+        Whether ``edges`` gives the states before the block, and at its last row.
     """
     k, path = chain.n_states, np.empty(len(steps), np.int32)
     if not len(steps):

@@ -7,8 +7,8 @@ contexts of the anchors are the vertices of the convex hull of all contexts, and
 terms of them are ``P(h | x)``. The transition matrix follows in the same way: the mean of the steps after state
 i is ``sum_j T_ij m_j``, where m_j is the mean of the steps of state j. All means are in a basis.
 
-Clusters: Schuetze, "Distributional Part-of-Speech Tagging" (EACL 1995). Each symbol is of one state, that of the
-cluster that its context is in, where contexts have unit length; the rest is the same.
+Clusters: Schuetze, "Distributional Part-of-Speech Tagging" (EACL 1995). Contexts are scaled to unit length and
+clustered; each symbol belongs to the one state of its cluster. The rest is the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from distmom.spectral.basis import unknown_columns
 from distmom.spectral.recovery import Slabs
 from distmom.spectral.run import unknown
 
-#: least share of the steps that an anchor has, unless there are fewer than `CANDIDATES` such symbols per state
+#: least share of an anchor in all steps, unless fewer than `CANDIDATES` symbols per state have it
 ANCHOR_SHARE = 5e-4
 #: least number of candidates per state
 CANDIDATES = 10
@@ -103,16 +103,17 @@ def assign_symbols(
     rows = np.asarray(contexts.load()[candidates])
     seen = rows[:, width] > 0.0
     candidates, rows = candidates[seen], rows[seen, :width]
+    if len(candidates) < k:
+        raise NumericalError(
+            f"init={how!r}: expected at least n_components={k} frequent symbols inside of sequences, got "
+            f"{len(candidates)}; use fewer states, or more data"
+        )
     with one_blas_thread():
         if how == "anchors":
             chosen = select_anchors(rows, k, np.arange(len(rows)))
             vertices = rows[chosen]
         else:
             unit, weights = _unit(rows), frequency[candidates] ** 0.5
-            if len(unit) < k:
-                raise NumericalError(
-                    f"clusters: expected at least {k} symbols with neighbours, got {len(unit)}"
-                )
             fitted = KMeans(k, n_init=10, random_state=seed % (1 << 32)).fit(unit, sample_weight=weights)
             vertices = fitted.cluster_centers_
             chosen = np.array([np.argmax(np.where(fitted.labels_ == h, weights, 0.0)) for h in range(k)])

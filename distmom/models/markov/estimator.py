@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
+from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import RowBlock, RowCorpus
 from distmom.engine import Engine, PassResult, StoredRows, TallResult
 from distmom.engine.tall import read_rows
-from distmom.errors import InputError, UsageError
+from distmom.errors import InputError, NumericalError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.markov.chain import (
     Chain,
@@ -47,6 +48,7 @@ from distmom.moments.sequences import (
 from distmom.spectral.basis import Basis, range_basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.inputs import check_n_features, check_size
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
@@ -56,7 +58,7 @@ INITS = ("tensor", "anchors", "clusters")
 #: share of a symbol that is spread over all states before passes of Baum and Welch, which leave zeros as they are
 SPREAD = 0.1
 INITIAL = ("auto", "first", "stationary")
-#: sequences per state from which the initial law is estimated from first steps with ``initial="auto"``
+#: least number of sequences per state for which ``initial="auto"`` uses their first steps
 SEQUENCES_PER_STATE = 10
 
 
@@ -87,7 +89,7 @@ class HiddenMarkov(SpectralEstimator):
     Attributes
     ----------
     startprob_ : ndarray of shape (n_components,)
-        Law of the first state of a sequence.
+        Distribution of the first state of a sequence.
     transmat_ : ndarray of shape (n_components, n_components)
         Entry (i, j) is the probability of state j after state i; rows sum to one.
     emissionprob_ : ndarray of shape (n_components, n_symbols) or None
@@ -123,8 +125,8 @@ class HiddenMarkov(SpectralEstimator):
     n_components: int = parameter("Number of hidden states.", default=10, least=1, kw_only=False)
     init: str = parameter(
         "First model: by decomposing the third moment (tensor), or, for symbols, by anchors, which "
-        "hardly any other state emits (anchors), or by clusters of symbols with similar neighbours, one state "
-        "for each symbol (clusters). The latter two need pairs of steps only, and suit data that do not follow "
+        "hardly any other state emits (anchors), or by clusters of symbols with similar neighbours, one "
+        "per state (clusters). The latter two use pairs of steps only, and suit data that do not follow "
         "the model closely.", default="tensor", choices=INITS,
     )  # fmt: skip
     transition: str = parameter(
@@ -132,13 +134,13 @@ class HiddenMarkov(SpectralEstimator):
         "apart, forward or backward in time.", default="pairs", choices=ROUTES,
     )  # fmt: skip
     initial: str = parameter(
-        "Law of the first state: from the first steps of sequences (first), or the stationary law of the "
+        "Distribution of the first state: from the first steps of sequences (first), or the stationary one of the "
         f"transition matrix (stationary); auto uses first steps where there are {SEQUENCES_PER_STATE} sequences "
         "per state.", default="auto", choices=INITIAL,
     )  # fmt: skip
     features: str = parameter(
         "Features of dense steps in the moments: their values (linear), for at most one state more than "
-        "values, or also the squares of the values (squares), which tell states of equal means apart.",
+        "values, or also the squares of the values (squares), which separate states of equal means.",
         default="linear", choices=tuple(FEATURES),
     )  # fmt: skip
     smoothing: float = parameter(
@@ -173,8 +175,8 @@ class HiddenMarkov(SpectralEstimator):
         Parameters
         ----------
         X : array_like of shape (n_steps,) or (n_steps, n_features)
-            Symbols, whole numbers from 0, or dense steps; a column of whole numbers is read as symbols. All
-            sequences, one after the other.
+            Symbols, integers from 0, or dense steps; a column of integers is read as symbols, one of floats as
+            dense steps. All sequences, one after the other.
         lengths : array_like of shape (n_sequences,), optional
             Number of steps of each sequence; by default all steps are one sequence.
 
@@ -200,8 +202,8 @@ class HiddenMarkov(SpectralEstimator):
         k, d = self.n_components, corpus.n_words
         if corpus.largest < N_STEPS:
             raise InputError(
-                f"HiddenMarkov: expected a sequence of at least {N_STEPS} steps, got {corpus.n_documents} "
-                f"sequences of at most {corpus.largest}"
+                f"HiddenMarkov: expected a sequence of at least {N_STEPS} steps, got {corpus.largest} as the "
+                f"longest of {corpus.n_documents}"
             )
         if corpus.layers[0].kind == "symbols":
             if k > d:
@@ -363,7 +365,7 @@ class HiddenMarkov(SpectralEstimator):
         """Return the stored edges of cut sequences, for passes with a model; empty where none is cut."""
         if not is_cut(run.corpus):
             return {}
-        k = self.n_components
+        k = chain.n_states
         products = run.scan(
             TransferPass(run.corpus.n_words, chain=chain, n_states=k, dense=dense, paths=paths)
         ).rows
@@ -404,7 +406,7 @@ class HiddenMarkov(SpectralEstimator):
         corpus = run.corpus
         self._check_layer(corpus.layers[0].kind, corpus.n_words)
         dense = chain.table is None
-        pass_ = DecodePass(corpus.n_words, chain=chain, n_states=self.n_components, dense=dense)
+        pass_ = DecodePass(corpus.n_words, chain=chain, n_states=chain.n_states, dense=dense)
         found = run.scan(pass_, rows=self._edges(run, chain, dense, paths=True)).rows
         return {name: found[name] for name in ("states", "probabilities")}
 
@@ -413,15 +415,12 @@ class HiddenMarkov(SpectralEstimator):
         name = type(self).__name__
         if kind != wanted:
             raise UsageError(f"{name}: expected steps of kind {wanted} as fitted, got {kind}")
-        if width != self.n_features_in_:
-            raise UsageError(
-                f"X has {width} features, but {name} is expecting {self.n_features_in_} features as input"
-            )
+        check_n_features(width, self.n_features_in_, name)
 
     def _steps(self, X: Any, lengths: Any) -> tuple[Steps, Chain, RowBlock]:
         chain = self._chain()
         n_symbols = None if chain.table is None else self.n_features_in_
-        corpus = _sequences(X, lengths, n_symbols, shard_rows=1 << 62)
+        corpus = _sequences(X, lengths, n_symbols, shard_rows=1 << 62, dense=n_symbols is None)
         self._check_layer(corpus.layers[0].kind, corpus.n_words)
         if not corpus.n_rows:
             raise InputError.at("X", None, "number of steps", "at least 1", "0")
@@ -429,45 +428,88 @@ class HiddenMarkov(SpectralEstimator):
         return Steps(block, chain), chain, block
 
     def predict(self, X: Any, lengths: Any = None) -> np.ndarray:
-        """Return the most probable path of states of every sequence (Viterbi), (n_steps,) int32.
+        """Return the most probable path of states of every sequence (Viterbi).
 
         Parameters
         ----------
         X : array_like of shape (n_steps,) or (n_steps, n_features)
+            As for `fit`, at least one step.
         lengths : array_like of shape (n_sequences,), optional
-            One sequence by default.
+            Number of steps of each sequence; by default all steps are one sequence.
+
+        Returns
+        -------
+        ndarray of shape (n_steps,), int32
+
+        Raises
+        ------
+        UsageError
+            If the steps are of another kind, or have another number of values, than those of the fit.
+        InputError
+            If a value is not finite or not a symbol of the fit, or the lengths do not match.
         """
         steps, chain, _ = self._steps(X, lengths)
         return best_path(steps, chain, Edges.none(chain.n_states))
 
     def predict_proba(self, X: Any, lengths: Any = None) -> np.ndarray:
-        """Return the probabilities of the states given whole sequences, (n_steps, n_components)."""
+        """Return the probabilities of the states of each step, given its whole sequence.
+
+        Parameters
+        ----------
+        X, lengths
+            As for `predict`.
+
+        Returns
+        -------
+        ndarray of shape (n_steps, n_components), float64
+            Rows sum to one.
+        """
         steps, chain, _ = self._steps(X, lengths)
         return posterior(steps, chain, Edges.none(chain.n_states))[1]
 
     def score_samples(self, X: Any, lengths: Any = None) -> np.ndarray:
-        """Return the log-likelihood of every sequence, (n_sequences,)."""
+        """Return the log-likelihood of every sequence.
+
+        Parameters
+        ----------
+        X, lengths
+            As for `predict`.
+
+        Returns
+        -------
+        ndarray of shape (n_sequences,), float64
+            Minus infinity where no path of states can produce a sequence.
+        """
         steps, chain, _ = self._steps(X, lengths)
         return unit_log_likelihoods(steps, chain)
 
     def score(self, X: Any, lengths: Any = None) -> float:
-        """Return the log-likelihood of all sequences together."""
+        """Return the log-likelihood of all sequences together, as hmmlearn does; parameters as for `predict`."""
         return float(self.score_samples(X, lengths).sum())
 
     def sample(self, n_steps: int = 1, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Draw a sequence.
+        """Draw a sequence from the fitted model.
 
         Parameters
         ----------
         n_steps : int, default 1
+            Number of steps, 0 or more.
         random_state : int, default 0
+            Seed.
 
         Returns
         -------
-        X : ndarray of shape (n_steps,), int64, or (n_steps, n_features)
+        X : ndarray of shape (n_steps,), int64, or (n_steps, n_features), float64
         states : ndarray of shape (n_steps,), int64
+            State of each step.
+
+        Raises
+        ------
+        UsageError
+            If ``n_steps`` is negative.
         """
         chain = self._chain()
+        check_size("n_steps", n_steps)
         rng = np.random.default_rng(random_state)
         uniforms, states = rng.random(n_steps), np.empty(n_steps, np.int64)
         laws = np.cumsum(np.vstack([chain.transition, chain.start]), axis=1)
@@ -488,7 +530,18 @@ class HiddenMarkov(SpectralEstimator):
         return super().summary() | {"startprob": [round(float(x), 6) for x in self.startprob_]}
 
     def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
-        """Return what a report draws: the transition matrix, and the emissions of each state."""
+        """Return what a report draws: the transition matrix, and the emissions of each state.
+
+        Parameters
+        ----------
+        n_top : int, default 10
+            Number of symbols per state.
+
+        Returns
+        -------
+        list of dict
+            JSON values, as of `SphericalMixture.pictures`; ``values``, ``rows`` and ``columns`` of a matrix.
+        """
         check_is_fitted(self)
         names = [f"state {h}" for h in range(len(self.startprob_))]
         found: list[dict[str, Any]] = [
@@ -528,14 +581,23 @@ class HiddenMarkov(SpectralEstimator):
 
 
 def _sequences(
-    X: Any, lengths: Any, n_symbols: int | None = None, shard_rows: int | None = None
+    X: Any, lengths: Any, n_symbols: int | None = None, shard_rows: int | None = None, dense: bool = False
 ) -> RowCorpus:
-    """Return sequences in memory as a corpus; one sequence by default, and symbols may be a column."""
-    given = np.asarray(X)
-    if given.ndim == 2 and given.shape[1] == 1 and given.dtype.kind in "iub":
+    """Return sequences in memory as a corpus; one sequence by default, and symbols may be a column.
+
+    A column of integers holds values where steps are known to be ``dense``.
+    """
+    try:
+        given = X if sparse.issparse(X) else np.asarray(X)
+    except ValueError as error:
+        raise InputError.at(
+            "X", None, "shape", "a vector of symbols or a matrix of steps, all sequences one after the other",
+            "rows of different lengths",
+        ) from error  # fmt: skip
+    if not dense and given.ndim == 2 and given.shape[1] == 1 and given.dtype.kind in "iub":
         given = given[:, 0]
-    if lengths is None and given.ndim and len(given):
-        lengths = [len(given)]
+    if lengths is None and given.ndim and given.shape[0]:
+        lengths = [given.shape[0]]
     if given.ndim != 1:
         n_symbols = None
     return RowCorpus(given, lengths, n_symbols=n_symbols, shard_rows=shard_rows)
@@ -550,6 +612,11 @@ def _standards(engine: Engine, counted: PassResult) -> tuple[np.ndarray, np.ndar
     """Return mean and standard deviation of dense steps, the latter one for constant values."""
     mass = float(counted.sums["mass"])
     mean, square = (np.asarray(row) / mass for row in counted.sums["values"])
+    if not np.isfinite(square).all():
+        column = int(np.argmin(np.isfinite(square)))
+        raise NumericalError(
+            f"the squares of value {column} overflow, its mean is {mean[column]:.3g}: scale the steps"
+        )
     variance = square - np.square(mean)
     usable = variance > 1e-12 * np.maximum(square, np.finfo(np.float64).tiny)
     return mean, np.sqrt(np.where(usable, variance, 1.0))

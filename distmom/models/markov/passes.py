@@ -1,8 +1,8 @@
 """Passes over sequences with a hidden Markov model: decoding, expected counts, and sequences that are cut.
 
 A sequence that is cut over shards is decoded exactly in two passes. `TransferPass` stores, for each part of a
-cut sequence, a k x k matrix of the likelihoods of its steps; `cut_edges` multiplies them and stores what
-every shard needs of the other parts, which the second pass reads.
+cut sequence, a k x k matrix of the likelihoods of its steps; `cut_edges` multiplies them and stores, for every
+shard, the messages from the other parts, which the second pass reads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from distmom.models.markov.chain import (
     posterior,
 )
 from distmom.models.markov.kernels import add_counts, expect
+from distmom.moments.gaussian import dense_rows, mass_of
 from distmom.moments.groups import WHOLE_SHARD
+from distmom.moments.sequences import weights_of
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class ChainPass(Pass):
     def working_bytes(self, n_rows: int) -> int:
         pieces = PIECE_ROWS * (4 * self.n_states + (2 * self.n_features if self.dense else 0))
         checkpoints = n_rows // PIECE_ROWS * self.n_states
+        # Likelihoods of steps, the rows where sequences begin, and states.
         return 8 * (2 * n_rows + pieces + checkpoints)
 
     def edges(self, rows: Rows) -> Edges:
@@ -155,12 +158,13 @@ class ExpectationPass(ChainPass):
         steps, edges, chain = Steps(block, self.chain), self.edges(rows), self.chain
         if not len(steps):
             return None
-        own = np.ones(block.n_documents) if block.weights is None else np.asarray(block.weights, np.float64)
-        weights = np.repeat(own, block.sizes)
+        own, weights = dense_rows(block)
         logs, pieces = filter_steps(steps, chain, edges)
-        with np.errstate(invalid="ignore"):
-            sums["log_likelihood"] += float(np.where(weights > 0.0, weights * logs, 0.0).sum())
-        sums["mass"] += weights.sum()
+        if weights is not None:
+            with np.errstate(invalid="ignore"):
+                logs = np.where(weights > 0.0, weights * logs, 0.0)
+        sums["log_likelihood"] += float(logs.sum())
+        sums["mass"] += mass_of(own, weights)
         message = np.array(edges.after, np.float64)
         transition = np.ascontiguousarray(chain.transition, np.float64)
         pairs = np.zeros_like(transition)
@@ -168,8 +172,8 @@ class ExpectationPass(ChainPass):
         for part in pieces:
             shares = room[: len(part.alpha)]
             expect(
-                part.index, part.table, steps.begins[part.piece], weights[part.piece], transition, message,
-                part.before, part.alpha, shares, sums["first"], pairs,
+                part.index, part.table, steps.begins[part.piece], weights_of(weights, part.piece), transition,
+                message, part.before, part.alpha, shares, sums["first"], pairs,
             )  # fmt: skip
             if not self.dense:
                 add_counts(part.index, shares, sums["counts"])
@@ -227,7 +231,7 @@ def is_cut(corpus: Any) -> bool:
 
 
 def cut_edges(engine: Engine, products: StoredRows, chain: Chain) -> StoredRows:
-    """Store what every shard needs of the other parts of its cut sequences.
+    """Store the messages to every shard from the other parts of its cut sequences.
 
     Parameters
     ----------

@@ -133,15 +133,27 @@ def disagreements(transitions: dict[str, np.ndarray], weights: np.ndarray) -> di
 
 
 def _common_range(moments: WindowMoments, k: int) -> np.ndarray:
-    """Return an orthonormal basis (r, k) of the range that all three views share."""
-    pairs = [moments.pair(s, t) for s in range(3) for t in range(3) if s != t]
-    left, values, _ = np.linalg.svd(np.hstack(pairs))
-    if len(values) < k or not np.isfinite(values).all() or values[k - 1] <= 1e-12 * values[0]:
-        n = int(np.sum(values > 1e-12 * values[0]))
+    """Return an orthonormal basis (r, k) of the range that all three views share.
+
+    Its first column is the mean of the steps: data with more than k states would leave no room for it otherwise,
+    and the means of dense steps are divided by what it has of the constant feature.
+    """
+    pairs = np.hstack([moments.pair(s, t) for s in range(3) for t in range(3) if s != t])
+    mean = moments.means.sum(axis=0)
+    length = float(np.linalg.norm(mean))
+    if not (np.isfinite(pairs).all() and 0.0 < length < np.inf):
         raise NumericalError(
-            f"moments of windows carry {n} states, expected n_components={k}; use fewer states, or more data"
+            f"expected finite moments of windows, and a mean step other than zero, got {length:.3g}"
         )
-    return np.asarray(left[:, :k])
+    first = mean[:, None] / length
+    left, values, _ = np.linalg.svd(pairs - first @ (first.T @ pairs))
+    n = 1 + int(np.sum(values > 1e-12 * np.linalg.norm(pairs, 2)))
+    if n < k:
+        raise NumericalError(
+            f"n_components={k}: expected moments of windows of at least that rank, got {n}; use fewer states, or "
+            "more data"
+        )
+    return np.hstack([first, left[:, : k - 1]])
 
 
 def _mapped(target: np.ndarray, source: np.ndarray) -> np.ndarray:
