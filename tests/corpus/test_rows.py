@@ -75,7 +75,7 @@ def test_context_never_reaches_into_the_unit_before():
     [
         (np.array([[1.0, np.nan]]), None, "value in row 0, column 1: expected a finite number, got nan"),
         (sparse.csr_array([[0.0, np.inf]]), None, "row 0, column 1"),
-        (np.array([1, -2]), None, "symbol of row 1: expected 0 to 2147483646, got -2"),
+        (np.array([1, -2]), None, "symbol of row 1: expected 0 to 134217727, got -2"),
         (np.array([["a"]]), None, "real numbers"),
         (np.zeros((2, 2, 2)), None, "a matrix of rows and columns"),
         (np.zeros((3, 2)), [1, 1], "sum of the lengths: expected 3 as there are rows, got 2"),

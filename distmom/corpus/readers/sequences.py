@@ -17,7 +17,7 @@ from distmom.corpus.layer_write import LayerShard
 from distmom.corpus.layers import Layer, rows_per_shard
 from distmom.corpus.readers.rows import RowSource, RowSpec
 from distmom.corpus.readers.source import Chunk, LineReader, Tally, decoded, line_chunks
-from distmom.errors import InputError
+from distmom.errors import InputError, UsageError
 
 #: class of symbols that are rare
 RARE = "<rare>"
@@ -40,6 +40,8 @@ def open_tagged(spec: RowSpec, run_map: Any) -> RowSource:
 
 
 def _open(spec: RowSpec, run_map: Any, *, has_tags: bool) -> RowSource:
+    if has_tags and spec.layer == TAGS:
+        raise UsageError(f"layer: expected another name than that of the tags, got {TAGS!r}")
     words: Counter[str] = Counter()
     tags: Counter[str] = Counter()
     n_lines = n_bytes = 0
