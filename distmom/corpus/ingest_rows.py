@@ -170,7 +170,7 @@ def ingest_rows(
     if not is_path and format is not None:
         raise UsageError(f"format: expected none with rows in memory, got {format}")
     options = ROW_FORMATS[name].options if is_path else _OF_ARRAYS
-    _refuse_options(
+    refuse_options(
         name, options, lengths=lengths, names=names, n_symbols=n_symbols, columns=tuple(columns) or None,
         group_column=group_column, id_column=id_column, min_count=None if min_count == 1 else min_count,
         rare_suffix=rare_suffix or None,
@@ -181,11 +181,11 @@ def ingest_rows(
         known = read_names(os.fspath(names)) if isinstance(names, str | os.PathLike) else list(names)
         known = check_names("names", known, len(known))
     spec = RowSpec(
-        path, layer, _whole("shard_rows", shard_rows, CONTEXT_ROWS),
+        path, layer, whole_number("shard_rows", shard_rows, CONTEXT_ROWS),
         os.fspath(lengths) if isinstance(lengths, os.PathLike) else lengths,
-        {} if known is None else {layer: known}, _whole("n_symbols", n_symbols, 1), tuple(columns), group_column,
-        id_column, _whole("min_count", min_count, 1) or 1, _whole("rare_suffix", rare_suffix, 0) or 0, None,
-        strict,
+        {} if known is None else {layer: known}, whole_number("n_symbols", n_symbols, 1), tuple(columns),
+        group_column, id_column, whole_number("min_count", min_count, 1) or 1,
+        whole_number("rare_suffix", rare_suffix, 0) or 0, None, strict,
     )  # fmt: skip
     if like is not None:
         spec = _like(spec, like, options)
@@ -209,14 +209,14 @@ def ingest_rows(
     )
 
 
-def _refuse_options(format: str, options: Sequence[str], **given: Any) -> None:
-    """Raise UsageError for an argument that does not go with the format, rather than leave it out."""
-    for name, value in given.items():
-        if value is not None and name not in options:
-            raise UsageError(f"{name}: the format {format} has no such option; it has {', '.join(options)}")
+def refuse_options(name: str, options: Sequence[str], **given: Any) -> None:
+    """Raise UsageError for an argument that does not go with a format, rather than leave it out."""
+    for option, value in given.items():
+        if value is not None and option not in options:
+            raise UsageError(f"{option}: does not go with {name}, which has {', '.join(options)}")
 
 
-def _whole(name: str, value: Any, least: int) -> int | None:
+def whole_number(name: str, value: Any, least: int) -> int | None:
     """Return an optional number as an int; UsageError if it is not whole or too small."""
     if value is None:
         return None

@@ -190,7 +190,11 @@ def starts_of(lengths: Any, n_rows: int, name: str = "lengths") -> np.ndarray:
 
 
 def as_array(values: Any, name: str) -> np.ndarray:
-    """Return values as an array; InputError if they are lists of different lengths."""
+    """Return values as an array; InputError if they are lists of different lengths, or some are masked."""
+    if np.ma.is_masked(values):
+        raise InputError.at(
+            name, None, "values", "no masked ones", f"{int(np.ma.getmaskarray(values).sum())}"
+        )
     try:
         return np.asarray(values)
     except ValueError as error:

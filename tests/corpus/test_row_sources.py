@@ -56,6 +56,7 @@ def test_dense_rows_of_any_real_type_and_order(tmp_path, dtype, stored):
     [
         ([[1, 2], [3]], {}, "array: shape: expected rows of equal length, got lists of different lengths"),
         (sparse.coo_array(np.arange(4)), {}, "array: shape: expected a sparse matrix, got (4,)"),
+        (np.ma.masked_greater(np.eye(2), 0.5), {}, "array: values: expected no masked ones, got 2"),
         (np.array([[1j]]), {}, "type of the values: expected real numbers, got complex128"),
         (np.array([2**31 + 5]), {}, "symbol of row 0: expected 0 to 134217727, got 2147483653"),
         (np.array([2**63 + 1], np.uint64), {}, "got 9223372036854775809"),
@@ -78,7 +79,7 @@ def test_dense_rows_of_any_real_type_and_order(tmp_path, dtype, stored):
         (np.zeros((6, 1)), {"layer": "starts", "lengths": [3, 3]}, "layer: expected another name"),
         (np.zeros((6, 1)), {"layer": "a" * 300}, "layer: expected a name of at most 64 letters"),
         (np.zeros((6, 1)), {"format": "npy"}, "format: expected none with rows in memory, got npy"),
-        (np.zeros((6, 1)), {"columns": ["a"]}, "columns: the format array has no such option"),
+        (np.zeros((6, 1)), {"columns": ["a"]}, "columns: does not go with array"),
         (np.zeros((6, 1)), {"shard_rows": -1}, "shard_rows: expected at least 8, got -1"),
     ],
 )
@@ -190,7 +191,7 @@ def test_tables_as_programs_write_them(tmp_path, text, rows):
         ("a,b\r1,2\r", {}, "x.csv:1: end of the line: expected a line feed, got a carriage return"),
         ("a,b\n1,2\n", {"names": ["u"]}, "x.csv: names of columns: number of entries: expected 2, got 1"),
         ("a,b\n1,2\n", {"columns": ["a", "a"]}, "entry 1: expected a unique name"),
-        ("a,b\n1,2\n", {"lengths": [1]}, "lengths: the format table has no such option"),
+        ("a,b\n1,2\n", {"lengths": [1]}, "lengths: does not go with table"),
         ("n\u00e9" + "\x00", {}, "x.csv:1: content: expected text, got a NUL byte"),
     ],
 )
@@ -314,8 +315,8 @@ def test_shards_without_units_have_no_ids(tmp_path):
     ("name", "text", "options", "message"),
     [
         ("x.tagged", "a/X\n", {"layer": "tags"}, "layer: expected another name than that of the tags"),
-        ("x.seq", "a b\n", {"names": ["b", "a"]}, "names: the format sequences has no such option"),
-        ("x.seq", "a b\n", {"group_column": "g"}, "group_column: the format sequences has no such option"),
+        ("x.seq", "a b\n", {"names": ["b", "a"]}, "names: does not go with sequences"),
+        ("x.seq", "a b\n", {"group_column": "g"}, "group_column: does not go with sequences"),
         ("x.seq", "a b\n", {"rare_suffix": -1}, "rare_suffix: expected at least 0, got -1"),
         ("x.seq", "a b\n", {"min_count": 0}, "min_count: expected at least 1, got 0"),
     ],

@@ -112,7 +112,7 @@ def used_columns(spec: RowSpec, header: Sequence[str]) -> list[str]:
     """
     if len(set(header)) < len(header):
         twice = next(name for name in header if list(header).count(name) > 1)
-        raise InputError.at(spec.path, 1, "name of a column", "a unique name", repr(twice))
+        raise InputError.at(spec.path, None, "name of a column", "a unique name", repr(twice))
     if spec.columns:
         found = [header[position_of(spec.path, header, name)] for name in spec.columns]
     else:
