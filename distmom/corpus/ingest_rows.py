@@ -5,10 +5,9 @@ from __future__ import annotations
 import builtins
 import hashlib
 import json
-import operator
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,67 +18,22 @@ from distmom.corpus.layered import LayeredCorpus
 from distmom.corpus.layers import CONTEXT_ROWS, Layer, check_layer_name
 from distmom.corpus.names import check_names
 from distmom.corpus.pipeline import Map, Progress
-from distmom.corpus.readers.arrays import open_array, open_npy, open_npz, open_zarr
-from distmom.corpus.readers.arrow import open_arrow, open_parquet
+from distmom.corpus.readers.arrays import open_array
 from distmom.corpus.readers.rows import RowSource, RowSpec
 from distmom.corpus.readers.sentences import SentenceSpec, open_sentences
-from distmom.corpus.readers.sequences import open_sequences, open_tagged
-from distmom.corpus.readers.source import bare_name, read_names
-from distmom.corpus.readers.tables import open_table
+from distmom.corpus.readers.source import read_names
+from distmom.corpus.row_formats import (
+    OF_ARRAYS,
+    OF_TEXTS,
+    ROW_FORMATS,
+    detect_row_format,
+    refuse_options,
+    spec_like,
+    whole_number,
+)
 from distmom.corpus.rows import as_array
 from distmom.corpus.tokenize import Tokenizer
 from distmom.errors import InputError, UsageError
-
-
-@dataclass(frozen=True)
-class RowFormat:
-    """A format of rows.
-
-    Attributes
-    ----------
-    description : str
-    open : callable
-        ``open(spec, map)`` returns a `RowSource`.
-    suffixes : tuple of str, default ()
-        Endings of names of files or directories that identify the format.
-    options : tuple of str, default ()
-        Arguments of `ingest_rows` that go with this format, beside those that go with all.
-    """
-
-    description: str
-    open: Callable[[RowSpec, Any], RowSource]
-    suffixes: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-
-
-_OF_ARRAYS = ("lengths", "names", "n_symbols")
-_OF_TABLES = ("names", "columns", "group_column", "id_column")
-_OF_TEXTS = ("min_count", "rare_suffix")
-
-
-#: formats of rows and sequences, beside those of documents in `distmom.corpus.ingest.FORMATS`
-ROW_FORMATS: dict[str, RowFormat] = {
-    "npy": RowFormat("NumPy array of rows or symbols", open_npy, (".npy",), _OF_ARRAYS),
-    "rows-npz": RowFormat(
-        "NumPy archive of rows: values and lengths, or one array", open_npz, (), _OF_ARRAYS
-    ),
-    "zarr": RowFormat("Zarr array of rows or symbols", open_zarr, (".zarr",), _OF_ARRAYS),
-    "table": RowFormat("CSV table of numbers with a header row", open_table, (), _OF_TABLES),
-    "parquet": RowFormat("Parquet table of numbers", open_parquet, (".parquet", ".pq"), _OF_TABLES),
-    "arrow": RowFormat("Arrow IPC table of numbers", open_arrow, (".arrow", ".feather"), _OF_TABLES),
-    "sequences": RowFormat(
-        "texts, one sequence of symbols per line", open_sequences, (".seq", ".seq.txt"), _OF_TEXTS
-    ),
-    "tagged": RowFormat(
-        "texts, one sequence of word/TAG per line", open_tagged, (".tagged", ".tagged.txt"), _OF_TEXTS
-    ),
-}
-
-
-def detect_row_format(path: str) -> str | None:
-    """Return the format of rows that a name indicates; None if it indicates none."""
-    name = bare_name(path.rstrip("/"))
-    return next((key for key, known in ROW_FORMATS.items() if name.endswith(known.suffixes or ("\0",))), None)
 
 
 def ingest_rows(
@@ -169,7 +123,7 @@ def ingest_rows(
         raise UsageError(f"{path}: there is no such file")
     if not is_path and format is not None:
         raise UsageError(f"format: expected none with rows in memory, got {format}")
-    options = ROW_FORMATS[name].options if is_path else _OF_ARRAYS
+    options = ROW_FORMATS[name].options if is_path else OF_ARRAYS
     refuse_options(
         name, options, lengths=lengths, names=names, n_symbols=n_symbols, columns=tuple(columns) or None,
         group_column=group_column, id_column=id_column, min_count=None if min_count == 1 else min_count,
@@ -188,14 +142,14 @@ def ingest_rows(
         whole_number("rare_suffix", rare_suffix, 0) or 0, None, strict,
     )  # fmt: skip
     if like is not None:
-        spec = _like(spec, like, options)
-    if options == _OF_ARRAYS and layer in spec.names:
+        spec = spec_like(spec, like, options)
+    if options == OF_ARRAYS and layer in spec.names:
         n_names = len(spec.names[layer])
         if spec.n_symbols not in (None, n_names):
             raise UsageError(f"n_symbols: expected {n_names} as there are names, got {spec.n_symbols}")
         spec = replace(spec, n_symbols=n_names)
     settings: dict[str, Any] = {"format": name, "source": os.path.basename(path.rstrip("/"))}
-    settings |= {"min_count": spec.min_count, "rare_suffix": spec.rare_suffix} if options == _OF_TEXTS else {}
+    settings |= {"min_count": spec.min_count, "rare_suffix": spec.rare_suffix} if options == OF_TEXTS else {}
     run_map = builtins.map if map is None else map
     fingerprint = _fingerprint([state_of(path), state_of(lengths), _plain(spec)]) if is_path else ""
     writer = LayerWriter(destination, overwrite=overwrite, fingerprint=fingerprint)
@@ -207,39 +161,6 @@ def ingest_rows(
         progress or (lambda stage, done, total: None),
         lambda: [state_of(path), state_of(lengths)] if is_path else None,
     )
-
-
-def refuse_options(name: str, options: Sequence[str], **given: Any) -> None:
-    """Raise UsageError for an argument that does not go with a format, rather than leave it out."""
-    for option, value in given.items():
-        if value is not None and option not in options:
-            raise UsageError(f"{option}: does not go with {name}, which has {', '.join(options)}")
-
-
-def whole_number(name: str, value: Any, least: int) -> int | None:
-    """Return an optional number as an int; UsageError if it is not whole or too small."""
-    if value is None:
-        return None
-    try:
-        whole = operator.index(value)
-    except TypeError:
-        raise UsageError(f"{name}: expected a whole number, got {value!r}") from None
-    if whole < least:
-        raise UsageError(f"{name}: expected at least {least}, got {whole}")
-    return whole
-
-
-def _like(spec: RowSpec, like: Any, options: Sequence[str]) -> RowSpec:
-    """Return the specification with the symbols or columns of a corpus or model."""
-    if spec.names:
-        raise UsageError("names: expected none, as they are those of the model or corpus")
-    known = tuple(like.vocabulary)
-    if options == _OF_TEXTS:
-        own = dict(getattr(like, "settings", {}))
-        return replace(spec, symbols=known, rare_suffix=int(own.get("rare_suffix", spec.rare_suffix)))
-    if options == _OF_TABLES:
-        return replace(spec, columns=spec.columns or known)
-    return replace(spec, names={spec.layer: known})
 
 
 def ingest_sentences(

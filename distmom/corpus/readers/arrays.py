@@ -141,6 +141,8 @@ def _source(
         per_row = 12 * n_stored // max(1, n_rows)
     if len(shape) == 2 and spec.layer in spec.names:
         check_names(f"{spec.path}: names", spec.names[spec.layer], int(shape[1]))
+    elif len(shape) == 2 and spec.n_symbols is not None:
+        raise UsageError(f"{spec.path}: n_symbols: expected a vector of symbols, got a matrix")
     shard_rows = rows_per_shard(per_row, spec.shard_rows)
     starts = units_of(spec, n_rows)
     return RowSource(lambda: (load(cut) for cut in slices_of(n_rows, starts, shard_rows)), spec.names, n_rows)
