@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from distmom.corpus.ingest import detect_format
 from distmom.corpus.layer_write import LayerResult, LayerShard, LayerWriter, write_layer_shard
 from distmom.corpus.layered import LayeredCorpus
 from distmom.corpus.layers import CONTEXT_ROWS, Layer, check_layer_name
@@ -183,7 +184,7 @@ def ingest_sentences(
     Parameters
     ----------
     source : path-like
-        JSON objects (``.jsonl``), lines ``labels<TAB>text`` (``.tsv``), or one text per line.
+        JSON objects (``.jsonl``, ``.ndjson``), lines ``labels<TAB>text`` (``.tsv``), or one text per line.
     destination : path-like
         Directory of the corpus.
     min_df, max_df : int or float
@@ -197,7 +198,8 @@ def ingest_sentences(
     shard_documents : int, default 20_000
         Most documents of a shard.
     strict : bool, default False
-        Refuse documents without a word, which are otherwise left out and counted in ``LayeredCorpus.warnings``.
+        Refuse documents without a word, blank lines and the like, which are otherwise left out and counted in
+        ``LayeredCorpus.warnings``.
     overwrite, map, progress
         As in `ingest_rows`.
 
@@ -211,8 +213,15 @@ def ingest_sentences(
     path = os.fspath(source)
     if not os.path.isfile(path):
         raise UsageError(f"{path}: {'is not a file' if os.path.exists(path) else 'there is no such file'}")
-    if shard_documents < 1:
-        raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
+    shard_documents = whole_number("shard_documents", shard_documents, 1) or 1
+    if not isinstance(min_df, float):
+        min_df = whole_number("min_df", min_df, 1) or 1
+    try:
+        found = detect_format(path)
+    except UsageError:
+        found = "text"
+    if found not in ("jsonl", "tsv", "text"):
+        raise UsageError(f"{path}: format: expected JSON objects, tsv, or one text per line, got {found}")
     tokenizer = Tokenizer(min_df, max_df, tuple(stop_words))
     words = None if like is None else tuple(like.vocabulary)
     spec = SentenceSpec(path, tokenizer, text_field, words, shard_documents, strict)

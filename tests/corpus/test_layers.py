@@ -360,6 +360,6 @@ def test_sentences_are_views_of_documents(tmp_path):
         ingest_sentences(path, tmp_path / "strict", min_df=2, strict=True)
     other.write_text('{"body": "A dog."}\n')
     with pytest.raises(
-        InputError, match=r"other.jsonl:1: document: expected a JSON object with a field 'text'"
+        InputError, match=r"other.jsonl:1: field 'text': expected text, got fields \['body'\]"
     ):
         ingest_sentences(other, tmp_path / "bad")

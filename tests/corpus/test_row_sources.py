@@ -8,7 +8,7 @@ import pytest
 import zarr
 from scipy import sparse
 
-from distmom.corpus import RowCorpus, ingest_rows
+from distmom.corpus import RowCorpus, ingest_rows, ingest_sentences
 from distmom.corpus.layer_write import LayerShard, LayerWriter
 from distmom.corpus.layers import Layer
 from distmom.errors import InputError, UsageError
@@ -369,3 +369,36 @@ def test_layers_that_do_not_fit_are_not_committed(tmp_path, layers, message):
     with pytest.raises((InputError, UsageError), match=message):
         write()
     assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "message"),
+    [
+        ("x.jsonl", '{"text": null}\n', {}, "x.jsonl:1: field 'text': expected text, got fields ['text']"),
+        ("x.jsonl", '{"text": 5}\n', {}, "x.jsonl:1: field 'text': expected text, got int"),
+        ("x.jsonl", "[" * 100_000 + "\n", {}, "x.jsonl:1: line: expected a JSON object"),
+        ("x.tsv", "the dog\n", {}, "x.tsv:1: line: expected labels, a tab and a text, got no tab"),
+        (
+            "x.csv",
+            "text\nthe dog\n",
+            {},
+            "x.csv: format: expected JSON objects, tsv, or one text per",
+        ),
+        ("x.txt", "the dog\r\n", {"strict": True}, "x.txt:1: carriage returns: expected lines that end with"),
+        ("x.txt", "the dog\n", {"shard_documents": 0}, "shard_documents: expected at least 1, got 0"),
+    ],
+)
+def test_what_is_wrong_with_sentences_is_named(tmp_path, name, text, options, message):
+    (tmp_path / name).write_text(text, newline="")
+    with pytest.raises((InputError, UsageError)) as caught:
+        ingest_sentences(tmp_path / name, tmp_path / "corpus", min_df=1, **options)
+    assert message in str(caught.value)
+    assert names_in(tmp_path) == [name]
+
+
+def test_further_tabs_belong_to_the_text_of_sentences(tmp_path):
+    (tmp_path / "x.tsv").write_text("a\tThe dog\tsat. It ran.\n\nb\tA dog.\n")
+    corpus = ingest_sentences(tmp_path / "x.tsv", tmp_path / "corpus", min_df=np.int64(1))
+    assert corpus.vocabulary == ["dog", "it", "ran", "sat", "the"]
+    assert corpus.warnings == {"blank_lines": 1}
+    assert corpus.read_ids(0) == ["1", "3"]
