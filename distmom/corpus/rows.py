@@ -40,7 +40,7 @@ class RowCorpus:
         Number of rows of each unit (sequence, group), in order; they add up to ``n_rows``. By default every row
         is a unit.
     n_symbols : int, optional
-        Number of symbols; by default one more than the largest.
+        Number of symbols; by default that of ``names``, or one more than the largest.
     names : sequence of str, optional
         Names of the columns or symbols; by default their numbers.
     shard_rows : int, optional
@@ -79,7 +79,9 @@ class RowCorpus:
         names: Sequence[str] | None = None,
         shard_rows: int | None = None,
     ) -> None:
-        rows, kind, width = checked_rows_of_layer(X, "X", n_symbols)
+        # Symbols that do not occur have names, too.
+        n_known = len(names) if n_symbols is None and names is not None else n_symbols
+        rows, kind, width = checked_rows_of_layer(X, "X", n_known)
         self._rows = rows
         self.n_rows, self.n_words = int(rows.shape[0]), width
         self._starts = starts_of(lengths, self.n_rows)

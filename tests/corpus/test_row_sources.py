@@ -311,6 +311,13 @@ def test_shards_without_units_have_no_ids(tmp_path):
     assert (corpus.read_ids(0), corpus.group_names.tolist()) == ([], [str(i) for i in range(101, 121)])
 
 
+@pytest.mark.parametrize("symbol", ["a", "a-very-long-symbol-of-a-text"])
+def test_sizes_of_shards_do_not_depend_on_the_length_of_symbols(tmp_path, symbol):
+    (tmp_path / "x.seq").write_text(f"{symbol} {symbol}\n" * 100)
+    corpus = ingest_rows(tmp_path / "x.seq", tmp_path / "corpus", shard_rows=20)
+    assert [shard.n_rows for shard in corpus.shards] == [20] * 10
+
+
 @pytest.mark.parametrize(
     ("name", "text", "options", "message"),
     [

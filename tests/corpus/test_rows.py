@@ -93,6 +93,13 @@ def test_small_shards_are_refused():
         RowCorpus(np.zeros((4, 2)), shard_rows=3)
 
 
+def test_symbols_that_do_not_occur_have_names():
+    corpus = RowCorpus(np.array([0, 1, 0]), names=["a", "b", "c"])
+    assert (corpus.n_words, corpus.document_frequency.tolist()) == (3, [2, 1, 0])
+    with pytest.raises(InputError, match="symbol of row 1: expected 0 to 0, got 1"):
+        RowCorpus(np.array([0, 1, 0]), names=["a"])
+
+
 def test_the_digest_is_that_of_the_content():
     X = np.arange(20.0).reshape(10, 2)
     assert RowCorpus(X).digest == RowCorpus(X.copy(), shard_rows=8).digest
