@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -89,7 +90,10 @@ def _accumulate(
 ) -> dict[str, dict[str, str]]:
     """Add shards to sums block by block and return the digests of the stored rows."""
     digests: dict[str, dict[str, str]] = {}
+    block: Any = None
     for index in shards:
+        # The rows of the last shard must not stay in memory while the next is read.
+        shard = block = None
         shard = corpus.read_shard(index)
         if isinstance(shard, RowBlock):
             shard = shard.with_context(opened.halo)
