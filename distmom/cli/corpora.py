@@ -21,7 +21,7 @@ from distmom.cli.row_options import refuse_others, row_arguments, row_options
 from distmom.cli.shared import check_source, columns_of, describe_corpus, load_model_that, open_workers, show
 from distmom.corpus import copy_corpus, ingest, ingest_rows, ingest_sentences
 from distmom.corpus.ingest import stop_word_list
-from distmom.corpus.ingest_rows import ROW_FORMATS, detect_row_format
+from distmom.corpus.row_formats import ROW_FORMATS, detect_row_format
 from distmom.errors import UsageError
 from distmom.simulate import PRESETS, preset, synthesise
 from distmom.spectral.capabilities import Capability
@@ -85,6 +85,7 @@ def ingest_command(
               distmom ingest sentences.txt corpus --format tagged --min-count 20
     """
     if views is not None:
+        refuse_others(context, has_views=True)
         with (
             PassProgress(quiet=quiet) as progress,
             open_workers(workers, memory_limit, scheduler) as executor,
@@ -98,7 +99,7 @@ def ingest_command(
         show(describe_corpus(sentences), as_json)
         return
     found = format_ or detect_row_format(src)
-    refuse_others(context, is_rows=found in ROW_FORMATS)
+    refuse_others(context, format_=found)
     if found in ROW_FORMATS:
         with (
             PassProgress(quiet=quiet) as progress,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from distmom.corpus import FORMATS
-from distmom.corpus.ingest_rows import ROW_FORMATS
+from distmom.corpus.row_formats import ROW_FORMATS
 from distmom.corpus.storage import is_url
 
 F = TypeVar("F", bound=Callable[..., Any])

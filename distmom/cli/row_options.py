@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from distmom.corpus.row_formats import ROW_FORMATS
 from distmom.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,11 +26,15 @@ _OPTIONS = (
         "--rare-suffix", type=click.IntRange(min=0), default=0, show_default=True,
         help="Letters at the end of rare symbols that make classes of them; 0 for one class.",
     ),
+    click.option(
+        "--n-symbols", type=click.IntRange(min=1), help="Number of symbols of an array. [default: the largest + 1]"
+    ),
     click.option("--shard-rows", type=click.IntRange(min=8), help="Rows per shard. [default: 32 MiB of them]"),
 )  # fmt: skip
 #: parameters of the command that go with rows alone, and with documents alone
 _OF_ROWS = (
     "lengths",
+    "n_symbols",
     "layer",
     "columns",
     "group_column",
@@ -42,6 +47,8 @@ _OF_DOCUMENTS = (
     "labels", "label_source", "zero_based", "text_field", "labels_field", "min_df", "max_df", "stop_words", "ngrams",
     "shard_docs",
 )  # fmt: skip
+#: parameters of documents that do not go with views of them
+_NOT_OF_VIEWS = ("format_", "labels", "vocab", "label_source", "zero_based", "labels_field", "ngrams")
 
 
 def row_options(command: F) -> F:
@@ -57,10 +64,27 @@ def row_arguments(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "columns": tuple(name.strip() for name in columns.split(",")) if columns else ()}
 
 
-def refuse_others(context: click.Context, *, is_rows: bool) -> None:
-    """Refuse options that were given but do not go with the format; UsageError."""
-    names = _OF_DOCUMENTS if is_rows else _OF_ROWS
-    for name in names:
+def refuse_others(context: click.Context, *, format_: str | None = None, has_views: bool = False) -> None:
+    """Raise UsageError for an option that was given but does not go with the source.
+
+    Parameters
+    ----------
+    context : click.Context
+    format_ : str, optional
+        The format; None, the default, if the name of the source indicates none of rows.
+    has_views : bool, default False
+        Whether sentences are views of documents.
+    """
+    is_rows = format_ in ROW_FORMATS and not has_views
+    reasons = dict.fromkeys(
+        _OF_DOCUMENTS if is_rows else _OF_ROWS,
+        f"is for {'documents' if is_rows else 'rows and sequences'} only",
+    )
+    if has_views:
+        reasons |= dict.fromkeys(_NOT_OF_VIEWS, "does not go with --views")
+    elif format_ in ROW_FORMATS and "names" not in ROW_FORMATS[format_].options:
+        reasons["vocab"] = f"does not go with the format {format_}, which has symbols of its own"
+    for name, reason in reasons.items():
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
-            flag = "--" + name.replace("_", "-")
-            raise UsageError(f"{flag}: is for {'documents' if is_rows else 'rows and sequences'} only")
+            flag = "--" + name.rstrip("_").replace("_", "-")
+            raise UsageError(f"{flag}: {reason}")

@@ -7,64 +7,34 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from distmom.corpus.ingest import detect_format
 from distmom.corpus.layer_write import LayerResult, LayerShard, LayerWriter, write_layer_shard
 from distmom.corpus.layered import LayeredCorpus
-from distmom.corpus.layers import Layer
+from distmom.corpus.layers import CONTEXT_ROWS, Layer, check_layer_name
+from distmom.corpus.names import check_names
 from distmom.corpus.pipeline import Map, Progress
-from distmom.corpus.readers.arrays import open_array, open_npy, open_npz, open_zarr
+from distmom.corpus.readers.arrays import open_array
 from distmom.corpus.readers.rows import RowSource, RowSpec
 from distmom.corpus.readers.sentences import SentenceSpec, open_sentences
-from distmom.corpus.readers.sequences import open_sequences, open_tagged
-from distmom.corpus.readers.source import bare_name, read_names
-from distmom.corpus.readers.tables import open_arrow, open_parquet, open_table
+from distmom.corpus.readers.source import read_names
+from distmom.corpus.row_formats import (
+    OF_ARRAYS,
+    OF_TEXTS,
+    ROW_FORMATS,
+    detect_row_format,
+    refuse_options,
+    spec_like,
+    whole_number,
+)
+from distmom.corpus.rows import as_array
 from distmom.corpus.tokenize import Tokenizer
 from distmom.errors import InputError, UsageError
-
-
-@dataclass(frozen=True)
-class RowFormat:
-    """A format of rows.
-
-    Attributes
-    ----------
-    description : str
-    open : callable
-        ``open(spec, map)`` returns a `RowSource`.
-    suffixes : tuple of str, default ()
-        Endings of names of files or directories that identify the format.
-    has_lengths : bool, default False
-        Whether lengths of units can be given.
-    """
-
-    description: str
-    open: Callable[[RowSpec, Any], RowSource]
-    suffixes: tuple[str, ...] = ()
-    has_lengths: bool = False
-
-
-#: formats of rows and sequences, beside those of documents in `distmom.corpus.ingest.FORMATS`
-ROW_FORMATS: dict[str, RowFormat] = {
-    "npy": RowFormat("NumPy array of rows or symbols", open_npy, (".npy",), True),
-    "rows-npz": RowFormat("NumPy archive of rows: values and lengths, or one array", open_npz, (), True),
-    "zarr": RowFormat("Zarr array of rows or symbols", open_zarr, (".zarr",), True),
-    "table": RowFormat("CSV table of numbers with a header row", open_table),
-    "parquet": RowFormat("Parquet table of numbers", open_parquet, (".parquet", ".pq")),
-    "arrow": RowFormat("Arrow IPC table of numbers", open_arrow, (".arrow", ".feather")),
-    "sequences": RowFormat("texts, one sequence of symbols per line", open_sequences, (".seq", ".seq.txt")),
-    "tagged": RowFormat("texts, one sequence of word/TAG per line", open_tagged, (".tagged", ".tagged.txt")),
-}
-
-
-def detect_row_format(path: str) -> str | None:
-    """Return the format of rows that a name indicates; None if it indicates none."""
-    name = bare_name(path.rstrip("/"))
-    return next((key for key, known in ROW_FORMATS.items() if name.endswith(known.suffixes or ("\0",))), None)
 
 
 def ingest_rows(
@@ -97,14 +67,15 @@ def ingest_rows(
     destination : path-like
         Directory of the corpus. Until the corpus is complete, only ``<destination>.partial`` exists.
     format : str, optional
-        One of `ROW_FORMATS`; by default determined by the name.
+        One of `ROW_FORMATS`; by default determined by the name. Not for rows in memory.
     lengths : path-like or array_like, optional
-        Number of rows of each unit (sequence, group), in order; an ``.npy`` file or an array. By default every row
-        is a unit. For arrays only.
+        Number of rows of each unit (sequence, group), in order; an ``.npy`` file or an array. For arrays only; by
+        default every row is a unit.
     layer : str, default "rows"
         Name of the layer; of texts, that of the symbols.
     names : path-like or sequence of str, optional
-        Names of the columns or symbols of arrays; by default their numbers.
+        Names of the columns or symbols of arrays, by default their numbers; or of the columns of tables, by
+        default those of the header. Not for texts.
     n_symbols : int, optional
         Number of symbols of arrays; by default that of ``names``, or one more than the largest.
     columns : sequence of str, optional
@@ -117,7 +88,8 @@ def ingest_rows(
         Number of letters at the end of a rare symbol that make classes ``<rare-SUFFIX>`` of rare symbols, where a
         class has ``min_count`` occurrences; 0 for the one class ``<rare>``.
     like : object, optional
-        A corpus or model that provides the symbols of texts, by ``vocabulary`` and ``settings``.
+        A corpus or model that provides, by ``vocabulary`` and ``settings``, the symbols of texts, the names of the
+        columns or symbols of arrays, or the columns of tables. By default they are those of the source.
     shard_rows : int, optional
         Most rows of a shard, at least 8; by default about 32 MiB. Longer units of arrays are cut.
     strict : bool, default False
@@ -138,7 +110,8 @@ def ingest_rows(
     InputError
         If the source is not valid; the message has file, and row or line. Nothing is left behind.
     UsageError
-        If arguments are invalid or contradict each other, or the destination exists or is being written to.
+        If arguments are invalid, contradict each other or do not go with the format, or the destination exists or
+        is being written to.
     """
     is_path = isinstance(source, str | os.PathLike)
     path = os.fspath(source) if isinstance(source, str | os.PathLike) else "array"
@@ -149,28 +122,35 @@ def ingest_rows(
         )
     if is_path and not os.path.exists(path):
         raise UsageError(f"{path}: there is no such file")
-    if lengths is not None and is_path and not ROW_FORMATS[name].has_lengths:
-        raise UsageError(f"lengths: expected none with the format {name}, whose units it has itself")
-    if not layer.isidentifier():
-        raise UsageError(f"layer: expected a name of letters, digits and underscores, got {layer!r}")
+    if not is_path and format is not None:
+        raise UsageError(f"format: expected none with rows in memory, got {format}")
+    options = ROW_FORMATS[name].options if is_path else OF_ARRAYS
+    refuse_options(
+        name, options, lengths=lengths, names=names, n_symbols=n_symbols, columns=tuple(columns) or None,
+        group_column=group_column, id_column=id_column, min_count=None if min_count == 1 else min_count,
+        rare_suffix=rare_suffix or None,
+    )  # fmt: skip
+    check_layer_name(layer)
     known: list[str] | None = None
     if names is not None:
         known = read_names(os.fspath(names)) if isinstance(names, str | os.PathLike) else list(names)
-        n_symbols = len(known) if n_symbols is None else n_symbols
+        known = check_names("names", known, len(known))
     spec = RowSpec(
-        path, layer, shard_rows, os.fspath(lengths) if isinstance(lengths, os.PathLike) else lengths,
-        {} if known is None else {layer: known}, n_symbols, tuple(columns), group_column, id_column, min_count,
-        rare_suffix, None, strict,
+        path, layer, whole_number("shard_rows", shard_rows, CONTEXT_ROWS),
+        os.fspath(lengths) if isinstance(lengths, os.PathLike) else lengths,
+        {} if known is None else {layer: known}, whole_number("n_symbols", n_symbols, 1), tuple(columns),
+        group_column, id_column, whole_number("min_count", min_count, 1) or 1,
+        whole_number("rare_suffix", rare_suffix, 0) or 0, None, strict,
     )  # fmt: skip
     if like is not None:
-        own = dict(getattr(like, "settings", {}))
-        spec = replace(
-            spec, symbols=tuple(like.vocabulary), rare_suffix=int(own.get("rare_suffix", rare_suffix))
-        )
+        spec = spec_like(spec, like, options)
+    if options == OF_ARRAYS and layer in spec.names:
+        n_names = len(spec.names[layer])
+        if spec.n_symbols not in (None, n_names):
+            raise UsageError(f"n_symbols: expected {n_names} as there are names, got {spec.n_symbols}")
+        spec = replace(spec, n_symbols=n_names)
     settings: dict[str, Any] = {"format": name, "source": os.path.basename(path.rstrip("/"))}
-    settings |= (
-        {"min_count": min_count, "rare_suffix": spec.rare_suffix} if name in ("sequences", "tagged") else {}
-    )
+    settings |= {"min_count": spec.min_count, "rare_suffix": spec.rare_suffix} if options == OF_TEXTS else {}
     run_map = builtins.map if map is None else map
     fingerprint = _fingerprint([state_of(path), state_of(lengths), _plain(spec)]) if is_path else ""
     writer = LayerWriter(destination, overwrite=overwrite, fingerprint=fingerprint)
@@ -180,7 +160,7 @@ def ingest_rows(
         settings,
         run_map,
         progress or (lambda stage, done, total: None),
-        lambda: state_of(path) if is_path else None,
+        lambda: [state_of(path), state_of(lengths)] if is_path else None,
     )
 
 
@@ -204,7 +184,7 @@ def ingest_sentences(
     Parameters
     ----------
     source : path-like
-        JSON objects (``.jsonl``), lines ``labels<TAB>text`` (``.tsv``), or one text per line.
+        JSON objects (``.jsonl``, ``.ndjson``), lines ``labels<TAB>text`` (``.tsv``), or one text per line.
     destination : path-like
         Directory of the corpus.
     min_df, max_df : int or float
@@ -218,7 +198,8 @@ def ingest_sentences(
     shard_documents : int, default 20_000
         Most documents of a shard.
     strict : bool, default False
-        Refuse documents without a word, which are otherwise left out and counted in ``LayeredCorpus.warnings``.
+        Refuse documents without a word, blank lines and the like, which are otherwise left out and counted in
+        ``LayeredCorpus.warnings``.
     overwrite, map, progress
         As in `ingest_rows`.
 
@@ -232,8 +213,15 @@ def ingest_sentences(
     path = os.fspath(source)
     if not os.path.isfile(path):
         raise UsageError(f"{path}: {'is not a file' if os.path.exists(path) else 'there is no such file'}")
-    if shard_documents < 1:
-        raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
+    shard_documents = whole_number("shard_documents", shard_documents, 1) or 1
+    if not isinstance(min_df, float):
+        min_df = whole_number("min_df", min_df, 1) or 1
+    try:
+        found = detect_format(path)
+    except UsageError:
+        found = "text"
+    if found not in ("jsonl", "tsv", "text"):
+        raise UsageError(f"{path}: format: expected JSON objects, tsv, or one text per line, got {found}")
     tokenizer = Tokenizer(min_df, max_df, tuple(stop_words))
     words = None if like is None else tuple(like.vocabulary)
     spec = SentenceSpec(path, tokenizer, text_field, words, shard_documents, strict)
@@ -309,9 +297,12 @@ def _widest(layers: tuple[Layer, ...], result: LayerResult) -> tuple[Layer, ...]
     if not layers:
         return result.layers
     for old, new in zip(layers, result.layers, strict=True):
-        if old.kind != new.kind or (old.kind != "symbols" and old.width != new.width):
+        if replace(old, width=0) != replace(new, width=0) or (
+            old.kind != "symbols" and old.width != new.width
+        ):
             what = f"columns of layer {new.name} in shard {result.index}"
-            raise InputError.at("rows", None, what, f"{old.width} {old.kind}", f"{new.width} {new.kind}")
+            expected, got = (f"{x.width} {x.kind}, {x.dtype}" for x in (old, new))
+            raise InputError.at("rows", None, what, expected, got)
     return tuple(
         replace(old, width=max(old.width, new.width)) for old, new in zip(layers, result.layers, strict=True)
     )
@@ -335,7 +326,9 @@ def _plain(spec: RowSpec) -> dict[str, Any]:
     if isinstance(spec.lengths, np.ndarray) or hasattr(spec.lengths, "__len__"):
         given = spec.lengths
         is_path = isinstance(given, str)
-        values["lengths"] = given if is_path else hashlib.sha256(np.asarray(given).tobytes()).hexdigest()
+        numbers = as_array(given, "lengths")
+        content = f"{numbers.dtype.str}".encode() + numbers.tobytes()
+        values["lengths"] = given if is_path else hashlib.sha256(content).hexdigest()
     values["names"] = {key: list(value) for key, value in spec.names.items()}
     return values
 

@@ -17,15 +17,15 @@ from scipy import sparse
 from distmom.corpus.arrays import encode_group, encode_layers
 from distmom.corpus.commit import commit_directory, sync_path, sync_tree
 from distmom.corpus.layered import LayeredCorpus, read_shard_record
-from distmom.corpus.layers import Layer
+from distmom.corpus.layers import Layer, check_layer_name
 from distmom.corpus.manifest import CORPUS
-from distmom.corpus.names import check_names, number_lines
+from distmom.corpus.names import check_names, is_plain, number_lines
 from distmom.corpus.open import open_corpus
 from distmom.corpus.records import dump_json
 from distmom.corpus.shard import describe, write_files
 from distmom.corpus.staging import StagedCorpus
 from distmom.corpus.storage import LocalStorage
-from distmom.errors import InputError, StoreError
+from distmom.errors import InputError, StoreError, UsageError
 
 
 @dataclass(frozen=True)
@@ -187,9 +187,9 @@ def _check_lengths(index: int, shard: LayerShard) -> None:
         raise InputError.at(
             "ids", None, f"number of ids in shard {index}", str(shard.n_units), str(len(shard.ids))
         )
-    bad = next((text for text in shard.ids if not text or "\n" in text), None)
+    bad = next((text for text in shard.ids if not text or not is_plain(text.replace("\t", " "))), None)
     if bad is not None:
-        raise InputError.at("ids", None, "id", "text on one line", repr(bad))
+        raise InputError.at("ids", None, "id", "text on one line without control characters", repr(bad))
 
 
 def _is_whole(directory: str, name: str, digest: str) -> bool:
@@ -249,12 +249,22 @@ class LayerWriter(StagedCorpus):
         Raises
         ------
         InputError
-            If there is no row, or a name contains a control character or occurs twice, or their number is wrong.
+            If there is no row, or a name contains a control character or occurs twice, or their number is wrong;
+            or if shards have different layers, or only some have ids.
+        UsageError
+            If layers have the same name, or one that cannot be that of files.
         StoreError
-            If a shard is missing, or shards have different layers.
+            If a shard is missing.
         """
+        layers = tuple(layers)
+        for position, layer in enumerate(layers):
+            check_layer_name(layer.name)
+            if layer.name in [other.name for other in layers[:position]]:
+                raise UsageError(
+                    f"layer: expected a name of its own for each layer, got {layer.name!r} twice"
+                )
         results = [self._results[index] for index in sorted(self._results)]
-        layers = self._common_layers(results, tuple(layers))
+        layers = self._common_layers(results, layers)
         if not sum(result.entry["n_rows"] for result in results):
             raise InputError.at(str(self.path), None, "source", "at least one row", "none")
         names = dict(names or {})
@@ -265,6 +275,11 @@ class LayerWriter(StagedCorpus):
         largest = unfinished = 0
         for result in results:
             for name, (columns, n_entries) in result.statistics.items():
+                if len(columns) and columns[-1] >= len(statistics[name]):
+                    what = f"symbols of layer {name} in shard {result.index}"
+                    raise InputError.at(
+                        "layers", None, what, f"below {len(statistics[name])}", str(columns[-1])
+                    )
                 statistics[name][columns] += n_entries
             for kind, count in result.warnings.items():
                 counts[kind] = counts.get(kind, 0) + count
@@ -289,7 +304,7 @@ class LayerWriter(StagedCorpus):
                 "largest": largest,
             },
             "rows_are_units": all(result.rows_are_units for result in results),
-            "has_ids": all(result.has_ids for result in results),
+            "has_ids": any(result.has_ids for result in results),
             "shards": entries,
             "files": describe(files),
             "settings": dict(settings or {}),
@@ -309,14 +324,28 @@ class LayerWriter(StagedCorpus):
             if result.index != position:
                 raise StoreError(f"{self.partial}: shard {position} of {len(results)} has not been written")
             if form(result.layers) != form(layers):
-                raise StoreError(
-                    f"{self.partial}: shard {position}: expected layers {layers}, got {result.layers}"
+                raise InputError.at(
+                    "layers",
+                    None,
+                    f"layers of shard {position}",
+                    _described(layers),
+                    _described(result.layers),
                 )
-            if result.rows_are_units != results[0].rows_are_units or result.has_ids != results[0].has_ids:
-                raise StoreError(
-                    f"{self.partial}: shard {position}: expected units and ids as in shard 0, got others"
+            if result.rows_are_units != results[0].rows_are_units:
+                raise InputError.at(
+                    "layers", None, f"shard {position}", "starts of units in all shards or none", "others"
                 )
+        # A shard without units has no ids.
+        filled = [result for result in results if result.entry["n_units"]]
+        bad = next((result for result in filled if result.has_ids != filled[0].has_ids), None)
+        if bad is not None:
+            has = ["no ids", "ids"]
+            raise InputError.at("ids", None, f"shard {bad.index}", has[filled[0].has_ids], has[bad.has_ids])
         return layers
+
+
+def _described(layers: Sequence[Layer]) -> str:
+    return ", ".join(f"{layer.name} ({layer.width} {layer.kind}, {layer.dtype})" for layer in layers)
 
 
 def _name_lines(layer: Layer, names: Sequence[str] | None) -> bytes:

@@ -212,6 +212,8 @@ class LayeredCorpus(StoredCorpus):
         entry = self._manifest["shards"][index]
         key = f"shards/{entry['id']}/ids.txt"
         file = self.shard_files(index)[1].get("ids.txt")
+        if file is None and not entry["n_units"]:
+            return []
         if file is None:
             raise StoreError(f"{self.path}/{key}: expected ids, got no such file")
         content = self._storage.read_checked(key, file["size"], file["sha256"])

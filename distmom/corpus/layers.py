@@ -247,6 +247,16 @@ def select_layers(layers: Sequence[Layer], names: Sequence[str]) -> tuple[Layer,
     return tuple(known[name] for name in names)
 
 
+def check_layer_name(name: str) -> None:
+    """Raise UsageError unless a layer can have a name: it is also the name of files."""
+    if not name.isidentifier() or len(name) > 64:
+        raise UsageError(
+            f"layer: expected a name of at most 64 letters, digits and underscores, got {name[:70]!r}"
+        )
+    if name == "starts":
+        raise UsageError("layer: expected another name than that of the starts of units, got 'starts'")
+
+
 def word_layers(corpus: Any) -> tuple[Layer, ...]:
     """Return the layers of a corpus of words and labels."""
     values = {"counts": "int32", "weights": "float32"}[corpus.values]

@@ -146,6 +146,9 @@ def _are_layers(manifest: dict[str, Any]) -> bool:
         and type(manifest.get("has_ids")) is bool
         and isinstance(shards, list)
         and all(map(_is_row_shard, shards))
+        and all(
+            set(entry["entries"]) == {x["name"] for x in layers if x["kind"] == "csr"} for entry in shards
+        )
         and sum(entry["n_rows"] for entry in shards) == totals["n_rows"]
         and sum(entry["n_units"] - entry["continued"] for entry in shards) == totals["n_units"]
         and all(a["continues"] == b["continued"] for a, b in pairwise(shards))
@@ -164,7 +167,7 @@ def _is_layer(entry: Any) -> bool:
         and entry["kind"] in KINDS
         and entry["along"] in AXES
         and _is_count(entry["width"])
-        and entry["dtype"] in ("int32", "float32", "float64")
+        and entry["dtype"] in (("int32",) if entry["kind"] == "symbols" else ("float32", "float64"))
     )
 
 

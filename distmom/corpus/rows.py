@@ -21,8 +21,10 @@ from distmom.corpus.layers import (
     select_layers,
 )
 from distmom.corpus.names import check_names
-from distmom.errors import InputError
+from distmom.errors import InputError, UsageError
 
+#: most symbols of a layer: their names and frequencies are held in memory
+MAX_SYMBOLS = 1 << 27
 #: entries of a dense matrix that are checked at a time
 _PIECE = 1 << 22
 
@@ -38,7 +40,7 @@ class RowCorpus:
         Number of rows of each unit (sequence, group), in order; they add up to ``n_rows``. By default every row
         is a unit.
     n_symbols : int, optional
-        Number of symbols; by default one more than the largest.
+        Number of symbols; by default that of ``names``, or one more than the largest.
     names : sequence of str, optional
         Names of the columns or symbols; by default their numbers.
     shard_rows : int, optional
@@ -63,7 +65,7 @@ class RowCorpus:
     InputError
         If a value is not finite or not a symbol, or the lengths do not match the rows.
     UsageError
-        If ``shard_rows`` is below 8.
+        If ``shard_rows`` is below 8, or ``n_symbols`` is below 1 or above `MAX_SYMBOLS`.
     """
 
     n_labels = 0
@@ -77,7 +79,9 @@ class RowCorpus:
         names: Sequence[str] | None = None,
         shard_rows: int | None = None,
     ) -> None:
-        rows, kind, width = checked_rows_of_layer(X, "X", n_symbols)
+        # Symbols that do not occur have names, too.
+        n_known = len(names) if n_symbols is None and names is not None else n_symbols
+        rows, kind, width = checked_rows_of_layer(X, "X", n_known)
         self._rows = rows
         self.n_rows, self.n_words = int(rows.shape[0]), width
         self._starts = starts_of(lengths, self.n_rows)
@@ -169,7 +173,7 @@ def starts_of(lengths: Any, n_rows: int, name: str = "lengths") -> np.ndarray:
     """
     if lengths is None:
         return np.arange(n_rows + 1, dtype=np.int64)
-    given = np.asarray(lengths)
+    given = as_array(lengths, name)
     if given.ndim != 1 or given.dtype.kind not in "iu":
         raise InputError.at(
             name, None, "lengths", "a vector of whole numbers", f"{given.dtype} {given.shape}"
@@ -177,10 +181,28 @@ def starts_of(lengths: Any, n_rows: int, name: str = "lengths") -> np.ndarray:
     if len(given) and int(given.min()) < 1:
         unit = int(np.argmin(given))
         raise InputError.at(name, None, f"length of unit {unit}", "at least 1", str(given[unit]))
+    if len(given) and int(given.max()) > n_rows:
+        # Sums of such lengths may overflow.
+        unit = int(np.argmax(given))
+        raise InputError.at(name, None, f"length of unit {unit}", f"at most {n_rows} rows", str(given[unit]))
     starts = np.concatenate([[0], np.cumsum(given, dtype=np.int64)]).astype(np.int64)
     if starts[-1] != n_rows:
         raise InputError.at(name, None, "sum of the lengths", f"{n_rows} as there are rows", str(starts[-1]))
     return starts
+
+
+def as_array(values: Any, name: str) -> np.ndarray:
+    """Return values as an array; InputError if they are lists of different lengths, or some are masked."""
+    if np.ma.is_masked(values):
+        raise InputError.at(
+            name, None, "values", "no masked ones", f"{int(np.ma.getmaskarray(values).sum())}"
+        )
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise InputError.at(
+            name, None, "shape", "rows of equal length", "lists of different lengths"
+        ) from error
 
 
 def checked_rows_of_layer(
@@ -210,20 +232,25 @@ def checked_rows_of_layer(
     ------
     InputError
         If X is not a matrix of finite numbers or a vector of symbols; the message has row and column.
+    UsageError
+        If ``n_symbols`` is below 1 or above `MAX_SYMBOLS`.
     """
-    array = X if sparse.issparse(X) else np.asarray(X)
-    if array.ndim == 1 and array.dtype.kind in "iub":
-        return *_checked_symbols(array, name, n_symbols, first_row), n_symbols or int(
-            array.max(initial=-1)
-        ) + 1
+    array = X if sparse.issparse(X) else as_array(X, name)
+    if array.ndim == 1 and array.dtype.kind in "iub" and not sparse.issparse(array):
+        symbols = _checked_symbols(array, name, n_symbols, first_row)
+        return symbols, "symbols", n_symbols or int(symbols.max(initial=-1)) + 1
     if array.ndim != 2 or array.shape[1] < 1:
         expected = "a matrix of rows and columns, or a vector of whole numbers"
         raise InputError.at(name, None, "shape", expected, f"{array.shape} of type {array.dtype}")
     if array.dtype.kind not in "iubf":
         raise InputError.at(name, None, "type of the values", "real numbers", str(array.dtype))
-    dtype = np.float32 if array.dtype in (np.float32, np.float16) else np.float64
+    # Byte orders differ between files, so that types are not compared.
+    dtype = np.float32 if array.dtype.kind == "f" and array.dtype.itemsize <= 4 else np.float64
     if sparse.issparse(array):
         matrix = csr_array(array, dtype=dtype)
+        if len(matrix.indices) and not 0 <= matrix.indices.min() <= matrix.indices.max() < matrix.shape[1]:
+            got = f"{matrix.indices.min()} to {matrix.indices.max()}"
+            raise InputError.at(name, None, "columns of values", f"0 to {matrix.shape[1] - 1}", got)
         matrix.sum_duplicates()
         bad = np.flatnonzero(~np.isfinite(matrix.data))
         if len(bad):
@@ -240,15 +267,15 @@ def checked_rows_of_layer(
     return dense, "dense", int(dense.shape[1])
 
 
-def _checked_symbols(
-    array: np.ndarray, name: str, n_symbols: int | None, first_row: int
-) -> tuple[np.ndarray, str]:
-    below = 2**31 - 1 if n_symbols is None else n_symbols
+def _checked_symbols(array: np.ndarray, name: str, n_symbols: int | None, first_row: int) -> np.ndarray:
+    if n_symbols is not None and not 1 <= n_symbols <= MAX_SYMBOLS:
+        raise UsageError(f"n_symbols: expected 1 to {MAX_SYMBOLS}, got {n_symbols}")
+    below = MAX_SYMBOLS if n_symbols is None else n_symbols
     bad = np.flatnonzero((array < 0) | (array >= below))
     if len(bad):
         what = f"symbol of row {first_row + int(bad[0])}"
         raise InputError.at(name, None, what, f"0 to {below - 1}", str(array[bad[0]]))
-    return array.astype(np.int32), "symbols"
+    return array.astype(np.int32)
 
 
 def _refuse(name: str, row: int, column: int, value: Any) -> None:

@@ -15,9 +15,12 @@ from distributed import Client
 from distmom.corpus.ingest_rows import write_rows
 from distmom.corpus.layer_write import LayerShard, LayerWriter
 from distmom.corpus.layered import LayeredCorpus
-from distmom.corpus.layers import Layer
-from distmom.corpus.readers.rows import RowSource
+from distmom.corpus.layers import Layer, check_layer_name
+from distmom.corpus.names import check_names
+from distmom.corpus.readers.rows import RowSource, RowSpec
 from distmom.corpus.readers.sequences import Numbering, learned
+from distmom.corpus.readers.tables import position_of, used_columns
+from distmom.corpus.row_formats import refuse_options, whole_number
 from distmom.corpus.rows import checked_rows_of_layer
 from distmom.errors import DistmomError, InputError, UsageError
 
@@ -58,8 +61,9 @@ def ingest_collection(
         Names of the columns of an array, or of its symbols; by default their numbers.
     n_symbols : int, optional
         Number of symbols of an array; by default one more than the largest.
-    min_count, rare_suffix : int
-        Classes of rare symbols, as in `distmom.corpus.ingest_rows`; none by default.
+    min_count : int, default 1
+    rare_suffix : int, default 0
+        Classes of rare symbols of a bag, as in `distmom.corpus.ingest_rows`; none by default.
     client : distributed.Client, optional
         Runs the tasks and is left open. By default they run in threads of this process.
     overwrite : bool, default False
@@ -72,9 +76,10 @@ def ingest_collection(
     Raises
     ------
     InputError
-        If a value is not finite or not of the right kind; the message has the partition and the row.
+        If a value is missing, not finite or not of the right kind; the message has the partition and the row.
     UsageError
-        If the collection is of another kind, or the destination exists or is being written to.
+        If the collection is of another kind, an argument is invalid or does not go with it, or the destination
+        exists or is being written to.
     """
     module = type(collection).__module__
     kind = next((kind for kind, own in _MODULES.items() if module.startswith(own)), "")
@@ -82,32 +87,51 @@ def ingest_collection(
         raise UsageError(
             f"collection: expected a Dask array, DataFrame or bag, got {module}.{type(collection).__name__}"
         )
+    refuse_options(
+        kind, _OPTIONS[kind], columns=tuple(columns) or None, id_column=id_column, names=names,
+        n_symbols=n_symbols, min_count=None if min_count == 1 else min_count, rare_suffix=rare_suffix or None,
+    )  # fmt: skip
+    check_layer_name(layer)
+    min_count = whole_number("min_count", min_count, 1) or 1
+    rare_suffix = whole_number("rare_suffix", rare_suffix, 0) or 0
+    n_symbols = whole_number("n_symbols", n_symbols, 1)
     run = partial(_in_order, client)
-    found: dict[str, Sequence[str]] = {} if names is None else {layer: list(names)}
+    found: dict[str, Sequence[str]] = {}
     load: Callable[[Any, int], LayerShard]
     if kind == "array":
+        if names is not None:
+            found = {layer: check_names("names", list(names), len(names))}
+            if n_symbols not in (None, len(names)):
+                raise UsageError(f"n_symbols: expected {len(names)} as there are names, got {n_symbols}")
+            n_symbols = len(names)
         if collection.ndim == 2:
+            # An unknown number of columns is NaN.
+            if names is not None and not np.isnan(collection.shape[1]):
+                check_names("names", list(names), int(collection.shape[1]))
             collection = collection.rechunk({1: -1})
         parts = list(collection.to_delayed().ravel())
-        load = partial(_array_shard, layer, len(names) if names is not None else n_symbols)
+        load = partial(_array_shard, layer, n_symbols)
     elif kind == "dataframe":
-        used = list(columns) or [name for name in collection.columns if name != id_column]
-        if missing := [
-            c for c in (*used, *([id_column] if id_column else [])) if c not in collection.columns
-        ]:
-            raise UsageError(f"columns: expected some of {', '.join(collection.columns)}, got {missing[0]!r}")
+        if collection.ndim != 2:
+            raise UsageError("collection: expected a Dask array, DataFrame or bag, got a Series")
+        header = [str(name) for name in collection.columns]
+        used = used_columns(RowSpec("DataFrame", layer, columns=tuple(columns), id_column=id_column), header)
+        positions = {name: header.index(name) for name in used}
         parts = collection.to_delayed()
         found = {layer: used}
-        load = partial(_frame_shard, layer, used, id_column)
+        position = None if id_column is None else position_of("DataFrame", header, id_column)
+        load = partial(_frame_shard, layer, positions, position)
     else:
         parts = collection.to_delayed()
         counts: Counter[str] = Counter()
-        for own in run([dask.delayed(_count)(part) for part in parts]):
+        empty = np.zeros((0, 1))
+        for own, matrix in run([dask.delayed(_count)(part, index) for index, part in enumerate(parts)]):
             counts.update(own)
+            empty = empty if matrix is None else matrix
         symbols = learned(counts, min_count, rare_suffix) if counts else None
         found = {} if symbols is None else {layer: symbols}
         numbering = None if symbols is None else Numbering.of(symbols, rare_suffix)
-        load = partial(_bag_shard, layer, numbering)
+        load = partial(_bag_shard, layer, numbering, empty)
 
     def run_map(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
         own = dask.delayed(partial(_write_partition, function, load))
@@ -122,6 +146,12 @@ def ingest_collection(
 
 #: modules of the classes of Dask's collections; DataFrames have had two
 _MODULES = {"array": ("dask.array",), "dataframe": ("dask.dataframe", "dask_expr"), "bag": ("dask.bag",)}
+#: arguments of `ingest_collection` that go with one kind of collection
+_OPTIONS = {
+    "array": ("names", "n_symbols"),
+    "dataframe": ("columns", "id_column"),
+    "bag": ("min_count", "rare_suffix"),
+}
 
 
 def _write_partition(
@@ -154,37 +184,68 @@ def _array_shard(layer: str, n_symbols: int | None, part: Any, index: int) -> La
     return LayerShard((Layer(layer, kind, "rows", width, str(rows.dtype)),), {layer: rows})
 
 
-def _frame_shard(layer: str, columns: list[str], id_column: str | None, part: Any, index: int) -> LayerShard:
-    name = f"partition {index}"
-    for column in columns:
-        if part[column].dtype.kind not in "iubf":
-            raise InputError.at(name, None, f"column {column!r}", "numbers", str(part[column].dtype))
-    rows, kind, width = checked_rows_of_layer(part[columns].to_numpy(), name)
-    ids = () if id_column is None else tuple(map(str, part[id_column]))
+def _frame_shard(
+    layer: str, positions: dict[str, int], id_position: int | None, part: Any, index: int
+) -> LayerShard:
+    place = f"partition {index}"
+    columns = []
+    for name, position in positions.items():
+        column = part.iloc[:, position]
+        if column.dtype.kind not in "iubf":
+            raise InputError.at(place, None, f"column {name!r}", "numbers", str(column.dtype))
+        _refuse_missing(place, name, column, "a finite number")
+        # Types of pandas that allow missing values have a type of NumPy beneath them.
+        columns.append(column.to_numpy(dtype=getattr(column.dtype, "numpy_dtype", None)))
+    rows, kind, width = checked_rows_of_layer(np.stack(columns, axis=1), place)
+    ids: tuple[str, ...] = ()
+    if id_position is not None:
+        column = part.iloc[:, id_position]
+        _refuse_missing(place, str(column.name), column, "an id")
+        ids = tuple(map(str, column))
     return LayerShard((Layer(layer, kind, "rows", width, str(rows.dtype)),), {layer: rows}, ids=ids)
 
 
-def _symbols(item: Any) -> list[str] | None:
-    """Return the symbols of a sequence; None for a matrix of steps."""
+def _refuse_missing(place: str, name: str, column: Any, expected: str) -> None:
+    missing = np.flatnonzero(np.asarray(column.isna()))
+    if len(missing):
+        raise InputError.at(place, None, f"row {missing[0]}, column {name!r}", expected, "a missing value")
+
+
+def _symbols(item: Any, place: str, position: int) -> list[str] | None:
+    """Return the symbols of a sequence; None for a matrix of steps; InputError for another item."""
     if isinstance(item, str):
         return item.split()
     if isinstance(item, np.ndarray) and item.ndim == 2:
         return None
+    is_list = isinstance(item, list | tuple) or (isinstance(item, np.ndarray) and item.ndim == 1)
+    if not is_list or not all(isinstance(symbol, str | int | np.integer) for symbol in item):
+        expected = "a text, a list of symbols or a matrix of steps"
+        raise InputError.at(
+            place, None, f"item {position}", expected, f"{type(item).__name__} {str(item)[:40]}"
+        )
     return list(map(str, item))
 
 
-def _count(part: Any) -> Counter[str]:
+def _count(part: Any, index: int) -> tuple[Counter[str], np.ndarray | None]:
+    """Return the occurrences of symbols, and a matrix without steps if there are matrices."""
     counts: Counter[str] = Counter()
-    for item in part:
-        counts.update(_symbols(item) or ())
-    return counts
+    matrix = None
+    for position, item in enumerate(part):
+        symbols = _symbols(item, f"partition {index}", position)
+        if symbols is None:
+            matrix = item[:0]
+        else:
+            counts.update(symbols)
+    return counts, matrix
 
 
-def _bag_shard(layer: str, numbering: Numbering | None, part: Any, index: int) -> LayerShard:
+def _bag_shard(
+    layer: str, numbering: Numbering | None, empty: np.ndarray, part: Any, index: int
+) -> LayerShard:
     name = f"partition {index}"
     steps: list[np.ndarray] = []
     for position, item in enumerate(part):
-        symbols = _symbols(item)
+        symbols = _symbols(item, name, position)
         if (symbols is None) != (numbering is None):
             expected = "a sequence of symbols" if numbering is not None else "a matrix of steps"
             raise InputError.at(name, None, f"item {position}", expected, type(item).__name__)
@@ -203,7 +264,7 @@ def _bag_shard(layer: str, numbering: Numbering | None, part: Any, index: int) -
         if len({own.shape[1] for own in steps}) > 1:
             widths = sorted({own.shape[1] for own in steps})
             raise InputError.at(name, None, "columns of steps", str(widths[0]), str(widths[-1]))
-        joined = np.concatenate(steps) if steps else np.zeros((0, 1))
+        joined = np.concatenate(steps) if steps else empty
     rows, kind, width = checked_rows_of_layer(
         joined, name, None if numbering is None else len(numbering.numbers)
     )

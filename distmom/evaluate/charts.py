@@ -322,14 +322,17 @@ class _Scale:
                 self.low, self.high = middle - 0.25, middle + 0.25
         else:
             self.low, self.high = min(low, 0.0), high
-            if self.high <= self.low:
-                self.high = self.low + 1.0
+            # Large values that are equal differ by nothing when 1 is added.
+            if self.high - self.low <= max(1e-300, 1e-12 * abs(self.low)):
+                self.high = self.low + max(1.0, 0.1 * abs(self.low))
 
     def y(self, value: float) -> float | None:
         """Return the vertical position of a value, None if it is outside the scale."""
         if self.log and value <= 0:
             return None
-        share = ((math.log10(value) if self.log else value) - self.low) / (self.high - self.low)
+        # The difference of halves does not overflow.
+        at = math.log10(value) if self.log else value
+        share = (at / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
         if not -1e-9 <= share <= 1 + 1e-9:
             return None
         return HEIGHT - _BOTTOM - share * (HEIGHT - _BOTTOM - _TOP)
@@ -363,7 +366,7 @@ class _Scale:
 
 
 def _round_ticks(low: float, high: float) -> list[float]:
-    rough = (high - low) / 4
+    rough = high / 4 - low / 4
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(m * unit for m in (1, 2, 2.5, 5, 10) if m * unit >= rough * (1 - 1e-9))
     first = math.ceil(low / step - 1e-9)

@@ -95,6 +95,18 @@ def test_a_hidden_markov_model_of_tagged_texts(place, run, tmp_path):
         (("ingest", "x.npy", "c", "--min-df", 3), "--min-df: is for documents only"),
         (("ingest", "x.csv", "c", "--lengths", "l.npy"), "--lengths: is for rows and sequences only"),
         (
+            ("ingest", "t.tsv", "c", "--views", "sentences", "--min-count", 2),
+            "--min-count: is for rows and seq",
+        ),
+        (
+            ("ingest", "t.tsv", "c", "--views", "sentences", "--ngrams", 2),
+            "--ngrams: does not go with --views",
+        ),
+        (("ingest", "x.npy", "c", "--group-column", "g"), "group_column: does not go with npy"),
+        (("ingest", "x.npy", "c", "--n-symbols", 3), "n_symbols: expected a vector of symbols, got a matrix"),
+        (("ingest", "s.seq", "c", "--vocab", "t.tsv"), "--vocab: does not go with the format sequences"),
+        (("ingest", "x.npy", "c", "--like", "corpus"), "corpus: not a model"),
+        (
             ("fit", "corpus", "m"),
             "MultiLabelMoM: expected a corpus of words, got one of rows (dense along rows)",
         ),
@@ -108,6 +120,7 @@ def test_what_does_not_go_together_is_refused(run, tmp_path, monkeypatch, argume
     monkeypatch.chdir(tmp_path)
     np.save("x.npy", np.zeros((20, 2)))
     (tmp_path / "x.csv").write_text("text,labels\nhello world,a\n")
+    (tmp_path / "s.seq").write_text("a b\n")
     (tmp_path / "t.tsv").write_text("a\thello world\nb\thello there\n")
     assert run("ingest", "x.npy", "corpus", *LOCAL)[0] == 0
     assert run("ingest", "t.tsv", "titles", "--min-df", 1, *LOCAL)[0] == 0

@@ -323,6 +323,9 @@ def test_a_manifest_with_other_entries_is_refused(tmp_path):
         ("layers", []),
         ("layers", [{**good["layers"][0], "kind": "x"}]),
         ("layers", [{**good["layers"][0], "name": "../x"}]),
+        ("layers", [{**good["layers"][0], "kind": "csr"}]),
+        ("layers", [{**good["layers"][0], "dtype": "int32"}]),
+        ("shards", [{**entry, "entries": {"x": 1}} for entry in good["shards"]]),
         ("totals", {**good["totals"], "n_rows": 29}),
         ("shards", good["shards"][:1]),
         ("shards", [{**good["shards"][0], "continues": True}, good["shards"][1]]),
@@ -357,6 +360,6 @@ def test_sentences_are_views_of_documents(tmp_path):
         ingest_sentences(path, tmp_path / "strict", min_df=2, strict=True)
     other.write_text('{"body": "A dog."}\n')
     with pytest.raises(
-        InputError, match=r"other.jsonl:1: document: expected a JSON object with a field 'text'"
+        InputError, match=r"other.jsonl:1: field 'text': expected text, got fields \['body'\]"
     ):
         ingest_sentences(other, tmp_path / "bad")

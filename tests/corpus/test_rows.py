@@ -75,7 +75,7 @@ def test_context_never_reaches_into_the_unit_before():
     [
         (np.array([[1.0, np.nan]]), None, "value in row 0, column 1: expected a finite number, got nan"),
         (sparse.csr_array([[0.0, np.inf]]), None, "row 0, column 1"),
-        (np.array([1, -2]), None, "symbol of row 1: expected 0 to 2147483646, got -2"),
+        (np.array([1, -2]), None, "symbol of row 1: expected 0 to 134217727, got -2"),
         (np.array([["a"]]), None, "real numbers"),
         (np.zeros((2, 2, 2)), None, "a matrix of rows and columns"),
         (np.zeros((3, 2)), [1, 1], "sum of the lengths: expected 3 as there are rows, got 2"),
@@ -91,6 +91,13 @@ def test_what_is_wrong_is_named(X, lengths, message):
 def test_small_shards_are_refused():
     with pytest.raises(UsageError, match="shard_rows: expected at least 8, got 3"):
         RowCorpus(np.zeros((4, 2)), shard_rows=3)
+
+
+def test_symbols_that_do_not_occur_have_names():
+    corpus = RowCorpus(np.array([0, 1, 0]), names=["a", "b", "c"])
+    assert (corpus.n_words, corpus.document_frequency.tolist()) == (3, [2, 1, 0])
+    with pytest.raises(InputError, match="symbol of row 1: expected 0 to 0, got 1"):
+        RowCorpus(np.array([0, 1, 0]), names=["a"])
 
 
 def test_the_digest_is_that_of_the_content():

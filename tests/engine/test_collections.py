@@ -44,7 +44,7 @@ def test_a_table(tmp_path):
     corpus = ingest_collection(table, tmp_path / "corpus", id_column="name")
     np.testing.assert_array_equal(rows_of(corpus), frame[["a", "b"]].to_numpy())
     assert (corpus.vocabulary, corpus.read_ids(0) + corpus.read_ids(1)) == (["a", "b"], list("vwxyz"))
-    with pytest.raises(UsageError, match="expected some of name, a, b, got 'c'"):
+    with pytest.raises(UsageError, match="expected one of name, a, b, got 'c'"):
         ingest_collection(table, tmp_path / "other", columns=["c"])
     with pytest.raises(InputError, match="partition 0: column 'name': expected numbers"):
         ingest_collection(table, tmp_path / "other")
@@ -81,6 +81,77 @@ def test_what_is_wrong_is_named(tmp_path):
         ingest_collection(array, tmp_path / "corpus")
     with pytest.raises(UsageError, match=r"expected a Dask array, DataFrame or bag, got builtins\.list"):
         ingest_collection([1, 2], tmp_path / "corpus")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_partitions_without_rows(tmp_path):
+    steps = [np.zeros((2, 3)), np.ones((5, 3)), np.zeros((9, 3))]
+    bag = db.from_sequence(steps, npartitions=3).filter(lambda matrix: len(matrix) > 3)
+    corpus = ingest_collection(bag, tmp_path / "bag")
+    np.testing.assert_array_equal(rows_of(corpus), np.concatenate(steps[1:]))
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    frame = dd.from_pandas(pd.DataFrame({"a": range(5), "n": list("vwxyz")}), npartitions=2)
+    corpus = ingest_collection(frame[frame.a > 2], tmp_path / "frame", id_column="n")
+    assert [corpus.read_ids(i) for i in (0, 1)] == [[], ["y", "z"]]
+    assert corpus.verify() == []
+
+
+def test_an_array_of_unknown_size(tmp_path):
+    X = np.arange(40.0).reshape(20, 2)
+    array = da.from_array(X, chunks=(6, 1))
+    corpus = ingest_collection(array[array[:, 0] > 20], tmp_path / "corpus", names=["a", "b"])
+    np.testing.assert_array_equal(rows_of(corpus), X[X[:, 0] > 20])
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        (
+            {"a": [1, None, 3]},
+            {},
+            "partition 0: row 1, column 'a': expected a finite number, got a missing value",
+        ),
+        ({"a": [1.0, 2.0], "n": ["x", None]}, {"id_column": "n"}, "row 1, column 'n': expected an id"),
+        ({"n": ["x"]}, {"id_column": "n"}, "columns of numbers: expected at least one, got none"),
+        ({"a": [1.0]}, {"columns": ["a", "a"]}, "expected a unique name"),
+        ({"a": [1.0]}, {"names": ["b"]}, "names: does not go with dataframe, which has columns, id_column"),
+        ({"a": [1.0]}, {"layer": "a b"}, "layer: expected a name of at most 64 letters"),
+    ],
+)
+def test_what_is_wrong_with_tables_is_named(tmp_path, columns, options, message):
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    # Numbers that may be missing have types of pandas.
+    frame = pd.DataFrame(columns).convert_dtypes()
+    with pytest.raises((InputError, UsageError)) as caught:
+        ingest_collection(dd.from_pandas(frame, npartitions=1), tmp_path / "corpus", **options)
+    assert message in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_types_of_columns(tmp_path):
+    pd = pytest.importorskip("pandas")
+    dd = pytest.importorskip("dask.dataframe")
+    frame = pd.DataFrame({0: pd.array([1, 2, 3], "Int64"), 1: [0.5, 1.0, 2.0], 2: [True, False, True]})
+    corpus = ingest_collection(dd.from_pandas(frame, npartitions=2), tmp_path / "corpus")
+    np.testing.assert_array_equal(rows_of(corpus), [[1, 0.5, 1], [2, 1, 0], [3, 2, 1]])
+    assert corpus.vocabulary == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("item", [None, 1, [[1.0, 2.0]], ["a", ["b"]], np.array([0.5])])
+def test_items_of_bags_that_are_not_sequences(tmp_path, item):
+    bag = db.from_sequence(["a b", item], npartitions=1)
+    with pytest.raises(
+        InputError, match="partition 0: item 1: expected a text, a list of symbols or a matrix"
+    ):
+        ingest_collection(bag, tmp_path / "corpus")
+
+
+def test_partitions_of_different_types_are_refused(tmp_path):
+    steps = [np.zeros((2, 2), np.float32), np.zeros((2, 2))]
+    with pytest.raises(InputError, match="in shard 1: expected 2 dense, float32, got 2 dense, float64"):
+        ingest_collection(db.from_sequence(steps, npartitions=2), tmp_path / "corpus")
     assert list(tmp_path.iterdir()) == []
 
 

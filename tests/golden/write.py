@@ -1,8 +1,9 @@
-"""Write golden files of the present formats: ``python tests/golden/write.py ARCHIVE.tar.xz``.
+"""Write golden files of the present formats: ``python tests/golden/write.py run|rows ARCHIVE.tar.xz``.
 
-The archive holds a corpus, a run that was interrupted after its moments with its log, the model of the same fit
-without an interruption, kept moments, and ``expected.npz``. An archive is replaced only by one of a newer version
-of a format; readers take the present version and the one before.
+The archive of ``run`` holds a corpus, a run that was interrupted after its moments with its log, the model of the
+same fit without an interruption, kept moments, and ``expected.npz``. That of ``rows`` holds corpora of layers:
+dense steps of sequences that are cut, tagged texts and sentences, and ``expected.npz``. An archive is replaced
+only by one of a newer version of a format; readers take the present version and the one before.
 """
 
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from distmom.cli.main import main
-from distmom.corpus import from_arrays, open_corpus
+from distmom.corpus import from_arrays, ingest_rows, ingest_sentences, open_corpus
 from distmom.engine import PassDone, RunDirectory
 from distmom.engine.directory import ENVIRONMENT
 from distmom.models import SpectralLDA, TopicMoments
@@ -91,11 +92,34 @@ def write(archive: Path) -> None:
         PLACE / "expected.npz", components=model.components_, of_moments=of_moments.components_, docs=words[:5],
         shares=model.transform(words[:5]), digest=np.array(corpus.digest),
     )  # fmt: skip
+    pack(archive, "corpus", "expected.npz", "model", "moments", "run")
+
+
+def write_rows(archive: Path) -> None:
+    shutil.rmtree(PLACE, ignore_errors=True)
+    PLACE.mkdir()
+    rng = np.random.default_rng(6)
+    lengths = np.array([3, 40, 1, 9])
+    steps = rng.standard_normal((lengths.sum(), 2)).astype(np.float32)
+    (PLACE / "texts.tagged").write_text("the/AT dog/NN barks/VB\n\nthe/AT cat/NN 1/2/CD\nthe/AT dog/NN\n")
+    (PLACE / "texts.txt").write_text("A dog barks. The dog sat!\nThe cat sat. The dog, the dog.\n")
+    dense = ingest_rows(steps, PLACE / "dense", lengths=lengths, names=["u", "v"], shard_rows=16)
+    tagged = ingest_rows(PLACE / "texts.tagged", PLACE / "tagged", min_count=2, rare_suffix=1)
+    views = ingest_sentences(PLACE / "texts.txt", PLACE / "views")
+    np.savez(
+        PLACE / "expected.npz", steps=steps, lengths=lengths, words=tagged.read_shard(0).rows,
+        tags=tagged.read_shard(0).others["tags"], counts=views.read_shard(0).rows.toarray(),
+        digests=np.array([dense.digest, tagged.digest, views.digest]),
+    )  # fmt: skip
+    pack(archive, "dense", "expected.npz", "tagged", "views")
+
+
+def pack(archive: Path, *names: str) -> None:
     with tarfile.open(archive, "w:xz") as out:
-        for name in ("corpus", "expected.npz", "model", "moments", "run"):
+        for name in names:
             out.add(PLACE / name, name, filter=without_owner)
     shutil.rmtree(PLACE)
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    {"run": write, "rows": write_rows}[sys.argv[1]](Path(sys.argv[2]))

@@ -141,3 +141,58 @@ def test_models_and_moments_of_version_4_are_read(interrupted, numbers):
     assert MODEL.read(interrupted / "moments" / "model.json")["format_version"] == 4
     found = SpectralLDA(2, alpha0=0.6, init="tensor", n_refine=0).fit_moments(moments)
     np.testing.assert_allclose(found.components_, numbers["of_moments"], rtol=1e-5, atol=1e-7)
+
+
+@pytest.fixture(scope="module")
+def layered(tmp_path_factory):
+    """Corpora of layers of version 2, with their content and digests when they were written."""
+    place = extracted("rows-2.tar.xz", tmp_path_factory.mktemp("layered"))
+    with np.load(place / "expected.npz") as arrays:
+        return place, dict(arrays)
+
+
+def test_corpora_of_layers_have_the_same_digest(layered):
+    place, expected = layered
+    for name, digest in zip(("dense", "tagged", "views"), expected["digests"], strict=True):
+        corpus = open_corpus(place / name)
+        assert corpus.digest == str(digest)
+        assert corpus.verify() == []
+
+
+def test_sequences_that_are_cut_are_read(layered):
+    place, expected = layered
+    corpus = open_corpus(place / "dense")
+    blocks = [corpus.read_shard(index) for index in range(len(corpus.shards))]
+    rows = np.concatenate([block.with_context(0).rows for block in blocks])
+    np.testing.assert_array_equal(rows, expected["steps"])
+    assert (corpus.n_documents, corpus.n_rows, corpus.largest) == (4, 53, 40)
+    assert [(block.first, block.context, block.sizes.tolist()) for block in blocks] == [
+        (0, 0, [3]), (1, 0, [16]), (1, 8, [16]), (1, 8, [8, 1]), (3, 0, [9]),
+    ]  # fmt: skip
+    assert [block.continues for block in blocks] == [False, True, True, False, False]
+    assert [layer.to_json() for layer in corpus.layers] == [
+        {"name": "rows", "kind": "dense", "along": "rows", "width": 2, "dtype": "float32"}
+    ]
+    assert (corpus.vocabulary, corpus.read_ids(0)) == (["u", "v"], None)
+
+
+def test_tagged_texts_are_read(layered):
+    place, expected = layered
+    corpus = open_corpus(place / "tagged")
+    assert corpus.vocabulary == ["<rare>", "the", "dog"]
+    assert corpus.names("tags") == ["AT", "CD", "NN", "VB"]
+    block = corpus.read_shard(0)
+    np.testing.assert_array_equal(block.rows, expected["words"])
+    assert block.rows.tolist() == [1, 2, 0, 1, 0, 0, 1, 2]
+    np.testing.assert_array_equal(block.others["tags"], expected["tags"])
+    assert (block.starts.tolist(), corpus.read_ids(0)) == ([0, 3, 6, 8], ["1", "3", "4"])
+    assert corpus.warnings == {"blank_lines": 1}
+    assert corpus.document_frequency.tolist() == [3, 3, 2]
+
+
+def test_sentences_are_read(layered):
+    place, expected = layered
+    corpus = open_corpus(place / "views")
+    assert corpus.vocabulary == ["dog", "sat", "the"]
+    np.testing.assert_array_equal(corpus.read_shard(0).rows.toarray(), expected["counts"])
+    assert corpus.read_shard(0).starts.tolist() == [0, 2, 4]

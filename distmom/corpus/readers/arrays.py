@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,8 +16,9 @@ from scipy import sparse
 
 from distmom.corpus.layer_write import LayerShard
 from distmom.corpus.layers import Layer, cut_units, rows_per_shard
+from distmom.corpus.names import check_names
 from distmom.corpus.readers.rows import RowSource, RowSpec, units_of
-from distmom.corpus.rows import checked_rows_of_layer
+from distmom.corpus.rows import as_array, checked_rows_of_layer, starts_of
 from distmom.errors import InputError, UsageError
 
 
@@ -81,13 +83,16 @@ def open_zarr(spec: RowSpec, run_map: Any) -> RowSource:
 def open_npz(spec: RowSpec, run_map: Any) -> RowSource:
     """Open an ``.npz`` file of ``values`` and ``lengths`` of units, of one array, or of a sparse matrix."""
     try:
-        with np.load(spec.path, allow_pickle=False) as archive:
+        loaded = np.load(spec.path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            raise InputError(f"{spec.path}: expected an .npz file, got an array; use --format npy")
+        with loaded as archive:
             names = set(archive.files)
             if {"format", "shape"} <= names:
                 values = sparse.load_npz(spec.path)
             elif names == {"values", "lengths"}:
                 values = archive["values"]
-                spec = replace(spec, lengths=archive["lengths"])
+                lengths = archive["lengths"]
             elif len(names) == 1:
                 values = archive[archive.files[0]]
             else:
@@ -95,14 +100,24 @@ def open_npz(spec: RowSpec, run_map: Any) -> RowSource:
                     spec.path, None, "arrays", "values and lengths, one array, or a sparse matrix",
                     ", ".join(sorted(names)) or "none",
                 )  # fmt: skip
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except InputError:
+        raise
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{spec.path}: not an .npz file of numbers: {error}") from error
+    if names == {"values", "lengths"}:
+        if spec.lengths is not None:
+            raise UsageError(f"{spec.path}: lengths: expected none, as the file has its own")
+        # Messages about the lengths then name the file.
+        starts_of(lengths, len(values) if values.ndim else 0, spec.path)
+        spec = replace(spec, lengths=lengths)
     return open_array(spec, values)
 
 
 def open_array(spec: RowSpec, values: Any) -> RowSource:
     """Open rows in memory; every task holds its own rows."""
-    matrix = values.tocsr() if sparse.issparse(values) else np.asarray(values)
+    if sparse.issparse(values) and values.ndim != 2:
+        raise InputError.at(spec.path, None, "shape", "a sparse matrix", str(values.shape))
+    matrix = values.tocsr() if sparse.issparse(values) else as_array(values, spec.path)
     n_stored = int(matrix.nnz) if not isinstance(matrix, np.ndarray) else None
 
     def load(cut: Slice) -> Callable[[], LayerShard]:
@@ -124,6 +139,10 @@ def _source(
     per_row = 8 * int(shape[1]) if len(shape) == 2 else 4
     if n_stored is not None:
         per_row = 12 * n_stored // max(1, n_rows)
+    if len(shape) == 2 and spec.layer in spec.names:
+        check_names(f"{spec.path}: names", spec.names[spec.layer], int(shape[1]))
+    elif len(shape) == 2 and spec.n_symbols is not None:
+        raise UsageError(f"{spec.path}: n_symbols: expected a vector of symbols, got a matrix")
     shard_rows = rows_per_shard(per_row, spec.shard_rows)
     starts = units_of(spec, n_rows)
     return RowSource(lambda: (load(cut) for cut in slices_of(n_rows, starts, shard_rows)), spec.names, n_rows)
@@ -135,7 +154,7 @@ def _map_npy(path: str) -> Any:
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{path}: not an .npy file of numbers: {error}") from error
     if not isinstance(found, np.ndarray):
-        raise InputError(f"{path}: expected an .npy file, got an archive; use --format npz")
+        raise InputError(f"{path}: expected an .npy file, got an archive; use --format rows-npz")
     return found
 
 
@@ -162,6 +181,12 @@ def _load_zarr(spec: RowSpec, cut: Slice) -> Callable[[], LayerShard]:
 
 
 def _read_zarr(spec: RowSpec, cut: Slice) -> LayerShard:
-    return shard_of_rows(
-        np.asarray(_open_zarr_array(spec.path)[cut.start - cut.context : cut.stop]), cut, spec
-    )
+    first = cut.start - cut.context
+    try:
+        rows = np.asarray(_open_zarr_array(spec.path)[first : cut.stop])
+    # Codecs raise errors of many classes for damaged chunks.
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError.at(
+            spec.path, None, f"rows {first} to {cut.stop - 1}", "readable chunks", str(error)
+        ) from error
+    return shard_of_rows(rows, cut, spec)

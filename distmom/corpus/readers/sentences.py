@@ -5,7 +5,6 @@ The file is read twice: once to count the words, once to write the rows.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from distmom.corpus.layer_write import LayerShard
 from distmom.corpus.layers import Layer
 from distmom.corpus.readers.rows import RowSource
 from distmom.corpus.readers.source import Chunk, LineReader, Tally, bare_name, decoded, line_chunks
+from distmom.corpus.readers.text import json_objects, tsv_lines
 from distmom.corpus.tokenize import Tokenizer, choose_words
 from distmom.errors import InputError
 
@@ -44,7 +44,7 @@ class SentenceSpec:
         Words to keep; learned by default.
     shard_documents : int, default 20_000
     strict : bool, default False
-        Refuse documents without a word, which are otherwise left out and counted.
+        Refuse documents without a word and blank lines, which are otherwise left out and counted.
     """
 
     path: str
@@ -71,7 +71,7 @@ def open_sentences(spec: SentenceSpec, run_map: Any) -> RowSource:
                 f"{len(frequency)} words in {n_documents} documents, none of them",
             )  # fmt: skip
     numbers = {word: i for i, word in enumerate(words)}
-    tally = Tally(spec.path)
+    tally = Tally(spec.path, spec.strict)
 
     def tasks() -> Iterator[Callable[[], LayerShard]]:
         return (partial(_shard, spec, numbers, chunk) for chunk in _chunks(spec, tally))
@@ -80,7 +80,7 @@ def open_sentences(spec: SentenceSpec, run_map: Any) -> RowSource:
 
 
 def _chunks(spec: SentenceSpec, tally: Tally | None = None) -> Iterator[Chunk]:
-    return line_chunks(LineReader(spec.path, tally or Tally(spec.path)), spec.shard_documents)
+    return line_chunks(LineReader(spec.path, tally or Tally(spec.path, spec.strict)), spec.shard_documents)
 
 
 def sentences_of(text: str) -> list[str]:
@@ -88,24 +88,20 @@ def sentences_of(text: str) -> list[str]:
     return [part for part in _END.split(text) if part]
 
 
-def _texts(spec: SentenceSpec, chunk: Chunk) -> Iterator[tuple[int, str]]:
-    """Yield line number and text of every document."""
+def _texts(spec: SentenceSpec, chunk: Chunk, tally: Tally) -> Iterator[tuple[int, str]]:
+    """Yield line number and text of every document; blank lines of JSON objects and of tables are left out."""
     kind = bare_name(spec.path).rpartition(".")[2]
-    for number, line in enumerate(decoded(Tally(spec.path), chunk.first_line, chunk.lines), chunk.first_line):
-        if kind in ("jsonl", "ndjson"):
-            try:
-                text = json.loads(line)[spec.text_field]
-            except (ValueError, KeyError, TypeError) as error:
-                expected = f"a JSON object with a field {spec.text_field!r}"
-                raise InputError.at(spec.path, number, "document", expected, line[:60]) from error
-            yield number, str(text)
-        else:
-            yield number, line.rpartition("\t")[2] if kind == "tsv" else line
+    if kind in ("jsonl", "ndjson"):
+        yield from ((number, text) for number, text, _ in json_objects(tally, chunk, spec.text_field))
+    elif kind == "tsv":
+        yield from ((number, text) for number, _, text in tsv_lines(tally, chunk))
+    else:
+        yield from enumerate(decoded(tally, chunk.first_line, chunk.lines), chunk.first_line)
 
 
 def _count(spec: SentenceSpec, chunk: Chunk) -> tuple[Counter[str], int]:
     """Return the document frequency of words, and the number of documents."""
-    texts = [text for _, text in _texts(spec, chunk)]
+    texts = [text for _, text in _texts(spec, chunk, Tally(spec.path, spec.strict))]
     frequency: Counter[str] = Counter()
     for words in spec.tokenizer.words(texts):
         frequency.update(set(words))
@@ -114,7 +110,8 @@ def _count(spec: SentenceSpec, chunk: Chunk) -> tuple[Counter[str], int]:
 
 def _shard(spec: SentenceSpec, numbers: dict[str, int], chunk: Chunk) -> LayerShard:
     indptr, indices, starts, ids, n_empty = [0], [], [0], [], 0
-    for line, text in _texts(spec, chunk):
+    tally = Tally(spec.path, spec.strict)
+    for line, text in _texts(spec, chunk, tally):
         n_sentences = 0
         for words in spec.tokenizer.words(sentences_of(text)):
             known = [numbers[word] for word in words if word in numbers]
@@ -135,7 +132,7 @@ def _shard(spec: SentenceSpec, numbers: dict[str, int], chunk: Chunk) -> LayerSh
     )
     matrix.sum_duplicates()
     layer = Layer(VIEWS, "csr", "rows", len(numbers), "float32")
-    warnings = {"empty_documents": n_empty}
+    warnings = {"empty_documents": n_empty, **tally.counts}
     return LayerShard(
         (layer,), {VIEWS: matrix}, np.array(starts, np.int64), ids=tuple(ids), warnings=warnings
     )

@@ -5,6 +5,7 @@ The file is read twice: once to count the symbols, once to number them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,14 +18,12 @@ from distmom.corpus.layer_write import LayerShard
 from distmom.corpus.layers import Layer, rows_per_shard
 from distmom.corpus.readers.rows import RowSource, RowSpec
 from distmom.corpus.readers.source import Chunk, LineReader, Tally, decoded, line_chunks
-from distmom.errors import InputError
+from distmom.errors import InputError, UsageError
 
 #: class of symbols that are rare
 RARE = "<rare>"
 #: lines of a chunk when symbols are counted
 _CHUNK_LINES = 20_000
-#: bytes of an average symbol of a text, by which lines are distributed over shards
-_SYMBOL_BYTES = 6
 #: layer of the tags
 TAGS = "tags"
 
@@ -40,14 +39,16 @@ def open_tagged(spec: RowSpec, run_map: Any) -> RowSource:
 
 
 def _open(spec: RowSpec, run_map: Any, *, has_tags: bool) -> RowSource:
+    if has_tags and spec.layer == TAGS:
+        raise UsageError(f"layer: expected another name than that of the tags, got {TAGS!r}")
     words: Counter[str] = Counter()
     tags: Counter[str] = Counter()
-    n_lines = n_bytes = 0
+    n_lines = 0
     # A repair is counted when lines are numbered, not twice.
-    for own, of_tags, lines, size in run_map(partial(_count, spec, has_tags), _chunks(spec, _CHUNK_LINES)):
+    for own, of_tags, lines in run_map(partial(_count, spec, has_tags), _chunks(spec, _CHUNK_LINES)):
         words.update(own)
         tags.update(of_tags)
-        n_lines, n_bytes = n_lines + lines, n_bytes + size
+        n_lines += lines
     symbols = (
         list(spec.symbols) if spec.symbols is not None else learned(words, spec.min_count, spec.rare_suffix)
     )
@@ -58,7 +59,7 @@ def _open(spec: RowSpec, run_map: Any, *, has_tags: bool) -> RowSource:
         names[TAGS] = sorted(tags)
         of_tags_numbering = Numbering.of(names[TAGS], 0)
     shard_rows = rows_per_shard(4, spec.shard_rows)
-    per_line = max(1, n_bytes // _SYMBOL_BYTES // max(1, n_lines))
+    per_line = max(1, math.ceil(sum(words.values()) / max(1, n_lines)))
     shard_lines = max(1, shard_rows // per_line)
     tally = Tally(spec.path, spec.strict)
 
@@ -132,7 +133,7 @@ class Numbering:
         return -1 if found is None else found
 
 
-def _count(spec: RowSpec, has_tags: bool, chunk: Chunk) -> tuple[Counter[str], Counter[str], int, int]:
+def _count(spec: RowSpec, has_tags: bool, chunk: Chunk) -> tuple[Counter[str], Counter[str], int]:
     tally = Tally(spec.path)
     words: Counter[str] = Counter()
     tags: Counter[str] = Counter()
@@ -143,7 +144,7 @@ def _count(spec: RowSpec, has_tags: bool, chunk: Chunk) -> tuple[Counter[str], C
             tokens, own = _split_tags(spec, number, tokens)
             tags.update(own)
         words.update(tokens)
-    return words, tags, len(lines), len(chunk.text)
+    return words, tags, len(lines)
 
 
 def _split_tags(spec: RowSpec, line: int, tokens: list[str]) -> tuple[list[str], list[str]]:

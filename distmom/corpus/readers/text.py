@@ -143,19 +143,25 @@ def encode_tsv(chunk: Chunk, spec: Spec) -> Part:
     """Encode lines of ``label,label<TAB>text``."""
     tally = Tally(spec.path, spec.strict)
     texts, labels, lines = [], [], []
-    for number, line in enumerate(decoded(tally, chunk.first_line, chunk.lines), chunk.first_line):
-        head, tab, text = line.partition("\t")
-        if not tab:
-            if not line.strip():
-                tally.repair("blank_lines", number, "one")
-                continue
-            raise InputError.at(
-                spec.path, number, "line", "labels, a tab and a text", f"no tab in {line[:60]!r}"
-            )
+    for number, head, text in tsv_lines(tally, chunk):
         texts.append(text)
         labels.append(_split_labels(head))
         lines.append(number)
     return encode_texts(spec, tally, texts, labels, lines)
+
+
+def tsv_lines(tally: Tally, chunk: Chunk) -> Iterator[tuple[int, str, str]]:
+    """Yield number, labels and text of each line; InputError for a line without a tab."""
+    for number, line in enumerate(decoded(tally, chunk.first_line, chunk.lines), chunk.first_line):
+        head, tab, text = line.partition("\t")
+        if tab:
+            yield number, head, text
+        elif not line.strip():
+            tally.repair("blank_lines", number, "one")
+        else:
+            raise InputError.at(
+                tally.path, number, "line", "labels, a tab and a text", f"no tab in {line[:60]!r}"
+            )
 
 
 def _split_labels(text: str) -> list[str]:
@@ -166,6 +172,15 @@ def encode_jsonl(chunk: Chunk, spec: Spec) -> Part:
     """Encode JSON objects, one per line."""
     tally = Tally(spec.path, spec.strict)
     texts, labels, lines = [], [], []
+    for number, text, entry in json_objects(tally, chunk, spec.text_field):
+        texts.append(text)
+        labels.append(_json_labels(spec, number, entry.get(spec.labels_field)))
+        lines.append(number)
+    return encode_texts(spec, tally, texts, labels, lines)
+
+
+def json_objects(tally: Tally, chunk: Chunk, text_field: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield line number, text and object of each line; InputError for a line that is not an object with a text."""
     for number, line in enumerate(decoded(tally, chunk.first_line, chunk.lines), chunk.first_line):
         if not line or line.isspace():
             tally.repair("blank_lines", number, "one")
@@ -173,17 +188,14 @@ def encode_jsonl(chunk: Chunk, spec: Spec) -> Part:
         try:
             entry = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError.at(spec.path, number, "line", "a JSON object", str(error)) from error
+            raise InputError.at(tally.path, number, "line", "a JSON object", str(error)) from error
         if not isinstance(entry, dict):
-            raise InputError.at(spec.path, number, "line", "a JSON object", type(entry).__name__)
-        text = entry.get(spec.text_field)
+            raise InputError.at(tally.path, number, "line", "a JSON object", type(entry).__name__)
+        text = entry.get(text_field)
         if not isinstance(text, str):
             got = f"fields {sorted(entry)}" if text is None else type(text).__name__
-            raise InputError.at(spec.path, number, f"field {spec.text_field!r}", "text", got[:200])
-        texts.append(text)
-        labels.append(_json_labels(spec, number, entry.get(spec.labels_field)))
-        lines.append(number)
-    return encode_texts(spec, tally, texts, labels, lines)
+            raise InputError.at(tally.path, number, f"field {text_field!r}", "text", got[:200])
+        yield number, text, entry
 
 
 def _json_labels(spec: Spec, line: int, value: Any) -> list[str]:
