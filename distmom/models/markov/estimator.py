@@ -15,9 +15,8 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import RowBlock, RowCorpus
-from distmom.engine import Engine, PassResult, StoredRows, TallResult
-from distmom.engine.tall import read_rows
-from distmom.errors import InputError, NumericalError, UsageError
+from distmom.engine import Engine, StoredRows
+from distmom.errors import InputError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.markov.chain import (
     Chain,
@@ -28,15 +27,14 @@ from distmom.models.markov.chain import (
     unit_log_likelihoods,
 )
 from distmom.models.markov.contexts import (
-    Contextual,
     assign_symbols,
-    contextual_model,
-    joint_of,
     unknown_contexts,
 )
+from distmom.models.markov.fitting import SEQUENCES_PER_STATE, Fitting, frequency_of, standards
 from distmom.models.markov.kernels import draw_states
 from distmom.models.markov.passes import DecodePass, ExpectationPass, TransferPass, cut_edges, is_cut
-from distmom.models.markov.recovery import ROUTES, Recovered, load_windows, recover, stationary_law
+from distmom.models.markov.pictures import pictures_of
+from distmom.models.markov.recovery import ROUTES, Recovered, load_windows, recover
 from distmom.moments.sequences import (
     N_STEPS,
     ContextPass,
@@ -45,7 +43,7 @@ from distmom.moments.sequences import (
     WindowSketchPass,
     n_step_features,
 )
-from distmom.spectral.basis import Basis, range_basis
+from distmom.spectral.basis import range_basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
 from distmom.spectral.inputs import check_n_features, check_size
@@ -55,11 +53,7 @@ from distmom.spectral.run import Run, unknown
 
 FEATURES = {"linear": 1, "squares": 2}
 INITS = ("tensor", "anchors", "clusters")
-#: share of a symbol that is spread over all states before passes of Baum and Welch, which leave zeros as they are
-SPREAD = 0.1
 INITIAL = ("auto", "first", "stationary")
-#: least number of sequences per state for which ``initial="auto"`` uses their first steps
-SEQUENCES_PER_STATE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,10 +222,10 @@ class HiddenMarkov(SpectralEstimator):
         fields: dict[str, Any] = {"degree": degree}
         if dense:
             counted = run.scan(StepMeanPass(d))
-            fields["origin"], fields["scale"] = run.rows(_standards, counted, out=(unknown(d), unknown(d)))
+            fields["origin"], fields["scale"] = run.rows(standards, counted, out=(unknown(d), unknown(d)))
         # Symbols are scaled so that rare ones have the same sampling noise as frequent ones.
         tensor = self.init == "tensor"
-        row_scale = None if dense or not tensor else run.put(_frequency(corpus)[:, None] ** -0.5)
+        row_scale = None if dense or not tensor else run.put(frequency_of(corpus)[:, None] ** -0.5)
         sketch = WindowSketchPass(
             p, **fields, n_columns=min(k + self.n_oversamples, p), seed=self.random_state
         )  # fmt: skip
@@ -246,15 +240,20 @@ class HiddenMarkov(SpectralEstimator):
                 contexts, assign_symbols, basis.matrix, basis.rank, k, self.init, self.random_state,
                 out=unknown_contexts(d, k),
             )  # fmt: skip
-            chain, notes = run.rows(self._contextual_chain, symbols, out=out)
+            chain, notes = run.rows(self._fitting.contextual, symbols, out=out)
             return self._finished(run, chain, notes, fields)
         pass_ = WindowMomentsPass(p, **fields, basis=basis.matrix, rank=basis.rank)
         load = partial(load_windows, run.scan(pass_).directory)
         found = run.small(
             recover, load, k, self.decomposition, where=self.decompose_on, out=Recovered.upto(basis.rank, k)
         )  # fmt: skip
-        chain, notes = run.rows(self._first_chain, basis, found, fields, out=out)
+        chain, notes = run.rows(self._fitting.from_moments, basis, found, fields, out=out)
         return self._finished(run, chain, notes, fields)
+
+    @property
+    def _fitting(self) -> Fitting:
+        is_spread = self.init == "clusters" and self.n_em_iter > 0
+        return Fitting(self.transition, self.initial, self.smoothing, self.min_variance, is_spread)
 
     def _finished(self, run: Run, chain: Chain, notes: Any, fields: dict[str, Any]) -> MarkovState:
         """Make the passes of Baum and Welch, and return the state."""
@@ -265,101 +264,11 @@ class HiddenMarkov(SpectralEstimator):
             step = ExpectationPass(d, chain=chain, n_states=k, dense=dense, origin=fields.get("origin"))
             counts = run.scan(step, rows=rows)
             chain, log = run.rows(
-                self._next_chain, counts, fields, out=(_unknown_chain(d, k, dense), unknown())
+                self._fitting.maximised, counts, fields, out=(_unknown_chain(d, k, dense), unknown())
             )
             logs.append(log)
         state: MarkovState = run.rows(_state, chain, notes, logs, out=unknown())
         return state
-
-    def _contextual_chain(self, engine: Engine, symbols: TallResult) -> tuple[Chain, dict[str, Any]]:
-        """Return the model of symbols whose states are known by their contexts."""
-        corpus = engine.corpus
-        found = contextual_model(symbols, corpus.vocabulary)
-        joint = joint_of(found, corpus.n_words)
-        if self.init == "clusters" and self.n_em_iter:
-            joint = (1.0 - SPREAD) * joint + SPREAD * joint.mean(axis=1, keepdims=True)
-        table = self._smooth_symbols(corpus, joint * corpus.n_rows)
-        return self._chain_of(corpus, found, dict(found.diagnostics), {"table": table})
-
-    def _chain_of(
-        self, corpus: Any, found: Recovered | Contextual, notes: dict[str, Any], emissions: dict[str, Any]
-    ) -> tuple[Chain, dict[str, Any]]:
-        """Return a model with smoothed laws, given its emissions."""
-        transition = found.transitions[self.transition]
-        few = corpus.n_documents < SEQUENCES_PER_STATE * len(transition)
-        first = self.initial == "first" or (self.initial == "auto" and not few)
-        start = found.start if first else stationary_law(transition)
-        notes["initial"] = "first" if first else "stationary"
-        chain = Chain(
-            self._smooth_rows((start * corpus.n_documents)[None])[0],
-            self._smooth_rows(transition * (found.weights * corpus.n_rows)[:, None]),
-            **emissions,
-        )
-        return chain, notes
-
-    def _first_chain(
-        self, engine: Engine, basis: Basis, found: Recovered, fields: dict[str, Any]
-    ) -> tuple[Chain, dict[str, Any]]:
-        """Bring a model back from the basis to symbols or values."""
-        corpus = engine.corpus
-        Q = np.asarray(read_rows(basis.matrix, slice(0, basis.matrix.parts[0].load().shape[0])), np.float64)
-        notes = dict(found.diagnostics)
-        n_steps = found.weights * corpus.n_rows
-        chain_of: dict[str, Any] = {}
-        if fields["degree"] == 0:
-            # The stored basis is D Q, and the conditional means of the scaled symbols are D O.
-            raw = (Q @ found.means) * _frequency(corpus)[:, None]
-            kept = np.maximum(raw, 0.0)
-            notes["clipped"] = [float(x) for x in 1.0 - kept.sum(axis=0) / np.abs(raw).sum(axis=0)]
-            kept /= np.maximum(kept.sum(axis=0), 1e-300)
-            chain_of["table"] = self._smooth_symbols(corpus, kept * n_steps)
-        else:
-            d, origin, scale = corpus.n_words, fields["origin"], fields["scale"]
-            means = Q[1 : d + 1] @ found.means / (Q[:1] @ found.means)
-            assert found.squares is not None
-            variances = found.squares - np.square(means)
-            notes["clipped"] = [float(x) for x in (variances < self.min_variance).mean(axis=0)]
-            chain_of["means"] = origin[:, None] + scale[:, None] * means
-            chain_of["variances"] = self._floored(variances, scale)
-        return self._chain_of(corpus, found, notes, chain_of)
-
-    def _next_chain(self, engine: Engine, counts: PassResult, fields: dict[str, Any]) -> tuple[Chain, float]:
-        """Turn expected counts into a model: the M-step."""
-        sums = counts.sums
-        chain_of: dict[str, Any] = {}
-        if fields["degree"] == 0:
-            chain_of["table"] = self._smooth_symbols(engine.corpus, np.asarray(sums["counts"]))
-        else:
-            states = np.maximum(np.asarray(sums["states"]), 1e-300)
-            means, squares = (np.asarray(part) / states[:, None] for part in sums["values"])
-            scaled = (squares - np.square(means)).T / np.square(fields["scale"])[:, None]
-            chain_of["means"] = fields["origin"][:, None] + means.T
-            chain_of["variances"] = self._floored(scaled, fields["scale"])
-        chain = Chain(
-            self._smooth_rows(np.asarray(sums["first"])[None])[0],
-            self._smooth_rows(np.asarray(sums["pairs"])),
-            **chain_of,
-        )
-        return chain, float(sums["log_likelihood"] / sums["mass"])
-
-    def _smooth_rows(self, counts: np.ndarray) -> np.ndarray:
-        """Return laws (n, k) from counts, smoothed evenly."""
-        k = counts.shape[1]
-        totals = counts.sum(axis=1, keepdims=True)
-        smoothed = np.where(totals > 0.0, counts + self.smoothing / k, 1.0)
-        return np.asarray(smoothed / np.where(totals > 0.0, totals + self.smoothing, k))
-
-    def _smooth_symbols(self, corpus: Any, counts: np.ndarray) -> np.ndarray:
-        """Return probabilities of symbols (d, k) from counts, smoothed by the symbols of the corpus."""
-        frequency = _frequency(corpus)
-        counts = counts + self.smoothing * (frequency / frequency.sum())[:, None]
-        totals = counts.sum(axis=0)
-        return np.asarray(np.where(totals > 0.0, counts, 1.0) / np.where(totals > 0.0, totals, len(counts)))
-
-    def _floored(self, variances: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """Return variances (d, k) in the units of the steps, given those of scaled steps."""
-        least = max(self.min_variance, np.finfo(np.float64).eps)
-        return np.asarray(np.maximum(variances, least) * np.square(scale)[:, None])
 
     def _edges(self, run: Run, chain: Chain, dense: bool, *, paths: bool) -> dict[str, StoredRows]:
         """Return the stored edges of cut sequences, for passes with a model; empty where none is cut."""
@@ -526,9 +435,6 @@ class HiddenMarkov(SpectralEstimator):
             )
         return X, states
 
-    def summary(self) -> dict[str, Any]:
-        return super().summary() | {"startprob": [round(float(x), 6) for x in self.startprob_]}
-
     def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
         """Return what a report draws: the transition matrix, and the emissions of each state.
 
@@ -543,41 +449,10 @@ class HiddenMarkov(SpectralEstimator):
             JSON values, as of `SphericalMixture.pictures`; ``values``, ``rows`` and ``columns`` of a matrix.
         """
         check_is_fitted(self)
-        names = [f"state {h}" for h in range(len(self.startprob_))]
-        found: list[dict[str, Any]] = [
-            {
-                "kind": "matrix",
-                "title": "Transition matrix",
-                "caption": "Probability of the state in the column after the state in the row.",
-                "values": np.asarray(self.transmat_).tolist(),
-                "rows": names,
-                "columns": names,
-            }
-        ]
-        if self.emissionprob_ is None:
-            found.append(
-                {
-                    "kind": "matrix",
-                    "title": "Means",
-                    "caption": "Mean of each value in each state.",
-                    "values": np.asarray(self.means_).tolist(),
-                    "rows": names,
-                    "columns": list(self.vocabulary_),
-                }
-            )
-            return found
-        for name, row in zip(names, self.emissionprob_, strict=True):
-            top = np.argsort(-row, kind="stable")[:n_top]
-            found.append(
-                {
-                    "kind": "bars",
-                    "title": f"Emissions of {name}",
-                    "caption": "The most probable symbols.",
-                    "names": [self.vocabulary_[i] for i in top],
-                    "values": [float(row[i]) for i in top],
-                }
-            )
-        return found
+        return pictures_of(self, n_top)
+
+    def summary(self) -> dict[str, Any]:
+        return super().summary() | {"startprob": [round(float(x), 6) for x in self.startprob_]}
 
 
 def _sequences(
@@ -601,25 +476,6 @@ def _sequences(
     if given.ndim != 1:
         n_symbols = None
     return RowCorpus(given, lengths, n_symbols=n_symbols, shard_rows=shard_rows)
-
-
-def _frequency(corpus: Any) -> np.ndarray:
-    """Return the numbers of symbols, at least one, (n_symbols,) float64."""
-    return np.maximum(np.asarray(corpus.document_frequency, np.float64), 1.0)
-
-
-def _standards(engine: Engine, counted: PassResult) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of dense steps, the latter one for constant values."""
-    mass = float(counted.sums["mass"])
-    mean, square = (np.asarray(row) / mass for row in counted.sums["values"])
-    if not np.isfinite(square).all():
-        column = int(np.argmin(np.isfinite(square)))
-        raise NumericalError(
-            f"the squares of value {column} overflow, its mean is {mean[column]:.3g}: scale the steps"
-        )
-    variance = square - np.square(mean)
-    usable = variance > 1e-12 * np.maximum(square, np.finfo(np.float64).tiny)
-    return mean, np.sqrt(np.where(usable, variance, 1.0))
 
 
 def _unknown_chain(d: int, k: int, dense: bool) -> Chain:
