@@ -1,5 +1,6 @@
 """Corpora and populations that several tests share."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -105,3 +106,17 @@ class WeightedRows(RowCorpus):
     def read_shard(self, index):
         block = super().read_shard(index)
         return replace(block, weights=self.unit_weights[block.first : block.first + block.n_documents])
+
+
+def peak_bytes(call):
+    """Peak memory of a call of Python and NumPy, the least of three.
+
+    The first call may import or compile something, and threads of earlier tests may allocate meanwhile.
+    """
+    peaks = []
+    for _ in range(3):
+        tracemalloc.start()
+        call()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    return min(peaks)

@@ -1,13 +1,12 @@
 """Hidden Markov models: exact populations, samples, decoding by brute force and across cuts, refusals."""
 
 import itertools
-import tracemalloc
 from bisect import bisect
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import WeightedRows, matched
+from helpers import WeightedRows, matched, peak_bytes
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 from sklearn.base import clone
@@ -466,12 +465,8 @@ def test_passes_take_no_more_memory_than_planned(lengths):
         WindowSketchPass(5, n_columns=4, basis=Q), WindowMomentsPass(5, basis=Q, rank=4),
         ContextPass(5, basis=Q, rank=4), ExpectationPass(5, **common), DecodePass(5, **common),
     ):  # fmt: skip
-        pass_.add(pass_.zero(), block_of(X[:20], [20]), {})
         sums = pass_.zero()
-        tracemalloc.start()
-        pass_.add(sums, block, {})
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+        peak = peak_bytes(lambda pass_=pass_, sums=sums: pass_.add(sums, block, {}))
         n = len(X)
         assert peak <= 1.1 * (pass_.working_bytes(n) + pass_.row_bytes * n) + 50_000, pass_.name
 
@@ -486,10 +481,7 @@ def test_passes_over_dense_steps_take_no_more_memory_than_planned(degree):
         StepMeanPass(9), WindowSketchPass(p, n_columns=7, **common), WindowMomentsPass(p, rank=7, **common),
     ):  # fmt: skip
         sums = pass_.zero()
-        tracemalloc.start()
-        pass_.add(sums, block, {})
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+        peak = peak_bytes(lambda pass_=pass_, sums=sums: pass_.add(sums, block, {}))
         assert peak <= pass_.working_bytes(60_000) + 50_000, pass_.name
 
 

@@ -1,10 +1,8 @@
 """Passes of mixtures of spherical Gaussians against their definitions, and their memory against the plan."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
-from helpers import WeightedRows
+from helpers import WeightedRows, peak_bytes
 from numpy.testing import assert_allclose
 
 from distmom.corpus import RowCorpus
@@ -112,8 +110,5 @@ def test_a_block_needs_the_memory_that_is_planned(d, monkeypatch):
         passes.append(RowCovariancePass(d))
     for pass_ in passes:
         sums = pass_.zero()
-        tracemalloc.start()
-        pass_.add(sums, block, {})
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+        peak = peak_bytes(lambda pass_=pass_, sums=sums: pass_.add(sums, block, {}))
         assert peak < 1.05 * (pass_.working_bytes(n) + pass_.mapped_bytes) + (1 << 16), pass_.name
