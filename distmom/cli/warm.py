@@ -16,6 +16,7 @@ import numpy as np
 from distmom.cli.terminal import say
 
 #: documents, words, labels and topics of the corpus that kernels are compiled with
+_N_STEPS = 4_000
 _N_DOCUMENTS, _N_WORDS, _N_LABELS, _N_TOPICS = 400, 60, 6, 2
 
 
@@ -45,10 +46,10 @@ def warm() -> None:
 
 def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the name of every kind of work, and a function that does it."""
-    from distmom.corpus import ViewCorpus, from_arrays
+    from distmom.corpus import RowCorpus, ViewCorpus, from_arrays
     from distmom.evaluate.dispatch import evaluate
     from distmom.models import ESTIMATORS, estimator
-    from distmom.predict import predict_corpus, transform_corpus
+    from distmom.predict import assign_rows, predict_corpus, transform_corpus
     from distmom.simulate.views import poisson_sentences
     from distmom.spectral.capabilities import Capability
 
@@ -61,7 +62,23 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     # Factors are found by their skewness, which takes some thousand groups.
     views = poisson_sentences(rng.gamma(0.3, size=(12, _N_TOPICS)), [1.0, 0.5], 3000, 5)
 
+    # Sequences of two states, cut over shards.
+    states = np.cumsum(rng.random(_N_STEPS) < 0.1) % _N_TOPICS
+    rows = {
+        "symbols": RowCorpus(rng.integers(0, 3, _N_STEPS) + 2 * states, [_N_STEPS], shard_rows=_N_STEPS // 4),
+        "dense": RowCorpus(
+            rng.standard_normal((_N_STEPS, 3)) + 3.0 * states[:, None], [_N_STEPS], shard_rows=_N_STEPS // 4
+        ),
+    }
+
     def fit(name: str, options: dict[str, Any]) -> None:
+        if Capability.ROWS in estimator(name).capabilities:
+            for kind in estimator(name).reads:
+                # Steps that are dense have one kind of first model.
+                own = options if kind == "symbols" else {}
+                model = estimator(name)(_N_TOPICS, n_em_iter=1, **own).fit_corpus(rows[kind])
+                assign_rows(model, rows[kind], place / name, overwrite=True)
+            return
         model = estimator(name)(_N_TOPICS, **options)
         if Capability.VIEWS in model.capabilities:
             model.fit_corpus(ViewCorpus(views.X, views.groups))
@@ -75,7 +92,7 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     for listing in ESTIMATORS:
         declared = estimator(listing.name).parameters()
         # Each way of scoring and of refinement has kernels of its own.
-        name = next((each for each in ("head", "refine") if each in declared), None)
+        name = next((each for each in ("head", "refine", "init") if each in declared), None)
         shared = {"max_df": 1.0} if "max_df" in declared else {}
         for choice in declared[name].choices if name is not None else [None]:
             options = shared if name is None else {**shared, name: choice}

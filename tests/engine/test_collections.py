@@ -160,6 +160,6 @@ def test_a_cluster_writes_the_same_corpus(tmp_path):
     X = np.random.default_rng(0).standard_normal((100, 4))
     array = da.from_array(X, chunks=(9, 4))
     alone = ingest_collection(array, tmp_path / "alone")
-    with Client(n_workers=2, threads_per_worker=1, dashboard_address=None) as client:
+    with Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client:
         corpus = ingest_collection(array, tmp_path / "corpus", client=client)
     assert corpus.digest == alone.digest

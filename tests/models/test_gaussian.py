@@ -367,7 +367,7 @@ def test_two_processes_give_the_same_bits():
     options = {"n_em_iter": 2, "n_oversamples": 5, "n_power_iter": 1}
     alone = SphericalMixture(4, **options).fit_corpus(corpus)
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         both = SphericalMixture(4, **options).fit_corpus(corpus, client=client)
