@@ -29,7 +29,7 @@ _OPTIONS = (
     click.option(
         "--n-symbols", type=click.IntRange(min=1), help="Number of symbols of an array. [default: the largest + 1]"
     ),
-    click.option("--shard-rows", type=click.IntRange(min=8), help="Rows per shard. [default: 32 MiB of them]"),
+    click.option("--shard-rows", type=click.IntRange(min=8), help="Most rows per shard. [default: 32 MiB, at most 1048576]"),
 )  # fmt: skip
 #: parameters of the command that go with rows alone, and with documents alone
 _OF_ROWS = (

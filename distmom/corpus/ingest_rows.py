@@ -91,7 +91,8 @@ def ingest_rows(
         A corpus or model that provides, by ``vocabulary`` and ``settings``, the symbols of texts, the names of the
         columns or symbols of arrays, or the columns of tables. By default they are those of the source.
     shard_rows : int, optional
-        Most rows of a shard, at least 8; by default about 32 MiB. Longer units of arrays are cut.
+        Most rows of a shard, at least 8; by default about 32 MiB, and at most 1,048,576. Longer units of
+        arrays are cut.
     strict : bool, default False
         Refuse blank lines and the like, which are otherwise left out and counted in ``LayeredCorpus.warnings``.
     overwrite : bool, default False

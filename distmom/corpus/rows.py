@@ -44,7 +44,7 @@ class RowCorpus:
     names : sequence of str, optional
         Names of the columns or symbols; by default their numbers.
     shard_rows : int, optional
-        Most rows of a shard, at least 8; by default about 32 MiB. Longer units are cut.
+        Most rows of a shard, at least 8; by default about 32 MiB, and at most 1,048,576. Longer units are cut.
 
     Attributes
     ----------

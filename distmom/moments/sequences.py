@@ -167,8 +167,8 @@ class WindowSketchPass(SketchPass):
 
 
 @dataclass(frozen=True)
-class WindowMomentsPass(Pass):
-    """Add up the moments of orders one to three of windows in a basis.
+class ProjectedWindowsPass(Pass):
+    """Base class of passes that project the steps of windows onto a basis.
 
     Attributes
     ----------
@@ -176,6 +176,32 @@ class WindowMomentsPass(Pass):
         Q; an array, or slabs of columns.
     rank : int
         r.
+    """
+
+    basis: Any = None
+    rank: int = 0
+
+    block_rows = WHOLE_SHARD
+    halo = N_STEPS - 1
+
+    @property
+    def n_stored_slabs(self) -> int:
+        return n_stored_slabs(self.basis)
+
+    @property
+    def mapped_bytes(self) -> int:
+        # The map, and one matrix of all slabs.
+        return 16 * self.n_features * self.rank
+
+
+@dataclass(frozen=True)
+class WindowMomentsPass(ProjectedWindowsPass):
+    """Add up the moments of orders one to three of windows in a basis.
+
+    Attributes
+    ----------
+    basis, rank
+        As in `ProjectedWindowsPass`.
     degree, origin, scale
         As in `WindowSketchPass`.
 
@@ -187,27 +213,13 @@ class WindowMomentsPass(Pass):
     the middle step, in its features z, with ``y_1`` and ``y_3``.
     """
 
-    basis: Any = None
-    rank: int = 0
     degree: int = 0
     origin: Any = None
     scale: Any = None
 
-    block_rows = WHOLE_SHARD
-    halo = N_STEPS - 1
-
     @property
     def name(self) -> str:
         return "moments"
-
-    @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
-
-    @property
-    def mapped_bytes(self) -> int:
-        # The map, and one matrix of all slabs.
-        return 16 * self.n_features * self.rank
 
     def working_bytes(self, n_rows: int) -> int:
         width = 6 * self.rank + (2 * self.n_features if self.degree else 0)
@@ -267,15 +279,13 @@ class WindowMomentsPass(Pass):
 
 
 @dataclass(frozen=True)
-class ContextPass(Pass):
+class ContextPass(ProjectedWindowsPass):
     """Add up what is next to each symbol, in a basis.
 
     Attributes
     ----------
-    basis : matrix of shape (n_symbols, r), float64
-        Q; an array, or slabs of columns.
-    rank : int
-        r.
+    basis, rank
+        As in `ProjectedWindowsPass`.
 
     Notes
     -----
@@ -283,24 +293,9 @@ class ContextPass(Pass):
     ``y_1``, of ``y_3`` and of ones; ``first`` (r,), ``n_first`` () and ``mass`` () as in `WindowMomentsPass`.
     """
 
-    basis: Any = None
-    rank: int = 0
-
-    block_rows = WHOLE_SHARD
-    halo = N_STEPS - 1
-
     @property
     def name(self) -> str:
         return "contexts"
-
-    @property
-    def n_stored_slabs(self) -> int:
-        return n_stored_slabs(self.basis)
-
-    @property
-    def mapped_bytes(self) -> int:
-        # The map, and one matrix of all slabs.
-        return 16 * self.n_features * self.rank
 
     def working_bytes(self, n_rows: int) -> int:
         return 8 * (n_rows + PIECE_ROWS * (self.rank + N_STEPS))
