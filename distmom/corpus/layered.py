@@ -97,7 +97,7 @@ class LayeredCorpus(StoredCorpus):
                 RowShard(
                     entry["id"], first, entry["n_units"], f"{entry['digest']}:{self.digest}", first_row,
                     entry["n_rows"], n_entries * (main.width if main.kind == "dense" else 1),
-                    # Files, values as stored and in memory, twice if some units are left out, and a number per row.
+                    # Files, values as stored and in memory, twice if units are left out, and a number per row.
                     4 * (entry["n_rows"] * (row_bytes + 8) + 12 * n_values),
                     entry["continued"], entry["continues"],
                 )
