@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -79,7 +80,7 @@ class Executor(Protocol):
         ...
 
     def compiling(self, report: Callable[[], None]) -> AbstractContextManager[None]:
-        """Call ``report``, in any thread, whenever a task waits for the compilation of a kernel."""
+        """Call ``report``, in the calling thread, whenever a task waits for the compilation of a kernel."""
         ...
 
 
@@ -155,6 +156,8 @@ class OnCluster:
         self.description: str = f"on {n_threads} threads of {client.scheduler.address}"
         self._versions = environment().versions()
         self._environments: tuple[Environment, ...] | None = None
+        self._compiling = threading.Event()
+        self._report: Callable[[], None] | None = None
 
     @property
     def n_threads(self) -> int:
@@ -212,7 +215,7 @@ class OnCluster:
         name: str,
     ) -> Any:
         levels = tree_levels(len(arguments), fan_in)
-        watch = Watch(self.client, name)
+        watch = Watch(self.client, name, self._deliver)
         run_key = f"{name}-{uuid.uuid4().hex[:8]}"
         ready: list[dict[int, distributed.Future]] = [{} for _ in levels]
         flying: dict[distributed.Future, tuple[int, int, int]] = {}
@@ -272,7 +275,7 @@ class OnCluster:
     def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
         iterator = iter(items)
         window: list[tuple[distributed.Future, Any]] = []
-        watch = Watch(self.client, "map")
+        watch = Watch(self.client, "map", self._deliver)
 
         def start(item: Any) -> distributed.Future:
             # Scattered, not passed as an argument: a chunk of text is too large for the task graph.
@@ -310,7 +313,7 @@ class OnCluster:
 
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
         future = self._submit(load, key=f"for-scheduler-{uuid.uuid4().hex[:8]}")
-        watch = Watch(self.client, "decomposition")
+        watch = Watch(self.client, "decomposition", self._deliver)
         watch.finished([future])
         if future.status != "finished":
             _raise_unless_worker_lost(future, watch, MAX_ATTEMPTS)
@@ -325,14 +328,24 @@ class OnCluster:
 
     @contextmanager
     def compiling(self, report: Callable[[], None]) -> Iterator[None]:
+        # Messages arrive on the event loop, where no call that waits for the cluster could be made.
         with suppress(ClosedClientError):
-            self.client.subscribe_topic(COMPILING, lambda event: report())
+            self.client.subscribe_topic(COMPILING, lambda event: self._compiling.set())
+        self._report = report
         try:
-            with watched(report):
+            with watched(self._compiling.set):
                 yield
         finally:
+            self._report = None
+            self._compiling.clear()
             with suppress(ClosedClientError):
                 self.client.unsubscribe_topic(COMPILING)
+
+    def _deliver(self) -> None:
+        """Report a compilation that was announced since the last call."""
+        if self._report is not None and self._compiling.is_set():
+            self._compiling.clear()
+            self._report()
 
 
 def _checked(versions: Mapping[str, str], function: Callable[..., _R], *arguments: Any) -> _R:

@@ -40,11 +40,14 @@ class Watch:
     client : distributed.Client
     name : str
         Name of the work for messages.
+    tick : callable, optional
+        Called about once a second, and after each wait, in the thread that waits.
     """
 
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, client: Client, name: str, tick: Callable[[], None] = lambda: None) -> None:
         self.client = client
         self.name = name
+        self._tick = tick
         self._n_threads = 1
         self._silent_since: float | None = None
         self._idle_since: float | None = None
@@ -71,6 +74,8 @@ class Watch:
                     return list(distributed.wait(futures, timeout=1.0, return_when="FIRST_COMPLETED").done)
             except TimeoutError:
                 pass
+            finally:
+                self._tick()
             self._ask()
             now = time.monotonic()
             if self._idle_since is not None and now - self._idle_since > NO_WORKERS_TIMEOUT_S:
@@ -104,6 +109,8 @@ class Watch:
             except TimeoutError:
                 if future.done():
                     raise
+            finally:
+                self._tick()
             self._ask()
             if limit_s is not None and time.monotonic() - started > limit_s:
                 raise ClusterError(f"{self.name}: a worker has not answered for {limit_s:.0f} s")

@@ -4,11 +4,13 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 from dataclasses import asdict, fields
 from pathlib import Path
 
 import numba
 import pytest
+from distributed import Client, LocalCluster
 
 from distmom.cli.progress import PassProgress
 from distmom.compiled import compiled
@@ -23,6 +25,7 @@ from distmom.engine.events import (
     PassStarted,
     read_log,
 )
+from distmom.engine.executors import OnCluster
 from distmom.errors import StoreError
 from distmom.models import ProductMixture
 
@@ -85,6 +88,25 @@ def test_work_that_waits_for_a_kernel_is_shown_as_such(tmp_path, monkeypatch, ca
     with PassProgress() as progress:
         progress(seen[0])
     assert capsys.readouterr().err == "decomposition: compiling kernels\n"
+
+
+@pytest.mark.cluster
+def test_events_of_a_cluster_arrive_in_the_thread_of_the_caller(tmp_path, monkeypatch):
+    """So observers may ask the cluster, which is impossible on its event loop."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    seen = []
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+
+        def observe(event):
+            seen.append((event, threading.current_thread(), list(client.run(add_one, 1).values())))
+
+        with open_engine(documents(), executor=OnCluster(client), observer=observe) as engine:
+            kernel = compiled(add_one)
+            assert engine.on_scheduler(lambda x: kernel(x), lambda: 2) == 3
+    assert seen == [(KernelsMissing("decomposition"), threading.current_thread(), [2])]
 
 
 def test_an_incomplete_last_line_is_left_out_and_removed(tmp_path):
