@@ -30,7 +30,7 @@ from distmom.hashing import GOLDEN, scramble_array
 from distmom.models.multilabel.margin_kernels import fit_margin
 from distmom.models.multilabel.regression import CSR_PARTS, Features
 from distmom.moments.margins import MarginsPass
-from distmom.spectral.run import Run, unknown
+from distmom.spectral.run import Run, Trial, unknown
 
 #: costs C from which `auto` chooses
 COSTS = (0.1, 0.3, 1.0)
@@ -67,13 +67,23 @@ def tries_margin(corpus: Corpus | MemoryCorpus) -> bool:
     return corpus.n_labels <= MAX_LABELS
 
 
+def n_negatives(n_labels: int) -> int:
+    """Return the most documents without a label that its classifier is fitted to."""
+    return max(MIN_NEGATIVES, MAX_VISITS // max(1, n_labels))
+
+
 def cost_name(cost: float) -> str:
     """Return a cost as it appears in the names of heads."""
     return f"{cost:g}"
 
 
 def fit_margins(
-    run: Run, features: Features, selection: Selection | None, costs: tuple[float, ...], seed: int
+    run: Run,
+    features: Features,
+    selection: Selection | None,
+    costs: tuple[float, ...],
+    seed: int,
+    trial: Trial | None = None,
 ) -> MarginFit:
     """Fit one classifier per label and cost to the selected documents.
 
@@ -88,6 +98,8 @@ def fit_margins(
         Ascending; the fit for each starts from the one before.
     seed : int
         Of the order in which documents are visited, and of the sample of negatives.
+    trial : callable, optional
+        Measures the time of the fit, for a plan with times.
     """
     corpus = run.corpus
     pass_ = MarginsPass(
@@ -99,7 +111,7 @@ def fit_margins(
         nnz_labels=sum(s.nnz_labels for s in corpus.shards),
     )
     out = TallResult(unknown(), unknown())
-    found = run.scan(pass_, _fitted, selection, costs, seed, out=out)
+    found = run.scan(pass_, _fitted, selection, costs, seed, out=out, trial=trial)
     fit: MarginFit = run.rows(_margin_fit, found, costs, out=unknown())
     return fit
 
@@ -151,11 +163,10 @@ def _fit_group(
     own, y = rows.opened(), holders.opened()
     documents = np.flatnonzero(alive.load()).astype(np.int32)
     n_labels = len(y.indptr) - 1
-    n_negatives = max(MIN_NEGATIVES, MAX_VISITS // max(1, n_labels))
     found: list[list[tuple[np.ndarray, np.ndarray, int]]] = [[] for _ in costs]
     for label in range(index, n_labels, n_groups):
         holding = np.asarray(y.indices[y.indptr[label] : y.indptr[label + 1]])
-        fits = label_weights(own, documents, holding, costs, d, n_negatives, seed + label)
+        fits = label_weights(own, documents, holding, costs, d, n_negatives(n_labels), seed + label)
         for parts, (words, values) in zip(found, fits, strict=True):
             parts.append((words, values, label))
     return [_by_word(parts, (d + 1, n_labels)) for parts in found]
@@ -167,7 +178,7 @@ def label_weights(
     holding: np.ndarray,
     costs: tuple[float, ...],
     d: int,
-    n_negatives: int,
+    most_negatives: int,
     seed: int,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Fit the classifier of one label for every cost.
@@ -182,7 +193,7 @@ def label_weights(
         Documents that have the label.
     costs : tuple of float
     d : int
-    n_negatives : int
+    most_negatives : int
         Most documents without the label that are used.
     seed : int
 
@@ -195,7 +206,7 @@ def label_weights(
     if not positive.any():
         # What the classifier would be: no document has the label.
         return [(np.array([d], np.int32), np.array([-1.0], np.float32))] * len(costs)
-    share = n_negatives / max(1, int((~positive).sum()))
+    share = most_negatives / max(1, int((~positive).sum()))
     if share < 1.0:
         drawn = scramble_array(documents.astype(np.uint64) * GOLDEN ^ np.uint64(seed))
         taken = positive | (drawn < np.uint64(share * 2.0**64))
