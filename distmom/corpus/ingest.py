@@ -183,7 +183,7 @@ def ingest(
             min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern
         )
     )
-    words = _names("vocabulary", vocabulary)
+    words = given_names("vocabulary", vocabulary)
     label_names = None if labels is None else read_names(os.fspath(labels), with_ids=True)
     spec = Spec(
         path=path,
@@ -296,7 +296,7 @@ def write_corpus(
     )
 
 
-def _names(what: str, given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
+def given_names(what: str, given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
     if given is None:
         return None
     if isinstance(given, (str, os.PathLike)):
@@ -308,7 +308,7 @@ def stop_word_list(given: str | os.PathLike[str] | Sequence[str] | None) -> tupl
     """Return stop words: of a built-in list (``"english"``), of a file, as given, or none."""
     if given == "english":
         return ENGLISH_STOP_WORDS
-    return tuple(_names("stop words", given) or ())
+    return tuple(given_names("stop words", given) or ())
 
 
 def _vocabulary_beside(path: str) -> str | None:
