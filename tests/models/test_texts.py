@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.sparse import csr_array, issparse
+from sklearn.model_selection import cross_val_score, train_test_split
 from sklearn.utils.estimator_checks import check_dataframe_column_names_consistency
 
 from distmom.corpus import MemoryCorpus, ingest, text_corpus
@@ -235,3 +236,10 @@ def test_what_is_not_a_list_of_texts_or_labels_is_refused(data, fitted):
     with pytest.raises(InputError, match="texts: type: expected a list of strings"):
         text_corpus(np.eye(3))
     assert text_corpus(text for text in texts).n_documents == 240
+
+
+def test_cross_validation_takes_texts_and_lists_of_names(data):
+    model = MultiLabelMoM(3, head="ridge")
+    assert (cross_val_score(model, *data, cv=3) > 0.8).all()
+    train, test, y_train, y_test = train_test_split(*data, random_state=0)
+    assert model.fit(train, y_train).score(test, y_test) > 0.8
