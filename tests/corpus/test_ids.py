@@ -154,6 +154,7 @@ def test_labels_of_json_lines_may_be_scalar(tmp_path):
     assert labels(made(tmp_path, "x.jsonl", both)) == [{"x"}, set()]
     assert labels(made(tmp_path, "x.jsonl", both, labels_field="topic")) == [set(), {"z"}]
     assert labels(made(tmp_path, "x.csv", "label,text\nu,bc\n")) == [{"u"}]
+    assert labels(made(tmp_path, "x.csv", "label,text\nu,bc\n", id_column="label")) == [set()]
 
 
 def test_labels_may_contain_commas_if_another_separator_is_given(tmp_path):
@@ -173,6 +174,10 @@ def test_texts_without_labels_are_a_source(tmp_path):
     corpus = made(tmp_path, "x.txt", "bc, de\tde\nbc\n", format="lines")
     assert (corpus.n_labels, corpus.vocabulary) == (0, ["bc", "de"])
     assert corpus.read_shard(0).words.toarray().tolist() == [[1, 2], [1, 0]]
+    with pytest.raises(
+        InputError, match=r"x\.tsv:2: line: .* no tab in 'bc'; texts without labels have the format"
+    ):
+        made(tmp_path, "x.tsv", "a\tbc\nbc\n")
     with pytest.raises(InputError, match=r"x\.txt:2: blank lines: expected no blank line"):
         made(tmp_path, "x.txt", "bc\n\nde\n", format="lines", strict=True)
 

@@ -87,6 +87,11 @@ def test_a_fit_to_texts_has_the_bits_of_a_fit_to_the_ingested_corpus(data, inges
     of_corpus = MultiLabelMoM(3).fit_corpus(ingested)
     assert fitted.decision_function(new).tobytes() == of_corpus.decision_function(new).tobytes()
     assert of_corpus.predict(new) == fitted.predict(new)
+    block = ingested.read_shard(0)
+    of_arrays = MultiLabelMoM(3).fit_corpus(MemoryCorpus(block.words, block.labels))
+    assert of_arrays.predict(block.words[:1]) == [
+        [str(fitted.label_names_.index(fitted.predict(draw()[0][:1])[0][0]))]
+    ]
 
 
 def test_predictions_are_lists_of_names(fitted):

@@ -183,8 +183,9 @@ def tsv_lines(tally: Tally, chunk: Chunk) -> Iterator[tuple[int, str, str]]:
             tally.repair("blank_lines", number, "one")
         else:
             raise InputError.at(
-                tally.path, number, "line", "labels, a tab and a text", f"no tab in {line[:60]!r}"
-            )
+                tally.path, number, "line", "labels, a tab and a text",
+                f"no tab in {line[:60]!r}; texts without labels have the format lines",
+            )  # fmt: skip
 
 
 def _split_labels(text: str, spec: Spec) -> list[str]:
@@ -195,7 +196,8 @@ def _split_labels(text: str, spec: Spec) -> list[str]:
 
 def _label_fields(spec: Spec) -> tuple[str, ...]:
     """Return the names of the field of the labels, in the order in which they are looked for."""
-    return ("labels", "label") if spec.labels_field == "labels" else (spec.labels_field,)
+    names = ("labels", "label") if spec.labels_field == "labels" else (spec.labels_field,)
+    return tuple(name for name in names if name not in (spec.text_field, spec.id_field))
 
 
 def _rows_of(chunk: Chunk, lines: Sequence[int]) -> list[int]:

@@ -95,8 +95,8 @@ class LabelPredictor:
         -------
         list of lists of str, ndarray of shape (n_documents,), or indicator matrix of shape (n_documents, n_labels)
             A list of names per document, by descending score, if the model was fitted to lists of names or to a
-            corpus of named labels; an array of names (object) if it was fitted to one name per document; else a
-            matrix (uint8) of ones, sparse if that of the fit was.
+            corpus; an array of names (object) if it was fitted to one name per document; a matrix of zeros and
+            ones (uint8) if it was fitted to a matrix, sparse if that was.
 
         Raises
         ------
@@ -128,8 +128,7 @@ class LabelPredictor:
     @property
     def _form(self) -> str:
         """Form of the labels, as from `checked_targets`."""
-        default = "matrix" if self.settings_.get("format") == "arrays" else "lists"
-        return str(self.settings_.get(TARGETS, default))
+        return str(self.settings_.get(TARGETS, "lists"))
 
     def score(self, X: Any, y: Any) -> float:
         """Return P@1: the share of documents whose label that ranks first is one of those given.
