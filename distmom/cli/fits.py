@@ -217,3 +217,14 @@ def _run_fit(
     show(result, as_json)
     for name, scores in held_out.items():
         say(f"held out  {name:<18} " + "  ".join(f"{key} {x:.4f}" for key, x in scores.items()))
+    if getattr(model, "selection_", None) is not None:
+        say(_choice_line(model.selection_))
+
+
+def _choice_line(selection: dict[str, Any]) -> str:
+    """Return what ``head="auto"`` chose and what is expected of it, as one line."""
+    heads = ", ".join(selection["weights"])
+    return (
+        f"chosen: {heads}; expected P@1 {selection['held_out']['auto']['P@1']:.4f} with standard error "
+        f"{selection['precision_error']:.4f}, measured on {selection['n_held_out']:,} held-out documents"
+    )

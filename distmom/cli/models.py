@@ -11,6 +11,7 @@ import click
 
 from distmom.cli.options import (
     LocalPath,
+    Threshold,
     cluster_options,
     input_options,
     json_option,
@@ -32,6 +33,13 @@ from distmom.spectral.capabilities import Capability, require
 @click.argument("src", type=click.Path())
 @click.argument("out", type=LocalPath())
 @click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Labels per document.")
+@click.option(
+    "--threshold",
+    type=Threshold(),
+    default=None,
+    metavar="P|best",
+    help="Only labels of at least this probability; best for that of the best F1. [default: all of --top]",
+)
 @click.option("--fill", is_flag=True, help="Give labels to documents without a known word, too.")
 @output_format_option
 @input_options
@@ -39,25 +47,28 @@ from distmom.spectral.capabilities import Capability, require
 @cluster_options
 @json_option
 def predict(
-    model: str, src: str, out: str, top: int, fill: bool, output_format: str, overwrite: bool, workers: int | None, memory_limit: int | None,
+    model: str, src: str, out: str, top: int, threshold: float | str | None, fill: bool, output_format: str, overwrite: bool, workers: int | None, memory_limit: int | None,
     scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Rank labels for the documents of a corpus or file.
 
     \b
-    Example: distmom predict model new-titles.tsv out --top 5
+    Examples: distmom predict model new-titles.tsv out --top 5
+              distmom predict model new-titles.tsv out --top 20 --threshold best
     """
     from distmom.predict import predict_corpus
 
     fitted = load_model_that(model, Capability.LABELS, "'distmom transform' infers shares of topics")
+    if threshold is not None:
+        fitted.require_probabilities("--threshold")
     with (
         PassProgress(quiet=quiet) as progress,
         open_workers(workers, memory_limit, scheduler) as executor,
         open_source(src, columns_of(fitted), executor, options) as corpus,
     ):
         result = predict_corpus(
-            fitted, corpus, out, top=top, fill=fill, output_format=output_format, client=executor, memory_limit=memory_limit, observer=progress,
-            overwrite=overwrite,
+            fitted, corpus, out, top=top, threshold=threshold, fill=fill, output_format=output_format, client=executor,
+            memory_limit=memory_limit, observer=progress, overwrite=overwrite,
         )  # fmt: skip
     show(result, as_json)
 
