@@ -88,6 +88,12 @@ def predict(
 )
 @click.option("--propensity-b", type=float, default=1.5, show_default=True, help="B of the propensity model.")
 @click.option(
+    "--per-label",
+    type=LocalPath(path_type=Path),
+    default=None,
+    help="File to write, tab-separated: counts, precision, recall and F1 of every label.",
+)
+@click.option(
     "--truth",
     type=click.Path(),
     default=None,
@@ -98,12 +104,13 @@ def predict(
 @json_option
 def evaluate(
     model: str, src: str, head: str | None, auc_documents: int | None, propensity_a: float, propensity_b: float,
-    truth: str | None, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+    per_label: Path | None, truth: str | None, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Measure a model on documents: labels against those given, topics by perplexity and coherence.
 
     \b
-    Example: distmom evaluate model test.tsv --labels subjects.txt
+    Examples: distmom evaluate model test.tsv --labels subjects.txt
+              distmom evaluate model test --per-label labels.tsv
     """
     from distmom.evaluate.dispatch import evaluate as evaluate_model
     from distmom.evaluate.recovery import score_recovery
@@ -116,9 +123,9 @@ def evaluate(
             raise UsageError(f"--head: expected one of {', '.join(names)}, got {head!r}")
         of_labels = {
             "head": head, "auc_documents": auc_documents,
-            "propensity_a": propensity_a, "propensity_b": propensity_b,
+            "propensity_a": propensity_a, "propensity_b": propensity_b, "per_label": per_label,
         }  # fmt: skip
-    for option, value in (("--head", head), ("--auc-documents", auc_documents)):
+    for option, value in (("--head", head), ("--auc-documents", auc_documents), ("--per-label", per_label)):
         if value is not None:
             require(fitted, Capability.LABELS, option)
     recovery = score_recovery(fitted, load_truth(truth)) if truth is not None else {}
@@ -130,6 +137,9 @@ def evaluate(
         metrics = evaluate_model(
             fitted, corpus, client=executor, memory_limit=memory_limit, observer=progress, **of_labels
         )
+    if not as_json:
+        # Its sums are for the report.
+        metrics.pop("reliability", None)
     show({**metrics, **recovery}, as_json)
 
 
