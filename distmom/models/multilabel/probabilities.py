@@ -86,7 +86,7 @@ class Reliability:
         bins = np.minimum((N_BINS * p).astype(np.int64), N_BINS - 1)
         return cls(
             np.bincount(bins, minlength=N_BINS).astype(np.int64),
-            np.bincount(bins, weights=p, minlength=N_BINS),
+            np.bincount(bins, weights=p, minlength=N_BINS).astype(np.float64),
             np.bincount(bins[truth.ravel() != 0], minlength=N_BINS).astype(np.int64),
         )
 
