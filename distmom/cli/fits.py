@@ -26,6 +26,7 @@ from distmom.corpus import open_words
 from distmom.errors import UsageError
 from distmom.models import ESTIMATORS, estimator
 from distmom.spectral.artifact import check_target
+from distmom.spectral.capabilities import Capability
 
 #: share of a text in words of most documents above which a background topic is suggested
 MANY_COMMON = 0.2
@@ -217,7 +218,7 @@ def _run_fit(
     show(result, as_json)
     for name, scores in held_out.items():
         say(f"held out  {name:<18} " + "  ".join(f"{key} {x:.4f}" for key, x in scores.items()))
-    if getattr(model, "selection_", None) is not None:
+    if model.can(Capability.LABELS) and model.selection_ is not None:
         say(_choice_line(model.selection_))
 
 

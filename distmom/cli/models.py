@@ -121,6 +121,8 @@ def evaluate(
         names = [name for name, _ in fitted.scorer_.heads]
         if head is not None and head not in names:
             raise UsageError(f"--head: expected one of {', '.join(names)}, got {head!r}")
+        if per_label is not None:
+            fitted.require_probabilities("--per-label")
         of_labels = {
             "head": head, "auc_documents": auc_documents,
             "propensity_a": propensity_a, "propensity_b": propensity_b, "per_label": per_label,
