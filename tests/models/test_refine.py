@@ -160,6 +160,15 @@ def test_passes_are_added_as_long_as_held_out_documents_gain(gain, taken, monkey
     assert_passes_are_planned(model, corpus)
 
 
+def test_no_passes_are_added_to_those_of_large_corpora(monkeypatch):
+    _, _, corpus = lda_corpus(n=300)
+    positions = float(corpus.word_frequency.sum())
+    for part, tried in ((0.04, False), (0.06, True)):
+        monkeypatch.setattr(longer, "LONGER_POSITIONS", part * positions)
+        planned = Counter(p.name for p in SpectralLDA(5, max_df=1.0).plan(corpus).passes)
+        assert planned["refine"] == 3 + 1 + 4 + (22 + 16) * tried
+
+
 def with_start(always):
     """Return the choice of a start, with any held-out perplexity of the start if ``always``."""
     original = longer._with_start

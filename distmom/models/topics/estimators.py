@@ -8,6 +8,7 @@ are declared in `distmom.models.topics.program`; each model fixes some of them.
 from __future__ import annotations
 
 from distmom.corpus import Corpus, MemoryCorpus
+from distmom.models.topics.longer import part_of_positions
 from distmom.models.topics.program import TopicModel
 from distmom.spectral.parameters import fixed, parameter
 
@@ -60,7 +61,7 @@ class SpectralLDA(TopicModel):
     )  # fmt: skip
 
     def chooses_start(self, corpus: Corpus | MemoryCorpus) -> bool:
-        return self.n_refine == "auto" and not self.finds_alpha(corpus)
+        return self.n_refine == "auto" and not self.finds_alpha(corpus) and part_of_positions(corpus) > 0.0
 
 
 class SingleTopic(TopicModel):

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection, StoredArray, StoredColumns
 from distmom.engine.state import SLAB_ROWS
 from distmom.engine.tall import read_rows
@@ -26,8 +27,9 @@ from distmom.spectral.run import Run, unknown
 #: numbers of passes that are tried; each after the first has to gain at least the second value in the mean log
 #: likelihood of a position of held-out documents
 LONGER, LEAST_GAIN = (4, 8, 16, 24), 0.001
-#: largest number of positions that are read in each of these passes
-LONGER_POSITIONS = 4_000_000
+#: largest number of positions that are refined in each of these passes, and their least share of all positions: every
+#: pass reads all shards, and a small part of a large corpus overfits
+LONGER_POSITIONS, LEAST_PART = 4_000_000, 0.05
 #: share of distinct words among the top words of all topics, and number of these words per topic, below which a
 #: background topic is tried
 SHARED, N_TOP = 0.5, 10
@@ -92,6 +94,12 @@ class Trial:
         topics = refine_topics(run, chosen.topics, self.how, n_passes, self.documents, self.eta)
         completion = complete(run, topics.matrix, topics.shares, self.held)
         return replace(chosen, topics=topics, completion=completion)
+
+
+def part_of_positions(corpus: Corpus | MemoryCorpus) -> float:
+    """Return the share of the positions that `choose_start` refines at most, or 0 if that is too small."""
+    part = LONGER_POSITIONS / max(1.0, float(corpus.word_frequency.sum()))
+    return part if part >= LEAST_PART else 0.0
 
 
 def choose_start(run: Run, chosen: Chosen, n_done: int, trial: Trial) -> Chosen:

@@ -20,7 +20,7 @@ from distmom.models.topics.fitted import FittedTopics, TopicState
 from distmom.models.topics.initial import Initial, initials, word_shares
 from distmom.models.topics.jackknife import Jackknife
 from distmom.models.topics.kept import TopicMoments, commit_sums
-from distmom.models.topics.longer import LONGER_POSITIONS, Chosen, Trial, choose_start
+from distmom.models.topics.longer import Chosen, Trial, choose_start, part_of_positions
 from distmom.models.topics.refine import ETA, Completion, complete, initial_topics, refine_topics
 from distmom.models.topics.steps import EM_ALPHA, Topics
 from distmom.spectral.capabilities import Capability
@@ -378,8 +378,7 @@ class TopicModel(FittedTopics):
                 otherwise=best,
             )  # fmt: skip
         if self.chooses_start(corpus):
-            n_positions = max(1.0, float(corpus.word_frequency.sum()))
-            share = min(TRIAL_DOCUMENTS / n, LONGER_POSITIONS / n_positions, 1.0 - held.fraction)
+            share = min(TRIAL_DOCUMENTS / n, part_of_positions(corpus), 1.0 - held.fraction)
             some = Selection(share, heldout=True, seed=held.seed, offset=held.fraction)
             best = run.when(
                 lambda: best.completion.n_tokens > 0, choose_start, best, n_alpha,
