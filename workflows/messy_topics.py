@@ -9,8 +9,8 @@ matrix factorisation (scikit-learn) with the settings of `run_topics`. Corpora a
 
 Example::
 
-    python workflows/messy_topics.py ../shared/data --out messy -k 20 --seeds 3 --configurations default
-    python workflows/messy_topics.py ../shared/data --out messy -k 20 50 --corpora kos newsgroups --rivals
+    python workflows/messy_topics.py data --out messy -k 20 --seeds 3 --configurations default
+    python workflows/messy_topics.py data --out messy -k 20 50 --corpora kos newsgroups --rivals
 """
 
 from __future__ import annotations

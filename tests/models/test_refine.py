@@ -167,6 +167,8 @@ def test_no_passes_are_added_to_those_of_large_corpora(monkeypatch):
         monkeypatch.setattr(longer, "LONGER_POSITIONS", part * positions)
         planned = Counter(p.name for p in SpectralLDA(5, max_df=1.0).plan(corpus).passes)
         assert planned["refine"] == 3 + 1 + 4 + (22 + 16) * tried
+    given = SpectralLDA(5, max_df=1.0, background=True).plan(corpus).passes
+    assert Counter(p.name for p in given)["refine"] == 3 + 1 + 4 + 22
 
 
 def with_start(always):

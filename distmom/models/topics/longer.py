@@ -27,8 +27,8 @@ from distmom.spectral.run import Run, unknown
 #: numbers of passes that are tried; each after the first has to gain at least the second value in the mean log
 #: likelihood of a position of held-out documents
 LONGER, LEAST_GAIN = (4, 8, 16, 24), 0.001
-#: largest number of positions that are refined in each of these passes, and their least share of all positions: every
-#: pass reads all shards, and a small part of a large corpus overfits
+#: largest number of positions in the documents of these passes, and their least share of all positions: every pass
+#: reads all shards, and topics overfit a small part of a large corpus
 LONGER_POSITIONS, LEAST_PART = 4_000_000, 0.05
 #: share of distinct words among the top words of all topics, and number of these words per topic, below which a
 #: background topic is tried
@@ -97,12 +97,14 @@ class Trial:
 
 
 def part_of_positions(corpus: Corpus | MemoryCorpus) -> float:
-    """Return the share of the positions that `choose_start` refines at most, or 0 if that is too small."""
+    """Return the largest share of the positions on which `choose_start` refines topics; 0 if it is too small."""
     part = LONGER_POSITIONS / max(1.0, float(corpus.word_frequency.sum()))
     return part if part >= LEAST_PART else 0.0
 
 
-def choose_start(run: Run, chosen: Chosen, n_done: int, trial: Trial) -> Chosen:
+def choose_start(
+    run: Run, chosen: Chosen, n_done: int, trial: Trial, tries_background: bool = True
+) -> Chosen:
     """Choose the topics from which refinement of all documents starts.
 
     Parameters
@@ -113,6 +115,8 @@ def choose_start(run: Run, chosen: Chosen, n_done: int, trial: Trial) -> Chosen:
     n_done : int
         At most 4.
     trial : Trial
+    tries_background : bool, default True
+        Try a background topic where topics share most of their top words.
 
     Returns
     -------
@@ -122,6 +126,8 @@ def choose_start(run: Run, chosen: Chosen, n_done: int, trial: Trial) -> Chosen:
     first = run.rows(_first, trial.further(run, chosen, LONGER[0] - n_done), out=chosen)
     last = _longer(run, first, 1, trial)
     longer = run.rows(_with_start, chosen, last, out=chosen)
+    if not tries_background:
+        return longer
     shared = run.rows(_share_top_words, last.topics, out=unknown())
     return run.when(lambda: bool(shared), _try_background, longer, last, trial, otherwise=longer)
 
@@ -163,7 +169,7 @@ def _fresh(topics: Topics) -> Topics:
 def _share_top_words(engine: Engine, topics: Topics) -> bool:
     """Return whether the topics share most of their top words."""
     top = top_rows(topics.matrix, engine.corpus.n_words, N_TOP)
-    return len(np.unique(top)) < SHARED * top.size
+    return len(np.unique(top)) < SHARED * min(top.size, engine.corpus.n_words)
 
 
 def top_rows(matrix: StoredColumns, n_rows: int, n_top: int) -> np.ndarray:

@@ -382,7 +382,7 @@ class TopicModel(FittedTopics):
             some = Selection(share, heldout=True, seed=held.seed, offset=held.fraction)
             best = run.when(
                 lambda: best.completion.n_tokens > 0, choose_start, best, n_alpha,
-                replace(on_trial, documents=some), otherwise=best,
+                replace(on_trial, documents=some), not self.background, otherwise=best,
             )  # fmt: skip
         return best
 
