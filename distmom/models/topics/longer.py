@@ -169,7 +169,7 @@ def _fresh(topics: Topics) -> Topics:
 def _share_top_words(engine: Engine, topics: Topics) -> bool:
     """Return whether the topics share most of their top words."""
     top = top_rows(topics.matrix, engine.corpus.n_words, N_TOP)
-    return len(np.unique(top)) < SHARED * min(top.size, engine.corpus.n_words)
+    return bool(len(np.unique(top)) < SHARED * min(top.size, engine.corpus.n_words))
 
 
 def top_rows(matrix: StoredColumns, n_rows: int, n_top: int) -> np.ndarray:
