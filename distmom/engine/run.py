@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from distmom.clock import add_spent
 from distmom.engine.csr import Csr, MixedRows
@@ -28,11 +29,13 @@ from distmom.engine.sparse import (
     SAMPLE_ENTRIES,
     Pruning,
     Runs,
+    SparsePart,
     Term,
     add_slab,
     join_pieces,
     row_slabs,
     stored_terms,
+    write_runs,
 )
 from distmom.engine.state import SLAB_ROWS, StoredArray, StoredRows, release_maps
 from distmom.engine.sums import Sums
@@ -329,6 +332,43 @@ class Engine:
                 Path(file.path).unlink(missing_ok=True)
             raise
         return stored, total if total is not None else Sums()
+
+    def map_runs(
+        self,
+        function: Callable[..., Sequence[csr_array]],
+        n_items: int,
+        shape: tuple[int, int],
+        n_results: int,
+        *arguments: Any,
+    ) -> list[Runs]:
+        """Call a function for every item, on all workers, and keep its sparse matrices in files.
+
+        Parameters
+        ----------
+        function : callable
+            Called with the number of an item and ``arguments``; returns ``n_results`` matrices.
+        n_items : int
+        shape : (int, int)
+            Of every matrix.
+        n_results : int
+        *arguments
+            Small arguments; large arrays are stored arrays.
+
+        Returns
+        -------
+        list of Runs
+            For every result, the matrices of all items in their order, to be added up by `combine` before the
+            next pass begins.
+        """
+        files = str(self.directory.partial("runs"))
+        found: list[list[SparsePart]] = [[] for _ in range(n_results)]
+        for parts, spent in self.executor.map(
+            partial(write_runs, function, files, arguments), range(n_items)
+        ):
+            add_spent(self.spent, spent)
+            for own, part in zip(found, parts, strict=True):
+                own.append(part)
+        return [Runs(tuple(parts), *shape) for parts in found]
 
     def combine(self, terms: Sequence[Term], pruning: Pruning | None = None) -> Csr:
         """Add sparse matrices slab by slab of rows, on all workers, and store the sum.

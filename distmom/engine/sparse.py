@@ -8,7 +8,7 @@ of slabs are written to files too, and joined to one stored matrix.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -175,6 +175,20 @@ class _Piece:
     files: SparsePart
     lengths: np.ndarray
     sample: np.ndarray
+
+
+def write_runs(
+    function: Callable[..., Sequence[csr_array]], directory: str, arguments: tuple[Any, ...], index: int
+) -> tuple[list[SparsePart], dict[str, float]]:
+    """Write the matrices that ``function(index, *arguments)`` returns to files; also return the seconds spent."""
+    with one_blas_thread():
+        taken()
+        with spend("kernels"):
+            found = function(index, *arguments)
+        with spend("write"):
+            parts = [SparsePart.write(directory, value) for value in found]
+        release_maps()
+        return parts, taken()
 
 
 def row_slabs(terms: Sequence[Term]) -> tuple[list[slice], int]:

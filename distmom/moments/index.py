@@ -66,12 +66,14 @@ class IndexPass(Pass):
         a = tfidf_rows(block.words, self.idf, np.float32).tocsc()
         holders = a.indices.astype(np.int32) + np.int32(block.first)
         sums["lists"].add(csr_from_parts(a.data, holders, a.indptr, (a.shape[1], self.n_documents)))
-        sums["labels"].add(_placed(block.labels, block.first, self.n_documents))
+        y = block.labels
+        ones = csr_from_parts(np.ones(y.nnz, np.float32), y.indices, y.indptr, y.shape)
+        sums["labels"].add(placed(ones, block.first, self.n_documents))
         return None
 
 
-def _placed(rows: csr_array, first: int, n_rows: int) -> csr_array:
-    """Return rows of ones as rows ``first, first + 1, ...`` of a matrix of ``n_rows`` rows, the others empty."""
+def placed(rows: csr_array, first: int, n_rows: int) -> csr_array:
+    """Return rows as rows ``first, first + 1, ...`` of a matrix of ``n_rows`` rows, the others empty."""
     after = n_rows - first - rows.shape[0]
     indptr = np.concatenate([np.zeros(first, np.int64), rows.indptr, np.full(after, rows.indptr[-1])])
-    return csr_from_parts(np.ones(rows.nnz, np.float32), rows.indices, indptr, (n_rows, rows.shape[1]))
+    return csr_from_parts(rows.data, rows.indices, indptr, (n_rows, rows.shape[1]))

@@ -21,7 +21,7 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -395,6 +395,9 @@ def unpack(
                 )
                 for entry in rest[f.name]
             )
+        elif f.name not in rest and f.default is not MISSING:
+            # A field that models of this version may lack.
+            values[f.name] = f.default
         elif "kind" in f.metadata or _is_number(rest[f.name], str(f.type)):
             values[f.name] = rest[f.name]
         else:

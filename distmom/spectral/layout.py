@@ -3,13 +3,14 @@
 The state of a model is a frozen dataclass whose fields are declared with `array`, `record`, `group`, `variants`
 or, for JSON values, `value`. The files of a model, the checks on loading, and the fitted attributes of its
 estimator are derived from the declarations. Sizes in shapes have names, which stand for the same number in all
-arrays of a model: ``d`` words, ``m`` labels, ``k`` components. A size whose name ends with ``*`` may be zero.
+arrays of a model: ``d`` words, ``m`` labels, ``k`` components. A size whose name ends with ``*`` may be zero, and
+differs between variants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -145,8 +146,20 @@ def layout_of(state: type[Any], rest: Mapping[str, Any], prefix: str = "") -> di
         elif kind == "variants":
             for entry in rest[f.name]:
                 own = f.metadata["states"][entry["kind"]]
-                found |= layout_of(own, entry["fields"], f"{place}/{entry['name']}/")
+                each = layout_of(own, entry["fields"], f"{place}/{entry['name']}/")
+                found |= {name: _of_variant(item, entry["name"]) for name, item in each.items()}
     return found
+
+
+def _of_variant(item: Array | Matrix, variant: str) -> Array | Matrix:
+    """Return a declaration whose sizes with ``*`` stand for the same number within one variant only."""
+
+    def local(size: Any) -> Any:
+        return f"{variant} {size}" if isinstance(size, str) and size.endswith("*") else size
+
+    if isinstance(item, Matrix):
+        return item
+    return replace(item, shape=tuple(map(local, item.shape)), below=local(item.below))
 
 
 def check_entries(place: str, entries: Mapping[str, Any], layout: Layout, sizes: dict[str, int]) -> None:

@@ -20,10 +20,12 @@ from distmom.models.multilabel.heads import (
     RidgeHead,
     Scorer,
     SketchNeighbors,
+    SparseHead,
     StateHead,
     rank_labels,
 )
 from distmom.models.multilabel.linear import LinearFit
+from distmom.models.multilabel.margin import MarginFit
 from distmom.models.multilabel.regression import (
     Features,
     RidgeFit,
@@ -38,7 +40,7 @@ from distmom.spectral.run import unknown
 logger = logging.getLogger(__name__)
 
 #: variants that the names of heads stand for where no blend is chosen
-DEFAULT_VARIANTS = {"ridge": "ridge-0.03", "neighbors": "neighbors-75-3"}
+DEFAULT_VARIANTS = {"ridge": "ridge-0.03", "neighbors": "neighbors-75-3", "svm": "svm-0.3"}
 RIDGE_PENALTIES = (0.01, 0.03, 0.1)
 NEIGHBOR_VARIANTS = ((40, 3.0), (75, 3.0), (75, 4.0))
 
@@ -78,6 +80,7 @@ class Parts:
         Basis of the sketch (d, r) with its rank, and the sums in it.
     linear : LinearFit or None
     index : NeighborsHead or None
+    margins : MarginFit or None
     """
 
     features: Features | None
@@ -85,6 +88,7 @@ class Parts:
     ridge: tuple[tuple[StoredArray, int], RidgeFit] | None = None
     linear: LinearFit | None = None
     index: NeighborsHead | None = None
+    margins: MarginFit | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,9 @@ def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection)
             add("sketch-neighbors", "sketch", _sketch_neighbors(ridge, parts.index, rest))
     add("centroid", "centroid", sparse_head(engine, (centroid_terms(engine, parts.features), 1.0)))
     add("linear", "linear", sparse_head(engine, (parts.linear.terms, 1.0)))
+    if parts.margins is not None:
+        for cost, margins in parts.margins.weights.items():
+            add(f"svm-{cost}", "svm", SparseHead(margins))
     for n, power in sorted(NEIGHBOR_VARIANTS, reverse=True):
         add(f"neighbors-{n}-{power:g}", "neighbors", replace(parts.index, n_neighbors=n, power=power))
     add("best-cosine", "best", replace(parts.index, n_neighbors=75, power=3.0, factor=0.0, best=1.0))
@@ -180,15 +187,52 @@ def assemble(
     weights: dict[str, float] | None,
     choice: Choice | None,
 ) -> FittedHeads:
-    """Return the heads that have a weight, multiplied by it.
+    """Return the heads of the model: those of a stack, or those that have a weight, multiplied by it.
 
     Raises
     ------
     UsageError
         If no head could be fitted.
     """
-    weights = choice.weights if choice is not None else weights
-    assert weights is not None
+    if choice is not None and choice.is_stacked:
+        heads = _stacked_heads(engine, parts, [each.name for each in choice.stack.inputs])
+    else:
+        heads = _weighted_heads(engine, parts, choice.weights if choice is not None else weights or {})
+    if not heads:
+        raise UsageError("no head could be fitted: the corpus is too small")
+    if isinstance(parts.states, NumericalError):
+        logger.warning("the latent states could not be fitted: %s", parts.states)
+    opened: dict[str, Head] = transform_fields(heads, _opened)
+    needs_basis = any(isinstance(head, RidgeHead | SketchNeighbors) for head in opened.values())
+    basis = np.asarray(parts.ridge[0][0].load()) if parts.ridge is not None and needs_basis else None
+    return FittedHeads(opened, parts.states, basis, choice)
+
+
+def _stacked_heads(engine: Engine, parts: Parts, inputs: Sequence[str]) -> dict[str, Head]:
+    """Return the heads whose scores are the inputs of a stack; variants with the same arrays share one."""
+    heads: dict[str, Head] = {}
+    assert parts.features is not None
+    for name in inputs:
+        family, _, variant = name.partition("-")
+        if name == "centroid":
+            heads[name] = sparse_head(engine, (centroid_terms(engine, parts.features), 1.0))
+        elif name == "linear" and parts.linear is not None:
+            heads[name] = sparse_head(engine, (parts.linear.terms, 1.0))
+        elif family == "svm" and parts.margins is not None:
+            heads[family] = SparseHead(parts.margins.weights[variant])
+        elif family == "ridge" and parts.ridge is not None:
+            heads[family] = parts.ridge[1].head(float(variant))
+        elif name == "sketch-neighbors" and parts.ridge is not None and parts.index is not None:
+            heads[name] = _sketch_neighbors(parts.ridge[1], parts.index, None)
+        elif family in ("neighbors", "best") and parts.index is not None:
+            heads["neighbors"] = parts.index
+        elif isinstance(parts.states, States) and name in (states := _state_heads(parts.states)):
+            heads[name] = states[name]
+    return heads
+
+
+def _weighted_heads(engine: Engine, parts: Parts, weights: dict[str, float]) -> dict[str, Head]:
+    """Return the heads that have a weight, multiplied by it."""
     heads: dict[str, Head] = {}
     sparse: list[tuple[Sequence[Term], float]] = []
     if "centroid" in weights and parts.features is not None:
@@ -197,6 +241,9 @@ def assemble(
         sparse.append((parts.linear.terms, weights["linear"]))
     if sparse:
         heads["sparse"] = sparse_head(engine, *sparse)
+    if parts.margins is not None:
+        # The head is fitted alone: costs are chosen for a stack only.
+        heads["svm"] = SparseHead(next(iter(parts.margins.weights.values())))
     if parts.ridge is not None:
         _, ridge = parts.ridge
         for name in weights:
@@ -213,14 +260,7 @@ def assemble(
         for name, state_head in _state_heads(parts.states).items():
             if name in weights:
                 heads[name] = replace(state_head, factor=weights[name])
-    if not heads:
-        raise UsageError("no head could be fitted: the corpus is too small")
-    if isinstance(parts.states, NumericalError):
-        logger.warning("the latent states could not be fitted: %s", parts.states)
-    opened: dict[str, Head] = transform_fields(heads, _opened)
-    needs_basis = any(isinstance(head, RidgeHead | SketchNeighbors) for head in opened.values())
-    basis = np.asarray(parts.ridge[0][0].load()) if parts.ridge is not None and needs_basis else None
-    return FittedHeads(opened, parts.states, basis, choice)
+    return heads
 
 
 def _sketch_neighbors(ridge: RidgeFit, index: NeighborsHead, selection: Selection | None) -> SketchNeighbors:

@@ -1,8 +1,11 @@
-"""Choice of the weights of a blend of heads on held-out documents of the training corpus.
+"""Choice of a blend of heads on held-out documents of the training corpus.
 
-Every head scores the held-out documents; its scores are kept for the labels that any head ranks high (for all
-labels if there are few), and weights are found by coordinate ascent on a fixed grid. The scores of each head are
-first divided by their mean best score, so that one grid serves heads of any scale.
+Every head scores the held-out documents; its scores are kept for the labels that any head ranks high, or for all
+labels if there are few. With few labels the heads are stacked: a logistic regression of all their scores (see
+`distmom.models.multilabel.stack`). With many, weights of a sum are found by coordinate ascent on a fixed grid; the
+scores of each head are first divided by their mean best score, so that one grid serves heads of any scale, and a
+logistic regression of the sum makes it a probability. The expected metrics are those of halves of the held-out
+documents under a blend that was chosen on the other half.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from distmom.engine.passes import transform_fields
 from distmom.engine.state import release_maps
 from distmom.models.multilabel.heads import NeighborsHead, Query, Scorer, StateHead, rows_at_a_time
 from distmom.models.multilabel.kernels import top_candidates, top_labels
+from distmom.models.multilabel.stack import Pairs, Stack, fit_stack, select_inputs
 from distmom.ranking import mean_metrics, rank_discounts
 
 #: up to this number of labels all of them are candidates
@@ -36,6 +40,10 @@ DEPTHS = (1, 3, 5)
 AUC_DOCUMENTS = 1000
 #: least gain in the objective for which a head is kept
 MIN_GAIN = 2e-4
+#: groups whose variants share their arrays, so that a stack may have all of them
+STACKED_TOGETHER = ("neighbors",)
+#: name of the sum of all heads as the input of a logistic regression
+TOTAL = "total"
 
 
 def n_candidates(n_labels: int, n_heads: int) -> int:
@@ -157,19 +165,32 @@ class Choice:
     Attributes
     ----------
     weights : dict of str to float
-        Weight of each chosen head, which multiplies its scores.
+        Weight of each chosen head, which multiplies its scores; with a stack of several heads, what each is worth:
+        the increase of the negative log-likelihood per document without it.
     objective : float
         Value of the objective for the blend.
     scores : dict of str to dict
         P@1, P@3, P@5, nDCG@5 (and AUC where all labels are candidates) of every head alone and of the blend.
     n_documents : int
         Number of held-out documents.
+    stack : Stack
+        Log-odds of a label: of the scores of the chosen heads, or, with the one input `TOTAL`, of their weighted
+        sum.
+    precision_error : float
+        Standard error of P@1 of the blend.
     """
 
     weights: dict[str, float]
     objective: float
     scores: dict[str, dict[str, float]]
     n_documents: int
+    stack: Stack
+    precision_error: float
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether the heads are stacked, not added."""
+        return self.stack.inputs[0].name != TOTAL
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -178,6 +199,7 @@ class Choice:
             "objective": self.objective,
             "held_out": self.scores,
             "n_held_out": self.n_documents,
+            "precision_error": self.precision_error,
         }
 
 
@@ -240,9 +262,128 @@ class Objective:
         parts = self.measure(totals)
         return float(parts.mean() if self.has_auc else parts[:-1].mean())
 
+    def named(self, totals: np.ndarray) -> dict[str, float]:
+        """Return the metrics by name."""
+        keys = [*(f"P@{k}" for k in DEPTHS), f"nDCG@{DEPTHS[-1]}"] + (["AUC"] if self.has_auc else [])
+        return {key: float(x) for key, x in zip(keys, self.measure(totals), strict=False)}
+
+    def first_hits(self, totals: np.ndarray) -> np.ndarray:
+        """Return whether the first label of each document is true, (n,) uint8."""
+        found = np.where(self.labels >= 0, totals, -np.inf).argmax(axis=1)
+        return np.asarray(np.take_along_axis(self.truth, found[:, None], axis=1)[:, 0])
+
+    def of(self, documents: np.ndarray) -> Objective:
+        """Return the objective of some documents."""
+        return Objective(self.labels[documents], self.truth[documents], self.n_true[documents])
+
 
 def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str]) -> Choice:
-    """Find the weights of a blend by coordinate ascent.
+    """Choose a blend of heads: a stack where all labels are candidates, else a weighted sum.
+
+    Parameters
+    ----------
+    names : list of str
+        Names of the heads in the order of ``rows["scores"]``.
+    rows : dict of str to ndarray
+        From `read_scores`.
+    groups : dict of str to str
+        Name of the variants that each head belongs to.
+    """
+    objective = Objective(rows["labels"], rows["truth"], rows["n_true"])
+    choose = _choose_stack if objective.has_auc else _choose_sum
+    return choose(names, rows, groups, objective)
+
+
+def _halves(n: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the two ways to fit to one half of the documents and measure on the other."""
+    even, odd = np.arange(0, n, 2), np.arange(1, n, 2)
+    return [(even, odd), (odd, even)] if n > 1 else [(even, even)]
+
+
+def _choose_stack(
+    names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
+) -> Choice:
+    """Stack the heads that score all labels; of the variants that would be stored twice, the best is used.
+
+    The best head alone is taken where it is better than the stack on documents that neither was chosen on.
+    """
+    scores = rows["scores"].swapaxes(0, 1)
+    report = {name: objective.named(own) for name, own in zip(names, scores, strict=True)}
+    alone = {name: objective.value(own) for name, own in zip(names, scores, strict=True)}
+    used = [
+        name
+        for name in names
+        if groups[name] in STACKED_TOGETHER
+        or alone[name] == max(alone[other] for other in names if groups[other] == groups[name])
+    ]
+    chosen = [names.index(name) for name in used]
+    pairs = Pairs(
+        tuple(used),
+        tuple(groups[name] == "svm" for name in used),
+        np.ascontiguousarray(scores[chosen]),
+        rows["truth"],
+        rows["labels"] >= 0,
+    )
+    kept, fit = select_inputs(pairs)
+    totals = _crossed(pairs.only(kept), objective, fit.stack)
+    best = max(used, key=lambda name: alone[name])
+    if alone[best] > objective.value(totals):
+        fit, totals = fit_stack(pairs.only([used.index(best)])), scores[names.index(best)]
+    report["auto"] = objective.named(totals)
+    n = len(objective.n_true)
+    weights = {each.name: float(loss / n) for each, loss in zip(fit.stack.inputs, fit.losses, strict=True)}
+    return Choice(weights, objective.value(totals), report, n, fit.stack, _error(objective, totals))
+
+
+def _crossed(pairs: Pairs, objective: Objective, start: Stack) -> np.ndarray:
+    """Return the log-odds of every half of the documents under a stack that was fitted to the other.
+
+    ``start`` is the stack of all documents, from which the fits take fewer steps.
+    """
+    totals = np.zeros(objective.truth.shape, np.float32)
+    for half, other in _halves(len(totals)):
+        totals[other] = fit_stack(pairs.of(half), start).stack.log_odds(pairs.scores[:, other])
+    return totals
+
+
+def _error(objective: Objective, totals: np.ndarray) -> float:
+    """Return the standard error of P@1."""
+    hits = objective.first_hits(totals)
+    return float(hits.std(ddof=1) / np.sqrt(len(hits))) if len(hits) > 1 else 0.0
+
+
+def _choose_sum(
+    names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
+) -> Choice:
+    """Choose the weights of a sum, and the regression that makes it a probability."""
+    n = len(objective.n_true)
+    report = {
+        name: objective.named(own) for name, own in zip(names, rows["scores"].swapaxes(0, 1), strict=True)
+    }
+    totals = np.zeros(objective.truth.shape, np.float32)
+    for half, other in _halves(n):
+        part = {key: values[half] for key, values in rows.items()}
+        weights, _ = ascend(names, part, groups, objective.of(half))
+        totals[other] = _total(names, rows["scores"][other], weights)
+    weights, best = ascend(names, rows, groups, objective)
+    report["auto"] = objective.named(totals)
+    sums = _total(names, rows["scores"], weights)
+    stack = fit_stack(Pairs((TOTAL,), (False,), sums[None], rows["truth"], rows["labels"] >= 0)).stack
+    return Choice(weights, best, report, n, stack, _error(objective, totals))
+
+
+def _total(names: list[str], scores: np.ndarray, weights: dict[str, float]) -> np.ndarray:
+    """Return the weighted sum (n, c) of the scores (n, heads, c) of heads."""
+    total = np.zeros((scores.shape[0], scores.shape[2]), np.float32)
+    for name, weight in weights.items():
+        total += np.float32(weight) * scores[:, names.index(name)]
+    return total
+
+
+def ascend(
+    names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
+) -> tuple[dict[str, float], float]:
+    """Find the weights of a sum by coordinate ascent; also return the value of the objective.
 
     The objective is the mean of P@1, P@3, P@5 and nDCG@5, and of AUC where all labels are candidates. The
     ascent begins with the best single head; of the variants of a head (same group) at most one is used. Heads that
@@ -256,9 +397,10 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
         From `read_scores`.
     groups : dict of str to str
         Name of the variants that each head belongs to.
+    objective : Objective
+        Of the same documents.
     """
-    objective = Objective(rows["labels"], rows["truth"], rows["n_true"])
-    measure, value = objective.measure, objective.value
+    value = objective.value
     n = len(objective.n_true)
     scale = np.maximum(rows["best"].astype(np.float64).mean(axis=0), 1e-30) if n else np.ones(len(names))
     scores = np.ascontiguousarray((rows["scores"] / scale[:, None]).swapaxes(0, 1), dtype=np.float32)
@@ -269,11 +411,6 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
                 totals = totals - np.float32(weights[h]) * scores[h]
         return totals
 
-    def named(parts: np.ndarray) -> dict[str, float]:
-        keys = [*(f"P@{k}" for k in DEPTHS), f"nDCG@{DEPTHS[-1]}"] + (["AUC"] if objective.has_auc else [])
-        return {key: float(x) for key, x in zip(keys, parts, strict=False)}
-
-    report = {name: named(measure(scores[h])) for h, name in enumerate(names)}
     alone = [value(scores[h]) for h in range(len(names))]
     first = int(np.argmax(alone))
     weights = np.zeros(len(names))
@@ -299,6 +436,5 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
             break
         totals, best = without(totals, weights, [h]), rest[h]
         weights[h] = 0.0
-    report["auto"] = named(measure(totals))
     chosen = {name: float(w / s) for name, w, s in zip(names, weights, scale, strict=True) if w > 0}
-    return Choice(chosen, best, report, n)
+    return chosen, best

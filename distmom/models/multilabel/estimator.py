@@ -21,6 +21,7 @@ from distmom.engine.state import SLAB_ROWS
 from distmom.errors import InputError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.multilabel.assembly import FittedHeads, HeadSettings
+from distmom.models.multilabel.blend import TOTAL
 from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
@@ -30,8 +31,11 @@ from distmom.models.multilabel.heads import (
     SparseHead,
     StateHead,
     rank_labels,
+    variant,
 )
+from distmom.models.multilabel.margin import MAX_LABELS
 from distmom.models.multilabel.program import HEADS, fit_heads, held_out
+from distmom.models.multilabel.stack import Stack
 from distmom.models.multilabel.states import States, StateSettings, check_size
 from distmom.models.multilabel.word_states import smoothed_logs
 from distmom.moments.features import inverse_document_frequency
@@ -94,6 +98,9 @@ class MultiLabelState:
     diagnostics : dict
     selection : dict or None
         The choice of ``head="auto"``.
+    stack : dict or None
+        How the scores of the heads are combined, or their weighted sum made a probability; None where no blend was
+        chosen.
     """
 
     idf: np.ndarray = array("d")
@@ -107,6 +114,7 @@ class MultiLabelState:
     head_weights: list[float] = value()
     diagnostics: dict[str, Any] = value()
     selection: dict[str, Any] | None = value()
+    stack: dict[str, Any] | None = value(default=None)
 
 
 class MultiLabelMoM(SpectralEstimator):
@@ -259,6 +267,11 @@ class MultiLabelMoM(SpectralEstimator):
             raise UsageError(
                 f"n_components={self.n_components} is more than the {corpus.n_words} words of the vocabulary"
             )
+        if self.head == "svm" and corpus.n_labels > MAX_LABELS:
+            raise UsageError(
+                f"head='svm' fits a classifier to all documents for every label: expected at most {MAX_LABELS} "
+                f"labels, got {corpus.n_labels}; use head='auto' or 'linear'"
+            )
         if self.head in ("moment", "posterior"):
             check_size(corpus.n_documents, self.n_components, self.force)
         if self.head == "auto" and corpus.n_documents <= FEW_DOCUMENTS:
@@ -290,9 +303,15 @@ class MultiLabelMoM(SpectralEstimator):
             raise ValueError(f"expected a finite weight for each of {len(heads)} heads, got {weights}")
         if state.basis is None and any(isinstance(head, RidgeHead | SketchNeighbors) for _, head in heads):
             raise ValueError("expected a basis of the sketch, got none")
+        stack = None if state.stack is None else Stack.from_json(state.stack)
+        is_total = stack is not None and stack.inputs[0].name == TOTAL
+        if stack is not None and not is_total:
+            for each in stack.inputs:
+                variant(dict(heads), each.name)
         self.scorer_: Scorer = Scorer(
             n_labels=len(self.label_names_), idf=self.idf_, heads=heads, weights=weights, basis=self.basis_,
-            label_factor=self._label_factor(),
+            label_factor=self._label_factor(), stack=None if is_total else stack,
+            calibration=stack if is_total else None,
         )  # fmt: skip
 
     def _completed(self, name: str, head: Head) -> Head:
@@ -328,6 +347,7 @@ class MultiLabelMoM(SpectralEstimator):
             head_weights=list(self.scorer_.weights),
             diagnostics=self.diagnostics_,
             selection=self.selection_,
+            stack=self.stack_,
         )
 
     def _sizes(self) -> dict[str, int]:
@@ -498,4 +518,5 @@ def _state_of(engine: Engine, fitted: FittedHeads) -> MultiLabelState:
         head_weights=[1.0] * len(fitted.heads),
         diagnostics=diagnostics,
         selection=None if fitted.choice is None else fitted.choice.to_json(),
+        stack=None if fitted.choice is None else fitted.choice.stack.to_json(),
     )

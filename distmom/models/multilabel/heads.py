@@ -17,7 +17,7 @@ head                score of label l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -38,6 +38,7 @@ from distmom.models.multilabel.kernels import (
     update_top,
 )
 from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes
+from distmom.models.multilabel.stack import Stack, probability
 from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.kernels import gather
 from distmom.moments.labels import posteriors
@@ -321,7 +322,12 @@ class Scorer:
     basis : ndarray of shape (d, r), optional
         R of the sketch.
     label_factor : ndarray of shape (L,), optional
-        Multiplies the positive part of every label's score (propensity re-weighting); none by default.
+        Multiplies the positive part of every label's score (propensity re-weighting), or its probability where
+        heads are stacked; none by default.
+    stack : Stack, optional
+        Combines the scores of variants of the heads; their weighted sum by default.
+    calibration : Stack, optional
+        Log-odds of a label given the weighted sum; unknown by default.
     """
 
     n_labels: int
@@ -330,14 +336,24 @@ class Scorer:
     weights: tuple[float, ...]
     basis: Any = None
     label_factor: Any = None
+    stack: Stack | None = None
+    calibration: Stack | None = None
 
     def query(self, block: Block) -> Query:
         """Prepare a block for scoring."""
         return Query(block, self.idf, self.basis)
 
     def scores(self, query: Query) -> np.ndarray:
-        """Return the scores of all labels, (n, L) float32."""
+        """Return the scores of all labels, (n, L) float32; log-odds where heads are stacked."""
         out = np.zeros((query.block.n_documents, self.n_labels), np.float32)
+        if self.stack is not None:
+            heads, scores = dict(self.heads), np.zeros((len(self.stack.inputs), *out.shape), np.float32)
+            for own, given in zip(scores, self.stack.inputs, strict=True):
+                variant(heads, given.name).add_scores(query, 1.0, own)
+            out = self.stack.log_odds(scores)
+            if self.label_factor is not None:
+                out = probability(out) * np.asarray(self.label_factor, np.float32)
+            return out
         for (_, head), weight in zip(self.heads, self.weights, strict=True):
             head.add_scores(query, weight, out)
         if self.label_factor is not None:
@@ -346,11 +362,24 @@ class Scorer:
         return out
 
     @property
+    def has_probabilities(self) -> bool:
+        """Whether scores can be converted to probabilities."""
+        return self.label_factor is None and (self.stack is not None or self.calibration is not None)
+
+    def probabilities(self, scores: np.ndarray) -> np.ndarray:
+        """Return the probabilities of labels, given their scores (...), float32; see `has_probabilities`."""
+        if self.stack is not None:
+            return probability(scores)
+        if self.calibration is None:
+            raise ValueError("the scores of this model were not calibrated")
+        return probability(self.calibration.log_odds(np.ascontiguousarray(scores)[None]))
+
+    @property
     def ranks_alone(self) -> bool:
         """Whether `top` finds the best labels without a dense matrix of scores."""
         heads = [head for _, head in self.heads]
         alone = len(heads) == 1 and isinstance(heads[0], StateHead | RidgeHead)
-        return alone and self.label_factor is None
+        return alone and self.label_factor is None and self.stack is None
 
     def top(self, block: Block, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best labels of documents and their scores, (n, k) each; ties by smaller label."""
@@ -366,7 +395,8 @@ class Scorer:
 
     def blocks(self, n_documents: int, min_rows: int = MIN_ROWS) -> Iterator[slice]:
         """Cut documents into blocks whose dense scores stay small."""
-        step = rows_at_a_time(self.n_labels, min_rows)
+        n_matrices = 1 if self.stack is None else 1 + len(self.stack.inputs)
+        step = rows_at_a_time(n_matrices * self.n_labels, min_rows)
         for start in range(0, n_documents, step):
             yield slice(start, min(start + step, n_documents))
 
@@ -376,7 +406,32 @@ class Scorer:
         if not heads:
             names = ", ".join(known for known, _ in self.heads)
             raise UsageError(f"head: expected one of {names}, which the model has, got {name!r}")
-        return replace(self, heads=heads, weights=(1.0,))
+        return replace(self, heads=heads, weights=(1.0,), stack=None, calibration=None)
+
+
+def variant(heads: Mapping[str, Any], name: str) -> Any:
+    """Return the head whose scores are the input of a stack of that name.
+
+    Parameters
+    ----------
+    heads : mapping of str to Head
+        The heads of a scorer.
+    name : str
+        ``neighbors-N-P`` stands for the votes of N neighbours with power P, ``best-cosine`` for the largest cosine
+        among 75 neighbours, and any other name for the head of that name, or of the part before its hyphen.
+
+    Raises
+    ------
+    KeyError
+        If there is no such head.
+    """
+    family, _, rest = name.partition("-")
+    if family == "neighbors" and rest:
+        n, power = rest.split("-")
+        return replace(heads[family], n_neighbors=int(n), power=float(power), factor=1.0, best=0.0)
+    if name == "best-cosine":
+        return replace(heads["neighbors"], n_neighbors=75, power=3.0, factor=0.0, best=1.0)
+    return heads[name] if name in heads else heads[family]
 
 
 def rows_at_a_time(n_labels: int, min_rows: int) -> int:

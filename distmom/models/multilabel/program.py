@@ -25,6 +25,7 @@ from distmom.models.multilabel.assembly import (
 from distmom.models.multilabel.blend import Choice, candidates_pass
 from distmom.models.multilabel.heads import NeighborsHead
 from distmom.models.multilabel.linear import extend_linear, fit_linear
+from distmom.models.multilabel.margin import COSTS, MarginFit, cost_name, fit_margins, tries_margin
 from distmom.models.multilabel.regression import (
     SKETCH_NEIGHBORS_ROWS,
     Features,
@@ -39,7 +40,7 @@ from distmom.models.multilabel.states import extend_states, fit_states
 from distmom.models.multilabel.trials import choice_seconds, scoring_seconds
 from distmom.spectral.run import Run, unknown
 
-HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors")
+HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors", "svm")
 #: largest number of held-out documents, and their largest share of the corpus
 HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 10_000, 0.2
 #: least share of held-out documents in the corpus for which they are added to the latent states after the choice
@@ -69,7 +70,8 @@ def tries_ridge(corpus: Corpus | MemoryCorpus, n_components: int) -> bool:
 def n_dense_heads(corpus: Corpus | MemoryCorpus, n_components: int) -> int:
     """Return the number of heads tried by ``auto`` that score every label: all but those of the latent states."""
     n_ridge = len(RIDGE_PENALTIES) + 1 if tries_ridge(corpus, n_components) else 0
-    return n_ridge + len(("centroid", "linear", "best-cosine")) + len(NEIGHBOR_VARIANTS)
+    n_margins = len(COSTS) if tries_margin(corpus) else 0
+    return n_ridge + n_margins + len(("centroid", "linear", "best-cosine")) + len(NEIGHBOR_VARIANTS)
 
 
 def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
@@ -111,8 +113,8 @@ def fit_parts(
     def needs(*prefixes: str) -> bool:
         return wanted is None or any(name.startswith(prefixes) for name in wanted)
 
-    features = ridge = linear = index = None
-    if needs("ridge", "linear", "centroid", "neighbors", "best", "sketch"):
+    features = ridge = linear = index = margins = None
+    if needs("ridge", "linear", "centroid", "neighbors", "best", "sketch", "svm"):
         features = fit_features(run, selection)
     required = settings.head in ("moment", "posterior")
     states = run.attempt(fit_states, settings.states, selection, required=required)
@@ -123,15 +125,18 @@ def fit_parts(
             linear = fit_linear(run, features, settings.n_residual_passes)
         if needs("neighbors", "best", "sketch"):
             index = fit_neighbors(run, features)
-    return Parts(features, states, ridge, linear, index)
+        if needs("svm") and (wanted or tries_margin(run.corpus)):
+            costs = COSTS if wanted is None else tuple(c for c in COSTS if f"svm-{cost_name(c)}" in wanted)
+            margins = fit_margins(run, features, selection, costs, settings.seed)
+    return Parts(features, states, ridge, linear, index, margins)
 
 
 def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selection, choice: Choice) -> Parts:
     """Add the held-out documents to the parts fitted without them, by adding their sums.
 
-    Only the ridge head, if chosen, is fitted again: the label half of its basis depends on the labels of all
-    documents. The latent states of large corpora are not extended: this would take another pass over all documents
-    for their labels.
+    Only the ridge head and the margin classifiers, if chosen, are fitted again: the label half of the basis of the
+    sketch depends on the labels of all documents, and classifiers are not sums. The latent states of large corpora
+    are not extended: this would take another pass over all documents for their labels.
     """
     assert known.features is not None
 
@@ -151,7 +156,19 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
         fitted = not isinstance(states, NumericalError)
         states = run.when(lambda: fitted, extend_states, settings.states, states, chosen, otherwise=states)
     index = run.rows(_with_all_documents, known.index, out=unknown())
-    return Parts(features, states, ridge, linear, index)
+    margins = None
+    if known.margins is not None:
+        margins = run.when(lambda: chose("svm"), _fit_margins, settings, features, choice, otherwise=None)
+    return Parts(features, states, ridge, linear, index, margins)
+
+
+def _fit_margins(run: Run, settings: HeadSettings, features: Features, choice: Choice) -> MarginFit:
+    costs = run.rows(_chosen_costs, choice, out=unknown())
+    return fit_margins(run, features, None, costs, settings.seed)
+
+
+def _chosen_costs(engine: Engine, choice: Choice) -> tuple[float, ...]:
+    return tuple(cost for cost in COSTS if f"svm-{cost_name(cost)}" in choice.weights)
 
 
 def _with_all_documents(engine: Engine, index: NeighborsHead) -> NeighborsHead:

@@ -28,6 +28,7 @@ from distmom.models.multilabel.heads import (
     StateHead,
     rank_labels,
 )
+from distmom.models.multilabel.margin import COSTS, MAX_LABELS
 from distmom.moments.features import inverse_document_frequency, tfidf_rows, with_constant
 
 #: documents that are scored
@@ -120,7 +121,8 @@ def _scorer(block: Block, pass_: CandidatesPass, rank: int | None, n_sketched: i
             heads.append(SketchNeighbors(random(n_sketched, rank), none, np.ones(n_sketched, np.uint8)))
     cross = Csr.of(transposed_product(with_constant(rows), csr_array(block.labels.astype(np.float32))))
     dense_row = np.full(d + 1, -1, np.int32)
-    heads += [SparseHead(MixedRows(cross, dense_row, np.zeros((0, n_labels), np.float32)))] * 2
+    n_sparse = 2 + (len(COSTS) if n_labels <= MAX_LABELS else 0)
+    heads += [SparseHead(MixedRows(cross, dense_row, np.zeros((0, n_labels), np.float32)))] * n_sparse
     index = NeighborsHead(Csr.of(csr_array(rows.T)), labels, np.ones(block.n_documents, np.uint8))
     heads += [index] * (pass_.n_dense - len(heads))
     topics, of_states = np.log(random(d, n_states)), random(n_labels, n_states)

@@ -1,0 +1,271 @@
+"""Stacking: the probability that a document has a label, from the scores of all heads.
+
+A logistic regression over pairs of a document and a label. The features of a pair are, for every input, the score
+s of the head and a curve of it: ``log max(s, floor)``, or ``log sigmoid(2 s)`` for the signed scores of margin
+classifiers. Its inputs are scores of documents that the heads were not fitted to, so its value is a log-odds that
+is calibrated on average, and ranks labels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.blas import one_blas_thread
+from distmom.compiled import compiled
+
+#: most pairs that the regression is fitted to; more documents are left out
+FIT_PAIRS = 1_000_000
+#: penalty of the squares of the coefficients of standardised features
+PENALTY = 1.0
+#: scores below this share of the largest are raised to it before their logarithm is taken
+FLOOR_SHARE = 1e-4
+#: pairs that are multiplied at a time, which fit the processor's cache
+PIECE_PAIRS = 1 << 14
+#: most Newton steps, and the decrement at which they end
+MAX_STEPS, DECREMENT = 50, 1e-6
+
+
+@dataclass(frozen=True)
+class StackInput:
+    """An input of the regression, and its coefficients.
+
+    Attributes
+    ----------
+    name : str
+        Name of the variant of a head, such as ``neighbors-75-3``.
+    signed : bool
+        Whether the curve is ``log sigmoid(2 s)``.
+    floor : float
+        Least score whose logarithm is taken; unused where the scores are signed.
+    linear, curve : float
+        Coefficients of the score and of its curve.
+    """
+
+    name: str
+    signed: bool
+    floor: float
+    linear: float
+    curve: float
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A fitted regression.
+
+    Attributes
+    ----------
+    inputs : tuple of StackInput
+    intercept : float
+    """
+
+    inputs: tuple[StackInput, ...]
+    intercept: float
+
+    def log_odds(self, scores: np.ndarray) -> np.ndarray:
+        """Return the log-odds of pairs, shape (...), from scores of the inputs, shape (n_inputs, ...)."""
+        out = np.full(scores.shape[1:], self.intercept, np.float32)
+        flat = out.reshape(-1)
+        for own, given in zip(scores, self.inputs, strict=True):
+            add_input(own.reshape(-1), given.signed, given.floor, given.linear, given.curve, flat)
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {"inputs": [asdict(each) for each in self.inputs], "intercept": self.intercept}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Stack:
+        """Rebuild a regression from what `to_json` returned; a ValueError if a number is not finite."""
+        stack = cls(tuple(StackInput(**each) for each in record["inputs"]), float(record["intercept"]))
+        numbers = [x for each in stack.inputs for x in (each.linear, each.curve, each.floor)]
+        positive = bool(stack.inputs) and all(each.floor > 0 for each in stack.inputs)
+        if not (positive and all(map(math.isfinite, [*numbers, stack.intercept]))):
+            raise ValueError("expected finite coefficients and positive floors")
+        return stack
+
+
+def probability(log_odds: np.ndarray) -> np.ndarray:
+    """Return ``1 / (1 + exp(-z))``, float32."""
+    with np.errstate(over="ignore"):
+        return np.asarray(1.0 / (1.0 + np.exp(-log_odds.astype(np.float64))), np.float32)
+
+
+@compiled
+def add_input(
+    scores: np.ndarray, signed: bool, floor: float, linear: float, curve: float, out: np.ndarray
+) -> None:
+    """Add ``linear * s + curve * curve(s)`` to the log-odds of every pair."""
+    lowest = np.log(floor)
+    for i in range(scores.shape[0]):
+        s = np.float64(scores[i])
+        if signed:
+            bent = -np.log1p(np.exp(-2.0 * s)) if s > -300.0 else 2.0 * s
+        else:
+            bent = np.log(s) if s > floor else lowest
+        out[i] += np.float32(linear * s + curve * bent)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Scores of candidate labels of held-out documents, and which of them are true.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Of the inputs.
+    signed : tuple of bool
+    scores : ndarray of shape (n_inputs, n, c), float32
+    truth : ndarray of shape (n, c), uint8
+    known : ndarray of shape (n, c), bool
+        Which candidates are labels.
+    """
+
+    names: tuple[str, ...]
+    signed: tuple[bool, ...]
+    scores: np.ndarray
+    truth: np.ndarray
+    known: np.ndarray
+
+    def of(self, documents: np.ndarray) -> Pairs:
+        """Return the pairs of some documents."""
+        return Pairs(
+            self.names, self.signed, self.scores[:, documents], self.truth[documents], self.known[documents]
+        )
+
+    def only(self, inputs: Sequence[int]) -> Pairs:
+        """Return the pairs with some of the inputs."""
+        chosen = list(inputs)
+        names, signed = tuple(self.names[i] for i in chosen), tuple(self.signed[i] for i in chosen)
+        return Pairs(names, signed, self.scores[chosen], self.truth, self.known)
+
+    def some(self, n_pairs: int) -> Pairs:
+        """Return the pairs of evenly spaced documents, about ``n_pairs`` at most."""
+        stride = -(-self.truth.size // n_pairs)
+        return self if stride <= 1 else self.of(np.arange(0, len(self.truth), stride))
+
+
+@dataclass(frozen=True)
+class StackFit:
+    """A fitted regression, and what each input is worth.
+
+    Attributes
+    ----------
+    stack : Stack
+    losses : ndarray of shape (n_inputs,)
+        Increase of the negative log-likelihood, to second order, if the input is left out.
+    """
+
+    stack: Stack
+    losses: np.ndarray
+
+
+def fit_stack(pairs: Pairs, start: Stack | None = None) -> StackFit:
+    """Fit the regression by Newton's method.
+
+    Parameters
+    ----------
+    pairs : Pairs
+        At least one pair.
+    start : Stack, optional
+        Coefficients to start from, of the same inputs; by default those of the mean.
+    """
+    pairs = pairs.some(FIT_PAIRS)
+    floors = [max(FLOOR_SHARE * float(own.max()), 1e-30) for own in pairs.scores]
+    with one_blas_thread():
+        x, y = _features(pairs, floors)
+        centre, scale = _standardise(x)
+        b = _start(start, float(y.mean()), centre, scale)
+        ridge = np.append(np.full(len(centre), PENALTY), 1e-9)
+        value, gradient, hessian = _derivatives(x, y, b, ridge)
+        for _ in range(MAX_STEPS):
+            step = np.linalg.solve(hessian, gradient)
+            decrement, size = float(gradient @ step), 1.0
+            while True:
+                trial = b - size * step
+                now, gradient, hessian = _derivatives(x, y, trial, ridge)
+                if now <= value or size < 1e-3:
+                    break
+                size /= 2.0
+            b, value = trial, now
+            if decrement < DECREMENT * max(1.0, value):
+                break
+        covariance = np.linalg.inv(hessian)
+    coefficients = b[:-1] / scale
+    inputs, losses = [], []
+    for i, (name, signed) in enumerate(zip(pairs.names, pairs.signed, strict=True)):
+        own = [2 * i, 2 * i + 1]
+        losses.append(0.5 * b[own] @ np.linalg.solve(covariance[np.ix_(own, own)], b[own]))
+        linear, curve = (float(coefficients[j]) for j in own)
+        inputs.append(StackInput(name, bool(signed), floors[i], linear, curve))
+    return StackFit(Stack(tuple(inputs), float(b[-1] - coefficients @ centre)), np.array(losses))
+
+
+def _features(pairs: Pairs, floors: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the features (n_pairs, 2 n_inputs + 1), the last of which is constant, and the truth."""
+    known = pairs.known
+    x = np.ones((int(known.sum()), 2 * len(floors) + 1))
+    for i, (own, signed, floor) in enumerate(zip(pairs.scores, pairs.signed, floors, strict=True)):
+        s = own[known].astype(np.float64)
+        x[:, 2 * i] = s
+        x[:, 2 * i + 1] = -np.logaddexp(0.0, -2.0 * s) if signed else np.log(np.maximum(s, floor))
+    return x, pairs.truth[known].astype(np.float64)
+
+
+def _standardise(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Standardise all features but the constant one, in place; return their means and standard deviations."""
+    centre, spread = x[:, :-1].mean(axis=0), x[:, :-1].std(axis=0)
+    scale = np.where(spread > 1e-9 * np.maximum(np.abs(centre), 1e-9), spread, 1.0)
+    x[:, :-1] -= centre
+    x[:, :-1] /= scale
+    return centre, scale
+
+
+def _start(start: Stack | None, mean: float, centre: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return coefficients of standardised features to start from."""
+    b = np.zeros(len(centre) + 1)
+    if start is None:
+        mean = min(max(mean, 1e-9), 1.0 - 1e-9)
+        b[-1] = math.log(mean / (1.0 - mean))
+        return b
+    raw = np.array([c for each in start.inputs for c in (each.linear, each.curve)])
+    return np.append(raw * scale, start.intercept + raw @ centre)
+
+
+def _derivatives(
+    x: np.ndarray, y: np.ndarray, b: np.ndarray, ridge: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return the penalised negative log-likelihood, its gradient and its Hessian."""
+    value, gradient, hessian = 0.5 * float(ridge @ b**2), ridge * b, np.diag(ridge)
+    for start in range(0, len(y), PIECE_PAIRS):
+        own, truth = x[start : start + PIECE_PAIRS], y[start : start + PIECE_PAIRS]
+        z = own @ b
+        # exp(-|z|) serves both the probability and the logarithm.
+        small = np.exp(-np.abs(z))
+        p = np.where(z >= 0, 1.0, small) / (1.0 + small)
+        value += float((np.maximum(z, 0.0) + np.log1p(small) - truth * z).sum())
+        gradient = gradient + own.T @ (p - truth)
+        hessian = hessian + (own * (p * (1.0 - p))[:, None]).T @ own
+    return value, gradient, hessian
+
+
+def select_inputs(pairs: Pairs) -> tuple[list[int], StackFit]:
+    """Return the inputs that a regression needs, by Akaike's criterion, and the regression of these.
+
+    One input after the other is left out, as long as two coefficients gain less than two units of log-likelihood.
+    """
+    pairs = pairs.some(FIT_PAIRS)
+    kept = list(range(len(pairs.names)))
+    fit = fit_stack(pairs)
+    while len(kept) > 1:
+        least = int(np.argmin(fit.losses))
+        if fit.losses[least] > 2.0:
+            break
+        del kept[least]
+        rest = tuple(each for i, each in enumerate(fit.stack.inputs) if i != least)
+        fit = fit_stack(pairs.only(kept), Stack(rest, fit.stack.intercept))
+    return kept, fit

@@ -1,0 +1,78 @@
+"""The tf-idf rows of a corpus by document, and its documents by label, which margin classifiers read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus import Block
+from distmom.corpus.block import csr_from_parts
+from distmom.engine.passes import Pass, Rows
+from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.features import tfidf_rows
+from distmom.moments.index import placed
+
+
+@dataclass(frozen=True)
+class MarginsPass(Pass):
+    """Collect the tf-idf rows of all documents, and the documents of every label.
+
+    Attributes
+    ----------
+    n_documents, n_labels : int
+        Numbers of documents and labels of the corpus.
+    idf : ndarray of shape (n_words,)
+    nnz_words, nnz_labels : int
+        Entries of the words and of the labels of all documents, for the plan.
+
+    Notes
+    -----
+    Sums: ``rows`` = A (n_documents, n_words) sparse, ``holders`` = Y' (n_labels, n_documents) sparse. After the
+    pass, a worker that fits a classifier needs a few numbers per document and per word (`fit_bytes`).
+    """
+
+    n_documents: int = 0
+    n_labels: int = 0
+    idf: Any = None
+    nnz_words: int = 0
+    nnz_labels: int = 0
+
+    block_rows = 1 << 15
+
+    @property
+    def mapped_bytes(self) -> int:
+        return 8 * self.nnz_words
+
+    @property
+    def finish_bytes(self) -> int:
+        # Dual variables, curvatures, the order of the rows and their signs; the weights, and those that are kept.
+        return 48 * self.n_documents + 40 * self.n_features
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {
+            "rows": SumSpec(
+                (self.n_documents, self.n_features),
+                "float32",
+                tall="documents",
+                sparse=True,
+                n_bytes=8 * self.nnz_words,
+            ),
+            "holders": SumSpec(
+                (self.n_labels, self.n_documents),
+                "float32",
+                tall="labels",
+                sparse=True,
+                n_bytes=8 * self.nnz_labels,
+            ),
+        }
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        a = tfidf_rows(block.words, self.idf, np.float32)
+        sums["rows"].add(placed(a, block.first, self.n_documents))
+        y = block.labels.tocsc()
+        holders = y.indices.astype(np.int32) + np.int32(block.first)
+        ones = np.ones(len(holders), np.float32)
+        sums["holders"].add(csr_from_parts(ones, holders, y.indptr, (self.n_labels, self.n_documents)))
+        return None
