@@ -13,7 +13,7 @@ from helpers import lda_corpus, planted_matrices
 
 from distmom.cli import run as runs
 from distmom.cli.main import main
-from distmom.corpus import MemoryCorpus, from_arrays, ingest, open_corpus
+from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays, ingest, open_corpus
 from distmom.corpus.readers.part import Part
 from distmom.engine import StoredRows, TallResult, state
 from distmom.engine.directory import load_sums
@@ -49,6 +49,9 @@ def place(tmp_path_factory):
         MultiLabelMoM.load(folder / "fitted").save(folder / "model")
         change.setattr("distmom.models.topics.kept.MAPPED_BYTES", 4000)
         TopicMoments(3, n_parts=2, max_df=1.0).fit_corpus(topics).save(folder / "kept")
+    with CorpusWriter(folder / "with_ids") as writer:
+        writer.write_shard(0, X[:20], Y[:20], [f"document {i}" for i in range(20)])
+        writer.finalise()
     predict_corpus(load_model(folder / "fitted"), corpus, folder / "predictions", top=3)
     labelled = MemoryCorpus(topics.read_shard(0).words, np.ones((300, 1), int), label_names=["a"])
     transform_corpus(lda, labelled, folder / "shares")
@@ -63,6 +66,11 @@ def read_corpus(path):
     corpus = open_corpus(path)
     used = [corpus.vocabulary, corpus.label_names, corpus.document_frequency]
     return used, [corpus.read_shard(i) for i in range(len(corpus.shards))]
+
+
+def read_ids(path):
+    corpus = open_corpus(path)
+    return [corpus.read_ids(i) for i in range(len(corpus.shards))]
 
 
 def read_run(path):
@@ -115,6 +123,7 @@ KINDS = {
     "metadata of a shard": Kind("corpus", "shards/**/zarr.json", read_corpus),
     "words of a shard": Kind("corpus", "shards/*/words/*/c/*", read_corpus),
     "labels of a shard": Kind("corpus", "shards/*/labels/*/c/*", read_corpus),
+    "ids of a corpus": Kind("with_ids", "shards/*/ids.txt", read_ids),
     "record of a model": Kind("model", "model.json", load_model),
     "metadata of a model": Kind("model", "arrays.zarr/**/zarr.json", load_model),
     "arrays of a model": Kind("model", "arrays.zarr/**/c/**/[0-9]", load_model),
@@ -133,10 +142,13 @@ KINDS = {
     "rows": Kind("run", "rows/**/c/**/[0-9]", read_run),
     "record of predictions": Kind("predictions", "predictions.json", read_predictions),
     "text of predictions": Kind("predictions", "predictions.tsv", read_predictions),
+    "names of predictions": Kind("predictions", "*.txt", read_predictions),
     "metadata of predictions": Kind("predictions", "predictions.zarr/**/zarr.json", read_predictions),
     "predictions": Kind("predictions", "predictions.zarr/*/c/*", read_predictions),
     "record of shares": Kind("shares", "shares.json", read_all_shares),
     "topics of shares": Kind("shares", "topics.json", read_shares),
+    "text of shares": Kind("shares", "shares.tsv", read_all_shares),
+    "ids of shares": Kind("shares", "ids.txt", read_all_shares),
     "labels of shares": Kind("shares", "labels.tsv", read_shares),
     "metadata of shares": Kind("shares", "shares.zarr/zarr.json", read_all_shares),
     "shares": Kind("shares", "shares.zarr/c/**/[0-9]", read_all_shares),

@@ -68,7 +68,7 @@ from distmom.spectral.capabilities import Capability
 @click.pass_context
 def ingest_command(
     context: click.Context, /, src: str, dst: str, format_: str | None, labels: str | None, vocab: str | None, label_source: str | None,
-    zero_based: bool | None, text_field: str, labels_field: str, strict: bool, min_df: int, max_df: str,
+    zero_based: bool | None, text_field: str, labels_field: str, label_separator: str, id_column: str | None, strict: bool, min_df: int, max_df: str,
     stop_words: str | None, ngrams: int, shard_docs: int, like: str | None, overwrite: bool, workers: int | None,
     memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
     views: str | None, **rows: Any,
@@ -107,7 +107,7 @@ def ingest_command(
         ):
             layered = ingest_rows(
                 src, dst, format=found, names=vocab, strict=strict, like=_like_model(like, Capability.ROWS), overwrite=overwrite,
-                map=executor.map, progress=progress.stage, **row_arguments(rows),
+                map=executor.map, progress=progress.stage, id_column=id_column, **row_arguments(rows),
             )  # fmt: skip
         show(describe_corpus(layered), as_json)
         return
@@ -115,8 +115,8 @@ def ingest_command(
     with PassProgress(quiet=quiet) as progress, open_workers(workers, memory_limit, scheduler) as executor:
         corpus = ingest(
             src, dst, format=format_, labels=labels, vocabulary=vocab, label_source=label_source,
-            zero_based=zero_based, text_field=text_field, labels_field=labels_field, strict=strict,
-            min_df=min_df, max_df=_count_or_share(max_df, "--max-df"),
+            zero_based=zero_based, text_field=text_field, labels_field=labels_field, label_separator=label_separator,
+            id_column=id_column, strict=strict, min_df=min_df, max_df=_count_or_share(max_df, "--max-df"),
             stop_words=stop_words, ngram_max=ngrams, shard_documents=shard_docs, overwrite=overwrite,
             like=_like_model(like, Capability.DOCUMENTS), map=executor.map, progress=progress.stage,
         )  # fmt: skip

@@ -14,6 +14,7 @@ from distmom.cli.options import (
     cluster_options,
     input_options,
     json_option,
+    output_format_option,
     overwrite_option,
     quiet_option,
 )
@@ -31,12 +32,14 @@ from distmom.spectral.capabilities import Capability, require
 @click.argument("src", type=click.Path())
 @click.argument("out", type=LocalPath())
 @click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Labels per document.")
+@click.option("--fill", is_flag=True, help="Give labels to documents without a known word, too.")
+@output_format_option
 @input_options
 @overwrite_option
 @cluster_options
 @json_option
 def predict(
-    model: str, src: str, out: str, top: int, overwrite: bool, workers: int | None, memory_limit: int | None,
+    model: str, src: str, out: str, top: int, fill: bool, output_format: str, overwrite: bool, workers: int | None, memory_limit: int | None,
     scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Rank labels for the documents of a corpus or file.
@@ -53,7 +56,7 @@ def predict(
         open_source(src, columns_of(fitted), executor, options) as corpus,
     ):
         result = predict_corpus(
-            fitted, corpus, out, top=top, client=executor, memory_limit=memory_limit, observer=progress,
+            fitted, corpus, out, top=top, fill=fill, output_format=output_format, client=executor, memory_limit=memory_limit, observer=progress,
             overwrite=overwrite,
         )  # fmt: skip
     show(result, as_json)

@@ -84,6 +84,12 @@ def run_option(target: str) -> Callable[[F], F]:
     )  # fmt: skip
 
 
+output_format_option = click.option(
+    "--output-format", type=click.Choice(["tsv", "jsonl", "zarr"]), default="tsv", show_default=True,
+    help="Text that is written beside the Zarr arrays; zarr for none.",
+)  # fmt: skip
+
+
 def cluster_options(command: F) -> F:
     """Add the options for the place where tasks run."""
     for option in (quiet_option, scheduler_option, memory_option, workers_option):
@@ -114,7 +120,20 @@ def input_options(command: F) -> F:
             "--text-field", default="text", show_default=True, help="Field of the text (jsonl, csv)."
         ),
         click.option(
-            "--labels-field", default="labels", show_default=True, help="Field of the labels (jsonl, csv)."
+            "--labels-field",
+            default="labels",
+            show_default=True,
+            help="Field of the labels (jsonl, csv); by default also 'label'.",
+        ),
+        click.option(
+            "--label-separator",
+            default=",",
+            show_default=True,
+            help="What separates labels (tsv, csv); '' where a document has one label at most.",
+        ),
+        click.option(
+            "--id-column",
+            help="Field of the ids of documents (jsonl, csv), or column of those of rows. [default: rows are numbered]",
         ),
         click.option("--strict", is_flag=True, help="Refuse input that could be repaired, too."),
     ]

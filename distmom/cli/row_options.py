@@ -17,7 +17,6 @@ _OPTIONS = (
     click.option("--layer", default="rows", show_default=True, help="Name of the layer of rows or symbols."),
     click.option("--columns", help="Columns of a table that are read, separated by commas. [default: all]"),
     click.option("--group-column", help="Column of a table with the group of each row, equal in consecutive rows."),
-    click.option("--id-column", help="Column of a table with the ids of rows or groups."),
     click.option(
         "--min-count", type=click.IntRange(min=1), default=1, show_default=True,
         help="Fewest occurrences of a symbol of a text that is not put among the rare ones.",
@@ -38,17 +37,26 @@ _OF_ROWS = (
     "layer",
     "columns",
     "group_column",
-    "id_column",
     "min_count",
     "rare_suffix",
     "shard_rows",
 )
 _OF_DOCUMENTS = (
-    "labels", "label_source", "zero_based", "text_field", "labels_field", "min_df", "max_df", "stop_words", "ngrams",
+    "labels", "label_source", "zero_based", "text_field", "labels_field", "label_separator", "min_df", "max_df", "stop_words", "ngrams",
     "shard_docs",
 )  # fmt: skip
 #: parameters of documents that do not go with views of them
-_NOT_OF_VIEWS = ("format_", "labels", "vocab", "label_source", "zero_based", "labels_field", "ngrams")
+_NOT_OF_VIEWS = (
+    "format_",
+    "labels",
+    "vocab",
+    "label_source",
+    "zero_based",
+    "labels_field",
+    "label_separator",
+    "id_column",
+    "ngrams",
+)
 
 
 def row_options(command: F) -> F:

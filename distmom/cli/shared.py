@@ -143,7 +143,8 @@ def open_source(
         yield ingest(
             src, Path(temporary) / "corpus", format=options["format_"], labels=options["labels"],
             vocabulary=options["vocab"], label_source=options["label_source"], zero_based=options["zero_based"],
-            text_field=options["text_field"], labels_field=options["labels_field"], strict=options["strict"],
+            text_field=options["text_field"], labels_field=options["labels_field"],
+            label_separator=options["label_separator"], id_column=options["id_column"], strict=options["strict"],
             like=like, map=executor.map,
         )  # fmt: skip
 
@@ -170,6 +171,7 @@ def describe_corpus(corpus: Corpus | LayeredCorpus) -> dict[str, Any]:
         "n_documents": corpus.n_documents,
         "n_words": corpus.n_words,
         "n_labels": corpus.n_labels,
+        "has_ids": corpus.has_ids,
         "n_shards": len(corpus.shards),
         "nnz_words": sum(s.nnz_words for s in corpus.shards),
         "nnz_labels": sum(s.nnz_labels for s in corpus.shards),

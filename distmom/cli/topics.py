@@ -19,6 +19,7 @@ from distmom.cli.options import (
     cluster_options,
     input_options,
     json_option,
+    output_format_option,
     overwrite_option,
 )
 from distmom.cli.parameters import flag, given, parameter_options, table
@@ -49,12 +50,13 @@ if TYPE_CHECKING:
     default=None,
     help="File with the group of every row, for factors of views.",
 )
+@output_format_option
 @input_options
 @overwrite_option
 @cluster_options
 @json_option
 def transform(
-    model: str, src: str, out: str, method: str | None, groups: str | None, overwrite: bool, workers: int | None,
+    model: str, src: str, out: str, method: str | None, groups: str | None, output_format: str, overwrite: bool, workers: int | None,
     memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Write shares of topics in documents, factors of groups of views, or components or states of rows.
@@ -69,7 +71,7 @@ def transform(
 
     fitted = load_model(model)
     if fitted.can(Capability.FACTORS):
-        _refuse_given(["method", *options], f"not an option with {model}, which reads views")
+        _refuse_given(["method", "output_format", *options], f"not an option with {model}, which reads views")
         views = open_views(src, groups) if Path(src).is_file() or groups is not None else open_corpus(src)
         with (
             PassProgress(quiet=quiet) as progress,
@@ -83,7 +85,8 @@ def transform(
         return
     if fitted.can(Capability.COMPONENTS):
         _refuse_given(
-            ["method", "groups", *options], f"not an option with {model}, which reads a corpus of rows"
+            ["method", "groups", "output_format", *options],
+            f"not an option with {model}, which reads a corpus of rows",
         )
         with (
             PassProgress(quiet=quiet) as progress,
@@ -104,7 +107,7 @@ def transform(
         open_source(src, columns_of(fitted), executor, options) as corpus,
     ):
         result = transform_corpus(
-            fitted, corpus, out, method=method or "vb", client=executor, memory_limit=memory_limit, observer=progress,
+            fitted, corpus, out, method=method or "vb", output_format=output_format, client=executor, memory_limit=memory_limit, observer=progress,
             overwrite=overwrite,
         )  # fmt: skip
     show(result, as_json)

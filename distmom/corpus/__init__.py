@@ -15,6 +15,7 @@ from distmom.corpus.open import open_corpus, open_words
 from distmom.corpus.row_formats import ROW_FORMATS
 from distmom.corpus.rows import RowCorpus
 from distmom.corpus.store import Corpus
+from distmom.corpus.texts import text_corpus
 from distmom.corpus.views import ViewCorpus
 from distmom.corpus.write import CorpusWriter, from_arrays
 
@@ -41,5 +42,6 @@ __all__ = [
     "ingest_sentences",
     "open_corpus",
     "open_words",
+    "text_corpus",
     "write_corpus",
 ]

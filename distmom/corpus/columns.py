@@ -35,6 +35,8 @@ class Survey:
     Attributes
     ----------
     n_documents : int
+    last_row : int
+        Row of the last document in the source, from 1; 0 if rows are not counted.
     n_word_columns : int
         One more than the largest word number that occurs, if parts do not name their words.
     integral : bool
@@ -50,6 +52,7 @@ class Survey:
     """
 
     n_documents: int = 0
+    last_row: int = 0
     n_word_columns: int = 0
     integral: bool = True
     document_frequency: Counter[str] = field(default_factory=Counter)
@@ -60,6 +63,7 @@ class Survey:
     def add(self, part: Summary, count_words: bool) -> None:
         """Add a part; ``count_words`` if the vocabulary is to be learned."""
         self.n_documents += part.n_documents
+        self.last_row = max(self.last_row, part.last_row)
         self.integral = self.integral and part.integral
         if part.words is None:
             self.n_word_columns = max(self.n_word_columns, part.n_word_columns)

@@ -19,14 +19,14 @@ from distmom.corpus.readers.matrices import open_npz, open_uci
 from distmom.corpus.readers.source import bare_name, read_names
 from distmom.corpus.readers.sparse import open_ldac, open_svmlight, open_xmc
 from distmom.corpus.readers.spec import Source, Spec
-from distmom.corpus.readers.text import check_fields, open_csv, open_jsonl, open_tsv
+from distmom.corpus.readers.text import check_fields, open_csv, open_jsonl, open_lines, open_tsv
 from distmom.corpus.store import Corpus
 from distmom.corpus.tokenize import ENGLISH_STOP_WORDS, Tokenizer
 from distmom.corpus.write import CorpusWriter
 from distmom.errors import InputError, UsageError
 
 #: incremented whenever the encoding of a source into parts changes
-ENCODING_VERSION = 3
+ENCODING_VERSION = 4
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,11 @@ FORMATS: dict[str, Format] = {
     "uci": Format("UCI docword triples", open_uci, (), ("docword.",)),
     "ldac": Format("lines 'pairs word:count'", open_ldac, (".ldac", ".lda-c")),
     "npz": Format("SciPy sparse matrices", open_npz, (".npz",)),
+    # No suffix indicates it, as files of several formats are named .txt.
+    "lines": Format("texts without labels, one per line", open_lines, (), (), True, True),
 }
+#: formats whose fields have names
+_FIELDS = ("jsonl", "csv")
 
 
 def detect_format(path: str) -> str:
@@ -97,6 +101,8 @@ def ingest(
     zero_based: bool | None = None,
     text_field: str = "text",
     labels_field: str = "labels",
+    label_separator: str = ",",
+    id_column: str | None = None,
     map: Map | None = None,
     progress: Progress | None = None,
 ) -> Corpus:
@@ -142,7 +148,14 @@ def ingest(
         Whether the source numbers words from 0. Required for ``svmlight``, unused otherwise.
     text_field : str, default="text"
     labels_field : str, default="labels"
-        Names of the fields in ``jsonl`` and ``csv``.
+        Names of the fields in ``jsonl`` and ``csv``. By default the field "label" takes the place of a missing
+        "labels".
+    label_separator : str, default=","
+        What separates the labels of a document in ``tsv`` and ``csv``; empty where each has one label at most.
+    id_column : str, optional
+        Name of the field with the id of a document, in ``jsonl`` and ``csv``. By default documents have no ids,
+        and are identified by their row: the number of the line in ``tsv``, ``jsonl``, ``lines`` and ``svmlight``,
+        of the record in ``csv``, and else of the document, each from 1.
     map : callable, optional
         ``map(function, iterable)`` that yields results in order; functions and values are picklable. The
         built-in `map` by default.
@@ -171,6 +184,8 @@ def ingest(
         raise UsageError(f"label_source: is for the formats xmc and npz only, got format {name}")
     if like is not None and vocabulary is not None and known.names_words:
         raise UsageError("vocabulary: cannot be combined with `like`, which provides the vocabulary")
+    if id_column is not None and name not in _FIELDS:
+        raise UsageError(f"id_column: is for the formats {' and '.join(_FIELDS)} only, got format {name}")
     if shard_documents < 1:
         raise UsageError(f"shard_documents: expected at least 1, got {shard_documents}")
     if name == "uci" and vocabulary is None:
@@ -183,7 +198,7 @@ def ingest(
             min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern
         )
     )
-    words = _names("vocabulary", vocabulary)
+    words = given_names("vocabulary", vocabulary)
     label_names = None if labels is None else read_names(os.fspath(labels), with_ids=True)
     spec = Spec(
         path=path,
@@ -195,14 +210,21 @@ def ingest(
         zero_based=zero_based,
         text_field=text_field,
         labels_field=labels_field,
+        label_separator=label_separator,
+        id_field=id_column,
     )
     check_fields(spec)
     settings: dict[str, Any] = {"format": name, "source": os.path.basename(path)}
     settings |= {"shard_documents": shard_documents, "strict": strict}
     if known.names_words:
         settings |= {"tokenizer": tokenizer.settings()}
-    if name in ("jsonl", "csv"):
+    if name in _FIELDS:
         settings |= {"text_field": text_field, "labels_field": labels_field}
+    # Corpora that were ingested before there were these options have the same settings.
+    if label_separator != "," and name in ("tsv", "csv"):
+        settings |= {"label_separator": label_separator}
+    if id_column is not None:
+        settings |= {"id_column": id_column}
     if name == "svmlight":
         settings |= {"zero_based": zero_based}
     files = [path] + [os.fspath(each) for each in (label_source,) if each is not None]
@@ -296,7 +318,7 @@ def write_corpus(
     )
 
 
-def _names(what: str, given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
+def given_names(what: str, given: str | os.PathLike[str] | Sequence[str] | None) -> list[str] | None:
     if given is None:
         return None
     if isinstance(given, (str, os.PathLike)):
@@ -308,7 +330,7 @@ def stop_word_list(given: str | os.PathLike[str] | Sequence[str] | None) -> tupl
     """Return stop words: of a built-in list (``"english"``), of a file, as given, or none."""
     if given == "english":
         return ENGLISH_STOP_WORDS
-    return tuple(_names("stop words", given) or ())
+    return tuple(given_names("stop words", given) or ())
 
 
 def _vocabulary_beside(path: str) -> str | None:

@@ -19,7 +19,7 @@ from distmom.corpus.commit import commit_directory, sync_path, sync_tree
 from distmom.corpus.layered import LayeredCorpus, read_shard_record
 from distmom.corpus.layers import Layer, check_layer_name
 from distmom.corpus.manifest import CORPUS
-from distmom.corpus.names import check_names, is_plain, number_lines
+from distmom.corpus.names import check_names, is_id, number_lines
 from distmom.corpus.open import open_corpus
 from distmom.corpus.records import dump_json
 from distmom.corpus.shard import describe, write_files
@@ -187,7 +187,7 @@ def _check_lengths(index: int, shard: LayerShard) -> None:
         raise InputError.at(
             "ids", None, f"number of ids in shard {index}", str(shard.n_units), str(len(shard.ids))
         )
-    bad = next((text for text in shard.ids if not text or not is_plain(text.replace("\t", " "))), None)
+    bad = next((text for text in shard.ids if not is_id(text)), None)
     if bad is not None:
         raise InputError.at("ids", None, "id", "text on one line without control characters", repr(bad))
 

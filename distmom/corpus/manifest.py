@@ -6,6 +6,7 @@ Layout of a corpus of words and labels, version 1::
     vocabulary.txt labels.txt   one entry per line, in column order
     statistics/                 Zarr group: document_frequency, word_frequency, label_frequency
     shards/s00000/              Zarr group: words and labels, each a CSR matrix in AnnData's layout
+    shards/s00000/ids.txt       ids of the documents, if they have any; then the manifest has the entry ``has_ids``
     shards/s00000/shard.json    counts of the shard, size and sha256 of each of its files
 
 Layout of a corpus of other layers, version 2::
@@ -119,6 +120,7 @@ def _are_words(manifest: dict[str, Any]) -> bool:
         and all(map(_is_shard, shards))
         and sum(entry["n_documents"] for entry in shards) == totals["n_documents"]
         and manifest.get("values") in tuple(VALUE_TYPES)
+        and type(manifest.get("has_ids", False)) is bool
         and _has_common(manifest)
         and {"vocabulary.txt", "labels.txt"} <= set(manifest["files"])
     )

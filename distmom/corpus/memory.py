@@ -104,6 +104,15 @@ class MemoryCorpus:
         shard = self.shards[index]
         return self._all.take(slice(shard.first, shard.first + shard.n_documents))
 
+    @property
+    def has_ids(self) -> bool:
+        """False: documents in memory have no ids."""
+        return False
+
+    def read_ids(self, index: int) -> list[str] | None:
+        """Return None: documents in memory have no ids."""
+        return None
+
     def verify(self) -> list[str]:
         """Return an empty list: the matrices were checked when the corpus was created."""
         return []

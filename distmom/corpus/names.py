@@ -65,6 +65,11 @@ def _are_good(names: Sequence[str]) -> bool:
         return False
 
 
+def is_id(text: str) -> bool:
+    """Whether a text can be the id of a document: not empty, and on one line; it may contain tabs."""
+    return bool(text) and is_plain(text.replace("\t", " "))
+
+
 def is_plain(name: str) -> bool:
     """Whether a name fits on one line: it has no control character, line separator or lone surrogate."""
     return name.isprintable() or not any(

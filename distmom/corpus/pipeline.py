@@ -6,6 +6,7 @@ and each part becomes a shard. Parts and shards finished by an interrupted run a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,11 @@ from distmom.corpus.shard import ShardResult, write_shard
 from distmom.corpus.store import Corpus
 from distmom.corpus.write import CorpusWriter
 from distmom.errors import InputError, StoreError
+
+logger = logging.getLogger(__name__)
+
+#: share of the labels that occur once from which a warning is logged, if there are at least so many labels
+SINGLE_SHARE, FEWEST_LABELS = 0.9, 20
 
 Progress = Callable[[str, int, int | None], None]
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
@@ -87,7 +93,9 @@ class Job:
                 raise InputError.at(spec.path, None, "content", "at least one document", "none")
             words = word_columns(spec, survey, self.vocabulary, self.like, self.names_words)
             labels = label_columns(spec, survey, self.label_names, self.like, self.names_labels)
-            tasks = self._finishing(writer.directory, parts, words, labels, survey.integral)
+            # Without a row that is left out, the rows follow from the positions of the documents.
+            with_rows = survey.last_row > survey.n_documents
+            tasks = self._finishing(writer.directory, parts, words, labels, survey.integral, with_rows)
             done = unknown = 0
             for result, dropped in run_map(finish_part, tasks):
                 writer.add(result)
@@ -97,7 +105,10 @@ class Job:
             check_unchanged()
             if not learns:
                 survey.warnings["unknown_words"] = unknown
-            return writer.finalise(words.names, labels.names, settings=settings, warnings=survey.warnings)
+            corpus = writer.finalise(words.names, labels.names, settings=settings, warnings=survey.warnings)
+        if self.names_labels and self.label_names is None and self.like is None:
+            warn_of_single_labels(spec.path, corpus)
+        return corpus
 
     def _encode(self, folder: Path, run_map: Map, progress: Progress, n_bytes: int | None) -> list[Path]:
         """Encode every chunk that has no part yet, and return the paths of all parts."""
@@ -115,7 +126,13 @@ class Job:
         return parts
 
     def _finishing(
-        self, directory: str, parts: list[Path], words: Columns, labels: Columns, integral: bool
+        self,
+        directory: str,
+        parts: list[Path],
+        words: Columns,
+        labels: Columns,
+        integral: bool,
+        with_rows: bool,
     ) -> Iterator[_Finishing]:
         for index, path in enumerate(parts):
             part = Part.load_names(path)
@@ -128,7 +145,21 @@ class Job:
                 labels.of(part[1]),
                 labels.n,
                 "int32" if integral else "float32",
+                with_rows,
             )
+
+
+def warn_of_single_labels(path: str, corpus: Corpus) -> None:
+    """Log a warning if nearly every label of a corpus occurs once, as if texts had been read as labels."""
+    frequency = corpus.label_frequency
+    n_labels, single = int((frequency > 0).sum()), np.flatnonzero(frequency == 1)
+    if n_labels < FEWEST_LABELS or len(single) < SINGLE_SHARE * n_labels:
+        return
+    logger.warning(
+        "%s: %s of %s labels occur once, such as %r: are texts and labels in each other's place, do labels "
+        "contain their separator, or is a header read as data?", path, f"{len(single):,}", f"{n_labels:,}",
+        corpus.label_names[single[0]][:60],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -149,6 +180,7 @@ class _Finishing:
     new_labels: np.ndarray | None
     n_labels: int
     dtype: str
+    with_rows: bool
 
 
 def encode_chunk(task: _Encoding) -> None:
@@ -180,7 +212,10 @@ def finish_part(task: _Finishing) -> tuple[ShardResult, int]:
     words = words.astype(task.dtype)
     # A small weight may underflow to zero in float32.
     words.eliminate_zeros()
-    return write_shard(task.directory, task.index, words, ones), dropped
+    ids = part.ids
+    if ids is None and part.rows is not None and task.with_rows:
+        ids = [str(row) for row in part.rows.tolist()]
+    return write_shard(task.directory, task.index, words, ones, ids), dropped
 
 
 def _is_part(path: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from scipy.sparse import csr_array
 from distmom.corpus.arrays import encode_matrices
 from distmom.corpus.commit import commit_directory
 from distmom.corpus.manifest import ShardInfo
+from distmom.corpus.names import is_id
 from distmom.corpus.records import MAX_RECORD_BYTES, dump_json, parse_json
 from distmom.corpus.storage import LocalStorage
-from distmom.corpus.store import read_block
-from distmom.errors import StoreError
+from distmom.corpus.store import IDS, read_block, read_ids
+from distmom.errors import InputError, StoreError
 
 #: with more columns per entry than this, entries are sorted rather than counted in an array of all columns
 _WIDE = 16
@@ -42,6 +43,8 @@ class ShardResult:
         Sums over the documents of the shard.
     statistics : tuple of (indices, values) pairs
         Document frequency and value sum of each word that occurs, and frequency of each label that occurs.
+    has_ids : bool, default=False
+        Whether the documents have ids.
     """
 
     index: int
@@ -50,9 +53,12 @@ class ShardResult:
     entry: dict[str, Any]
     totals: dict[str, int]
     statistics: tuple[tuple[np.ndarray, np.ndarray], ...]
+    has_ids: bool = False
 
 
-def write_shard(directory: str, index: int, words: csr_array, labels: csr_array) -> ShardResult:
+def write_shard(
+    directory: str, index: int, words: csr_array, labels: csr_array, ids: Sequence[str] | None = None
+) -> ShardResult:
     """Write one shard of a corpus that is being written; may run in any process.
 
     An existing shard is kept if it holds the same documents.
@@ -65,12 +71,18 @@ def write_shard(directory: str, index: int, words: csr_array, labels: csr_array)
         Position of the shard.
     words, labels : csr_array
         As in a `Block`.
+    ids : sequence of str, optional
+        Ids of the documents; none by default.
 
     Raises
     ------
+    InputError
+        If the number of ids is wrong, or one is not text on one line.
     StoreError
         If the shard already exists with different documents.
     """
+    if ids is not None:
+        check_ids(index, ids, words.shape[0])
     name = f"s{index:05d}"
     target = Path(directory) / "shards" / name
     values = "counts" if words.dtype.kind == "i" else "weights"
@@ -78,11 +90,13 @@ def write_shard(directory: str, index: int, words: csr_array, labels: csr_array)
         "n_documents": int(words.shape[0]),
         "nnz_words": int(words.nnz),
         "nnz_labels": int(labels.nnz),
-        "content": _content_digest(words, labels),
+        "content": _content_digest(words, labels, ids),
     }
     digest = _digest_of_equal(Path(directory), name, record, (words.shape[1], labels.shape[1]), values)
     if digest is None:
         files = encode_matrices({"words": words, "labels": labels})
+        if ids:
+            files[IDS] = "\n".join([*ids, ""]).encode()
         record["files"] = describe(files)
         content = dump_json(record)
         temporary = Path(directory) / "wip" / f"{name}.{uuid.uuid4().hex}"
@@ -117,7 +131,16 @@ def write_shard(directory: str, index: int, words: csr_array, labels: csr_array)
             (columns, sums),
             np.unique(labels.indices, return_counts=True),
         ),
+        has_ids=ids is not None,
     )
+
+
+def check_ids(index: int, ids: Sequence[str], n_documents: int) -> None:
+    """Check the ids of a shard; InputError if their number is wrong, or one is not text on one line."""
+    if len(ids) != n_documents:
+        raise InputError.at("ids", None, f"number of ids in shard {index}", str(n_documents), str(len(ids)))
+    if (bad := next((text for text in ids if not is_id(text)), None)) is not None:
+        raise InputError.at("ids", None, "id", "text on one line without control characters", repr(bad))
 
 
 def column_sums(matrix: csr_array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -173,13 +196,15 @@ def write_files(root: Path, files: Mapping[str, bytes]) -> None:
         path.write_bytes(content)
 
 
-def _content_digest(words: csr_array, labels: csr_array) -> str:
+def _content_digest(words: csr_array, labels: csr_array, ids: Sequence[str] | None) -> str:
     digest = hashlib.sha256()
     for matrix in (words, labels):
         digest.update(f"{tuple(map(int, matrix.shape))}{matrix.dtype.str}".encode())
         digest.update(np.ascontiguousarray(matrix.data).data)
         digest.update(np.ascontiguousarray(matrix.indices, np.int32).data)
         digest.update(np.ascontiguousarray(matrix.indptr, np.int64).data)
+    if ids is not None:
+        digest.update("\n".join(ids).encode())
     return digest.hexdigest()
 
 
@@ -198,7 +223,9 @@ def _digest_of_equal(
         if same:
             digest = hashlib.sha256(content).hexdigest()
             counts = {key: record[key] for key in ("n_documents", "nnz_words", "nnz_labels")}
-            read_block(storage, ShardInfo(name, 0, digest=digest, **counts), widths, values)
+            shard = ShardInfo(name, 0, digest=digest, **counts)
+            read_block(storage, shard, widths, values)
+            read_ids(storage, shard)
             return digest
     except StoreError:
         # A damaged shard, as a power failure may leave on a disk that does not honour fsync, is written again.

@@ -17,8 +17,11 @@ from distmom.corpus.layers import Layer, word_layers
 from distmom.corpus.manifest import STATISTICS, VALUE_TYPES, ShardInfo, parse_shard_record
 from distmom.corpus.records import MAX_RECORD_BYTES
 from distmom.corpus.storage import Storage, check_digest
-from distmom.corpus.stored import StoredCorpus
+from distmom.corpus.stored import StoredCorpus, lines_of
 from distmom.errors import StoreError
+
+#: file of a shard with the ids of its documents, one per line
+IDS = "ids.txt"
 
 
 class Corpus(StoredCorpus):
@@ -137,6 +140,21 @@ class Corpus(StoredCorpus):
         """Return ``shard.json`` of a shard and the size and sha256 of its other files; StoreError if damaged."""
         return _read_record(self._storage, self.shards[index])
 
+    @property
+    def has_ids(self) -> bool:
+        """Whether documents have ids (see `read_ids`)."""
+        return bool(self._manifest.get("has_ids", False))
+
+    def read_ids(self, index: int) -> list[str] | None:
+        """Return the ids of the documents of one shard; None if there are none. StoreError if they are damaged."""
+        if not self.has_ids:
+            return None
+        shard = self.shards[index]
+        ids = read_ids(self._storage, shard)
+        if ids is None:
+            raise StoreError(f"{self.path}/shards/{shard.id}/{IDS}: expected ids, got no such file")
+        return ids
+
     def verify(self) -> list[str]:
         """Read the whole corpus and return the problems found, one sentence per damaged file or shard."""
         problems = []
@@ -166,6 +184,7 @@ class Corpus(StoredCorpus):
 
     def _checked_sums(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         block = self.read_shard(index)
+        self.read_ids(index)
         return (
             np.bincount(block.words.indices, minlength=self.n_words),
             np.bincount(block.words.indices, block.words.data, minlength=self.n_words),
@@ -204,6 +223,7 @@ def read_block(storage: Storage, shard: ShardInfo, widths: tuple[int, int], valu
     place = f"{storage.root}/{prefix}"
     with spend("read"):
         _, entries = _read_record(storage, shard)
+        entries.pop(IDS, None)
         content = storage.read_all({f"{prefix}/{key}": entry for key, entry in entries.items()})
     with spend("decompress"):
         files = {key: content[f"{prefix}/{key}"] for key in entries}
@@ -211,6 +231,16 @@ def read_block(storage: Storage, shard: ShardInfo, widths: tuple[int, int], valu
         words = decode_matrix(place, files, "words", (n, widths[0]), VALUE_TYPES[values], shard.nnz_words)
         labels = decode_matrix(place, files, "labels", (n, widths[1]), "uint8", shard.nnz_labels)
     return Block(words, labels, shard.first)
+
+
+def read_ids(storage: Storage, shard: ShardInfo) -> list[str] | None:
+    """Read and check the ids of the documents of one shard; None if it has documents without ids."""
+    _, entries = _read_record(storage, shard)
+    if IDS not in entries:
+        return None if shard.n_documents else []
+    key = f"shards/{shard.id}/{IDS}"
+    content = storage.read_checked(key, entries[IDS]["size"], entries[IDS]["sha256"])
+    return lines_of(f"{storage.root}/{key}", content, shard.n_documents)
 
 
 def _read_record(storage: Storage, shard: ShardInfo) -> tuple[bytes, dict[str, dict[str, Any]]]:

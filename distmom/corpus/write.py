@@ -22,7 +22,7 @@ from distmom.corpus.open import open_words
 from distmom.corpus.shard import ShardResult, count_totals, describe, write_files, write_shard
 from distmom.corpus.staging import StagedCorpus
 from distmom.corpus.store import Corpus
-from distmom.errors import StoreError, UsageError
+from distmom.errors import InputError, StoreError, UsageError
 
 
 class CorpusWriter(StagedCorpus):
@@ -44,7 +44,9 @@ class CorpusWriter(StagedCorpus):
         super().__init__(path, overwrite=overwrite, fingerprint=fingerprint)
         self._results: dict[int, ShardResult] = {}
 
-    def write_shard(self, index: int, words: Any, labels: Any = None) -> ShardResult:
+    def write_shard(
+        self, index: int, words: Any, labels: Any = None, ids: Sequence[str] | None = None
+    ) -> ShardResult:
         """Write one shard; it may be written repeatedly with the same documents.
 
         Parameters
@@ -53,9 +55,11 @@ class CorpusWriter(StagedCorpus):
             Position of the shard, from 0.
         words : array_like or sparse of shape (n_documents, n_words)
         labels : array_like or sparse of shape (n_documents, n_labels), optional
+        ids : sequence of str, optional
+            Ids of the documents; none by default.
         """
         X = word_matrix(words)
-        result = write_shard(self.directory, index, X, label_matrix(labels, X.shape[0]))
+        result = write_shard(self.directory, index, X, label_matrix(labels, X.shape[0]), ids)
         self.add(result)
         return result
 
@@ -89,7 +93,8 @@ class CorpusWriter(StagedCorpus):
         Raises
         ------
         InputError
-            If a name contains a control character or occurs twice, or there are too many or too few names.
+            If a name contains a control character or occurs twice, there are too many or too few names, or only
+            some shards have ids.
         StoreError
             If a shard is missing, or shards differ in their number of columns or type of values.
         """
@@ -114,7 +119,7 @@ class CorpusWriter(StagedCorpus):
         for key in ("vocabulary.txt", "labels.txt", "shards"):
             sync_path(root / key)
         sync_tree(root / "statistics")
-        manifest = {
+        manifest: dict[str, Any] = {
             "totals": {**count_totals(), **totals, "n_words": n_words, "n_labels": n_labels},
             "values": values,
             "shards": [result.entry for result in results],
@@ -123,6 +128,9 @@ class CorpusWriter(StagedCorpus):
             "warnings": {key: int(count) for key, count in sorted((warnings or {}).items()) if count},
             "written_with": {"zarr": zarr.__version__},
         }
+        if any(result.has_ids for result in results):
+            # The entry is absent without ids, as in corpora that were written before there were any.
+            manifest["has_ids"] = True
         self.commit(CORPUS.dump(manifest, WORDS_VERSION), is_synced=True)
         return open_words(self.path)
 
@@ -138,6 +146,8 @@ class CorpusWriter(StagedCorpus):
                     f"{self.partial}: shard {position}: expected {results[0].shape} words and labels as "
                     f"{results[0].values}, got {result.shape} as {result.values}"
                 )
+            if result.has_ids != results[0].has_ids:
+                raise InputError.at(str(self.path), None, "ids", "ids of all documents, or of none", "some")
         return results
 
 

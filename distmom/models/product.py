@@ -17,17 +17,16 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
-from distmom.corpus import MemoryCorpus
 from distmom.engine import Engine
 from distmom.engine.directory import load_sums
 from distmom.errors import UsageError
 from distmom.linalg import METHODS, decompose, multilinear, symmetrise
 from distmom.moments.product import N_GROUPS, GroupMoments, GroupMomentsPass, GroupSketchPass, group_moments
+from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin
 from distmom.spectral.basis import Basis, range_basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.core import whiten_moment
 from distmom.spectral.estimator import SpectralEstimator, place_parameter, seed_parameter
-from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.recovery import Recovery
@@ -54,7 +53,7 @@ class ProductState:
     diagnostics: dict[str, Any] = value()
 
 
-class ProductMixture(SpectralEstimator):
+class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
     """Mixture of documents whose words are present independently, given the component of the document.
 
     Attributes
@@ -101,8 +100,9 @@ class ProductMixture(SpectralEstimator):
 
         Parameters
         ----------
-        X : array or sparse matrix of shape (n_documents, n_words)
-            Counts or weights, not negative; a word is present where they are not zero.
+        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+            Texts, which are tokenized with the defaults of `distmom.corpus.text_corpus`, or counts or weights, not
+            negative; a word is present where they are not zero.
         y : None
             Ignored.
 
@@ -110,7 +110,7 @@ class ProductMixture(SpectralEstimator):
         -------
         self
         """
-        return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, type(self).__name__)))
+        return self.fit_corpus(self._corpus(X))
 
     def check(self, corpus: Any) -> None:
         """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
@@ -143,7 +143,8 @@ class ProductMixture(SpectralEstimator):
 
         Parameters
         ----------
-        X : array or sparse matrix of shape (n_documents, n_words)
+        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+            As in `fit`.
 
         Returns
         -------

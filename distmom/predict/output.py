@@ -23,14 +23,14 @@ from distmom.errors import StoreError, UsageError
 OUTPUTS = {
     "components": RecordFormat("distmom-components", 1, "run 'distmom transform' again"),
     "factors": RecordFormat("distmom-factors", 1, "run 'distmom transform' again"),
-    "predictions": RecordFormat("distmom-predictions", 1, "run 'distmom predict' again"),
+    "predictions": RecordFormat("distmom-predictions", 2, "run 'distmom predict' again", older=(1,)),
     "shares": RecordFormat("distmom-shares", 1, "run 'distmom transform' again"),
 }
 #: file that identifies an output without a record
 _HOLDS = {
     "components": "components.zarr",
     "factors": "factors.zarr",
-    "predictions": "predictions.tsv",
+    "predictions": "predictions.zarr",
     "shares": "shares.zarr",
 }
 

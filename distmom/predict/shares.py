@@ -18,12 +18,15 @@ from distmom.engine import Observer, Pass, Rows, RunDirectory, Sums, SumSpec, op
 from distmom.models.topics.program import TopicModel
 from distmom.models.topics.shares import DocumentReader
 from distmom.predict.aligned import align, check_words
+from distmom.predict.lines import answer_lines, check_output_format
 from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces, stored_corpus
 from distmom.spectral.capabilities import Capability, require
 
 #: number of representative documents per topic
 N_REPRESENTATIVES = 10
+#: least share of a topic in a document that is written as text
+LEAST_SHARE = 0.01
 #: maximum number of labels for which mean shares are computed
 MAX_LABELS = 100_000
 
@@ -89,6 +92,7 @@ def transform_corpus(
     out: str | os.PathLike[str],
     *,
     method: str = "vb",
+    output_format: str = "tsv",
     client: Any = None,
     memory_limit: int | None = None,
     observer: Observer | None = None,
@@ -100,6 +104,10 @@ def transform_corpus(
 
     - ``shares.zarr``, an array (n_documents, k) float32 for the k topics of the model; rows are in the order of
       the corpus and sum to 1.
+    - ``ids.txt`` with the ids of the documents, one per line: the ids of the corpus, or numbers from 1.
+    - ``shares.tsv`` with a header and one line ``id<TAB>topic<TAB>share`` per document and topic with a share of
+      at least `LEAST_SHARE`, by decreasing share within a document; or ``shares.jsonl``, one object
+      ``{"id": ..., "topics": [...], "shares": [...]}`` per document. Topics are numbered from 0.
     - ``topics.json`` with the mean share of every topic, the correlations between the shares of topics over
       documents, and for every topic the `N_REPRESENTATIVES` documents with the largest shares.
     - ``labels.tsv``, if the corpus has labels (a year, an author, a class) and at most `MAX_LABELS` of them, with
@@ -114,6 +122,8 @@ def transform_corpus(
         Output directory.
     method : {"vb", "fast"}, default="vb"
         As in `SpectralLDA.transform`.
+    output_format : {"tsv", "jsonl", "zarr"}, default="tsv"
+        Whether shares are also written as tab-separated lines, as JSON lines, or as neither.
     client : distributed.Client or Executor, optional
         Where the pass runs; this process by default.
     memory_limit : int, optional
@@ -132,14 +142,15 @@ def transform_corpus(
     Raises
     ------
     UsageError
-        If the model infers no shares of topics, if the method is unknown, if the model knows none of the words,
-        or if ``out`` exists, unless it contains earlier shares and ``overwrite`` is True.
+        If the model infers no shares of topics, if the method or ``output_format`` is unknown, if the model knows
+        none of the words, or if ``out`` exists, unless it contains earlier shares and ``overwrite`` is True.
 
     Notes
     -----
     A warning is logged if at least a tenth of the word occurrences are unknown.
     """
     require(model, Capability.SHARES)
+    check_output_format(output_format)
     k = len(model.alpha_)
     n_unknown_words = check_words(corpus, model.vocabulary_)
     with put_in_place(out, "shares", overwrite=overwrite) as place:
@@ -163,11 +174,18 @@ def transform_corpus(
             n, stored = int(result.sums["n_documents"]), result.rows["shares"]
             array = create_array(place.out / "shares.zarr", (n, k), "float32", level=1)
             at, best = 0, Representatives(k)
-            for shard in range(len(aligned.shards)):
-                rows = stored.read(shard)
-                array[at : at + len(rows)] = rows
-                best.add(rows, at)
-                at += len(rows)
+            names = list(map(str, range(k)))
+            with answer_lines(
+                place.out, "shares", output_format, corpus, names, ("topic", "share")
+            ) as answers:
+                for shard in range(len(aligned.shards)):
+                    rows = stored.read(shard)
+                    array[at : at + len(rows)] = rows
+                    best.add(rows, at)
+                    at += len(rows)
+                    order = np.argsort(-rows, axis=1, kind="stable")
+                    sorted_shares = np.take_along_axis(rows, order, axis=1)
+                    answers.write(order, sorted_shares, (sorted_shares >= LEAST_SHARE).sum(axis=1))
             mean = np.asarray(result.sums["shares"]) / max(1, n)
             covariance = np.asarray(result.sums["products"]) / max(1, n) - np.outer(mean, mean)
             summary = {

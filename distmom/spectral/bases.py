@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 if TYPE_CHECKING:
 
     class BaseEstimator:
@@ -32,12 +34,18 @@ if TYPE_CHECKING:
 
         def __sklearn_tags__(self) -> Any: ...
 
+    class ClassNamePrefixFeaturesOutMixin:
+        """Declaration of `sklearn.base.ClassNamePrefixFeaturesOutMixin`."""
+
+        def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+            """Return the names of the columns of the output."""
+
     class DensityMixin:
         """Declaration of `sklearn.base.DensityMixin`."""
 
         def __sklearn_tags__(self) -> Any: ...
 
 else:
-    from sklearn.base import BaseEstimator, DensityMixin, TransformerMixin
+    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, DensityMixin, TransformerMixin
 
-__all__ = ["BaseEstimator", "DensityMixin", "TransformerMixin"]
+__all__ = ["BaseEstimator", "ClassNamePrefixFeaturesOutMixin", "DensityMixin", "TransformerMixin"]

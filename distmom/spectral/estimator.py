@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 import numpy as np
-from scipy.sparse import csr_array
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Block, MemoryCorpus
@@ -25,8 +24,9 @@ from distmom.spectral.artifact import (
     whole_description,
 )
 from distmom.spectral.capabilities import Capability
+from distmom.spectral.documents import NAMED_COLUMNS, block_in_memory, corpus_in_memory
 from distmom.spectral.execute import execute
-from distmom.spectral.inputs import WORDS, check_n_features, checked_rows, with_layer
+from distmom.spectral.inputs import WORDS, with_layer
 from distmom.spectral.layout import layout_of
 from distmom.spectral.ledger import Ledger
 from distmom.spectral.parameters import Parametrised, fixed, parameter
@@ -61,6 +61,8 @@ class SpectralEstimator(Parametrised):
         Number of documents of the corpus.
     n_features_in_ : int
         Number of features: d.
+    feature_names_in_ : ndarray of shape (n_features_in_,), object
+        Names of the columns, of a model fitted to a table whose columns all have names.
     diagnostics_ : dict
         Measurements of the fit; JSON values.
     selection_ : dict or None
@@ -82,6 +84,7 @@ class SpectralEstimator(Parametrised):
     settings_: dict[str, Any]
     n_documents_: int
     n_features_in_: int
+    feature_names_in_: np.ndarray
     diagnostics_: dict[str, Any]
     selection_: dict[str, Any] | None = None
 
@@ -212,6 +215,14 @@ class SpectralEstimator(Parametrised):
         self.n_features_in_ = corpus.n_words
         self.settings_ = dict(corpus.settings)
         self.n_documents_ = corpus.n_documents
+        self._name_columns()
+
+    def _name_columns(self) -> None:
+        """Set ``feature_names_in_`` if the model was fitted to a table, as scikit-learn does."""
+        if self.settings_.get(NAMED_COLUMNS):
+            self.feature_names_in_ = np.array(self.vocabulary_, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
 
     def _keep(self, state: Any) -> None:
         """Set the fitted attributes from a state, except groups and variants, which subclasses handle."""
@@ -283,6 +294,7 @@ class SpectralEstimator(Parametrised):
             arrays = load_arrays(path, record, layout_of(cls.State, record["state"]), model._sizes())
             for name in _RECORDED:
                 setattr(model, f"{name}_", record[name])
+            model._name_columns()
             model._keep(unpack(cls.State, record["state"], arrays))
         return model
 
@@ -293,14 +305,18 @@ class SpectralEstimator(Parametrised):
 
     # Rows in memory
 
+    def _corpus(self, X: Any, y: Any = None) -> MemoryCorpus:
+        """Return documents given to ``fit`` as a corpus: texts, or rows of counts or weights."""
+        return corpus_in_memory(X, y, type(self).__name__)
+
     def _block(self, X: Any, min_samples: int = 0) -> Block:
-        """Return documents in memory as a block; a UsageError if their number of words is not that of the fit."""
-        name = type(self).__name__
-        X = checked_rows(X, min_samples, name)
-        check_n_features(X.shape[1], self.n_features_in_, name)
-        if X.shape[0] == 0:
-            return Block(csr_array((0, X.shape[1]), dtype=np.int32), csr_array((0, 0), dtype=np.uint8), 0)
-        return MemoryCorpus(X, shard_documents=X.shape[0]).read_shard(0)
+        """Return documents in memory as a block; a UsageError if their words are not those of the fit."""
+        return block_in_memory(self, X, min_samples)
+
+    @property
+    def _n_features_out(self) -> int:
+        """Number of columns of the output, for `get_feature_names_out`."""
+        return len(self.components_)
 
 
 def seed_parameter() -> int:

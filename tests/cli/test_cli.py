@@ -93,8 +93,11 @@ def test_from_text_to_report(tmp_path, run, place):
         "n_unknown_words": 0,
         "out": str(tmp_path / "p"),
     }
-    first = [line.split("\t")[0] for line in (tmp_path / "p" / "predictions.tsv").read_text().splitlines()]
-    assert first == [line.split("\t")[0] for line in (place / "test.tsv").read_text().splitlines()]
+    header, *lines = (tmp_path / "p" / "predictions.tsv").read_text().splitlines()
+    assert header == "id\tlabel\tscore"
+    assert [line.split("\t")[0] for line in lines] == [str(i // 2 + 1) for i in range(120)]
+    subjects = [line.split("\t")[0] for line in (place / "test.tsv").read_text().splitlines()]
+    assert [line.split("\t")[1] for line in lines[::2]] == subjects
     code, out, _ = run("topics", tmp_path / "m", "--top", 5, "--json")
     assert code == 0
     found = {frozenset(word for word, _ in topic["words"]) for topic in json.loads(out)["topics"]}
@@ -517,7 +520,7 @@ def test_paths_may_hold_what_looks_like_a_chain_of_urls(run, tmp_path):
     kept = ("--run", tmp_path / "a::b" / "r::1")
     assert run("fit", corpus, model, "-k", 2, "--head", "ridge", *kept, *local)[0] == 0
     assert run("predict", model, corpus, out, *local)[0] == 0
-    assert len((out / "predictions.tsv").read_text().splitlines()) == 100
+    assert (out / "ids.txt").read_text().splitlines() == [str(i + 1) for i in range(100)]
     topics = tmp_path / "a::b" / "l::1"
     assert run("fit", corpus, topics, "-k", 2, "--model", "lda", "--max-df", 1, *local)[0] == 0
     assert run("transform", topics, corpus, tmp_path / "a::b" / "s::1", *local)[0] == 0

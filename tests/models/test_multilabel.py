@@ -94,7 +94,7 @@ def test_top_labels_are_the_best_scores_in_order(planted, fitted):
 
 
 def test_state_probabilities_sum_to_one(planted, fitted):
-    p = fitted["posterior"].predict_proba(planted[2])
+    p = fitted["posterior"].state_posteriors(planted[2])
     assert p.shape == (planted[2].shape[0], 6)
     np.testing.assert_allclose(p.sum(axis=1), 1.0, rtol=1e-6)
     assert (p >= 0).all()
@@ -259,7 +259,7 @@ def test_residual_passes_do_not_overshoot_where_words_come_together(n_residual_p
 def test_other_features_and_an_unfitted_model_are_refused(planted, fitted):
     with pytest.raises(UsageError, match="X has 5 features, but MultiLabelMoM is expecting 300 features"):
         fitted["ridge"].predict_top(np.ones((2, 5)))
-    for method in ("decision_function", "predict_proba", "predict_top"):
+    for method in ("decision_function", "predict", "predict_top", "state_posteriors"):
         with pytest.raises(NotFittedError):
             getattr(MultiLabelMoM(), method)(planted[2])
 
@@ -442,15 +442,7 @@ def test_clone_and_parameters_round_trip():
     assert set(model.get_params()) == set(vars(model))
 
 
-def expected_failures(estimator):
-    by_proba = "the check takes an estimator with predict_proba for a classifier; here it is over states"
-    return {
-        "check_estimator_sparse_array": by_proba,
-        "check_estimator_sparse_matrix": by_proba,
-    }
-
-
-@parametrize_with_checks([MultiLabelMoM(2, head="ridge")], expected_failed_checks=expected_failures)
+@parametrize_with_checks([MultiLabelMoM(2, head="ridge")])
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
 

@@ -12,6 +12,7 @@ from distmom.models import TopicSearch
 from distmom.models.topics import search as models_search
 from distmom.moments.dirichlet import third_moment
 from distmom.simulate import TopicPopulation
+from distmom.spectral import documents
 
 
 def tiny(seed=1):
@@ -222,11 +223,11 @@ def test_wrong_parameters_are_refused(parameters, message):
 @parametrize_with_checks([TopicSearch(1, alpha0=0.0, min_df=0.0, max_df=1.0)])
 def test_scikit_learn_contract(estimator, check, monkeypatch):
     # The documents of the checks are made of counts.
-    checked = models_search.checked_rows
+    checked = documents.checked_rows
 
     def counts(*arguments):
         X = 10 * checked(*arguments)
         return X.ceil() if issparse(X) else np.ceil(X)
 
-    monkeypatch.setattr(models_search, "checked_rows", counts)
+    monkeypatch.setattr(documents, "checked_rows", counts)
     check(estimator)

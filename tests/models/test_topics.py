@@ -23,12 +23,11 @@ from distmom.models import (
     TopicSearch,
     load_model,
 )
-from distmom.models.topics import program as topic_model
 from distmom.models.topics.committed import word_numbers
 from distmom.moments import weighting
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
-from distmom.spectral import components, core
+from distmom.spectral import components, core, documents
 
 
 def tiny(alpha=(0.3, 0.8, 0.5), d=6, seed=1):
@@ -502,13 +501,13 @@ def test_negative_counts_and_other_vocabularies_are_refused():
 ])  # fmt: skip
 def test_scikit_learn_contract(estimator, check, monkeypatch):
     # The documents of the checks are made of counts.
-    checked = topic_model.checked_rows
+    checked = documents.checked_rows
 
     def counts(*arguments):
         X = 10 * checked(*arguments)
         return X.ceil() if issparse(X) else np.ceil(X)
 
-    monkeypatch.setattr(topic_model, "checked_rows", counts)
+    monkeypatch.setattr(documents, "checked_rows", counts)
     check(estimator)
 
 

@@ -1,3 +1,4 @@
+import json
 import os
 from pathlib import Path
 
@@ -8,12 +9,13 @@ import zarr
 from helpers import planted_matrices
 from scipy.sparse import csr_array, vstack
 
-from distmom.corpus import MemoryCorpus, from_arrays
+from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays
 from distmom.errors import StoreError, UsageError
 from distmom.evaluate.topics import evaluate_topics
 from distmom.models import MultiLabelMoM, SpectralLDA
 from distmom.predict import AlignedCorpus, align, predict_corpus, transform_corpus
 from distmom.predict.aligned import unknown_words
+from distmom.predict.lines import escaped
 from distmom.predict.pieces import Pieces, in_pieces
 
 
@@ -36,11 +38,14 @@ def on_disk(planted, tmp_path_factory):
 
 
 def lines(out):
-    found = []
-    for line in (out / "predictions.tsv").read_text(encoding="utf-8").splitlines():
-        cells = line.split("\t")
-        found.append(list(zip(cells[::2], map(float, cells[1::2]), strict=True)))
-    return found
+    """Return labels and scores of every document."""
+    header, *rest = (out / "predictions.tsv").read_text(encoding="utf-8").splitlines()
+    assert header == "id\tlabel\tscore"
+    found = {text: [] for text in (out / "ids.txt").read_text(encoding="utf-8").splitlines()}
+    for line in rest:
+        text, label, score = line.split("\t")
+        found[text].append((label, float(score)))
+    return list(found.values())
 
 
 def test_written_lists_are_those_of_predict_top(model, on_disk, tmp_path):
@@ -54,23 +59,27 @@ def test_written_lists_are_those_of_predict_top(model, on_disk, tmp_path):
     X = vstack([on_disk.read_shard(i).words for i in range(len(on_disk.shards))])
     labels, scores = model.predict_top(X, 3)
     written = lines(tmp_path / "out")
+    # The document without words has no labels.
+    assert written.pop(17) == []
     assert [[name for name, _ in row] for row in written] == [
-        [model.label_names_[i] for i in row] for row in labels
+        [model.label_names_[i] for i in row] for row in np.delete(labels, 17, axis=0)
     ]
-    np.testing.assert_allclose([[s for _, s in row] for row in written], scores, rtol=1e-5, atol=1e-6)
+    of_others = np.delete(scores, 17, axis=0)
+    np.testing.assert_allclose([[s for _, s in row] for row in written], of_others, rtol=1e-5, atol=1e-6)
     matrix = anndata.io.read_elem(zarr.open_group(tmp_path / "out" / "predictions.zarr", mode="r"))
     assert matrix.shape == (500, 12)
-    assert (np.diff(matrix.indptr) == 3).all()
+    assert np.diff(matrix.indptr).tolist() == [0 if i == 17 else 3 for i in range(500)]
     assert all((np.diff(matrix.indices[a : a + 3]) > 0).all() for a in matrix.indptr[:-1])
     dense = np.zeros(matrix.shape, np.float32)
     np.put_along_axis(dense, labels, scores, axis=1)
+    dense[17] = 0.0
     np.testing.assert_allclose(matrix.toarray(), dense, rtol=1e-5, atol=1e-6)
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
 def test_top_beyond_the_number_of_labels_returns_all(model, on_disk, tmp_path):
     predict_corpus(model, on_disk, tmp_path / "out", top=100)
-    assert {len(row) for row in lines(tmp_path / "out")} == {12}
+    assert {len(row) for row in lines(tmp_path / "out")} == {0, 12}
 
 
 def test_no_document_gives_empty_predictions(model, tmp_path):
@@ -84,7 +93,7 @@ def test_only_earlier_predictions_are_overwritten(model, on_disk, tmp_path):
     with pytest.raises(UsageError, match="exists; choose another path"):
         predict_corpus(model, on_disk, tmp_path / "out")
     predict_corpus(model, on_disk, tmp_path / "out", top=4, overwrite=True)
-    assert {len(row) for row in lines(tmp_path / "out")} == {4}
+    assert {len(row) for row in lines(tmp_path / "out")} == {0, 4}
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("keep")
     with pytest.raises(UsageError, match="exists"):
@@ -302,3 +311,110 @@ def test_label_names_without_documents_write_no_file_of_labels(planted, tmp_path
     assert not (tmp_path / "none" / "labels.tsv").exists()
     rows = (tmp_path / "some" / "labels.tsv").read_text().splitlines()
     assert [row.split("\t")[:2] for row in rows] == [["a", "1"], ["b", "1"]]
+
+
+# Answers with ids
+
+
+@pytest.fixture(scope="module")
+def with_ids(planted, tmp_path_factory):
+    """Five documents in two shards, with ids that need escapes; the second has no words."""
+    X, Y = planted[0][:5].tolil(), planted[1][:5]
+    X[1] = 0
+    X, ids = csr_array(X), ["b\tc", "7", "x\\y", "ü", "7"]
+    with CorpusWriter(tmp_path_factory.mktemp("ids") / "c") as writer:
+        writer.write_shard(0, X[:3], Y[:3], ids[:3])
+        writer.write_shard(1, X[3:], Y[3:], ids[3:])
+        return writer.finalise()
+
+
+def test_every_line_has_the_id_of_its_document(model, with_ids, tmp_path):
+    predict_corpus(model, with_ids, tmp_path / "out", top=2)
+    assert (tmp_path / "out" / "ids.txt").read_text().split("\n") == ["b\tc", "7", "x\\y", "ü", "7", ""]
+    header, *rest = (tmp_path / "out" / "predictions.tsv").read_text().splitlines()
+    assert header == "id\tlabel\tscore"
+    expected = ["b\\tc"] * 2 + ["x\\\\y"] * 2 + ["ü"] * 2 + ["7"] * 2
+    assert [line.split("\t")[0] for line in rest] == expected
+    X = vstack([with_ids.read_shard(i).words for i in range(2)])[[0, 2, 3, 4]]
+    labels, scores = model.predict_top(X, 2)
+    assert [line.split("\t")[1] for line in rest] == [model.label_names_[i] for i in labels.ravel()]
+    np.testing.assert_allclose([float(line.split("\t")[2]) for line in rest], scores.ravel(), rtol=1e-5)
+    assert (tmp_path / "out" / "labels.txt").read_text().splitlines() == model.label_names_
+
+
+def test_json_lines_have_one_object_per_document(model, with_ids, tmp_path):
+    predict_corpus(model, with_ids, tmp_path / "out", top=2, output_format="jsonl")
+    assert not (tmp_path / "out" / "predictions.tsv").exists()
+    found = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
+    assert [each["id"] for each in found] == ["b\tc", "7", "x\\y", "ü", "7"]
+    assert found[1] == {"id": "7", "labels": [], "scores": []}
+    predict_corpus(model, with_ids, tmp_path / "tsv", top=2)
+    assert [
+        list(zip(each["labels"], each["scores"], strict=True)) for each in found if each["labels"]
+    ] == [pairs for text in ("b\tc", "x\\y", "ü", "7") for pairs in [of_id(tmp_path / "tsv", text)]]  # fmt: skip
+
+
+def of_id(out, text):
+    cells = [line.split("\t") for line in (out / "predictions.tsv").read_text().splitlines()[1:]]
+    return [(label, float(score)) for own, label, score in cells if own == escaped(text)]
+
+
+def test_documents_without_a_known_word_have_labels_only_with_fill(model, with_ids, tmp_path):
+    predict_corpus(model, with_ids, tmp_path / "without", top=3, output_format="zarr")
+    assert sorted(entry.name for entry in (tmp_path / "without").iterdir()) == [
+        "ids.txt", "labels.txt", "predictions.json", "predictions.zarr"
+    ]  # fmt: skip
+    group = zarr.open_group(tmp_path / "without" / "predictions.zarr", mode="r")
+    assert group["indptr"][...].tolist() == [0, 3, 3, 6, 9, 12]
+    result = predict_corpus(model, with_ids, tmp_path / "filled", top=3, fill=True)
+    assert result["n_empty"] == 1
+    rest = (tmp_path / "filled" / "predictions.tsv").read_text().splitlines()[1:]
+    assert len(rest) == 15
+    empty = csr_array((1, 120), dtype=np.int32)
+    assert [line.split("\t")[1] for line in rest[3:6]] == [
+        model.label_names_[i] for i in model.predict_top(empty, 3)[0][0]
+    ]
+    nothing = MemoryCorpus(np.vstack([np.zeros((1, 120), int), np.ones((1, 120), int)]))
+    predict_corpus(model, nothing, tmp_path / "first", top=1)
+    assert lines(tmp_path / "first")[0] == []
+
+
+def test_shares_are_written_with_ids(planted, with_ids, tmp_path):
+    topics = SpectralLDA(3, init="tensor", alpha0=1.0, max_df=1.0).fit(planted[0])
+    for form in ("tsv", "jsonl", "zarr"):
+        transform_corpus(topics, with_ids, tmp_path / form, output_format=form)
+    shares = zarr.open_array(tmp_path / "zarr" / "shares.zarr", mode="r")[...]
+    assert (tmp_path / "zarr" / "ids.txt").read_text().split("\n")[3] == "ü"
+    assert not {"shares.tsv", "shares.jsonl"} & {entry.name for entry in (tmp_path / "zarr").iterdir()}
+    header, *rest = (tmp_path / "tsv" / "shares.tsv").read_text().splitlines()
+    assert header == "id\ttopic\tshare"
+    expected = [
+        (escaped(text), str(h), f"{row[h]:.6g}")
+        for text, row in zip(["b\tc", "7", "x\\y", "ü", "7"], shares, strict=True)
+        for h in np.argsort(-row, kind="stable")
+        if row[h] >= 0.01
+    ]
+    assert [tuple(line.split("\t")) for line in rest] == expected
+    found = [json.loads(line) for line in (tmp_path / "jsonl" / "shares.jsonl").read_text().splitlines()]
+    assert [len(each["topics"]) for each in found] == (shares >= 0.01).sum(axis=1).tolist()
+    assert found[3]["topics"][0] == str(shares[3].argmax())
+    with pytest.raises(UsageError, match="output_format: expected one of tsv, jsonl, zarr, got 'csv'"):
+        transform_corpus(topics, with_ids, tmp_path / "other", output_format="csv")
+    assert not (tmp_path / "other").exists()
+
+
+def test_ids_and_predictions_do_not_depend_on_pieces(model, with_ids, tmp_path, monkeypatch):
+    predict_corpus(model, with_ids, tmp_path / "whole")
+    monkeypatch.setattr("distmom.predict.pieces.PIECE_DOCUMENTS", 2)
+    monkeypatch.setattr("distmom.predict.lines._MANY", 2)
+    predict_corpus(model, with_ids, tmp_path / "pieces")
+    assert (tmp_path / "pieces" / "predictions.tsv").read_bytes() == (
+        tmp_path / "whole" / "predictions.tsv"
+    ).read_bytes()
+    predict_corpus(model, MemoryCorpus(np.ones((5, 120), int), shard_documents=3), tmp_path / "numbered")
+    assert (tmp_path / "numbered" / "ids.txt").read_text() == "1\n2\n3\n4\n5\n"
+
+
+def test_escapes_can_be_undone():
+    assert escaped("a\tb\nc\rd\\t") == r"a\tb\nc\rd\\t"
+    assert escaped("plain ü") == "plain ü"

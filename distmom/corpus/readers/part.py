@@ -25,7 +25,9 @@ from distmom.errors import StoreError
 PART = RecordFormat("distmom-part", 1, "remove it")
 _ARRAYS = ("word_ptr", "word_ids", "values", "label_ptr", "label_ids", "label_lines")
 _NAMES = ("words", "labels")
-_HEAD = ("n_documents", "n_word_columns", "integral", "warnings")
+#: arrays of the documents of parts that have them
+_OF_DOCUMENTS = ("rows", "ids")
+_HEAD = ("n_documents", "last_row", "n_word_columns", "integral", "warnings")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Summary:
     Attributes
     ----------
     n_documents : int
+    last_row : int
+        Row of the last document in the source, from 1; 0 if rows are not counted or there is no document.
     n_word_columns : int
         One more than the largest word number.
     integral : bool
@@ -52,6 +56,7 @@ class Summary:
     """
 
     n_documents: int
+    last_row: int
     n_word_columns: int
     integral: bool
     warnings: Counter[str]
@@ -86,6 +91,10 @@ class Part:
         Line of the first occurrence of each named label; empty if labels are column numbers.
     warnings : Counter
         Number of repairs, by kind.
+    rows : ndarray of shape (n_documents,), int64, or None
+        Row of each document in the source, from 1, in sources that may have rows without a document.
+    ids : list of str or None
+        Id of each document, in sources with ids.
     """
 
     word_ptr: np.ndarray
@@ -97,6 +106,8 @@ class Part:
     labels: list[str] | None = None
     label_lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     warnings: Counter[str] = field(default_factory=Counter)
+    rows: np.ndarray | None = None
+    ids: list[str] | None = None
 
     @property
     def n_documents(self) -> int:
@@ -107,6 +118,7 @@ class Part:
         nothing = np.zeros(0, np.int64)
         return Summary(
             n_documents=self.n_documents,
+            last_row=0 if self.rows is None or not len(self.rows) else int(self.rows[-1]),
             n_word_columns=int(self.word_ids.max()) + 1 if len(self.word_ids) else 0,
             integral=bool(np.all(self.values == np.trunc(self.values))),
             warnings=self.warnings,
@@ -126,10 +138,12 @@ class Part:
         if summary.integral and len(self.values):
             # Most values are small counts.
             arrays["values"] = self.values.astype(np.min_scalar_type(int(self.values.max())))
-        for name in _NAMES:
+        for name in (*_NAMES, "ids"):
             if (names := getattr(self, name)) is not None:
                 # Names contain no line breaks.
                 arrays[name] = np.frombuffer("\n".join(names).encode("utf-8", "surrogatepass"), np.uint8)
+        if self.rows is not None:
+            arrays["rows"] = self.rows
         for name in ("document_frequency", "label_columns"):
             arrays[name] = getattr(summary, name)
         temporary = path.with_name(f".tmp-{uuid.uuid4().hex}")
@@ -152,12 +166,13 @@ class Part:
     @classmethod
     def load(cls, path: Path) -> Part:
         """Read a part; StoreError if it is damaged."""
-        head, arrays = _read(path, _ARRAYS, _NAMES)
+        head, arrays = _read(path, _ARRAYS, (*_NAMES, *_OF_DOCUMENTS))
         words, labels = _names(arrays)
         warnings = Counter(head["warnings"])
         fields = {name: arrays[name] for name in _ARRAYS}
         fields["values"] = fields["values"].astype(np.float64, copy=False)
-        return cls(**fields, words=words, labels=labels, warnings=warnings)
+        ids = _lines(arrays["ids"]) if "ids" in arrays else None
+        return cls(**fields, words=words, labels=labels, warnings=warnings, rows=arrays.get("rows"), ids=ids)
 
     @staticmethod
     def load_names(path: Path) -> tuple[list[str] | None, list[str] | None]:
@@ -194,12 +209,12 @@ def _read(
 
 
 def _names(arrays: Mapping[str, np.ndarray]) -> tuple[list[str] | None, list[str] | None]:
-    texts = [arrays[name].tobytes() if name in arrays else None for name in _NAMES]
-    words, labels = (
-        text if text is None else text.decode("utf-8", "surrogatepass").split("\n") if text else []
-        for text in texts
-    )
+    words, labels = (_lines(arrays[name]) if name in arrays else None for name in _NAMES)
     return words, labels
+
+
+def _lines(array: np.ndarray) -> list[str]:
+    return array.tobytes().decode("utf-8", "surrogatepass").split("\n") if len(array) else []
 
 
 @dataclass(frozen=True)

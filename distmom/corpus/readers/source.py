@@ -33,7 +33,7 @@ REPAIRS = {
     "no_final_newline": "a line feed at the end of the file",
     "blank_lines": "no blank line",
     "extra_spaces": "single spaces between fields and none at the end",
-    "label_spaces": "no space next to a comma between labels",
+    "label_spaces": "no space before or after a label",
     "unsorted_features": "features in increasing order",
     "duplicate_features": "each feature once",
     "duplicate_labels": "each label once",

@@ -136,6 +136,7 @@ def encode_svmlight(chunk: Chunk, spec: Spec) -> Part:
     part = _part(lines.words, _labels(tally, replace(lines, labels=positions), None), tally)
     part.labels = [str(label) for label in distinct]
     part.label_lines = np.repeat(lines.numbers, lines.label_lengths)[first]
+    part.rows = np.asarray(lines.numbers, np.int64) - chunk.first_line + chunk.first_document + 1
     return part
 
 

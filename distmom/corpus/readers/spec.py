@@ -29,9 +29,13 @@ class Spec:
     zero_based : bool or None, default=None
         Whether the source numbers words from 0 or 1, if the format does not determine it.
     text_field, labels_field : str, default="text", "labels"
-        Names of the fields with text and labels.
-    columns : (int, int, int), default=(0, -1, 0)
-        For tables: position of the text, position of the labels (-1 for none), number of fields.
+        Names of the fields with text and labels; the field "label" takes the place of a missing "labels".
+    label_separator : str, default=","
+        What separates the labels of a document in lines and tables; empty where each has one label at most.
+    id_field : str or None, default=None
+        Name of the field with the id of a document.
+    columns : (int, int, int, int), default=(0, -1, -1, 0)
+        For tables: positions of the text, of the labels and of the ids (-1 for none), number of fields.
     """
 
     path: str
@@ -43,7 +47,9 @@ class Spec:
     zero_based: bool | None = None
     text_field: str = "text"
     labels_field: str = "labels"
-    columns: tuple[int, int, int] = (0, -1, 0)
+    label_separator: str = ","
+    id_field: str | None = None
+    columns: tuple[int, int, int, int] = (0, -1, -1, 0)
 
 
 @dataclass(frozen=True)

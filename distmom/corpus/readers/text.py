@@ -1,4 +1,4 @@
-"""Texts with named labels: tab-separated lines, tables and JSON lines."""
+"""Texts with named labels: tab-separated lines, tables and JSON lines; and texts without labels, one per line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from distmom.corpus.names import is_plain
+from distmom.corpus.names import is_id, is_plain
 from distmom.corpus.readers.part import Numbering, Part, gather
 from distmom.corpus.readers.source import (
     MAX_LINE_BYTES,
@@ -31,8 +31,13 @@ def open_tsv(spec: Spec) -> Source:
 
 
 def open_jsonl(spec: Spec) -> Source:
-    """Open lines that are JSON objects with a text and a list of labels."""
+    """Open lines that are JSON objects with a text and labels."""
     return _open_lines(spec, encode_jsonl)
+
+
+def open_lines(spec: Spec) -> Source:
+    """Open texts without labels, one per line."""
+    return _open_lines(spec, encode_lines)
 
 
 def _open_lines(spec: Spec, encode: Any) -> Source:
@@ -46,14 +51,16 @@ def open_csv(spec: Spec) -> Source:
     tally = Tally(spec.path, spec.strict)
     reader = LineReader(spec.path, tally)
     header = _take_records(reader, 1)
-    names = next(_records(tally, 1, header), (1, []))[1]
-    missing = [name for name in names if names.count(name) > 1]
-    if spec.text_field not in names or missing:
-        raise InputError.at(
-            spec.path, 1, "header", f"a field {spec.text_field!r} and unique names", repr(names)[:200]
-        )
-    labels = names.index(spec.labels_field) if spec.labels_field in names else -1
-    spec = replace(spec, columns=(names.index(spec.text_field), labels, len(names)))
+    names = next(_records(tally, 1, header), (1, 0, []))[2]
+    repeated = [name for name in names if names.count(name) > 1]
+    for wanted in (spec.text_field, spec.id_field):
+        if (wanted is not None and wanted not in names) or repeated:
+            raise InputError.at(
+                spec.path, 1, "header", f"a field {wanted!r} and unique names", repr(names)[:200]
+            )
+    labels = next((names.index(name) for name in _label_fields(spec) if name in names), -1)
+    ids = -1 if spec.id_field is None else names.index(spec.id_field)
+    spec = replace(spec, columns=(names.index(spec.text_field), labels, ids, len(names)))
 
     def chunks(size: int) -> Iterator[Chunk]:
         first = 0
@@ -92,15 +99,15 @@ def _take_records(reader: LineReader, size: int) -> list[bytes]:
     return taken
 
 
-def _records(tally: Tally, first_line: int, lines: list[bytes]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line number and the fields of each record."""
+def _records(tally: Tally, first_line: int, lines: list[bytes]) -> Iterator[tuple[int, int, list[str]]]:
+    """Yield the first line number, the position, in which blank lines count, and the fields of each record."""
     texts = decoded(tally, first_line, lines)
     parser = csv.reader((f"{text}\n" for text in texts), strict=True)
     # The limit applies to the whole process.
     before = csv.field_size_limit(MAX_LINE_BYTES)
     start = 0
     try:
-        for fields in parser:
+        for position, fields in enumerate(parser):
             end = parser.line_num
             if sum(text.count('"') for text in texts[start:end]) % 2:
                 raise InputError.at(
@@ -113,7 +120,7 @@ def _records(tally: Tally, first_line: int, lines: list[bytes]) -> Iterator[tupl
             if not fields:
                 tally.repair("blank_lines", first_line + start, "one")
             else:
-                yield first_line + start, fields
+                yield first_line + start, position, fields
             start = end
     except csv.Error as error:
         raise InputError.at(
@@ -126,17 +133,20 @@ def _records(tally: Tally, first_line: int, lines: list[bytes]) -> Iterator[tupl
 def encode_csv(chunk: Chunk, spec: Spec) -> Part:
     """Encode records of a table."""
     tally = Tally(spec.path, spec.strict)
-    at_text, at_labels, n_fields = spec.columns
-    texts, labels, lines = [], [], []
-    for line, fields in _records(tally, chunk.first_line, chunk.lines):
+    at_text, at_labels, at_id, n_fields = spec.columns
+    texts, labels, lines, rows, ids = [], [], [], [], []
+    for line, position, fields in _records(tally, chunk.first_line, chunk.lines):
         if len(fields) != n_fields:
             raise InputError.at(
                 spec.path, line, "number of fields", f"{n_fields} as in the header", str(len(fields))
             )
         texts.append(fields[at_text])
-        labels.append(_split_labels(fields[at_labels]) if at_labels >= 0 else [])
+        labels.append(_split_labels(fields[at_labels], spec) if at_labels >= 0 else [])
         lines.append(line)
-    return encode_texts(spec, tally, texts, labels, lines)
+        rows.append(chunk.first_document + position + 1)
+        if at_id >= 0:
+            ids.append(_checked_id(spec, line, fields[at_id]))
+    return _with_ids(encode_texts(spec, tally, texts, labels, lines), rows, ids if at_id >= 0 else None)
 
 
 def encode_tsv(chunk: Chunk, spec: Spec) -> Part:
@@ -145,9 +155,22 @@ def encode_tsv(chunk: Chunk, spec: Spec) -> Part:
     texts, labels, lines = [], [], []
     for number, head, text in tsv_lines(tally, chunk):
         texts.append(text)
-        labels.append(_split_labels(head))
+        labels.append(_split_labels(head, spec))
         lines.append(number)
-    return encode_texts(spec, tally, texts, labels, lines)
+    return _with_ids(encode_texts(spec, tally, texts, labels, lines), _rows_of(chunk, lines))
+
+
+def encode_lines(chunk: Chunk, spec: Spec) -> Part:
+    """Encode texts without labels, one per line."""
+    tally = Tally(spec.path, spec.strict)
+    texts, lines = [], []
+    for number, line in enumerate(decoded(tally, chunk.first_line, chunk.lines), chunk.first_line):
+        if line and not line.isspace():
+            texts.append(line)
+            lines.append(number)
+        else:
+            tally.repair("blank_lines", number, "one")
+    return _with_ids(encode_texts(spec, tally, texts, [[] for _ in texts], lines), _rows_of(chunk, lines))
 
 
 def tsv_lines(tally: Tally, chunk: Chunk) -> Iterator[tuple[int, str, str]]:
@@ -160,23 +183,55 @@ def tsv_lines(tally: Tally, chunk: Chunk) -> Iterator[tuple[int, str, str]]:
             tally.repair("blank_lines", number, "one")
         else:
             raise InputError.at(
-                tally.path, number, "line", "labels, a tab and a text", f"no tab in {line[:60]!r}"
-            )
+                tally.path, number, "line", "labels, a tab and a text",
+                f"no tab in {line[:60]!r}; texts without labels have the format lines",
+            )  # fmt: skip
 
 
-def _split_labels(text: str) -> list[str]:
-    return text.split(",") if text and not text.isspace() else []
+def _split_labels(text: str, spec: Spec) -> list[str]:
+    if not text or text.isspace():
+        return []
+    return text.split(spec.label_separator) if spec.label_separator else [text]
+
+
+def _label_fields(spec: Spec) -> tuple[str, ...]:
+    """Return the names of the field of the labels, in the order in which they are looked for."""
+    names = ("labels", "label") if spec.labels_field == "labels" else (spec.labels_field,)
+    return tuple(name for name in names if name not in (spec.text_field, spec.id_field))
+
+
+def _rows_of(chunk: Chunk, lines: Sequence[int]) -> list[int]:
+    """Return the rows of documents that are on given lines, where every line of the source is a row."""
+    return [chunk.first_document + line - chunk.first_line + 1 for line in lines]
+
+
+def _with_ids(part: Part, rows: Sequence[int], ids: list[str] | None = None) -> Part:
+    part.rows, part.ids = np.array(rows, np.int64), ids
+    return part
+
+
+def _checked_id(spec: Spec, line: int, value: Any) -> str:
+    """Return the id of a document as text; InputError if it is missing or cannot be an id."""
+    if type(value) in (str, int) and is_id(str(value)):
+        return str(value)
+    raise InputError.at(
+        spec.path, line, f"field {spec.id_field!r}", "an id: text on one line, or a whole number",
+        "none" if value is None else repr(value)[:80],
+    )  # fmt: skip
 
 
 def encode_jsonl(chunk: Chunk, spec: Spec) -> Part:
     """Encode JSON objects, one per line."""
     tally = Tally(spec.path, spec.strict)
-    texts, labels, lines = [], [], []
+    texts, labels, lines, ids = [], [], [], []
     for number, text, entry in json_objects(tally, chunk, spec.text_field):
         texts.append(text)
-        labels.append(_json_labels(spec, number, entry.get(spec.labels_field)))
+        labels.append(_json_labels(spec, number, entry))
         lines.append(number)
-    return encode_texts(spec, tally, texts, labels, lines)
+        if spec.id_field is not None:
+            ids.append(_checked_id(spec, number, entry.get(spec.id_field)))
+    part = encode_texts(spec, tally, texts, labels, lines)
+    return _with_ids(part, _rows_of(chunk, lines), None if spec.id_field is None else ids)
 
 
 def json_objects(tally: Tally, chunk: Chunk, text_field: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
@@ -198,13 +253,16 @@ def json_objects(tally: Tally, chunk: Chunk, text_field: str) -> Iterator[tuple[
         yield number, text, entry
 
 
-def _json_labels(spec: Spec, line: int, value: Any) -> list[str]:
-    if value is None:
+def _json_labels(spec: Spec, line: int, entry: dict[str, Any]) -> list[str]:
+    name = next((each for each in _label_fields(spec) if entry.get(each) is not None), None)
+    if name is None:
         return []
-    if isinstance(value, list) and all(type(name) in (str, int) for name in value):
-        return [str(name) for name in value]
+    value = entry[name]
+    listed = value if isinstance(value, list) else [value]
+    if all(type(each) in (str, int) for each in listed):
+        return [str(each) for each in listed]
     raise InputError.at(
-        spec.path, line, f"field {spec.labels_field!r}", "a list of names or whole numbers", repr(value)[:80]
+        spec.path, line, f"field {name!r}", "a name or whole number, or a list of them", repr(value)[:80]
     )
 
 
@@ -280,8 +338,12 @@ def name_labels(part: Part, tally: Tally, labels: list[list[str]], lines: Sequen
 
 
 def check_fields(spec: Spec) -> None:
-    """Raise UsageError if text and labels would be read from the same field."""
+    """Raise UsageError if two things would be read from the same field, or labels cannot be separated."""
     if spec.text_field == spec.labels_field:
         raise UsageError(
             f"text_field and labels_field: expected two fields, got {spec.text_field!r} for both"
         )
+    if spec.id_field in (spec.text_field, spec.labels_field):
+        raise UsageError(f"id_column: expected a field of its own, got {spec.id_field!r}")
+    if any(character in spec.label_separator for character in "\t\r\n"):
+        raise UsageError(f"label_separator: expected no tab and no line break, got {spec.label_separator!r}")

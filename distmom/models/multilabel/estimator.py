@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine
 from distmom.engine.state import SLAB_ROWS
-from distmom.errors import InputError, UsageError
+from distmom.errors import UsageError
 from distmom.linalg import METHODS
 from distmom.models.multilabel.assembly import FittedHeads, HeadSettings
 from distmom.models.multilabel.blend import TOTAL
@@ -34,6 +33,7 @@ from distmom.models.multilabel.heads import (
     variant,
 )
 from distmom.models.multilabel.margin import MAX_LABELS
+from distmom.models.multilabel.prediction import TARGETS, LabelPredictor, checked_targets
 from distmom.models.multilabel.program import HEADS, fit_heads, held_out
 from distmom.models.multilabel.stack import Stack
 from distmom.models.multilabel.states import States, StateSettings, check_size
@@ -42,9 +42,9 @@ from distmom.moments.features import inverse_document_frequency
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
+from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, place_parameter, precision_parameter, seed_parameter
-from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import array, group, value, variants
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
@@ -117,7 +117,7 @@ class MultiLabelState:
     stack: dict[str, Any] | None = value(default=None)
 
 
-class MultiLabelMoM(SpectralEstimator):
+class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
     """Rank labels for documents by moments of words and labels.
 
     Attributes
@@ -138,11 +138,19 @@ class MultiLabelMoM(SpectralEstimator):
         With ``head="auto"``, the weights chosen and the metrics of each head on held-out documents; else None.
     vocabulary_, label_names_ : list of str
         Names of the words and of the labels.
+    classes_ : ndarray of shape (n_labels,), object
+        Names of the labels.
     n_features_in_ : int
         Number of words.
 
     Examples
     --------
+    >>> texts = ["salmon and herring", "herring nets", "oak and pine", "oak leaves"] * 15
+    >>> subjects = [["fish"], ["fish"], ["trees"], ["trees"]] * 15
+    >>> model = MultiLabelMoM(2).fit(texts, subjects)
+    >>> model.predict(["smoked herring", "an old oak"])
+    [['fish'], ['trees']]
+
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> topic = rng.integers(0, 2, 400)
@@ -221,14 +229,16 @@ class MultiLabelMoM(SpectralEstimator):
         return tags
 
     def fit(self, X: Any, y: Any = None) -> MultiLabelMoM:
-        """Fit the model to arrays in memory.
+        """Fit the model to documents in memory.
 
         Parameters
         ----------
-        X : array or sparse matrix of shape (n_documents, n_words)
-            Counts or weights, not negative.
-        y : array or sparse matrix of shape (n_documents, n_labels)
-            1 where a label is set. Required.
+        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+            Texts, which are tokenized with the defaults of `distmom.corpus.text_corpus`, or counts or weights, not
+            negative.
+        y : list of lists of str, list of str, or array, sparse matrix or table of shape (n_documents, n_labels)
+            Names of the labels of every document, the name of its only label, or a matrix that is 1 where a label
+            is set; the names of the columns of a table are those of the labels. Required.
 
         Returns
         -------
@@ -237,7 +247,7 @@ class MultiLabelMoM(SpectralEstimator):
         Raises
         ------
         UsageError
-            If a parameter is invalid, or ``y`` is missing or not a matrix.
+            If a parameter is invalid, or ``y`` is missing or neither names nor a matrix.
         InputError
             If a value is invalid.
         NumericalError
@@ -245,16 +255,10 @@ class MultiLabelMoM(SpectralEstimator):
         """
         if y is None:
             raise UsageError("requires y to be passed, but the target y is None: MultiLabelMoM needs labels")
-        X = checked_rows(X, 2, "MultiLabelMoM")
-        if not issparse(y):
-            y = np.asarray(y)
-            if y.dtype.kind not in "biuf":
-                raise InputError(f"Unknown label type: y: expected numbers, got {y.dtype}")
-            if y.ndim != 2:
-                raise UsageError(
-                    f"y: expected a matrix of shape (n_documents, n_labels), got shape {y.shape}"
-                )
-        return self.fit_corpus(MemoryCorpus(X, y))
+        y, form = checked_targets(y)
+        corpus = self._corpus(X, y)
+        corpus.settings[TARGETS] = form
+        return self.fit_corpus(corpus)
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
         """Check that the parameters are valid and suit a corpus; else a UsageError."""
@@ -420,7 +424,8 @@ class MultiLabelMoM(SpectralEstimator):
 
         Parameters
         ----------
-        X : array or sparse matrix of shape (n_documents, n_words)
+        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+            As for `predict`.
         k : int, default 5
             All labels are returned if there are fewer.
 
@@ -446,8 +451,8 @@ class MultiLabelMoM(SpectralEstimator):
         parts = [scorer.scores(scorer.query(block.take(rows))) for rows in scorer.blocks(block.n_documents)]
         return np.concatenate(parts) if parts else np.zeros((0, scorer.n_labels), np.float32)
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probabilities of the latent states, (n_documents, n_states); rows sum to one.
+    def state_posteriors(self, X: Any) -> np.ndarray:
+        """Return the posterior probabilities of the latent states, (n_documents, n_states); rows sum to one.
 
         Multi-label paper, equation 14.
         """

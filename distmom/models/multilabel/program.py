@@ -37,7 +37,7 @@ from distmom.models.multilabel.regression import (
     sketch_basis,
 )
 from distmom.models.multilabel.states import extend_states, fit_states
-from distmom.models.multilabel.trials import choice_seconds, scoring_seconds
+from distmom.models.multilabel.trials import choice_seconds, margin_seconds, scoring_seconds
 from distmom.spectral.run import Run, unknown
 
 HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors", "svm")
@@ -127,7 +127,7 @@ def fit_parts(
             index = fit_neighbors(run, features)
         if needs("svm") and (wanted or tries_margin(run.corpus)):
             costs = COSTS if wanted is None else tuple(c for c in COSTS if f"svm-{cost_name(c)}" in wanted)
-            margins = fit_margins(run, features, selection, costs, settings.seed)
+            margins = _fit_margins(run, settings, features, selection, costs)
     return Parts(features, states, ridge, linear, index, margins)
 
 
@@ -158,13 +158,25 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
     index = run.rows(_with_all_documents, known.index, out=unknown())
     margins = None
     if known.margins is not None:
-        margins = run.when(lambda: chose("svm"), _fit_margins, settings, features, choice, otherwise=None)
+        margins = run.when(lambda: chose("svm"), _refit_margins, settings, features, choice, otherwise=None)
     return Parts(features, states, ridge, linear, index, margins)
 
 
-def _fit_margins(run: Run, settings: HeadSettings, features: Features, choice: Choice) -> MarginFit:
+def _refit_margins(run: Run, settings: HeadSettings, features: Features, choice: Choice) -> MarginFit:
     costs = run.rows(_chosen_costs, choice, out=unknown())
-    return fit_margins(run, features, None, costs, settings.seed)
+    return _fit_margins(run, settings, features, None, costs)
+
+
+def _fit_margins(
+    run: Run,
+    settings: HeadSettings,
+    features: Features,
+    selection: Selection | None,
+    costs: tuple[float, ...],
+) -> MarginFit:
+    n_documents, n_labels = run.corpus.n_documents, run.corpus.n_labels
+    trial = partial(margin_seconds, n_documents=n_documents, n_labels=n_labels, costs=COSTS)
+    return fit_margins(run, features, selection, costs, settings.seed, trial)
 
 
 def _chosen_costs(engine: Engine, choice: Choice) -> tuple[float, ...]:

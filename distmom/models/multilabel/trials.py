@@ -1,7 +1,8 @@
-"""Trials of the choice of a blend: how long it takes to score held-out documents, and to find the weights.
+"""Trials of a fit: how long it takes to fit classifiers, to score held-out documents, and to choose a blend.
 
-Neither can be tried with random arrays alone: the time of a search for neighbours depends on which words documents
-share. So heads are made of random arrays and of the documents of one block, and a few of these are scored.
+None can be tried with random arrays alone: the time of a search for neighbours depends on which words documents
+share, and that of a classifier on how well they tell its label. So heads are made of random arrays and of the
+documents of one block, a few of which are scored, and a few labels are fitted to these documents.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from distmom.blas import one_blas_thread
 from distmom.corpus import Block
 from distmom.engine import Csr, MixedRows
 from distmom.engine.csr import transposed_product
-from distmom.models.multilabel.blend import GRID, CandidatesPass, Objective, n_candidates
+from distmom.models.multilabel.blend import ALL_LABELS, GRID, CandidatesPass, Objective, n_candidates
 from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
@@ -29,10 +30,16 @@ from distmom.models.multilabel.heads import (
     rank_labels,
 )
 from distmom.models.multilabel.margin import COSTS, MAX_LABELS
+from distmom.models.multilabel.margin_solver import label_weights, n_negatives
+from distmom.models.multilabel.stack import FIT_PAIRS, Pairs, fit_stack
 from distmom.moments.features import inverse_document_frequency, tfidf_rows, with_constant
 
 #: documents that are scored
 N_QUERIES = 256
+#: labels that are fitted to the documents of a block
+N_LABELS_TRIED = 8
+#: inputs and pairs of a regression that is tried, and how many regressions are fitted
+N_INPUTS, TRIED_PAIRS, N_FITS = 9, 100_000, 4
 #: rounds of coordinate ascent over all heads and weights, the last of which finds no gain
 N_ROUNDS = 3
 
@@ -81,10 +88,20 @@ def scoring_seconds(
 
 
 def choice_seconds(block: Block, pass_: CandidatesPass, n_documents: int) -> float:
-    """Return the seconds in which the weights of a blend are found: one evaluation, times their usual number."""
+    """Return the seconds in which a blend is chosen: one regression or evaluation, times their usual number."""
     n = _held_out(pass_, n_documents)
     width = n_candidates(pass_.n_labels, pass_.n_heads)
     rng = np.random.default_rng(0)
+    if pass_.n_labels <= ALL_LABELS:
+        n_tried = min(n, max(1, TRIED_PAIRS // width))
+        scores = rng.uniform(size=(N_INPUTS, n_tried, width)).astype(np.float32)
+        truth = (rng.uniform(size=(n_tried, width)) < 1.0 / width).astype(np.uint8)
+        truth[0, 0] = 1
+        pairs = Pairs(("",) * N_INPUTS, (False,) * N_INPUTS, scores, truth, np.ones(truth.shape, bool))
+        fit_stack(pairs.some(N_INPUTS * 8))
+        started = time.perf_counter()
+        fit_stack(pairs)
+        return N_FITS * min(n * width, FIT_PAIRS) / truth.size * (time.perf_counter() - started)
     totals, scores = (rng.uniform(size=(n, width)).astype(np.float32) for _ in range(2))
     labels = np.broadcast_to(np.arange(width, dtype=np.int32), (n, width)).copy()
     if width < pass_.n_labels:
@@ -95,6 +112,38 @@ def choice_seconds(block: Block, pass_: CandidatesPass, n_documents: int) -> flo
     started = time.perf_counter()
     objective.value(totals + np.float32(GRID[-1]) * scores)
     return pass_.n_heads * len(GRID) * N_ROUNDS * (time.perf_counter() - started)
+
+
+def margin_seconds(block: Block, n_documents: int, n_labels: int, costs: tuple[float, ...]) -> float:
+    """Return the seconds in which the classifiers of all labels are fitted, on one thread.
+
+    Parameters
+    ----------
+    block : Block
+        Some documents of the corpus, to which a few labels are fitted. A descent takes as long as there are
+        documents.
+    n_documents : int
+        Number of documents of the fit.
+    n_labels : int
+    costs : tuple of float
+    """
+    d, n = block.words.shape[1], block.n_documents
+    if not n or not block.labels.nnz:
+        return 0.0
+    idf = inverse_document_frequency(np.bincount(block.words.indices, minlength=d), n)
+    rows = Csr.of(tfidf_rows(block.words, idf, np.float32))
+    documents, y = np.arange(n, dtype=np.int32), block.labels.tocsc()
+    used = np.flatnonzero(np.diff(y.indptr))
+    tried = used[:: -(-len(used) // N_LABELS_TRIED)]
+    # The first call compiles, or loads, the kernel.
+    label_weights(rows, documents[:1], documents[:1], costs[:1], d, 1, 0)
+    started = time.perf_counter()
+    for label in tried:
+        holding = y.indices[y.indptr[label] : y.indptr[label + 1]].astype(np.int32)
+        label_weights(rows, documents, holding, costs, d, n_negatives(n_labels), 0)
+    seconds = time.perf_counter() - started
+    fitted = min(n_documents, n_negatives(n_labels))
+    return seconds / len(tried) * n_labels * fitted / n
 
 
 def _held_out(pass_: CandidatesPass, n_documents: int) -> int:

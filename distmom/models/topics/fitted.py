@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from distmom.errors import UsageError
 from distmom.models.topics.base import TopicEstimator
 from distmom.models.topics.shares import DocumentReader, least_squares_matrix
-from distmom.spectral.bases import TransformerMixin
+from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.layout import array, value
 
 METHODS_OF_SHARES = ("vb", "fast")
@@ -64,7 +64,7 @@ class TopicAttributes:
     init_: str
 
 
-class FittedTopics(TransformerMixin, TopicAttributes, TopicEstimator):
+class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TopicAttributes, TopicEstimator):
     """Base class of topic models with the methods that use the topics; see `SpectralLDA` for attributes."""
 
     State = TopicState
@@ -95,8 +95,9 @@ class FittedTopics(TransformerMixin, TopicAttributes, TopicEstimator):
 
         Parameters
         ----------
-        X : array or sparse matrix of shape (n_documents, n_words)
-            Counts, not negative. Weights are accepted too: a word of weight 0.5 counts as half an occurrence.
+        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+            Texts, for a model that was fitted to texts, or counts, not negative. Weights are accepted too: a word
+            of weight 0.5 counts as half an occurrence.
         method : {"vb", "fast"}, default "vb"
             Variational Bayes, or least squares in one sparse product. Models of documents with a single topic each
             return the probabilities of the topics in either case.

@@ -59,7 +59,6 @@ from distmom.spectral.components import Words, fit_basis, moment_passes
 from distmom.spectral.core import CoreSettings
 from distmom.spectral.execute import execute
 from distmom.spectral.execution import Execution
-from distmom.spectral.inputs import checked_rows
 from distmom.spectral.layout import Array, Layout
 from distmom.spectral.ledger import Ledger
 from distmom.spectral.parameters import parameter
@@ -151,8 +150,8 @@ class TopicMoments(TopicEstimator):
     )  # fmt: skip
 
     def fit(self, X: Any, y: Any = None) -> TopicMoments:
-        """Add up the moments of documents in memory, a matrix (n_documents, n_words) of counts."""
-        return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicMoments")))
+        """Add up the moments of documents in memory: texts, or a matrix (n_documents, n_words) of counts."""
+        return self.fit_corpus(self._corpus(X))
 
     @property
     def settings(self) -> CoreSettings:
@@ -175,6 +174,7 @@ class TopicMoments(TopicEstimator):
     def _describe(self, corpus: Any) -> None:
         self.vocabulary_, self.settings_ = list(corpus.vocabulary), dict(corpus.settings)
         self.n_features_in_ = corpus.n_words
+        self._name_columns()
 
     @property
     def n_documents_(self) -> int:  # type: ignore[override]
@@ -437,6 +437,7 @@ class TopicMoments(TopicEstimator):
             arrays = load_arrays(path, record, layout, {"d": moments.n_features_in_})
             _check_numbers(path, arrays["numbers"], n_words)
             moments.settings_, moments.noise_ = record["settings"], record["noise"]
+            moments._name_columns()
             moments.n_basis_documents_ = record["n_basis_documents"]
             moments.timings_, moments.spent_ = record["timings"], record["spent"]
             moments.basis_, moments.numbers_ = arrays["basis"], arrays["numbers"]

@@ -26,7 +26,6 @@ from distmom.models.topics.steps import EM_ALPHA, Topics
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.core import CoreSettings, warn_of_sum_rules
 from distmom.spectral.estimator import place_parameter
-from distmom.spectral.inputs import checked_rows
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import MOST_COMPONENTS, Rank, find_rank, rank_settings
 from distmom.spectral.recovery import to_columns
@@ -99,12 +98,13 @@ class TopicModel(FittedTopics):
     decompose_on: str = place_parameter()
 
     def fit(self, X: Any, y: Any = None) -> TopicModel:
-        """Fit the model to arrays in memory.
+        """Fit the model to documents in memory.
 
         Parameters
         ----------
-        X : array or sparse matrix of shape (n_documents, n_words)
-            Counts: whole numbers, not negative, of any type.
+        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+            Texts, which are tokenized with the defaults of `distmom.corpus.text_corpus`, or counts: whole numbers,
+            not negative, of any type.
         y : None
             Ignored.
 
@@ -121,7 +121,7 @@ class TopicModel(FittedTopics):
         NumericalError
             If the moments do not carry any topic.
         """
-        return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, type(self).__name__)))
+        return self.fit_corpus(self._corpus(X))
 
     def check(self, corpus: Corpus | MemoryCorpus) -> None:
         """Check that the parameters are valid and suit a corpus of counts; else a UsageError or InputError."""

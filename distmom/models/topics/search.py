@@ -17,7 +17,6 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
-from distmom.corpus import MemoryCorpus
 from distmom.engine import merge
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import Whitening
@@ -29,7 +28,6 @@ from distmom.moments.small import SmallMoments
 from distmom.moments.word_moments import word_moments
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.core import warn_of_sum_rules, whiten_words
-from distmom.spectral.inputs import checked_rows
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run
 
@@ -116,8 +114,8 @@ class TopicSearch(TopicEstimator):
     )  # fmt: skip
 
     def fit(self, X: Any, y: Any = None) -> TopicSearch:
-        """Add up the moments of documents in memory, a matrix (n_documents, n_words) of counts."""
-        return self.fit_corpus(MemoryCorpus(checked_rows(X, 2, "TopicSearch")))
+        """Add up the moments of documents in memory: texts, or a matrix (n_documents, n_words) of counts."""
+        return self.fit_corpus(self._corpus(X))
 
     def program(self, run: Run) -> KeptState:
         """Add up the moments, in two parts, by the passes of a run and return the state."""

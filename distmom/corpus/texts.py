@@ -1,0 +1,229 @@
+"""Texts and label names in memory as a corpus, read in the same way as a source of texts is ingested."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse import csr_array
+
+from distmom.corpus.columns import Named, Survey, label_columns, word_columns
+from distmom.corpus.ingest import given_names, stop_word_list
+from distmom.corpus.memory import MemoryCorpus
+from distmom.corpus.readers.part import Part, renumber
+from distmom.corpus.readers.source import Tally
+from distmom.corpus.readers.spec import Spec
+from distmom.corpus.readers.text import encode_texts, name_labels
+from distmom.corpus.tokenize import Tokenizer
+from distmom.errors import InputError, UsageError
+
+#: documents that are encoded at once
+_CHUNK = 20_000
+
+
+def text_corpus(
+    texts: Iterable[str],
+    labels: Any = None,
+    *,
+    label_names: Sequence[str] | None = None,
+    vocabulary: str | os.PathLike[str] | Sequence[str] | None = None,
+    min_df: int = 2,
+    max_df: float | int = 1.0,
+    stop_words: str | os.PathLike[str] | Sequence[str] | None = None,
+    ngram_max: int = 1,
+    lowercase: bool = True,
+    min_word_length: int = 2,
+    token_pattern: str = Tokenizer.token_pattern,
+    like: Named | None = None,
+    shard_documents: int = 20_000,
+) -> MemoryCorpus:
+    """Return texts in memory as a corpus.
+
+    The words, the labels and their order are those that `ingest` gives for the same texts and options.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        One text per document.
+    labels : list of (str or iterable of str), or matrix of shape (n_documents, n_labels), optional
+        The label or the labels of every document by name, or a matrix, dense or sparse, whose nonzero entries are
+        labels. No labels by default.
+    label_names : sequence of str, optional
+        Names of the columns of a matrix of labels; their numbers by default.
+    vocabulary : path-like or sequence of str, optional
+        The words to keep, in column order; learned by default.
+    min_df : int, default=2
+    max_df : float or int, default=1.0
+        Bounds on the document frequency of words in a learned vocabulary, see `Tokenizer`.
+    stop_words : {"english"}, path-like or sequence of str, optional
+        Words to leave out: a built-in list, a file, or a list; none by default.
+    ngram_max : int, default=1
+    lowercase : bool, default=True
+    min_word_length : int, default=2
+    token_pattern : str
+        How text is split into words, see `Tokenizer`.
+    like : object, optional
+        A corpus or model that provides vocabulary, label names and tokenizer, as in `ingest`.
+    shard_documents : int, default=20_000
+        Maximum number of documents in a shard.
+
+    Returns
+    -------
+    MemoryCorpus
+        Its ``settings`` hold the tokenizer, which models keep to read new texts alike.
+
+    Raises
+    ------
+    InputError
+        If a text or a label is not a string, the numbers of texts and labels differ, or no word remains. The
+        message gives the position of the document, from 0.
+    UsageError
+        If an option is invalid, or ``texts`` is a single string.
+    """
+    found = as_texts(texts if isinstance(texts, str) or hasattr(texts, "__len__") else list(texts))
+    if found is None:
+        raise InputError.at("texts", None, "type", "a list of strings", type(texts).__name__)
+    own: Any = like.settings.get("tokenizer") if like is not None else None
+    tokenizer = (
+        Tokenizer.from_settings(own)
+        if own
+        else Tokenizer(
+            min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern
+        )
+    )
+    if like is not None and vocabulary is not None:
+        raise UsageError("vocabulary: cannot be combined with `like`, which provides the vocabulary")
+    spec, survey = Spec("texts", tokenizer=tokenizer), Survey()
+    parts: list[Part] = []
+    learns = vocabulary is None and like is None
+    for start in range(0, len(found), _CHUNK):
+        some = found[start : start + _CHUNK]
+        lines = range(start, start + len(some))
+        parts.append(encode_texts(spec, Tally(spec.path), some, [[] for _ in some], lines))
+        survey.add(parts[-1].summary(), learns)
+    words = word_columns(spec, survey, given_names("vocabulary", vocabulary), like, named=True)
+    own_rows = [renumber(p.word_ptr, p.word_ids, p.values, words.of(p.words), words.n) for p in parts]
+    X = sparse.vstack(own_rows, format="csr") if own_rows else csr_array((0, words.n), dtype=np.int32)
+    lists = as_label_lists(labels)
+    Y: Any = labels
+    if labels is None and like is not None:
+        lists = [[] for _ in found]
+    if lists is not None:
+        Y, label_names, repairs = label_columns_of(lists, like)
+        survey.warnings += repairs
+    corpus = MemoryCorpus(X, Y, words.names, label_names, shard_documents)
+    corpus.settings = {"format": "texts", "tokenizer": tokenizer.settings()}
+    corpus.warnings = {kind: int(count) for kind, count in sorted(survey.warnings.items()) if count}
+    total = sum(float(part.values.sum()) for part in parts)
+    if not learns and (unknown := round(total - float(corpus.word_frequency.sum()))):
+        corpus.warnings["unknown_words"] = unknown
+    return corpus
+
+
+def label_columns_of(
+    lists: Sequence[Sequence[str]], like: Named | None = None
+) -> tuple[csr_array, list[str], Counter[str]]:
+    """Number labels given by name, as `distmom.corpus.ingest` does.
+
+    Parameters
+    ----------
+    lists : sequence of sequence of str
+        Labels of every document.
+    like : object, optional
+        A corpus or model that provides the first label names; none by default.
+
+    Returns
+    -------
+    labels : csr_array of shape (n_documents, n_labels)
+        Ones.
+    label_names : list of str
+    repairs : Counter
+        Number of repairs, by kind.
+
+    Raises
+    ------
+    InputError
+        If a name is empty or contains a control character; the message gives the position of the document, from 0.
+    """
+    nothing = np.zeros(0, np.int64)
+    part = Part(
+        np.zeros(len(lists) + 1, np.int64), nothing, nothing, np.zeros(1, np.int64), nothing, words=[]
+    )
+    name_labels(part, Tally("y"), [list(names) for names in lists], range(len(lists)))
+    survey = Survey()
+    survey.add(part.summary(), count_words=False)
+    columns = label_columns(Spec("y"), survey, None, like, named=True)
+    new = columns.of(part.labels)
+    Y = renumber(part.label_ptr, part.label_ids, np.ones(len(part.label_ids)), new, columns.n)
+    return Y, columns.names or [], survey.warnings
+
+
+def as_texts(X: Any) -> list[str] | None:
+    """Return documents as a list of texts, empty for an empty list, or None if they are a matrix.
+
+    Raises
+    ------
+    UsageError
+        If a single text is given.
+    InputError
+        If only some of the documents are texts.
+    """
+    if isinstance(X, str):
+        raise UsageError("X: expected a list of texts, got a single text")
+    listed = _as_list(X)
+    if listed is None or (listed and not any(isinstance(each, str) for each in listed)):
+        return None
+    for position, each in enumerate(listed):
+        if not isinstance(each, str):
+            raise InputError.at("X", position, "document", "a text", f"{each!r:.60} ({type(each).__name__})")
+    return listed
+
+
+def as_label_lists(y: Any) -> list[list[str]] | None:
+    """Return labels given by name as a list for every document, or None if they are something else.
+
+    Parameters
+    ----------
+    y : list of str, list of iterables of str, or another type
+        A list, tuple, one-dimensional array or Series. A string is the only label of its document.
+
+    Raises
+    ------
+    InputError
+        If only some of the labels are strings; the message gives the position of the document, from 0.
+    """
+    listed = _as_list(y)
+    if listed is None:
+        return None
+    if not any(_holds_names(each) for each in listed):
+        return None
+    found: list[list[str]] = []
+    for position, each in enumerate(listed):
+        own = [each] if isinstance(each, str) else _as_list(each, sets=True)
+        if own is None or not all(isinstance(name, str) for name in own):
+            raise InputError.at("y", position, "labels", "a name or a list of names", f"{each!r:.60}")
+        found.append([str(name) for name in own])
+    return found
+
+
+def _as_list(X: Any, *, sets: bool = False) -> list[Any] | None:
+    """Return a one-dimensional container of strings or lists as a list; None for numbers and matrices."""
+    if X is None or sparse.issparse(X) or hasattr(X, "columns") or getattr(X, "ndim", 1) != 1:
+        return None
+    if getattr(getattr(X, "dtype", None), "kind", "O") in "biufc":
+        return None
+    if isinstance(X, (list, tuple)) or (sets and isinstance(X, (set, frozenset))):
+        return sorted(X, key=str) if isinstance(X, (set, frozenset)) else list(X)
+    # Arrays and columns of tables.
+    return list(X) if hasattr(X, "__array__") and hasattr(X, "__len__") else None
+
+
+def _holds_names(value: Any) -> bool:
+    if isinstance(value, str):
+        return True
+    own = _as_list(value, sets=True)
+    return own is not None and any(isinstance(name, str) for name in own)

@@ -1,0 +1,135 @@
+"""Documents in memory as estimators take them: texts, arrays, sparse matrices and tables with named columns."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+
+from distmom.corpus import Block, MemoryCorpus, text_corpus
+from distmom.corpus.texts import as_label_lists, as_texts, label_columns_of
+from distmom.errors import InputError, UsageError
+from distmom.spectral.inputs import check_n_features, checked_rows
+
+#: setting of a corpus, and of models fitted to it, whose columns were named by a table
+NAMED_COLUMNS = "named_columns"
+
+
+def corpus_in_memory(X: Any, y: Any, estimator: str) -> MemoryCorpus:
+    """Return documents given to ``fit`` as a corpus.
+
+    Parameters
+    ----------
+    X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+        Texts, which are tokenized as by `distmom.corpus.text_corpus` with its defaults, or counts or weights.
+        The names of the columns of a table become the vocabulary.
+    y : labels or None
+        As the argument ``labels`` of `distmom.corpus.text_corpus`.
+    estimator : str
+        Name for messages.
+
+    Raises
+    ------
+    InputError
+        If a value is invalid, or there are fewer than two documents.
+    """
+    if texts := as_texts(X):
+        _check_number(texts, 2)
+        return text_corpus(texts, y, label_names=column_names(y))
+    names = column_names(X)
+    rows = checked_rows(X, 2, estimator)
+    label_names = column_names(y)
+    if (lists := as_label_lists(y)) is not None:
+        y, label_names, _ = label_columns_of(lists)
+    corpus = MemoryCorpus(rows, y, names, label_names)
+    if names is not None:
+        corpus.settings[NAMED_COLUMNS] = True
+    return corpus
+
+
+def block_in_memory(model: Any, X: Any, min_samples: int = 0) -> Block:
+    """Return documents given to a fitted model as a block in its vocabulary.
+
+    Parameters
+    ----------
+    model : SpectralEstimator
+        Fitted.
+    X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+    min_samples : int, default 0
+        Least number of documents.
+
+    Raises
+    ------
+    UsageError
+        If the number or the names of the columns are not those of the fit, or texts are given to a model that was
+        not fitted to texts.
+    InputError
+        If a value is invalid.
+    """
+    name = type(model).__name__
+    texts = as_texts(X)
+    if texts is not None and (texts or "tokenizer" in model.settings_):
+        if "tokenizer" not in model.settings_:
+            raise UsageError(
+                f"X: expected rows with the {model.n_features_in_} features of the fit, got texts: this {name} "
+                "was not fitted to texts and has no tokenizer"
+            )
+        _check_number(texts, min_samples)
+        like = SimpleNamespace(
+            vocabulary=model.vocabulary_, label_names=model.label_names_, settings=model.settings_
+        )
+        return _whole(text_corpus(texts, like=like, shard_documents=max(1, len(texts))))
+    check_column_names(model, X)
+    rows = checked_rows(X, min_samples, name)
+    check_n_features(rows.shape[1], model.n_features_in_, name)
+    return _whole(MemoryCorpus(rows, shard_documents=max(1, rows.shape[0])))
+
+
+def _check_number(texts: list[str], least: int) -> None:
+    if len(texts) < least:
+        raise InputError(f"X: expected at least {least} documents, got {len(texts)}")
+
+
+def _whole(corpus: MemoryCorpus) -> Block:
+    if corpus.n_documents == 0:
+        return Block(csr_array((0, corpus.n_words), dtype=np.int32), csr_array((0, 0), dtype=np.uint8), 0)
+    return corpus.read_shard(0)
+
+
+def column_names(X: Any) -> list[str] | None:
+    """Return the names of the columns of a table by scikit-learn's rules; None for arrays and unnamed columns.
+
+    Raises
+    ------
+    InputError
+        If only some of the names are strings.
+    """
+    if not hasattr(X, "columns"):
+        return None
+    probe = BaseEstimator()
+    try:
+        validate_data(probe, X, skip_check_array=True, ensure_2d=False)
+    except TypeError as error:
+        raise InputError(str(error)) from error
+    names = getattr(probe, "feature_names_in_", None)
+    return None if names is None else [str(name) for name in names]
+
+
+def check_column_names(model: Any, X: Any) -> None:
+    """Compare the names of the columns of a table with those of the fit by scikit-learn's rules.
+
+    Raises
+    ------
+    UsageError
+        If they differ. Names on one side only give a warning, as in scikit-learn.
+    """
+    try:
+        validate_data(model, X, reset=False, skip_check_array=True, ensure_2d=False)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except TypeError as error:
+        raise InputError(str(error)) from error

@@ -1,0 +1,122 @@
+"""Answers with ids from the command line: from texts with ids to lines that can be joined to them."""
+
+import csv
+import json
+import random
+
+import numpy as np
+import pytest
+import zarr
+
+LOCAL = ("--workers", "0", "--quiet")
+WORDS = {
+    "animals; pets": ["cat", "dog", "bird", "fish", "horse"],
+    "finance, banks": ["stock", "bank", "money", "price", "trade"],
+}
+
+
+def records(n, seed):
+    draw = random.Random(seed)
+    for i in range(n):
+        label = draw.choice(list(WORDS))
+        yield {"key": f"doc\\{seed}-{i}", "body": " ".join(draw.choices(WORDS[label], k=6)), "label": label}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with training documents and new ones, of which the second has no known word."""
+    folder = tmp_path_factory.mktemp("answers")
+    with (folder / "train.csv").open("w", newline="") as stream:
+        table = csv.DictWriter(stream, ["label", "key", "body"])
+        table.writeheader()
+        table.writerows(records(200, 0))
+    new = [*records(20, 1)]
+    new[1]["body"] = "unknown 12"
+    (folder / "new.jsonl").write_text("".join(json.dumps(record) + "\n" for record in new))
+    (folder / "plain.txt").write_text("".join(f"{record['body']}\n\n" for record in new))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(place):
+    from distmom.cli.main import main
+
+    names = ("--text-field", "body", "--id-column", "key", "--label-separator", "", *LOCAL)
+    for command in (
+        ("ingest", "train.csv", "corpus", *names),
+        ("fit", "corpus", "model", "-k", "2", "--head", "ridge", *LOCAL),
+        ("fit", "corpus", "topics", "-k", "2", "--model", "lda", "--max-df", "1", *LOCAL),
+    ):
+        arguments = [
+            str(place / x) if x in ("train.csv", "corpus", "model", "topics") else x for x in command
+        ]
+        assert main(arguments) == 0
+    return place
+
+
+def test_predictions_can_be_joined_to_their_documents(run, models, tmp_path):
+    code, out, _ = run("info", models / "corpus", "--json")
+    assert code == 0
+    assert (json.loads(out)["has_ids"], json.loads(out)["n_labels"]) == (True, 2)
+    names = ("--text-field", "body", "--id-column", "key", *LOCAL)
+    new = [json.loads(line) for line in (models / "new.jsonl").read_text().splitlines()]
+    predict = ("predict", models / "model", models / "new.jsonl")
+    code, out, _ = run(*predict, tmp_path / "tsv", "--top", 1, *names, "--json")
+    assert code == 0
+    assert json.loads(out)["n_empty"] == 1
+    with (tmp_path / "tsv" / "predictions.tsv").open(newline="") as stream:
+        found = list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
+    assert {row["id"].replace("\\\\", "\\"): row["label"] for row in found} == {
+        record["key"]: record["label"] for i, record in enumerate(new) if i != 1
+    }
+    assert run(*predict, tmp_path / "all", "--top", 1, *names, "--fill", "--output-format", "jsonl")[0] == 0
+    lines = [json.loads(x) for x in (tmp_path / "all" / "predictions.jsonl").read_text().splitlines()]
+    assert [line["id"] for line in lines] == [record["key"] for record in new]
+    assert [len(line["labels"]) for line in lines] == [1] * 20
+    assert run("verify", tmp_path / "all")[0] == 0
+    assert run(*predict, tmp_path / "zarr", *names, "--output-format", "zarr")[0] == 0
+    assert not (tmp_path / "zarr" / "predictions.tsv").exists()
+
+
+def test_lines_of_plain_texts_keep_their_numbers(run, models, tmp_path):
+    arguments = ("transform", models / "topics", models / "plain.txt", tmp_path / "out", "--format", "lines")
+    assert run(*arguments, *LOCAL)[0] == 0
+    assert (tmp_path / "out" / "ids.txt").read_text().split() == [str(2 * i + 1) for i in range(20)]
+    header, *rest = (tmp_path / "out" / "shares.tsv").read_text().splitlines()
+    assert header == "id\ttopic\tshare"
+    shares = zarr.open_array(tmp_path / "out" / "shares.zarr", mode="r")[...]
+    first = [line.split("\t") for line in rest if line.startswith("1\t")]
+    assert int(first[0][1]) == shares[0].argmax()
+    np.testing.assert_allclose(float(first[0][2]), shares[0].max(), rtol=1e-5)
+
+
+def test_topics_are_fitted_to_plain_texts(run, models, tmp_path):
+    assert run("ingest", models / "plain.txt", tmp_path / "c", "--format", "lines", *LOCAL)[0] == 0
+    fit = ("fit", tmp_path / "c", tmp_path / "m", "-k", 2, "--model", "lda", "--max-df", 1, *LOCAL)
+    assert run(*fit)[0] == 0
+    code, _, err = run("predict", models / "model", models / "plain.txt", tmp_path / "p", *LOCAL)
+    assert code == 2
+    assert "the file name does not indicate a format; specify one of" in err
+
+
+def test_swapped_columns_give_a_warning(run, place, tmp_path):
+    texts = [f"text {i} " + "bcd"[i % 3] * 3 for i in range(40)]
+    (tmp_path / "x.tsv").write_text("".join(f"{text}\tlabel{'ab'[i % 2]}\n" for i, text in enumerate(texts)))
+    code, _, err = run("ingest", tmp_path / "x.tsv", tmp_path / "c", *LOCAL)
+    assert code == 0
+    assert "x.tsv: 40 of 40 labels occur once, such as 'text 0 bbb'" in err
+
+
+def test_options_of_documents_and_rows_are_told_apart(run, place, tmp_path):
+    np.save(tmp_path / "x.npy", np.eye(3))
+    code, _, err = run("ingest", tmp_path / "x.npy", tmp_path / "c", "--label-separator", ";", *LOCAL)
+    assert code == 2
+    assert "--label-separator: is for documents only" in err
+    code, _, err = run(
+        "ingest", place / "plain.txt", tmp_path / "c", "--views", "sentences", "--id-column", "a"
+    )
+    assert code == 2
+    assert "--id-column: does not go with --views" in err
+    code, _, err = run("ingest", place / "plain.txt", tmp_path / "c", "--format", "lines", "--id-column", "a")
+    assert code == 2
+    assert "id_column: is for the formats jsonl and csv only, got format lines" in err
