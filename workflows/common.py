@@ -227,7 +227,9 @@ def ingest_pair(prefix: Path, out: Path, executor: Executor) -> tuple[Corpus, Co
         options["vocabulary"] = prefix.with_name(f"{prefix.name}.features.txt.xz")
         options["labels"] = prefix.with_name(f"{prefix.name}.labels.txt.xz")
     train = ingest(prefix.with_name(f"{prefix.name}-train.{ending}"), out / "train", **options)
-    return train, ingest(prefix.with_name(f"{prefix.name}-test.{ending}"), out / "test", like=train, **options)
+    return train, ingest(
+        prefix.with_name(f"{prefix.name}-test.{ending}"), out / "test", like=train, **options
+    )
 
 
 def ingest_folder(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpus, float]:
