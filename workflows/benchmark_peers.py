@@ -14,7 +14,9 @@ The time of a peer is that of its training and ranking calls only; the fit of di
 reading of shards. Memory is that of the whole process, for distmom with its workers. AUC requires scores of
 all labels and is blank for systems that rank only some of them.
 
-DATA is a folder with Bibtex or yso-finna-en, or ``planted:`` and the name of a preset of ``distmom synth``.
+DATA is a folder with Bibtex or yso-finna-en, the prefix of a pair of files such as ``labels/reuters`` for
+``labels/reuters-train.jsonl.xz`` and ``labels/reuters-test.jsonl.xz`` (or ``.xmc.txt.xz``, with
+``.features.txt.xz`` and ``.labels.txt.xz`` there), or ``planted:`` and the name of a preset of ``distmom synth``.
 The test rows of a planted corpus are the same for every number of training rows.
 
 Examples::
@@ -240,7 +242,8 @@ def arguments_parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("data", metavar="DATA", help=f"folder, or {PLANTED}NAME with NAME one of {', '.join(_presets())}")
+    add("data", metavar="DATA",
+        help=f"folder, prefix of files, or {PLANTED}NAME with NAME one of {', '.join(_presets())}")  # fmt: skip
     add("--docs", type=int, help="training rows of a planted corpus [that of the preset]")
     add("--sizes", type=int, nargs="+", metavar="DOCS", help="run for each of these numbers instead")
     add("--test-docs", type=int, default=20_000, help="test rows of a planted corpus [%(default)s]")

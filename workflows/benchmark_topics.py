@@ -48,6 +48,7 @@ import re
 import signal
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ from distmom.engine import StoredColumns, open_engine
 from distmom.evaluate.topics import coherence_of_counts, diversity, top_words
 from distmom.models.topics.refine import COMPLETION_SMOOTHING, complete
 from distmom.moments.shares import document_shares
+from distmom.spectral.execute import execute
 
 UCI, CORPUS, PLANTED, PURE = "uci:", "corpus:", "planted:", "distmom-pure"
 SOURCES = f"{UCI}DOCWORD, {CORPUS}DIR or {PLANTED}K,N,D,L"
@@ -128,17 +130,20 @@ class Judge:
         k, matrix = len(topics), np.ascontiguousarray(topics.T, np.float32)
         unigram = self.unigram.astype(np.float32)
         with open_engine(self._some) as engine:
-            stored = StoredColumns((engine.put(matrix),))
-            even = complete(engine, stored, np.full(k, 1.0 / k), unigram=engine.put(unigram[:, None]))
+            completing = partial(
+                complete, topics=StoredColumns((engine.put(matrix),)), unigram=engine.put(unigram[:, None])
+            )
+            even = execute(partial(completing, proportions=np.full(k, 1.0 / k)), engine)
             words = self._some.read_shard(0).words
             shares, _ = document_shares(words, matrix, unigram, COMPLETION_SMOOTHING, even.alpha, how="em")
-            prior = complete(engine, stored, shares.mean(axis=0), unigram=engine.put(unigram[:, None])).alpha
+            prior = execute(partial(completing, proportions=shares.mean(axis=0)), engine).alpha
         total = float(prior.sum())
         with open_engine(self._held_out) as engine:
-            completion = complete(
-                engine, StoredColumns((engine.put(matrix),)), prior, alpha_sums=(total,),
+            completing = partial(
+                complete, topics=StoredColumns((engine.put(matrix),)), proportions=prior, alpha_sums=(total,),
                 unigram=engine.put(unigram[:, None]),
             )  # fmt: skip
+            completion = execute(completing, engine)
         return {"perplexity": completion.perplexity, "alpha_sum": round(total, 6)}
 
     @staticmethod

@@ -218,14 +218,32 @@ def split_rows(source: Path, out: Path, train_percent: int = 90) -> tuple[Path, 
     return paths
 
 
+def ingest_pair(prefix: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpus]:
+    """Ingest ``PREFIX-train.*`` and ``PREFIX-test.*``: JSON lines, or XMC files with names beside them."""
+    options: dict[str, Any] = {"overwrite": True, "map": executor.map, "shard_documents": 5000}
+    ending = "jsonl.xz"
+    if not prefix.with_name(f"{prefix.name}-train.{ending}").is_file():
+        ending = "xmc.txt.xz"
+        options["vocabulary"] = prefix.with_name(f"{prefix.name}.features.txt.xz")
+        options["labels"] = prefix.with_name(f"{prefix.name}.labels.txt.xz")
+    train = ingest(prefix.with_name(f"{prefix.name}-train.{ending}"), out / "train", **options)
+    return train, ingest(
+        prefix.with_name(f"{prefix.name}-test.{ending}"), out / "test", like=train, **options
+    )
+
+
 def ingest_folder(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpus, float]:
-    """Ingest the data set in a folder, Bibtex or YSO; also return the seconds taken."""
+    """Ingest Bibtex or YSO from a folder, or a pair of files by their prefix; also return the seconds taken."""
     if (data / "bibtex-train.xmc.txt.xz").is_file():
         read = ingest_bibtex
     elif (data / "docs.tsv.xz").is_file():
         read = ingest_yso
+    elif any(data.parent.glob(f"{data.name}-train.*")):
+        read = ingest_pair
     else:
-        raise SystemExit(f"{data}: contains neither bibtex-train.xmc.txt.xz nor docs.tsv.xz")
+        raise SystemExit(
+            f"{data}: contains neither bibtex-train.xmc.txt.xz nor docs.tsv.xz, and is no prefix of -train files"
+        )
     watch = Stopwatch()
     train, test = read(data, out, executor)
     return train, test, watch.seconds

@@ -74,7 +74,7 @@ def prepare_distmom(task: Task, name: str) -> Fit:
         "distmom-pure": (SpectralLDA, {**pure, "alpha0": task.alpha0}),
     }[name]
     corpus = MemoryCorpus(task.counts)
-    kind(2, random_state=task.seed, **options).fit_corpus(MemoryCorpus(_tiny_counts()))
+    kind(2, random_state=task.seed, **options).fit_corpus(MemoryCorpus(tiny_counts()))
 
     def fit() -> tuple[np.ndarray, dict[str, Any]]:
         model = kind(task.n_topics, random_state=task.seed, **options).fit_corpus(corpus)
@@ -107,7 +107,7 @@ def prepare_random(task: Task, name: str) -> Fit:
             refine = partial(refine_topics, topics=topics, how=how, n_passes=n_passes)
             return np.array(to_columns(execute(refine, engine).matrix).T)
 
-    corpus, tiny = MemoryCorpus(task.counts), _tiny_counts()
+    corpus, tiny = MemoryCorpus(task.counts), tiny_counts()
     default = SpectralLDA(task.n_topics)
     how, n_passes = default.way_of_refine(corpus), default.n_refine_passes(corpus)
     n_folds = default.n_folds(corpus)
@@ -115,7 +115,7 @@ def prepare_random(task: Task, name: str) -> Fit:
     return lambda: (refined(task.counts, corpus, task.n_topics), {})
 
 
-def _tiny_counts() -> csr_matrix:
+def tiny_counts() -> csr_matrix:
     """Return documents with two topics, for a fit that compiles or loads the kernels."""
     rng = np.random.default_rng(0)
     shares = rng.beta(0.3, 0.3, 300)

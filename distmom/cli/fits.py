@@ -198,7 +198,8 @@ def _run_fit(
             )
             model.save(run.model, overwrite=run.overwrite)
         common = model.diagnostics_.get("common_words", 0.0)
-        if common > MANY_COMMON and not run.parameters.get("background"):
+        has_background = run.parameters.get("background") or model.diagnostics_.get("background")
+        if common > MANY_COMMON and not has_background:
             progress.line(
                 f"words that are in more than {model.max_df:.0%} of the documents make up {common:.0%} of the text and "
                 "are shared by the topics; --background gives them one of their own"

@@ -11,8 +11,8 @@ from distmom.engine import Csr, open_engine
 from distmom.errors import UsageError
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel import margin
-from distmom.models.multilabel.margin import COSTS, label_weights
-from distmom.models.multilabel.margin_kernels import fit_margin
+from distmom.models.multilabel.margin import COSTS
+from distmom.models.multilabel.margin_solver import fit_margin, label_weights
 from distmom.moments.features import tfidf_rows
 
 

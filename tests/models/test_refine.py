@@ -11,8 +11,11 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import StoredColumns, open_engine
 from distmom.errors import UsageError
 from distmom.models import AnchorTopics, SingleTopic, SpectralLDA
+from distmom.models.topics import longer
 from distmom.models.topics import program as topic_model
-from distmom.models.topics.refine import complete, initial_topics, refine_topics
+from distmom.models.topics.initial import Initial
+from distmom.models.topics.refine import Completion, complete, initial_topics, refine_topics
+from distmom.models.topics.steps import Topics
 from distmom.moments.shares import folds_of
 from distmom.simulate.multilabel import planted
 from distmom.simulate.topics import TopicPopulation
@@ -67,9 +70,15 @@ def test_the_start_is_chosen_on_documents_held_out(refine):
     assert model.init_ == min(tried, key=tried.get)
     assert 100 < model.selection_["n_held_out"] < 300
     assert matched_topics(model.components_, population.topics.T)[0] < 0.15
+    assert_passes_are_planned(model, corpus)
+
+
+def assert_passes_are_planned(model, corpus):
+    """All passes that are certain were made, and no others than planned."""
     made = Counter(timing["name"] for timing in model.timings_)
-    planned = Counter(p.name for p in SpectralLDA(5, refine=refine).plan(corpus).passes)
-    assert made == planned
+    planned = model.plan(corpus).passes
+    assert Counter(p.name for p in planned if not p.possible) <= made
+    assert made <= Counter(p.name for p in planned)
 
 
 def test_large_corpora_try_starts_on_a_sample(monkeypatch):
@@ -131,8 +140,100 @@ def test_short_documents_are_refined_by_collapsed_variational_bayes(length, how)
     assert model.n_refine_passes(corpus) == (2 if how == "cvb" else 4)
     assert_allclose(model.components_, other.components_)
     assert_allclose(model.alpha_, other.alpha_)
+    assert_passes_are_planned(model, corpus)
+
+
+@pytest.mark.parametrize(("gain", "taken"), [(-np.inf, 24), (np.inf, 0)])
+def test_passes_are_added_as_long_as_held_out_documents_gain(gain, taken, monkeypatch):
+    """Without a gain the fit is that of four passes, bit for bit."""
+    _, _, corpus = lda_corpus(n=600, length=40)
+    monkeypatch.setattr(longer, "LEAST_GAIN", gain)
+    monkeypatch.setattr(longer, "SHARED", 0.0)
+    monkeypatch.setattr(longer, "_with_start", with_start(gain < 0.0))
+    model, usual = (SpectralLDA(5, max_df=1.0, n_refine=n).fit_corpus(corpus) for n in ("auto", 4))
+    assert model.diagnostics_["trial_passes"] == taken
+    assert list(model.diagnostics_["trial_perplexity"]) == (["4", "8", "16", "24"] if taken else ["4", "8"])
+    assert (model.components_ == usual.components_).all() == (not taken)
+    assert len(model.diagnostics_["log_likelihoods"]) == 4
     made = Counter(timing["name"] for timing in model.timings_)
-    assert made == Counter(p.name for p in SpectralLDA(5, max_df=1.0).plan(corpus).passes)
+    assert made["refine"] == 3 + 1 + (22 if taken else 6) + 4
+    assert_passes_are_planned(model, corpus)
+
+
+def test_no_passes_are_added_to_those_of_large_corpora(monkeypatch):
+    _, _, corpus = lda_corpus(n=300)
+    positions = float(corpus.word_frequency.sum())
+    for part, tried in ((0.04, False), (0.06, True)):
+        monkeypatch.setattr(longer, "LONGER_POSITIONS", part * positions)
+        planned = Counter(p.name for p in SpectralLDA(5, max_df=1.0).plan(corpus).passes)
+        assert planned["refine"] == 3 + 1 + 4 + (22 + 16) * tried
+    given = SpectralLDA(5, max_df=1.0, background=True).plan(corpus).passes
+    assert Counter(p.name for p in given)["refine"] == 3 + 1 + 4 + 22
+
+
+def with_start(always):
+    """Return the choice of a start, with any held-out perplexity of the start if ``always``."""
+    original = longer._with_start
+
+    def chosen_of(engine, chosen, last):
+        worst = replace(chosen.completion, log_likelihood=-np.inf)
+        return original(engine, replace(chosen, completion=worst) if always else chosen, last)
+
+    return chosen_of
+
+
+def test_topics_that_complete_worse_than_those_before_are_no_start():
+    completions = [Completion(np.ones(2), value, 10, 5) for value in (-7.0, -7.1, -6.9)]
+    topics = Topics(StoredColumns(()), StoredColumns(()), np.ones(2), np.ones(2), rows={"shares": None})
+    init = Initial("anchors", StoredColumns(()), np.ones(2), None, {})
+    before, worse, better = (longer.Chosen(init, topics, each) for each in completions)
+    assert longer._with_start(None, before, replace(worse, n_passes=8)).start is None
+    assert longer._with_start(None, before, replace(better, n_passes=4)).start is None
+    start = longer._with_start(None, before, replace(better, n_passes=8)).start
+    assert start.rows == {}
+    tried = replace(better, longer={"8": 1.0})
+    assert longer._preferred(None, before, before, replace(worse)).background is False
+    assert longer._preferred(None, before, tried, replace(better)).background is True
+
+
+def shared_corpus(share, n=400, d=200, k=4):
+    """Return documents of topics with a share of common words, and the common distribution."""
+    rng = np.random.default_rng(0)
+    law = rng.dirichlet(np.full(d, 0.1))
+    topics = share * law + (1.0 - share) * rng.dirichlet(np.full(d, 0.05), k)
+    return law, MemoryCorpus(TopicPopulation(np.full(k, 0.3), topics.T).sample(n, 200, seed=1)[0])
+
+
+@pytest.mark.parametrize("share", [0.95, 0.0])
+def test_a_background_topic_is_tried_where_topics_share_words(share):
+    _, corpus = shared_corpus(share)
+    model = SpectralLDA(4, max_df=1.0).fit_corpus(corpus)
+    assert ("background" in model.diagnostics_["trial_perplexity"]) == (share > 0.0)
+    assert not (model.diagnostics_["background"] and share == 0.0)
+    assert_passes_are_planned(model, corpus)
+
+
+def test_top_rows_of_slabs_are_those_of_the_whole(monkeypatch):
+    monkeypatch.setattr(longer, "SLAB_ROWS", 7)
+    values = np.random.default_rng(0).random((40, 3)).astype(np.float32)
+    with open_engine(shared_corpus(0.5, d=40)[1]) as engine:
+        found = longer.top_rows(StoredColumns((engine.put(values),)), 40, 5)
+    assert (np.sort(found, axis=0) == np.sort(np.argsort(-values, axis=0)[:5], axis=0)).all()
+
+
+def test_the_distribution_of_all_words_replaces_the_topic_that_is_most_like_it():
+    law, corpus = shared_corpus(0.5, d=60)
+    topics = np.random.default_rng(1).dirichlet(np.full(60, 0.05), 3)
+    topics[1] = law
+    with open_engine(corpus) as engine:
+        stored = StoredColumns((engine.put(np.ascontiguousarray(topics.T, np.float32)),))
+        init = Initial("anchors", stored, np.array([0.2, 0.5, 0.3]), None, {})
+        matrix, shares = longer._with_background(engine, init)
+        found = np.array(matrix.parts[0].load())
+    assert_allclose(found[:, [0, 2]], topics[[0, 2]].T, atol=1e-6)
+    frequency = np.asarray(corpus.word_frequency) + 0.1
+    assert_allclose(found[:, 1], frequency / frequency.sum(), atol=1e-6)
+    assert_allclose(shares, [0.2, 0.5, 0.3])
 
 
 def test_few_words_of_a_document_do_not_confirm_themselves():

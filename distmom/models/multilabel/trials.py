@@ -29,7 +29,8 @@ from distmom.models.multilabel.heads import (
     StateHead,
     rank_labels,
 )
-from distmom.models.multilabel.margin import COSTS, MAX_LABELS, label_weights, n_negatives
+from distmom.models.multilabel.margin import COSTS, MAX_LABELS
+from distmom.models.multilabel.margin_solver import label_weights, n_negatives
 from distmom.models.multilabel.stack import FIT_PAIRS, Pairs, fit_stack
 from distmom.moments.features import inverse_document_frequency, tfidf_rows, with_constant
 

@@ -7,8 +7,10 @@ are declared in `distmom.models.topics.program`; each model fixes some of them.
 
 from __future__ import annotations
 
+from distmom.corpus import Corpus, MemoryCorpus
+from distmom.models.topics.longer import part_of_positions
 from distmom.models.topics.program import TopicModel
-from distmom.spectral.parameters import fixed
+from distmom.spectral.parameters import fixed, parameter
 
 
 class SpectralLDA(TopicModel):
@@ -49,6 +51,17 @@ class SpectralLDA(TopicModel):
     >>> model.components_.shape, model.transform(X).shape
     ((3, 30), (500, 3))
     """
+
+    n_refine: int | str = parameter(
+        "Number of passes of refinement. 0 returns the topics estimated from moments, zero for words left out "
+        "of the moments. auto is 2 with refine=cvb, else 4, which start from topics that up to 24 passes over a "
+        "part of the documents have refined where held-out documents gain by them, and from a background topic "
+        "where the topics share most of their words and predict as well with it.",
+        default="auto", kind=int, least=0, auto=True,
+    )  # fmt: skip
+
+    def chooses_start(self, corpus: Corpus | MemoryCorpus) -> bool:
+        return self.n_refine == "auto" and not self.finds_alpha(corpus) and part_of_positions(corpus) > 0.0
 
 
 class SingleTopic(TopicModel):

@@ -6,7 +6,7 @@ import logging
 import math
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -20,6 +20,7 @@ from distmom.models.topics.fitted import FittedTopics, TopicState
 from distmom.models.topics.initial import Initial, initials, word_shares
 from distmom.models.topics.jackknife import Jackknife
 from distmom.models.topics.kept import TopicMoments, commit_sums
+from distmom.models.topics.longer import Chosen, Trial, choose_start, part_of_positions
 from distmom.models.topics.refine import ETA, Completion, complete, initial_topics, refine_topics
 from distmom.models.topics.steps import EM_ALPHA, Topics
 from distmom.spectral.capabilities import Capability
@@ -161,6 +162,10 @@ class TopicModel(FittedTopics):
         """Return whether documents are held out, to choose initial topics or Dirichlet parameters."""
         return len(self.trials()) > 1 or not self.finds_alpha(corpus)
 
+    def chooses_start(self, corpus: Corpus | MemoryCorpus) -> bool:
+        """Return whether more passes than usual, and a background topic, are tried on held-out documents."""
+        return False
+
     def n_alpha_passes(self, corpus: Corpus | MemoryCorpus) -> int:
         """Return the number of passes of refinement before the parameters to read documents with are estimated."""
         return 0 if self.finds_alpha(corpus) else min(N_ALPHA, self.n_refine_passes(corpus))
@@ -202,7 +207,11 @@ class TopicModel(FittedTopics):
             # All further steps use all documents, including those held out so far.
             moments = extend_moments(run.part("extend"), moments, held)
         init = initials(run, moments, numbers, trials, self.background)[0]
-        topics = self._refined(run, init, moments, self.n_refine_passes(corpus))
+        start = initial_topics(init.topics, init.proportions, self.n_folds(corpus), moments.settings.dtype)
+        if chosen is not None and self.chooses_start(corpus):
+            init, start = run.rows(_start, init, start, chosen, out=(init, start))
+        how, n_passes = self.way_of_refine(corpus), self.n_refine_passes(corpus)
+        topics = refine_topics(run, start, how, n_passes, eta=self.eta)
         state: TopicState = run.rows(
             self._assembled, init, topics, words.n_words, rank, chosen, out=unknown()
         )
@@ -222,6 +231,12 @@ class TopicModel(FittedTopics):
         diagnostics = {**state.diagnostics, "common_words": self._share_of_common_words(corpus)}
         if self.n_refine:
             diagnostics["refine"] = self.way_of_refine(corpus)
+        if chosen is not None and self.chooses_start(corpus):
+            diagnostics |= {
+                "trial_passes": chosen.n_passes,
+                "trial_perplexity": chosen.longer,
+                "background": chosen.background,
+            }
         if rank is not None:
             diagnostics |= {
                 "half_spectrum": [float(x) for x in rank.eigenvalues],
@@ -335,18 +350,6 @@ class TopicModel(FittedTopics):
             return int(self.n_refine)
         return N_COLLAPSED if self.way_of_refine(corpus) == "cvb" else N_REFINE
 
-    def _refined(
-        self,
-        run: Run,
-        init: Initial,
-        moments: CommittedMoments,
-        n_passes: int,
-        selection: Selection | None = None,
-    ) -> Topics:
-        n_folds = self.n_folds(run.corpus)
-        topics = initial_topics(init.topics, init.proportions, n_folds, moments.settings.dtype)
-        return refine_topics(run, topics, self.way_of_refine(run.corpus), n_passes, selection, self.eta)
-
     def _choose(self, run: Run, moments: CommittedMoments, inits: list[Initial], held: Selection) -> Chosen:
         """Choose the initial topics that, refined without the held-out documents, complete these best.
 
@@ -359,26 +362,29 @@ class TopicModel(FittedTopics):
         trial = replace(held, heldout=False)
         if n > TRIAL_DOCUMENTS:
             trial = Selection(TRIAL_DOCUMENTS / n, heldout=True, seed=held.seed, offset=held.fraction)
+        how, n_folds = self.way_of_refine(corpus), self.n_folds(corpus)
+        on_trial = Trial(how, self.eta, n_folds, trial, held)
         several, n_alpha = len(self.trials()) > 1, self.n_alpha_passes(corpus)
         n_first = min(1, self.n_refine_passes(corpus)) if several else n_alpha
         tried: list[Chosen] = []
         for init in inits:
-            topics = self._refined(run, init, moments, n_first, trial)
+            start = initial_topics(init.topics, init.proportions, n_folds, moments.settings.dtype)
+            topics = refine_topics(run, start, how, n_first, trial, self.eta)
             tried.append(Chosen(init, topics, complete(run, topics.matrix, topics.shares, held)))
         best = run.rows(_best, tried, several, out=tried[0])
         if n_alpha > n_first:
             best = run.when(
-                lambda: best.completion.n_tokens > 0, self._again, best, n_alpha - n_first, trial, held,
+                lambda: best.completion.n_tokens > 0, on_trial.further, best, n_alpha - n_first,
                 otherwise=best,
             )  # fmt: skip
+        if self.chooses_start(corpus):
+            share = min(TRIAL_DOCUMENTS / n, part_of_positions(corpus), 1.0 - held.fraction)
+            some = Selection(share, heldout=True, seed=held.seed, offset=held.fraction)
+            best = run.when(
+                lambda: best.completion.n_tokens > 0, choose_start, best, n_alpha,
+                replace(on_trial, documents=some), not self.background, otherwise=best,
+            )  # fmt: skip
         return best
-
-    def _again(self, run: Run, chosen: Chosen, n_passes: int, trial: Selection, held: Selection) -> Chosen:
-        """Refine the chosen topics further, and complete the held-out documents again."""
-        how = self.way_of_refine(run.corpus)
-        topics = refine_topics(run, chosen.topics, how, n_passes, trial, self.eta)
-        completion = complete(run, topics.matrix, topics.shares, held)
-        return replace(chosen, topics=topics, completion=completion)
 
     def _final_alpha(
         self, corpus: Corpus | MemoryCorpus, topics: Topics, completion: Completion | None
@@ -388,25 +394,6 @@ class TopicModel(FittedTopics):
             return topics.shares if self.refine == "mixture" else topics.alpha
         shares = np.maximum(topics.shares, 1e-6)
         return np.asarray(completion.alpha.sum() * shares / shares.sum())
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Initial topics, the refined topics, and how well these complete held-out documents.
-
-    Attributes
-    ----------
-    init : Initial
-    topics : Topics
-    completion : Completion
-    selection : dict or None
-        Held-out perplexities of all initialisations, if there were several; JSON values.
-    """
-
-    init: Initial
-    topics: Topics
-    completion: Completion
-    selection: dict[str, Any] | None = None
 
 
 def _best(engine: Engine, tried: list[Chosen], several: bool) -> Chosen:
@@ -425,6 +412,11 @@ def _best(engine: Engine, tried: list[Chosen], several: bool) -> Chosen:
         }
         return replace(best, selection=selection)
     return best
+
+
+def _start(engine: Engine, init: Initial, start: Topics, chosen: Chosen) -> tuple[Initial, Topics]:
+    """Return the topics from which all documents are refined, and the initial topics that they come from."""
+    return (init, start) if chosen.start is None else (chosen.init, chosen.start)
 
 
 def _state_of(corpus: Any, init: Initial, topics: Topics, n_moment_words: int) -> TopicState:
