@@ -79,6 +79,7 @@ def test_models_without_probabilities_say_which_head_has_them(planted):
         ):
             model.predict_proba(X[:2])
         assert not hasattr(model, "predict_proba")
+        assert model.threshold_ == (0.5 if "head" in options else model.selection_["threshold"])
         with pytest.raises(UsageError, match="threshold: this model has no probabilities"):
             model.predict(X[:2], 0.5)
         assert model.predict(X[1000:]).sum(axis=1).tolist() == [i != 3 for i in range(500)]
