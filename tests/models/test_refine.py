@@ -192,8 +192,9 @@ def test_topics_that_complete_worse_than_those_before_are_no_start():
     start = longer._with_start(None, before, replace(better, n_passes=8)).start
     assert start.rows == {}
     tried = replace(better, longer={"8": 1.0})
-    assert longer._preferred(None, before, before, replace(worse)).background is False
-    assert longer._preferred(None, before, tried, replace(better)).background is True
+    assert longer._preferred(None, True, before, before, replace(worse)).background is False
+    assert longer._preferred(None, True, before, tried, replace(better)).background is True
+    assert longer._preferred(None, False, before, tried, replace(better)) is before
 
 
 def shared_corpus(share, n=400, d=200, k=4):
@@ -228,7 +229,8 @@ def test_the_distribution_of_all_words_replaces_the_topic_that_is_most_like_it()
     with open_engine(corpus) as engine:
         stored = StoredColumns((engine.put(np.ascontiguousarray(topics.T, np.float32)),))
         init = Initial("anchors", stored, np.array([0.2, 0.5, 0.3]), None, {})
-        matrix, shares = longer._with_background(engine, init)
+        assert longer._with_background(engine, False, init)[0] is init.topics
+        matrix, shares = longer._with_background(engine, True, init)
         found = np.array(matrix.parts[0].load())
     assert_allclose(found[:, [0, 2]], topics[[0, 2]].T, atol=1e-6)
     frequency = np.asarray(corpus.word_frequency) + 0.1

@@ -10,6 +10,8 @@ documents share.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -123,30 +125,45 @@ def choose_start(
     Chosen
         The same, with ``start`` if other topics than the initial ones complete held-out documents better.
     """
-    first = run.rows(_first, trial.further(run, chosen, LONGER[0] - n_done), out=chosen)
-    last = _longer(run, first, 1, trial)
+    # Nothing is chosen where no held-out document can be completed.
+    has_held = partial(_has_held, chosen)
+    first = run.when(has_held, trial.further, chosen, LONGER[0] - n_done, otherwise=chosen)
+    last = run.rows(_first, chosen, first, out=chosen)
+    for done, n_passes in pairwise(LONGER):
+        # Only as long as the step before has gained.
+        has_gained = partial(_has_passes, last, done)
+        further = run.when(has_gained, trial.further, last, n_passes - done, otherwise=last)
+        last = run.rows(_better, last, further, n_passes, out=last)
     longer = run.rows(_with_start, chosen, last, out=chosen)
     if not tries_background:
         return longer
-    shared = run.rows(_share_top_words, last.topics, out=unknown())
-    return run.when(lambda: bool(shared), _try_background, longer, last, trial, otherwise=longer)
-
-
-def _longer(run: Run, last: Chosen, place: int, trial: Trial) -> Chosen:
-    if place == len(LONGER):
-        return last
-    further = trial.further(run, last, LONGER[place] - LONGER[place - 1])
-    better = run.rows(_better, last, further, LONGER[place], out=last)
-    return run.when(
-        lambda: better.n_passes == LONGER[place], _longer, better, place + 1, trial, otherwise=better
+    shared = run.rows(_share_top_words, last, out=unknown())
+    topics, shares = run.rows(
+        _with_background, shared, chosen.init, out=(chosen.init.topics, chosen.init.proportions)
     )
+    start = initial_topics(topics, shares, trial.n_folds, chosen.topics.dtype)
+    initial = replace(chosen, topics=start)
+    tried = run.when(lambda: bool(shared), trial.further, initial, N_BACKGROUND, otherwise=initial)
+    return run.rows(_preferred, shared, longer, last, tried, out=longer)
 
 
-def _first(engine: Engine, first: Chosen) -> Chosen:
+def _has_held(chosen: Chosen) -> bool:
+    return chosen.completion.n_tokens > 0
+
+
+def _has_passes(chosen: Chosen, n_passes: int) -> bool:
+    return chosen.n_passes == n_passes
+
+
+def _first(engine: Engine, chosen: Chosen, first: Chosen) -> Chosen:
+    if first is chosen:
+        return chosen
     return replace(first, n_passes=LONGER[0], longer={str(LONGER[0]): first.completion.perplexity})
 
 
 def _better(engine: Engine, last: Chosen, further: Chosen, n_passes: int) -> Chosen:
+    if further is last:
+        return last
     gain = further.completion.log_likelihood - last.completion.log_likelihood
     longer = {**last.longer, str(n_passes): further.completion.perplexity}
     best = replace(further, n_passes=n_passes) if gain >= LEAST_GAIN else last
@@ -156,7 +173,7 @@ def _better(engine: Engine, last: Chosen, further: Chosen, n_passes: int) -> Cho
 def _with_start(engine: Engine, chosen: Chosen, last: Chosen) -> Chosen:
     """Return the choice with the topics of more passes as start, if these are better than all before."""
     # The first number of passes is about that on all documents; the part of the documents may also be too small.
-    if last.n_passes == LONGER[0] or last.completion.log_likelihood < chosen.completion.log_likelihood:
+    if last.n_passes <= LONGER[0] or last.completion.log_likelihood < chosen.completion.log_likelihood:
         return replace(chosen, longer=last.longer)
     return replace(last, start=_fresh(last.topics))
 
@@ -166,9 +183,11 @@ def _fresh(topics: Topics) -> Topics:
     return replace(topics, rows={}, log_likelihoods=())
 
 
-def _share_top_words(engine: Engine, topics: Topics) -> bool:
-    """Return whether the topics share most of their top words."""
-    top = top_rows(topics.matrix, engine.corpus.n_words, N_TOP)
+def _share_top_words(engine: Engine, last: Chosen) -> bool:
+    """Return whether topics of more passes share most of their top words."""
+    if not last.n_passes:
+        return False
+    top = top_rows(last.topics.matrix, engine.corpus.n_words, N_TOP)
     return bool(len(np.unique(top)) < SHARED * min(top.size, engine.corpus.n_words))
 
 
@@ -186,18 +205,13 @@ def top_rows(matrix: StoredColumns, n_rows: int, n_top: int) -> np.ndarray:
     return rows
 
 
-def _try_background(run: Run, chosen: Chosen, last: Chosen, trial: Trial) -> Chosen:
-    """Refine the initial topics with a background topic among them, and prefer them if they predict as well."""
-    topics, shares = run.rows(
-        _with_background, chosen.init, out=(chosen.init.topics, chosen.init.proportions)
-    )
-    start = initial_topics(topics, shares, trial.n_folds, chosen.topics.dtype)
-    tried = trial.further(run, replace(chosen, topics=start), N_BACKGROUND)
-    return run.rows(_preferred, chosen, last, tried, out=chosen)
+def _with_background(engine: Engine, shared: bool, init: Initial) -> tuple[StoredColumns, np.ndarray]:
+    """Replace the topic that is most like the distribution of all words by it, with a share of one half.
 
-
-def _with_background(engine: Engine, init: Initial) -> tuple[StoredColumns, np.ndarray]:
-    """Replace the topic that is most like the distribution of all words by it, with a share of one half."""
+    Unless the topics share most of their top words, the initial topics are returned as they are.
+    """
+    if not shared:
+        return init.topics, init.proportions
     k, n_words = len(init.proportions), engine.corpus.n_words
     unigram = engine.put(word_shares(engine.corpus)[:, None])
     dtype = str(init.topics.parts[0].load().dtype)
@@ -222,7 +236,10 @@ def _replace(rows: slice, topics: np.ndarray, unigram: np.ndarray, replaced: int
     return {"topics": found}, {}
 
 
-def _preferred(engine: Engine, chosen: Chosen, last: Chosen, tried: Chosen) -> Chosen:
+def _preferred(engine: Engine, shared: bool, chosen: Chosen, last: Chosen, tried: Chosen) -> Chosen:
+    """Return the topics with a background topic, if they were tried and predict as well; else those so far."""
+    if not shared:
+        return chosen
     loss = last.completion.log_likelihood - tried.completion.log_likelihood
     longer = {**chosen.longer, "background": tried.completion.perplexity}
     if loss > BACKGROUND_LOSS:

@@ -231,7 +231,7 @@ class TopicModel(FittedTopics):
         diagnostics = {**state.diagnostics, "common_words": self._share_of_common_words(corpus)}
         if self.n_refine:
             diagnostics["refine"] = self.way_of_refine(corpus)
-        if chosen is not None and self.chooses_start(corpus):
+        if chosen is not None and chosen.longer:
             diagnostics |= {
                 "trial_passes": chosen.n_passes,
                 "trial_perplexity": chosen.longer,
@@ -380,10 +380,8 @@ class TopicModel(FittedTopics):
         if self.chooses_start(corpus):
             share = min(TRIAL_DOCUMENTS / n, part_of_positions(corpus), 1.0 - held.fraction)
             some = Selection(share, heldout=True, seed=held.seed, offset=held.fraction)
-            best = run.when(
-                lambda: best.completion.n_tokens > 0, choose_start, best, n_alpha,
-                replace(on_trial, documents=some), not self.background, otherwise=best,
-            )  # fmt: skip
+            on_part = replace(on_trial, documents=some)
+            best = choose_start(run, best, n_alpha, on_part, not self.background)
         return best
 
     def _final_alpha(
