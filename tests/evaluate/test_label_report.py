@@ -65,8 +65,17 @@ def hostile():
 
 def test_all_sections_are_there(auto):
     page = Page(render_label_report(auto, metrics=METRICS))
-    assert page.ids == ["metrics", "selection", "states", "spectrum", "fit", "timings", "configuration"]
-    assert page.tags.count("article") == len(auto.weights_)
+    assert page.ids == [
+        "metrics",
+        "selection",
+        "topics",
+        "states",
+        "spectrum",
+        "fit",
+        "timings",
+        "configuration",
+    ]
+    assert page.tags.count("article") == len(auto.topics()) + len(auto.weights_)
     assert page.tags.count("svg") >= 3
 
 

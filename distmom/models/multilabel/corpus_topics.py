@@ -17,7 +17,6 @@ import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine, Selection, Tallies, TallResult
-from distmom.errors import NumericalError
 from distmom.models.topics.committed import fit_moments, moment_words, word_numbers
 from distmom.models.topics.estimators import SpectralLDA
 from distmom.models.topics.fitted import lift_part, top_words
@@ -39,9 +38,11 @@ ROOT_PER_TOPIC, FEWEST_TOPICS, MOST_TOPICS = 4, 5, 50
 MOST_POSITIONS = 10_000_000
 #: passes of refinement, and power passes of the sketch
 N_REFINE, N_POWER_ITER = 2, 2
-#: sum of the Dirichlet parameters that moments are corrected for, and the largest share of the documents with a
-#: word of the moments: more common words are left to refinement, where the background topic absorbs them
-ALPHA0, MAX_DF = 1.0, 0.2
+#: sum of the Dirichlet parameters that moments are corrected for
+ALPHA0 = 1.0
+#: largest share of the documents with a word of the moments, for many topics and for few, whose own words are in
+#: many documents: more common words are left to refinement, where the background topic absorbs them
+MAX_DF, MAX_DF_OF_FEW = 0.2, 0.5
 #: as `LIFT_PARTS`, for labels: there are few of them, and the most frequent ones go with many topics
 LABEL_LIFT_PARTS = {"probability": 0.0, "relevance": 0.6, "lift": 1.0}
 #: number of documents with which the lift of a label is smoothed: with none the lift is 1
@@ -134,8 +135,9 @@ class CorpusTopics:
 
 def topic_model(n_topics: int, seed: int, precision: str, decompose_on: str) -> SpectralLDA:
     """Return the model of the topics of a corpus, with parameters for a fit that is short beside that of heads."""
+    max_df = max(MAX_DF, min(MAX_DF_OF_FEW, 2.0 / n_topics))
     return SpectralLDA(
-        n_topics + 1, alpha0=ALPHA0, init="tensor", background=True, n_refine=N_REFINE, max_df=MAX_DF,
+        n_topics + 1, alpha0=ALPHA0, init="tensor", background=True, n_refine=N_REFINE, max_df=max_df,
         n_power_iter=N_POWER_ITER, random_state=seed, precision=precision, decompose_on=decompose_on,
     )  # fmt: skip
 
@@ -146,20 +148,10 @@ def default_topics(corpus: Corpus | MemoryCorpus) -> int:
     return k if k >= FEWEST_TOPICS else 0
 
 
-def fit_topics(run: Run, model: SpectralLDA) -> CorpusTopics | str:
-    """Fit the topics of the corpus of a run and their labels.
+def why_no_topics(run: Run, model: SpectralLDA) -> str | None:
+    """Return why the corpus of a run can have no topics with these parameters; None if it can.
 
-    Parameters
-    ----------
-    run : Run
-    model : SpectralLDA
-        Its parameters; it is not changed.
-
-    Returns
-    -------
-    CorpusTopics, or str
-        The reason if there are no topics: the words of the corpus are weights or too few, the passes do not fit
-        the memory limit, or the moments carry no topic.
+    Its words are weights or too few, or the passes do not fit the memory limit.
     """
     corpus, k = run.corpus, model.most_components(run.corpus)
     if corpus.values != "counts":
@@ -176,17 +168,25 @@ def fit_topics(run: Run, model: SpectralLDA) -> CorpusTopics | str:
     )
     if not all(run.fits(pass_) for pass_ in largest):
         return f"the passes that fit {k - 1} topics do not fit the memory limit"
-    found = run.attempt(_fit, model, documents, required=False)
-    topics: CorpusTopics | str = run.rows(_or_reason, found, out=unknown())
-    return topics
+    return None
 
 
-def _or_reason(engine: Engine, found: CorpusTopics | NumericalError) -> CorpusTopics | str:
-    return str(found) if isinstance(found, NumericalError) else found
+def fit_topics(run: Run, model: SpectralLDA) -> CorpusTopics:
+    """Fit the topics of the corpus of a run and their labels.
 
+    Parameters
+    ----------
+    run : Run
+    model : SpectralLDA
+        Its parameters; it is not changed.
 
-def _fit(run: Run, model: SpectralLDA, documents: Selection | None) -> CorpusTopics:
+    Raises
+    ------
+    NumericalError
+        If the moments carry no topic.
+    """
     corpus, settings = run.corpus, model.core_settings(model.most_components(run.corpus))
+    documents = _sample(corpus, model.random_state)
     words, numbers = moment_words(run, settings.n_states, model.min_df, model.max_df, model.scale_words)
     moments = fit_moments(run, settings, words, documents, documents)
     init = initials(run, moments, numbers, model.trials(), model.background)[0]

@@ -17,11 +17,17 @@ from sklearn.utils.validation import check_is_fitted
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine
 from distmom.engine.state import SLAB_ROWS
-from distmom.errors import UsageError
+from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.multilabel.assembly import FittedHeads, HeadSettings
 from distmom.models.multilabel.blend import TOTAL
-from distmom.models.multilabel.corpus_topics import CorpusTopics, default_topics, fit_topics, topic_model
+from distmom.models.multilabel.corpus_topics import (
+    CorpusTopics,
+    default_topics,
+    fit_topics,
+    topic_model,
+    why_no_topics,
+)
 from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
@@ -312,7 +318,7 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         state: MultiLabelState = run.rows(_state_of, fitted, topics, out=unknown())
         return state
 
-    def _fit_topics(self, run: Run) -> CorpusTopics | str | None:
+    def _fit_topics(self, run: Run) -> CorpusTopics | NumericalError | str | None:
         """Return the topics of the corpus, the reason why there are none, or None if none are requested."""
         n_topics = self.n_topics
         if n_topics is None:
@@ -321,7 +327,8 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
                 return f"{run.corpus.n_documents} documents are too few for topics; n_topics requests them"
         if not n_topics:
             return None
-        return fit_topics(run, topic_model(n_topics, self.random_state, self.precision, self.decompose_on))
+        model = topic_model(n_topics, self.random_state, self.precision, self.decompose_on)
+        return why_no_topics(run, model) or run.attempt(fit_topics, model, required=False)
 
     def _keep(self, state: MultiLabelState) -> None:
         super()._keep(state)
@@ -549,7 +556,9 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         ]
 
 
-def _state_of(engine: Engine, fitted: FittedHeads, topics: CorpusTopics | str | None) -> MultiLabelState:
+def _state_of(
+    engine: Engine, fitted: FittedHeads, topics: CorpusTopics | NumericalError | str | None
+) -> MultiLabelState:
     corpus = engine.corpus
     frequency = np.asarray(corpus.document_frequency)
     latent, diagnostics = None, {}
@@ -562,8 +571,8 @@ def _state_of(engine: Engine, fitted: FittedHeads, topics: CorpusTopics | str | 
         diagnostics = found.diagnostics
     else:
         diagnostics = {"states_error": str(fitted.states)}
-    if isinstance(topics, str):
-        diagnostics = {**diagnostics, "topics_error": topics}
+    if isinstance(topics, str | NumericalError):
+        diagnostics = {**diagnostics, "topics_error": str(topics)}
     return MultiLabelState(
         idf=inverse_document_frequency(frequency, corpus.n_documents),
         label_frequency=np.asarray(corpus.label_frequency),
