@@ -26,6 +26,7 @@ from distmom.corpus import open_words
 from distmom.errors import UsageError
 from distmom.models import ESTIMATORS, estimator
 from distmom.spectral.artifact import check_target
+from distmom.spectral.capabilities import Capability
 
 #: share of a text in words of most documents above which a background topic is suggested
 MANY_COMMON = 0.2
@@ -218,3 +219,14 @@ def _run_fit(
     show(result, as_json)
     for name, scores in held_out.items():
         say(f"held out  {name:<18} " + "  ".join(f"{key} {x:.4f}" for key, x in scores.items()))
+    if model.can(Capability.LABELS) and model.selection_ is not None:
+        say(_choice_line(model.selection_))
+
+
+def _choice_line(selection: dict[str, Any]) -> str:
+    """Return what ``head="auto"`` chose and what is expected of it, as one line."""
+    heads = ", ".join(selection["weights"])
+    return (
+        f"chosen: {heads}; expected P@1 {selection['held_out']['auto']['P@1']:.4f} with standard error "
+        f"{selection['precision_error']:.4f}, measured on {selection['n_held_out']:,} held-out documents"
+    )

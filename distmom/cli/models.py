@@ -11,6 +11,7 @@ import click
 
 from distmom.cli.options import (
     LocalPath,
+    Threshold,
     cluster_options,
     input_options,
     json_option,
@@ -32,6 +33,13 @@ from distmom.spectral.capabilities import Capability, require
 @click.argument("src", type=click.Path())
 @click.argument("out", type=LocalPath())
 @click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Labels per document.")
+@click.option(
+    "--threshold",
+    type=Threshold(),
+    default=None,
+    metavar="P|best",
+    help="Only labels of at least this probability; best for that of the best F1. [default: all of --top]",
+)
 @click.option("--fill", is_flag=True, help="Give labels to documents without a known word, too.")
 @output_format_option
 @input_options
@@ -39,25 +47,28 @@ from distmom.spectral.capabilities import Capability, require
 @cluster_options
 @json_option
 def predict(
-    model: str, src: str, out: str, top: int, fill: bool, output_format: str, overwrite: bool, workers: int | None, memory_limit: int | None,
+    model: str, src: str, out: str, top: int, threshold: float | str | None, fill: bool, output_format: str, overwrite: bool, workers: int | None, memory_limit: int | None,
     scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Rank labels for the documents of a corpus or file.
 
     \b
-    Example: distmom predict model new-titles.tsv out --top 5
+    Examples: distmom predict model new-titles.tsv out --top 5
+              distmom predict model new-titles.tsv out --top 20 --threshold best
     """
     from distmom.predict import predict_corpus
 
     fitted = load_model_that(model, Capability.LABELS, "'distmom transform' infers shares of topics")
+    if threshold is not None:
+        fitted.require_probabilities("--threshold")
     with (
         PassProgress(quiet=quiet) as progress,
         open_workers(workers, memory_limit, scheduler) as executor,
         open_source(src, columns_of(fitted), executor, options) as corpus,
     ):
         result = predict_corpus(
-            fitted, corpus, out, top=top, fill=fill, output_format=output_format, client=executor, memory_limit=memory_limit, observer=progress,
-            overwrite=overwrite,
+            fitted, corpus, out, top=top, threshold=threshold, fill=fill, output_format=output_format, client=executor,
+            memory_limit=memory_limit, observer=progress, overwrite=overwrite,
         )  # fmt: skip
     show(result, as_json)
 
@@ -77,6 +88,12 @@ def predict(
 )
 @click.option("--propensity-b", type=float, default=1.5, show_default=True, help="B of the propensity model.")
 @click.option(
+    "--per-label",
+    type=LocalPath(path_type=Path),
+    default=None,
+    help="File to write, tab-separated: counts, precision, recall and F1 of every label.",
+)
+@click.option(
     "--truth",
     type=click.Path(),
     default=None,
@@ -87,12 +104,13 @@ def predict(
 @json_option
 def evaluate(
     model: str, src: str, head: str | None, auc_documents: int | None, propensity_a: float, propensity_b: float,
-    truth: str | None, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
+    per_label: Path | None, truth: str | None, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Measure a model on documents: labels against those given, topics by perplexity and coherence.
 
     \b
-    Example: distmom evaluate model test.tsv --labels subjects.txt
+    Examples: distmom evaluate model test.tsv --labels subjects.txt
+              distmom evaluate model test --per-label labels.tsv
     """
     from distmom.evaluate.dispatch import evaluate as evaluate_model
     from distmom.evaluate.recovery import score_recovery
@@ -103,11 +121,13 @@ def evaluate(
         names = [name for name, _ in fitted.scorer_.heads]
         if head is not None and head not in names:
             raise UsageError(f"--head: expected one of {', '.join(names)}, got {head!r}")
+        if per_label is not None:
+            fitted.require_probabilities("--per-label")
         of_labels = {
             "head": head, "auc_documents": auc_documents,
-            "propensity_a": propensity_a, "propensity_b": propensity_b,
+            "propensity_a": propensity_a, "propensity_b": propensity_b, "per_label": per_label,
         }  # fmt: skip
-    for option, value in (("--head", head), ("--auc-documents", auc_documents)):
+    for option, value in (("--head", head), ("--auc-documents", auc_documents), ("--per-label", per_label)):
         if value is not None:
             require(fitted, Capability.LABELS, option)
     recovery = score_recovery(fitted, load_truth(truth)) if truth is not None else {}
@@ -119,6 +139,9 @@ def evaluate(
         metrics = evaluate_model(
             fitted, corpus, client=executor, memory_limit=memory_limit, observer=progress, **of_labels
         )
+    if not as_json:
+        # Its sums are for the report.
+        metrics.pop("reliability", None)
     show({**metrics, **recovery}, as_json)
 
 

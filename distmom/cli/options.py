@@ -52,6 +52,20 @@ class Address(click.ParamType[str]):
         return str(value)
 
 
+class Threshold(click.ParamType["float | str"]):
+    """A probability, or ``best``."""
+
+    name = "probability"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
+        if value == "best":
+            return "best"
+        with suppress(ValueError):
+            if 0.0 <= float(value) <= 1.0:
+                return float(value)
+        return self.fail(f"expected a probability from 0 to 1 or 'best', got {value!r}", param, ctx)
+
+
 class LocalPath(click.Path):
     """A path that is written to; URLs are refused."""
 

@@ -16,7 +16,7 @@ from distmom.evaluate.topics import evaluate_topics
 from distmom.spectral.capabilities import Capability, require
 
 
-def evaluate(model: Any, corpus: Any, **options: Any) -> dict[str, float]:
+def evaluate(model: Any, corpus: Any, **options: Any) -> dict[str, Any]:
     """Evaluate a fitted model, usually on documents that were not used for fitting.
 
     Parameters

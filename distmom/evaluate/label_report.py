@@ -22,6 +22,7 @@ from distmom.evaluate.page import (
     template,
     write_page,
 )
+from distmom.evaluate.reliability import reliability_section
 from distmom.models.multilabel.estimator import MultiLabelMoM
 from distmom.spectral.capabilities import Capability, require
 
@@ -48,8 +49,8 @@ def write_label_report(
     out : path-like
         HTML file; an existing file is replaced atomically.
     metrics : mapping of str to float, optional
-        As returned by `distmom.evaluate.evaluation.evaluate_corpus`; entries that are not numbers are omitted. No
-        metrics by default.
+        As returned by `distmom.evaluate.evaluation.evaluate_corpus`; other entries that are not numbers are
+        omitted. No metrics by default.
 
     Raises
     ------
@@ -73,6 +74,9 @@ def render_label_report(model: MultiLabelMoM, *, metrics: Mapping[str, Any] | No
         counts=_metric_counts(metrics or {}),
         measured=metrics is not None,
         selection=_selection(model),
+        reliability=reliability_section(
+            metrics, model.selection_ if model.scorer_.has_probabilities else None
+        ),
         topics=cards(model.topics(N_TOP)) if topics is not None else [],
         background="" if topics is None else f"{100.0 * float(topics.weights[-1]):.0f} %",
         topics_error=diagnostics.get("topics_error"),
@@ -146,11 +150,16 @@ def _metric_counts(metrics: Mapping[str, Any]) -> list[Row]:
         "n_documents": "number of documents evaluated",
         "n_unlabelled": "number of these documents without labels",
         "n_auc": "number of documents on which AUC was measured",
+        "F1_micro": "F1 of all pairs of a document and a label that are assigned at the threshold of probability",
+        "F1_macro": "mean F1 of the labels that a document has or is assigned",
+        "ECE": "mean difference between the probability of a label and the share observed at this probability",
+        "threshold": "probability from which labels are assigned",
+        "n_assigned": "number of pairs of a document and a label that are assigned",
         "n_unknown_words": "number of occurrences of words unknown to the model",
         "n_unknown_labels": "number of labels of these documents unknown to the model",
     }
     return [
-        Row(name, _share(metrics[name]) if name.startswith("AUC") else number(metrics[name]), note)
+        Row(name, number(metrics[name]) if name.startswith("n_") else _share(metrics[name]), note)
         for name, note in notes.items()
         if is_number(metrics.get(name))
     ]

@@ -59,7 +59,7 @@ class AnswerLines:
     names : sequence of str
         Name of every label or topic.
     fields : (str, str)
-        Names of an answer and of its value, singular: ``("label", "score")``.
+        Names of an answer and of its value, singular: ``("label", "score")``. Keys of JSON are the plurals.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class AnswerLines:
         names = self._names
         rows = zip(ids, answers.tolist(), values.tolist(), counts.tolist(), strict=True)
         if self._as_json:
-            answer, value = self._fields
+            answer, value = map(_plural, self._fields)
             for text, row, row_values, n in rows:
                 found = ", ".join(names[i] for i in row[:n])
                 numbers = ", ".join(f"{x:.6g}" for x in row_values[:n])
                 self._stream.write(
-                    f'{{"id": {_as_json(text)}, "{answer}s": [{found}], "{value}s": [{numbers}]}}\n'
+                    f'{{"id": {_as_json(text)}, "{answer}": [{found}], "{value}": [{numbers}]}}\n'
                 )
             return
         for text, row, row_values, n in rows:
@@ -124,6 +124,10 @@ def answer_lines(
             return
         with (out / f"{stem}.{output_format}").open("w", encoding="utf-8") as stream:
             yield AnswerLines(ids, id_file, stream, output_format, names, fields)
+
+
+def _plural(name: str) -> str:
+    return f"{name[:-1]}ies" if name.endswith("y") else f"{name}s"
 
 
 def _as_json(text: str) -> str:

@@ -28,6 +28,7 @@ from distmom.errors import UsageError
 from distmom.models.multilabel.blend import stored_scorer
 from distmom.models.multilabel.estimator import MultiLabelMoM
 from distmom.models.multilabel.heads import Scorer
+from distmom.models.multilabel.probabilities import checked_threshold
 from distmom.predict.aligned import align, check_words
 from distmom.predict.lines import AnswerLines, answer_lines, check_output_format
 from distmom.predict.output import put_in_place
@@ -46,33 +47,46 @@ class PredictPass(Pass):
         Number of labels per document.
     fill : bool, default=False
         Whether documents without any known word have labels, too.
+    threshold : float or None, default=None
+        Probability from which labels are kept; None for all of the best ``top``.
 
     Notes
     -----
-    Rows: ``labels`` (n, top) int32, -1 where a document has none, ``scores`` (n, top) float32. Sums:
-    ``n_documents``, ``n_empty`` (documents without any known word).
+    Rows: ``labels`` (n, top) int32, -1 at the end where a document has fewer, ``values`` (n, top) float32,
+    probabilities if the scorer has them, else scores. Sums: ``n_documents``, ``n_empty`` (documents without any
+    known word), ``n_predicted`` (pairs of a document and a label).
     """
 
     scorer: Scorer | None = None
     top: int = 5
     fill: bool = False
+    threshold: float | None = None
 
     @property
     def name(self) -> str:
         return "predict"
 
     def specs(self) -> dict[str, SumSpec]:
-        return {"n_documents": SumSpec(()), "n_empty": SumSpec(())}
+        return {"n_documents": SumSpec(()), "n_empty": SumSpec(()), "n_predicted": SumSpec(())}
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         assert self.scorer is not None
-        labels, scores = self.scorer.top(block, self.top)
+        labels, values = self.scorer.top(block, self.top)
+        if self.scorer.has_probabilities:
+            values = self.scorer.probabilities(values)
+        if self.threshold is not None:
+            # Scores and probabilities need not have the same order.
+            low = values < np.float32(self.threshold)
+            order = np.argsort(low, axis=1, kind="stable")
+            labels = np.take_along_axis(np.where(low, np.int32(-1), labels), order, axis=1)
+            values = np.take_along_axis(values, order, axis=1)
         is_empty = np.diff(block.words.indptr) == 0
         if not self.fill:
             labels = np.where(is_empty[:, None], np.int32(-1), labels)
         sums["n_documents"] += block.n_documents
         sums["n_empty"] += float(is_empty.sum())
-        return {"labels": labels, "scores": scores}
+        sums["n_predicted"] += float(np.count_nonzero(labels >= 0))
+        return {"labels": labels, "values": values}
 
 
 def predict_corpus(
@@ -82,6 +96,7 @@ def predict_corpus(
     *,
     top: int = 5,
     fill: bool = False,
+    threshold: float | str | None = None,
     output_format: str = "tsv",
     client: Any = None,
     memory_limit: int | None = None,
@@ -92,14 +107,18 @@ def predict_corpus(
 
     The output directory contains:
 
-    - ``predictions.zarr``, a CSR matrix of scores (n_documents, n_labels) in AnnData's layout, and ``labels.txt``
-      with the names of its columns, one per line.
+    - ``predictions.zarr``, a CSR matrix of probabilities (n_documents, n_labels) in AnnData's layout, and
+      ``labels.txt`` with the names of its columns, one per line.
     - ``ids.txt`` with the ids of the documents, the rows of the matrix, one per line: the ids of the corpus, or
       numbers from 1.
-    - ``predictions.tsv`` with a header and one line ``id<TAB>label<TAB>score`` per document and label, by
+    - ``predictions.tsv`` with a header and one line ``id<TAB>label<TAB>probability`` per document and label, by
       decreasing score within a document, text as from `distmom.predict.lines.escaped`; or
-      ``predictions.jsonl``, one object ``{"id": ..., "labels": [...], "scores": [...]}`` per document.
-    - ``predictions.json`` with sizes and digests of all these files.
+      ``predictions.jsonl``, one object ``{"id": ..., "labels": [...], "probabilities": [...]}`` per document.
+    - ``predictions.json`` with sizes and digests of all these files, and ``values``, which is "probability" or
+      "score".
+
+    A model without probabilities (see `MultiLabelMoM.predict_proba`) writes scores in their place; column and
+    key are then ``score`` and ``scores``.
 
     Parameters
     ----------
@@ -111,6 +130,9 @@ def predict_corpus(
         Number of labels per document; all labels if the model has fewer.
     fill : bool, default=False
         Whether documents without any known word get labels, too, which are the same for all of them.
+    threshold : float or "best", optional
+        Only labels of at least this probability, at most ``top`` of them; "best" for
+        `MultiLabelMoM.threshold_`. By default all of the best ``top``.
     output_format : {"tsv", "jsonl", "zarr"}, default="tsv"
         Whether predictions are also written as tab-separated lines, as JSON lines, or as neither.
     client : distributed.Client or Executor, optional
@@ -126,13 +148,15 @@ def predict_corpus(
     -------
     dict
         ``n_documents``, ``n_empty`` (documents without any known word), ``n_unknown_words`` (occurrences of
-        words unknown to the model) and ``out``.
+        words unknown to the model), with a threshold also ``threshold`` and ``n_predicted`` (pairs of a document
+        and a label), and ``out``.
 
     Raises
     ------
     UsageError
-        If the model ranks no labels, if ``top`` is below 1, if ``output_format`` is unknown, if the model knows
-        none of the words, or if ``out`` exists, unless it contains earlier predictions and ``overwrite`` is True.
+        If the model ranks no labels, if ``top`` is below 1, if the threshold is not from 0 to 1 or the model has
+        no probabilities, if ``output_format`` is unknown, if the model knows none of the words, or if ``out``
+        exists, unless it contains earlier predictions and ``overwrite`` is True.
 
     Notes
     -----
@@ -142,6 +166,12 @@ def predict_corpus(
     if top < 1:
         raise UsageError(f"top: expected at least 1, got {top}")
     check_output_format(output_format)
+    if threshold is not None:
+        model.require_probabilities("threshold")
+        if isinstance(threshold, str) and threshold != "best":
+            raise UsageError(f"threshold: expected a probability or 'best', got {threshold!r}")
+        threshold = model.threshold_ if isinstance(threshold, str) else checked_threshold(threshold)
+    field = "probability" if model.scorer_.has_probabilities else "score"
     n_unknown_words = check_words(corpus, model.vocabulary_)
     with put_in_place(out, "predictions", overwrite=overwrite) as place:
         top = min(top, model.scorer_.n_labels)
@@ -154,54 +184,58 @@ def predict_corpus(
         ):
             stored_corpus(engine)
             scorer = stored_scorer(engine, model.scorer_)
-            pass_ = PredictPass(engine.corpus.n_words, scorer=scorer, top=top, fill=fill)
+            pass_ = PredictPass(engine.corpus.n_words, scorer=scorer, top=top, fill=fill, threshold=threshold)
             result = engine.run(pass_)
             names = model.label_names_
             with answer_lines(
-                place.out, "predictions", output_format, corpus, names, ("label", "score")
+                place.out, "predictions", output_format, corpus, names, ("label", field)
             ) as answers:
-                _write(place.out, result, len(aligned.shards), pass_, len(names), answers)
+                _write(place.out, result, len(aligned.shards), len(names), answers)
         (place.out / "labels.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
         n_documents, n_labels = int(result.sums["n_documents"]), len(model.label_names_)
-        place.summary.update(n_documents=n_documents, n_labels=n_labels, top=top, fill=fill)
+        place.summary.update(
+            n_documents=n_documents, n_labels=n_labels, top=top, fill=fill, values=field, threshold=threshold
+        )
+    assigned = {"threshold": threshold, "n_predicted": int(result.sums["n_predicted"])}
     return {
         "n_documents": n_documents,
         "n_empty": int(result.sums["n_empty"]),
         "n_unknown_words": n_unknown_words,
+        **(assigned if threshold is not None else {}),
         "out": str(out),
     }
 
 
-def _write(
-    out: Path, result: PassResult, n_shards: int, pass_: PredictPass, n_labels: int, answers: AnswerLines
-) -> None:
+def _write(out: Path, result: PassResult, n_shards: int, n_labels: int, answers: AnswerLines) -> None:
     """Write predictions as arrays and as lines."""
-    n, top = int(result.sums["n_documents"]), pass_.top
-    n_without = 0 if pass_.fill else int(result.sums["n_empty"])
+    n = int(result.sums["n_documents"])
     group = zarr.create_group(
         store=out / "predictions.zarr",
         attributes={"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [n, n_labels]},
     )
-    place, size = group.store_path, ((n - n_without) * top,)
+    place, size = group.store_path, (int(result.sums["n_predicted"]),)
     data = create_array(place, size, "float32", name="data", chunk_rows=CHUNK_ELEMENTS)
     indices = create_array(place, size, "int32", name="indices", chunk_rows=CHUNK_ELEMENTS)
     indptr = create_array(place, (n + 1,), "int64", name="indptr", chunk_rows=n + 1)
     ends, first, at = np.zeros(n + 1, np.int64), 0, 0
-    for labels, scores in _by_shard(result, n_shards):
-        has_labels = labels[:, 0] >= 0
-        answers.write(labels, scores, top * has_labels)
-        ends[first + 1 : first + 1 + len(labels)] = at + np.cumsum(top * has_labels)
+    for labels, values in _by_shard(result, n_shards):
+        has_label = labels >= 0
+        counts = has_label.sum(axis=1)
+        answers.write(labels, values, counts)
+        ends[first + 1 : first + 1 + len(labels)] = at + np.cumsum(counts)
         first += len(labels)
-        labels, scores = labels[has_labels], scores[has_labels]
-        order = np.argsort(labels, axis=1)
-        span = slice(at, at + labels.size)
-        if labels.size:
-            data[span] = np.take_along_axis(scores, order, axis=1).ravel()
-            indices[span] = np.take_along_axis(labels, order, axis=1).ravel()
-        at += labels.size
+        # By column, places without a label last.
+        order = np.argsort(np.where(has_label, labels, n_labels), axis=1, kind="stable")
+        labels, values, has_label = (
+            np.take_along_axis(x, order, axis=1) for x in (labels, values, has_label)
+        )
+        span = slice(at, at + int(counts.sum()))
+        if counts.any():
+            data[span], indices[span] = values[has_label], labels[has_label]
+        at = span.stop
     indptr[...] = ends
 
 
 def _by_shard(result: PassResult, n_shards: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for i in range(n_shards):
-        yield result.rows["labels"].read(i), result.rows["scores"].read(i)
+        yield result.rows["labels"].read(i), result.rows["values"].read(i)

@@ -94,7 +94,7 @@ def test_from_text_to_report(tmp_path, run, place):
         "out": str(tmp_path / "p"),
     }
     header, *lines = (tmp_path / "p" / "predictions.tsv").read_text().splitlines()
-    assert header == "id\tlabel\tscore"
+    assert header == "id\tlabel\tprobability"
     assert [line.split("\t")[0] for line in lines] == [str(i // 2 + 1) for i in range(120)]
     subjects = [line.split("\t")[0] for line in (place / "test.tsv").read_text().splitlines()]
     assert [line.split("\t")[1] for line in lines[::2]] == subjects

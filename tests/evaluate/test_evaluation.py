@@ -1,7 +1,10 @@
+import csv
+
 import numpy as np
 import pytest
 from helpers import planted_matrices
 from scipy.sparse import csr_array, hstack
+from sklearn.metrics import f1_score, precision_recall_fscore_support
 
 from distmom.corpus import MemoryCorpus
 from distmom.errors import UsageError
@@ -29,6 +32,12 @@ def corpus_of(model, X, Y, shard_documents=90, label_names=None):
     )
 
 
+def ranking(metrics):
+    """Return the metrics of ranked lists."""
+    of_assigned = ("F1_micro", "F1_macro", "ECE", "threshold", "n_assigned", "reliability")
+    return {name: value for name, value in metrics.items() if name not in of_assigned}
+
+
 def by_hand(model, X, Y, **options):
     inverse = inverse_propensity(model.label_frequency_, model.n_documents_, n_labels=Y.shape[1], **options)
     scores = model.decision_function(X)
@@ -43,7 +52,7 @@ def test_metrics_are_those_of_the_dense_scores(model, planted, options):
     given = {f"propensity_{name.lower()}": value for name, value in options.items()}
     metrics = evaluate_corpus(model, corpus_of(model, X, Y), **given)
     expected = by_hand(model, X, Y, **options)
-    assert {**expected, "n_unknown_words": 0, "n_unknown_labels": 0} == pytest.approx(metrics)
+    assert {**expected, "n_unknown_words": 0, "n_unknown_labels": 0} == pytest.approx(ranking(metrics))
     assert metrics["n_documents"] == metrics["n_scored"] == 500
 
 
@@ -56,7 +65,8 @@ def test_a_label_that_the_model_does_not_know_counts_against_it(model, planted):
     assert metrics["P@1"] == pytest.approx(known["P@1"])
     for name in ("recall@5", "nDCG@5", "AUC", "PSP@5"):
         assert metrics[name] < known[name]
-    assert metrics == pytest.approx({**by_hand(model, X, more), "n_unknown_words": 0, "n_unknown_labels": 1})
+    expected = {**by_hand(model, X, more), "n_unknown_words": 0, "n_unknown_labels": 1}
+    assert ranking(metrics) == pytest.approx(expected)
 
 
 def test_a_tenth_of_unknown_labels_gives_a_warning_and_all_unknown_an_error(model, planted, caplog):
@@ -86,7 +96,7 @@ def test_labels_are_matched_by_name_not_by_column(model, planted):
     order = np.random.default_rng(0).permutation(12)
     names = [model.label_names_[i] for i in order]
     straight, moved = corpus_of(model, X, Y), corpus_of(model, X, Y[:, order], label_names=names)
-    assert evaluate_corpus(model, moved) == pytest.approx(evaluate_corpus(model, straight))
+    assert ranking(evaluate_corpus(model, moved)) == pytest.approx(ranking(evaluate_corpus(model, straight)))
 
 
 def test_auc_of_a_sample_is_accurate_and_reproducible(model, planted):
@@ -99,7 +109,7 @@ def test_auc_of_a_sample_is_accurate_and_reproducible(model, planted):
     assert sampled["P@1"] == exact["P@1"]
     assert sampled["n_documents"] == 1500
     again = evaluate_corpus(model, corpus_of(model, X, Y, shard_documents=400), auc_documents=300)
-    assert again == pytest.approx(sampled)
+    assert ranking(again) == pytest.approx(ranking(sampled))
     assert evaluate_corpus(model, corpus, auc_documents=1500) == exact
 
 
@@ -124,7 +134,7 @@ def test_documents_without_labels_or_words_are_counted(model, planted):
     assert metrics["n_documents"] == 100
     assert metrics["n_unlabelled"] == 1
     assert metrics["n_auc"] == 99
-    assert np.isfinite(list(metrics.values())).all()
+    assert np.isfinite(list(ranking(metrics).values())).all()
 
 
 def test_depths_beyond_the_labels_of_the_model_are_misses():
@@ -146,3 +156,97 @@ def test_no_labels_is_one_clear_error(model, planted):
 def test_the_cluster_measures_the_same_bits(model, planted, cluster):
     corpus = corpus_of(model, planted[0][1000:], planted[1][1000:])
     assert evaluate_corpus(model, corpus, client=cluster) == evaluate_corpus(model, corpus)
+
+
+# Assigned labels
+
+
+def assigned_by_hand(model, X, Y):
+    """Return probabilities and assigned labels, (n, n_labels of Y), zero for labels the model does not know."""
+    p = np.zeros(Y.shape, np.float32)
+    p[:, : len(model.label_names_)] = model.predict_proba(X)
+    taken = p >= np.float32(model.threshold_)
+    return p, taken & (X.sum(axis=1) > 0)[:, None]
+
+
+def with_gaps(planted):
+    """Documents of which one has no words, one no labels, and of which none has label 7."""
+    X, Y = planted[0][1000:].tolil(), planted[1][1000:].tolil()
+    X[3], Y[5], Y[:, 7] = 0, 0, 0
+    return csr_array(X), csr_array(hstack([csr_array(Y), csr_array(np.eye(500, 1, dtype=np.uint8))]))
+
+
+def test_f1_is_that_of_scikit_learn(model, planted):
+    X, Y = with_gaps(planted)
+    corpus = corpus_of(model, X, Y, label_names=[*model.label_names_, "new"])
+    metrics = evaluate_corpus(model, corpus)
+    _, taken = assigned_by_hand(model, X, Y)
+    truth = Y.toarray() > 0
+    assert metrics["F1_micro"] == pytest.approx(f1_score(truth, taken, average="micro"))
+    assert metrics["F1_macro"] == pytest.approx(f1_score(truth, taken, average="macro", zero_division=np.nan))
+    assert (metrics["threshold"], metrics["n_assigned"]) == (model.threshold_, taken.sum())
+    assert taken.sum() == model.predict(X).sum()
+
+
+def test_the_calibration_error_is_that_of_all_pairs(model, planted):
+    X, Y = with_gaps(planted)
+    metrics = evaluate_corpus(model, corpus_of(model, X, Y, label_names=[*model.label_names_, "new"]))
+    p, y = model.predict_proba(X), Y.toarray()[:, :12] > 0
+    error = 0.0
+    for b in range(10):
+        own = (p >= b / 10) & ((p < (b + 1) / 10) | (b == 9))
+        assert metrics["reliability"]["n_pairs"][b] == own.sum()
+        assert metrics["reliability"]["truths"][b] == y[own].sum()
+        error += abs(p[own].sum() - y[own].sum()) / p.size
+    assert metrics["ECE"] == pytest.approx(error, abs=1e-6)
+    assert 0 < metrics["ECE"] < 0.1
+
+
+def test_the_table_of_labels_has_counts_and_ratios(model, planted, tmp_path):
+    X, Y = with_gaps(planted)
+    names = [*model.label_names_[:11], "a\\b", "new"]
+    model.label_names_, kept = names[:12], model.label_names_
+    try:
+        evaluate_corpus(model, corpus_of(model, X, Y, label_names=names), per_label=tmp_path / "labels.tsv")
+    finally:
+        model.label_names_ = kept
+    with (tmp_path / "labels.tsv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
+    assert [row["label"] for row in rows] == [*model.label_names_[:11], "a\\\\b", "new"]
+    assert [int(row["frequency"]) for row in rows] == [*model.label_frequency_.astype(int), 0]
+    _, taken = assigned_by_hand(model, X, Y)
+    truth = Y.toarray() > 0
+    assert [int(row["true"]) for row in rows] == truth.sum(axis=0).tolist()
+    assert [int(row["predicted"]) for row in rows] == taken.sum(axis=0).tolist()
+    expected = precision_recall_fscore_support(truth, taken, zero_division=np.nan)
+    for name, values in zip(("precision", "recall", "F1"), expected, strict=False):
+        found = [float(row[name] or "nan") for row in rows]
+        np.testing.assert_allclose(found, values, rtol=1e-5)
+    assert rows[12]["precision"] == rows[7]["recall"] == ""
+
+
+def test_sums_of_shards_are_those_of_all_documents(model, planted):
+    X, Y = planted[0][1000:], planted[1][1000:]
+    whole, parts = (evaluate_corpus(model, corpus_of(model, X, Y, shard_documents=n)) for n in (500, 37))
+    for name in ("F1_micro", "F1_macro", "n_assigned"):
+        assert whole[name] == parts[name]
+    assert whole["ECE"] == pytest.approx(parts["ECE"], rel=1e-9)
+    assert whole["reliability"]["n_pairs"] == parts["reliability"]["n_pairs"]
+
+
+def test_models_and_heads_without_probabilities_have_no_f1(model, planted, tmp_path):
+    corpus = corpus_of(model, planted[0][1000:], planted[1][1000:])
+    ridge = MultiLabelMoM(4, head="ridge").fit(planted[0][:1000], planted[1][:1000])
+    name = model.scorer_.heads[0][0]
+    for metrics in (evaluate_corpus(ridge, corpus), evaluate_corpus(model, corpus, head=name)):
+        assert not {"F1_micro", "ECE", "reliability"} & set(metrics)
+    with pytest.raises(UsageError, match="per_label: this model has no probabilities of labels"):
+        evaluate_corpus(ridge, corpus, per_label=tmp_path / "t")
+    with pytest.raises(UsageError, match="per_label: cannot be combined with head"):
+        evaluate_corpus(model, corpus, head=name, per_label=tmp_path / "t")
+    with pytest.raises(UsageError, match="there is no directory"):
+        evaluate_corpus(model, corpus, per_label=tmp_path / "no" / "t")
+    (tmp_path / "t").write_text("mine")
+    with pytest.raises(UsageError, match="exists; choose another path"):
+        evaluate_corpus(model, corpus, per_label=tmp_path / "t")
+    assert (tmp_path / "t").read_text() == "mine"

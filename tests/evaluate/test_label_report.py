@@ -66,15 +66,8 @@ def hostile():
 def test_all_sections_are_there(auto):
     page = Page(render_label_report(auto, metrics=METRICS))
     assert page.ids == [
-        "metrics",
-        "selection",
-        "topics",
-        "states",
-        "spectrum",
-        "fit",
-        "timings",
-        "configuration",
-    ]
+        "metrics", "selection", "reliability", "topics", "states", "spectrum", "fit", "timings", "configuration",
+    ]  # fmt: skip
     assert page.tags.count("article") == len(auto.topics()) + len(auto.weights_)
     assert page.tags.count("svg") >= 3
 
@@ -214,3 +207,49 @@ def test_the_mark_is_between_its_points():
 
 def test_chart_titles_are_escaped():
     assert HOSTILE not in line_chart([1.0, 2.0], title=HOSTILE, x_label=HOSTILE, mark=1, mark_label=HOSTILE)
+
+
+# Reliability
+
+
+def reliability(n=(50, 0, 0, 10, 0, 0, 0, 0, 0, 40)):
+    n = np.array(n)
+    p = n * (np.arange(10) + 0.5) / 10
+    return {"n_pairs": n.tolist(), "probabilities": p.tolist(), "truths": (n // 2).tolist()}
+
+
+def test_probabilities_of_test_documents_are_shown_beside_observed_shares(auto):
+    page = render_label_report(auto, metrics={**METRICS, "F1_micro": 0.61, "reliability": reliability()})
+    Page(page)
+    section = page.partition('<section id="reliability">')[2].partition("</section>")[0]
+    rows = [re.findall(r"<td[^>]*>([^<]*)", row) for row in section.split("<tr>")[2:]]
+    assert rows == [
+        ["0.0 to 0.1", "50", "0.0500", "0.5000", "0.0707"],
+        ["0.3 to 0.4", "10", "0.3500", "0.5000", "0.1581"],
+        ["0.9 to 1.0", "40", "0.9500", "0.5000", "0.0791"],
+    ]
+    assert "calibration error is 0.4200" in section
+    assert "Measured on labelled" in section
+    # Three observed shares, and as many points and two ends on the diagonal.
+    assert section.count("<circle") == 3 + 5
+    assert ">0.6100<" in page
+
+
+def test_without_test_documents_those_held_out_are_shown(auto):
+    for metrics in (None, METRICS):
+        section = render_label_report(auto, metrics=metrics).partition('id="reliability">')[2]
+        assert "that were held out" in section.partition("</section>")[0]
+        n = sum(auto.selection_["reliability"]["n_pairs"])
+        shown = re.findall(r'<td class="name">0.*?</td><td class="n">([\d,]+)</td>', section)
+        assert sum(int(x.replace(",", "")) for x in shown) == n
+
+
+def test_models_without_probabilities_have_no_diagram():
+    assert 'id="reliability"' not in render_label_report(fitted("ridge"))
+    assert 'id="reliability"' not in render_label_report(fitted("ridge"), metrics=METRICS)
+
+
+@pytest.mark.parametrize("damaged", [3, {}, {**reliability(), "truths": [1]}])
+def test_invalid_sums_are_refused(auto, damaged):
+    with pytest.raises(UsageError, match="metrics: reliability: "):
+        render_label_report(auto, metrics={**METRICS, "reliability": damaged})

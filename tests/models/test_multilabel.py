@@ -133,7 +133,9 @@ def test_propensity_raises_rare_labels(planted):
 
 def test_auto_says_what_it_chose(fitted):
     chosen = fitted["auto"].selection_
-    assert set(chosen) == {"weights", "objective", "held_out", "n_held_out", "precision_error"}
+    assert set(chosen) == {
+        "weights", "objective", "held_out", "n_held_out", "precision_error", "threshold", "reliability",
+    }  # fmt: skip
     assert chosen["weights"]
     assert set(chosen["weights"]) <= set(chosen["held_out"])
     assert all(weight > 0 for weight in chosen["weights"].values())

@@ -40,7 +40,7 @@ def on_disk(planted, tmp_path_factory):
 def lines(out):
     """Return labels and scores of every document."""
     header, *rest = (out / "predictions.tsv").read_text(encoding="utf-8").splitlines()
-    assert header == "id\tlabel\tscore"
+    assert header == "id\tlabel\tprobability"
     found = {text: [] for text in (out / "ids.txt").read_text(encoding="utf-8").splitlines()}
     for line in rest:
         text, label, score = line.split("\t")
@@ -58,6 +58,8 @@ def test_written_lists_are_those_of_predict_top(model, on_disk, tmp_path):
     }
     X = vstack([on_disk.read_shard(i).words for i in range(len(on_disk.shards))])
     labels, scores = model.predict_top(X, 3)
+    scores = model.scorer_.probabilities(scores)
+    np.testing.assert_array_equal(scores, np.take_along_axis(model.predict_proba(X), labels, axis=1))
     written = lines(tmp_path / "out")
     # The document without words has no labels.
     assert written.pop(17) == []
@@ -75,6 +77,51 @@ def test_written_lists_are_those_of_predict_top(model, on_disk, tmp_path):
     dense[17] = 0.0
     np.testing.assert_allclose(matrix.toarray(), dense, rtol=1e-5, atol=1e-6)
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("threshold", [0.3, "best", 1.0])
+def test_only_probable_labels_are_written(model, on_disk, tmp_path, threshold):
+    result = predict_corpus(model, on_disk, tmp_path / "out", top=3, threshold=threshold)
+    used = model.threshold_ if threshold == "best" else threshold
+    X = vstack([on_disk.read_shard(i).words for i in range(len(on_disk.shards))])
+    p = model.predict_proba(X)
+    expected = []
+    for i, row in enumerate(p):
+        best = np.argsort(-row, kind="stable")[:3]
+        expected.append([model.label_names_[j] for j in best if row[j] >= np.float32(used) and i != 17])
+    written = lines(tmp_path / "out")
+    assert [[name for name, _ in row] for row in written] == expected
+    assert (result["threshold"], result["n_predicted"]) == (used, sum(map(len, expected)))
+    record = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert (record["values"], record["threshold"]) == ("probability", used)
+    matrix = anndata.io.read_elem(zarr.open_group(tmp_path / "out" / "predictions.zarr", mode="r"))
+    assert np.diff(matrix.indptr).tolist() == [len(row) for row in expected]
+    for i, row in enumerate(written):
+        entries = dict(zip(matrix[[i]].indices.tolist(), matrix[[i]].data.tolist(), strict=True))
+        assert list(entries) == sorted(entries)
+        assert entries == pytest.approx({model.label_names_.index(name): x for name, x in row}, rel=1e-5)
+
+
+def test_a_model_without_probabilities_writes_scores(planted, on_disk, tmp_path):
+    model = MultiLabelMoM(4, head="ridge").fit(*planted)
+    predict_corpus(model, on_disk, tmp_path / "tsv", top=1)
+    header, first, *_ = (tmp_path / "tsv" / "predictions.tsv").read_text().splitlines()
+    assert header == "id\tlabel\tscore"
+    scores = model.predict_top(on_disk.read_shard(0).words[:1], 1)[1]
+    assert float(first.split("\t")[2]) == pytest.approx(float(scores[0, 0]), rel=1e-5)
+    assert json.loads((tmp_path / "tsv" / "predictions.json").read_text())["values"] == "score"
+    predict_corpus(model, on_disk, tmp_path / "jsonl", top=1, output_format="jsonl")
+    line = (tmp_path / "jsonl" / "predictions.jsonl").read_text().splitlines()[0]
+    assert set(json.loads(line)) == {"id", "labels", "scores"}
+    with pytest.raises(UsageError, match="threshold: this model has no probabilities of labels, which need"):
+        predict_corpus(model, on_disk, tmp_path / "no", threshold=0.5)
+
+
+def test_thresholds_are_probabilities_or_the_best(model, on_disk, tmp_path):
+    for threshold in (1.5, "most"):
+        with pytest.raises(UsageError, match="threshold: expected a probability"):
+            predict_corpus(model, on_disk, tmp_path / "no", threshold=threshold)
+    assert not list(tmp_path.iterdir())
 
 
 def test_top_beyond_the_number_of_labels_returns_all(model, on_disk, tmp_path):
@@ -332,11 +379,12 @@ def test_every_line_has_the_id_of_its_document(model, with_ids, tmp_path):
     predict_corpus(model, with_ids, tmp_path / "out", top=2)
     assert (tmp_path / "out" / "ids.txt").read_text().split("\n") == ["b\tc", "7", "x\\y", "ü", "7", ""]
     header, *rest = (tmp_path / "out" / "predictions.tsv").read_text().splitlines()
-    assert header == "id\tlabel\tscore"
+    assert header == "id\tlabel\tprobability"
     expected = ["b\\tc"] * 2 + ["x\\\\y"] * 2 + ["ü"] * 2 + ["7"] * 2
     assert [line.split("\t")[0] for line in rest] == expected
     X = vstack([with_ids.read_shard(i).words for i in range(2)])[[0, 2, 3, 4]]
     labels, scores = model.predict_top(X, 2)
+    scores = model.scorer_.probabilities(scores)
     assert [line.split("\t")[1] for line in rest] == [model.label_names_[i] for i in labels.ravel()]
     np.testing.assert_allclose([float(line.split("\t")[2]) for line in rest], scores.ravel(), rtol=1e-5)
     assert (tmp_path / "out" / "labels.txt").read_text().splitlines() == model.label_names_
@@ -347,10 +395,10 @@ def test_json_lines_have_one_object_per_document(model, with_ids, tmp_path):
     assert not (tmp_path / "out" / "predictions.tsv").exists()
     found = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
     assert [each["id"] for each in found] == ["b\tc", "7", "x\\y", "ü", "7"]
-    assert found[1] == {"id": "7", "labels": [], "scores": []}
+    assert found[1] == {"id": "7", "labels": [], "probabilities": []}
     predict_corpus(model, with_ids, tmp_path / "tsv", top=2)
     assert [
-        list(zip(each["labels"], each["scores"], strict=True)) for each in found if each["labels"]
+        list(zip(each["labels"], each["probabilities"], strict=True)) for each in found if each["labels"]
     ] == [pairs for text in ("b\tc", "x\\y", "ü", "7") for pairs in [of_id(tmp_path / "tsv", text)]]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ labels if there are few. With few labels the heads are stacked: a logistic regre
 `distmom.models.multilabel.stack`). With many, weights of a sum are found by coordinate ascent on a fixed grid; the
 scores of each head are first divided by their mean best score, so that one grid serves heads of any scale, and a
 logistic regression of the sum makes it a probability. The expected metrics are those of halves of the held-out
-documents under a blend that was chosen on the other half.
+documents under a blend that was chosen on the other half; so are the probabilities on which a threshold is chosen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from distmom.engine.passes import transform_fields
 from distmom.engine.state import release_maps
 from distmom.models.multilabel.heads import NeighborsHead, Query, Scorer, StateHead, rows_at_a_time
 from distmom.models.multilabel.kernels import top_candidates, top_labels
-from distmom.models.multilabel.stack import Pairs, Stack, fit_stack, select_inputs
+from distmom.models.multilabel.probabilities import Reliability, best_threshold
+from distmom.models.multilabel.stack import Pairs, Stack, fit_stack, probability, select_inputs
 from distmom.ranking import mean_metrics, rank_discounts
 
 #: up to this number of labels all of them are candidates
@@ -178,6 +179,10 @@ class Choice:
         sum.
     precision_error : float
         Standard error of P@1 of the blend.
+    threshold : float
+        Probability from which labels are predicted, with the best micro F1.
+    reliability : Reliability
+        Sums of the candidates in bins of probability.
     """
 
     weights: dict[str, float]
@@ -186,6 +191,8 @@ class Choice:
     n_documents: int
     stack: Stack
     precision_error: float
+    threshold: float
+    reliability: Reliability
 
     @property
     def is_stacked(self) -> bool:
@@ -200,6 +207,8 @@ class Choice:
             "held_out": self.scores,
             "n_held_out": self.n_documents,
             "precision_error": self.precision_error,
+            "threshold": self.threshold,
+            "reliability": self.reliability.to_json(),
         }
 
 
@@ -325,14 +334,19 @@ def _choose_stack(
         rows["labels"] >= 0,
     )
     kept, fit = select_inputs(pairs)
-    totals = _crossed(pairs.only(kept), objective, fit.stack)
+    totals = log_odds = _crossed(pairs.only(kept), objective, fit.stack)
     best = max(used, key=lambda name: alone[name])
     if alone[best] > objective.value(totals):
-        fit, totals = fit_stack(pairs.only([used.index(best)])), scores[names.index(best)]
+        own = pairs.only([used.index(best)])
+        fit, totals = fit_stack(own), scores[names.index(best)]
+        log_odds = _crossed(own, objective, fit.stack)
     report["auto"] = objective.named(totals)
     n = len(objective.n_true)
     weights = {each.name: float(loss / n) for each, loss in zip(fit.stack.inputs, fit.losses, strict=True)}
-    return Choice(weights, objective.value(totals), report, n, fit.stack, _error(objective, totals))
+    return Choice(
+        weights, objective.value(totals), report, n, fit.stack, _error(objective, totals),
+        *_calibrated(objective, log_odds),
+    )  # fmt: skip
 
 
 def _crossed(pairs: Pairs, objective: Objective, start: Stack) -> np.ndarray:
@@ -344,6 +358,13 @@ def _crossed(pairs: Pairs, objective: Objective, start: Stack) -> np.ndarray:
     for half, other in _halves(len(totals)):
         totals[other] = fit_stack(pairs.of(half), start).stack.log_odds(pairs.scores[:, other])
     return totals
+
+
+def _calibrated(objective: Objective, log_odds: np.ndarray) -> tuple[float, Reliability]:
+    """Return the best threshold of probability, and the sums of candidates in bins of probability."""
+    known = objective.labels >= 0
+    p, truth = probability(log_odds)[known], objective.truth[known]
+    return best_threshold(p, truth, int(objective.n_true.sum())), Reliability.of(p, truth)
 
 
 def _error(objective: Objective, totals: np.ndarray) -> float:
@@ -361,15 +382,25 @@ def _choose_sum(
         name: objective.named(own) for name, own in zip(names, rows["scores"].swapaxes(0, 1), strict=True)
     }
     totals = np.zeros(objective.truth.shape, np.float32)
+    log_odds = np.zeros_like(totals)
     for half, other in _halves(n):
         part = {key: values[half] for key, values in rows.items()}
         weights, _ = ascend(names, part, groups, objective.of(half))
         totals[other] = _total(names, rows["scores"][other], weights)
+        calibration = _of_total(objective.of(half), _total(names, part["scores"], weights))
+        log_odds[other] = calibration.log_odds(totals[None, other])
     weights, best = ascend(names, rows, groups, objective)
     report["auto"] = objective.named(totals)
-    sums = _total(names, rows["scores"], weights)
-    stack = fit_stack(Pairs((TOTAL,), (False,), sums[None], rows["truth"], rows["labels"] >= 0)).stack
-    return Choice(weights, best, report, n, stack, _error(objective, totals))
+    stack = _of_total(objective, _total(names, rows["scores"], weights))
+    return Choice(
+        weights, best, report, n, stack, _error(objective, totals), *_calibrated(objective, log_odds)
+    )
+
+
+def _of_total(objective: Objective, totals: np.ndarray) -> Stack:
+    """Return the regression that makes weighted sums (n, c) of scores log-odds."""
+    pairs = Pairs((TOTAL,), (False,), totals[None], objective.truth, objective.labels >= 0)
+    return fit_stack(pairs).stack
 
 
 def _total(names: list[str], scores: np.ndarray, weights: dict[str, float]) -> np.ndarray:

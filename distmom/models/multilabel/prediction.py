@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Callable
+from types import MethodType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from distmom.corpus import Block
 from distmom.corpus.block import label_matrix
 from distmom.corpus.texts import as_label_lists, label_columns_of
 from distmom.errors import InputError, UsageError
+from distmom.models.multilabel.kernels import top_labels
+from distmom.models.multilabel.probabilities import DEFAULT_THRESHOLD, checked_threshold
 
 if TYPE_CHECKING:
     from distmom.models.multilabel.heads import Scorer
@@ -63,10 +66,33 @@ def checked_targets(y: Any) -> tuple[Any, str]:
     return y if hasattr(y, "columns") else found, "matrix"
 
 
+class NoProbabilitiesError(UsageError, AttributeError):
+    """A model that has no probabilities of labels; ``hasattr(model, "predict_proba")`` is then False."""
+
+
+class _NeedsProbabilities:
+    """A method that a fitted model without probabilities lacks; a descriptor.
+
+    scikit-learn takes a method that is there for one that works.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, model: Any, owner: Any = None) -> Any:
+        if model is None:
+            return self._method
+        if hasattr(model, "scorer_"):
+            model.require_probabilities(self._method.__name__)
+        return MethodType(self._method, model)
+
+
 class LabelPredictor:
     """Methods of a fitted multi-label model that assign labels to documents in memory."""
 
     scorer_: Scorer
+    selection_: dict[str, Any] | None
     settings_: dict[str, Any]
     vocabulary_: list[str]
     label_names_: list[str]
@@ -80,16 +106,29 @@ class LabelPredictor:
         """Names of the labels, (n_labels,) object, in the order of the columns of `decision_function`."""
         return np.array(self.label_names_, dtype=object)
 
-    def predict(self, X: Any) -> Any:
-        """Return the label that ranks first for every document, in the form in which labels were given to `fit`.
+    @property
+    def threshold_(self) -> float:
+        """Probability from which `predict` assigns a label.
 
-        A document without a word of the vocabulary gets no label, except where labels were given as one name per
-        document; it then gets the label that ranks first without any word.
+        That of the best micro F1 on held-out documents, or 0.5 if none was chosen.
+        """
+        return float((self.selection_ or {}).get("threshold", DEFAULT_THRESHOLD))
+
+    def predict(self, X: Any, threshold: float | None = None) -> Any:
+        """Return the labels of documents, in the form in which labels were given to `fit`.
+
+        A model with probabilities (see `predict_proba`) assigns every label of probability at least the
+        threshold, so a document may get none. A model without probabilities assigns the label that ranks first,
+        and so does any model that was fitted to one name per document. A document without a word of the vocabulary
+        gets no label, except where labels were given as one name per document; it then gets the label that ranks
+        first without any word.
 
         Parameters
         ----------
         X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
             Texts, for a model that was fitted to texts, or counts or weights, not negative.
+        threshold : float, optional
+            From 0 to 1; `threshold_` by default.
 
         Returns
         -------
@@ -101,11 +140,20 @@ class LabelPredictor:
         Raises
         ------
         UsageError
-            If the words differ from those of the fit.
+            If the words differ from those of the fit, the threshold is not from 0 to 1, or there is a threshold
+            and the model has no probabilities or was fitted to one name per document.
         """
         check_is_fitted(self, "scorer_")
         block, form = self._block(X), self._form
-        labels, counts = self._chosen(block)
+        if threshold is not None:
+            threshold = checked_threshold(threshold)
+            self.require_probabilities("threshold")
+            if form == "names":
+                raise UsageError(
+                    "threshold: expected none for a model that was fitted to one name per document, which assigns "
+                    f"one label to every document; got {threshold}"
+                )
+        labels, counts = self._chosen(block, threshold)
         if form == "names":
             return np.array([self.label_names_[row[0]] for row in labels], dtype=object)
         if form == "lists":
@@ -120,10 +168,64 @@ class LabelPredictor:
         matrix.sort_indices()
         return matrix if form == "sparse" else matrix.toarray()
 
-    def _chosen(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
+    @_NeedsProbabilities
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probability of every label for every document.
+
+        Probabilities of different labels of a document do not sum to one. They are calibrated on average over
+        documents like those that ``head="auto"`` holds out: of pairs of a document and a label with probability p,
+        a share p is true. They are not calibrated for each label separately, nor for documents of another kind.
+        With more than 1000 labels they are calibrated on labels that rank high, and extrapolated to the others.
+
+        Parameters
+        ----------
+        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+            As for `predict`.
+
+        Returns
+        -------
+        ndarray of shape (n_documents, n_labels), float32
+            A dense matrix, for small inputs.
+
+        Raises
+        ------
+        UsageError
+            If the model has no probabilities, or the words differ from those of the fit.
+        """
+        check_is_fitted(self, "scorer_")
+        block, scorer = self._block(X), self.scorer_
+        out = np.zeros((block.n_documents, scorer.n_labels), np.float32)
+        for rows in scorer.blocks(block.n_documents):
+            out[rows] = scorer.probabilities(scorer.scores(scorer.query(block.take(rows))))
+        return out
+
+    def require_probabilities(self, what: str) -> None:
+        """Raise a UsageError that begins with ``what`` if the model has no probabilities."""
+        if not self.scorer_.has_probabilities:
+            raise NoProbabilitiesError(
+                f"{what}: this model has no probabilities of labels, which need head='auto' and propensity=0"
+            )
+
+    def _chosen(self, block: Block, threshold: float | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Return the best labels of documents, (n, k) int32, and how many of them each gets, (n,) int64."""
-        labels, _ = self.scorer_.top(block, 1)
-        return labels, (np.diff(block.words.indptr) > 0).astype(np.int64)
+        scorer, has_words = self.scorer_, np.diff(block.words.indptr) > 0
+        if not scorer.has_probabilities or self._form == "names":
+            labels, _ = scorer.top(block, 1)
+            return labels, has_words.astype(np.int64)
+        threshold = self.threshold_ if threshold is None else threshold
+        parts, counts = [], np.zeros(block.n_documents, np.int64)
+        for rows in scorer.blocks(block.n_documents):
+            scores = scorer.scores(scorer.query(block.take(rows)))
+            # A score that is NaN is taken, so that ranking refuses it.
+            left = (scorer.probabilities(scores) < np.float32(threshold)) | ~has_words[rows, None]
+            scores[left] = -np.inf
+            counts[rows] = scorer.n_labels - left.sum(axis=1)
+            width = max(1, int(counts[rows].max()))
+            parts.append(top_labels(scores, width)[0])
+        out = np.zeros((block.n_documents, max(1, int(counts.max(initial=0)))), np.int32)
+        for rows, part in zip(scorer.blocks(block.n_documents), parts, strict=True):
+            out[rows, : part.shape[1]] = part
+        return out, counts
 
     @property
     def _form(self) -> str:
