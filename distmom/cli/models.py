@@ -247,7 +247,7 @@ def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
     }
     if not as_json:
         for topic in model.topics(6)[:5]:
-            say("state " + topic_line(topic))
+            say("topic " + topic_line(topic))
     show(result, as_json)
 
 

@@ -125,29 +125,37 @@ def _refuse_given(names: list[str], why: str) -> None:
 @click.command()
 @click.argument("model", type=click.Path())
 @click.option(
-    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Words and labels per state."
+    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Words and labels per topic."
 )
 @click.option(
     "--by",
     type=click.Choice(["probability", "relevance", "lift"]),
     default=None,
-    help="How words of a topic model are ranked. [default: probability]",
+    help="How words and labels of topics are ranked. [default: relevance]",
+)
+@click.option(
+    "--states", is_flag=True, help="Print the latent states of a multi-label model in place of its topics."
 )
 @json_option
-def topics(model: str, top: int, by: str | None, as_json: bool) -> None:
-    """Print words and labels of each latent state, or words of each topic.
+def topics(model: str, top: int, by: str | None, states: bool, as_json: bool) -> None:
+    """Print words of each topic, and its labels in a multi-label model, or those of each latent state.
 
     \b
-    Example: distmom topics model --top 10
+    Examples: distmom topics model --top 10
+              distmom topics model --states
     """
     from distmom.models import load_model
 
     fitted = load_model(model)
     hint = "'distmom report' shows its components" if fitted.can(Capability.FACTORS) else ""
     require(fitted, Capability.TOPICS, model, fitted.diagnostics_.get("states_error", hint))
-    if by is not None:
+    ways: dict[str, Any] = {} if by is None else {"by": by}
+    if states:
+        require(fitted, Capability.LABELS, "--states")
+        ways["states"] = True
+    if by is not None and (states or getattr(fitted, "corpus_topics_", None) is None):
         require(fitted, Capability.SHARES, "--by")
-    found = fitted.topics(top) if by is None else fitted.topics(top, by)
+    found = fitted.topics(top, **ways)
     if as_json:
         click.echo(json.dumps({"topics": found}))
         return

@@ -66,7 +66,7 @@ def write_label_report(
 def render_label_report(model: MultiLabelMoM, *, metrics: Mapping[str, Any] | None = None) -> str:
     """Return the report as HTML; see `write_label_report`."""
     diagnostics = dict(model.diagnostics_)
-    has_states = model.can(Capability.TOPICS)
+    has_states, topics = hasattr(model, "components_"), model.corpus_topics_
     page = template("labels.html.j2").render(
         head=model.head,
         facts=_facts(model, has_states),
@@ -77,7 +77,10 @@ def render_label_report(model: MultiLabelMoM, *, metrics: Mapping[str, Any] | No
         reliability=reliability_section(
             metrics, model.selection_ if model.scorer_.has_probabilities else None
         ),
-        states=cards(model.topics(N_TOP)) if has_states else [],
+        topics=cards(model.topics(N_TOP)) if topics is not None else [],
+        background="" if topics is None else f"{100.0 * float(topics.weights[-1]):.0f} %",
+        topics_error=diagnostics.get("topics_error"),
+        states=cards(model.topics(N_TOP, states=True)) if has_states else [],
         states_error=diagnostics.get("states_error"),
         spectrum=_spectrum(model, diagnostics) if has_states else None,
         histories=_histories(diagnostics),
@@ -94,6 +97,10 @@ def _facts(model: MultiLabelMoM, has_states: bool) -> list[Row]:
         Row("training documents", number(model.n_documents_)),
         Row("words", number(model.n_features_in_)),
         Row("labels", number(len(model.label_names_))),
+        Row(
+            "topics",
+            "none" if model.corpus_topics_ is None else number(len(model.corpus_topics_.weights) - 1),
+        ),
         Row("latent states", number(len(model.weights_)) if has_states else "none"),
         Row("passes", number(len(model.timings_))),
         Row("fit time", f"{model.fit_seconds_:,.1f} s"),

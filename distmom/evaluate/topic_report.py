@@ -112,7 +112,7 @@ def render_topic_report(
     spectrum = [float(x) for x in diagnostics.get("spectrum", [])]
     likelihoods = [float(x) for x in diagnostics.get("log_likelihoods", [])]
     names = [str(i) for i in range(len(model.weights_))]
-    topics = model.topics(2 * N_TOP, "relevance")
+    topics = model.topics(2 * N_TOP)
     page = template("topics.html.j2").render(
         model=type(model).__name__,
         facts=_facts(model),

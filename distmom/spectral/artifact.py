@@ -42,7 +42,7 @@ from distmom.corpus.records import (
 from distmom.engine import Csr, MixedRows
 from distmom.engine.state import map_file, release, state_digest
 from distmom.errors import StoreError, UsageError
-from distmom.spectral.layout import Layout, check_entries, check_values
+from distmom.spectral.layout import Layout, check_entries, check_values, group_entry
 
 #: format of model.json
 MODEL = RecordFormat("distmom-model", 4, "fit again, or add moments up again", older=(3,))
@@ -380,7 +380,7 @@ def unpack(
         elif kind == "record":
             values[f.name] = _unpack_record(rest[f.name], place, arrays)
         elif kind == "group":
-            own = rest[f.name]
+            own = group_entry(f, rest)
             values[f.name] = None if own is None else unpack(f.metadata["state"], own, arrays, f"{place}/")
         elif kind == "variants":
             values[f.name] = tuple(

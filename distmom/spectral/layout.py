@@ -109,9 +109,21 @@ def record(layout: Layout) -> Any:
     return field(metadata={"layout": by_suffix, "kind": "record"})
 
 
-def group(state: type[Any]) -> Any:
-    """Declare a field that is another state, or None."""
-    return field(default=None, metadata={"kind": "group", "state": state})
+def group(state: type[Any], *, may_lack: bool = False) -> Any:
+    """Declare a field that is another state, or None.
+
+    Parameters
+    ----------
+    state : type
+    may_lack : bool, default False
+        Whether a stored model may lack the field, which is then None.
+    """
+    return field(default=None, metadata={"kind": "group", "state": state, "may_lack": may_lack})
+
+
+def group_entry(declared: Any, rest: Mapping[str, Any]) -> Any:
+    """Return the entry of a group in the fields of a state that are not arrays; None if there is no group."""
+    return rest.get(declared.name) if declared.metadata["may_lack"] else rest[declared.name]
 
 
 def variants(*states: type[Any]) -> Any:
@@ -141,12 +153,12 @@ def layout_of(state: type[Any], rest: Mapping[str, Any], prefix: str = "") -> di
         kind, place = f.metadata.get("kind", "value"), f"{prefix}{f.name}"
         if kind in ("array", "record"):
             found |= {f"{place}{suffix}": item for suffix, item in f.metadata["layout"].items()}
-        elif kind == "group" and rest[f.name] is not None:
-            found |= layout_of(f.metadata["state"], rest[f.name], f"{place}/")
+        elif kind == "group" and (own := group_entry(f, rest)) is not None:
+            found |= layout_of(f.metadata["state"], own, f"{place}/")
         elif kind == "variants":
             for entry in rest[f.name]:
-                own = f.metadata["states"][entry["kind"]]
-                each = layout_of(own, entry["fields"], f"{place}/{entry['name']}/")
+                state_of = f.metadata["states"][entry["kind"]]
+                each = layout_of(state_of, entry["fields"], f"{place}/{entry['name']}/")
                 found |= {name: _of_variant(item, entry["name"]) for name, item in each.items()}
     return found
 

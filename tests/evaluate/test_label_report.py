@@ -66,9 +66,9 @@ def hostile():
 def test_all_sections_are_there(auto):
     page = Page(render_label_report(auto, metrics=METRICS))
     assert page.ids == [
-        "metrics", "selection", "reliability", "states", "spectrum", "fit", "timings", "configuration",
+        "metrics", "selection", "reliability", "topics", "states", "spectrum", "fit", "timings", "configuration",
     ]  # fmt: skip
-    assert page.tags.count("article") == len(auto.weights_)
+    assert page.tags.count("article") == len(auto.topics()) + len(auto.weights_)
     assert page.tags.count("svg") >= 3
 
 

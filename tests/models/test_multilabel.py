@@ -100,9 +100,9 @@ def test_state_probabilities_sum_to_one(planted, fitted):
     assert (p >= 0).all()
 
 
-def test_topics_are_sorted_and_named(fitted):
+def test_states_are_sorted_and_named(fitted):
     model = fitted["auto"]
-    topics = model.topics(4)
+    topics = model.topics(4, states=True)
     weights = [topic["weight"] for topic in topics]
     assert weights == sorted(weights, reverse=True)
     assert sorted(topic["state"] for topic in topics) == list(range(6))

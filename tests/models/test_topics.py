@@ -395,7 +395,7 @@ def test_one_load_of_the_moments_serves_every_alpha0_and_one_that_fails_leaves_t
 def test_topics_are_ranked_by_their_share():
     _, _, corpus = lda_corpus(800)
     model = SpectralLDA(5, alpha0=1.0, init="tensor").fit_corpus(corpus)
-    found = model.topics(4)
+    found = model.topics(4, "probability")
     weights = [topic["weight"] for topic in found]
     assert weights == sorted(weights, reverse=True)
     for topic in found:

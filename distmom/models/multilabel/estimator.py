@@ -17,10 +17,17 @@ from sklearn.utils.validation import check_is_fitted
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import Engine
 from distmom.engine.state import SLAB_ROWS
-from distmom.errors import UsageError
+from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.multilabel.assembly import FittedHeads, HeadSettings
 from distmom.models.multilabel.blend import TOTAL
+from distmom.models.multilabel.corpus_topics import (
+    CorpusTopics,
+    default_topics,
+    fit_topics,
+    topic_model,
+    why_no_topics,
+)
 from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
@@ -38,6 +45,7 @@ from distmom.models.multilabel.program import HEADS, fit_heads, held_out
 from distmom.models.multilabel.stack import Stack
 from distmom.models.multilabel.states import States, StateSettings, check_size
 from distmom.models.multilabel.word_states import smoothed_logs
+from distmom.models.topics.fitted import lift_part
 from distmom.moments.features import inverse_document_frequency
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
@@ -101,6 +109,8 @@ class MultiLabelState:
     stack : dict or None
         How the scores of the heads are combined, or their weighted sum made a probability; None where no blend was
         chosen.
+    topics : CorpusTopics or None
+        None where none were requested, or the corpus does not support them.
     """
 
     idf: np.ndarray = array("d")
@@ -115,6 +125,7 @@ class MultiLabelState:
     diagnostics: dict[str, Any] = value()
     selection: dict[str, Any] | None = value()
     stack: dict[str, Any] | None = value(default=None)
+    topics: CorpusTopics | None = group(CorpusTopics, may_lack=True)
 
 
 class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
@@ -136,6 +147,9 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         Residual, ``sum_pi``, clipped mass, bounds of Theorem 1 and other measurements of the fit.
     selection_ : dict or None
         With ``head="auto"``, the weights chosen and the metrics of each head on held-out documents; else None.
+    corpus_topics_ : CorpusTopics or None
+        Topics of the corpus with their labels; None without topics. ``diagnostics_["topics_error"]`` then states
+        why, if they were requested.
     vocabulary_, label_names_ : list of str
         Names of the words and of the labels.
     classes_ : ndarray of shape (n_labels,), object
@@ -204,6 +218,12 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
     n_power_iter: int | None = parameter(
         "Number of power passes of the word sketch.",
         default=None, kind=int, least=0, none=True, unset="2, or 6 with distinct positions",
+    )  # fmt: skip
+    n_topics: int | None = parameter(
+        "Number of topics of the corpus, which describe it beside the latent states; 0 fits none.",
+        default=None, kind=int, least=0, none=True,
+        unset="with head=auto a quarter of the root of the number of documents, at most 50, or none for fewer "
+        "than 400 documents; none with other heads",
     )  # fmt: skip
     n_residual_passes: int | None = parameter(
         "Number of residual passes of the linear head.",
@@ -294,11 +314,25 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
             self.state_settings(self.n_states_for(n_documents)), self.random_state,
         )  # fmt: skip
         fitted = fit_heads(run, settings)
-        state: MultiLabelState = run.rows(_state_of, fitted, out=unknown())
+        topics = self._fit_topics(run.part("topics"))
+        state: MultiLabelState = run.rows(_state_of, fitted, topics, out=unknown())
         return state
+
+    def _fit_topics(self, run: Run) -> CorpusTopics | NumericalError | str | None:
+        """Return the topics of the corpus, the reason why there are none, or None if none are requested."""
+        n_topics = self.n_topics
+        if n_topics is None:
+            n_topics = default_topics(run.corpus) if self.head == "auto" else 0
+            if self.head == "auto" and not n_topics:
+                return f"{run.corpus.n_documents} documents are too few for topics; n_topics requests them"
+        if not n_topics:
+            return None
+        model = topic_model(n_topics, self.random_state, self.precision, self.decompose_on)
+        return why_no_topics(run, model) or run.attempt(fit_topics, model, required=False)
 
     def _keep(self, state: MultiLabelState) -> None:
         super()._keep(state)
+        self.corpus_topics_: CorpusTopics | None = state.topics
         if state.states is not None:
             super()._keep(state.states)
         heads = tuple((name, self._completed(name, head)) for name, head in state.heads)
@@ -352,6 +386,7 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
             diagnostics=self.diagnostics_,
             selection=self.selection_,
             stack=self.stack_,
+            topics=self.corpus_topics_,
         )
 
     def _sizes(self) -> dict[str, int]:
@@ -365,8 +400,9 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         return np.asarray(inverse**self.propensity, np.float32)
 
     def can(self, capability: Capability) -> bool:
-        """Return whether this fitted model can do something; without latent states it has no topics."""
-        return super().can(capability) and (capability != Capability.TOPICS or hasattr(self, "components_"))
+        """Return whether this fitted model can do something: it may lack both topics and latent states."""
+        has_topics = self.corpus_topics_ is not None or hasattr(self, "components_")
+        return super().can(capability) and (capability != Capability.TOPICS or has_topics)
 
     def summary(self) -> dict[str, Any]:
         found, diagnostics = super().summary(), self.diagnostics_
@@ -376,6 +412,9 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
             )
         if bounds := dict(diagnostics.get("bounds", {})):
             found[f"theorem_1_bounds_{1 - bounds.pop('delta'):.0%}"] = bounds
+        if self.corpus_topics_ is not None:
+            # The last one is the background.
+            found["n_topics"] = len(self.corpus_topics_.weights) - 1
         if self.selection_ is not None:
             found["chosen"] = {name: round(w, 4) for name, w in self.selection_["weights"].items()}
             found["held_out"] = {
@@ -470,20 +509,37 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
             logs[rows] = smoothed_logs(topics[rows], frequency[rows], total, self.smoothing)
         return logs
 
-    def topics(self, n_top: int = 10) -> list[dict[str, Any]]:
-        """Return the most probable words and labels of every state, states by descending weight.
+    def topics(self, n_top: int = 10, by: str = "relevance", *, states: bool = False) -> list[dict[str, Any]]:
+        """Return words and labels of every topic, or of every latent state, by descending weight.
 
         Parameters
         ----------
         n_top : int, default 10
-            Number of words, and of labels.
+            Number of words, and of labels at most. Labels of a topic are those that are more frequent in it than
+            in the corpus.
+        by : {"relevance", "probability", "lift"}, default "relevance"
+            How words and labels of topics are ranked (see `SpectralLDA.topics`). Those of latent states are ranked
+            by probability.
+        states : bool, default False
+            Return latent states. A model without topics returns them in any case.
 
         Returns
         -------
         list of dict
-            Keys ``state``, ``weight``, ``words`` and ``labels``, the last two lists of (name, probability).
+            Keys ``state``, the number of the topic or state, ``weight``, ``words`` and ``labels``, the last two
+            lists of (name, probability).
+
+        Raises
+        ------
+        UsageError
+            If ``by`` is unknown, or the model has no latent states where they are requested.
         """
-        check_is_fitted(self, "components_")
+        check_is_fitted(self, "scorer_")
+        lift_part(by)
+        if self.corpus_topics_ is not None and not states:
+            return self.corpus_topics_.listed(self.vocabulary_, self.label_names_, n_top, by)
+        if not hasattr(self, "components_"):
+            raise UsageError(f"the model has no latent states: {self.diagnostics_.get('states_error')}")
 
         def top(row: np.ndarray, names: Sequence[str]) -> list[tuple[str, float]]:
             order = np.lexsort((np.arange(len(row)), -row))[:n_top]
@@ -500,7 +556,9 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         ]
 
 
-def _state_of(engine: Engine, fitted: FittedHeads) -> MultiLabelState:
+def _state_of(
+    engine: Engine, fitted: FittedHeads, topics: CorpusTopics | NumericalError | str | None
+) -> MultiLabelState:
     corpus = engine.corpus
     frequency = np.asarray(corpus.document_frequency)
     latent, diagnostics = None, {}
@@ -513,6 +571,8 @@ def _state_of(engine: Engine, fitted: FittedHeads) -> MultiLabelState:
         diagnostics = found.diagnostics
     else:
         diagnostics = {"states_error": str(fitted.states)}
+    if isinstance(topics, str | NumericalError):
+        diagnostics = {**diagnostics, "topics_error": str(topics)}
     return MultiLabelState(
         idf=inverse_document_frequency(frequency, corpus.n_documents),
         label_frequency=np.asarray(corpus.label_frequency),
@@ -524,4 +584,5 @@ def _state_of(engine: Engine, fitted: FittedHeads) -> MultiLabelState:
         diagnostics=diagnostics,
         selection=None if fitted.choice is None else fitted.choice.to_json(),
         stack=None if fitted.choice is None else fitted.choice.stack.to_json(),
+        topics=topics if isinstance(topics, CorpusTopics) else None,
     )

@@ -16,7 +16,7 @@ from distmom.spectral.layout import array, value
 
 METHODS_OF_SHARES = ("vb", "fast")
 #: exponent of a word's frequency in the corpus that divides its probability when the words of a topic are ranked
-_LIFT_PARTS = {"probability": 0.0, "relevance": 0.4, "lift": 1.0}
+LIFT_PARTS = {"probability": 0.0, "relevance": 0.4, "lift": 1.0}
 #: least probability passed to pyLDAvis, which takes logarithms
 _LEAST = 1e-12
 
@@ -128,17 +128,17 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TopicAttri
             topics = least_squares_matrix(self.components_.T, self.unigram_)
         return DocumentReader(method, topics, self.alpha_, self.unigram_)
 
-    def topics(self, n_top: int = 10, by: str = "probability") -> list[dict[str, Any]]:
+    def topics(self, n_top: int = 10, by: str = "relevance") -> list[dict[str, Any]]:
         """Return the top words of every topic, topics by descending share of the corpus.
 
         Parameters
         ----------
         n_top : int, default 10
             Number of words per topic.
-        by : {"probability", "relevance", "lift"}, default "probability"
-            Rank words by ``p(w | topic)``; by relevance, 0.6 times the logarithm of that probability plus 0.4
-            times the logarithm of the lift; or by the lift, ``p(w | topic) / p(w)`` (Sievert and Shirley,
-            "LDAvis", 2014).
+        by : {"relevance", "probability", "lift"}, default "relevance"
+            Rank words by relevance, 0.6 times the logarithm of ``p(w | topic)`` plus 0.4 times the logarithm of
+            the lift; by that probability; or by the lift, ``p(w | topic) / p(w)`` (Sievert and Shirley, "LDAvis",
+            2014).
 
         Returns
         -------
@@ -153,21 +153,16 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TopicAttri
             If ``by`` is unknown.
         """
         check_is_fitted(self, "components_")
-        if by not in _LIFT_PARTS:
-            raise UsageError(f"by: expected one of {', '.join(_LIFT_PARTS)}, got {by!r}")
-        part = _LIFT_PARTS[by]
-        usual = part * np.log(self.unigram_.astype(np.float64))
+        part = lift_part(by)
         found = []
         for h in np.argsort(-self.weights_, kind="stable"):
             row = self.components_[h]
-            with np.errstate(divide="ignore"):
-                rank = np.log(row.astype(np.float64)) - usual
-            order = np.lexsort((np.arange(len(row)), -rank))[:n_top]
-            words = [(self.vocabulary_[i], float(row[i])) for i in order if row[i] > 0]
+            order = top_words(row, self.unigram_, n_top, part)
+            words = [(self.vocabulary_[i], float(row[i])) for i in order]
             topic = {"state": int(h), "weight": float(self.weights_[h]), "words": words, "labels": []}
             if self.components_error_ is not None and self.weights_error_ is not None:
                 topic["weight_error"] = _known(self.weights_error_[h])
-                topic["word_errors"] = [_known(self.components_error_[h, i]) for i in order[: len(words)]]
+                topic["word_errors"] = [_known(self.components_error_[h, i]) for i in order]
             found.append(topic)
         return found
 
@@ -210,6 +205,35 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TopicAttri
             "vocab": [self.vocabulary_[i] for i in kept],
             "term_frequency": self.unigram_[kept] * n_positions,
         }
+
+
+def lift_part(by: str) -> float:
+    """Return the share of the lift in the rank of a word; a UsageError for an unknown ranking."""
+    if by not in LIFT_PARTS:
+        raise UsageError(f"by: expected one of {', '.join(LIFT_PARTS)}, got {by!r}")
+    return LIFT_PARTS[by]
+
+
+def top_words(probabilities: np.ndarray, unigram: np.ndarray, n_top: int, part: float) -> np.ndarray:
+    """Return the words of a topic with the highest rank, ``log p(w | topic) - part log p(w)``.
+
+    Parameters
+    ----------
+    probabilities, unigram : ndarray of shape (d,)
+        Probabilities of words in the topic and in the corpus, the latter positive.
+    n_top : int
+    part : float
+        From `lift_part`.
+
+    Returns
+    -------
+    ndarray of int
+        At most ``n_top`` words with a positive probability, by descending rank, ties by smaller number.
+    """
+    with np.errstate(divide="ignore"):
+        rank = np.log(probabilities.astype(np.float64)) - part * np.log(unigram.astype(np.float64))
+    order = np.lexsort((np.arange(len(rank)), -rank))[:n_top]
+    return np.asarray(order[probabilities[order] > 0])
 
 
 def _known(error: Any) -> float | None:

@@ -21,13 +21,12 @@ from distmom.engine.tall import Tall, read_rows
 from distmom.errors import NumericalError
 from distmom.linalg.anchors import select_anchors, simplex_weights
 from distmom.models.topics.committed import CommittedMoments
-from distmom.models.topics.recovery import free_rows, scaled_rows, store_topics
+from distmom.models.topics.recovery import free_rows, scaled_rows, store_topics, with_column
 from distmom.moments.dirichlet import proportions, proportions_of_mean, topic_factor
 from distmom.moments.word_moments import word_moments
 from distmom.spectral.basis import unknown_columns
 from distmom.spectral.components import find_each
 from distmom.spectral.core import Core, added_sums
-from distmom.spectral.recovery import Slabs
 from distmom.spectral.run import Run, unknown
 
 logger = logging.getLogger(__name__)
@@ -145,14 +144,10 @@ def _with_background(engine: Engine, moments: CommittedMoments, init: Initial) -
     k, dtype = len(init.proportions), moments.settings.dtype
     unigram = engine.put(word_shares(engine.corpus)[:, None])
     stored, _ = engine.map_rows(
-        _append, [init.topics, unigram], engine.corpus.n_words, {"topics": (k + 1, dtype)}
+        with_column, [init.topics, unigram], engine.corpus.n_words, {"topics": (k + 1, dtype)}
     )
     topics = StoredColumns((stored["topics"],))
     return replace(init, topics=topics, proportions=np.append(0.5 * init.proportions, 0.5))
-
-
-def _append(rows: slice, topics: np.ndarray, unigram: np.ndarray) -> tuple[Slabs, Slabs]:
-    return {"topics": np.hstack([topics, unigram])}, {}
 
 
 def word_shares(corpus: Corpus | MemoryCorpus) -> np.ndarray:

@@ -112,3 +112,8 @@ def _spread(rows: slice, numbers: np.ndarray, topics: StoredColumns) -> tuple[Sl
     whole = np.zeros((len(numbers), found.shape[1]), found.dtype)
     whole[kept] = found
     return {"topics": whole}, {}
+
+
+def with_column(rows: slice, topics: np.ndarray, column: np.ndarray) -> tuple[Slabs, Slabs]:
+    """Return rows of topics with a further column."""
+    return {"topics": np.hstack([topics, column])}, {}

@@ -1,0 +1,51 @@
+"""The pass that counts labels by topic, with the shares of topics in documents inferred from given topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from distmom.corpus import Block
+from distmom.engine.passes import Rows
+from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.share_kernels import MAX_ITER, TOLERANCE
+from distmom.moments.shares import TopicsPass, document_shares
+from distmom.moments.sketching import scatter_rows
+from distmom.moments.weighting import row_weights
+
+
+@dataclass(frozen=True)
+class TopicLabelsPass(TopicsPass):
+    """Add up the shares of topics over the documents of every label.
+
+    Attributes
+    ----------
+    n_labels : int
+    how : {"em", "vb", "cvb"}
+        Shares of largest posterior, variational Bayes, or collapsed variational Bayes.
+
+    Notes
+    -----
+    Sum: ``labels`` (n_labels, k) tall. Rows that it reads, if they are stored: ``shares`` (n, k), initial shares.
+    """
+
+    n_labels: int = 0
+    how: str = "em"
+
+    @property
+    def name(self) -> str:
+        return "topic-labels"
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"labels": SumSpec((self.n_labels, self.n_topics), "float32", tall="targets")}
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> None:
+        shares, _ = document_shares(
+            block.words, self._matrix(), self._frequency(), self.smoothing, self.alpha, how=self.how,
+            start=rows.get("shares"), n_iter=MAX_ITER, tolerance=TOLERANCE,
+        )  # fmt: skip
+        weighted = shares * row_weights(block)[:, None].astype(np.float64)
+        counts = sums["labels"]
+        scatter_rows(block.labels.indptr, block.labels.indices, weighted, counts.single)
+        counts.settle()
