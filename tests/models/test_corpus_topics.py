@@ -12,6 +12,7 @@ from distmom.corpus import Block, MemoryCorpus
 from distmom.errors import UsageError
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel import corpus_topics
+from distmom.models.multilabel import corpus_topics
 from distmom.models.multilabel.corpus_topics import default_topics
 from distmom.moments.share_kernels import MAX_ITER, TOLERANCE
 from distmom.moments.shares import document_shares
@@ -148,10 +149,13 @@ def test_reasons_for_no_topics(documents):
     assert weights.corpus_topics_ is many.corpus_topics_ is None
 
 
-def test_default_number_follows_the_number_of_documents(documents):
+def test_default_number_follows_the_size_of_the_corpus(documents, monkeypatch):
     X, Y = (csr_array(m.astype(np.int32)) for m in documents)
     assert default_topics(MemoryCorpus(X, Y)) == 6
     assert default_topics(MemoryCorpus(X[:399], Y[:399])) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus_topics, "MOST_WORDS", X.shape[1] - 1)
+        assert default_topics(MemoryCorpus(X, Y)) == 0
     few = MultiLabelMoM(3).fit(X[:200], Y[:200])
     assert few.diagnostics_["topics_error"].startswith("200 documents are too few")
 

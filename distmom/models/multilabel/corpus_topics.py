@@ -34,6 +34,8 @@ from distmom.spectral.run import Run, unknown
 #: default number of topics: the root of the number of documents over the first value, at most the last value;
 #: corpora that are too small for the second value have none
 ROOT_PER_TOPIC, FEWEST_TOPICS, MOST_TOPICS = 4, 5, 50
+#: largest vocabulary that has topics by default: beyond it, they would take a quarter of the time of a fit
+MOST_WORDS = 500_000
 #: largest number of positions in the documents to which topics are fitted
 MOST_POSITIONS = 10_000_000
 #: passes of refinement, and power passes of the sketch
@@ -143,7 +145,9 @@ def topic_model(n_topics: int, seed: int, precision: str, decompose_on: str) -> 
 
 
 def default_topics(corpus: Corpus | MemoryCorpus) -> int:
-    """Return the default number of topics of a corpus; 0 if it is too small."""
+    """Return the default number of topics of a corpus; 0 if it is too small, or its vocabulary too large."""
+    if corpus.n_words > MOST_WORDS:
+        return 0
     k = min(MOST_TOPICS, math.isqrt(corpus.n_documents) // ROOT_PER_TOPIC)
     return k if k >= FEWEST_TOPICS else 0
 

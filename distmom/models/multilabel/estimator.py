@@ -223,7 +223,7 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         "Number of topics of the corpus, which describe it beside the latent states; 0 fits none.",
         default=None, kind=int, least=0, none=True,
         unset="with head=auto a quarter of the root of the number of documents, at most 50, or none for fewer "
-        "than 400 documents; none with other heads",
+        "than 400 documents or more than 500,000 words; none with other heads",
     )  # fmt: skip
     n_residual_passes: int | None = parameter(
         "Number of residual passes of the linear head.",
