@@ -12,7 +12,6 @@ from distmom.corpus import Block, MemoryCorpus
 from distmom.errors import UsageError
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel import corpus_topics
-from distmom.models.multilabel import corpus_topics
 from distmom.models.multilabel.corpus_topics import default_topics
 from distmom.moments.share_kernels import MAX_ITER, TOLERANCE
 from distmom.moments.shares import document_shares
