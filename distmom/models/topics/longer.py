@@ -26,8 +26,8 @@ from distmom.models.topics.steps import Topics
 from distmom.spectral.recovery import Slabs
 from distmom.spectral.run import Run, unknown
 
-#: numbers of passes that are tried; each after the first has to gain at least the second value in the mean log
-#: likelihood of a position of held-out documents
+#: numbers of passes that are tried; after the first, each must gain at least the second value in log-likelihood per
+#: position of held-out documents
 LONGER, LEAST_GAIN = (4, 8, 16, 24), 0.001
 #: largest number of positions in the documents of these passes, and their least share of all positions: every pass
 #: reads all shards, and topics overfit a small part of a large corpus
@@ -35,7 +35,7 @@ LONGER_POSITIONS, LEAST_PART = 4_000_000, 0.05
 #: share of distinct words among the top words of all topics, and number of these words per topic, below which a
 #: background topic is tried
 SHARED, N_TOP = 0.5, 10
-#: largest loss in the mean log likelihood of a position at which topics with a background topic are preferred
+#: largest loss in log-likelihood per held-out position at which topics with a background topic are preferred
 BACKGROUND_LOSS = 0.01
 #: number of passes with a background topic, which separates slowly from the others
 N_BACKGROUND = 16
