@@ -26,8 +26,8 @@ from distmom.models.topics.steps import Topics
 from distmom.spectral.recovery import Slabs
 from distmom.spectral.run import Run, unknown
 
-#: numbers of passes that are tried; after the first, each must gain at least the second value in log-likelihood per
-#: position of held-out documents
+#: numbers of passes that are tried; after the first, each must gain at least the second value in log-likelihood
+#: per position of held-out documents
 LONGER, LEAST_GAIN = (4, 8, 16, 24), 0.001
 #: largest number of positions in the documents of these passes, and their least share of all positions: every pass
 #: reads all shards, and topics overfit a small part of a large corpus
