@@ -129,3 +129,15 @@ def test_the_head_that_was_best_alone_may_be_left_out():
     assert max(names, key=lambda name: choice.scores[name]["P@1"]) == "sum"
     assert set(choice.weights) == {"a", "b"}
     assert choice.objective > np.mean(list(choice.scores["sum"].values())) + MIN_GAIN
+
+
+def test_of_equally_good_variants_the_first_is_stacked():
+    """Variants of a head have one place among the heads of a model, so a stack must not have two of them."""
+    rows = rows_of([0.6, 0.6, 0.8])
+    # Both rank the labels of every document alike, and their mean is better than either across documents.
+    level = np.random.default_rng(1).standard_normal((N, 1)).astype(np.float32)
+    rows["scores"][:, 1] = rows["scores"][:, 0] - level
+    rows["scores"][:, 0] += level
+    choice = choose_blend(["svm-0.1", "svm-0.3", "b"], rows, {"svm-0.1": "svm", "svm-0.3": "svm", "b": "b"})
+    assert choice.scores["svm-0.1"] == choice.scores["svm-0.3"]
+    assert [each.name for each in choice.stack.inputs] == ["svm-0.1", "b"]

@@ -319,12 +319,12 @@ def _choose_stack(
     scores = rows["scores"].swapaxes(0, 1)
     report = {name: objective.named(own) for name, own in zip(names, scores, strict=True)}
     alone = {name: objective.value(own) for name, own in zip(names, scores, strict=True)}
-    used = [
-        name
-        for name in names
-        if groups[name] in STACKED_TOGETHER
-        or alone[name] == max(alone[other] for other in names if groups[other] == groups[name])
-    ]
+    # One variant, also of equally good ones: the others would share its place among the heads of the model.
+    best_of = {
+        group: max((name for name in names if groups[name] == group), key=lambda name: alone[name])
+        for group in dict.fromkeys(groups[name] for name in names)
+    }
+    used = [name for name in names if groups[name] in STACKED_TOGETHER or best_of[groups[name]] == name]
     chosen = [names.index(name) for name in used]
     pairs = Pairs(
         tuple(used),

@@ -24,6 +24,7 @@ from distmom.engine import (
     TallResult,
     Term,
 )
+from distmom.models.multilabel.blend import ALL_LABELS
 from distmom.models.multilabel.margin_solver import fit_group
 from distmom.models.multilabel.regression import CSR_PARTS, Features
 from distmom.moments.margins import MarginsPass
@@ -31,8 +32,9 @@ from distmom.spectral.run import Run, Trial, unknown
 
 #: costs C from which `auto` chooses
 COSTS = (0.1, 0.3, 1.0)
-#: most labels for which a classifier per label is fitted: more require their hardest wrong labels
-MAX_LABELS = 1000
+#: most labels for which a classifier per label is fitted: more require their hardest wrong labels, and only a
+#: stack, for which all labels are candidates, can use signed scores
+MAX_LABELS = ALL_LABELS
 #: most groups of labels: each is written as one matrix with an offset for every word
 MAX_GROUPS = 24
 _PRUNING = Pruning(share=0.0)
