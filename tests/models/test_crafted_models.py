@@ -253,6 +253,12 @@ def test_a_chunk_that_declares_more_than_it_should_is_refused(crafted):
         load(path)
 
 
+def stack_of(name, floor=1e-6, curve=1.0):
+    """Return a stack with one input."""
+    given = {"name": name, "signed": False, "floor": floor, "linear": 1.0, "curve": curve}
+    return {"inputs": [given], "intercept": 0.0}
+
+
 @pytest.mark.parametrize(
     ("name", "edit"),
     [
@@ -264,6 +270,12 @@ def test_a_chunk_that_declares_more_than_it_should_is_refused(crafted):
         ("neighbors", lambda r: r["state"].update(head_weights=[float("inf")])),
         ("neighbors", lambda r: r["state"].update(heads=[], head_weights=[])),
         ("neighbors", lambda r: r["state"]["heads"][0].update(kind="Unknown")),
+        ("neighbors", lambda r: r["state"].update(stack=stack_of("linear"))),
+        ("neighbors", lambda r: r["state"].update(stack=stack_of("neighbors-x-3"))),
+        ("neighbors", lambda r: r["state"].update(stack=stack_of("neighbors-0-3"))),
+        ("neighbors", lambda r: r["state"].update(stack=stack_of("neighbors-75-nan"))),
+        ("neighbors", lambda r: r["state"].update(stack=stack_of("neighbors-75-3", floor=0.0))),
+        ("neighbors", lambda r: r["state"].update(stack=stack_of("neighbors-75-3", curve=float("inf")))),
         ("ridge", lambda r: r["state"]["heads"][0].update(kind="StateHead")),
         ("moments", lambda r: r["sources"][0].update(n_parts=10**9)),
         ("moments", lambda r: r.update(sources=[{}])),

@@ -324,7 +324,10 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         if n_topics is None:
             n_topics = default_topics(run.corpus) if self.head == "auto" else 0
             if self.head == "auto" and not n_topics:
-                return f"{run.corpus.n_documents} documents are too few for topics; n_topics requests them"
+                n_documents, n_words = run.corpus.n_documents, run.corpus.n_words
+                return (
+                    f"by default {n_documents} documents of {n_words} words have none; n_topics requests them"
+                )
         if not n_topics:
             return None
         model = topic_model(n_topics, self.random_state, self.precision, self.decompose_on)

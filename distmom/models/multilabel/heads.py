@@ -17,6 +17,7 @@ head                score of label l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -424,11 +425,15 @@ def variant(heads: Mapping[str, Any], name: str) -> Any:
     ------
     KeyError
         If there is no such head.
+    ValueError
+        If the name has no number of neighbours or no power.
     """
     family, _, rest = name.partition("-")
     if family == "neighbors" and rest:
-        n, power = rest.split("-")
-        return replace(heads[family], n_neighbors=int(n), power=float(power), factor=1.0, best=0.0)
+        n, power = (float(part) for part in rest.split("-"))
+        if not (n >= 1 and n.is_integer() and math.isfinite(power)):
+            raise ValueError(f"expected a number of neighbours and a power, got {name!r}")
+        return replace(heads[family], n_neighbors=int(n), power=power, factor=1.0, best=0.0)
     if name == "best-cosine":
         return replace(heads["neighbors"], n_neighbors=75, power=3.0, factor=0.0, best=1.0)
     return heads[name] if name in heads else heads[family]
