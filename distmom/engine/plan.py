@@ -37,7 +37,7 @@ ENTRIES_PER_ROW = 16
 #: share of a worker's memory limit that a task may use: Dask spills and pauses above it
 LIMIT_SHARE = 0.7
 #: memory of a worker beside sums and blocks: interpreter, libraries, compiled kernels, freed memory that is kept
-RESERVED_BYTES = 320 << 20
+RESERVED_BYTES = 384 << 20
 #: partial sums that a task may hold in memory at once: its own, an operand and the result of a merge
 LIVE_PARTIALS = 3
 

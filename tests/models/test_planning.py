@@ -79,7 +79,7 @@ def test_anchor_words_need_no_room_for_the_third_moment():
     topics = np.random.default_rng(0).dirichlet(np.full(800, 0.05), 10).T
     corpus = MemoryCorpus(TopicPopulation(np.full(10, 0.1), topics).sample(2000, 40)[0], shard_documents=500)
     options = {"min_df": 0.0, "max_df": 1.0, "n_oversamples": 350, "n_power_iter": 0, "n_refine": 1}
-    limit, cube = 600 << 20, 8 * 360**3
+    limit, cube = 700 << 20, 8 * 360**3
     anchors = AnchorTopics(10, **options)
     planned = anchors.plan(corpus, limit).passes
     assert max(p.task_bytes for p in planned) <= LIMIT_SHARE * limit
