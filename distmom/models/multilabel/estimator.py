@@ -29,6 +29,7 @@ from distmom.models.multilabel.corpus_topics import (
     why_no_topics,
 )
 from distmom.models.multilabel.heads import (
+    GateHead,
     Head,
     NeighborsHead,
     RidgeHead,
@@ -119,7 +120,7 @@ class MultiLabelState:
     basis: np.ndarray | None = array("d", "r", optional=True)
     states: LatentStates | None = group(LatentStates)
     heads: tuple[tuple[str, Head], ...] = variants(
-        StateHead, RidgeHead, SparseHead, NeighborsHead, SketchNeighbors
+        StateHead, RidgeHead, SparseHead, GateHead, NeighborsHead, SketchNeighbors
     )
     head_weights: list[float] = value()
     diagnostics: dict[str, Any] = value()

@@ -46,7 +46,7 @@ def fit_group(
         fits = label_weights(own, documents, holding, costs, d, n_negatives(n_labels), seed + label)
         for parts, (words, values) in zip(found, fits, strict=True):
             parts.append((words, values, label))
-    return [_by_word(parts, (d + 1, n_labels)) for parts in found]
+    return [by_word(parts, (d + 1, n_labels)) for parts in found]
 
 
 def label_weights(
@@ -102,7 +102,7 @@ def label_weights(
     return fits
 
 
-def _by_word(parts: list[tuple[np.ndarray, np.ndarray, int]], shape: tuple[int, int]) -> csr_array:
+def by_word(parts: list[tuple[np.ndarray, np.ndarray, int]], shape: tuple[int, int]) -> csr_array:
     """Return weights of labels as a matrix with a row for every feature."""
     words = np.concatenate([words for words, _, _ in parts])
     values = np.concatenate([values for _, values, _ in parts])

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine, Selection, StoredArray
+from distmom.engine import Csr, Engine, Selection, StoredArray
 from distmom.errors import NumericalError
 from distmom.models.multilabel.assembly import (
     DEFAULT_VARIANTS,
@@ -23,8 +23,9 @@ from distmom.models.multilabel.assembly import (
     offer,
 )
 from distmom.models.multilabel.blend import Choice, candidates_pass
+from distmom.models.multilabel.gate import fit_gate, tries_gate
 from distmom.models.multilabel.heads import NeighborsHead
-from distmom.models.multilabel.linear import extend_linear, fit_linear
+from distmom.models.multilabel.linear import LinearFit, extend_linear, fit_linear
 from distmom.models.multilabel.margin import COSTS, MarginFit, cost_name, fit_margins, tries_margin
 from distmom.models.multilabel.regression import (
     SKETCH_NEIGHBORS_ROWS,
@@ -37,7 +38,7 @@ from distmom.models.multilabel.regression import (
     sketch_basis,
 )
 from distmom.models.multilabel.states import extend_states, fit_states
-from distmom.models.multilabel.trials import choice_seconds, margin_seconds, scoring_seconds
+from distmom.models.multilabel.trials import choice_seconds, gate_seconds, margin_seconds, scoring_seconds
 from distmom.spectral.run import Run, unknown
 
 HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors", "svm")
@@ -45,6 +46,8 @@ HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors", "svm")
 HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 10_000, 0.2
 #: least share of held-out documents in the corpus for which they are added to the latent states after the choice
 STATES_SHARE = 0.01
+#: least share of held-out documents in the corpus for which a gate is fitted to them too after the choice
+GATE_SHARE = 0.05
 #: most labels per column of the sketch for which `auto` tries ridge: r columns cannot separate many more
 LABELS_PER_COLUMN = 50
 #: heads of the latent states: posterior and moment
@@ -70,7 +73,7 @@ def tries_ridge(corpus: Corpus | MemoryCorpus, n_components: int) -> bool:
 def n_dense_heads(corpus: Corpus | MemoryCorpus, n_components: int) -> int:
     """Return the number of heads tried by ``auto`` that score every label: all but those of the latent states."""
     n_ridge = len(RIDGE_PENALTIES) + 1 if tries_ridge(corpus, n_components) else 0
-    n_margins = len(COSTS) if tries_margin(corpus) else 0
+    n_margins = len(COSTS) if tries_margin(corpus) else int(tries_gate(corpus))
     return n_ridge + n_margins + len(("centroid", "linear", "best-cosine")) + len(NEIGHBOR_VARIANTS)
 
 
@@ -97,6 +100,7 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
     scoring = partial(
         scoring_seconds, pass_=pass_, n_documents=n_documents, rank=settings.n_components if ridge else None,
         n_sketched=n_documents if n_documents <= SKETCH_NEIGHBORS_ROWS else 0, n_states=settings.states.n_states,
+        gate=tries_gate(run.corpus),
     )  # fmt: skip
     scored = choosing.scan(replace(pass_, scorer=offered.stored), trial=scoring)
     choosing_seconds = partial(choice_seconds, pass_=pass_, n_documents=n_documents)
@@ -113,7 +117,7 @@ def fit_parts(
     def needs(*prefixes: str) -> bool:
         return wanted is None or any(name.startswith(prefixes) for name in wanted)
 
-    features = ridge = linear = index = margins = None
+    features = ridge = linear = index = margins = gate = None
     if needs("ridge", "linear", "centroid", "neighbors", "best", "sketch", "svm"):
         features = fit_features(run, selection)
     required = settings.head in ("moment", "posterior")
@@ -128,15 +132,18 @@ def fit_parts(
         if needs("svm") and (wanted or tries_margin(run.corpus)):
             costs = COSTS if wanted is None else tuple(c for c in COSTS if f"svm-{cost_name(c)}" in wanted)
             margins = _fit_margins(run, settings, features, selection, costs)
-    return Parts(features, states, ridge, linear, index, margins)
+        if linear is not None and wanted is None and tries_gate(run.corpus):
+            gate = _fit_gate(run, settings, features, linear, selection)
+    return Parts(features, states, ridge, linear, index, margins, gate)
 
 
 def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selection, choice: Choice) -> Parts:
     """Add the held-out documents to the parts fitted without them, by adding their sums.
 
     Only the ridge head and the margin classifiers, if chosen, are fitted again: the label half of the basis of the
-    sketch depends on the labels of all documents, and classifiers are not sums. The latent states of large corpora
-    are not extended: this would take another pass over all documents for their labels.
+    sketch depends on the labels of all documents, and classifiers are not sums. A gate is fitted again where the
+    held-out documents are more than a small share of all. The latent states of large corpora are not extended:
+    this would take another pass over all documents for their labels.
     """
     assert known.features is not None
 
@@ -159,7 +166,12 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
     margins = None
     if known.margins is not None:
         margins = run.when(lambda: chose("svm"), _refit_margins, settings, features, choice, otherwise=None)
-    return Parts(features, states, ridge, linear, index, margins)
+    gate = known.gate
+    if gate is not None and known.linear is not None and chosen.fraction >= GATE_SHARE:
+        gate = run.when(
+            lambda: chose("gate"), _fit_gate, settings, features, known.linear, None, otherwise=None
+        )
+    return Parts(features, states, ridge, linear, index, margins, gate)
 
 
 def _refit_margins(run: Run, settings: HeadSettings, features: Features, choice: Choice) -> MarginFit:
@@ -177,6 +189,15 @@ def _fit_margins(
     n_documents, n_labels = run.corpus.n_documents, run.corpus.n_labels
     trial = partial(margin_seconds, n_documents=n_documents, n_labels=n_labels, costs=COSTS)
     return fit_margins(run, features, selection, costs, settings.seed, trial)
+
+
+def _fit_gate(
+    run: Run, settings: HeadSettings, features: Features, linear: LinearFit, selection: Selection | None
+) -> MarginFit:
+    trial = partial(gate_seconds, corpus=run.corpus)
+    (weights,) = (term.matrix for term in linear.terms)
+    assert isinstance(weights, Csr)
+    return fit_gate(run, features.idf, weights, linear.n_entries, selection, settings.seed, trial)
 
 
 def _chosen_costs(engine: Engine, choice: Choice) -> tuple[float, ...]:
