@@ -38,7 +38,7 @@ from distmom.models.multilabel.kernels import (
     top_labels,
     update_top,
 )
-from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes, multiply_by_gate
+from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes
 from distmom.models.multilabel.stack import Stack, probability
 from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.kernels import gather
@@ -248,8 +248,16 @@ class GateHead:
     def multiply(self, query: Query, out: np.ndarray) -> None:
         """Multiply positive scores (n, L) by the factors of the labels, in place."""
         margins = np.zeros_like(out)
-        SparseHead(self.weights).add_scores(query, 1.0, margins)
-        multiply_by_gate(margins, self.power, out)
+        SparseHead(self.weights).add_scores(query, -2.0, margins)
+        with np.errstate(over="ignore"):
+            # Row by row, in the processor's cache.
+            for scores, own in zip(out, margins, strict=True):
+                np.exp(own, out=own)
+                own += 1.0
+                np.log(own, out=own)
+                own *= np.float32(-self.power)
+                np.exp(own, out=own)
+                np.multiply(scores, own, out=scores, where=scores > 0.0)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
-"""Compiled loops over scores of all labels: sparse weights, gates, and votes of the nearest rows."""
+"""Compiled loops that add scores of all labels: sparse weights, and votes of the nearest rows."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
@@ -41,15 +39,6 @@ def add_sparse_scores(
             else:
                 for q in range(w_indptr[v], w_indptr[v + 1]):
                     row[w_columns[q]] += x * w_data[q]
-
-
-@compiled
-def multiply_by_gate(margins: np.ndarray, power: float, out: np.ndarray) -> None:
-    """Multiply the positive scores ``out`` (n, L) by ``sigmoid(2 margins)`` to a power, in place."""
-    for i in range(out.shape[0]):
-        for label in range(out.shape[1]):
-            if out[i, label] > 0.0:
-                out[i, label] *= (1.0 + math.exp(-2.0 * margins[i, label])) ** -power
 
 
 @compiled
