@@ -19,6 +19,7 @@ from distmom.engine import (
     MixedRows,
     Pruning,
     Selection,
+    StoredArray,
     StoredColumns,
     Tallies,
     TallResult,
@@ -110,17 +111,46 @@ def _fitted(
     rows, holders = (engine.combine([Term(tallies.runs[name])]) for name in ("rows", "holders"))
     known = np.ones(n, bool) if selection is None else selection.mask(0, n)
     alive = engine.put(known.astype(np.uint8))
-    n_groups = min(MAX_GROUPS, n_labels)
-    runs = engine.map_runs(
-        fit_group, n_groups, (d + 1, n_labels), len(costs), n_groups, rows, holders, alive, costs, d, seed
-    )
+    found = fit_classifiers(engine, rows, holders, alive, costs, (d, n_labels), seed)
     states: dict[str, StoredColumns] = {}
-    for cost, own in zip(costs, runs, strict=True):
-        mixed = engine.combine_mixed([Term(own)], _PRUNING)
+    for cost, mixed in zip(costs, found, strict=True):
         arrays = {part: getattr(mixed.sparse, part) for part in CSR_PARTS}
         arrays |= {"dense_row": mixed.dense_row, "dense": mixed.dense}
         states |= {f"{cost_name(cost)}.{name}": StoredColumns((array,)) for name, array in arrays.items()}
     return TallResult(states, {})
+
+
+def fit_classifiers(
+    engine: Engine,
+    rows: Csr,
+    holders: Csr,
+    alive: StoredArray,
+    costs: tuple[float, ...],
+    shape: tuple[int, int],
+    seed: int,
+) -> list[MixedRows]:
+    """Fit one classifier per label and cost on all workers; return the weights of every cost.
+
+    Parameters
+    ----------
+    engine : Engine
+    rows : Csr
+        A (n_documents, d).
+    holders : Csr
+        Y' (n_labels, n_documents).
+    alive : StoredArray of shape (n_documents,), uint8
+        1 for the documents of the fit.
+    costs : tuple of float
+    shape : (int, int)
+        Numbers of words and labels: d and n_labels.
+    seed : int
+    """
+    d, n_labels = shape
+    n_groups = min(MAX_GROUPS, n_labels)
+    runs = engine.map_runs(
+        fit_group, n_groups, (d + 1, n_labels), len(costs), n_groups, rows, holders, alive, costs, d, seed
+    )
+    return [engine.combine_mixed([Term(own)], _PRUNING) for own in runs]
 
 
 def _margin_fit(engine: Engine, found: TallResult, costs: tuple[float, ...]) -> MarginFit:

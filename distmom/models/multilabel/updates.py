@@ -1,0 +1,518 @@
+"""Adding documents to a fitted multi-label model, removing them, and combining models.
+
+What is kept with ``keep_sums=True`` suffices to make the heads again, so that an update costs passes over the
+new documents alone. The idf weights, the basis of the sketch, the stages of the linear head, the blend with its
+calibration, the latent states and the topics stay those of the first fit.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from scipy.sparse import csr_array
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+
+from distmom.corpus import Block, MemoryCorpus
+from distmom.corpus.texts import as_label_lists, label_columns_of
+from distmom.engine import (
+    Csr,
+    Engine,
+    Observer,
+    RunDirectory,
+    Sums,
+    Term,
+    fingerprint,
+    open_engine,
+    open_executor,
+)
+from distmom.errors import NumericalError, UsageError
+from distmom.models.multilabel.assembly import Parts, Recipe, heads_of
+from distmom.models.multilabel.documents import stored_matrix, transposed
+from distmom.models.multilabel.heads import NeighborsHead, Scorer, StateHead
+from distmom.models.multilabel.kept_sums import (
+    Content,
+    CrossSum,
+    KeptStage,
+    KeptSums,
+    LinearSum,
+    MissingDocumentError,
+    content_of,
+    join,
+    opened,
+    ridge_sum,
+)
+from distmom.models.multilabel.linear import DIAGONAL_PENALTY, LinearFit, Stage, added_weights
+from distmom.models.multilabel.margin import COSTS, MarginFit, cost_name, fit_classifiers
+from distmom.models.multilabel.prediction import checked_targets
+from distmom.models.multilabel.program import weights_of
+from distmom.models.multilabel.regression import (
+    Features,
+    RidgeFit,
+    cross_features,
+    fit_neighbors,
+    fit_ridge,
+)
+from distmom.spectral.aligned import AlignedCorpus, align
+from distmom.spectral.documents import column_names
+from distmom.spectral.execute import execute
+from distmom.spectral.run import Run, unknown
+
+
+@dataclass(frozen=True)
+class Start:
+    """What all updates of a model share.
+
+    Attributes
+    ----------
+    recipe : Recipe
+    idf : ndarray of shape (d,)
+    basis : ndarray of shape (d, r) or None
+    stages : tuple of KeptStage
+        Of the linear head.
+    has_documents : bool
+        Whether a head needs the documents themselves.
+    seed : int
+    """
+
+    recipe: Recipe
+    idf: np.ndarray
+    basis: np.ndarray | None
+    stages: tuple[KeptStage, ...]
+    has_documents: bool
+    seed: int
+
+
+def collect(run: Run, start: Start, digest: str) -> Content:
+    """Return the content of the documents of a run, from one pass for each kind of sum.
+
+    Parameters
+    ----------
+    run : Run
+    start : Start
+    digest : str
+        Of the corpus, which is reported with the content.
+    """
+    recipe = start.recipe
+    features = cross_features(run, run.put(start.idf), None)
+    linear = ridge = index = None
+    if recipe.has("linear"):
+        linear = added_weights(run, _linear_fit(run, start), features)
+    if recipe.has("ridge", "sketch") and start.basis is not None:
+        basis = (run.put(start.basis), start.basis.shape[1])
+        ridge = fit_ridge(run, features, basis, store=recipe.has("sketch"))
+    if start.has_documents:
+        index = fit_neighbors(run, features)
+    found: Content = run.rows(_content, recipe, features, linear, ridge, index, digest, out=unknown())
+    return found
+
+
+def _linear_fit(run: Run, start: Start) -> LinearFit:
+    """Store the stages for the passes of a run. Nothing is left out of scores, so D is not used."""
+    n_labels, inverse = run.corpus.n_labels, np.zeros(len(start.idf) + 1)
+    stages = tuple(
+        Stage(stored_matrix(run.put, each.weights, n_labels), each.scale, each.step)
+        for each in start.stages
+    )  # fmt: skip
+    n_entries = len(start.stages[0].weights.data) if stages else 0
+    return LinearFit(stages, (), inverse, run.put(inverse.astype(np.float32)), n_entries)
+
+
+def _content(
+    engine: Engine,
+    recipe: Recipe,
+    features: Features,
+    linear: Csr | None,
+    ridge: RidgeFit | None,
+    index: NeighborsHead | None,
+    digest: str,
+) -> Content:
+    sums = KeptSums(
+        features.squares,
+        CrossSum(features.cross[0]) if recipe.has("centroid") else None,
+        None if linear is None else LinearSum(linear, ()),
+        None if ridge is None else ridge_sum(ridge.sums),
+        index,
+        [[digest, 1]],
+    )
+    rows = None if ridge is None else ridge.rows
+    return Content(features.n_documents, features.label_counts.astype(np.int64), sums, rows)
+
+
+def parts_of(engine: Engine, start: Start, content: Content) -> Parts:
+    """Return the parts from which the heads of a content are made; without latent states."""
+    sums, counts, n = content.sums, content.label_counts, content.n_documents
+    cross = () if sums.cross is None else (sums.cross.matrix,)
+    features = Features(engine.put(start.idf), None, cross, sums.squares, counts, n)
+    linear = ridge = margins = None
+    if sums.linear is not None:
+        inverse, weights = 1.0 / (sums.squares + DIAGONAL_PENALTY), sums.linear.weights
+        terms = (Term(weights, rows=inverse),)
+        diagonal = engine.put(inverse.astype(np.float32))
+        linear = LinearFit((), terms, inverse, diagonal, len(weights.opened().data))
+    if sums.ridge is not None and start.basis is not None:
+        own = sums.ridge
+        total = Sums({"zz": own.zz, "z": own.z, "zy": own.zy, "y": counts, "n_documents": np.float64(n)})
+        ridge = ((engine.put(start.basis), start.basis.shape[1]), RidgeFit(total, content.rows))
+    if start.recipe.has("svm") and sums.documents is not None:
+        margins = _fit_margins(engine, start, sums.documents)
+    states = NumericalError("latent states are not updated")
+    return Parts(features, states, ridge, linear, sums.documents, margins)
+
+
+def _fit_margins(engine: Engine, start: Start, documents: NeighborsHead) -> MarginFit:
+    """Fit the classifiers of the model to all documents: they are not sums."""
+    rows, holders = transposed(engine, documents.lists), transposed(engine, documents.labels)
+    costs = tuple(cost for cost in COSTS if f"svm-{cost_name(cost)}" in start.recipe.names)
+    shape = (len(start.idf), documents.labels.n_columns)
+    found = fit_classifiers(engine, rows, holders, engine.put(documents.alive), costs, shape, start.seed)
+    return MarginFit({cost_name(cost): weights for cost, weights in zip(costs, found, strict=True)})
+
+
+class Updatable:
+    """Methods of a multi-label model that add and remove documents."""
+
+    head: str
+    random_state: int
+    scorer_: Scorer
+    sums_: KeptSums | None
+    selection_: dict[str, Any] | None
+    stack_: dict[str, Any] | None
+    vocabulary_: list[str]
+    label_names_: list[str]
+    label_frequency_: np.ndarray
+    idf_: np.ndarray
+    basis_: np.ndarray | None
+    n_documents_: int
+    timings_: list[dict[str, Any]]
+    spent_: dict[str, float]
+    fit_seconds_: float
+
+    if TYPE_CHECKING:
+
+        def fit(self, X: Any, y: Any = None) -> Self: ...
+
+        def fit_corpus(self, corpus: Any, **options: Any) -> Self: ...
+
+        def set_params(self, **parameters: Any) -> Self: ...
+
+        def _block(self, X: Any, min_samples: int = 0) -> Block: ...
+
+        def _keep(self, state: Any) -> None: ...
+
+        def _state(self) -> Any: ...
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Add documents in memory to the model.
+
+        The first call on a model that is not fitted fits it with ``keep_sums=True``. Further calls add what the
+        new documents add to the sums of the heads. The idf weights, the basis of the sketch, the stages of the
+        linear head, the blend with its calibration, the latent states and the topics stay those of the first fit.
+        Words that the model does not know are left out.
+
+        Parameters
+        ----------
+        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+            As for `predict`.
+        y : list of lists of str, list of str, or array, sparse matrix or table of shape (n_documents, n_labels)
+            As for `fit`. Names that the model does not know become new labels. A matrix without names has as
+            many columns as the model has labels. Required.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If the model was fitted without its sums, ``y`` is missing or does not fit the labels of the model, or
+            the same documents were added before. The model is then unchanged.
+        InputError
+            If a value is invalid.
+        """
+        if not hasattr(self, "scorer_"):
+            return self._first(lambda model: model.fit(X, y))
+        return self._update(self._corpus_to_add(X, y), remove=False)
+
+    def partial_fit_corpus(
+        self,
+        corpus: Any,
+        *,
+        client: Any = None,
+        run: str | os.PathLike[str] | RunDirectory | None = None,
+        memory_limit: int | None = None,
+        observer: Observer | None = None,
+    ) -> Self:
+        """Add the documents of a corpus to the model, out of core; see `partial_fit`.
+
+        Parameters
+        ----------
+        corpus : Corpus or MemoryCorpus
+            Its words and labels are matched by name.
+        client, run, memory_limit, observer
+            As in `fit_corpus`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If the model was fitted without its sums, or the same corpus was added before. The model is then
+            unchanged.
+        """
+        options = {"client": client, "run": run, "memory_limit": memory_limit, "observer": observer}
+        if not hasattr(self, "scorer_"):
+            return self._first(lambda model: model.fit_corpus(corpus, **options))
+        return self._update(corpus, remove=False, **options)
+
+    def remove(self, X: Any, y: Any) -> Self:
+        """Remove documents in memory from the model.
+
+        What they add to the sums is subtracted, and they no longer vote. With a head that has documents they are
+        found by their words and labels. Documents that were added are removed up to rounding. To documents of the
+        first fit, the stages of the linear head were fitted, and its negligible weights were left out: it keeps
+        that part of them.
+
+        Parameters
+        ----------
+        X, y
+            As for `partial_fit`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If the model was fitted without its sums, or a document is not in it. The model is then unchanged.
+        InputError
+            If a value is invalid.
+        """
+        check_is_fitted(self, "scorer_")
+        return self._update(self._corpus_to_add(X, y), remove=True)
+
+    def remove_corpus(
+        self,
+        corpus: Any,
+        *,
+        client: Any = None,
+        run: str | os.PathLike[str] | RunDirectory | None = None,
+        memory_limit: int | None = None,
+        observer: Observer | None = None,
+    ) -> Self:
+        """Remove the documents of a corpus from the model, out of core; see `remove`.
+
+        Parameters
+        ----------
+        corpus : Corpus or MemoryCorpus
+            Its words and labels are matched by name.
+        client, run, memory_limit, observer
+            As in `fit_corpus`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If the model was fitted without its sums, or a document is not in it. The model is then unchanged.
+        """
+        check_is_fitted(self, "scorer_")
+        options = {"client": client, "run": run, "memory_limit": memory_limit, "observer": observer}
+        return self._update(corpus, remove=True, **options)
+
+    @classmethod
+    def combine(cls, added: Sequence[Self], taken: Sequence[Self] = ()) -> Self:
+        """Return the model of the documents of several models that are updates of the same fit.
+
+        Parameters
+        ----------
+        added : sequence of MultiLabelMoM
+            At least one.
+        taken : sequence of MultiLabelMoM, default ()
+            Models of documents to be removed. Two updates of one fit share its documents, so the fit itself is
+            subtracted once: ``combine([monday, tuesday], [first])``.
+
+        Returns
+        -------
+        MultiLabelMoM
+
+        Raises
+        ------
+        UsageError
+            If a model was fitted without its sums, the models do not begin with the same fit, documents would be
+            counted twice, or documents are removed that are not there.
+        """
+        models = [*added, *taken]
+        if not added:
+            raise UsageError("added: expected at least one model")
+        if len({model.start_digest for model in models}) > 1:
+            raise UsageError(
+                "models that are updates of different fits cannot be combined: their idf weights, basis or stages "
+                "differ"
+            )
+        started, first = time.monotonic(), added[0]
+        numbers: dict[str, int] = {}
+        for name in (name for model in models for name in model.label_names_):
+            numbers.setdefault(name, len(numbers))
+        contents = [model._content().with_labels(model._numbers(numbers), len(numbers)) for model in models]
+        nothing = MemoryCorpus(csr_array((0, len(first.vocabulary_)), dtype=np.int32))
+        total = copy(first)
+        with open_engine(nothing) as engine:
+            content = join(engine, contents[: len(added)], contents[len(added) :], list(numbers))
+            total._set(engine, content, list(numbers))
+        total.timings_, total.spent_, total.fit_seconds_ = [], {}, time.monotonic() - started
+        return total
+
+    @property
+    def start_digest(self) -> str:
+        """Digest of what updates do not change; models with equal digests can be combined."""
+        start = self._start()
+        stages = [
+            [
+                *map(np.asarray, (own.weights.indptr, own.weights.indices, own.weights.data)),
+                own.scale,
+                own.step,
+            ]
+            for own in start.stages
+        ]
+        states = np.asarray(getattr(self, "weights_", np.zeros(0)))
+        fixed = (
+            start.recipe,
+            start.seed,
+            start.idf,
+            start.basis,
+            stages,
+            states,
+            self.stack_,
+            self.vocabulary_,
+        )
+        return fingerprint(fixed)
+
+    def _first(self, fit: Any) -> Self:
+        """Fit the model for the first time, with its sums."""
+        fitted = fit(clone(self).set_params(keep_sums=True))
+        vars(self).update({name: value for name, value in vars(fitted).items() if name.endswith("_")})
+        return self
+
+    def _corpus_to_add(self, X: Any, y: Any) -> MemoryCorpus:
+        """Return documents in memory as a corpus over the words of the model."""
+        if y is None:
+            raise UsageError("requires y to be passed, but the target y is None: labels are needed")
+        block, (y, _) = self._block(X, 1), checked_targets(y)
+        names = column_names(y)
+        if (lists := as_label_lists(y)) is not None:
+            like = SimpleNamespace(vocabulary=(), label_names=self.label_names_, settings={})
+            y, names, _ = label_columns_of(lists, like)
+        elif names is None:
+            names = self.label_names_
+            if y.shape[1] != len(names):
+                raise UsageError(f"y: expected {len(names)} labels as in the fit, got {y.shape[1]}")
+        return MemoryCorpus(block.words, y, self.vocabulary_, names)
+
+    def _update(self, corpus: Any, *, remove: bool, **options: Any) -> Self:
+        started, start = time.monotonic(), self._start()
+        aligned = align(corpus, self.vocabulary_, self.label_names_)
+        names, n_known = list(aligned.label_names), len(self.label_names_)
+        if remove and len(names) > n_known:
+            raise UsageError(f"the model has no documents with the label {names[n_known]!r}")
+        client, run = options.get("client"), options.get("run")
+        with (
+            open_executor(client) as executor,
+            open_engine(
+                aligned, run, executor, options.get("memory_limit"), options.get("observer")
+            ) as engine,
+        ):
+            if isinstance(aligned, AlignedCorpus):
+                engine.corpus = aligned.with_stored(engine.put)
+            own = execute(partial(collect, start=start, digest=corpus.digest), engine)
+            known = self._content().with_labels(np.arange(n_known), len(names))
+            try:
+                added, taken = ([known], [own]) if remove else ([known, own], [])
+                content = join(engine, added, taken, names)
+            except MissingDocumentError as error:
+                raise UsageError(f"{_document(corpus, error)}; nothing was removed") from error
+            self._set(engine, content, names)
+            self.timings_, self.spent_ = [vars(t) for t in engine.timings], engine.spent
+            self.fit_seconds_ = time.monotonic() - started
+        return self
+
+    def _start(self) -> Start:
+        """Return what updates do not change; a UsageError if the model was fitted without its sums."""
+        check_is_fitted(self, "scorer_")
+        sums, stack = self.sums_, self.scorer_.stack
+        if sums is None:
+            raise UsageError(
+                "this model was fitted without its sums, so documents cannot be added or removed: fit it with "
+                "keep_sums=True (--keep-sums)"
+            )
+        if stack is not None:
+            recipe = Recipe(tuple(each.name for each in stack.inputs), {})
+        else:
+            recipe = Recipe((), dict((self.selection_ or {}).get("weights") or weights_of(self.head)))
+        stages = () if sums.linear is None else tuple(stage for _, stage in sums.linear.stages)
+        has_documents = sums.documents is not None or "neighbors" in dict(self.scorer_.heads)
+        return Start(recipe, self.idf_, self.basis_, stages, has_documents, self.random_state)
+
+    def _content(self) -> Content:
+        """Return the sums and the documents of the model."""
+        assert self.sums_ is not None
+        return content_of(dict(self.scorer_.heads), self.sums_, self.n_documents_, self.label_frequency_)
+
+    def _numbers(self, numbers: Mapping[str, int]) -> np.ndarray:
+        """Return the number of every label of the model."""
+        return np.array([numbers[name] for name in self.label_names_], np.int64)
+
+    def _set(self, engine: Engine, content: Content, label_names: list[str]) -> None:
+        """Set the attributes of the model to those of a content."""
+        start, state, n_labels = self._start(), self._state(), len(label_names)
+        made = heads_of(engine, parts_of(engine, start, content), start.recipe)
+        heads = tuple(
+            (name, head if isinstance(head, StateHead) else made[name]) for name, head in state.heads
+        )
+        sums = content.sums
+        if "neighbors" in made:
+            sums = replace(sums, documents=None)
+        states, topics = state.states, state.topics
+        if states is not None:
+            moments = states.label_moments
+            states = replace(
+                states, label_components=_padded(states.label_components, n_labels),
+                label_moments=None if moments is None else _padded(moments, n_labels),
+            )  # fmt: skip
+        if topics is not None:
+            topics = replace(topics, label_components=_padded(topics.label_components, n_labels))
+        state = replace(
+            state, heads=heads, label_frequency=content.label_counts, states=states, topics=topics,
+            sums=opened(sums),
+        )  # fmt: skip
+        self.label_names_, self.n_documents_ = label_names, content.n_documents
+        self._keep(state)
+
+
+def _padded(own: np.ndarray, n_labels: int) -> np.ndarray:
+    """Return rows of labels with zeros for new labels."""
+    return np.concatenate([own, np.zeros((n_labels - len(own), own.shape[1]), own.dtype)])
+
+
+def _document(corpus: Any, error: MissingDocumentError) -> str:
+    """Return the message of an error with the id of its document, if documents have ids."""
+    if not getattr(corpus, "has_ids", False):
+        return str(error)
+    index = next(
+        i for i, shard in enumerate(corpus.shards) if error.position < shard.first + shard.n_documents
+    )
+    name = corpus.read_ids(index)[error.position - corpus.shards[index].first]
+    return f"document {name!r} is not in the model with these words and labels"
