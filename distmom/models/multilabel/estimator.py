@@ -39,7 +39,7 @@ from distmom.models.multilabel.heads import (
     rank_labels,
     variant,
 )
-from distmom.models.multilabel.kept_sums import KeptSums
+from distmom.models.multilabel.kept_sums import KeptSums, check_kept
 from distmom.models.multilabel.margin import MAX_LABELS
 from distmom.models.multilabel.prediction import TARGETS, LabelPredictor, checked_targets
 from distmom.models.multilabel.program import HEADS, fit_heads, held_out
@@ -350,6 +350,8 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
     def _keep(self, state: MultiLabelState) -> None:
         super()._keep(state)
         self.corpus_topics_: CorpusTopics | None = state.topics
+        if state.sums is not None:
+            check_kept(state.sums, state.basis)
         self.sums_: KeptSums | None = state.sums
         if state.states is not None:
             super()._keep(state.states)

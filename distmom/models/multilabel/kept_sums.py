@@ -17,8 +17,15 @@ from distmom.engine import Csr, Engine, Pruning, Sums, Term
 from distmom.engine.passes import transform_fields
 from distmom.errors import UsageError
 from distmom.models.multilabel.assembly import FittedHeads, Parts, Recipe, opened_array
-from distmom.models.multilabel.documents import document_keys, find_keys, join_documents, with_columns
+from distmom.models.multilabel.documents import (
+    PIECE_ENTRIES,
+    document_keys,
+    find_keys,
+    join_documents,
+    with_columns,
+)
 from distmom.models.multilabel.heads import Head, NeighborsHead, SketchNeighbors
+from distmom.models.multilabel.linear import LinearFit
 from distmom.spectral.layout import Matrix, array, group, record, value, variants
 
 #: share of a sum by which rounding may make its remainder negative
@@ -63,10 +70,13 @@ class LinearSum:
         ``D W`` (d + 1, m).
     stages : tuple of (str, KeptStage)
         Their numbers from 1, and the stages in which further documents are added.
+    share : float
+        Share of ``D^-1 A'Y`` in W by least squares, which is that of labels without weights in the stages.
     """
 
     weights: Csr = record({"": Matrix(("d1", "m"))})
     stages: tuple[tuple[str, KeptStage], ...] = variants(KeptStage)
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -113,6 +123,18 @@ class KeptSums:
     corpora: list[list[Any]] = value(default=())
 
 
+def check_kept(sums: KeptSums, basis: np.ndarray | None) -> None:
+    """Check what the layout of arrays does not; a ValueError if sums are not those of a model."""
+    stages = () if sums.linear is None else sums.linear.stages
+    if len({len(stage.weights.data) for _, stage in stages}) > 1:
+        raise ValueError("expected the same number of weights in all stages")
+    if sums.ridge is not None and basis is None:
+        raise ValueError("expected a basis of the sketch, got none")
+    for name, count in sums.corpora:
+        if not isinstance(name, str) or type(count) is not int:
+            raise ValueError(f"expected digests of corpora and numbers, got {name!r} and {count!r}")
+
+
 @dataclass(frozen=True)
 class Content:
     """The sums of some documents, and the documents where heads need them; None for what no head needs.
@@ -155,7 +177,7 @@ class Content:
                 (name, replace(stage, weights=with_columns(stage.weights, columns, n_labels)))
                 for name, stage in linear.stages
             )
-            linear = LinearSum(with_columns(linear.weights, columns, n_labels), stages)
+            linear = LinearSum(with_columns(linear.weights, columns, n_labels), stages, linear.share)
         if ridge is not None:
             ridge = replace(ridge, zy=spread(ridge.zy))
         if index is not None:
@@ -181,12 +203,27 @@ def kept_sums(engine: Engine, fitted: FittedHeads, parts: Parts, recipe: Recipe)
             (str(i), KeptStage(stage.weights, float(stage.scale), float(stage.step)))
             for i, stage in enumerate(parts.linear.stages, 1)
         )
-        linear = LinearSum(engine.combine(terms), stages)
+        linear = LinearSum(engine.combine(terms), stages, _share(parts.linear))
     if recipe.has("ridge", "sketch") and parts.ridge is not None:
         ridge = ridge_sum(parts.ridge[1].sums)
     documents = parts.index if recipe.has("sketch", "svm") and "neighbors" not in fitted.heads else None
     kept = KeptSums(features.squares, cross, linear, ridge, documents, [[engine.corpus.digest, 1]])
     return replace(fitted, sums=opened(kept))
+
+
+def _share(fit: LinearFit) -> float:
+    """Return the share of the first weights in the last ones."""
+    if not fit.stages:
+        return 1.0
+    first, last = fit.stages[0].weights.opened().data, fit.terms[0].matrix
+    assert isinstance(last, Csr)
+    product = square = 0.0
+    for start in range(0, len(first), PIECE_ENTRIES):
+        part = slice(start, start + PIECE_ENTRIES)
+        own = np.asarray(first[part], np.float64)
+        product += float(own @ np.asarray(last.opened().data[part], np.float64))
+        square += float(own @ own)
+    return product / square if square else 1.0
 
 
 def ridge_sum(sums: Sums) -> RidgeSum:
@@ -285,7 +322,7 @@ def join(
         cross = CrossSum(combined([each.sums.cross.matrix for _, each in signed if each.sums.cross]))
     if first.linear is not None:
         weights = combined([each.sums.linear.weights for _, each in signed if each.sums.linear])
-        linear = LinearSum(weights, first.linear.stages)
+        linear = LinearSum(weights, first.linear.stages, first.linear.share)
     if first.ridge is not None:
         ridges = [(sign, each.sums.ridge) for sign, each in signed if each.sums.ridge is not None]
         ridge = RidgeSum(
@@ -304,8 +341,8 @@ def _net_corpora(signed: Sequence[tuple[float, Content]], least: int | None) -> 
     for name, count in net.items():
         if count > 1:
             raise UsageError(
-                f"the documents of the corpus with digest {name[:12]} would be counted {count} times; where models "
-                "share documents, subtract the model of these"
+                f"the documents of the corpus with digest {name[:12]} would be counted {count} times; where "
+                "models share documents, subtract the model of these"
             )
         if least is not None and count < least:
             raise UsageError(f"the documents of the corpus with digest {name[:12]} were removed before")

@@ -7,6 +7,7 @@ calibration, the latent states and the topics stay those of the first fit.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -60,11 +61,17 @@ from distmom.models.multilabel.regression import (
     cross_features,
     fit_neighbors,
     fit_ridge,
+    unknown_csr,
 )
 from distmom.spectral.aligned import AlignedCorpus, align
 from distmom.spectral.documents import column_names
 from distmom.spectral.execute import execute
 from distmom.spectral.run import Run, unknown
+
+logger = logging.getLogger(__name__)
+
+#: first letters of the names of heads that updates change
+UPDATED = ("centroid", "linear", "ridge", "sketch", "neighbors", "best", "svm")
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,8 @@ class Start:
     basis : ndarray of shape (d, r) or None
     stages : tuple of KeptStage
         Of the linear head.
+    share : float
+        Share of ``D^-1 A'Y`` in the weights of labels that the stages do not know.
     has_documents : bool
         Whether a head needs the documents themselves.
     seed : int
@@ -87,6 +96,7 @@ class Start:
     idf: np.ndarray
     basis: np.ndarray | None
     stages: tuple[KeptStage, ...]
+    share: float
     has_documents: bool
     seed: int
 
@@ -105,7 +115,8 @@ def collect(run: Run, start: Start, digest: str) -> Content:
     features = cross_features(run, run.put(start.idf), None)
     linear = ridge = index = None
     if recipe.has("linear"):
-        linear = added_weights(run, _linear_fit(run, start), features)
+        known = added_weights(run, _linear_fit(run, start), features)
+        linear = run.rows(_with_new_labels, start, known, features, out=unknown_csr(run.corpus.n_labels))
     if recipe.has("ridge", "sketch") and start.basis is not None:
         basis = (run.put(start.basis), start.basis.shape[1])
         ridge = fit_ridge(run, features, basis, store=recipe.has("sketch"))
@@ -124,6 +135,22 @@ def _linear_fit(run: Run, start: Start) -> LinearFit:
     )  # fmt: skip
     n_entries = len(start.stages[0].weights.data) if stages else 0
     return LinearFit(stages, (), inverse, run.put(inverse.astype(np.float32)), n_entries)
+
+
+def _with_new_labels(engine: Engine, start: Start, weights: Csr, features: Features) -> Csr:
+    """Replace the weights of labels that the stages do not know.
+
+    Without weights in the stages, a label has no score of which A'F could take a part away, and would rank too
+    high. It gets the share of A'Y that other labels keep on average.
+    """
+    known = np.zeros(weights.n_columns)
+    if not start.stages:
+        return weights
+    known[np.asarray(start.stages[0].weights.indices)] = 1.0
+    if known.all():
+        return weights
+    (cross,) = features.cross
+    return engine.combine([Term(weights, columns=known), Term(cross, start.share, columns=1.0 - known)])
 
 
 def _content(
@@ -424,6 +451,10 @@ class Updatable:
 
     def _update(self, corpus: Any, *, remove: bool, **options: Any) -> Self:
         started, start = time.monotonic(), self._start()
+        if not start.recipe.has(*UPDATED):
+            logger.warning(
+                "updates do not change the ranking of this model, whose heads are latent states only"
+            )
         aligned = align(corpus, self.vocabulary_, self.label_names_)
         names, n_known = list(aligned.label_names), len(self.label_names_)
         if remove and len(names) > n_known:
@@ -464,7 +495,8 @@ class Updatable:
             recipe = Recipe((), dict((self.selection_ or {}).get("weights") or weights_of(self.head)))
         stages = () if sums.linear is None else tuple(stage for _, stage in sums.linear.stages)
         has_documents = sums.documents is not None or "neighbors" in dict(self.scorer_.heads)
-        return Start(recipe, self.idf_, self.basis_, stages, has_documents, self.random_state)
+        share = 1.0 if sums.linear is None else sums.linear.share
+        return Start(recipe, self.idf_, self.basis_, stages, share, has_documents, self.random_state)
 
     def _content(self) -> Content:
         """Return the sums and the documents of the model."""
