@@ -50,9 +50,10 @@ def document_keys(documents: NeighborsHead) -> np.ndarray:
 def find_keys(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Return the position of each wanted key among the keys, -1 where it is not there.
 
-    Keys that are wanted several times have as many different positions, or -1 for want of more.
+    A key that is wanted several times has as many different positions, the last one first, or -1 for want of more.
     """
-    order, wanted_order = np.argsort(keys, kind="stable"), np.argsort(wanted, kind="stable")
+    order = len(keys) - 1 - np.argsort(keys[::-1], kind="stable")
+    wanted_order = np.argsort(wanted, kind="stable")
     known, sought = keys[order], wanted[wanted_order]
     rank = np.arange(len(sought)) - np.searchsorted(sought, sought, side="left")
     at = np.searchsorted(known, sought, side="left") + rank
