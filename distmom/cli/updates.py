@@ -13,6 +13,7 @@ from distmom.cli.options import LocalPath, cluster_options, json_option, overwri
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
 from distmom.errors import StoreError, UsageError
+from distmom.predict.aligned import check_words
 from distmom.spectral.artifact import check_target
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def add_documents(
         corpus: Any = run.open_corpus()
         model = _begun_with(run) if first is None else first
         check_target(run.model, run.overwrite)
+        check_words(corpus, model.vocabulary_)
         n_labels = len(model.label_names_)
         with open_workers(workers, memory_limit, scheduler) as executor:
             change = model.remove_corpus if run.parameters["remove"] else model.partial_fit_corpus

@@ -90,7 +90,7 @@ def test_updates_are_combined(place, run, tmp_path):
     np.testing.assert_allclose(total.decision_function(texts), both.decision_function(texts), rtol=1e-5)
     code, _, err = run("combine", tmp_path / "wrong", *models)
     assert (code, (tmp_path / "wrong").exists()) == (2, False)
-    assert "would be counted 2 times; where models share documents, subtract the model of these" in err
+    assert "would be counted 2 times: they were added before, or models share them" in err
     assert run("combine", tmp_path / "total", *models)[0] == 2
 
 

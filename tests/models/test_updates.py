@@ -368,7 +368,7 @@ def test_the_combination_of_two_updates_is_one_update_with_both(first, data, kin
 def test_combinations_that_count_documents_twice_or_differ_are_refused(first, data):
     X, Y = rest(data)
     one, other = first("linear").partial_fit(X[:100], Y[:100]), first("linear").partial_fit(X[100:], Y[100:])
-    with pytest.raises(UsageError, match="would be counted 2 times; where models share documents, subtract"):
+    with pytest.raises(UsageError, match="would be counted 2 times: they were added before, or models share"):
         MultiLabelMoM.combine([one, other])
     with pytest.raises(UsageError, match="updates of different fits"):
         MultiLabelMoM.combine([one, first("ridge")])
@@ -386,6 +386,7 @@ def test_combinations_that_count_documents_twice_or_differ_are_refused(first, da
 # Out of core
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("kind", ["linear", pytest.param("stack", marks=pytest.mark.slow)])
 def test_updates_out_of_core_have_the_same_bits(first, data, kind, tmp_path, cluster):
     X, Y = rest(data)
@@ -550,6 +551,21 @@ def test_crafted_sums_are_refused(first, tmp_path):
         MODEL.write(tmp_path / "model" / "model.json", record)
         with pytest.raises(StoreError):
             load_model(tmp_path / "model")
+
+
+def test_models_from_before_sums_were_kept_are_read(first, data, tmp_path):
+    first("linear").save(tmp_path / "model")
+    record = MODEL.read(tmp_path / "model" / "model.json")
+    del record["state"]["sums"], record["parameters"]["keep_sums"]
+    record["arrays"] = {
+        name: entry for name, entry in record["arrays"].items() if not name.startswith("sums/")
+    }
+    MODEL.write(tmp_path / "model" / "model.json", record)
+    model = load_model(tmp_path / "model")
+    assert model.sums_ is None
+    np.testing.assert_array_equal(
+        model.decision_function(data[0]), first("linear").decision_function(data[0])
+    )
 
 
 # Documents

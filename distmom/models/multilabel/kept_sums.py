@@ -341,8 +341,8 @@ def _net_corpora(signed: Sequence[tuple[float, Content]], least: int | None) -> 
     for name, count in net.items():
         if count > 1:
             raise UsageError(
-                f"the documents of the corpus with digest {name[:12]} would be counted {count} times; where "
-                "models share documents, subtract the model of these"
+                f"the documents of the corpus with digest {name[:12]} would be counted {count} times: they were "
+                "added before, or models share them, and the model of these documents has to be subtracted"
             )
         if least is not None and count < least:
             raise UsageError(f"the documents of the corpus with digest {name[:12]} were removed before")
