@@ -13,7 +13,6 @@ from distmom.cli.options import LocalPath, cluster_options, json_option, overwri
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
 from distmom.errors import StoreError, UsageError
-from distmom.predict.aligned import check_words
 from distmom.spectral.artifact import check_target
 
 if TYPE_CHECKING:
@@ -72,6 +71,8 @@ def add_documents(
     first : MultiLabelMoM, optional
         The model that is updated; read by default.
     """
+    from distmom.predict.aligned import check_words
+
     with run.carried_out(workers, scheduler) as directory, PassProgress(quiet=quiet) as progress:
         corpus: Any = run.open_corpus()
         model = _begun_with(run) if first is None else first

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -204,6 +204,28 @@ def _fit_margins(engine: Engine, start: Start, documents: NeighborsHead) -> Marg
     return MarginFit({cost_name(cost): weights for cost, weights in zip(costs, found, strict=True)})
 
 
+class NoSumsError(UsageError, AttributeError):
+    """A fitted model without its sums; ``hasattr(model, "partial_fit")`` is then False."""
+
+
+class _NeedsSums:
+    """A method that a model lacks if it was fitted without its sums; a descriptor.
+
+    scikit-learn takes a method that is there for one that works.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, model: Any, owner: Any = None) -> Any:
+        if model is None:
+            return self._method
+        if hasattr(model, "scorer_"):
+            model.require_sums()
+        return MethodType(self._method, model)
+
+
 class Updatable:
     """Methods of a multi-label model that add and remove documents."""
 
@@ -237,6 +259,7 @@ class Updatable:
 
         def _state(self) -> Any: ...
 
+    @_NeedsSums
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Add documents in memory to the model.
 
@@ -260,14 +283,28 @@ class Updatable:
         Raises
         ------
         UsageError
-            If the model was fitted without its sums, ``y`` is missing or does not fit the labels of the model, or
-            the same documents were added before. The model is then unchanged.
+            If the model was fitted without its sums, or ``y`` is missing or does not fit the labels of the model.
+            The model is then unchanged.
         InputError
             If a value is invalid.
+
+        Examples
+        --------
+        >>> from distmom.models import MultiLabelMoM
+        >>> texts = ["salmon and herring", "herring nets", "oak and pine", "oak leaves"] * 15
+        >>> subjects = [["fish"], ["fish"], ["trees"], ["trees"]] * 15
+        >>> model = MultiLabelMoM(2, head="linear", keep_sums=True).fit(texts, subjects)
+        >>> model.partial_fit(["pine nets"] * 30, [["camping"]] * 30).predict(["nets of pine"])
+        [['camping']]
         """
         if not hasattr(self, "scorer_"):
             return self._first(lambda model: model.fit(X, y))
-        return self._update(self._corpus_to_add(X, y), remove=False)
+        corpus = self._corpus_to_add(X, y)
+        # Equal documents may come twice in memory, and are then other documents.
+        name, known = corpus.digest, {name for name, _ in self.require_sums().corpora}
+        while name in known:
+            name += "+"
+        return self._update(corpus, name, remove=False)
 
     def partial_fit_corpus(
         self,
@@ -300,7 +337,7 @@ class Updatable:
         options = {"client": client, "run": run, "memory_limit": memory_limit, "observer": observer}
         if not hasattr(self, "scorer_"):
             return self._first(lambda model: model.fit_corpus(corpus, **options))
-        return self._update(corpus, remove=False, **options)
+        return self._update(corpus, corpus.digest, remove=False, **options)
 
     def remove(self, X: Any, y: Any) -> Self:
         """Remove documents in memory from the model.
@@ -327,7 +364,8 @@ class Updatable:
             If a value is invalid.
         """
         check_is_fitted(self, "scorer_")
-        return self._update(self._corpus_to_add(X, y), remove=True)
+        corpus = self._corpus_to_add(X, y)
+        return self._update(corpus, corpus.digest, remove=True)
 
     def remove_corpus(
         self,
@@ -358,7 +396,7 @@ class Updatable:
         """
         check_is_fitted(self, "scorer_")
         options = {"client": client, "run": run, "memory_limit": memory_limit, "observer": observer}
-        return self._update(corpus, remove=True, **options)
+        return self._update(corpus, corpus.digest, remove=True, **options)
 
     @classmethod
     def combine(cls, added: Sequence[Self], taken: Sequence[Self] = ()) -> Self:
@@ -428,6 +466,16 @@ class Updatable:
         )
         return fingerprint(fixed)
 
+    def require_sums(self) -> KeptSums:
+        """Return what the heads were made from; a `NoSumsError` if the model was fitted without it."""
+        check_is_fitted(self, "scorer_")
+        if self.sums_ is None:
+            raise NoSumsError(
+                "this model was fitted without its sums, so documents cannot be added or removed: fit it with "
+                "keep_sums=True (--keep-sums)"
+            )
+        return self.sums_
+
     def _first(self, fit: Any) -> Self:
         """Fit the model for the first time, with its sums."""
         fitted = fit(clone(self).set_params(keep_sums=True))
@@ -449,7 +497,7 @@ class Updatable:
                 raise UsageError(f"y: expected {len(names)} labels as in the fit, got {y.shape[1]}")
         return MemoryCorpus(block.words, y, self.vocabulary_, names)
 
-    def _update(self, corpus: Any, *, remove: bool, **options: Any) -> Self:
+    def _update(self, corpus: Any, name: str, *, remove: bool, **options: Any) -> Self:
         started, start = time.monotonic(), self._start()
         if not start.recipe.has(*UPDATED):
             logger.warning(
@@ -468,7 +516,7 @@ class Updatable:
         ):
             if isinstance(aligned, AlignedCorpus):
                 engine.corpus = aligned.with_stored(engine.put)
-            own = execute(partial(collect, start=start, digest=corpus.digest), engine)
+            own = execute(partial(collect, start=start, digest=name), engine)
             known = self._content().with_labels(np.arange(n_known), len(names))
             try:
                 added, taken = ([known], [own]) if remove else ([known, own], [])
@@ -482,13 +530,7 @@ class Updatable:
 
     def _start(self) -> Start:
         """Return what updates do not change; a UsageError if the model was fitted without its sums."""
-        check_is_fitted(self, "scorer_")
-        sums, stack = self.sums_, self.scorer_.stack
-        if sums is None:
-            raise UsageError(
-                "this model was fitted without its sums, so documents cannot be added or removed: fit it with "
-                "keep_sums=True (--keep-sums)"
-            )
+        sums, stack = self.require_sums(), self.scorer_.stack
         if stack is not None:
             recipe = Recipe(tuple(each.name for each in stack.inputs), {})
         else:
