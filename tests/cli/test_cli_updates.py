@@ -44,6 +44,8 @@ def place(tmp_path_factory):
     for seed, (day, subjects) in enumerate({"monday": ["fish", "birds"], "tuesday": ["birds"]}.items()):
         source = write(folder / f"{day}.jsonl", subjects, 30, seed + 2)
         ingest(source, folder / day, id_column="id", like=first)
+    (folder / "odd.tsv").write_text("fish\tquark lepton\n" * 5)
+    ingest(folder / "odd.tsv", folder / "odd")
     for name, options in (("model", ("--keep-sums",)), ("bare", ())):
         fit = ("fit", folder / "first", folder / name, "-k", 2, "--head", "neighbors", *options, *LOCAL)
         assert main([str(a) for a in fit]) == 0
@@ -143,6 +145,7 @@ def test_an_update_of_a_model_that_is_gone_or_changed_does_not_resume(place, run
         ("{bare} {monday} {out}", 2, "fitted without its sums: fit it with --keep-sums"),
         ("{model} {monday} {out} --remove", 2, "no documents with the label 'birds'"),
         ("{model} {first} {out}", 2, "would be counted 2 times"),
+        ("{model} {odd} {out}", 2, "got none of them, such as 'lepton', 'quark'"),
         ("{model} {monday} {bare}", 2, "the model exists"),
         ("{monday} {monday} {out}", 2, "not a model"),
         ("{model} {model} {out}", 2, "is not a corpus"),
@@ -150,7 +153,9 @@ def test_an_update_of_a_model_that_is_gone_or_changed_does_not_resume(place, run
     ],
 )
 def test_wrong_updates_are_refused(place, run, tmp_path, arguments, code, message):
-    names = {name: place / name for name in ("bare", "model", "monday", "first")} | {"out": tmp_path / "out"}
+    names = {name: place / name for name in ("bare", "model", "monday", "first", "odd")} | {
+        "out": tmp_path / "out"
+    }
     found = run("update", *(each.format(**names) for each in arguments.split()), *LOCAL)
     assert found[:2] == (code, "")
     assert message in found[2]
