@@ -22,7 +22,14 @@ from distmom.engine.sums import Sums, SumSpec
 from distmom.models.multilabel.gate_solver import COST, fit_gate_group
 from distmom.models.multilabel.heads import rows_at_a_time
 from distmom.models.multilabel.kernels import top_labels
-from distmom.models.multilabel.margin import MAX_GROUPS, MAX_LABELS, MarginFit, cost_name, stored_weights
+from distmom.models.multilabel.margin import (
+    MAX_GROUPS,
+    MAX_LABELS,
+    PRUNING,
+    MarginFit,
+    cost_name,
+    stored_weights,
+)
 from distmom.models.multilabel.score_kernels import add_sparse_scores
 from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.margins import MarginsPass
@@ -193,7 +200,9 @@ def _fitted(
     [own] = engine.map_runs(
         fit_gate_group, n_groups, (d + 1, n_labels), 1, n_groups, rows, judged, alive, n_random, d, seed
     )
-    states: dict[str, StoredColumns] = stored_weights(engine, cost_name(COST), own)
+    states: dict[str, StoredColumns] = stored_weights(
+        cost_name(COST), engine.combine_mixed([Term(own)], PRUNING)
+    )
     return TallResult(states, {})
 
 

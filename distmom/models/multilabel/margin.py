@@ -19,8 +19,8 @@ from distmom.engine import (
     Engine,
     MixedRows,
     Pruning,
-    Runs,
     Selection,
+    StoredArray,
     StoredColumns,
     Tallies,
     TallResult,
@@ -39,7 +39,7 @@ COSTS = (0.1, 0.3, 1.0)
 MAX_LABELS = ALL_LABELS
 #: most groups of labels: each is written as one matrix with an offset for every word
 MAX_GROUPS = 24
-_PRUNING = Pruning(share=0.0)
+PRUNING = Pruning(share=0.0)
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,8 @@ class MarginFit:
         return cls({cost_name(cost): weights(cost_name(cost)) for cost in costs})
 
 
-def stored_weights(engine: Engine, name: str, own: Runs) -> dict[str, StoredColumns]:
-    """Add up the weights that all groups of labels wrote, and return their stored arrays by name."""
-    mixed = engine.combine_mixed([Term(own)], _PRUNING)
+def stored_weights(name: str, mixed: MixedRows) -> dict[str, StoredColumns]:
+    """Return the stored arrays of weights by name."""
     arrays = {part: getattr(mixed.sparse, part) for part in CSR_PARTS}
     arrays |= {"dense_row": mixed.dense_row, "dense": mixed.dense}
     return {f"{name}.{part}": StoredColumns((array,)) for part, array in arrays.items()}
@@ -132,14 +131,44 @@ def _fitted(
     rows, holders = (engine.combine([Term(tallies.runs[name])]) for name in ("rows", "holders"))
     known = np.ones(n, bool) if selection is None else selection.mask(0, n)
     alive = engine.put(known.astype(np.uint8))
+    found = fit_classifiers(engine, rows, holders, alive, costs, (d, n_labels), seed)
+    states: dict[str, StoredColumns] = {}
+    for cost, mixed in zip(costs, found, strict=True):
+        states |= stored_weights(cost_name(cost), mixed)
+    return TallResult(states, {})
+
+
+def fit_classifiers(
+    engine: Engine,
+    rows: Csr,
+    holders: Csr,
+    alive: StoredArray,
+    costs: tuple[float, ...],
+    shape: tuple[int, int],
+    seed: int,
+) -> list[MixedRows]:
+    """Fit one classifier per label and cost on all workers; return the weights of every cost.
+
+    Parameters
+    ----------
+    engine : Engine
+    rows : Csr
+        A (n_documents, d).
+    holders : Csr
+        Y' (n_labels, n_documents).
+    alive : StoredArray of shape (n_documents,), uint8
+        1 for the documents of the fit.
+    costs : tuple of float
+    shape : (int, int)
+        Numbers of words and labels: d and n_labels.
+    seed : int
+    """
+    d, n_labels = shape
     n_groups = min(MAX_GROUPS, n_labels)
     runs = engine.map_runs(
         fit_group, n_groups, (d + 1, n_labels), len(costs), n_groups, rows, holders, alive, costs, d, seed
     )
-    states: dict[str, StoredColumns] = {}
-    for cost, own in zip(costs, runs, strict=True):
-        states |= stored_weights(engine, cost_name(cost), own)
-    return TallResult(states, {})
+    return [engine.combine_mixed([Term(own)], PRUNING) for own in runs]
 
 
 def _margin_fit(engine: Engine, found: TallResult, costs: tuple[float, ...]) -> MarginFit:
