@@ -12,6 +12,7 @@ from distmom.clock import spend, taken
 from distmom.corpus import AnyCorpus, RowBlock
 from distmom.engine.folded import Folded
 from distmom.engine.passes import Pass, cut_block, resolve
+from distmom.engine.shards import read_shard
 from distmom.engine.sparse import SparsePart, SparseSum
 from distmom.engine.state import StoredArray, StoredRows, release_maps, write_rows
 from distmom.engine.sums import Sums, large_to_files
@@ -94,7 +95,7 @@ def _accumulate(
     for index in shards:
         # The rows of the last shard must not stay in memory while the next is read.
         shard = block = None
-        shard = corpus.read_shard(index)
+        shard = read_shard(corpus, index)
         if isinstance(shard, RowBlock):
             shard = shard.with_context(opened.halo)
         stored = {name: handle.read(index) for name, handle in rows.items()}

@@ -1,0 +1,58 @@
+"""Reading shards. A process keeps those of a small corpus, which many short passes would read again."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from distmom.corpus import AnyCorpus, Block
+
+#: bytes in memory up to which the shards of a corpus are kept
+KEPT_BYTES = 16 << 20
+
+
+class _Kept:
+    """The shards of the last small corpus that was read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._digest = ""
+        self._shards: dict[int, Any] = {}
+
+    def get(self, digest: str, index: int) -> Any:
+        with self._lock:
+            return self._shards.get(index) if digest == self._digest else None
+
+    def put(self, digest: str, index: int, shard: Any) -> None:
+        with self._lock:
+            if digest != self._digest:
+                self._digest, self._shards = digest, {}
+            self._shards[index] = shard
+
+
+_kept = _Kept()
+
+
+def read_shard(corpus: AnyCorpus, index: int) -> Any:
+    """Return one shard of a corpus, which must not be changed.
+
+    Parameters
+    ----------
+    corpus : AnyCorpus
+    index : int
+        Position in ``corpus.shards``.
+
+    Raises
+    ------
+    StoreError
+        If the shard is read and damaged.
+    """
+    if sum(shard.block_bytes for shard in corpus.shards) > KEPT_BYTES:
+        return corpus.read_shard(index)
+    shard = _kept.get(corpus.digest, index)
+    if shard is None:
+        shard = corpus.read_shard(index)
+        # Parts of dense rows are views, which a pass could change.
+        if isinstance(shard, Block):
+            _kept.put(corpus.digest, index, shard)
+    return shard
