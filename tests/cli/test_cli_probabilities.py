@@ -60,6 +60,17 @@ def test_a_fit_ends_with_what_was_chosen_and_the_expected_precision(place, run, 
     assert "expected P@1" not in out
 
 
+def test_a_fit_for_one_metric_ends_with_its_expected_value(place, run, tmp_path):
+    options = ("-k", 3, "--objective", "PSP@1", "--n-topics", 0)
+    code, out, _ = run("fit", place / "corpus", tmp_path / "m", *options, *LOCAL)
+    assert code == 0
+    chosen = MultiLabelMoM.load(tmp_path / "m").selection_
+    value, error = chosen["expected"]["value"], chosen["expected"]["error"]
+    first = f"expected PSP@1 {value:.4f} with standard error {error:.4f}, P@1 "
+    assert first in out.splitlines()[-1]
+    assert 0.0 < error < 0.1 < value <= 1.0
+
+
 def test_a_threshold_keeps_probable_labels(place, run, tmp_path):
     predict = ("predict", place / "model", place / "test.tsv")
     assert run(*predict, tmp_path / "all", *LOCAL)[0] == 0

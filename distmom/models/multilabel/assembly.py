@@ -26,6 +26,7 @@ from distmom.models.multilabel.heads import (
 )
 from distmom.models.multilabel.linear import LinearFit
 from distmom.models.multilabel.margin import MarginFit
+from distmom.models.multilabel.objective import MEAN, corpus_propensity, weighs_propensity
 from distmom.models.multilabel.regression import (
     Features,
     RidgeFit,
@@ -58,6 +59,8 @@ class HeadSettings:
     n_residual_passes : int
     states : StateSettings
     seed : int
+    objective : str, default "mean"
+        What `auto` chooses a blend for.
     """
 
     head: str
@@ -65,6 +68,7 @@ class HeadSettings:
     n_residual_passes: int
     states: StateSettings
     seed: int
+    objective: str = MEAN
 
 
 @dataclass(frozen=True)
@@ -170,12 +174,13 @@ def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection)
     return Offer(list(heads), groups, stored_scorer(engine, scorer))
 
 
-def choose(engine: Engine, offered: Offer, scored: PassResult) -> Choice:
+def choose(engine: Engine, offered: Offer, scored: PassResult, objective: str) -> Choice:
     """Choose a blend by the scores of held-out documents; a UsageError if no held-out document has a label."""
     rows = read_scores(engine, scored)
     if not rows["n_true"].any():
         raise UsageError("no held-out document has a label: the corpus is too small for head='auto'")
-    choice = choose_blend(offered.names, rows, offered.groups)
+    inverse = corpus_propensity(engine.corpus) if weighs_propensity(objective) else None
+    choice = choose_blend(offered.names, rows, offered.groups, objective, inverse)
     logger.info("chosen on %d held-out documents: %s", choice.n_documents, choice.weights)
     return choice
 

@@ -40,6 +40,7 @@ from distmom.models.multilabel.heads import (
     variant,
 )
 from distmom.models.multilabel.margin import MAX_LABELS
+from distmom.models.multilabel.objective import MEAN, OBJECTIVES, weighs_propensity
 from distmom.models.multilabel.prediction import TARGETS, LabelPredictor, checked_targets
 from distmom.models.multilabel.program import HEADS, fit_heads, held_out
 from distmom.models.multilabel.stack import Stack
@@ -190,6 +191,11 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         "How labels are scored. auto chooses a blend of heads on held-out documents of the corpus.",
         default="auto", choices=HEADS,
     )  # fmt: skip
+    objective: str = parameter(
+        "What head=auto chooses the blend for: the mean of P@1, P@3, P@5 and nDCG@5 (and of AUC with at most "
+        "1,000 labels), or one metric. For PSP@k, labels are ranked by probability times a power of the inverse "
+        "propensity, which is chosen too.", default=MEAN, choices=OBJECTIVES,
+    )  # fmt: skip
     moments: str = parameter(
         "Pairs and triples of word positions with (paper) or without (distinct) a position paired with "
         "itself.", default="paper", choices=MOMENTS,
@@ -234,7 +240,8 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         default=0.1, least=0, below=1,
     )  # fmt: skip
     propensity: float = parameter(
-        "Exponent of the inverse propensity of labels that multiplies the final score; 0 has no effect.",
+        "Exponent of the inverse propensity of labels that multiplies the final score; 0 has no effect. "
+        "objective=PSP@k chooses it.",
         default=0.0,
     )  # fmt: skip
     precision: str = precision_parameter()
@@ -296,6 +303,16 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
                 f"head='svm' fits a classifier to all documents for every label: expected at most {MAX_LABELS} "
                 f"labels, got {corpus.n_labels}; use head='auto' or 'linear'"
             )
+        if self.objective != MEAN and self.head != "auto":
+            raise UsageError(
+                f"objective={self.objective!r}: expected head='auto', which chooses a blend, got "
+                f"head={self.head!r}"
+            )
+        if weighs_propensity(self.objective) and self.propensity != 0.0:
+            raise UsageError(
+                f"objective={self.objective!r}: expected propensity=0, as the exponent is chosen, got "
+                f"propensity={self.propensity:g}"
+            )
         if self.head in ("moment", "posterior"):
             check_size(corpus.n_documents, self.n_components, self.force)
         if self.head == "auto" and corpus.n_documents <= FEW_DOCUMENTS:
@@ -311,7 +328,7 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         n_documents = run.corpus.n_documents
         settings = HeadSettings(
             self.head, self.n_components, self.residual_passes(),
-            self.state_settings(self.n_states_for(n_documents)), self.random_state,
+            self.state_settings(self.n_states_for(n_documents)), self.random_state, self.objective,
         )  # fmt: skip
         fitted = fit_heads(run, settings)
         topics = self._fit_topics(run.part("topics"))
@@ -352,7 +369,7 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         self.scorer_: Scorer = Scorer(
             n_labels=len(self.label_names_), idf=self.idf_, heads=heads, weights=weights, basis=self.basis_,
             label_factor=self._label_factor(), stack=None if is_total else stack,
-            calibration=stack if is_total else None,
+            calibration=stack if is_total else None, weighs_probability="exponent" in (self.selection_ or {}),
         )  # fmt: skip
 
     def _completed(self, name: str, head: Head) -> Head:
@@ -397,10 +414,14 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         return {"d": d, "d1": d + 1, "m": len(self.label_names_)}
 
     def _label_factor(self) -> np.ndarray | None:
-        if self.propensity == 0.0:
+        chosen = (self.selection_ or {}).get("exponent")
+        exponent = self.propensity if chosen is None else float(chosen)
+        if not math.isfinite(exponent):
+            raise ValueError(f"expected a finite exponent of the inverse propensity, got {exponent}")
+        if exponent == 0.0:
             return None
         inverse = inverse_propensity(self.label_frequency_, max(self.n_documents_, 3))
-        return np.asarray(inverse**self.propensity, np.float32)
+        return np.asarray(inverse**exponent, np.float32)
 
     def can(self, capability: Capability) -> bool:
         """Return whether this fitted model can do something: it may lack both topics and latent states."""

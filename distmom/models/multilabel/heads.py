@@ -329,6 +329,8 @@ class Scorer:
         Combines the scores of variants of the heads; their weighted sum by default.
     calibration : Stack, optional
         Log-odds of a label given the weighted sum; unknown by default.
+    weighs_probability : bool, default False
+        Whether ``label_factor`` multiplies the calibrated probability of a weighted sum instead of the sum.
     """
 
     n_labels: int
@@ -339,6 +341,7 @@ class Scorer:
     label_factor: Any = None
     stack: Stack | None = None
     calibration: Stack | None = None
+    weighs_probability: bool = False
 
     def query(self, block: Block) -> Query:
         """Prepare a block for scoring."""
@@ -358,7 +361,10 @@ class Scorer:
         for (_, head), weight in zip(self.heads, self.weights, strict=True):
             head.add_scores(query, weight, out)
         if self.label_factor is not None:
-            np.maximum(out, np.float32(1e-6), out=out)
+            if self.weighs_probability and self.calibration is not None:
+                out = probability(self.calibration.log_odds(out[None]))
+            else:
+                np.maximum(out, np.float32(1e-6), out=out)
             out *= np.asarray(self.label_factor, np.float32)
         return out
 

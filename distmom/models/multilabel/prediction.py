@@ -203,7 +203,8 @@ class LabelPredictor:
         """Raise a UsageError that begins with ``what`` if the model has no probabilities."""
         if not self.scorer_.has_probabilities:
             raise NoProbabilitiesError(
-                f"{what}: this model has no probabilities of labels, which need head='auto' and propensity=0"
+                f"{what}: this model has no probabilities of labels, which need head='auto' and propensity=0, "
+                "and an objective other than PSP@k"
             )
 
     def _chosen(self, block: Block, threshold: float | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -26,6 +26,7 @@ from distmom.models.multilabel.blend import Choice, candidates_pass
 from distmom.models.multilabel.heads import NeighborsHead
 from distmom.models.multilabel.linear import extend_linear, fit_linear
 from distmom.models.multilabel.margin import COSTS, MarginFit, cost_name, fit_margins, tries_margin
+from distmom.models.multilabel.objective import corpus_propensity, weighs_propensity
 from distmom.models.multilabel.regression import (
     SKETCH_NEIGHBORS_ROWS,
     Features,
@@ -98,9 +99,11 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
         scoring_seconds, pass_=pass_, n_documents=n_documents, rank=settings.n_components if ridge else None,
         n_sketched=n_documents if n_documents <= SKETCH_NEIGHBORS_ROWS else 0, n_states=settings.states.n_states,
     )  # fmt: skip
+    if weighs_propensity(settings.objective):
+        pass_ = replace(pass_, inverse=run.put(corpus_propensity(run.corpus)))
     scored = choosing.scan(replace(pass_, scorer=offered.stored), trial=scoring)
     choosing_seconds = partial(choice_seconds, pass_=pass_, n_documents=n_documents)
-    choice = run.rows(choose, offered, scored, out=unknown(), trial=choosing_seconds)
+    choice = run.rows(choose, offered, scored, settings.objective, out=unknown(), trial=choosing_seconds)
     parts = extend_parts(run.part("extend"), settings, parts, chosen, choice)
     return run.rows(assemble, settings, parts, None, choice, out=FittedHeads.unknown())
 

@@ -18,7 +18,7 @@ from distmom.blas import one_blas_thread
 from distmom.corpus import Block
 from distmom.engine import Csr, MixedRows
 from distmom.engine.csr import transposed_product
-from distmom.models.multilabel.blend import ALL_LABELS, GRID, CandidatesPass, Objective, n_candidates
+from distmom.models.multilabel.blend import ALL_LABELS, GRID, CandidatesPass, n_candidates
 from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
@@ -31,6 +31,7 @@ from distmom.models.multilabel.heads import (
 )
 from distmom.models.multilabel.margin import COSTS, MAX_LABELS
 from distmom.models.multilabel.margin_solver import label_weights, n_negatives
+from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.stack import FIT_PAIRS, Pairs, fit_stack
 from distmom.moments.features import inverse_document_frequency, tfidf_rows, with_constant
 
