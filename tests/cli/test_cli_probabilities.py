@@ -90,6 +90,29 @@ def test_a_threshold_keeps_probable_labels(place, run, tmp_path):
     assert run("verify", tmp_path / "best")[0] == 0
 
 
+def test_only_chosen_labels_are_ranked(place, run, tmp_path):
+    predict = ("predict", place / "model", place / "test.tsv")
+    (tmp_path / "chosen.txt").write_text("roads\nanimals\n")
+    assert run(*predict, tmp_path / "file", "--only-labels", tmp_path / "chosen.txt", *LOCAL)[0] == 0
+    assert run(*predict, tmp_path / "names", "--only-labels", "roads, animals", *LOCAL)[0] == 0
+    assert run(*predict, tmp_path / "all", "--top", 3, *LOCAL)[0] == 0
+    found = written(tmp_path / "file")
+    assert found == written(tmp_path / "names")
+    expected = [row for row in written(tmp_path / "all") if row["label"] != "finance"]
+    assert [(row["id"], row["label"]) for row in found] == [(row["id"], row["label"]) for row in expected]
+    for row, other in zip(found, expected, strict=True):
+        assert float(row["probability"]) == pytest.approx(float(other["probability"]), rel=1e-4)
+
+    (tmp_path / "chosen.txt").write_text("roads\nanimal\n")
+    code, _, err = run(*predict, tmp_path / "out", "--only-labels", tmp_path / "chosen.txt", *LOCAL)
+    assert code == 3
+    assert f"{tmp_path / 'chosen.txt'}:2: label: expected a label of the model, got 'animal'" in err
+    (tmp_path / "chosen.txt").write_text("")
+    code, _, err = run(*predict, tmp_path / "out", "--only-labels", tmp_path / "chosen.txt", *LOCAL)
+    assert (code, "expected one name per line, got no name" in err) == (3, True)
+    assert not (tmp_path / "out").exists()
+
+
 def test_evaluation_reports_f1_and_a_table_of_labels(place, run, tmp_path):
     evaluate = ("evaluate", place / "model", place / "test.tsv")
     code, out, _ = run(*evaluate, "--per-label", tmp_path / "labels.tsv", *LOCAL, "--json")
@@ -116,6 +139,8 @@ def test_evaluation_reports_f1_and_a_table_of_labels(place, run, tmp_path):
     [
         (["predict", "model", "test.tsv", "out", "--threshold", "2"], "expected a probability from 0 to 1 or"),
         (["predict", "ridge", "test.tsv", "out", "--threshold", "best"], "--threshold: this model has no prob"),
+        (["predict", "model", "test.tsv", "out", "--only-labels", "roads,x"], "the model has no label 'x', and"),
+        (["predict", "model", "test.tsv", "out", "--only-labels", "roads,roads"], "'roads' is given twice"),
         (["evaluate", "ridge", "test.tsv", "--per-label", "out"], "--per-label: this model has no probabilities"),
         (["evaluate", "model", "test.tsv", "--per-label", "train.tsv"], "train.tsv: exists; choose another path"),
     ],

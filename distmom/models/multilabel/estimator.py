@@ -507,10 +507,23 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         k = min(k, self.scorer_.n_labels)
         return self.scorer_.top(self._block(X), k)
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Return the scores of all labels, (n_documents, n_labels) float32: a dense matrix, for small inputs."""
+    def decision_function(self, X: Any, labels: Sequence[str] | None = None) -> np.ndarray:
+        """Return the scores of labels, (n_documents, n_labels) float32: a dense matrix, for small inputs.
+
+        Parameters
+        ----------
+        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+            As for `predict`.
+        labels : list of str, optional
+            Names of the labels to score, which are then the columns; all by default. Fewer labels take less time.
+
+        Raises
+        ------
+        UsageError
+            If the number of words differs from that of the fit, or the model lacks one of ``labels``.
+        """
         check_is_fitted(self, "scorer_")
-        block, scorer = self._block(X), self.scorer_
+        block, scorer = self._block(X), self._scorer_of(labels)
         parts = [scorer.scores(scorer.query(block.take(rows))) for rows in scorer.blocks(block.n_documents)]
         return np.concatenate(parts) if parts else np.zeros((0, scorer.n_labels), np.float32)
 
