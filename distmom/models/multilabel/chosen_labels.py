@@ -1,8 +1,8 @@
 """Scorers of chosen labels: every head keeps only their columns, so the work falls with their number.
 
 What does not depend on labels remains: the features of a document, the search for its neighbours, the posterior of
-its latent states. Scores of sparse weights and of votes have the same bits as those of all labels. Products of dense
-matrices, in the heads on the sketch and on the states, may differ in the last bits.
+its latent states. Scores of sparse weights and of votes have the same bits as those of all labels. Products of
+dense matrices, in the heads on the sketch and on the states, may differ in the last bits.
 """
 
 from __future__ import annotations
