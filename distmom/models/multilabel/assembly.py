@@ -28,8 +28,10 @@ from distmom.models.multilabel.linear import LinearFit
 from distmom.models.multilabel.margin import MarginFit
 from distmom.models.multilabel.objective import MEAN, corpus_propensity, weighs_propensity
 from distmom.models.multilabel.regression import (
+    NO_LIMITS,
     Features,
     RidgeFit,
+    WeightLimits,
     centroid_terms,
     sketch_neighbors,
     sparse_head,
@@ -61,6 +63,8 @@ class HeadSettings:
     seed : int
     objective : str, default "mean"
         What `auto` chooses a blend for.
+    limits : WeightLimits, default NO_LIMITS
+        Of the weights of the sparse heads.
     """
 
     head: str
@@ -69,6 +73,7 @@ class HeadSettings:
     states: StateSettings
     seed: int
     objective: str = MEAN
+    limits: WeightLimits = NO_LIMITS
 
 
 @dataclass(frozen=True)
@@ -145,6 +150,7 @@ def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection)
     assert parts.index is not None
     heads: dict[str, Head] = {}
     groups: dict[str, str] = {}
+    limits = settings.limits
 
     def add(name: str, group: str, head: Head) -> None:
         heads[name], groups[name] = head, group
@@ -157,8 +163,12 @@ def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection)
             add(f"ridge-{penalty:g}", "ridge", ridge.head(penalty))
         if ridge.rows is not None:
             add("sketch-neighbors", "sketch", _sketch_neighbors(ridge, parts.index, rest))
-    add("centroid", "centroid", sparse_head(engine, (centroid_terms(engine, parts.features), 1.0)))
-    add("linear", "linear", sparse_head(engine, (parts.linear.terms, 1.0)))
+    add(
+        "centroid",
+        "centroid",
+        sparse_head(engine, (centroid_terms(engine, parts.features), 1.0), limits=limits),
+    )
+    add("linear", "linear", sparse_head(engine, (parts.linear.terms, 1.0), limits=limits))
     if parts.margins is not None:
         for cost, margins in parts.margins.weights.items():
             add(f"svm-{cost}", "svm", SparseHead(margins))
@@ -200,9 +210,10 @@ def assemble(
         If no head could be fitted.
     """
     if choice is not None and choice.is_stacked:
-        heads = _stacked_heads(engine, parts, [each.name for each in choice.stack.inputs])
+        heads = _stacked_heads(engine, settings.limits, parts, [each.name for each in choice.stack.inputs])
     else:
-        heads = _weighted_heads(engine, parts, choice.weights if choice is not None else weights or {})
+        chosen = choice.weights if choice is not None else weights or {}
+        heads = _weighted_heads(engine, settings.limits, parts, chosen)
     if not heads:
         raise UsageError("no head could be fitted: the corpus is too small")
     if isinstance(parts.states, NumericalError):
@@ -213,16 +224,18 @@ def assemble(
     return FittedHeads(opened, parts.states, basis, choice)
 
 
-def _stacked_heads(engine: Engine, parts: Parts, inputs: Sequence[str]) -> dict[str, Head]:
+def _stacked_heads(
+    engine: Engine, limits: WeightLimits, parts: Parts, inputs: Sequence[str]
+) -> dict[str, Head]:
     """Return the heads whose scores are the inputs of a stack; variants with the same arrays share one."""
     heads: dict[str, Head] = {}
     assert parts.features is not None
     for name in inputs:
         family, _, variant = name.partition("-")
         if name == "centroid":
-            heads[name] = sparse_head(engine, (centroid_terms(engine, parts.features), 1.0))
+            heads[name] = sparse_head(engine, (centroid_terms(engine, parts.features), 1.0), limits=limits)
         elif name == "linear" and parts.linear is not None:
-            heads[name] = sparse_head(engine, (parts.linear.terms, 1.0))
+            heads[name] = sparse_head(engine, (parts.linear.terms, 1.0), limits=limits)
         elif family == "svm" and parts.margins is not None:
             heads[family] = SparseHead(parts.margins.weights[variant])
         elif family == "ridge" and parts.ridge is not None:
@@ -236,7 +249,9 @@ def _stacked_heads(engine: Engine, parts: Parts, inputs: Sequence[str]) -> dict[
     return heads
 
 
-def _weighted_heads(engine: Engine, parts: Parts, weights: dict[str, float]) -> dict[str, Head]:
+def _weighted_heads(
+    engine: Engine, limits: WeightLimits, parts: Parts, weights: dict[str, float]
+) -> dict[str, Head]:
     """Return the heads that have a weight, multiplied by it."""
     heads: dict[str, Head] = {}
     sparse: list[tuple[Sequence[Term], float]] = []
@@ -245,7 +260,7 @@ def _weighted_heads(engine: Engine, parts: Parts, weights: dict[str, float]) -> 
     if "linear" in weights and parts.linear is not None:
         sparse.append((parts.linear.terms, weights["linear"]))
     if sparse:
-        heads["sparse"] = sparse_head(engine, *sparse)
+        heads["sparse"] = sparse_head(engine, *sparse, limits=limits)
     if parts.margins is not None:
         # The head is fitted alone: costs are chosen for a stack only.
         heads["svm"] = SparseHead(next(iter(parts.margins.weights.values())))

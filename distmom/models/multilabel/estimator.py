@@ -43,6 +43,7 @@ from distmom.models.multilabel.margin import MAX_LABELS
 from distmom.models.multilabel.objective import MEAN, OBJECTIVES, weighs_propensity
 from distmom.models.multilabel.prediction import TARGETS, LabelPredictor, checked_targets
 from distmom.models.multilabel.program import HEADS, fit_heads, held_out
+from distmom.models.multilabel.regression import WeightLimits
 from distmom.models.multilabel.stack import Stack
 from distmom.models.multilabel.states import States, StateSettings, check_size
 from distmom.models.multilabel.word_states import smoothed_logs
@@ -235,6 +236,16 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         "Number of residual passes of the linear head.",
         default=None, kind=int, least=0, none=True, unset="2, or 1 with head=auto",
     )  # fmt: skip
+    weights_per_word: int | None = parameter(
+        "Largest number of weights of a word in each of the heads linear, centroid and svm, which keep those of "
+        "largest magnitude. Fewer make models smaller and scoring faster.",
+        default=None, kind=int, least=1, none=True,
+        unset="300 while the head linear is fitted, and then all that are not negligible",
+    )  # fmt: skip
+    weights_per_label: int | None = parameter(
+        "Largest number of weights of a label in each of the heads linear, centroid and svm.",
+        default=None, kind=int, least=1, none=True, unset="all that are not negligible",
+    )  # fmt: skip
     smoothing: float = parameter(
         "Share of the unigram distribution that is mixed into the states to score documents.",
         default=0.1, least=0, below=1,
@@ -329,6 +340,7 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         settings = HeadSettings(
             self.head, self.n_components, self.residual_passes(),
             self.state_settings(self.n_states_for(n_documents)), self.random_state, self.objective,
+            WeightLimits(self.weights_per_word, self.weights_per_label),
         )  # fmt: skip
         fitted = fit_heads(run, settings)
         topics = self._fit_topics(run.part("topics"))

@@ -26,7 +26,7 @@ from distmom.engine import (
 )
 from distmom.models.multilabel.blend import ALL_LABELS
 from distmom.models.multilabel.margin_solver import fit_group
-from distmom.models.multilabel.regression import CSR_PARTS, Features
+from distmom.models.multilabel.regression import CSR_PARTS, NO_LIMITS, Features, WeightLimits
 from distmom.moments.margins import MarginsPass
 from distmom.spectral.run import Run, Trial, unknown
 
@@ -70,6 +70,7 @@ def fit_margins(
     costs: tuple[float, ...],
     seed: int,
     trial: Trial | None = None,
+    limits: WeightLimits = NO_LIMITS,
 ) -> MarginFit:
     """Fit one classifier per label and cost to the selected documents.
 
@@ -86,6 +87,8 @@ def fit_margins(
         Of the order in which documents are visited, and of the sample of negatives.
     trial : callable, optional
         Measures the time of the fit, for a plan with times.
+    limits : WeightLimits, default NO_LIMITS
+        Of the weights of a word, and of a label.
     """
     corpus = run.corpus
     pass_ = MarginsPass(
@@ -97,13 +100,18 @@ def fit_margins(
         nnz_labels=sum(s.nnz_labels for s in corpus.shards),
     )
     out = TallResult(unknown(), unknown())
-    found = run.scan(pass_, _fitted, selection, costs, seed, out=out, trial=trial)
+    found = run.scan(pass_, _fitted, selection, costs, seed, limits.of(_PRUNING), out=out, trial=trial)
     fit: MarginFit = run.rows(_margin_fit, found, costs, out=unknown())
     return fit
 
 
 def _fitted(
-    engine: Engine, tallies: Tallies, selection: Selection | None, costs: tuple[float, ...], seed: int
+    engine: Engine,
+    tallies: Tallies,
+    selection: Selection | None,
+    costs: tuple[float, ...],
+    seed: int,
+    pruning: Pruning,
 ) -> TallResult:
     corpus = engine.corpus
     n, n_labels, d = corpus.n_documents, corpus.n_labels, corpus.n_words
@@ -116,7 +124,7 @@ def _fitted(
     )
     states: dict[str, StoredColumns] = {}
     for cost, own in zip(costs, runs, strict=True):
-        mixed = engine.combine_mixed([Term(own)], _PRUNING)
+        mixed = engine.combine_mixed([Term(own)], pruning)
         arrays = {part: getattr(mixed.sparse, part) for part in CSR_PARTS}
         arrays |= {"dense_row": mixed.dense_row, "dense": mixed.dense}
         states |= {f"{cost_name(cost)}.{name}": StoredColumns((array,)) for name, array in arrays.items()}

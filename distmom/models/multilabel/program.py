@@ -125,7 +125,7 @@ def fit_parts(
         if needs("ridge", "sketch") and (wanted or tries_ridge(run.corpus, settings.n_components)):
             ridge = _fit_sketch(run, settings, features)
         if needs("linear"):
-            linear = fit_linear(run, features, settings.n_residual_passes)
+            linear = fit_linear(run, features, settings.n_residual_passes, settings.limits)
         if needs("neighbors", "best", "sketch"):
             index = fit_neighbors(run, features)
         if needs("svm") and (wanted or tries_margin(run.corpus)):
@@ -179,7 +179,7 @@ def _fit_margins(
 ) -> MarginFit:
     n_documents, n_labels = run.corpus.n_documents, run.corpus.n_labels
     trial = partial(margin_seconds, n_documents=n_documents, n_labels=n_labels, costs=COSTS)
-    return fit_margins(run, features, selection, costs, settings.seed, trial)
+    return fit_margins(run, features, selection, costs, settings.seed, trial, settings.limits)
 
 
 def _chosen_costs(engine: Engine, choice: Choice) -> tuple[float, ...]:
