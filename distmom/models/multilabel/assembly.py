@@ -14,6 +14,7 @@ from distmom.engine import Csr, Engine, PassResult, Selection, StoredArray, Stor
 from distmom.engine.passes import transform_fields
 from distmom.errors import NumericalError, UsageError
 from distmom.models.multilabel.blend import Choice, choose_blend, read_scores, stored_scorer
+from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
@@ -65,6 +66,7 @@ class HeadSettings:
         What `auto` chooses a blend for.
     limits : WeightLimits, default NO_LIMITS
         Of the weights of the sparse heads.
+    effort : Effort, default NORMAL
     """
 
     head: str
@@ -74,6 +76,7 @@ class HeadSettings:
     seed: int
     objective: str = MEAN
     limits: WeightLimits = NO_LIMITS
+    effort: Effort = NORMAL
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,8 @@ class Parts:
     Attributes
     ----------
     features : Features or None
-    states : States or NumericalError
-        The error where the states could not be fitted and no head requires them.
+    states : States, NumericalError or None
+        The error where the states could not be fitted and no head requires them; None where they were left out.
     ridge : (tuple of StoredArray and int, RidgeFit) or None
         Basis of the sketch (d, r) with its rank, and the sums in it.
     linear : LinearFit or None
@@ -93,7 +96,7 @@ class Parts:
     """
 
     features: Features | None
-    states: States | NumericalError
+    states: States | NumericalError | None
     ridge: tuple[tuple[StoredArray, int], RidgeFit] | None = None
     linear: LinearFit | None = None
     index: NeighborsHead | None = None
@@ -107,7 +110,7 @@ class FittedHeads:
     Attributes
     ----------
     heads : dict of str to Head
-    states : States or NumericalError
+    states : States, NumericalError or None
     basis : ndarray of shape (d, r) or None
         Basis of the sketch, where a head needs it.
     choice : Choice or None
@@ -115,7 +118,7 @@ class FittedHeads:
     """
 
     heads: dict[str, Head]
-    states: States | NumericalError
+    states: States | NumericalError | None
     basis: np.ndarray | None
     choice: Choice | None
 

@@ -28,6 +28,7 @@ from distmom.models.multilabel.corpus_topics import (
     topic_model,
     why_no_topics,
 )
+from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
@@ -192,6 +193,11 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         "How labels are scored. auto chooses a blend of heads on held-out documents of the corpus.",
         default="auto", choices=HEADS,
     )  # fmt: skip
+    effort: str = parameter(
+        "How much is fitted. low leaves out latent states, topics, neighbours in the sketch and all but one cost "
+        "of the head svm, and holds out fewer documents. high tries more costs, a sketch of twice the rank and one "
+        "more residual pass.", default="normal", choices=tuple(EFFORTS),
+    )  # fmt: skip
     objective: str = parameter(
         "What head=auto chooses the blend for: the mean of P@1, P@3, P@5 and nDCG@5 (and of AUC with at most "
         "1,000 labels), or one metric. For PSP@k, labels are ranked by probability times a power of the inverse "
@@ -234,7 +240,7 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
     )  # fmt: skip
     n_residual_passes: int | None = parameter(
         "Number of residual passes of the linear head.",
-        default=None, kind=int, least=0, none=True, unset="2, or 1 with head=auto",
+        default=None, kind=int, least=0, none=True, unset="2, or 1 with head=auto; one more with effort=high",
     )  # fmt: skip
     weights_per_word: int | None = parameter(
         "Largest number of weights of a word in each of the heads linear, centroid and svm, which keep those of "
@@ -327,7 +333,8 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         if self.head in ("moment", "posterior"):
             check_size(corpus.n_documents, self.n_components, self.force)
         if self.head == "auto" and corpus.n_documents <= FEW_DOCUMENTS:
-            n_held_out = int(held_out(corpus, self.random_state).mask(0, corpus.n_documents).sum())
+            selection = held_out(corpus, self.random_state, EFFORTS[self.effort])
+            n_held_out = int(selection.mask(0, corpus.n_documents).sum())
             if n_held_out in (0, corpus.n_documents):
                 raise UsageError(
                     f"{corpus.n_documents} documents are too few for head='auto', which needs held-out documents; "
@@ -336,11 +343,12 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
 
     def program(self, run: Run) -> MultiLabelState:
         """Fit the model by the passes of a run and return its state."""
-        n_documents = run.corpus.n_documents
+        n_documents, effort = run.corpus.n_documents, EFFORTS[self.effort]
+        rank = min(effort.sketch_factor * self.n_components, run.corpus.n_words)
         settings = HeadSettings(
-            self.head, self.n_components, self.residual_passes(),
+            self.head, rank, self.residual_passes(),
             self.state_settings(self.n_states_for(n_documents)), self.random_state, self.objective,
-            WeightLimits(self.weights_per_word, self.weights_per_label),
+            WeightLimits(self.weights_per_word, self.weights_per_label), effort,
         )  # fmt: skip
         fitted = fit_heads(run, settings)
         topics = self._fit_topics(run.part("topics"))
@@ -350,6 +358,12 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
     def _fit_topics(self, run: Run) -> CorpusTopics | NumericalError | str | None:
         """Return the topics of the corpus, the reason why there are none, or None if none are requested."""
         n_topics = self.n_topics
+        if n_topics is None and not EFFORTS[self.effort].has_topics:
+            return (
+                f"effort={self.effort!r} fits no topics; n_topics requests them"
+                if self.head == "auto"
+                else None
+            )
         if n_topics is None:
             n_topics = default_topics(run.corpus) if self.head == "auto" else 0
             if self.head == "auto" and not n_topics:
@@ -470,7 +484,7 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
     def residual_passes(self) -> int:
         """Return the number of residual passes of the linear head."""
         if self.n_residual_passes is None:
-            return 1 if self.head == "auto" else 2
+            return EFFORTS[self.effort].n_residual_passes + (self.head != "auto")
         return self.n_residual_passes
 
     def state_settings(self, k: int) -> StateSettings:
@@ -619,7 +633,7 @@ def _state_of(
         )  # fmt: skip
         diagnostics = found.diagnostics
     else:
-        diagnostics = {"states_error": str(fitted.states)}
+        diagnostics = {"states_error": str(fitted.states or "effort='low' fits none")}
     if isinstance(topics, str | NumericalError):
         diagnostics = {**diagnostics, "topics_error": str(topics)}
     return MultiLabelState(

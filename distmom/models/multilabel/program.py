@@ -23,9 +23,10 @@ from distmom.models.multilabel.assembly import (
     offer,
 )
 from distmom.models.multilabel.blend import Choice, candidates_pass
+from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.heads import NeighborsHead
 from distmom.models.multilabel.linear import extend_linear, fit_linear
-from distmom.models.multilabel.margin import COSTS, MarginFit, cost_name, fit_margins, tries_margin
+from distmom.models.multilabel.margin import MarginFit, cost_name, fit_margins, tries_margin
 from distmom.models.multilabel.objective import corpus_propensity, weighs_propensity
 from distmom.models.multilabel.regression import (
     SKETCH_NEIGHBORS_ROWS,
@@ -42,8 +43,6 @@ from distmom.models.multilabel.trials import choice_seconds, margin_seconds, sco
 from distmom.spectral.run import Run, unknown
 
 HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors", "svm")
-#: largest number of held-out documents, and their largest share of the corpus
-HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 10_000, 0.2
 #: least share of held-out documents in the corpus for which they are added to the latent states after the choice
 STATES_SHARE = 0.01
 #: most labels per column of the sketch for which `auto` tries ridge: r columns cannot separate many more
@@ -52,15 +51,15 @@ LABELS_PER_COLUMN = 50
 N_STATE_HEADS = 2
 
 
-def held_out(corpus: Corpus | MemoryCorpus, seed: int) -> Selection:
+def held_out(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) -> Selection:
     """Return the documents that ``auto`` holds out to choose a blend."""
-    share = min(HELD_OUT_SHARE, HELD_OUT_DOCUMENTS / max(1, corpus.n_documents))
+    share = min(effort.held_out_share, effort.held_out_documents / max(1, corpus.n_documents))
     return Selection(share, heldout=True, seed=seed)
 
 
-def extends_states(corpus: Corpus | MemoryCorpus, seed: int) -> bool:
+def extends_states(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) -> bool:
     """Return whether ``auto`` adds the held-out documents to the latent states too."""
-    return held_out(corpus, seed).fraction >= STATES_SHARE
+    return effort.has_states and held_out(corpus, seed, effort).fraction >= STATES_SHARE
 
 
 def tries_ridge(corpus: Corpus | MemoryCorpus, n_components: int) -> bool:
@@ -68,10 +67,15 @@ def tries_ridge(corpus: Corpus | MemoryCorpus, n_components: int) -> bool:
     return corpus.n_labels <= LABELS_PER_COLUMN * n_components
 
 
-def n_dense_heads(corpus: Corpus | MemoryCorpus, n_components: int) -> int:
+def searches_sketch(corpus: Corpus | MemoryCorpus, effort: Effort) -> bool:
+    """Return whether ``auto`` tries neighbours in the sketch."""
+    return effort.has_sketch_neighbors and corpus.n_documents <= SKETCH_NEIGHBORS_ROWS
+
+
+def n_dense_heads(corpus: Corpus | MemoryCorpus, n_components: int, effort: Effort = NORMAL) -> int:
     """Return the number of heads tried by ``auto`` that score every label: all but those of the latent states."""
-    n_ridge = len(RIDGE_PENALTIES) + 1 if tries_ridge(corpus, n_components) else 0
-    n_margins = len(COSTS) if tries_margin(corpus) else 0
+    n_ridge = len(RIDGE_PENALTIES) + effort.has_sketch_neighbors if tries_ridge(corpus, n_components) else 0
+    n_margins = len(effort.costs) if tries_margin(corpus) else 0
     return n_ridge + n_margins + len(("centroid", "linear", "best-cosine")) + len(NEIGHBOR_VARIANTS)
 
 
@@ -87,17 +91,20 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
         weights = {DEFAULT_VARIANTS.get(settings.head, settings.head): 1.0}
         parts = fit_parts(run, settings, None, set(weights))
         return run.rows(assemble, settings, parts, weights, None, out=FittedHeads.unknown())
-    chosen = held_out(run.corpus, settings.seed)
+    effort = settings.effort
+    chosen = held_out(run.corpus, settings.seed, effort)
     rest = replace(chosen, heldout=False)
     choosing = run.part("choose")
     parts = fit_parts(choosing, settings, rest, None)
     offered = run.rows(offer, settings, parts, rest, out=Offer(unknown(), unknown(), unknown()))
-    n_dense, n_documents = n_dense_heads(run.corpus, settings.n_components), run.corpus.n_documents
-    pass_ = candidates_pass(run.corpus, chosen, n_dense, n_dense + N_STATE_HEADS)
+    n_dense, n_documents = n_dense_heads(run.corpus, settings.n_components, effort), run.corpus.n_documents
+    n_heads = n_dense + (N_STATE_HEADS if effort.has_states else 0)
+    pass_ = candidates_pass(run.corpus, chosen, n_dense, n_heads)
     ridge = tries_ridge(run.corpus, settings.n_components)
     scoring = partial(
         scoring_seconds, pass_=pass_, n_documents=n_documents, rank=settings.n_components if ridge else None,
-        n_sketched=n_documents if n_documents <= SKETCH_NEIGHBORS_ROWS else 0, n_states=settings.states.n_states,
+        n_sketched=n_documents if searches_sketch(run.corpus, effort) else 0, n_states=settings.states.n_states,
+        n_costs=len(effort.costs),
     )  # fmt: skip
     if weighs_propensity(settings.objective):
         pass_ = replace(pass_, inverse=run.put(corpus_propensity(run.corpus)))
@@ -120,7 +127,9 @@ def fit_parts(
     if needs("ridge", "linear", "centroid", "neighbors", "best", "sketch", "svm"):
         features = fit_features(run, selection)
     required = settings.head in ("moment", "posterior")
-    states = run.attempt(fit_states, settings.states, selection, required=required)
+    states = None
+    if required or settings.effort.has_states:
+        states = run.attempt(fit_states, settings.states, selection, required=required)
     if features is not None:
         if needs("ridge", "sketch") and (wanted or tries_ridge(run.corpus, settings.n_components)):
             ridge = _fit_sketch(run, settings, features)
@@ -129,7 +138,9 @@ def fit_parts(
         if needs("neighbors", "best", "sketch"):
             index = fit_neighbors(run, features)
         if needs("svm") and (wanted or tries_margin(run.corpus)):
-            costs = COSTS if wanted is None else tuple(c for c in COSTS if f"svm-{cost_name(c)}" in wanted)
+            costs = settings.effort.costs
+            if wanted is not None:
+                costs = tuple(c for c in costs if f"svm-{cost_name(c)}" in wanted)
             margins = _fit_margins(run, settings, features, selection, costs)
     return Parts(features, states, ridge, linear, index, margins)
 
@@ -155,18 +166,18 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
     if known.ridge is not None:
         ridge = run.when(lambda: chose("ridge", "sketch"), _fit_sketch, settings, features, otherwise=None)
     states = known.states
-    if extends_states(run.corpus, settings.seed):
+    if extends_states(run.corpus, settings.seed, settings.effort):
         fitted = not isinstance(states, NumericalError)
         states = run.when(lambda: fitted, extend_states, settings.states, states, chosen, otherwise=states)
     index = run.rows(_with_all_documents, known.index, out=unknown())
-    margins = None
-    if known.margins is not None:
+    margins = known.margins
+    if margins is not None and settings.effort.refits_margins:
         margins = run.when(lambda: chose("svm"), _refit_margins, settings, features, choice, otherwise=None)
     return Parts(features, states, ridge, linear, index, margins)
 
 
 def _refit_margins(run: Run, settings: HeadSettings, features: Features, choice: Choice) -> MarginFit:
-    costs = run.rows(_chosen_costs, choice, out=unknown())
+    costs = run.rows(_chosen_costs, choice, settings.effort.costs, out=unknown())
     return _fit_margins(run, settings, features, None, costs)
 
 
@@ -178,12 +189,12 @@ def _fit_margins(
     costs: tuple[float, ...],
 ) -> MarginFit:
     n_documents, n_labels = run.corpus.n_documents, run.corpus.n_labels
-    trial = partial(margin_seconds, n_documents=n_documents, n_labels=n_labels, costs=COSTS)
+    trial = partial(margin_seconds, n_documents=n_documents, n_labels=n_labels, costs=settings.effort.costs)
     return fit_margins(run, features, selection, costs, settings.seed, trial, settings.limits)
 
 
-def _chosen_costs(engine: Engine, choice: Choice) -> tuple[float, ...]:
-    return tuple(cost for cost in COSTS if f"svm-{cost_name(cost)}" in choice.weights)
+def _chosen_costs(engine: Engine, choice: Choice, costs: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(cost for cost in costs if f"svm-{cost_name(cost)}" in choice.weights)
 
 
 def _with_all_documents(engine: Engine, index: NeighborsHead) -> NeighborsHead:
@@ -195,5 +206,5 @@ def _fit_sketch(
 ) -> tuple[tuple[StoredArray, int], RidgeFit]:
     """Find the basis of the sketch and add up its ridge sums; small corpora keep its rows for neighbours."""
     basis = sketch_basis(run, features, settings.n_components, 1, 10, settings.seed)
-    store = settings.head == "auto" and run.corpus.n_documents <= SKETCH_NEIGHBORS_ROWS
+    store = settings.head == "auto" and searches_sketch(run.corpus, settings.effort)
     return basis, fit_ridge(run, features, basis, store=store)

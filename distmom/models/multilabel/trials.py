@@ -48,7 +48,13 @@ N_ROUNDS = 3
 
 
 def scoring_seconds(
-    block: Block, pass_: CandidatesPass, n_documents: int, rank: int | None, n_sketched: int, n_states: int
+    block: Block,
+    pass_: CandidatesPass,
+    n_documents: int,
+    rank: int | None,
+    n_sketched: int,
+    n_states: int,
+    n_costs: int = len(COSTS),
 ) -> float:
     """Return the seconds in which held-out documents are scored by all heads, on one thread.
 
@@ -65,12 +71,14 @@ def scoring_seconds(
         Documents whose rows of the sketch are searched; 0 for none.
     n_states : int
         Number of latent states.
+    n_costs : int, default 3
+        Number of costs of the margin classifiers.
     """
     words = np.unique(block.words.indices)
     numbers = np.full(block.words.shape[1], -1, np.int32)
     numbers[words] = np.arange(len(words), dtype=np.int32)
     block = block.of_words(numbers)
-    scorer = _scorer(block, pass_, rank, n_sketched, n_states)
+    scorer = _scorer(block, pass_, rank, n_sketched, n_states, n_costs)
     queries = block.take(slice(0, min(N_QUERIES, block.n_documents)))
     if not queries.n_documents:
         return 0.0
@@ -154,7 +162,14 @@ def _held_out(pass_: CandidatesPass, n_documents: int) -> int:
     return max(1, int(pass_.selection.fraction * n_documents))
 
 
-def _scorer(block: Block, pass_: CandidatesPass, rank: int | None, n_sketched: int, n_states: int) -> Scorer:
+def _scorer(
+    block: Block,
+    pass_: CandidatesPass,
+    rank: int | None,
+    n_sketched: int,
+    n_states: int,
+    n_costs: int = len(COSTS),
+) -> Scorer:
     """Return a scorer with as many heads of every kind as `auto` tries."""
     n_labels, d = pass_.n_labels, block.words.shape[1]
     rng = np.random.default_rng(0)
@@ -173,7 +188,7 @@ def _scorer(block: Block, pass_: CandidatesPass, rank: int | None, n_sketched: i
             heads.append(SketchNeighbors(random(n_sketched, rank), none, np.ones(n_sketched, np.uint8)))
     cross = Csr.of(transposed_product(with_constant(rows), csr_array(block.labels.astype(np.float32))))
     dense_row = np.full(d + 1, -1, np.int32)
-    n_sparse = 2 + (len(COSTS) if n_labels <= MAX_LABELS else 0)
+    n_sparse = 2 + (n_costs if n_labels <= MAX_LABELS else 0)
     heads += [SparseHead(MixedRows(cross, dense_row, np.zeros((0, n_labels), np.float32)))] * n_sparse
     index = NeighborsHead(Csr.of(csr_array(rows.T)), labels, np.ones(block.n_documents, np.uint8))
     heads += [index] * (pass_.n_dense - len(heads))
