@@ -4,7 +4,7 @@ Every setting is fitted to the training documents, saved, and evaluated on the t
 in an index of the training documents, which the limits do not make smaller.
 
     python workflows/model_size.py bibtex labels/reuters labels/stackex_cs -k 200 --json size.json
-    python workflows/model_size.py bibtex --head linear --settings default words=30 words=30,labels=100
+    python workflows/model_size.py bibtex labels/reuters --head svm --effort low
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def measure(data: Path, out: Path, executor: Executor, options: argparse.Namespa
     rows = []
     for setting in options.settings:
         model = MultiLabelMoM(
-            options.n_components, head=options.head, n_topics=0, random_state=options.seed,
+            options.n_components, head=options.head, effort=options.effort, n_topics=0, random_state=options.seed,
             **parameters_of(setting),
         )  # fmt: skip
         model.fit_corpus(train, client=executor)
@@ -67,6 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), metavar="SETTING",
                         help=f"[{' '.join(SETTINGS)}]")  # fmt: skip
     parser.add_argument("--head", default="auto", help="[%(default)s]")
+    parser.add_argument("--effort", default="normal", help="low stores no latent states [%(default)s]")
     parser.add_argument("-k", "--n-components", type=int, default=200, help="[%(default)s]")
     parser.add_argument("--workers", type=int, default=2, help="worker processes, 0 for none [%(default)s]")
     parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")

@@ -260,7 +260,8 @@ def choose_blend(
 ) -> Choice:
     """Choose a blend of heads: a stack where all labels are candidates, else a weighted sum.
 
-    The best head alone is taken where it is better than the blend on documents that neither was fitted to.
+    The best head alone is taken where it is better than the blend on documents that neither was fitted to; for one
+    metric, which varies more than a mean of several, where it is better by more than a standard error.
 
     Parameters
     ----------
@@ -311,7 +312,7 @@ def _choose_stack(
     kept, fit = select_inputs(pairs)
     totals, log_odds = _crossed(pairs.only(kept), objective, fit.stack)
     best = max(used, key=lambda name: alone[name])
-    if alone[best] > objective.value(totals):
+    if objective.clearly_prefers(rankings[best], totals):
         own = pairs.only([used.index(best)])
         fit, totals = fit_stack(own), rankings[best]
         _, log_odds = _crossed(own, objective, fit.stack)
@@ -390,7 +391,7 @@ def _choose_sum(
     totals, log_odds = _crossed_sum(names, rows, groups, objective)
     weights, value = ascend(names, rows, groups, objective.of_probability)
     single = max(names, key=lambda name: alone[name])
-    if alone[single] > objective.value(totals):
+    if objective.clearly_prefers(rankings[single], totals):
         at = names.index(single)
         own = rows | {"scores": rows["scores"][:, [at]], "best": rows["best"][:, [at]]}
         _, log_odds = _crossed_sum([single], own, groups, objective)

@@ -106,9 +106,9 @@ class Objective:
         """The depth k of the metric."""
         return int(self.metric.partition("@")[2])
 
-    def measure(self, totals: np.ndarray, *, areas: bool = True) -> np.ndarray:
-        """Return P@k for `DEPTHS`, nDCG@5 and AUC of scores (n, c); AUC is 0 if it is not measured."""
-        n_areas = min(len(self.n_true), AUC_DOCUMENTS) if self.has_auc and areas else 0
+    def measure(self, totals: np.ndarray) -> np.ndarray:
+        """Return P@k for `DEPTHS`, nDCG@5 and AUC of scores (n, c)."""
+        n_areas = min(len(self.n_true), AUC_DOCUMENTS) if self.has_auc else 0
         lists = top_candidates(totals, self.labels, DEPTHS[-1])
         depths, discounts = np.array(DEPTHS), rank_discounts(DEPTHS[-1])
         return np.asarray(mean_metrics(lists, totals, self.truth, self.n_true, depths, discounts, n_areas))
@@ -118,32 +118,28 @@ class Objective:
         if self.metric == MEAN:
             parts = self.measure(totals)
             return float(parts.mean() if self.has_auc else parts[:-1].mean())
-        if self.weighs_propensity:
-            gains, ideal = self._gains(totals), self._ideal
-            return float(gains.sum() / ideal.sum()) if ideal.sum() > 0 else float("nan")
-        parts = self.measure(totals, areas=False)
-        return float(
-            parts[len(DEPTHS)] if self.metric.startswith("nDCG") else parts[DEPTHS.index(self.depth)]
-        )
+        return float(self._parts(totals).mean()) if len(self.n_true) else 0.0
 
     def error(self, totals: np.ndarray) -> float:
         """Return the standard error of the metric over documents; 0 for the mean of metrics, or one document."""
-        n = len(self.n_true)
-        if self.metric == MEAN or n < 2:
+        if self.metric == MEAN:
             return 0.0
+        parts = self._parts(totals)
         if self.weighs_propensity:
             # That of a ratio of sums, to first order.
-            ideal = self._ideal
-            errors = self._gains(totals) - self.value(totals) * ideal
-            return float(errors.std(ddof=1) / np.sqrt(n) / max(ideal.mean(), 1e-300))
-        hits = self._hits(totals)
-        if self.metric.startswith("nDCG"):
-            discounts = rank_discounts(self.depth)
-            ideals = np.concatenate([[1.0], np.cumsum(discounts)])[np.minimum(self.n_true, self.depth)]
-            values = hits @ discounts / ideals
-        else:
-            values = hits.sum(axis=1) / self.depth
-        return float(values.std(ddof=1) / np.sqrt(n))
+            parts = parts - parts.mean() * self._ideal / self._ideal.mean()
+        return _standard_error(parts)
+
+    def clearly_prefers(self, totals: np.ndarray, others: np.ndarray) -> bool:
+        """Return whether scores are better than others, for a single metric by more than a standard error.
+
+        One metric of few documents varies more than the mean of several, and the best of many heads may be best by
+        chance.
+        """
+        if self.metric == MEAN:
+            return self.value(totals) > self.value(others)
+        gained = self._parts(totals) - self._parts(others)
+        return bool(gained.mean() > _standard_error(gained))
 
     def named(self, totals: np.ndarray) -> dict[str, float]:
         """Return the metrics by name."""
@@ -187,12 +183,21 @@ class Objective:
         known = np.maximum(lists, 0)
         return known, np.take_along_axis(self.truth, known, axis=1) * (lists >= 0)
 
-    def _hits(self, totals: np.ndarray) -> np.ndarray:
-        return self._listed(totals)[1].astype(np.float64)
-
-    def _gains(self, totals: np.ndarray) -> np.ndarray:
-        """Return the gain of every document, (n,)."""
-        assert self.inverse is not None
+    def _parts(self, totals: np.ndarray) -> np.ndarray:
+        """Return numbers of documents, (n,), whose mean is the metric; NaN for PSP@k if none has a label."""
         columns, hits = self._listed(totals)
-        labels = np.maximum(np.take_along_axis(self.labels, columns, axis=1), 0)
-        return np.asarray((hits * self.inverse[labels]).sum(axis=1) / self.depth)
+        if self.weighs_propensity:
+            assert self.inverse is not None
+            labels = np.maximum(np.take_along_axis(self.labels, columns, axis=1), 0)
+            gains, ideal = (hits * self.inverse[labels]).sum(axis=1) / self.depth, self._ideal.mean()
+            return np.asarray(gains / ideal if ideal > 0 else np.full(len(gains), np.nan))
+        if self.metric.startswith("nDCG"):
+            discounts = rank_discounts(self.depth)
+            ideals = np.concatenate([[1.0], np.cumsum(discounts)])[np.minimum(self.n_true, self.depth)]
+            return np.asarray(hits @ discounts / ideals)
+        return np.asarray(hits.sum(axis=1) / self.depth)
+
+
+def _standard_error(values: np.ndarray) -> float:
+    """Return the standard error of a mean; 0 for fewer than two values."""
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
