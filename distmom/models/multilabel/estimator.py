@@ -195,8 +195,8 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
     )  # fmt: skip
     effort: str = parameter(
         "How much is fitted. low leaves out latent states, topics, neighbours in the sketch and all but one cost "
-        "of the head svm, and holds out fewer documents. high tries more costs, doubles the rank of the sketch, "
-        "and makes one more residual pass.", default="normal", choices=tuple(EFFORTS),
+        "of the head svm, and holds out fewer documents. high doubles the rank of the sketch and makes one more "
+        "residual pass.", default="normal", choices=tuple(EFFORTS),
     )  # fmt: skip
     objective: str = parameter(
         "What head=auto chooses the blend for: the mean of P@1, P@3, P@5 and nDCG@5 (and of AUC with at most "
