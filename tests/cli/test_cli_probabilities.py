@@ -69,6 +69,8 @@ def test_a_fit_for_one_metric_ends_with_its_expected_value(place, run, tmp_path)
     first = f"expected PSP@1 {value:.4f} with standard error {error:.4f}, P@1 "
     assert first in out.splitlines()[-1]
     assert 0.0 < error < 0.1 < value <= 1.0
+    _, out, _ = run("fit", place / "corpus", tmp_path / "json", *options, *LOCAL, "--json")
+    assert json.loads(out)["expected"] == chosen["expected"]
 
 
 def test_a_threshold_keeps_probable_labels(place, run, tmp_path):

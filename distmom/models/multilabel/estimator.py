@@ -467,6 +467,8 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
             found["n_topics"] = len(self.corpus_topics_.weights) - 1
         if self.selection_ is not None:
             found["chosen"] = {name: round(w, 4) for name, w in self.selection_["weights"].items()}
+            if "expected" in self.selection_:
+                found["expected"] = self.selection_["expected"]
             found["held_out"] = {
                 name: {key: round(x, 4) for key, x in scores.items()}
                 for name, scores in self.selection_["held_out"].items()
