@@ -195,8 +195,8 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
     )  # fmt: skip
     effort: str = parameter(
         "How much is fitted. low leaves out latent states, topics, neighbours in the sketch and all but one cost "
-        "of the head svm, and holds out fewer documents. high doubles the rank of the sketch and makes one more "
-        "residual pass.", default="normal", choices=tuple(EFFORTS),
+        "of the head svm, and holds out fewer documents. high makes one more residual pass, and fits svm more "
+        "exactly.", default="normal", choices=tuple(EFFORTS),
     )  # fmt: skip
     objective: str = parameter(
         "What head=auto chooses the blend for: the mean of P@1, P@3, P@5 and nDCG@5 (and of AUC with at most "
@@ -344,9 +344,8 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
     def program(self, run: Run) -> MultiLabelState:
         """Fit the model by the passes of a run and return its state."""
         n_documents, effort = run.corpus.n_documents, EFFORTS[self.effort]
-        rank = min(effort.sketch_factor * self.n_components, run.corpus.n_words)
         settings = HeadSettings(
-            self.head, rank, self.residual_passes(),
+            self.head, self.n_components, self.residual_passes(),
             self.state_settings(self.n_states_for(n_documents)), self.random_state, self.objective,
             WeightLimits(self.weights_per_word, self.weights_per_label), effort,
         )  # fmt: skip

@@ -25,7 +25,7 @@ from distmom.engine import (
     Term,
 )
 from distmom.models.multilabel.blend import ALL_LABELS
-from distmom.models.multilabel.margin_solver import fit_group
+from distmom.models.multilabel.margin_solver import TOLERANCE, fit_group
 from distmom.models.multilabel.regression import CSR_PARTS, NO_LIMITS, Features, WeightLimits
 from distmom.moments.margins import MarginsPass
 from distmom.spectral.run import Run, Trial, unknown
@@ -71,6 +71,7 @@ def fit_margins(
     seed: int,
     trial: Trial | None = None,
     limits: WeightLimits = NO_LIMITS,
+    tolerance: float = TOLERANCE,
 ) -> MarginFit:
     """Fit one classifier per label and cost to the selected documents.
 
@@ -89,6 +90,8 @@ def fit_margins(
         Measures the time of the fit, for a plan with times.
     limits : WeightLimits, default NO_LIMITS
         Of the weights of a word, and of a label.
+    tolerance : float, default 0.5
+        Of the descent, see `fit_margin`.
     """
     corpus = run.corpus
     pass_ = MarginsPass(
@@ -100,7 +103,8 @@ def fit_margins(
         nnz_labels=sum(s.nnz_labels for s in corpus.shards),
     )
     out = TallResult(unknown(), unknown())
-    found = run.scan(pass_, _fitted, selection, costs, seed, limits.of(_PRUNING), out=out, trial=trial)
+    arguments = selection, costs, seed, limits.of(_PRUNING), tolerance
+    found = run.scan(pass_, _fitted, *arguments, out=out, trial=trial)
     fit: MarginFit = run.rows(_margin_fit, found, costs, out=unknown())
     return fit
 
@@ -112,6 +116,7 @@ def _fitted(
     costs: tuple[float, ...],
     seed: int,
     pruning: Pruning,
+    tolerance: float,
 ) -> TallResult:
     corpus = engine.corpus
     n, n_labels, d = corpus.n_documents, corpus.n_labels, corpus.n_words
@@ -120,7 +125,18 @@ def _fitted(
     alive = engine.put(known.astype(np.uint8))
     n_groups = min(MAX_GROUPS, n_labels)
     runs = engine.map_runs(
-        fit_group, n_groups, (d + 1, n_labels), len(costs), n_groups, rows, holders, alive, costs, d, seed
+        fit_group,
+        n_groups,
+        (d + 1, n_labels),
+        len(costs),
+        n_groups,
+        rows,
+        holders,
+        alive,
+        costs,
+        d,
+        seed,
+        tolerance,
     )
     states: dict[str, StoredColumns] = {}
     for cost, own in zip(costs, runs, strict=True):

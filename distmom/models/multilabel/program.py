@@ -189,8 +189,12 @@ def _fit_margins(
     costs: tuple[float, ...],
 ) -> MarginFit:
     n_documents, n_labels = run.corpus.n_documents, run.corpus.n_labels
-    trial = partial(margin_seconds, n_documents=n_documents, n_labels=n_labels, costs=settings.effort.costs)
-    return fit_margins(run, features, selection, costs, settings.seed, trial, settings.limits)
+    trial = partial(margin_seconds, n_documents=n_documents, n_labels=n_labels, costs=settings.effort.costs,
+        tolerance=settings.effort.tolerance,
+    )  # fmt: skip
+    return fit_margins(
+        run, features, selection, costs, settings.seed, trial, settings.limits, settings.effort.tolerance
+    )
 
 
 def _chosen_costs(engine: Engine, choice: Choice, costs: tuple[float, ...]) -> tuple[float, ...]:

@@ -30,7 +30,7 @@ from distmom.models.multilabel.heads import (
     rank_labels,
 )
 from distmom.models.multilabel.margin import COSTS, MAX_LABELS
-from distmom.models.multilabel.margin_solver import label_weights, n_negatives
+from distmom.models.multilabel.margin_solver import TOLERANCE, label_weights, n_negatives
 from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.stack import FIT_PAIRS, Pairs, fit_stack
 from distmom.moments.features import inverse_document_frequency, tfidf_rows, with_constant
@@ -125,7 +125,9 @@ def choice_seconds(block: Block, pass_: CandidatesPass, n_documents: int) -> flo
     return N_ASCENTS * pass_.n_heads * len(GRID) * N_ROUNDS * (time.perf_counter() - started)
 
 
-def margin_seconds(block: Block, n_documents: int, n_labels: int, costs: tuple[float, ...]) -> float:
+def margin_seconds(
+    block: Block, n_documents: int, n_labels: int, costs: tuple[float, ...], tolerance: float = TOLERANCE
+) -> float:
     """Return the seconds in which the classifiers of all labels are fitted, on one thread.
 
     Parameters
@@ -137,6 +139,7 @@ def margin_seconds(block: Block, n_documents: int, n_labels: int, costs: tuple[f
         Number of documents of the fit.
     n_labels : int
     costs : tuple of float
+    tolerance : float, default 0.5
     """
     d, n = block.words.shape[1], block.n_documents
     if not n or not block.labels.nnz:
@@ -151,7 +154,7 @@ def margin_seconds(block: Block, n_documents: int, n_labels: int, costs: tuple[f
     started = time.perf_counter()
     for label in tried:
         holding = y.indices[y.indptr[label] : y.indptr[label + 1]].astype(np.int32)
-        label_weights(rows, documents, holding, costs, d, n_negatives(n_labels), 0)
+        label_weights(rows, documents, holding, costs, d, n_negatives(n_labels), 0, tolerance)
     seconds = time.perf_counter() - started
     fitted = min(n_documents, n_negatives(n_labels))
     return seconds / len(tried) * n_labels * fitted / n
