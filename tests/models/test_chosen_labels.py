@@ -13,7 +13,7 @@ from distmom.errors import UsageError
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel import chosen_labels
 from distmom.models.multilabel.chosen_labels import columns_of, head_of_labels, of_labels
-from distmom.models.multilabel.heads import MIN_ROWS, SketchNeighbors, SparseHead, unit_rows
+from distmom.models.multilabel.heads import MIN_ROWS, GateHead, SketchNeighbors, SparseHead, unit_rows
 from distmom.predict import predict_corpus
 
 CHOSEN = ["7", "2", "11"]
@@ -95,6 +95,12 @@ def test_dense_rows_of_sparse_weights_keep_their_columns():
     head_of_labels(head, IDS).add_scores(query, 1.0, found)
     expected = np.hstack([features.toarray(), np.ones((25, 1))]) @ w[:, IDS]
     np.testing.assert_allclose(found, expected, atol=1e-5)
+    gate = GateHead(head.weights, power=0.5)
+    scores = rng.uniform(0.1, 1.0, (25, 12)).astype(np.float32)
+    own = np.ascontiguousarray(scores[:, IDS])
+    gate.multiply(query, scores)
+    head_of_labels(gate, IDS).multiply(query, own)
+    np.testing.assert_allclose(own, scores[:, IDS], rtol=1e-6)
 
 
 @pytest.mark.parametrize("piece_entries", [1, 7, 1 << 22])

@@ -17,6 +17,7 @@ from distmom.models import AnchorTopics, MultiLabelMoM, SpectralLDA, TopicMoment
 from distmom.models.multilabel import program as fitting
 from distmom.models.multilabel import trials
 from distmom.models.multilabel.blend import candidates_pass
+from distmom.models.multilabel.heads import GateHead
 from distmom.models.multilabel.states import fit_states
 from distmom.moments.words import WordMomentsPass
 from distmom.simulate import TopicPopulation, preset, synthesise
@@ -161,11 +162,15 @@ def test_a_trial_scores_held_out_documents_by_as_many_heads_as_the_fit(n_labels,
     corpus = planted_corpus(600, n_labels=n_labels, k=3)[2]
     n_dense = fitting.n_dense_heads(corpus, rank or 3)
     pass_ = candidates_pass(corpus, Selection(0.2, heldout=True), n_dense, n_dense + 2)
-    scorer = trials._scorer(corpus.read_shard(0), pass_, rank, 600, 3)
+    block, gate = corpus.read_shard(0), n_labels > 1000
+    scorer = trials._scorer(block, pass_, rank, 600, 3, gate)
     assert len(scorer.heads) == pass_.n_heads
-    times = [trials.scoring_seconds(corpus.read_shard(0), pass_, n, rank, 600, 3) for n in (600, 60_000_000)]
+    assert any(isinstance(head, GateHead) for _, head in scorer.heads) == gate
+    times = [trials.scoring_seconds(block, pass_, n, rank, 600, 3, gate) for n in (600, 60_000_000)]
     assert 0.0 < 1000 * times[0] < times[1]
-    assert trials.choice_seconds(corpus.read_shard(0), pass_, 600) > 0.0
+    assert trials.choice_seconds(block, pass_, 600) > 0.0
+    if gate:
+        assert trials.gate_seconds(block, corpus) > 0.0
 
 
 def test_the_index_of_neighbors_is_a_planned_pass_that_is_not_made_again(tmp_path):

@@ -16,6 +16,7 @@ from distmom.errors import NumericalError, UsageError
 from distmom.models.multilabel.blend import Choice, choose_blend, read_scores, stored_scorer
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.heads import (
+    GateHead,
     Head,
     NeighborsHead,
     RidgeHead,
@@ -93,6 +94,8 @@ class Parts:
     linear : LinearFit or None
     index : NeighborsHead or None
     margins : MarginFit or None
+    gate : MarginFit or None
+        Classifiers for many labels.
     """
 
     features: Features | None
@@ -101,6 +104,7 @@ class Parts:
     linear: LinearFit | None = None
     index: NeighborsHead | None = None
     margins: MarginFit | None = None
+    gate: MarginFit | None = None
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,8 @@ def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection)
     if parts.margins is not None:
         for cost, margins in parts.margins.weights.items():
             add(f"svm-{cost}", "svm", SparseHead(margins))
+    if parts.gate is not None:
+        add("gate", "gate", _gate(parts.gate, 1.0))
     for n, power in sorted(NEIGHBOR_VARIANTS, reverse=True):
         add(f"neighbors-{n}-{power:g}", "neighbors", replace(parts.index, n_neighbors=n, power=power))
     add("best-cosine", "best", replace(parts.index, n_neighbors=75, power=3.0, factor=0.0, best=1.0))
@@ -267,6 +273,8 @@ def _weighted_heads(
     if parts.margins is not None:
         # The head is fitted alone: costs are chosen for a stack only.
         heads["svm"] = SparseHead(next(iter(parts.margins.weights.values())))
+    if "gate" in weights and parts.gate is not None:
+        heads["gate"] = _gate(parts.gate, weights["gate"])
     if parts.ridge is not None:
         _, ridge = parts.ridge
         for name in weights:
@@ -284,6 +292,10 @@ def _weighted_heads(
             if name in weights:
                 heads[name] = replace(state_head, factor=weights[name])
     return heads
+
+
+def _gate(fit: MarginFit, power: float) -> GateHead:
+    return GateHead(next(iter(fit.weights.values())), power)
 
 
 def _sketch_neighbors(ridge: RidgeFit, index: NeighborsHead, selection: Selection | None) -> SketchNeighbors:

@@ -38,6 +38,10 @@ GRID = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
 MIN_GAIN = 2e-4
 #: groups whose variants share their arrays, so that a stack may have all of them
 STACKED_TOGETHER = ("neighbors",)
+#: powers tried for the factors of a gate
+POWERS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0)
+#: name of the head whose scores multiply the sum of the others
+GATE = "gate"
 #: name of the sum of all heads as the input of a logistic regression
 TOTAL = "total"
 
@@ -168,8 +172,8 @@ class Choice:
     Attributes
     ----------
     weights : dict of str to float
-        Weight of each chosen head, which multiplies its scores; with a stack of several heads, what each is worth:
-        the increase of the negative log-likelihood per document without it.
+        Weight of each chosen head, which multiplies its scores; of a gate, the power of its factors. With a stack
+        of several heads, what each is worth: the increase of the negative log-likelihood per document without it.
     objective : float
         Value of the objective for the blend.
     scores : dict of str to dict
@@ -389,8 +393,8 @@ def _choose_sum(
     report = {name: objective.named(own) for name, own in rankings.items()}
     alone = {name: objective.value(own) for name, own in rankings.items()}
     totals, log_odds = _crossed_sum(names, rows, groups, objective)
-    weights, value = ascend(names, rows, groups, objective.of_probability)
-    single = max(names, key=lambda name: alone[name])
+    weights, value = _summed(names, rows, groups, objective.of_probability)
+    single = max((name for name in names if name != GATE), key=lambda name: alone[name])
     if objective.clearly_prefers(rankings[single], totals):
         at = names.index(single)
         own = rows | {"scores": rows["scores"][:, [at]], "best": rows["best"][:, [at]]}
@@ -412,7 +416,7 @@ def _crossed_sum(
     log_odds = np.zeros_like(totals)
     for half, other in _halves(len(totals)):
         part, known = {key: values[half] for key, values in rows.items()}, objective.of(half)
-        weights, _ = ascend(names, part, groups, known.of_probability)
+        weights, _ = _summed(names, part, groups, known.of_probability)
         totals[other] = _total(names, rows["scores"][other], weights)
         own = _total(names, part["scores"], weights)
         calibration = _of_total(known, own)
@@ -429,11 +433,31 @@ def _of_total(objective: Objective, totals: np.ndarray) -> Stack:
     return fit_stack(pairs).stack
 
 
+def _summed(
+    names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
+) -> tuple[dict[str, float], float]:
+    """Return the weights of a sum and the power of its gate, and the value of the objective."""
+    added = [i for i, name in enumerate(names) if name != GATE]
+    own = {**rows, "scores": rows["scores"][:, added], "best": rows["best"][:, added]}
+    weights, best = ascend([names[i] for i in added], own, groups, objective)
+    if GATE in names:
+        gated = [{**weights, GATE: power} for power in POWERS]
+        values = [objective.value(_total(names, rows["scores"], each)) for each in gated]
+        i = int(np.argmax(values))
+        if values[i] > best + MIN_GAIN:
+            return gated[i], values[i]
+    return weights, best
+
+
 def _total(names: list[str], scores: np.ndarray, weights: dict[str, float]) -> np.ndarray:
-    """Return the weighted sum (n, c) of the scores (n, heads, c) of heads."""
+    """Return the weighted sum (n, c) of the scores (n, heads, c) of heads, positive sums times a gate."""
     total = np.zeros((scores.shape[0], scores.shape[2]), np.float32)
     for name, weight in weights.items():
-        total += np.float32(weight) * scores[:, names.index(name)]
+        if name != GATE:
+            total += np.float32(weight) * scores[:, names.index(name)]
+    if GATE in weights:
+        factors = np.maximum(scores[:, names.index(GATE)], 0.0) ** np.float32(weights[GATE])
+        total = np.where(total > 0.0, total * factors, total)
     return total
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from distmom.engine import Csr, MixedRows
 from distmom.errors import UsageError
 from distmom.models.multilabel.heads import (
+    GateHead,
     Head,
     NeighborsHead,
     RidgeHead,
@@ -85,10 +86,10 @@ def head_of_labels(head: Head, labels: np.ndarray) -> Head:
         return replace(head, label_states=states, ranked=rank_labels(states))
     if isinstance(head, RidgeHead):
         return RidgeHead(np.asarray(head.coefficients)[:, labels], np.asarray(head.intercept)[labels])
-    if isinstance(head, SparseHead):
+    if isinstance(head, SparseHead | GateHead):
         w = head.weights
-        dense = np.asarray(w.dense)[:, labels]
-        return SparseHead(MixedRows(columns_of(w.sparse, labels), w.dense_row, np.ascontiguousarray(dense)))
+        dense = np.ascontiguousarray(np.asarray(w.dense)[:, labels])
+        return replace(head, weights=MixedRows(columns_of(w.sparse, labels), w.dense_row, dense))
     if isinstance(head, NeighborsHead | SketchNeighbors):
         return replace(head, labels=columns_of(head.labels, labels))
     raise TypeError(f"expected a head, got {type(head).__name__}")

@@ -30,6 +30,7 @@ from distmom.models.multilabel.corpus_topics import (
 )
 from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.heads import (
+    GateHead,
     Head,
     NeighborsHead,
     RidgeHead,
@@ -122,7 +123,7 @@ class MultiLabelState:
     basis: np.ndarray | None = array("d", "r", optional=True)
     states: LatentStates | None = group(LatentStates)
     heads: tuple[tuple[str, Head], ...] = variants(
-        StateHead, RidgeHead, SparseHead, NeighborsHead, SketchNeighbors
+        StateHead, RidgeHead, SparseHead, GateHead, NeighborsHead, SketchNeighbors
     )
     head_weights: list[float] = value()
     diagnostics: dict[str, Any] = value()

@@ -59,6 +59,12 @@ RANKED_LABELS = 1024
 _STATES_AT_A_TIME = 16
 #: labels (n, m) of the n indexed documents of a head
 LABELS = Matrix(("n", "m"), ("|u1",), ("<i4", "<i8"))
+#: weights (d + 1, m) of sparse features
+SPARSE_WEIGHTS: dict[str, Array | Matrix] = {
+    "sparse": Matrix(("d1", "m")),
+    "dense": Array(("dense rows*", "m"), ("<f4",)),
+    "dense_row": Array(("d1",), ("<i4",), least=-1, below="dense rows*"),
+}
 
 
 class Query:
@@ -204,13 +210,7 @@ class SparseHead:
         W (d + 1, L); the last row holds the intercepts.
     """
 
-    weights: MixedRows = record(
-        {
-            "sparse": Matrix(("d1", "m")),
-            "dense": Array(("dense rows*", "m"), ("<f4",)),
-            "dense_row": Array(("d1",), ("<i4",), least=-1, below="dense rows*"),
-        }
-    )
+    weights: MixedRows = record(SPARSE_WEIGHTS)
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
         """Add ``factor * (A, 1) W``."""
@@ -219,6 +219,45 @@ class SparseHead:
             a.indptr, a.indices, a.data, w.sparse.indptr, w.sparse.indices, w.sparse.data, w.dense_row, w.dense,
             factor, out,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GateHead:
+    """Classifiers of labels, fitted to the documents for which other heads rank the labels high.
+
+    A classifier that has met few documents without its label ranks all labels badly, but the labels that others
+    rank high well. So the scores of a gate are factors of the sum of the other heads.
+
+    Attributes
+    ----------
+    weights : MixedRows
+        W (d + 1, L); the last row holds the intercepts.
+    power : float, default 1.0
+        The factor of a label is ``sigmoid(2 (A, 1) W)`` to this power.
+    """
+
+    weights: MixedRows = record(SPARSE_WEIGHTS)
+    power: float = 1.0
+
+    def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
+        """Add ``factor`` times the factors of the labels."""
+        gate = np.ones_like(out)
+        self.multiply(query, gate)
+        out += np.float32(factor) * gate
+
+    def multiply(self, query: Query, out: np.ndarray) -> None:
+        """Multiply positive scores (n, L) by the factors of the labels, in place."""
+        margins = np.zeros_like(out)
+        SparseHead(self.weights).add_scores(query, -2.0, margins)
+        with np.errstate(over="ignore"):
+            # Row by row, in the processor's cache.
+            for scores, own in zip(out, margins, strict=True):
+                np.exp(own, out=own)
+                own += 1.0
+                np.log(own, out=own)
+                own *= np.float32(-self.power)
+                np.exp(own, out=own)
+                np.multiply(scores, own, out=scores, where=scores > 0.0)
 
 
 @dataclass(frozen=True)
@@ -305,7 +344,7 @@ class SketchNeighbors:
         add_votes(found, products, y.indptr, y.indices, k, self.power, factor * self.factor, 0.0, out)
 
 
-Head = StateHead | RidgeHead | SparseHead | NeighborsHead | SketchNeighbors
+Head = StateHead | RidgeHead | SparseHead | GateHead | NeighborsHead | SketchNeighbors
 
 
 @dataclass(frozen=True)
@@ -358,8 +397,12 @@ class Scorer:
             if self.label_factor is not None:
                 out = probability(out) * np.asarray(self.label_factor, np.float32)
             return out
+        gates = [head for _, head in self.heads if isinstance(head, GateHead) and len(self.heads) > 1]
         for (_, head), weight in zip(self.heads, self.weights, strict=True):
-            head.add_scores(query, weight, out)
+            if not any(head is gate for gate in gates):
+                head.add_scores(query, weight, out)
+        for gate in gates:
+            gate.multiply(query, out)
         if self.label_factor is not None:
             if self.weighs_probability and self.calibration is not None:
                 out = probability(self.calibration.log_odds(out[None]))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import (
@@ -20,6 +21,7 @@ from distmom.engine import (
     Term,
 )
 from distmom.engine.state import release_maps
+from distmom.models.multilabel.names import NAME_DOCUMENTS, name_sums
 from distmom.models.multilabel.regression import NO_LIMITS, Features, WeightLimits, unknown_csr
 from distmom.moments.residuals import ENTRY_COLUMNS, ResidualPass
 from distmom.spectral.run import Run, unknown
@@ -113,10 +115,23 @@ def fit_linear(run: Run, features: Features, n_passes: int, limits: WeightLimits
 
 
 def _first_weights(engine: Engine, features: Features, pruning: Pruning) -> tuple[np.ndarray, Csr, int]:
-    """Return ``D^-1``, the weights ``D^-1 A'Y`` without negligible entries, and the number of entries."""
+    """Return ``D^-1``, the weights ``D^-1 A'Y`` without negligible entries, and the number of entries.
+
+    A'Y includes the names of the labels, each as a few documents.
+    """
+    corpus = engine.corpus
     inverse = 1.0 / (features.squares + DIAGONAL_PENALTY)
-    first = engine.combine([Term(cross, rows=inverse) for cross in features.cross], pruning)
+    names = name_sums(corpus.label_names, corpus.vocabulary, np.asarray(features.idf.load()))
+    terms = [Term(cross, rows=inverse) for cross in features.cross]
+    if names.nnz:
+        terms.append(Term(_stored(engine, names), NAME_DOCUMENTS, rows=inverse))
+    first = engine.combine(terms, pruning)
     return inverse, first, len(first.data.load())
+
+
+def _stored(engine: Engine, matrix: csr_array) -> Csr:
+    own = Csr.of(matrix)
+    return Csr(engine.put(own.indptr), engine.put(own.indices), engine.put(own.data), own.n_columns)
 
 
 def _stored_single(engine: Engine, inverse: np.ndarray) -> StoredArray:

@@ -8,6 +8,7 @@ are cut into groups that run on all workers, and the weights have the same bits 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,7 @@ from distmom.engine import (
     Engine,
     MixedRows,
     Pruning,
+    Runs,
     Selection,
     StoredColumns,
     Tallies,
@@ -37,7 +39,7 @@ COSTS = (0.1, 0.3, 1.0)
 MAX_LABELS = ALL_LABELS
 #: most groups of labels: each is written as one matrix with an offset for every word
 MAX_GROUPS = 24
-_PRUNING = Pruning(share=0.0)
+MARGIN_PRUNING = Pruning(share=0.0)
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,26 @@ class MarginFit:
     """
 
     weights: dict[str, MixedRows]
+
+    @classmethod
+    def stored(cls, found: TallResult, costs: Sequence[float], n_labels: int) -> MarginFit:
+        """Return the weights that `stored_weights` stored for some costs."""
+
+        def weights(name: str) -> MixedRows:
+            indptr, indices, data, dense_row, dense = (
+                found.states[f"{name}.{part}"].parts[0] for part in (*CSR_PARTS, "dense_row", "dense")
+            )
+            return MixedRows(Csr(indptr, indices, data, n_labels), dense_row, dense)
+
+        return cls({cost_name(cost): weights(cost_name(cost)) for cost in costs})
+
+
+def stored_weights(engine: Engine, name: str, own: Runs, pruning: Pruning) -> dict[str, StoredColumns]:
+    """Add up the weights that all groups of labels wrote, and return their stored arrays by name."""
+    mixed = engine.combine_mixed([Term(own)], pruning)
+    arrays = {part: getattr(mixed.sparse, part) for part in CSR_PARTS}
+    arrays |= {"dense_row": mixed.dense_row, "dense": mixed.dense}
+    return {f"{name}.{part}": StoredColumns((array,)) for part, array in arrays.items()}
 
 
 def tries_margin(corpus: Corpus | MemoryCorpus) -> bool:
@@ -103,7 +125,7 @@ def fit_margins(
         nnz_labels=sum(s.nnz_labels for s in corpus.shards),
     )
     out = TallResult(unknown(), unknown())
-    arguments = selection, costs, seed, limits.of(_PRUNING), tolerance
+    arguments = selection, costs, seed, limits.of(MARGIN_PRUNING), tolerance
     found = run.scan(pass_, _fitted, *arguments, out=out, trial=trial)
     fit: MarginFit = run.rows(_margin_fit, found, costs, out=unknown())
     return fit
@@ -140,20 +162,9 @@ def _fitted(
     )
     states: dict[str, StoredColumns] = {}
     for cost, own in zip(costs, runs, strict=True):
-        mixed = engine.combine_mixed([Term(own)], pruning)
-        arrays = {part: getattr(mixed.sparse, part) for part in CSR_PARTS}
-        arrays |= {"dense_row": mixed.dense_row, "dense": mixed.dense}
-        states |= {f"{cost_name(cost)}.{name}": StoredColumns((array,)) for name, array in arrays.items()}
+        states |= stored_weights(engine, cost_name(cost), own, pruning)
     return TallResult(states, {})
 
 
 def _margin_fit(engine: Engine, found: TallResult, costs: tuple[float, ...]) -> MarginFit:
-    n_labels = engine.corpus.n_labels
-
-    def weights(name: str) -> MixedRows:
-        indptr, indices, data, dense_row, dense = (
-            found.states[f"{name}.{part}"].parts[0] for part in (*CSR_PARTS, "dense_row", "dense")
-        )
-        return MixedRows(Csr(indptr, indices, data, n_labels), dense_row, dense)
-
-    return MarginFit({cost_name(cost): weights(cost_name(cost)) for cost in costs})
+    return MarginFit.stored(found, costs, engine.corpus.n_labels)

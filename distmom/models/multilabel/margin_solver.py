@@ -49,7 +49,7 @@ def fit_group(
         )
         for parts, (words, values) in zip(found, fits, strict=True):
             parts.append((words, values, label))
-    return [_by_word(parts, (d + 1, n_labels)) for parts in found]
+    return [by_word(parts, (d + 1, n_labels)) for parts in found]
 
 
 def label_weights(
@@ -108,7 +108,7 @@ def label_weights(
     return fits
 
 
-def _by_word(parts: list[tuple[np.ndarray, np.ndarray, int]], shape: tuple[int, int]) -> csr_array:
+def by_word(parts: list[tuple[np.ndarray, np.ndarray, int]], shape: tuple[int, int]) -> csr_array:
     """Return weights of labels as a matrix with a row for every feature."""
     words = np.concatenate([words for words, _, _ in parts])
     values = np.concatenate([values for _, values, _ in parts])

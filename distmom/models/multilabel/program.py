@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine, Selection, StoredArray
+from distmom.engine import Csr, Engine, Selection, StoredArray
 from distmom.errors import NumericalError
 from distmom.models.multilabel.assembly import (
     DEFAULT_VARIANTS,
@@ -24,8 +24,9 @@ from distmom.models.multilabel.assembly import (
 )
 from distmom.models.multilabel.blend import Choice, candidates_pass
 from distmom.models.multilabel.effort import NORMAL, Effort
+from distmom.models.multilabel.gate import fit_gate, tries_gate
 from distmom.models.multilabel.heads import NeighborsHead
-from distmom.models.multilabel.linear import extend_linear, fit_linear
+from distmom.models.multilabel.linear import LinearFit, extend_linear, fit_linear
 from distmom.models.multilabel.margin import MarginFit, cost_name, fit_margins, tries_margin
 from distmom.models.multilabel.objective import corpus_propensity, weighs_propensity
 from distmom.models.multilabel.regression import (
@@ -39,12 +40,14 @@ from distmom.models.multilabel.regression import (
     sketch_basis,
 )
 from distmom.models.multilabel.states import extend_states, fit_states
-from distmom.models.multilabel.trials import choice_seconds, margin_seconds, scoring_seconds
+from distmom.models.multilabel.trials import choice_seconds, gate_seconds, margin_seconds, scoring_seconds
 from distmom.spectral.run import Run, unknown
 
 HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors", "svm")
 #: least share of held-out documents in the corpus for which they are added to the latent states after the choice
 STATES_SHARE = 0.01
+#: least share of held-out documents in the corpus for which a gate is fitted to them too after the choice
+GATE_SHARE = 0.05
 #: most labels per column of the sketch for which `auto` tries ridge: r columns cannot separate many more
 LABELS_PER_COLUMN = 50
 #: heads of the latent states: posterior and moment
@@ -75,7 +78,7 @@ def searches_sketch(corpus: Corpus | MemoryCorpus, effort: Effort) -> bool:
 def n_dense_heads(corpus: Corpus | MemoryCorpus, n_components: int, effort: Effort = NORMAL) -> int:
     """Return the number of heads tried by ``auto`` that score every label: all but those of the latent states."""
     n_ridge = len(RIDGE_PENALTIES) + effort.has_sketch_neighbors if tries_ridge(corpus, n_components) else 0
-    n_margins = len(effort.costs) if tries_margin(corpus) else 0
+    n_margins = len(effort.costs) if tries_margin(corpus) else int(tries_gate(corpus))
     return n_ridge + n_margins + len(("centroid", "linear", "best-cosine")) + len(NEIGHBOR_VARIANTS)
 
 
@@ -104,7 +107,7 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
     scoring = partial(
         scoring_seconds, pass_=pass_, n_documents=n_documents, rank=settings.n_components if ridge else None,
         n_sketched=n_documents if searches_sketch(run.corpus, effort) else 0, n_states=settings.states.n_states,
-        n_costs=len(effort.costs),
+        gate=tries_gate(run.corpus), n_costs=len(effort.costs),
     )  # fmt: skip
     if weighs_propensity(settings.objective):
         pass_ = replace(pass_, inverse=run.put(corpus_propensity(run.corpus)))
@@ -123,7 +126,7 @@ def fit_parts(
     def needs(*prefixes: str) -> bool:
         return wanted is None or any(name.startswith(prefixes) for name in wanted)
 
-    features = ridge = linear = index = margins = None
+    features = ridge = linear = index = margins = gate = None
     if needs("ridge", "linear", "centroid", "neighbors", "best", "sketch", "svm"):
         features = fit_features(run, selection)
     required = settings.head in ("moment", "posterior")
@@ -142,15 +145,18 @@ def fit_parts(
             if wanted is not None:
                 costs = tuple(c for c in costs if f"svm-{cost_name(c)}" in wanted)
             margins = _fit_margins(run, settings, features, selection, costs)
-    return Parts(features, states, ridge, linear, index, margins)
+        if linear is not None and wanted is None and tries_gate(run.corpus):
+            gate = _fit_gate(run, settings, features, linear, selection)
+    return Parts(features, states, ridge, linear, index, margins, gate)
 
 
 def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selection, choice: Choice) -> Parts:
     """Add the held-out documents to the parts fitted without them, by adding their sums.
 
     Only the ridge head and the margin classifiers, if chosen, are fitted again: the label half of the basis of the
-    sketch depends on the labels of all documents, and classifiers are not sums. The latent states of large corpora
-    are not extended: this would take another pass over all documents for their labels.
+    sketch depends on the labels of all documents, and classifiers are not sums. A gate is fitted again where the
+    held-out documents are more than a small share of all. The latent states of large corpora are not extended:
+    this would take another pass over all documents for their labels.
     """
     assert known.features is not None
 
@@ -173,7 +179,13 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
     margins = known.margins
     if margins is not None and settings.effort.refits_margins:
         margins = run.when(lambda: chose("svm"), _refit_margins, settings, features, choice, otherwise=None)
-    return Parts(features, states, ridge, linear, index, margins)
+    gate = known.gate
+    refits_gate = settings.effort.refits_margins and chosen.fraction >= GATE_SHARE
+    if gate is not None and known.linear is not None and refits_gate:
+        gate = run.when(
+            lambda: chose("gate"), _fit_gate, settings, features, known.linear, None, otherwise=None
+        )
+    return Parts(features, states, ridge, linear, index, margins, gate)
 
 
 def _refit_margins(run: Run, settings: HeadSettings, features: Features, choice: Choice) -> MarginFit:
@@ -194,6 +206,17 @@ def _fit_margins(
     )  # fmt: skip
     return fit_margins(
         run, features, selection, costs, settings.seed, trial, settings.limits, settings.effort.tolerance
+    )
+
+
+def _fit_gate(
+    run: Run, settings: HeadSettings, features: Features, linear: LinearFit, selection: Selection | None
+) -> MarginFit:
+    trial = partial(gate_seconds, corpus=run.corpus)
+    (weights,) = (term.matrix for term in linear.terms)
+    assert isinstance(weights, Csr)
+    return fit_gate(
+        run, features.idf, weights, linear.n_entries, selection, settings.seed, trial, settings.limits
     )
 
 

@@ -15,11 +15,14 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from distmom.blas import one_blas_thread
-from distmom.corpus import Block
+from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Csr, MixedRows
 from distmom.engine.csr import transposed_product
 from distmom.models.multilabel.blend import ALL_LABELS, GRID, CandidatesPass, n_candidates
+from distmom.models.multilabel.gate import N_HARD, hardest_labels, random_labels
+from distmom.models.multilabel.gate_solver import gate_weights
 from distmom.models.multilabel.heads import (
+    GateHead,
     Head,
     NeighborsHead,
     RidgeHead,
@@ -54,6 +57,7 @@ def scoring_seconds(
     rank: int | None,
     n_sketched: int,
     n_states: int,
+    gate: bool,
     n_costs: int = len(COSTS),
 ) -> float:
     """Return the seconds in which held-out documents are scored by all heads, on one thread.
@@ -71,6 +75,8 @@ def scoring_seconds(
         Documents whose rows of the sketch are searched; 0 for none.
     n_states : int
         Number of latent states.
+    gate : bool
+        Whether a gate is tried.
     n_costs : int, default 3
         Number of costs of the margin classifiers.
     """
@@ -78,7 +84,7 @@ def scoring_seconds(
     numbers = np.full(block.words.shape[1], -1, np.int32)
     numbers[words] = np.arange(len(words), dtype=np.int32)
     block = block.of_words(numbers)
-    scorer = _scorer(block, pass_, rank, n_sketched, n_states, n_costs)
+    scorer = _scorer(block, pass_, rank, n_sketched, n_states, gate, n_costs)
     queries = block.take(slice(0, min(N_QUERIES, block.n_documents)))
     if not queries.n_documents:
         return 0.0
@@ -160,6 +166,44 @@ def margin_seconds(
     return seconds / len(tried) * n_labels * fitted / n
 
 
+def gate_seconds(block: Block, corpus: Corpus | MemoryCorpus) -> float:
+    """Return the seconds in which hard labels are found and the classifiers of a gate are fitted, on one thread.
+
+    Parameters
+    ----------
+    block : Block
+        Some documents of the corpus. They are scored by their own sums, and a few labels are fitted to them.
+    corpus : Corpus
+    """
+    d, n = block.words.shape[1], block.n_documents
+    if not n or not block.labels.nnz:
+        return 0.0
+    idf = inverse_document_frequency(np.bincount(block.words.indices, minlength=d), n)
+    a = tfidf_rows(block.words, idf, np.float32)
+    weights = Csr.of(transposed_product(with_constant(a), csr_array(block.labels.astype(np.float32))))
+    queries = block.take(slice(0, min(N_QUERIES, n)))
+    hardest_labels(queries.take(slice(0, 1)), idf, weights, N_HARD)
+    started = time.perf_counter()
+    hardest_labels(queries, idf, weights, N_HARD)
+    found = (time.perf_counter() - started) / queries.n_documents
+    rows, y, n_random = Csr.of(a), block.labels.tocsc(), random_labels(corpus)
+    used = np.flatnonzero(np.diff(y.indptr))
+    work, per_label = np.zeros(d + 1), int(np.ceil((N_HARD + n_random) * n / max(1, len(used))))
+    rng = np.random.default_rng(0)
+    n_pairs, seconds = 0, 0.0
+    for label in used[:: -(-len(used) // N_LABELS_TRIED)]:
+        holding = y.indices[y.indptr[label] : y.indptr[label + 1]].astype(np.int32)
+        others = np.setdiff1d(rng.integers(0, n, per_label).astype(np.int32), holding)
+        positive = np.ones(len(holding), bool)
+        gate_weights(rows, holding[:1], positive[:1], others[:0], work, 0)
+        started = time.perf_counter()
+        gate_weights(rows, holding, positive, others, work, 0)
+        seconds += time.perf_counter() - started
+        n_pairs += len(holding) + len(others)
+    pairs = sum(s.nnz_labels for s in corpus.shards) + (N_HARD + n_random) * corpus.n_documents
+    return corpus.n_documents * found + seconds / max(1, n_pairs) * pairs
+
+
 def _held_out(pass_: CandidatesPass, n_documents: int) -> int:
     assert pass_.selection is not None
     return max(1, int(pass_.selection.fraction * n_documents))
@@ -171,6 +215,7 @@ def _scorer(
     rank: int | None,
     n_sketched: int,
     n_states: int,
+    gate: bool,
     n_costs: int = len(COSTS),
 ) -> Scorer:
     """Return a scorer with as many heads of every kind as `auto` tries."""
@@ -192,7 +237,8 @@ def _scorer(
     cross = Csr.of(transposed_product(with_constant(rows), csr_array(block.labels.astype(np.float32))))
     dense_row = np.full(d + 1, -1, np.int32)
     n_sparse = 2 + (n_costs if n_labels <= MAX_LABELS else 0)
-    heads += [SparseHead(MixedRows(cross, dense_row, np.zeros((0, n_labels), np.float32)))] * n_sparse
+    weights = MixedRows(cross, dense_row, np.zeros((0, n_labels), np.float32))
+    heads += [SparseHead(weights)] * n_sparse + [GateHead(weights)] * gate
     index = NeighborsHead(Csr.of(csr_array(rows.T)), labels, np.ones(block.n_documents, np.uint8))
     heads += [index] * (pass_.n_dense - len(heads))
     topics, of_states = np.log(random(d, n_states)), random(n_labels, n_states)

@@ -1,0 +1,224 @@
+"""Fit the gate of corpora with many labels: a classifier per label against its hardest rivals.
+
+Where there are more labels than classifiers can be fitted to all documents, each is fitted to the documents of its
+label, to those for which the linear head ranks it among the best wrong labels, and to random ones, as in Slice
+(Jain, Balasubramanian, Chunduri and Varma, WSDM 2019). The labels are cut into groups that run on all workers, and
+the weights have the same bits for any number of workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.corpus import Block, Corpus, MemoryCorpus
+from distmom.corpus.block import csr_from_parts
+from distmom.engine import Csr, Engine, Pruning, Selection, StoredColumns, Tallies, TallResult, Term
+from distmom.engine.passes import Rows
+from distmom.engine.sums import Sums, SumSpec
+from distmom.models.multilabel.gate_solver import COST, fit_gate_group
+from distmom.models.multilabel.heads import rows_at_a_time
+from distmom.models.multilabel.kernels import top_labels
+from distmom.models.multilabel.margin import (
+    MARGIN_PRUNING,
+    MAX_GROUPS,
+    MAX_LABELS,
+    MarginFit,
+    cost_name,
+    stored_weights,
+)
+from distmom.models.multilabel.regression import NO_LIMITS, WeightLimits
+from distmom.models.multilabel.score_kernels import add_sparse_scores
+from distmom.moments.features import tfidf_rows, with_constant
+from distmom.moments.margins import MarginsPass
+from distmom.spectral.run import Run, Trial, unknown
+
+#: hard wrong labels per document
+N_HARD = 10
+#: most entries of the rows that all classifiers are fitted to, which bounds the time
+MAX_ENTRIES = 300_000_000
+#: least and most random labels per document; with fewer, no gate is fitted
+MIN_RANDOM, MAX_RANDOM = 10, 40
+
+
+@dataclass(frozen=True)
+class HardLabelsPass(MarginsPass):
+    """Collect the tf-idf rows of all documents, and for every label its documents and those it is hard for.
+
+    Attributes
+    ----------
+    weights : Csr
+        W (n_words + 1, n_labels) of the linear head, float32, which finds the hard labels: the wrong ones of
+        largest positive score.
+    n_entries : int
+        Number of entries of W, at most.
+    n_hard : int
+        Number of hard labels per document.
+
+    Notes
+    -----
+    Sums: ``rows`` as in `MarginsPass`; ``holders`` (n_labels, n_documents) sparse is 1 for the documents of a
+    label and -1 for those that it is hard for.
+    """
+
+    weights: Csr | None = None
+    n_entries: int = 0
+    n_hard: int = 0
+
+    @property
+    def name(self) -> str:
+        return "gate"
+
+    @property
+    def estimated(self) -> bool:
+        # The number of weights that are not negligible is known only after they are computed.
+        return True
+
+    @property
+    def mapped_bytes(self) -> int:
+        return max(super().mapped_bytes, 8 * self.n_entries)
+
+    def specs(self) -> dict[str, SumSpec]:
+        n_bytes = 8 * (self.nnz_labels + self.n_hard * self.n_documents)
+        shape = (self.n_labels, self.n_documents)
+        judged = SumSpec(shape, "float32", tall="labels", sparse=True, n_bytes=n_bytes)
+        return super().specs() | {"holders": judged}
+
+    def working_bytes(self, n_rows: int) -> int:
+        return 4 * min(n_rows, rows_at_a_time(self.n_labels, 1)) * self.n_labels + 12 * n_rows * self.n_hard
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        super().add(sums, block, rows)
+        hard = hardest_labels(block, self.idf, self.weights, self.n_hard).tocsc()
+        documents = hard.indices.astype(np.int32) + np.int32(block.first)
+        shape = (self.n_labels, self.n_documents)
+        sums["holders"].add(csr_from_parts(-hard.data, documents, hard.indptr, shape))
+        return None
+
+
+def hardest_labels(block: Block, idf: Any, weights: Any, n_hard: int) -> csr_array:
+    """Return the wrong labels of largest positive score, at most ``n_hard`` per document, as ones (n, L)."""
+    features = with_constant(tfidf_rows(block.words, idf, np.float32))
+    n, n_labels = block.n_documents, block.labels.shape[1]
+    n_hard = min(n_hard, n_labels)
+    none, no_rows = np.full(features.shape[1], -1, np.int32), np.zeros((0, n_labels), np.float32)
+    owners, found = [], []
+    step = rows_at_a_time(n_labels, 1)
+    for start in range(0, n, step):
+        rows = slice(start, min(start + step, n))
+        a, y = features[rows], block.labels[rows]
+        scores = np.zeros((a.shape[0], n_labels), np.float32)
+        add_sparse_scores(
+            a.indptr,
+            a.indices,
+            a.data,
+            weights.indptr,
+            weights.indices,
+            weights.data,
+            none,
+            no_rows,
+            1.0,
+            scores,
+        )
+        scores[np.repeat(np.arange(len(scores)), np.diff(y.indptr)), y.indices] = 0.0
+        labels, values = top_labels(scores, n_hard)
+        document, place = np.nonzero(values > 0.0)
+        owners.append(document + start)
+        found.append(labels[document, place])
+    if not owners:
+        return csr_array((n, n_labels), dtype=np.float32)
+    columns = np.concatenate(found)
+    parts = (np.ones(len(columns), np.float32), (np.concatenate(owners), columns))
+    return csr_array(parts, shape=(n, n_labels))
+
+
+def random_labels(corpus: Corpus | MemoryCorpus) -> float:
+    """Return the number of random labels per document that the classifiers are fitted to, at most `MAX_RANDOM`.
+
+    It may be negative: then even the documents of the labels and the hard ones would take too long.
+    """
+    n_documents = max(1, corpus.n_documents)
+    entries = sum(s.nnz_words for s in corpus.shards) / n_documents + 1.0
+    of_labels = sum(s.nnz_labels for s in corpus.shards) / n_documents
+    return min(float(MAX_RANDOM), MAX_ENTRIES / entries / n_documents - of_labels - N_HARD)
+
+
+def tries_gate(corpus: Corpus | MemoryCorpus) -> bool:
+    """Return whether ``auto`` fits a gate: where labels are many, and the corpus not too large."""
+    return corpus.n_labels > MAX_LABELS and random_labels(corpus) >= MIN_RANDOM
+
+
+def fit_gate(
+    run: Run,
+    idf: Any,
+    weights: Csr,
+    n_entries: int,
+    selection: Selection | None,
+    seed: int,
+    trial: Trial,
+    limits: WeightLimits = NO_LIMITS,
+) -> MarginFit:
+    """Fit one classifier per label to the selected documents.
+
+    Parameters
+    ----------
+    run : Run
+    idf : StoredArray of shape (d,)
+    weights : Csr
+        Of the linear head.
+    n_entries : int
+        Number of its entries, at most.
+    selection : Selection or None
+        Documents of the fit; None means all.
+    seed : int
+        Of the order in which documents are visited, and of the random documents.
+    trial : callable
+        Measures the time of the fit, for a plan with times.
+    limits : WeightLimits, default NO_LIMITS
+        Of the weights of a word, and of a label.
+    """
+    corpus = run.corpus
+    pass_ = HardLabelsPass(
+        corpus.n_words,
+        n_documents=corpus.n_documents,
+        n_labels=corpus.n_labels,
+        idf=idf,
+        nnz_words=sum(s.nnz_words for s in corpus.shards),
+        nnz_labels=sum(s.nnz_labels for s in corpus.shards),
+        weights=weights,
+        n_entries=n_entries,
+        n_hard=N_HARD,
+    )
+    out = TallResult(unknown(), unknown())
+    arguments = selection, random_labels(corpus), seed, limits.of(MARGIN_PRUNING)
+    found = run.scan(pass_, _fitted, *arguments, out=out, trial=trial)
+    fit: MarginFit = run.rows(_gate_fit, found, out=unknown())
+    return fit
+
+
+def _fitted(
+    engine: Engine,
+    tallies: Tallies,
+    selection: Selection | None,
+    n_random: float,
+    seed: int,
+    pruning: Pruning,
+) -> TallResult:
+    corpus = engine.corpus
+    n, n_labels, d = corpus.n_documents, corpus.n_labels, corpus.n_words
+    rows, judged = (engine.combine([Term(tallies.runs[name])]) for name in ("rows", "holders"))
+    known = np.ones(n, bool) if selection is None else selection.mask(0, n)
+    alive = engine.put(known.astype(np.uint8))
+    n_groups = min(MAX_GROUPS, n_labels)
+    [own] = engine.map_runs(
+        fit_gate_group, n_groups, (d + 1, n_labels), 1, n_groups, rows, judged, alive, n_random, d, seed
+    )
+    states: dict[str, StoredColumns] = stored_weights(engine, cost_name(COST), own, pruning)
+    return TallResult(states, {})
+
+
+def _gate_fit(engine: Engine, found: TallResult) -> MarginFit:
+    return MarginFit.stored(found, (COST,), engine.corpus.n_labels)

@@ -1,0 +1,172 @@
+"""Solver of the classifiers of a gate: each label's documents against hard and random documents without it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.compiled import compiled
+from distmom.engine import Csr
+from distmom.hashing import GOLDEN, scramble_array
+from distmom.models.multilabel.margin_solver import MAX_EPOCHS, TOLERANCE, by_word, fit_margin
+
+#: cost of the squared hinge loss
+COST = 0.3
+#: weights below this share of the largest of a label are left out
+KEPT_SHARE = 0.1
+#: share of the random documents of all labels that are drawn alike for every label; the others are drawn in
+#: proportion to the frequency of a label, whose documents they outweigh otherwise
+EVEN_SHARE = 2.0 / 3.0
+
+
+def n_drawn(n_documents: int, frequency: np.ndarray, n_random: float) -> np.ndarray:
+    """Return the number of random documents of every label, (L,) int64.
+
+    Parameters
+    ----------
+    n_documents : int
+        Documents of the fit.
+    frequency : ndarray of shape (L,)
+        Documents of every label.
+    n_random : float
+        Random labels per document, on average.
+    """
+    even = EVEN_SHARE / max(1, len(frequency))
+    uneven = (1.0 - EVEN_SHARE) / max(1.0, float(np.sum(frequency))) * frequency
+    return np.asarray(np.ceil(n_random * n_documents * (even + uneven)), np.int64)
+
+
+def fit_gate_group(
+    index: int, n_groups: int, rows: Csr, judged: Csr, alive: Any, n_random: float, d: int, seed: int
+) -> list[csr_array]:
+    """Fit the classifiers of labels ``index, index + n_groups, ...``; return their weights (d + 1, L).
+
+    Parameters
+    ----------
+    index, n_groups : int
+    rows : Csr
+        A (n_documents, d).
+    judged : Csr
+        For every label, its documents (1), and those for which it is a hard wrong label (-1).
+    alive : StoredArray of shape (n_documents,), uint8
+        1 for the documents of the fit.
+    n_random : float
+        Random labels per document, on average.
+    d : int
+    seed : int
+    """
+    own, labels, known = rows.opened(), judged.opened(), np.asarray(alive.load()).astype(bool)
+    n_labels, n_documents = len(labels.indptr) - 1, int(known.sum())
+    ends = np.concatenate([[0], np.cumsum(np.asarray(labels.data) > 0)])
+    drawn = n_drawn(n_documents, np.diff(ends[np.asarray(labels.indptr)]), n_random)
+    weights = np.zeros(d + 1)
+    parts = []
+    for label in range(index, n_labels, n_groups):
+        entries = slice(labels.indptr[label], labels.indptr[label + 1])
+        documents, signs = np.asarray(labels.indices[entries]), np.asarray(labels.data[entries])
+        used = known[documents]
+        documents, signs = documents[used], signs[used]
+        others = random_documents(known, int(drawn[label]), seed, label)
+        others = np.setdiff1d(others, documents, assume_unique=True)
+        parts.append((*gate_weights(own, documents, signs > 0, others, weights, seed + label), label))
+    return [by_word(parts, (d + 1, n_labels))]
+
+
+def random_documents(known: np.ndarray, n_drawn: int, seed: int, label: int) -> np.ndarray:
+    """Return documents of the fit drawn with replacement for a label, each once, ascending int32."""
+    first = np.uint64(seed) ^ (np.uint64(label + 1) << np.uint64(32))
+    draws = scramble_array((first + np.arange(n_drawn, dtype=np.uint64)) * GOLDEN)
+    documents = np.unique((draws % np.uint64(len(known))).astype(np.int32))
+    return np.asarray(documents[known[documents]])
+
+
+def gate_weights(
+    rows: Csr, documents: np.ndarray, positive: np.ndarray, others: np.ndarray, weights: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit the classifier of one label.
+
+    Parameters
+    ----------
+    rows : Csr
+        A (n_documents, d).
+    documents : ndarray of shape (n,), int32
+    positive : ndarray of shape (n,), bool
+        Which of these documents have the label.
+    others : ndarray of int32
+        Further documents without the label.
+    weights : ndarray of shape (d + 1,), float64
+        Zeros; used as working memory, and left as zeros.
+    seed : int
+
+    Returns
+    -------
+    (ndarray, ndarray)
+        Features, ascending, ``d`` for the constant one, and their weights, float32.
+    """
+    if not positive.any():
+        # Nothing is known of the label: the other heads decide.
+        return np.zeros(0, np.int32), np.zeros(0, np.float32)
+    used = np.concatenate([documents, others]).astype(np.int32)
+    holding = np.concatenate([positive, np.zeros(len(others), bool)])
+    order = np.argsort(used, kind="stable")
+    used, holding = used[order], holding[order]
+    fit_margin(
+        rows.indptr, rows.indices, rows.data, used, holding, COST, COST, TOLERANCE, MAX_EPOCHS, seed,
+        np.zeros(len(used)), weights,
+    )  # fmt: skip
+    n_entries = int((rows.indptr[used + 1] - rows.indptr[used]).sum()) + 1
+    words, values = np.empty(n_entries, np.int32), np.empty(n_entries, np.float32)
+    n = take_weights(rows.indptr, rows.indices, used, KEPT_SHARE, weights, words, values)
+    order = np.argsort(words[:n])
+    return words[:n][order], values[:n][order]
+
+
+@compiled
+def take_weights(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    rows: np.ndarray,
+    share: float,
+    weights: np.ndarray,
+    words: np.ndarray,
+    values: np.ndarray,
+) -> int:
+    """Move the weights above a share of the largest to lists, and set the weights of all words of rows to zero.
+
+    Parameters
+    ----------
+    indptr, indices : ndarray
+        Words of all rows.
+    rows : ndarray of int32
+        Rows outside whose words all weights are zero.
+    share : float
+    weights : ndarray of shape (d + 1,)
+        Changed in place; the last one is the intercept, which is always moved.
+    words, values : ndarray
+        Filled in place, with room for all words of the rows and the intercept.
+
+    Returns
+    -------
+    int
+        Number of weights in the lists.
+    """
+    constant = weights.shape[0] - 1
+    largest = abs(weights[constant])
+    for i in rows:
+        for p in range(indptr[i], indptr[i + 1]):
+            largest = max(largest, abs(weights[indices[p]]))
+    words[0] = constant
+    values[0] = weights[constant]
+    weights[constant] = 0.0
+    n = 1
+    for i in rows:
+        for p in range(indptr[i], indptr[i + 1]):
+            v = indices[p]
+            if abs(weights[v]) > share * largest:
+                words[n] = v
+                values[n] = weights[v]
+                n += 1
+            weights[v] = 0.0
+    return n

@@ -1,0 +1,177 @@
+"""The gate: classifiers of many labels against their hardest rivals, and the blend that they multiply."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from helpers import planted_corpus
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array, random_array
+from sklearn.svm import LinearSVC
+
+from distmom.corpus import Block
+from distmom.engine import Csr
+from distmom.models import MultiLabelMoM, load_model
+from distmom.models.multilabel import blend, gate, margin, program, trials
+from distmom.models.multilabel.gate import hardest_labels
+from distmom.models.multilabel.gate_solver import COST, gate_weights, n_drawn, random_documents
+from distmom.models.multilabel.heads import GateHead
+from distmom.moments.features import inverse_document_frequency, tfidf_rows
+
+
+@pytest.fixture
+def many(monkeypatch):
+    """Return a corpus with more labels than are ranked exhaustively."""
+    for module, name in (
+        (blend, "ALL_LABELS"), (margin, "MAX_LABELS"), (gate, "MAX_LABELS"), (trials, "ALL_LABELS"),
+        (trials, "MAX_LABELS"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, 20)
+    monkeypatch.setattr(blend, "PER_HEAD", 5)
+    return planted_corpus(1500, n_labels=60, k=3)[2]
+
+
+def random_block(n, d, n_labels, seed=0):
+    rng = np.random.default_rng(seed)
+    words = csr_array(random_array((n, d), density=0.1, rng=rng, format="csr"))
+    words.data[:] = 1.0
+    labels = csr_array(random_array((n, n_labels), density=0.1, rng=rng, format="csr"))
+    labels.data[:] = 1.0
+    for matrix in (words, labels):
+        matrix.sort_indices()
+    return Block(words.astype(np.int32), labels.astype(np.uint8), 0)
+
+
+def test_hard_labels_are_the_best_wrong_ones():
+    block = random_block(50, 40, 30)
+    rng = np.random.default_rng(1)
+    weights = csr_array(random_array((41, 30), density=0.3, rng=rng, format="csr", dtype=np.float32))
+    weights.data -= 0.5
+    idf = inverse_document_frequency(np.bincount(block.words.indices, minlength=40), 50)
+    a = tfidf_rows(block.words, idf, np.float64).toarray()
+    scores = np.hstack([a, np.ones((50, 1))]) @ weights.toarray()
+    scores[block.labels.toarray() > 0] = -np.inf
+    found = hardest_labels(block, idf, Csr.of(weights), 4).toarray()
+    for row, own in zip(found, scores, strict=True):
+        best = np.argsort(-own)[:4]
+        assert set(np.flatnonzero(row)) == set(best[own[best] > 0])
+
+
+def test_a_classifier_is_that_of_its_documents():
+    block = random_block(400, 80, 5)
+    a = tfidf_rows(block.words, np.ones(80), np.float32)
+    rng = np.random.default_rng(0)
+    documents = np.sort(rng.choice(400, 150, replace=False)).astype(np.int32)
+    others = np.setdiff1d(rng.choice(400, 100), documents).astype(np.int32)
+    positive = rng.random(150) < 0.4
+    work = np.zeros(81)
+    words, values = gate_weights(Csr.of(a), documents, positive, others, work, 0)
+    assert not work.any()
+    assert (np.diff(words) > 0).all()
+    rows = np.concatenate([documents, others])
+    truth = np.concatenate([positive, np.zeros(len(others), bool)])
+    peer = LinearSVC(C=COST, tol=1e-6, max_iter=10_000).fit(a[rows], truth)
+    expected = np.append(peer.coef_[0], peer.intercept_)
+    largest = np.abs(expected).max()
+    # What is left out is below a tenth of the largest; the descent ends early.
+    got = np.zeros(81)
+    got[words] = values
+    assert set(np.flatnonzero(np.abs(expected) > 0.15 * largest)) <= set(words)
+    assert np.abs(got[words] - expected[words]).max() < 0.1 * largest
+
+
+def test_random_documents_are_those_of_the_fit_in_the_numbers_drawn():
+    known = np.arange(10_000) % 3 > 0
+    first, again, other = (random_documents(known, 900, 0, label) for label in (5, 5, 6))
+    assert_array_equal(first, again)
+    assert known[first].all()
+    # 900 draws meet about 880 different documents, two thirds of which are known.
+    assert abs(len(first) - 580) < 60
+    assert len(np.intersect1d(first, other)) < 100
+    frequency = np.array([0, 10, 90])
+    drawn = n_drawn(1000, frequency, 6.0)
+    assert_array_equal(drawn, np.ceil(6000 * (2 / 9 + frequency / 300)))
+
+
+def test_gated_scores_are_the_sum_times_the_factors(many):
+    model = MultiLabelMoM(3).fit_corpus(many)
+    gates = [(name, head) for name, head in model.scorer_.heads if isinstance(head, GateHead)]
+    weights = {"linear": 1.0, "gate": 0.5}
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((7, 2, 9)).astype(np.float32)
+    scores[:, 1] = rng.random((7, 9))
+    expected = np.where(scores[:, 0] > 0, scores[:, 0] * scores[:, 1] ** 0.5, scores[:, 0])
+    assert_allclose(blend._total(["linear", "gate"], scores, weights), expected, rtol=1e-6)
+    if gates:
+        [(name, head)] = gates
+        block = many.read_shard(0)
+        query, alone = model.scorer_.query(block), model.scorer_
+        margins = np.hstack(
+            [tfidf_rows(block.words, model.idf_, np.float32).toarray(), np.ones((block.n_documents, 1))]
+        )
+        w = head.weights.sparse.to_scipy().toarray()
+        w[head.weights.dense_row >= 0] = head.weights.dense
+        factors = (1.0 / (1.0 + np.exp(-2.0 * margins @ w))) ** head.power
+        assert_allclose(alone.only(name).scores(query), factors, rtol=1e-3)
+
+
+def test_a_gate_is_chosen_where_it_helps_and_is_left_out_where_it_hurts(monkeypatch):
+    monkeypatch.setattr(blend, "ALL_LABELS", 10)
+    rng = np.random.default_rng(0)
+    n, c = 800, 12
+    truth = np.zeros((n, c), np.uint8)
+    truth[np.arange(n), rng.integers(0, c, n)] = 1
+    scores = np.empty((n, 2, c), np.float32)
+    scores[:, 0] = np.exp(truth + 0.8 * rng.standard_normal((n, c)))
+    scores[:, 1] = 1.0 / (1.0 + np.exp(-2.0 * (2.0 * truth - 1.0 + rng.standard_normal((n, c)))))
+    labels = np.tile(np.arange(c, dtype=np.int32), (n, 1))
+    labels[:, -1] = -1
+    rows = {
+        "labels": labels,
+        "truth": truth,
+        "n_true": truth.sum(axis=1),
+        "scores": scores,
+        "best": scores.max(axis=2),
+    }
+    groups = {"linear": "linear", "gate": "gate"}
+    choice = blend.choose_blend(["linear", "gate"], rows, groups)
+    assert choice.weights["gate"] in blend.POWERS
+    assert choice.scores["auto"]["P@1"] > choice.scores["linear"]["P@1"] + 0.03
+    scores[:, 1] = 1.0 - scores[:, 1]
+    assert "gate" not in blend.choose_blend(["linear", "gate"], rows, groups).weights
+
+
+def test_fits_with_a_gate_have_the_planned_passes_and_are_saved(many, monkeypatch, tmp_path):
+    summed = blend._summed
+
+    def with_gate(*arguments):
+        weights, value = summed(*arguments)
+        return {**weights, "gate": 0.5}, value
+
+    monkeypatch.setattr(blend, "_summed", with_gate)
+    model = MultiLabelMoM(3)
+    planned = Counter(p.name for p in model.plan(many).passes)
+    fitted = model.fit_corpus(many)
+    assert "gate" in fitted.selection_["weights"]
+    made = Counter(timing["name"] for timing in fitted.timings_)
+    assert planned["gate"] == made["gate"] == 2
+    fitted.save(tmp_path / "model")
+    X = many.read_shard(0).words
+    for ours, loaded in zip(
+        fitted.predict_top(X), load_model(tmp_path / "model").predict_top(X), strict=True
+    ):
+        assert_array_equal(ours, loaded)
+    monkeypatch.setattr(gate, "MAX_GROUPS", 2)
+    again = MultiLabelMoM(3).fit_corpus(many)
+    assert_array_equal(fitted.decision_function(X), again.decision_function(X))
+
+
+def test_large_corpora_have_no_gate(many, monkeypatch):
+    assert gate.tries_gate(many)
+    assert program.n_dense_heads(many, 3) == 1 + program.n_dense_heads(_without_gate(many, monkeypatch), 3)
+
+
+def _without_gate(corpus, monkeypatch):
+    monkeypatch.setattr(gate, "MAX_ENTRIES", 100)
+    assert not gate.tries_gate(corpus)
+    return corpus

@@ -1,0 +1,52 @@
+"""Names of labels as documents: zero-shot labels, and names that say nothing."""
+
+import numpy as np
+from numpy.testing import assert_allclose
+
+from distmom.models import MultiLabelMoM
+from distmom.models.multilabel.names import name_sums
+
+TEXTS = [
+    "salmon and herring",
+    "herring nets",
+    "oak and pine",
+    "oak leaves",
+    "a pine forest",
+    "forest leaves",
+] * 10
+SUBJECTS = [["fish"], ["fish"], ["trees"], ["trees"], ["trees"], ["trees", "Pine_wood"]] * 10
+
+
+def test_a_name_is_a_row_of_its_words():
+    idf = np.array([1.0, 2.0, 3.0, 1.0])
+    found = name_sums(
+        ["Beta_alpha (beta)", "7", "gamma", "none", ""], ["alpha", "beta", "7", "gamma"], idf
+    ).toarray()
+    assert found.shape == (5, 5)
+    expected = np.zeros((5, 5))
+    expected[[0, 1], 0] = np.array([1.0, 2.0]) / np.sqrt(5.0)
+    expected[3, 2] = 1.0
+    assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_label_without_documents_is_found_by_its_name():
+    # The 61st document is the only one of "salmon": too few to learn that the label goes with the word.
+    model = MultiLabelMoM(2, head="linear").fit([*TEXTS, "nothing in common"], [*SUBJECTS, ["salmon"]])
+    found = model.decision_function(["smoked salmon"])[0]
+    names = list(model.classes_)
+    assert found[names.index("salmon")] > found[names.index("trees")]
+    unnamed = [["x" if label == "salmon" else label for label in own] for own in [*SUBJECTS, ["salmon"]]]
+    other = MultiLabelMoM(2, head="linear").fit([*TEXTS, "nothing in common"], unnamed)
+    assert (
+        found[names.index("salmon")]
+        > 2 * other.decision_function(["smoked salmon"])[0][list(other.classes_).index("x")]
+    )
+
+
+def test_numbers_are_no_names():
+    subjects = [[str(len(label)) for label in own] for own in SUBJECTS]
+    texts = [f"{text} 4 5" for text in TEXTS]
+    model = MultiLabelMoM(2, head="linear").fit(texts, subjects)
+    letters = [[{"4": "p", "5": "q", "9": "r"}[label] for label in own] for own in subjects]
+    other = MultiLabelMoM(2, head="linear").fit(texts, letters)
+    assert_allclose(model.decision_function(texts), other.decision_function(texts))
