@@ -40,6 +40,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+import zarr
 from common import directory_mb, ingest_folder, machine, markdown_table, results
 from plot_peers import draw, require_matplotlib
 from run_peer import PEERS
@@ -89,6 +90,8 @@ class Exported:
 
     Attributes
     ----------
+    name : str
+        Name of the data.
     folder : Path
         Folder of the files read by `run_peer`.
     truth : csr_array of shape (n_test, n_labels)
@@ -99,6 +102,7 @@ class Exported:
         Labels that are given to the peers.
     """
 
+    name: str
     folder: Path
     truth: csr_array
     inverse: np.ndarray
@@ -149,7 +153,7 @@ def export(data: Data, folder: Path) -> Exported:
     features, truth = _matrices(data.test, idf)
     save_npz(folder / "X_test.npz", features)
     inverse = inverse_propensity(train.label_frequency, train.n_documents, n_labels=data.test.n_labels)
-    return Exported(folder, truth, inverse, train.n_documents, used)
+    return Exported(data.name, folder, truth, inverse, train.n_documents, used)
 
 
 def _matrices(corpus: Corpus, idf: np.ndarray) -> tuple[csr_array, csr_array]:
@@ -174,13 +178,42 @@ def run_distmom(head: str, data: Data, out: Path, options: argparse.Namespace) -
         interval_s=DISTMOM_INTERVAL_S,
     )  # fmt: skip
     row: dict[str, Any] = json.loads((place / "row.json").read_text())
+    if options.hits is not None:
+        labels = _predicted(place / row["system"] / "predictions" / "predictions.zarr")
+        store_hits(options.hits, data.name, row["system"], labels, _labels(data.test))
     return {**row, "ingest_s": data.ingest_s}
+
+
+def store_hits(folder: Path, corpus: str, system: str, labels: np.ndarray, truth: csr_array) -> None:
+    """Store the numbers of true labels among the first 1, 3 and 5 labels (n, 5) of every document, -1 for none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    n, depth = labels.shape
+    known = np.asarray(truth[np.repeat(np.arange(n), depth), np.maximum(labels, 0).ravel()]).reshape(n, depth)
+    ends = np.cumsum((known > 0) & (labels >= 0), axis=1)
+    hits = ends[:, [min(k, depth) - 1 for k in (1, 3, 5)]].astype(np.uint8)
+    name = f"{corpus}-{system}".replace(" ", "-")
+    np.savez_compressed(folder / f"{name}.npz", corpus=corpus, system=system, hits=hits)
+
+
+def _predicted(path: Path) -> np.ndarray:
+    """Return the predicted labels (n, 5) of every document by decreasing probability, -1 for none."""
+    stored = zarr.open_group(path, mode="r")
+    indptr, indices, values = (np.asarray(stored[name]) for name in ("indptr", "indices", "data"))
+    labels = np.full((len(indptr) - 1, 5), -1, np.int64)
+    owners = np.repeat(np.arange(len(labels)), np.diff(indptr))
+    order = np.lexsort((indices, -values, owners))
+    labels[owners, np.arange(len(owners)) - indptr[owners]] = indices[order]
+    return labels
+
+
+def _labels(corpus: Corpus) -> csr_array:
+    return csr_array(vstack([corpus.read_shard(i).labels for i in range(len(corpus.shards))], format="csr"))
 
 
 def run_peer(name: str, exported: Exported, options: argparse.Namespace) -> dict[str, Any]:
     """Run one peer; LeftOutError if it is not installed, too large or fails."""
     n_pairs = exported.truth.shape[0] * exported.n_train
-    if name == "linear-svc" and len(exported.used) > options.svc_labels:
+    if name in ("linear-svc", "logistic") and len(exported.used) > options.svc_labels:
         reason = f"{len(exported.used)} labels exceed the limit --svc-labels {options.svc_labels}"
         raise LeftOutError(reason, for_good=True)
     if name == "sklearn-neighbors" and n_pairs > options.neighbor_pairs:
@@ -198,6 +231,8 @@ def run_peer(name: str, exported: Exported, options: argparse.Namespace) -> dict
         labels = np.where(ranked["labels"] >= 0, exported.used[ranked["labels"]], -1)
         sums = RankingSums.zero((1, 3, 5), inverse_propensity=exported.inverse)
         sums = sums.add_lists(labels, exported.truth, scores=ranked["scores"])
+        if options.hits is not None:
+            store_hits(options.hits, exported.name, name, labels, exported.truth)
         if ranked["dense"].size:
             scores = np.full(exported.truth.shape, -np.inf, np.float32)
             scores[:, exported.used] = ranked["dense"]
@@ -267,6 +302,7 @@ def arguments_parser() -> argparse.ArgumentParser:
     add("--neighbor-pairs", type=float, default=NEIGHBOR_PAIRS,
         help="maximum number of test rows times training rows for sklearn-neighbors [%(default).0e]")  # fmt: skip
     add("--out", type=Path, help="directory for corpora, features and models [temporary]")
+    add("--hits", type=Path, metavar="DIR", help="store the true labels found per document, for bootstrap.py")
     add("--json", type=Path, help="write the results to this file")
     add("--markdown", type=Path, help="write the table to this file")
     add(

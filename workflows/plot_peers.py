@@ -34,6 +34,7 @@ LOOKS = {
     "napkinxc-plt": ("#3a8f3a", "o"),
     "pecos-xr-linear": ("#8a5fb0", "o"),
     "linear-svc": ("#8a6d3b", "o"),
+    "logistic": ("#b08d57", "s"),
     "sklearn-neighbors": ("#8a6d3b", "s"),
 }
 OTHER = ("#666666", "x")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 import distmom
-from distmom.cli import corpora, fits, models, moments, places, topics, warm
+from distmom.cli import corpora, fits, models, moments, places, topics, updates, warm
 from distmom.cli.options import DataFlowGroup
 
 
@@ -41,6 +41,7 @@ for command in (
     fits.resume,
     moments.moments,
     moments.combine,
+    updates.update,
     models.predict,
     topics.transform,
     models.evaluate,

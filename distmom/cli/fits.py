@@ -22,6 +22,7 @@ from distmom.cli.parameters import ModelCommand, parameters
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_input, open_workers, show
 from distmom.cli.terminal import say
+from distmom.cli.updates import add_documents
 from distmom.corpus import open_words
 from distmom.errors import UsageError
 from distmom.models import ESTIMATORS, estimator
@@ -164,13 +165,15 @@ def fit(
 def resume(
     run: str, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Resume an interrupted fit, or interrupted moments, after the last committed pass.
+    """Resume an interrupted fit or update, or interrupted moments, after the last committed pass.
 
     \b
     Example: distmom resume model.run
     """
     begun = runs.reopen(run)
     carry_on = add_up if begun.model_name == runs.MOMENTS else _run_fit
+    if begun.model_name != runs.MOMENTS and begun.like is not None:
+        carry_on = add_documents
     carry_on(begun, workers, memory_limit, scheduler, quiet, as_json)
 
 

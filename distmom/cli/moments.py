@@ -19,6 +19,7 @@ from distmom.cli.options import (
 from distmom.cli.parameters import can, flag, given, parameter_options, parameters
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
+from distmom.cli.updates import combine_models
 from distmom.corpus.storage import is_url
 from distmom.errors import StoreError, UsageError
 from distmom.models import ESTIMATORS, estimator
@@ -128,21 +129,29 @@ def _begun_with(run: runs.Run) -> TopicMoments:
 
 @click.command()
 @click.argument("dst", type=LocalPath())
-@click.option("--add", "added", type=click.Path(), multiple=True, required=True, help="Moments; repeatable.")
+@click.option("--add", "added", type=click.Path(), multiple=True, required=True,
+              help="Moments, or multi-label models with kept sums; repeatable.")  # fmt: skip
 @click.option("--subtract", "taken", type=click.Path(), multiple=True,
-              help="Moments of documents to be removed; repeatable.")  # fmt: skip
+              help="Moments or models of documents to be removed; repeatable.")  # fmt: skip
 @overwrite_option
 @json_option
 def combine(dst: str, added: tuple[str, ...], taken: tuple[str, ...], overwrite: bool, as_json: bool) -> None:
     """Add moments of several corpora, and subtract those of some documents.
 
+    Multi-label models with kept sums are combined likewise if they are updates of the same model. Its documents are
+    in all of them, so it is subtracted once for every model after the first.
+
     \b
     Examples: distmom combine all --add monday --add tuesday
               distmom combine less --add all --subtract withdrawn
+              distmom combine both --add model-monday --add model-tuesday --subtract model
     """
     from distmom.models import TopicMoments
 
     check_target(Path(dst).absolute(), overwrite)
+    if not are_moments(added[0]):
+        combine_models(dst, added, taken, overwrite, as_json)
+        return
     total = TopicMoments.load(added[0])
     for path in added[1:]:
         total = total + TopicMoments.load(path)

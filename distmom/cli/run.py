@@ -1,4 +1,4 @@
-"""The record of a fit, or of moments, on disk, so that it can be interrupted and resumed."""
+"""The record of a fit, an update or of moments on disk, so that it can be interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _ENTRIES = {
 
 @dataclass(frozen=True)
 class Like:
-    """Moments whose basis a run of moments uses.
+    """Moments whose basis a run of moments uses, or the model that is updated.
 
     Attributes
     ----------
     path : str
     digest : str
-        Of the basis (see `TopicMoments.basis_digest`).
+        Of the basis (see `TopicMoments.basis_digest`), or of the record of the model.
     """
 
     path: str
@@ -73,7 +73,7 @@ class Run:
     temporary : bool
         The directory is removed once the model is written.
     like : Like or None
-        With moments in the basis of other moments.
+        With moments in the basis of other moments, and with updates of a model, whose only parameter is ``remove``.
     groups : str or None
         Path of the file of groups, with views.
     """

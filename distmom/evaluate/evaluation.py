@@ -18,9 +18,10 @@ from distmom.models.multilabel.blend import stored_scorer
 from distmom.models.multilabel.estimator import MultiLabelMoM
 from distmom.models.multilabel.heads import Scorer
 from distmom.models.multilabel.kernels import top_labels
-from distmom.predict.aligned import align, check_labels, check_words
+from distmom.predict.aligned import check_labels, check_words
 from distmom.predict.pieces import in_pieces, stored_corpus
 from distmom.ranking import inverse_propensity
+from distmom.spectral.aligned import align
 from distmom.spectral.capabilities import Capability, require
 
 

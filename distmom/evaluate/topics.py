@@ -21,8 +21,9 @@ from distmom.engine import Engine, Observer, StoredColumns, open_engine, open_ex
 from distmom.models.topics.program import TopicModel
 from distmom.models.topics.refine import complete
 from distmom.moments.cooccurrence import CooccurrencePass
-from distmom.predict.aligned import align, check_words
+from distmom.predict.aligned import check_words
 from distmom.predict.pieces import in_pieces, stored_corpus
+from distmom.spectral.aligned import align
 from distmom.spectral.capabilities import Capability, require
 from distmom.spectral.execute import execute
 from distmom.spectral.inputs import check_counts

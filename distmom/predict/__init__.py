@@ -1,11 +1,11 @@
 """Label predictions, shares, factors and components for any number of documents or rows, streamed to disk."""
 
-from distmom.predict.aligned import AlignedCorpus, align
 from distmom.predict.factors import transform_views
 from distmom.predict.rows import assign_rows
 from distmom.predict.shares import transform_corpus
 from distmom.predict.stored_shares import LabelShares, StoredShares, read_shares
 from distmom.predict.stream import predict_corpus
+from distmom.spectral.aligned import AlignedCorpus, align
 
 __all__ = [
     "AlignedCorpus",

@@ -17,10 +17,11 @@ from distmom.corpus.commit import write_atomic
 from distmom.engine import Observer, Pass, Rows, RunDirectory, Sums, SumSpec, open_engine, open_executor
 from distmom.models.topics.program import TopicModel
 from distmom.models.topics.shares import DocumentReader
-from distmom.predict.aligned import align, check_words
+from distmom.predict.aligned import check_words
 from distmom.predict.lines import answer_lines, check_output_format
 from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces, stored_corpus
+from distmom.spectral.aligned import align
 from distmom.spectral.capabilities import Capability, require
 
 #: number of representative documents per topic

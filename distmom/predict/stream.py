@@ -30,10 +30,11 @@ from distmom.models.multilabel.chosen_labels import label_numbers, of_labels
 from distmom.models.multilabel.estimator import MultiLabelMoM
 from distmom.models.multilabel.heads import Scorer
 from distmom.models.multilabel.probabilities import checked_threshold
-from distmom.predict.aligned import align, check_words
+from distmom.predict.aligned import check_words
 from distmom.predict.lines import AnswerLines, answer_lines, check_output_format
 from distmom.predict.output import put_in_place
 from distmom.predict.pieces import in_pieces, stored_corpus
+from distmom.spectral.aligned import align
 from distmom.spectral.capabilities import Capability, require
 
 

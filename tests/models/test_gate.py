@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array, random_array
 from sklearn.svm import LinearSVC
 
-from distmom.corpus import Block
+from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import Csr
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel import blend, gate, margin, program, trials
@@ -142,7 +142,9 @@ def test_a_gate_is_chosen_where_it_helps_and_is_left_out_where_it_hurts(monkeypa
     assert "gate" not in blend.choose_blend(["linear", "gate"], rows, groups).weights
 
 
-def test_fits_with_a_gate_have_the_planned_passes_and_are_saved(many, monkeypatch, tmp_path):
+@pytest.fixture
+def always(monkeypatch):
+    """Let a gate be chosen whether or not it helps."""
     summed = blend._summed
 
     def with_gate(*arguments):
@@ -152,6 +154,23 @@ def test_fits_with_a_gate_have_the_planned_passes_and_are_saved(many, monkeypatc
     monkeypatch.setattr(blend, "_summed", with_gate)
     # No head is used alone, whose sum has no gate.
     monkeypatch.setattr(Objective, "clearly_prefers", lambda *rankings: False)
+
+
+def test_updates_keep_the_gate(many, always):
+    model = MultiLabelMoM(3, keep_sums=True).fit_corpus(many)
+    X = many.read_shard(0).words
+    before = model.scorer_.only("gate").scores(model.scorer_.query(many.read_shard(0)))
+    names = [*model.label_names_, "new"]
+    Y = np.zeros((X.shape[0], len(names)), np.uint8)
+    Y[:, -1] = 1
+    model.partial_fit_corpus(MemoryCorpus(X, csr_array(Y), model.vocabulary_, names))
+    after = model.scorer_.only("gate").scores(model.scorer_.query(many.read_shard(0)))
+    assert_array_equal(after[:, :-1], before)
+    assert_allclose(after[:, -1], 0.5**0.5, rtol=1e-6)
+    assert (model.predict_top(X, 1)[0] == len(names) - 1).mean() > 0.5
+
+
+def test_fits_with_a_gate_have_the_planned_passes_and_are_saved(many, always, monkeypatch, tmp_path):
     model = MultiLabelMoM(3)
     planned = Counter(p.name for p in model.plan(many).passes)
     fitted = model.fit_corpus(many)

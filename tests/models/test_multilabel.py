@@ -444,7 +444,7 @@ def test_clone_and_parameters_round_trip():
     assert set(model.get_params()) == set(vars(model))
 
 
-@parametrize_with_checks([MultiLabelMoM(2, head="ridge")])
+@parametrize_with_checks([MultiLabelMoM(2, head="ridge"), MultiLabelMoM(2, head="ridge", keep_sums=True)])
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -42,6 +42,9 @@ from distmom.models.multilabel.states import States, StateSettings
 from distmom.spectral.recovery import WHOLE_BYTES
 from distmom.spectral.run import unknown
 
+if TYPE_CHECKING:
+    from distmom.models.multilabel.kept_sums import KeptSums
+
 logger = logging.getLogger(__name__)
 
 #: variants that the names of heads stand for where no blend is chosen
@@ -68,6 +71,8 @@ class HeadSettings:
     limits : WeightLimits, default NO_LIMITS
         Of the weights of the sparse heads.
     effort : Effort, default NORMAL
+    keep_sums : bool, default False
+        Keep what the heads are made from.
     """
 
     head: str
@@ -78,6 +83,7 @@ class HeadSettings:
     objective: str = MEAN
     limits: WeightLimits = NO_LIMITS
     effort: Effort = NORMAL
+    keep_sums: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,12 +125,15 @@ class FittedHeads:
         Basis of the sketch, where a head needs it.
     choice : Choice or None
         The choice of ``head="auto"``.
+    sums : KeptSums or None
+        What the heads were made from, if it is kept.
     """
 
     heads: dict[str, Head]
     states: States | NumericalError | None
     basis: np.ndarray | None
     choice: Choice | None
+    sums: KeptSums | None = None
 
     @classmethod
     def unknown(cls) -> FittedHeads:
@@ -218,19 +227,58 @@ def assemble(
     UsageError
         If no head could be fitted.
     """
-    if choice is not None and choice.is_stacked:
-        heads = _stacked_heads(engine, settings.limits, parts, [each.name for each in choice.stack.inputs])
-    else:
-        chosen = choice.weights if choice is not None else weights or {}
-        heads = _weighted_heads(engine, settings.limits, parts, chosen)
-    if not heads:
+    opened = heads_of(engine, parts, recipe_of(weights, choice), settings.limits)
+    if not opened:
         raise UsageError("no head could be fitted: the corpus is too small")
     if isinstance(parts.states, NumericalError):
         logger.warning("the latent states could not be fitted: %s", parts.states)
-    opened: dict[str, Head] = transform_fields(heads, _opened)
     needs_basis = any(isinstance(head, RidgeHead | SketchNeighbors) for head in opened.values())
     basis = np.asarray(parts.ridge[0][0].load()) if parts.ridge is not None and needs_basis else None
     return FittedHeads(opened, parts.states, basis, choice)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Which heads a model has.
+
+    Attributes
+    ----------
+    inputs : tuple of str
+        Names of the inputs of a stack; empty for a weighted sum.
+    weights : dict of str to float
+        Weights of the heads of a sum; empty for a stack.
+    """
+
+    inputs: tuple[str, ...]
+    weights: dict[str, float]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the variants of heads."""
+        return self.inputs or tuple(self.weights)
+
+    def has(self, *prefixes: str) -> bool:
+        """Whether a name begins with one of the prefixes."""
+        return any(name.startswith(prefixes) for name in self.names)
+
+
+def recipe_of(weights: dict[str, float] | None, choice: Choice | None) -> Recipe:
+    """Return the heads of a choice, or those of given weights."""
+    if choice is not None and choice.is_stacked:
+        return Recipe(tuple(each.name for each in choice.stack.inputs), {})
+    return Recipe((), dict(choice.weights if choice is not None else weights or {}))
+
+
+def heads_of(
+    engine: Engine, parts: Parts, recipe: Recipe, limits: WeightLimits = NO_LIMITS
+) -> dict[str, Head]:
+    """Return the heads of a recipe that the parts suffice for, with their arrays opened."""
+    if recipe.inputs:
+        heads = _stacked_heads(engine, limits, parts, recipe.inputs)
+    else:
+        heads = _weighted_heads(engine, limits, parts, recipe.weights)
+    opened: dict[str, Head] = transform_fields(heads, opened_array)
+    return opened
 
 
 def _stacked_heads(
@@ -320,7 +368,7 @@ def _state_heads(states: States) -> dict[str, StateHead]:
     }
 
 
-def _opened(leaf: Any) -> Any:
+def opened_array(leaf: Any) -> Any:
     """Load a stored array, a large one as a memory map; its file may be unlinked but not truncated."""
     if isinstance(leaf, StoredColumns):
         return leaf.load()

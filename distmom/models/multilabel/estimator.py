@@ -41,6 +41,7 @@ from distmom.models.multilabel.heads import (
     rank_labels,
     variant,
 )
+from distmom.models.multilabel.kept_sums import KeptSums, check_kept
 from distmom.models.multilabel.margin import MAX_LABELS
 from distmom.models.multilabel.objective import MEAN, OBJECTIVES, weighs_propensity
 from distmom.models.multilabel.prediction import TARGETS, LabelPredictor, checked_targets
@@ -48,6 +49,7 @@ from distmom.models.multilabel.program import HEADS, fit_heads, held_out
 from distmom.models.multilabel.regression import WeightLimits
 from distmom.models.multilabel.stack import Stack
 from distmom.models.multilabel.states import States, StateSettings, check_size
+from distmom.models.multilabel.updates import Updatable
 from distmom.models.multilabel.word_states import smoothed_logs
 from distmom.models.topics.fitted import lift_part
 from distmom.moments.features import inverse_document_frequency
@@ -115,6 +117,8 @@ class MultiLabelState:
         chosen.
     topics : CorpusTopics or None
         None where none were requested, or the corpus does not support them.
+    sums : KeptSums or None
+        What the heads were made from; None unless it is kept.
     """
 
     idf: np.ndarray = array("d")
@@ -130,9 +134,10 @@ class MultiLabelState:
     selection: dict[str, Any] | None = value()
     stack: dict[str, Any] | None = value(default=None)
     topics: CorpusTopics | None = group(CorpusTopics, may_lack=True)
+    sums: KeptSums | None = group(KeptSums, may_lack=True)
 
 
-class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
+class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
     """Rank labels for documents by moments of words and labels.
 
     Attributes
@@ -151,6 +156,8 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         Residual, ``sum_pi``, clipped mass, bounds of Theorem 1 and other measurements of the fit.
     selection_ : dict or None
         With ``head="auto"``, the weights chosen and the metrics of each head on held-out documents; else None.
+    sums_ : KeptSums or None
+        What the heads were made from, with ``keep_sums=True``; else None.
     corpus_topics_ : CorpusTopics or None
         Topics of the corpus with their labels; None without topics. ``diagnostics_["topics_error"]`` then states
         why, if they were requested.
@@ -265,6 +272,9 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
     precision: str = precision_parameter()
     decompose_on: str = place_parameter()
     force: bool = parameter("Allow more states than the rule N >= n_components^2 does.", default=False)
+    keep_sums: bool = parameter(
+        "Keep what the heads are made from, so that documents can be added and removed later.", default=False
+    )
     random_state: int = seed_parameter()
 
     def __sklearn_tags__(self) -> Any:
@@ -332,6 +342,10 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
                 f"propensity={self.propensity:g}"
             )
         if self.head in ("moment", "posterior"):
+            if self.keep_sums:
+                raise UsageError(
+                    f"keep_sums: expected False with head={self.head!r}, whose latent states are not updated"
+                )
             check_size(corpus.n_documents, self.n_components, self.force)
         if self.head == "auto" and corpus.n_documents <= FEW_DOCUMENTS:
             selection = held_out(corpus, self.random_state, EFFORTS[self.effort])
@@ -348,7 +362,7 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         settings = HeadSettings(
             self.head, self.n_components, self.residual_passes(),
             self.state_settings(self.n_states_for(n_documents)), self.random_state, self.objective,
-            WeightLimits(self.weights_per_word, self.weights_per_label), effort,
+            self.weight_limits(), effort, self.keep_sums,
         )  # fmt: skip
         fitted = fit_heads(run, settings)
         topics = self._fit_topics(run.part("topics"))
@@ -379,6 +393,9 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
     def _keep(self, state: MultiLabelState) -> None:
         super()._keep(state)
         self.corpus_topics_: CorpusTopics | None = state.topics
+        if state.sums is not None:
+            check_kept(state.sums, state.basis)
+        self.sums_: KeptSums | None = state.sums
         if state.states is not None:
             super()._keep(state.states)
         heads = tuple((name, self._completed(name, head)) for name, head in state.heads)
@@ -433,6 +450,7 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
             selection=self.selection_,
             stack=self.stack_,
             topics=self.corpus_topics_,
+            sums=self.sums_,
         )
 
     def _sizes(self) -> dict[str, int]:
@@ -488,6 +506,10 @@ class MultiLabelMoM(LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEst
         if self.n_residual_passes is None:
             return EFFORTS[self.effort].n_residual_passes + (self.head != "auto")
         return self.n_residual_passes
+
+    def weight_limits(self) -> WeightLimits:
+        """Return the limits on the weights of the sparse heads."""
+        return WeightLimits(self.weights_per_word, self.weights_per_label)
 
     def state_settings(self, k: int) -> StateSettings:
         """Return the settings with which k latent states are fitted."""
@@ -650,4 +672,5 @@ def _state_of(
         selection=None if fitted.choice is None else fitted.choice.to_json(),
         stack=None if fitted.choice is None else fitted.choice.stack.to_json(),
         topics=topics if isinstance(topics, CorpusTopics) else None,
+        sums=fitted.sums,
     )

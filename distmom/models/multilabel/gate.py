@@ -23,9 +23,9 @@ from distmom.models.multilabel.gate_solver import COST, fit_gate_group
 from distmom.models.multilabel.heads import rows_at_a_time
 from distmom.models.multilabel.kernels import top_labels
 from distmom.models.multilabel.margin import (
-    MARGIN_PRUNING,
     MAX_GROUPS,
     MAX_LABELS,
+    PRUNING,
     MarginFit,
     cost_name,
     stored_weights,
@@ -193,7 +193,7 @@ def fit_gate(
         n_hard=N_HARD,
     )
     out = TallResult(unknown(), unknown())
-    arguments = selection, random_labels(corpus), seed, limits.of(MARGIN_PRUNING)
+    arguments = selection, random_labels(corpus), seed, limits.of(PRUNING)
     found = run.scan(pass_, _fitted, *arguments, out=out, trial=trial)
     fit: MarginFit = run.rows(_gate_fit, found, out=unknown())
     return fit
@@ -216,7 +216,9 @@ def _fitted(
     [own] = engine.map_runs(
         fit_gate_group, n_groups, (d + 1, n_labels), 1, n_groups, rows, judged, alive, n_random, d, seed
     )
-    states: dict[str, StoredColumns] = stored_weights(engine, cost_name(COST), own, pruning)
+    states: dict[str, StoredColumns] = stored_weights(
+        cost_name(COST), engine.combine_mixed([Term(own)], pruning)
+    )
     return TallResult(states, {})
 
 

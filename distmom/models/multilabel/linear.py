@@ -204,6 +204,15 @@ def extend_linear(run: Run, fit: LinearFit, features: Features, added: Features)
     added : Features
         Features of the documents to add.
     """
+    own = added_weights(run, fit, added)
+    return run.rows(_joined_linear, fit, features, own, out=fit)
+
+
+def added_weights(run: Run, fit: LinearFit, added: Features) -> Csr:
+    """Return what documents add to ``D W`` (d + 1, L), by one residual pass per stage of a fit.
+
+    The stages and D are fixed, so what documents add is a sum over them.
+    """
     own = added.cross[0]
     for stage in fit.stages:
         # These documents did not contribute to the weights of the stage, so nothing is left out of their scores.
@@ -211,7 +220,7 @@ def extend_linear(run: Run, fit: LinearFit, features: Features, added: Features)
         out = TallResult({"scores": StoredColumns((unknown(),))}, {})
         found = run.scan(pass_, _stored_scores, fit.n_entries, out=out)
         own = run.rows(_added_stage, own, added, stage, found, out=unknown_csr(run.corpus.n_labels))
-    return run.rows(_joined_linear, fit, features, own, out=fit)
+    return own
 
 
 def _added_stage(engine: Engine, own: Csr, added: Features, stage: Stage, found: TallResult) -> Csr:

@@ -19,8 +19,8 @@ from distmom.engine import (
     Engine,
     MixedRows,
     Pruning,
-    Runs,
     Selection,
+    StoredArray,
     StoredColumns,
     Tallies,
     TallResult,
@@ -39,7 +39,7 @@ COSTS = (0.1, 0.3, 1.0)
 MAX_LABELS = ALL_LABELS
 #: most groups of labels: each is written as one matrix with an offset for every word
 MAX_GROUPS = 24
-MARGIN_PRUNING = Pruning(share=0.0)
+PRUNING = Pruning(share=0.0)
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,8 @@ class MarginFit:
         return cls({cost_name(cost): weights(cost_name(cost)) for cost in costs})
 
 
-def stored_weights(engine: Engine, name: str, own: Runs, pruning: Pruning) -> dict[str, StoredColumns]:
-    """Add up the weights that all groups of labels wrote, and return their stored arrays by name."""
-    mixed = engine.combine_mixed([Term(own)], pruning)
+def stored_weights(name: str, mixed: MixedRows) -> dict[str, StoredColumns]:
+    """Return the stored arrays of weights by name."""
     arrays = {part: getattr(mixed.sparse, part) for part in CSR_PARTS}
     arrays |= {"dense_row": mixed.dense_row, "dense": mixed.dense}
     return {f"{name}.{part}": StoredColumns((array,)) for part, array in arrays.items()}
@@ -125,7 +124,7 @@ def fit_margins(
         nnz_labels=sum(s.nnz_labels for s in corpus.shards),
     )
     out = TallResult(unknown(), unknown())
-    arguments = selection, costs, seed, limits.of(MARGIN_PRUNING), tolerance
+    arguments = selection, costs, seed, limits.of(PRUNING), tolerance
     found = run.scan(pass_, _fitted, *arguments, out=out, trial=trial)
     fit: MarginFit = run.rows(_margin_fit, found, costs, out=unknown())
     return fit
@@ -145,6 +144,45 @@ def _fitted(
     rows, holders = (engine.combine([Term(tallies.runs[name])]) for name in ("rows", "holders"))
     known = np.ones(n, bool) if selection is None else selection.mask(0, n)
     alive = engine.put(known.astype(np.uint8))
+    found = fit_classifiers(engine, rows, holders, alive, costs, (d, n_labels), seed, pruning, tolerance)
+    states: dict[str, StoredColumns] = {}
+    for cost, mixed in zip(costs, found, strict=True):
+        states |= stored_weights(cost_name(cost), mixed)
+    return TallResult(states, {})
+
+
+def fit_classifiers(
+    engine: Engine,
+    rows: Csr,
+    holders: Csr,
+    alive: StoredArray,
+    costs: tuple[float, ...],
+    shape: tuple[int, int],
+    seed: int,
+    pruning: Pruning = PRUNING,
+    tolerance: float = TOLERANCE,
+) -> list[MixedRows]:
+    """Fit one classifier per label and cost on all workers; return the weights of every cost.
+
+    Parameters
+    ----------
+    engine : Engine
+    rows : Csr
+        A (n_documents, d).
+    holders : Csr
+        Y' (n_labels, n_documents).
+    alive : StoredArray of shape (n_documents,), uint8
+        1 for the documents of the fit.
+    costs : tuple of float
+    shape : (int, int)
+        Numbers of words and labels: d and n_labels.
+    seed : int
+    pruning : Pruning, default PRUNING
+        Of the weights.
+    tolerance : float, default 0.5
+        Of the descent, see `fit_margin`.
+    """
+    d, n_labels = shape
     n_groups = min(MAX_GROUPS, n_labels)
     runs = engine.map_runs(
         fit_group,
@@ -160,10 +198,7 @@ def _fitted(
         seed,
         tolerance,
     )
-    states: dict[str, StoredColumns] = {}
-    for cost, own in zip(costs, runs, strict=True):
-        states |= stored_weights(engine, cost_name(cost), own, pruning)
-    return TallResult(states, {})
+    return [engine.combine_mixed([Term(own)], pruning) for own in runs]
 
 
 def _margin_fit(engine: Engine, found: TallResult, costs: tuple[float, ...]) -> MarginFit:

@@ -21,11 +21,13 @@ from distmom.models.multilabel.assembly import (
     assemble,
     choose,
     offer,
+    recipe_of,
 )
 from distmom.models.multilabel.blend import Choice, candidates_pass
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.gate import fit_gate, tries_gate
 from distmom.models.multilabel.heads import NeighborsHead
+from distmom.models.multilabel.kept_sums import kept_sums
 from distmom.models.multilabel.linear import LinearFit, extend_linear, fit_linear
 from distmom.models.multilabel.margin import MarginFit, cost_name, fit_margins, tries_margin
 from distmom.models.multilabel.objective import corpus_propensity, weighs_propensity
@@ -91,9 +93,9 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
         If no held-out document has a label, or no head could be fitted.
     """
     if settings.head != "auto":
-        weights = {DEFAULT_VARIANTS.get(settings.head, settings.head): 1.0}
+        weights = weights_of(settings.head)
         parts = fit_parts(run, settings, None, set(weights))
-        return run.rows(assemble, settings, parts, weights, None, out=FittedHeads.unknown())
+        return _assembled(run, settings, parts, weights, None)
     effort = settings.effort
     chosen = held_out(run.corpus, settings.seed, effort)
     rest = replace(chosen, heldout=False)
@@ -115,7 +117,29 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
     choosing_seconds = partial(choice_seconds, pass_=pass_, n_documents=n_documents)
     choice = run.rows(choose, offered, scored, settings.objective, out=unknown(), trial=choosing_seconds)
     parts = extend_parts(run.part("extend"), settings, parts, chosen, choice)
-    return run.rows(assemble, settings, parts, None, choice, out=FittedHeads.unknown())
+    return _assembled(run, settings, parts, None, choice)
+
+
+def weights_of(head: str) -> dict[str, float]:
+    """Return the weights of a model whose head is not chosen."""
+    return {DEFAULT_VARIANTS.get(head, head): 1.0}
+
+
+def _assembled(
+    run: Run, settings: HeadSettings, parts: Parts, weights: dict[str, float] | None, choice: Choice | None
+) -> FittedHeads:
+    fitted = run.rows(assemble, settings, parts, weights, choice, out=FittedHeads.unknown())
+    return run.rows(_with_sums, fitted, parts, weights, choice, out=fitted) if settings.keep_sums else fitted
+
+
+def _with_sums(
+    engine: Engine,
+    fitted: FittedHeads,
+    parts: Parts,
+    weights: dict[str, float] | None,
+    choice: Choice | None,
+) -> FittedHeads:
+    return kept_sums(engine, fitted, parts, recipe_of(weights, choice))
 
 
 def fit_parts(
@@ -138,7 +162,7 @@ def fit_parts(
             ridge = _fit_sketch(run, settings, features)
         if needs("linear"):
             linear = fit_linear(run, features, settings.n_residual_passes, settings.limits)
-        if needs("neighbors", "best", "sketch"):
+        if needs("neighbors", "best", "sketch") or (settings.keep_sums and needs("svm")):
             index = fit_neighbors(run, features)
         if needs("svm") and (wanted or tries_margin(run.corpus)):
             costs = settings.effort.costs

@@ -115,7 +115,7 @@ def fit_features(run: Run, selection: Selection | None) -> Features:
     """Compute the idf weights and run the cross-moment pass."""
     corpus = run.corpus
     idf = inverse_document_frequency(np.asarray(corpus.document_frequency), corpus.n_documents)
-    return _cross(run, run.put(idf), selection)
+    return cross_features(run, run.put(idf), selection)
 
 
 def n_products(corpus: Corpus | MemoryCorpus) -> int:
@@ -123,7 +123,8 @@ def n_products(corpus: Corpus | MemoryCorpus) -> int:
     return int(sum((s.nnz_words / max(s.n_documents, 1) + 1) * s.nnz_labels for s in corpus.shards))
 
 
-def _cross(run: Run, idf: StoredArray, selection: Selection | None) -> Features:
+def cross_features(run: Run, idf: StoredArray, selection: Selection | None) -> Features:
+    """Run the cross-moment pass with given idf weights."""
     corpus = run.corpus
     pass_ = CrossMomentPass(
         corpus.n_words, selection, n_labels=corpus.n_labels, idf=idf, n_products=n_products(corpus)
@@ -155,7 +156,7 @@ def _from_states(states: dict[str, StoredColumns], name: str, n_columns: int) ->
 
 def extend_features(run: Run, features: Features, held_out: Selection) -> tuple[Features, Features]:
     """Add the sums of held-out documents; return the features of all documents and of those added."""
-    added = _cross(run, features.idf, held_out)
+    added = cross_features(run, features.idf, held_out)
     out = Features.unknown(run.corpus, features.idf, None)
     return run.rows(_joined_features, features, added, out=out), added
 

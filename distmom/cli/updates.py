@@ -1,0 +1,142 @@
+"""Commands of multi-label models with kept sums: update, and the combination of updates."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distmom.cli import run as runs
+from distmom.cli.options import LocalPath, cluster_options, json_option, overwrite_option, run_option
+from distmom.cli.progress import PassProgress
+from distmom.cli.shared import open_workers, show
+from distmom.errors import StoreError, UsageError
+from distmom.spectral.artifact import check_target
+
+if TYPE_CHECKING:
+    from distmom.models import MultiLabelMoM
+
+#: name of the models that can be updated
+MULTILABEL = "multilabel"
+
+
+@click.command()
+@click.argument("model", type=LocalPath())
+@click.argument("corpus", type=click.Path())
+@click.argument("dst", type=LocalPath())
+@click.option("--remove", is_flag=True, help="Remove the documents of the corpus instead of adding them.")
+@run_option("DST")
+@overwrite_option
+@cluster_options
+@json_option
+def update(
+    model: str, corpus: str, dst: str, remove: bool, run_path: str | None, overwrite: bool, workers: int | None,
+    memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Add the documents of a corpus to a multi-label model that was fitted with --keep-sums, or remove them.
+
+    Only the documents of CORPUS are read. Its words and labels are matched by name: words that the model does not
+    know are left out, and new labels are added. If interrupted, the same command, or 'distmom resume DST.run',
+    resumes after the last committed pass.
+
+    \b
+    Examples: distmom ingest tuesday.tsv tuesday --like model
+              distmom update model tuesday newer
+              distmom update newer withdrawn less --remove
+    """
+    first = _model(model)
+    like = runs.Like(str(Path(model).absolute()), _digest(model))
+    run = runs.create(corpus, dst, run_path, MULTILABEL, {"remove": remove}, overwrite, like)
+    add_documents(run, workers, memory_limit, scheduler, quiet, as_json, first)
+
+
+def add_documents(
+    run: runs.Run,
+    workers: int | None,
+    memory_limit: int | None,
+    scheduler: str | None,
+    quiet: bool,
+    as_json: bool,
+    first: MultiLabelMoM | None = None,
+) -> None:
+    """Make the missing passes of an update, save the model and show its main numbers.
+
+    Parameters
+    ----------
+    run : Run
+    workers, memory_limit, scheduler, quiet, as_json
+        As on the command line.
+    first : MultiLabelMoM, optional
+        The model that is updated; read by default.
+    """
+    from distmom.predict.aligned import check_words
+
+    with run.carried_out(workers, scheduler) as directory, PassProgress(quiet=quiet) as progress:
+        corpus: Any = run.open_corpus()
+        model = _begun_with(run) if first is None else first
+        check_target(run.model, run.overwrite)
+        check_words(corpus, model.vocabulary_)
+        n_labels = len(model.label_names_)
+        with open_workers(workers, memory_limit, scheduler) as executor:
+            change = model.remove_corpus if run.parameters["remove"] else model.partial_fit_corpus
+            change(corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress)
+            model.save(run.model, overwrite=run.overwrite)
+    show(
+        {
+            "model": str(run.model),
+            "update_seconds": round(model.fit_seconds_, 2),
+            "n_documents": model.n_documents_,
+            "n_labels": len(model.label_names_),
+            "n_new_labels": len(model.label_names_) - n_labels,
+        },
+        as_json,
+    )
+
+
+def combine_models(
+    dst: str, added: tuple[str, ...], taken: tuple[str, ...], overwrite: bool, as_json: bool
+) -> None:
+    """Save the model of the documents of several models, and show its main numbers."""
+    from distmom.models import MultiLabelMoM
+
+    total = MultiLabelMoM.combine([_model(path) for path in added], [_model(path) for path in taken])
+    total.save(dst, overwrite=overwrite)
+    show({"model": dst, "n_documents": total.n_documents_, "n_labels": len(total.label_names_)}, as_json)
+
+
+def _model(path: str) -> MultiLabelMoM:
+    """Read a multi-label model with kept sums; a UsageError if it is none."""
+    from distmom.models import MultiLabelMoM
+
+    model = MultiLabelMoM.load(path)
+    if model.sums_ is None:
+        raise UsageError(f"{path}: fitted without its sums: fit it with --keep-sums")
+    return model
+
+
+def _digest(path: str) -> str:
+    """Return the digest of the record of a model, which has the digests of all its files."""
+    return hashlib.sha256((Path(path) / "model.json").read_bytes()).hexdigest()
+
+
+def _begun_with(run: runs.Run) -> MultiLabelMoM:
+    """Return the model that an update began with.
+
+    Raises
+    ------
+    UsageError
+        If the model has changed since.
+    StoreError
+        If it cannot be read now.
+    """
+    assert run.like is not None
+    try:
+        model = _model(run.like.path)
+    except UsageError as error:
+        # A place that is not mounted: no reason to give up what is computed.
+        raise StoreError(str(error)) from error
+    if _digest(run.like.path) != run.like.digest:
+        raise UsageError(f"{run.like.path}: changed since the update began")
+    return model

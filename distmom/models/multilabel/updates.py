@@ -1,0 +1,468 @@
+"""Adding documents to a fitted multi-label model, removing them, and combining models.
+
+What is kept with ``keep_sums=True`` suffices to make the heads again, so that an update costs passes over the
+new documents alone. The idf weights, the basis of the sketch, the stages of the linear head, the blend with its
+calibration and its gate, the latent states and the topics stay those of the first fit.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from types import MethodType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from scipy.sparse import csr_array
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+
+from distmom.corpus import Block, MemoryCorpus
+from distmom.corpus.texts import as_label_lists, label_columns_of
+from distmom.engine import (
+    Engine,
+    Observer,
+    RunDirectory,
+    fingerprint,
+    open_engine,
+    open_executor,
+)
+from distmom.errors import UsageError
+from distmom.models.multilabel.additions import Start, collect, parts_of
+from distmom.models.multilabel.assembly import Recipe, heads_of
+from distmom.models.multilabel.effort import EFFORTS
+from distmom.models.multilabel.heads import GateHead, Scorer
+from distmom.models.multilabel.kept_sums import (
+    Content,
+    KeptSums,
+    MissingDocumentError,
+    content_of,
+    join,
+    opened,
+)
+from distmom.models.multilabel.prediction import checked_targets
+from distmom.models.multilabel.program import weights_of
+from distmom.models.multilabel.regression import WeightLimits
+from distmom.spectral.aligned import AlignedCorpus, align
+from distmom.spectral.documents import column_names
+from distmom.spectral.execute import execute
+
+logger = logging.getLogger(__name__)
+
+#: beginnings of the names of heads that updates change
+UPDATED = ("centroid", "linear", "ridge", "sketch", "neighbors", "best", "svm")
+
+
+class NoSumsError(UsageError, AttributeError):
+    """A fitted model without its sums; ``hasattr(model, "partial_fit")`` is then False."""
+
+
+class _NeedsSums:
+    """A method that a model lacks if it was fitted without its sums; a descriptor.
+
+    scikit-learn takes a method that is there for one that works.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, model: Any, owner: Any = None) -> Any:
+        if model is None:
+            return self._method
+        if hasattr(model, "scorer_"):
+            model.require_sums()
+        return MethodType(self._method, model)
+
+
+class Updatable:
+    """Methods of a multi-label model that add and remove documents."""
+
+    head: str
+    random_state: int
+    effort: str
+    scorer_: Scorer
+    sums_: KeptSums | None
+    selection_: dict[str, Any] | None
+    stack_: dict[str, Any] | None
+    vocabulary_: list[str]
+    label_names_: list[str]
+    label_frequency_: np.ndarray
+    idf_: np.ndarray
+    basis_: np.ndarray | None
+    n_documents_: int
+    timings_: list[dict[str, Any]]
+    spent_: dict[str, float]
+    fit_seconds_: float
+
+    if TYPE_CHECKING:
+
+        def weight_limits(self) -> WeightLimits: ...
+
+        def fit(self, X: Any, y: Any = None) -> Self: ...
+
+        def fit_corpus(self, corpus: Any, **options: Any) -> Self: ...
+
+        def set_params(self, **parameters: Any) -> Self: ...
+
+        def _block(self, X: Any, min_samples: int = 0) -> Block: ...
+
+        def _keep(self, state: Any) -> None: ...
+
+        def _state(self) -> Any: ...
+
+    @_NeedsSums
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Add documents in memory to the model.
+
+        The first call on a model that is not fitted fits it with ``keep_sums=True``. Further calls add what the
+        new documents add to the sums of the heads. The idf weights, the basis of the sketch, the stages of the
+        linear head, the blend with its calibration, the latent states and the topics stay those of the first fit.
+        Words that the model does not know are left out.
+
+        Parameters
+        ----------
+        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+            As for `predict`.
+        y : list of lists of str, list of str, or array, sparse matrix or table of shape (n_documents, n_labels)
+            As for `fit`. Names that the model does not know become new labels. A matrix without names has as
+            many columns as the model has labels. Required.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If the model was fitted without its sums, or ``y`` is missing or does not fit the labels of the model.
+            The model is then unchanged.
+        InputError
+            If a value is invalid.
+
+        Examples
+        --------
+        >>> from distmom.models import MultiLabelMoM
+        >>> texts = ["salmon and herring", "herring nets", "oak and pine", "oak leaves"] * 15
+        >>> subjects = [["fish"], ["fish"], ["trees"], ["trees"]] * 15
+        >>> model = MultiLabelMoM(2, head="linear", keep_sums=True).fit(texts, subjects)
+        >>> model.partial_fit(["pine nets"] * 30, [["camping"]] * 30).predict(["nets of pine"])
+        [['camping']]
+        """
+        if not hasattr(self, "scorer_"):
+            return self._first(lambda model: model.fit(X, y))
+        corpus = self._corpus_to_add(X, y)
+        # Equal documents may come twice in memory, and are then other documents.
+        name, known = corpus.digest, {name for name, _ in self.require_sums().corpora}
+        while name in known:
+            name += "+"
+        return self._update(corpus, name, remove=False)
+
+    def partial_fit_corpus(
+        self,
+        corpus: Any,
+        *,
+        client: Any = None,
+        run: str | os.PathLike[str] | RunDirectory | None = None,
+        memory_limit: int | None = None,
+        observer: Observer | None = None,
+    ) -> Self:
+        """Add the documents of a corpus to the model, out of core; see `partial_fit`.
+
+        Parameters
+        ----------
+        corpus : Corpus or MemoryCorpus
+            Its words and labels are matched by name.
+        client, run, memory_limit, observer
+            As in `fit_corpus`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If the model was fitted without its sums, or the same corpus was added before. The model is then
+            unchanged.
+        """
+        options = {"client": client, "run": run, "memory_limit": memory_limit, "observer": observer}
+        if not hasattr(self, "scorer_"):
+            return self._first(lambda model: model.fit_corpus(corpus, **options))
+        return self._update(corpus, corpus.digest, remove=False, **options)
+
+    def remove(self, X: Any, y: Any) -> Self:
+        """Remove documents in memory from the model.
+
+        Their sums are subtracted, and they no longer vote. Models with a head that has the documents find them by
+        their words and labels. Documents that were added later are removed up to rounding. Those of the first fit
+        leave a trace: all that updates do not change depends on them, and their negligible weights were dropped.
+
+        Parameters
+        ----------
+        X, y
+            As for `partial_fit`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If the model was fitted without its sums, or a document is not in it. The model is then unchanged.
+        InputError
+            If a value is invalid.
+        """
+        check_is_fitted(self, "scorer_")
+        corpus = self._corpus_to_add(X, y)
+        return self._update(corpus, corpus.digest, remove=True)
+
+    def remove_corpus(
+        self,
+        corpus: Any,
+        *,
+        client: Any = None,
+        run: str | os.PathLike[str] | RunDirectory | None = None,
+        memory_limit: int | None = None,
+        observer: Observer | None = None,
+    ) -> Self:
+        """Remove the documents of a corpus from the model, out of core; see `remove`.
+
+        Parameters
+        ----------
+        corpus : Corpus or MemoryCorpus
+            Its words and labels are matched by name.
+        client, run, memory_limit, observer
+            As in `fit_corpus`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If the model was fitted without its sums, or a document is not in it. The model is then unchanged.
+        """
+        check_is_fitted(self, "scorer_")
+        options = {"client": client, "run": run, "memory_limit": memory_limit, "observer": observer}
+        return self._update(corpus, corpus.digest, remove=True, **options)
+
+    @classmethod
+    def combine(cls, added: Sequence[Self], taken: Sequence[Self] = ()) -> Self:
+        """Return the model of the documents of several models that are updates of the same fit.
+
+        Parameters
+        ----------
+        added : sequence of MultiLabelMoM
+            At least one.
+        taken : sequence of MultiLabelMoM, default ()
+            Models of documents to be removed. Two updates of one fit share its documents, so the fit itself is
+            subtracted once: ``combine([monday, tuesday], [first])``.
+
+        Returns
+        -------
+        MultiLabelMoM
+
+        Raises
+        ------
+        UsageError
+            If a model was fitted without its sums, the models do not begin with the same fit, documents would be
+            counted twice, or documents are removed that are not there.
+        """
+        models = [*added, *taken]
+        if not added:
+            raise UsageError("added: expected at least one model")
+        if len({model.start_digest for model in models}) > 1:
+            raise UsageError(
+                "models that are updates of different fits cannot be combined: their idf weights, basis or stages "
+                "differ"
+            )
+        started, first = time.monotonic(), added[0]
+        numbers: dict[str, int] = {}
+        for name in (name for model in models for name in model.label_names_):
+            numbers.setdefault(name, len(numbers))
+        contents = [model._content().with_labels(model._numbers(numbers), len(numbers)) for model in models]
+        nothing = MemoryCorpus(csr_array((0, len(first.vocabulary_)), dtype=np.int32))
+        total = copy(first)
+        with open_engine(nothing) as engine:
+            content = join(engine, contents[: len(added)], contents[len(added) :], list(numbers))
+            total._set(engine, content, list(numbers))
+        total.timings_, total.spent_, total.fit_seconds_ = [], {}, time.monotonic() - started
+        return total
+
+    @property
+    def start_digest(self) -> str:
+        """Digest of what updates do not change; models with equal digests can be combined."""
+        start = self._start()
+        stages = [
+            [
+                *map(np.asarray, (own.weights.indptr, own.weights.indices, own.weights.data)),
+                own.scale,
+                own.step,
+            ]
+            for own in start.stages
+        ]
+        states = np.asarray(getattr(self, "weights_", np.zeros(0)))
+        fixed = (
+            start.recipe,
+            start.seed,
+            start.idf,
+            start.basis,
+            stages,
+            states,
+            self.stack_,
+            self.vocabulary_,
+        )
+        return fingerprint(fixed)
+
+    def require_sums(self) -> KeptSums:
+        """Return what the heads were made from; a `NoSumsError` if the model was fitted without it."""
+        check_is_fitted(self, "scorer_")
+        if self.sums_ is None:
+            raise NoSumsError(
+                "this model was fitted without its sums, so documents cannot be added or removed: fit it with "
+                "keep_sums=True (--keep-sums)"
+            )
+        return self.sums_
+
+    def _first(self, fit: Any) -> Self:
+        """Fit the model for the first time, with its sums."""
+        fitted = fit(clone(self).set_params(keep_sums=True))
+        vars(self).update({name: value for name, value in vars(fitted).items() if name.endswith("_")})
+        return self
+
+    def _corpus_to_add(self, X: Any, y: Any) -> MemoryCorpus:
+        """Return documents in memory as a corpus over the words of the model."""
+        if y is None:
+            raise UsageError("requires y to be passed, but the target y is None: labels are needed")
+        block, (y, _) = self._block(X, 1), checked_targets(y)
+        names = column_names(y)
+        if (lists := as_label_lists(y)) is not None:
+            like = SimpleNamespace(vocabulary=(), label_names=self.label_names_, settings={})
+            y, names, _ = label_columns_of(lists, like)
+        elif names is None:
+            names = self.label_names_
+            if y.shape[1] != len(names):
+                raise UsageError(f"y: expected {len(names)} labels as in the fit, got {y.shape[1]}")
+        return MemoryCorpus(block.words, y, self.vocabulary_, names)
+
+    def _update(self, corpus: Any, name: str, *, remove: bool, **options: Any) -> Self:
+        started, start = time.monotonic(), self._start()
+        if not start.recipe.has(*UPDATED):
+            logger.warning(
+                "updates do not change the ranking of this model, whose heads are latent states only"
+            )
+        aligned = align(corpus, self.vocabulary_, self.label_names_)
+        names, n_known = list(aligned.label_names), len(self.label_names_)
+        if remove and len(names) > n_known:
+            raise UsageError(f"the model has no documents with the label {names[n_known]!r}")
+        client, run = options.get("client"), options.get("run")
+        with (
+            open_executor(client) as executor,
+            open_engine(
+                aligned, run, executor, options.get("memory_limit"), options.get("observer")
+            ) as engine,
+        ):
+            if isinstance(aligned, AlignedCorpus):
+                engine.corpus = aligned.with_stored(engine.put)
+            own = execute(partial(collect, start=start, digest=name), engine)
+            known = self._content().with_labels(np.arange(n_known), len(names))
+            try:
+                added, taken = ([known], [own]) if remove else ([known, own], [])
+                content = join(engine, added, taken, names)
+            except MissingDocumentError as error:
+                raise UsageError(f"{_document(corpus, error)}; nothing was removed") from error
+            self._set(engine, content, names)
+            self.timings_, self.spent_ = [vars(t) for t in engine.timings], engine.spent
+            self.fit_seconds_ = time.monotonic() - started
+        return self
+
+    def _start(self) -> Start:
+        """Return what updates do not change; a UsageError if the model was fitted without its sums."""
+        sums, stack = self.require_sums(), self.scorer_.stack
+        if stack is not None:
+            recipe = Recipe(tuple(each.name for each in stack.inputs), {})
+        else:
+            recipe = Recipe((), dict((self.selection_ or {}).get("weights") or weights_of(self.head)))
+        stages = () if sums.linear is None else tuple(stage for _, stage in sums.linear.stages)
+        has_documents = sums.documents is not None or "neighbors" in dict(self.scorer_.heads)
+        share = 1.0 if sums.linear is None else sums.linear.share
+        return Start(
+            recipe,
+            self.idf_,
+            self.basis_,
+            stages,
+            share,
+            has_documents,
+            self.random_state,
+            self.weight_limits(),
+            EFFORTS[self.effort].tolerance,
+        )
+
+    def _content(self) -> Content:
+        """Return the sums and the documents of the model."""
+        assert self.sums_ is not None
+        return content_of(dict(self.scorer_.heads), self.sums_, self.n_documents_, self.label_frequency_)
+
+    def _numbers(self, numbers: Mapping[str, int]) -> np.ndarray:
+        """Return the number of every label of the model."""
+        return np.array([numbers[name] for name in self.label_names_], np.int64)
+
+    def _set(self, engine: Engine, content: Content, label_names: list[str]) -> None:
+        """Set the attributes of the model to those of a content."""
+        start, state, n_labels = self._start(), self._state(), len(label_names)
+        made = heads_of(engine, parts_of(engine, start, content), start.recipe, start.limits)
+        heads = tuple((name, made.get(name) or _kept_head(head, n_labels)) for name, head in state.heads)
+        sums = content.sums
+        if "neighbors" in made:
+            sums = replace(sums, documents=None)
+        states, topics = state.states, state.topics
+        if states is not None:
+            moments = states.label_moments
+            states = replace(
+                states, label_components=_padded(states.label_components, n_labels),
+                label_moments=None if moments is None else _padded(moments, n_labels),
+            )  # fmt: skip
+        if topics is not None:
+            topics = replace(topics, label_components=_padded(topics.label_components, n_labels))
+        state = replace(
+            state, heads=heads, label_frequency=content.label_counts, states=states, topics=topics,
+            sums=opened(sums),
+        )  # fmt: skip
+        self.label_names_, self.n_documents_ = label_names, content.n_documents
+        self._keep(state)
+
+
+def _kept_head(head: Any, n_labels: int) -> Any:
+    """Return a head that updates do not change; a gate is undecided about new labels."""
+    if not isinstance(head, GateHead):
+        return head
+    weights = head.weights
+    dense = np.asarray(weights.dense)
+    wider = np.zeros((len(dense), n_labels), dense.dtype)
+    wider[:, : dense.shape[1]] = dense
+    sparse = replace(weights.sparse, n_columns=n_labels)
+    return replace(head, weights=replace(weights, sparse=sparse, dense=wider))
+
+
+def _padded(own: np.ndarray, n_labels: int) -> np.ndarray:
+    """Return rows of labels with zeros for new labels."""
+    return np.concatenate([own, np.zeros((n_labels - len(own), own.shape[1]), own.dtype)])
+
+
+def _document(corpus: Any, error: MissingDocumentError) -> str:
+    """Return the message of an error with the id of its document, if documents have ids."""
+    if not getattr(corpus, "has_ids", False):
+        return str(error)
+    index = next(
+        i for i, shard in enumerate(corpus.shards) if error.position < shard.first + shard.n_documents
+    )
+    name = corpus.read_ids(index)[error.position - corpus.shards[index].first]
+    return f"document {name!r} is not in the model with these words and labels"

@@ -1,0 +1,96 @@
+"""Present a corpus in a model's vocabulary and label names."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from copy import copy
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from distmom.corpus import Block, Corpus, MemoryCorpus, ShardInfo
+from distmom.corpus.block import renumbered
+from distmom.engine import StoredArray
+
+
+class AlignedCorpus:
+    """A corpus with the column numbering of a model.
+
+    Words unknown to the model are left out. Unknown labels are appended to the model's labels, so that an
+    evaluation counts them.
+
+    Parameters
+    ----------
+    corpus : Corpus
+    vocabulary, label_names : list of str
+        Words and labels of the model, in column order.
+
+    Attributes
+    ----------
+    n_unknown_labels : int
+        Number of labels of the corpus that the model does not know.
+    """
+
+    n_documents: int
+    n_words: int
+    n_labels: int
+    n_unknown_labels: int
+    vocabulary: list[str]
+    label_names: list[str]
+    digest: str
+    shards: tuple[ShardInfo, ...]
+
+    def __init__(self, corpus: Corpus | MemoryCorpus, vocabulary: list[str], label_names: list[str]) -> None:
+        self._corpus = corpus
+        words = {word: i for i, word in enumerate(vocabulary)}
+        labels = {name: i for i, name in enumerate(label_names)}
+        own_words, own_labels = list(corpus.vocabulary), list(corpus.label_names)
+        self._words: np.ndarray | StoredArray = np.array(
+            [words.get(word, -1) for word in own_words], np.int32
+        )
+        unknown = [name for name in own_labels if name not in labels]
+        for name in unknown:
+            labels[name] = len(labels)
+        self._labels: np.ndarray | StoredArray = np.array([labels[name] for name in own_labels], np.int32)
+        self.n_unknown_labels = len(unknown)
+        self.n_words, self.n_labels = len(vocabulary), len(labels)
+        self.vocabulary, self.label_names = vocabulary, [*label_names, *unknown]
+        self.n_documents, self.shards = corpus.n_documents, corpus.shards
+        key = hashlib.sha256(corpus.digest.encode())
+        for names in (vocabulary, self.label_names):
+            key.update("\n".join(names).encode() + b"\0")
+        self.digest = key.hexdigest()
+
+    def with_stored(self, put: Callable[[np.ndarray], StoredArray]) -> AlignedCorpus:
+        """Return a copy without names whose numberings are stored for workers to memory-map."""
+        other = copy(self)
+        other.vocabulary, other.label_names = [], []
+        if isinstance(self._words, np.ndarray) and isinstance(self._labels, np.ndarray):
+            other._words, other._labels = put(self._words), put(self._labels)
+        return other
+
+    def read_shard(self, i: int) -> Block:
+        """Read a shard in the model's numbering."""
+        block = self._corpus.read_shard(i)
+        words, labels = (x.load() if isinstance(x, StoredArray) else x for x in (self._words, self._labels))
+        return Block(
+            words=_renumbered(block.words, words, self.n_words),
+            labels=_renumbered(block.labels, labels, self.n_labels),
+            first=block.first,
+        )
+
+
+def align(corpus: Corpus | MemoryCorpus, vocabulary: list[str], label_names: list[str]) -> Any:
+    """Return the corpus itself if it already has the model's numbering, else an `AlignedCorpus`."""
+    same_words = list(corpus.vocabulary) == vocabulary
+    if same_words and list(corpus.label_names)[: len(label_names)] == label_names:
+        return corpus
+    return AlignedCorpus(corpus, vocabulary, label_names)
+
+
+def _renumbered(matrix: csr_array, numbers: np.ndarray, n_columns: int) -> csr_array:
+    out = renumbered(matrix, numbers, n_columns)
+    out.sort_indices()
+    return out
