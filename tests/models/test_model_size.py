@@ -95,3 +95,19 @@ def test_a_plan_knows_the_number_of_weights(limit, corpus):
 def test_limits_are_positive(name, corpus):
     with pytest.raises(UsageError, match=f"{name}: expected at least 1"):
         MultiLabelMoM(4, **{name: 0}).plan(corpus)
+
+
+@pytest.mark.parametrize("head", ["linear", "svm"])
+def test_updates_keep_the_limits(head, corpus):
+    model = MultiLabelMoM(4, head=head, weights_per_word=6, weights_per_label=12, keep_sums=True)
+    model.fit_corpus(corpus)
+    block = corpus.read_shard(0)
+    names = model.label_names_
+    before, _ = dense_weights(model)
+    lists = [[names[i] for i in row.indices] for row in block.labels]
+    model.partial_fit(block.words, lists)
+    w, intercepts = dense_weights(model)
+    assert np.abs(w - before).max() > 0
+    assert ((w != 0).sum(axis=1) <= 6).all()
+    assert ((w != 0).sum(axis=0) <= 12).all()
+    assert np.count_nonzero(intercepts) > 30
