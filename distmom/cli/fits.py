@@ -229,7 +229,14 @@ def _run_fit(
 def _choice_line(selection: dict[str, Any]) -> str:
     """Return what ``head="auto"`` chose and what is expected of it, as one line."""
     heads = ", ".join(selection["weights"])
+    first, error = selection["held_out"]["auto"]["P@1"], selection["precision_error"]
+    stated = selection.get("expected", {"metric": "P@1"})
+    expected = [f"P@1 {first:.4f} with standard error {error:.4f}"]
+    if stated["metric"] != "P@1":
+        expected.insert(
+            0, f"{stated['metric']} {stated['value']:.4f} with standard error {stated['error']:.4f}"
+        )
     return (
-        f"chosen: {heads}; expected P@1 {selection['held_out']['auto']['P@1']:.4f} with standard error "
-        f"{selection['precision_error']:.4f}, measured on {selection['n_held_out']:,} held-out documents"
+        f"chosen: {heads}; expected {', '.join(expected)}, measured on {selection['n_held_out']:,} held-out "
+        "documents"
     )

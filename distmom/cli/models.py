@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from distmom.cli.chosen_names import chosen_names
 from distmom.cli.options import (
     LocalPath,
     Threshold,
@@ -40,6 +41,12 @@ from distmom.spectral.capabilities import Capability, require
     metavar="P|best",
     help="Only labels of at least this probability; best for that of the best F1. [default: all of --top]",
 )
+@click.option(
+    "--only-labels",
+    metavar="FILE|NAME,...",
+    default=None,
+    help="Score only these labels: a file of their names, one per line, or names separated by commas. [default: all]",
+)
 @click.option("--fill", is_flag=True, help="Give labels to documents without a known word, too.")
 @output_format_option
 @input_options
@@ -47,7 +54,7 @@ from distmom.spectral.capabilities import Capability, require
 @cluster_options
 @json_option
 def predict(
-    model: str, src: str, out: str, top: int, threshold: float | str | None, fill: bool, output_format: str, overwrite: bool, workers: int | None, memory_limit: int | None,
+    model: str, src: str, out: str, top: int, threshold: float | str | None, only_labels: str | None, fill: bool, output_format: str, overwrite: bool, workers: int | None, memory_limit: int | None,
     scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Rank labels for the documents of a corpus or file.
@@ -55,20 +62,22 @@ def predict(
     \b
     Examples: distmom predict model new-titles.tsv out --top 5
               distmom predict model new-titles.tsv out --top 20 --threshold best
+              distmom predict model new-titles.tsv out --only-labels fisheries,forestry
     """
     from distmom.predict import predict_corpus
 
     fitted = load_model_that(model, Capability.LABELS, "'distmom transform' infers shares of topics")
     if threshold is not None:
         fitted.require_probabilities("--threshold")
+    labels = None if only_labels is None else chosen_names(only_labels, fitted.label_names_)
     with (
         PassProgress(quiet=quiet) as progress,
         open_workers(workers, memory_limit, scheduler) as executor,
         open_source(src, columns_of(fitted), executor, options) as corpus,
     ):
         result = predict_corpus(
-            fitted, corpus, out, top=top, threshold=threshold, fill=fill, output_format=output_format, client=executor,
-            memory_limit=memory_limit, observer=progress, overwrite=overwrite,
+            fitted, corpus, out, top=top, threshold=threshold, labels=labels, fill=fill, output_format=output_format,
+            client=executor, memory_limit=memory_limit, observer=progress, overwrite=overwrite,
         )  # fmt: skip
     show(result, as_json)
 

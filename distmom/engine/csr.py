@@ -150,10 +150,13 @@ def _canonical(
     return matrix
 
 
-def largest_of_rows(matrix: csr_array, n_entries: int) -> csr_array:
-    """Keep at most ``n_entries`` entries of largest magnitude in every row, more where magnitudes are equal."""
+def largest_of_rows(matrix: csr_array, n_entries: int, n_rows: int | None = None) -> csr_array:
+    """Keep at most ``n_entries`` entries of largest magnitude in every row, more where magnitudes are equal.
+
+    ``n_rows`` limits this to the first rows; by default all.
+    """
     levels = np.zeros(matrix.shape[0])
-    for row in np.flatnonzero(np.diff(matrix.indptr) > n_entries):
+    for row in np.flatnonzero(np.diff(matrix.indptr)[:n_rows] > n_entries):
         sizes = np.abs(matrix.data[matrix.indptr[row] : matrix.indptr[row + 1]])
         levels[row] = np.partition(sizes, len(sizes) - n_entries)[len(sizes) - n_entries]
     return drop_small(matrix, levels) if levels.any() else matrix

@@ -21,6 +21,7 @@ from distmom.clock import spend, taken
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.csr import Csr, MixedRows, combine, drop_small, largest_of_rows, nearly_full
 from distmom.engine.directory import RunDirectory
+from distmom.engine.limits import ColumnLimit, drop_small_of_columns
 from distmom.engine.scratch import ScratchArray, write_scratch
 from distmom.engine.state import StoredArray, release_maps
 
@@ -161,11 +162,17 @@ class Pruning:
         by default.
     row_entries : int or None, default None
         Before that, only this many entries of largest magnitude are kept in every row; None keeps all.
+    column_entries : int or None, default None
+        At the end, only this many entries of largest magnitude are kept in every column; None keeps all.
+    n_unlimited_rows : int, default 0
+        The number of last rows to which both limits do not apply.
     """
 
     share: float
     quantile: float = 0.99
     row_entries: int | None = None
+    column_entries: int | None = None
+    n_unlimited_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -222,7 +229,8 @@ def add_slab(
         with spend("merge"):
             total = _added(terms, slabs[index])
             if pruning is not None and pruning.row_entries is not None:
-                total = largest_of_rows(total, pruning.row_entries)
+                n_limited = terms[0].shape[0] - pruning.n_unlimited_rows - slabs[index].start
+                total = largest_of_rows(total, pruning.row_entries, max(0, n_limited))
         with spend("write"):
             files = SparsePart.write(directory, total)
         release_maps()
@@ -273,8 +281,13 @@ def join_pieces(
     if pruning is not None:
         sample = np.concatenate([piece.sample for piece in pieces])
         level = pruning.share * float(np.quantile(sample, pruning.quantile)) if len(sample) else 0.0
-    lengths, full_rows = [], []
+    lengths: list[np.ndarray] = []
+    full_rows = []
     before = np.concatenate([piece.lengths for piece in pieces])
+    n_limited = len(before) - (0 if pruning is None else pruning.n_unlimited_rows)
+    column_levels = None
+    if pruning is not None and pruning.column_entries is not None:
+        column_levels = _column_levels(pieces, n_columns, pruning.column_entries, n_limited)
     n_full = int(nearly_full(before, n_columns).sum()) if mixed else 0
     with (
         directory.writer("int32", int(before.sum())) as indices,
@@ -288,6 +301,10 @@ def join_pieces(
             slab = csr_from_parts(values, columns, indptr, (len(piece.lengths), n_columns))
             if level > 0.0:
                 slab = drop_small(slab, np.full(len(piece.lengths), level, np.float32))
+            if column_levels is not None:
+                slab = drop_small_of_columns(
+                    slab, column_levels, n_limited - sum(len(each) for each in lengths)
+                )
             full = nearly_full(np.diff(slab.indptr), n_columns) & mixed
             if full.any():
                 dense.append(slab[np.flatnonzero(full)].toarray())
@@ -302,6 +319,20 @@ def join_pieces(
     dense_row = np.where(full, np.cumsum(full) - 1, -1).astype(np.int32)
     sparse = Csr(directory.put(indptr), indices.stored, data.stored, n_columns)
     return MixedRows(sparse, directory.put(dense_row), dense.stored)
+
+
+def _column_levels(
+    pieces: Sequence[_Piece], n_columns: int, column_entries: int, n_limited: int
+) -> np.ndarray:
+    """Return the least magnitude that is kept of every column; rows from ``n_limited`` on are not limited."""
+    limit, first, ends = ColumnLimit(n_columns, column_entries), 0, []
+    for piece in pieces:
+        ends.append(int(piece.lengths[: max(0, n_limited - first)].sum()))
+        first += len(piece.lengths)
+        limit.count(piece.files.indices.read(0, ends[-1]))
+    for piece, end in zip(pieces, ends, strict=True):
+        limit.collect(piece.files.indices.read(0, end), piece.files.data.read(0, end))
+    return limit.levels()
 
 
 def stored_terms(directory: RunDirectory, terms: Sequence[Term]) -> list[Term]:

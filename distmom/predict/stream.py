@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from distmom.engine import (
 )
 from distmom.errors import UsageError
 from distmom.models.multilabel.blend import stored_scorer
+from distmom.models.multilabel.chosen_labels import label_numbers, of_labels
 from distmom.models.multilabel.estimator import MultiLabelMoM
 from distmom.models.multilabel.heads import Scorer
 from distmom.models.multilabel.probabilities import checked_threshold
@@ -98,6 +99,7 @@ def predict_corpus(
     top: int = 5,
     fill: bool = False,
     threshold: float | str | None = None,
+    labels: Sequence[str] | None = None,
     output_format: str = "tsv",
     client: Any = None,
     memory_limit: int | None = None,
@@ -134,6 +136,8 @@ def predict_corpus(
     threshold : float or "best", optional
         Only labels of at least this probability, at most ``top`` of them; "best" for
         `MultiLabelMoM.threshold_`. By default all of the best ``top``.
+    labels : sequence of str, optional
+        Names of the labels that are scored and ranked, which are then the columns of the matrix; all by default.
     output_format : {"tsv", "jsonl", "zarr"}, default="tsv"
         Whether predictions are also written as tab-separated lines, as JSON lines, or as neither.
     client : distributed.Client or Executor, optional
@@ -156,8 +160,8 @@ def predict_corpus(
     ------
     UsageError
         If the model ranks no labels, if ``top`` is below 1, if the threshold is not from 0 to 1 or the model has
-        no probabilities, if ``output_format`` is unknown, if the model knows none of the words, or if ``out``
-        exists, unless it contains earlier predictions and ``overwrite`` is True.
+        no probabilities, if the model lacks one of ``labels``, if ``output_format`` is unknown, if the model knows
+        none of the words, or if ``out`` exists, unless it contains earlier predictions and ``overwrite`` is True.
 
     Notes
     -----
@@ -172,10 +176,13 @@ def predict_corpus(
         if isinstance(threshold, str) and threshold != "best":
             raise UsageError(f"threshold: expected a probability or 'best', got {threshold!r}")
         threshold = model.threshold_ if isinstance(threshold, str) else checked_threshold(threshold)
+    chosen, names = model.scorer_, model.label_names_
+    if labels is not None:
+        chosen, names = of_labels(chosen, label_numbers(labels, names)), list(labels)
     field = "probability" if model.scorer_.has_probabilities else "score"
     n_unknown_words = check_words(corpus, model.vocabulary_)
     with put_in_place(out, "predictions", overwrite=overwrite) as place:
-        top = min(top, model.scorer_.n_labels)
+        top = min(top, chosen.n_labels)
         aligned = in_pieces(align(corpus, model.vocabulary_, model.label_names_))
         with (
             open_executor(client) as executor,
@@ -184,16 +191,15 @@ def predict_corpus(
             ) as engine,
         ):
             stored_corpus(engine)
-            scorer = stored_scorer(engine, model.scorer_)
+            scorer = stored_scorer(engine, chosen)
             pass_ = PredictPass(engine.corpus.n_words, scorer=scorer, top=top, fill=fill, threshold=threshold)
             result = engine.run(pass_)
-            names = model.label_names_
             with answer_lines(
                 place.out, "predictions", output_format, corpus, names, ("label", field)
             ) as answers:
                 _write(place.out, result, len(aligned.shards), len(names), answers)
         (place.out / "labels.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
-        n_documents, n_labels = int(result.sums["n_documents"]), len(model.label_names_)
+        n_documents, n_labels = int(result.sums["n_documents"]), len(names)
         place.summary.update(
             n_documents=n_documents, n_labels=n_labels, top=top, fill=fill, values=field, threshold=threshold
         )

@@ -60,6 +60,19 @@ def test_a_fit_ends_with_what_was_chosen_and_the_expected_precision(place, run, 
     assert "expected P@1" not in out
 
 
+def test_a_fit_for_one_metric_ends_with_its_expected_value(place, run, tmp_path):
+    options = ("-k", 3, "--objective", "PSP@1", "--n-topics", 0)
+    code, out, _ = run("fit", place / "corpus", tmp_path / "m", *options, *LOCAL)
+    assert code == 0
+    chosen = MultiLabelMoM.load(tmp_path / "m").selection_
+    value, error = chosen["expected"]["value"], chosen["expected"]["error"]
+    first = f"expected PSP@1 {value:.4f} with standard error {error:.4f}, P@1 "
+    assert first in out.splitlines()[-1]
+    assert 0.0 < error < 0.1 < value <= 1.0
+    _, out, _ = run("fit", place / "corpus", tmp_path / "json", *options, *LOCAL, "--json")
+    assert json.loads(out)["expected"] == chosen["expected"]
+
+
 def test_a_threshold_keeps_probable_labels(place, run, tmp_path):
     predict = ("predict", place / "model", place / "test.tsv")
     assert run(*predict, tmp_path / "all", *LOCAL)[0] == 0
@@ -77,6 +90,29 @@ def test_a_threshold_keeps_probable_labels(place, run, tmp_path):
     best = written(tmp_path / "one")
     assert len({row["id"] for row in best}) == len(best)
     assert run("verify", tmp_path / "best")[0] == 0
+
+
+def test_only_chosen_labels_are_ranked(place, run, tmp_path):
+    predict = ("predict", place / "model", place / "test.tsv")
+    (tmp_path / "chosen.txt").write_text("roads\nanimals\n")
+    assert run(*predict, tmp_path / "file", "--only-labels", tmp_path / "chosen.txt", *LOCAL)[0] == 0
+    assert run(*predict, tmp_path / "names", "--only-labels", "roads, animals", *LOCAL)[0] == 0
+    assert run(*predict, tmp_path / "all", "--top", 3, *LOCAL)[0] == 0
+    found = written(tmp_path / "file")
+    assert found == written(tmp_path / "names")
+    expected = [row for row in written(tmp_path / "all") if row["label"] != "finance"]
+    assert [(row["id"], row["label"]) for row in found] == [(row["id"], row["label"]) for row in expected]
+    for row, other in zip(found, expected, strict=True):
+        assert float(row["probability"]) == pytest.approx(float(other["probability"]), rel=1e-4)
+
+    (tmp_path / "chosen.txt").write_text("roads\nanimal\n")
+    code, _, err = run(*predict, tmp_path / "out", "--only-labels", tmp_path / "chosen.txt", *LOCAL)
+    assert code == 3
+    assert f"{tmp_path / 'chosen.txt'}:2: label: expected a label of the model, got 'animal'" in err
+    (tmp_path / "chosen.txt").write_text("")
+    code, _, err = run(*predict, tmp_path / "out", "--only-labels", tmp_path / "chosen.txt", *LOCAL)
+    assert (code, "expected one name per line, got no name" in err) == (3, True)
+    assert not (tmp_path / "out").exists()
 
 
 def test_evaluation_reports_f1_and_a_table_of_labels(place, run, tmp_path):
@@ -105,6 +141,8 @@ def test_evaluation_reports_f1_and_a_table_of_labels(place, run, tmp_path):
     [
         (["predict", "model", "test.tsv", "out", "--threshold", "2"], "expected a probability from 0 to 1 or"),
         (["predict", "ridge", "test.tsv", "out", "--threshold", "best"], "--threshold: this model has no prob"),
+        (["predict", "model", "test.tsv", "out", "--only-labels", "roads,x"], "the model has no label 'x', and"),
+        (["predict", "model", "test.tsv", "out", "--only-labels", "roads,roads"], "'roads' is given twice"),
         (["evaluate", "ridge", "test.tsv", "--per-label", "out"], "--per-label: this model has no probabilities"),
         (["evaluate", "model", "test.tsv", "--per-label", "train.tsv"], "train.tsv: exists; choose another path"),
     ],

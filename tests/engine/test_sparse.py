@@ -106,6 +106,36 @@ def expected_cross(corpus):
     return sum(b.words.toarray().T @ b.labels.toarray().astype(float) for b in blocks)
 
 
+@pytest.mark.parametrize("slab_entries", [1 << 22, 50])
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("n_unlimited", [0, 2])
+def test_limits_keep_the_largest_of_rows_and_columns(slab_entries, mixed, n_unlimited, monkeypatch):
+    monkeypatch.setattr(sparse, "SLAB_ENTRIES", slab_entries)
+    rng = np.random.default_rng(0)
+    dense = rng.standard_normal((60, 9)) * (rng.random((60, 9)) < np.linspace(0, 1, 9))
+    dense[17:21] = 0.0
+    kept = np.abs(dense)
+    end = 60 - n_unlimited
+    order = np.sort(kept[:end], axis=1)[:, [-4]]
+    kept[:end] = np.where(kept[:end] >= order, kept[:end], 0.0)
+    least = np.sort(kept[:end], axis=0)[-20]
+    kept[:end] = np.where(kept[:end] >= least, kept[:end], 0.0)
+    expected = np.where(kept > 0, dense, 0.0)
+    limits = Pruning(0.0, row_entries=4, column_entries=20, n_unlimited_rows=n_unlimited)
+    with open_engine(random_corpus()) as engine:
+        term = Term(Csr.of(csr_array(dense)))
+        if mixed:
+            stored = engine.combine_mixed([term], limits)
+            found, rows = stored.sparse.to_scipy().toarray(), np.asarray(stored.dense_row.load())
+            assert (rows >= 0).any()
+            found[rows >= 0] = stored.dense.load()[rows[rows >= 0]]
+        else:
+            found = engine.combine([term], limits).to_scipy().toarray()
+    assert_allclose(found, expected, rtol=1e-6)
+    assert ((found[:end] != 0).sum(axis=0) <= 20).all()
+    assert ((found[:end] != 0).sum(axis=0) == 20).any()
+
+
 @pytest.mark.parametrize(("run_entries", "slab_entries"), [(1 << 24, 1 << 22), (200, 150)])
 def test_runs_and_slabs_of_any_size_add_up_to_the_product(run_entries, slab_entries, monkeypatch):
     corpus = random_corpus(n=400, d=90, density=0.1, shard_documents=50)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from distmom.evaluate.metrics import RankingSums
-from distmom.models.multilabel.blend import AUC_DOCUMENTS, MIN_GAIN, TOTAL, choose_blend
+from distmom.models.multilabel.blend import MIN_GAIN, TOTAL, choose_blend
+from distmom.models.multilabel.objective import AUC_DOCUMENTS
 from distmom.models.multilabel.stack import probability
 
 N, WIDTH = 3000, 40

@@ -13,10 +13,13 @@ from distmom.models.multilabel.documents import stored_matrix, transposed
 from distmom.models.multilabel.heads import NeighborsHead
 from distmom.models.multilabel.kept_sums import Content, CrossSum, KeptStage, KeptSums, LinearSum, ridge_sum
 from distmom.models.multilabel.linear import DIAGONAL_PENALTY, LinearFit, Stage, added_weights
-from distmom.models.multilabel.margin import COSTS, MarginFit, cost_name, fit_classifiers
+from distmom.models.multilabel.margin import COSTS, PRUNING, MarginFit, cost_name, fit_classifiers
+from distmom.models.multilabel.margin_solver import TOLERANCE
 from distmom.models.multilabel.regression import (
+    NO_LIMITS,
     Features,
     RidgeFit,
+    WeightLimits,
     cross_features,
     fit_neighbors,
     fit_ridge,
@@ -41,6 +44,10 @@ class Start:
     has_documents : bool
         Whether a head needs the documents themselves.
     seed : int
+    limits : WeightLimits, default NO_LIMITS
+        Of the weights of the sparse heads.
+    tolerance : float, default 0.5
+        Of the descent of margin classifiers.
     """
 
     recipe: Recipe
@@ -50,6 +57,8 @@ class Start:
     share: float
     has_documents: bool
     seed: int
+    limits: WeightLimits = NO_LIMITS
+    tolerance: float = TOLERANCE
 
 
 def collect(run: Run, start: Start, digest: str) -> Content:
@@ -151,5 +160,15 @@ def _fit_margins(engine: Engine, start: Start, documents: NeighborsHead) -> Marg
     rows, holders = transposed(engine, documents.lists), transposed(engine, documents.labels)
     costs = tuple(cost for cost in COSTS if f"svm-{cost_name(cost)}" in start.recipe.names)
     shape = (len(start.idf), documents.labels.n_columns)
-    found = fit_classifiers(engine, rows, holders, engine.put(documents.alive), costs, shape, start.seed)
+    found = fit_classifiers(
+        engine,
+        rows,
+        holders,
+        engine.put(documents.alive),
+        costs,
+        shape,
+        start.seed,
+        start.limits.of(PRUNING),
+        start.tolerance,
+    )
     return MarginFit({cost_name(cost): weights for cost, weights in zip(costs, found, strict=True)})

@@ -14,6 +14,7 @@ from distmom.engine import Csr, Engine, PassResult, Selection, StoredArray, Stor
 from distmom.engine.passes import transform_fields
 from distmom.errors import NumericalError, UsageError
 from distmom.models.multilabel.blend import Choice, choose_blend, read_scores, stored_scorer
+from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.heads import (
     GateHead,
     Head,
@@ -27,9 +28,12 @@ from distmom.models.multilabel.heads import (
 )
 from distmom.models.multilabel.linear import LinearFit
 from distmom.models.multilabel.margin import MarginFit
+from distmom.models.multilabel.objective import MEAN, corpus_propensity, weighs_propensity
 from distmom.models.multilabel.regression import (
+    NO_LIMITS,
     Features,
     RidgeFit,
+    WeightLimits,
     centroid_terms,
     sketch_neighbors,
     sparse_head,
@@ -62,6 +66,11 @@ class HeadSettings:
     n_residual_passes : int
     states : StateSettings
     seed : int
+    objective : str, default "mean"
+        What `auto` chooses a blend for.
+    limits : WeightLimits, default NO_LIMITS
+        Of the weights of the sparse heads.
+    effort : Effort, default NORMAL
     keep_sums : bool, default False
         Keep what the heads are made from.
     """
@@ -71,6 +80,9 @@ class HeadSettings:
     n_residual_passes: int
     states: StateSettings
     seed: int
+    objective: str = MEAN
+    limits: WeightLimits = NO_LIMITS
+    effort: Effort = NORMAL
     keep_sums: bool = False
 
 
@@ -81,8 +93,8 @@ class Parts:
     Attributes
     ----------
     features : Features or None
-    states : States or NumericalError
-        The error where the states could not be fitted and no head requires them.
+    states : States, NumericalError or None
+        The error where the states could not be fitted and no head requires them; None where they were left out.
     ridge : (tuple of StoredArray and int, RidgeFit) or None
         Basis of the sketch (d, r) with its rank, and the sums in it.
     linear : LinearFit or None
@@ -93,7 +105,7 @@ class Parts:
     """
 
     features: Features | None
-    states: States | NumericalError
+    states: States | NumericalError | None
     ridge: tuple[tuple[StoredArray, int], RidgeFit] | None = None
     linear: LinearFit | None = None
     index: NeighborsHead | None = None
@@ -108,7 +120,7 @@ class FittedHeads:
     Attributes
     ----------
     heads : dict of str to Head
-    states : States or NumericalError
+    states : States, NumericalError or None
     basis : ndarray of shape (d, r) or None
         Basis of the sketch, where a head needs it.
     choice : Choice or None
@@ -118,7 +130,7 @@ class FittedHeads:
     """
 
     heads: dict[str, Head]
-    states: States | NumericalError
+    states: States | NumericalError | None
     basis: np.ndarray | None
     choice: Choice | None
     sums: KeptSums | None = None
@@ -154,6 +166,7 @@ def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection)
     assert parts.index is not None
     heads: dict[str, Head] = {}
     groups: dict[str, str] = {}
+    limits = settings.limits
 
     def add(name: str, group: str, head: Head) -> None:
         heads[name], groups[name] = head, group
@@ -166,8 +179,12 @@ def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection)
             add(f"ridge-{penalty:g}", "ridge", ridge.head(penalty))
         if ridge.rows is not None:
             add("sketch-neighbors", "sketch", _sketch_neighbors(ridge, parts.index, rest))
-    add("centroid", "centroid", sparse_head(engine, (centroid_terms(engine, parts.features), 1.0)))
-    add("linear", "linear", sparse_head(engine, (parts.linear.terms, 1.0)))
+    add(
+        "centroid",
+        "centroid",
+        sparse_head(engine, (centroid_terms(engine, parts.features), 1.0), limits=limits),
+    )
+    add("linear", "linear", sparse_head(engine, (parts.linear.terms, 1.0), limits=limits))
     if parts.margins is not None:
         for cost, margins in parts.margins.weights.items():
             add(f"svm-{cost}", "svm", SparseHead(margins))
@@ -185,12 +202,13 @@ def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection)
     return Offer(list(heads), groups, stored_scorer(engine, scorer))
 
 
-def choose(engine: Engine, offered: Offer, scored: PassResult) -> Choice:
+def choose(engine: Engine, offered: Offer, scored: PassResult, objective: str) -> Choice:
     """Choose a blend by the scores of held-out documents; a UsageError if no held-out document has a label."""
     rows = read_scores(engine, scored)
     if not rows["n_true"].any():
         raise UsageError("no held-out document has a label: the corpus is too small for head='auto'")
-    choice = choose_blend(offered.names, rows, offered.groups)
+    inverse = corpus_propensity(engine.corpus) if weighs_propensity(objective) else None
+    choice = choose_blend(offered.names, rows, offered.groups, objective, inverse)
     logger.info("chosen on %d held-out documents: %s", choice.n_documents, choice.weights)
     return choice
 
@@ -209,7 +227,7 @@ def assemble(
     UsageError
         If no head could be fitted.
     """
-    opened = heads_of(engine, parts, recipe_of(weights, choice))
+    opened = heads_of(engine, parts, recipe_of(weights, choice), settings.limits)
     if not opened:
         raise UsageError("no head could be fitted: the corpus is too small")
     if isinstance(parts.states, NumericalError):
@@ -251,26 +269,30 @@ def recipe_of(weights: dict[str, float] | None, choice: Choice | None) -> Recipe
     return Recipe((), dict(choice.weights if choice is not None else weights or {}))
 
 
-def heads_of(engine: Engine, parts: Parts, recipe: Recipe) -> dict[str, Head]:
+def heads_of(
+    engine: Engine, parts: Parts, recipe: Recipe, limits: WeightLimits = NO_LIMITS
+) -> dict[str, Head]:
     """Return the heads of a recipe that the parts suffice for, with their arrays opened."""
     if recipe.inputs:
-        heads = _stacked_heads(engine, parts, recipe.inputs)
+        heads = _stacked_heads(engine, limits, parts, recipe.inputs)
     else:
-        heads = _weighted_heads(engine, parts, recipe.weights)
+        heads = _weighted_heads(engine, limits, parts, recipe.weights)
     opened: dict[str, Head] = transform_fields(heads, opened_array)
     return opened
 
 
-def _stacked_heads(engine: Engine, parts: Parts, inputs: Sequence[str]) -> dict[str, Head]:
+def _stacked_heads(
+    engine: Engine, limits: WeightLimits, parts: Parts, inputs: Sequence[str]
+) -> dict[str, Head]:
     """Return the heads whose scores are the inputs of a stack; variants with the same arrays share one."""
     heads: dict[str, Head] = {}
     assert parts.features is not None
     for name in inputs:
         family, _, variant = name.partition("-")
         if name == "centroid":
-            heads[name] = sparse_head(engine, (centroid_terms(engine, parts.features), 1.0))
+            heads[name] = sparse_head(engine, (centroid_terms(engine, parts.features), 1.0), limits=limits)
         elif name == "linear" and parts.linear is not None:
-            heads[name] = sparse_head(engine, (parts.linear.terms, 1.0))
+            heads[name] = sparse_head(engine, (parts.linear.terms, 1.0), limits=limits)
         elif family == "svm" and parts.margins is not None:
             heads[family] = SparseHead(parts.margins.weights[variant])
         elif family == "ridge" and parts.ridge is not None:
@@ -284,7 +306,9 @@ def _stacked_heads(engine: Engine, parts: Parts, inputs: Sequence[str]) -> dict[
     return heads
 
 
-def _weighted_heads(engine: Engine, parts: Parts, weights: dict[str, float]) -> dict[str, Head]:
+def _weighted_heads(
+    engine: Engine, limits: WeightLimits, parts: Parts, weights: dict[str, float]
+) -> dict[str, Head]:
     """Return the heads that have a weight, multiplied by it."""
     heads: dict[str, Head] = {}
     sparse: list[tuple[Sequence[Term], float]] = []
@@ -293,7 +317,7 @@ def _weighted_heads(engine: Engine, parts: Parts, weights: dict[str, float]) -> 
     if "linear" in weights and parts.linear is not None:
         sparse.append((parts.linear.terms, weights["linear"]))
     if sparse:
-        heads["sparse"] = sparse_head(engine, *sparse)
+        heads["sparse"] = sparse_head(engine, *sparse, limits=limits)
     if parts.margins is not None:
         # The head is fitted alone: costs are chosen for a stack only.
         heads["svm"] = SparseHead(next(iter(parts.margins.weights.values())))

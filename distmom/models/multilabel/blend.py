@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,10 @@ from distmom.engine import Engine, Pass, PassResult, Rows, Selection, Sums, SumS
 from distmom.engine.passes import transform_fields
 from distmom.engine.state import release_maps
 from distmom.models.multilabel.heads import NeighborsHead, Query, Scorer, StateHead, rows_at_a_time
-from distmom.models.multilabel.kernels import top_candidates, top_labels
+from distmom.models.multilabel.kernels import top_labels
+from distmom.models.multilabel.objective import DEPTHS, MEAN, Objective, ideal_gains
 from distmom.models.multilabel.probabilities import Reliability, best_threshold
 from distmom.models.multilabel.stack import Pairs, Stack, fit_stack, probability, select_inputs
-from distmom.ranking import mean_metrics, rank_discounts
 
 #: up to this number of labels all of them are candidates
 ALL_LABELS = 1000
@@ -35,10 +34,6 @@ PER_HEAD = 30
 MIN_ROWS = 16
 #: weights tried for each head, relative to its mean best score
 GRID = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
-#: depths k of the metrics in the objective
-DEPTHS = (1, 3, 5)
-#: number of documents on which AUC is measured in every trial
-AUC_DOCUMENTS = 1000
 #: least gain in the objective for which a head is kept
 MIN_GAIN = 2e-4
 #: groups whose variants share their arrays, so that a stack may have all of them
@@ -67,17 +62,21 @@ class CandidatesPass(Pass):
     n_labels, n_dense, n_heads : int
         Number of labels, of heads that score all labels, and of all heads, at most; the memory of a block and the
         size of the rows depend on them. The heads themselves are memory-mapped.
+    inverse : ndarray of shape (L,), optional
+        Inverse propensities of the labels, where the objective weights by them.
 
     Notes
     -----
     Rows: ``labels`` (n, c) int32 candidates, -1 for none; ``scores`` (n, heads, c) float32; ``best``
-    (n, heads) the largest score of every head; ``truth`` (n, c) uint8; ``n_true`` (n,) int32.
+    (n, heads) the largest score of every head; ``truth`` (n, c) uint8; ``n_true`` (n,) int32; with inverse
+    propensities also ``ideal`` (n, 3) float64 (see `ideal_gains`).
     """
 
     scorer: Scorer | None = None
     n_labels: int = 0
     n_dense: int = 0
     n_heads: int = 0
+    inverse: Any = None
 
     # Few documents of a shard are held out, and searching for many of them at once is cheaper.
     block_rows = 1 << 15
@@ -98,6 +97,7 @@ class CandidatesPass(Pass):
     def row_bytes(self) -> int:
         width = n_candidates(self.n_labels, self.n_heads)
         of_document = width * (4 + 4 * self.n_heads + 1) + 4 * self.n_heads + 4
+        of_document += 0 if self.inverse is None else 8 * len(DEPTHS)
         return int(of_document if self.selection is None else self.selection.fraction * of_document)
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
@@ -154,12 +154,14 @@ class CandidatesPass(Pass):
         owner = np.repeat(np.arange(n), np.diff(block.labels.indptr))
         truth[owner, block.labels.indices] = 1
         found = np.take_along_axis(truth, known, axis=1) * (labels >= 0)
+        ideal = {} if self.inverse is None else {"ideal": ideal_gains(block.labels, self.inverse)}
         return {
             "labels": labels,
             "scores": scores,
             "best": np.stack(best, axis=1),
             "truth": found.astype(np.uint8),
             "n_true": np.diff(block.labels.indptr).astype(np.int32),
+            **ideal,
         }
 
 
@@ -187,6 +189,12 @@ class Choice:
         Probability from which labels are predicted, with the best micro F1.
     reliability : Reliability
         Sums of the candidates in bins of probability.
+    metric : str, default "mean"
+        What the blend was chosen for.
+    error : float, default 0.0
+        Standard error of the objective, unless that is a mean of metrics.
+    exponent : float or None, default None
+        Power of the inverse propensity that multiplies the probability of a label, where the metric weights by it.
     """
 
     weights: dict[str, float]
@@ -197,6 +205,9 @@ class Choice:
     precision_error: float
     threshold: float
     reliability: Reliability
+    metric: str = MEAN
+    error: float = 0.0
+    exponent: float | None = None
 
     @property
     def is_stacked(self) -> bool:
@@ -204,7 +215,9 @@ class Choice:
         return self.stack.inputs[0].name != TOTAL
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return JSON values; ``expected`` and ``exponent`` only where a metric was stated."""
+        stated = self.metric != MEAN
+        expected = {"metric": self.metric, "value": self.objective, "error": self.error}
         return {
             "weights": self.weights,
             "objective": self.objective,
@@ -213,6 +226,8 @@ class Choice:
             "precision_error": self.precision_error,
             "threshold": self.threshold,
             "reliability": self.reliability.to_json(),
+            **({"expected": expected} if stated else {}),
+            **({} if self.exponent is None else {"exponent": self.exponent}),
         }
 
 
@@ -240,58 +255,17 @@ def stored_scorer(engine: Engine, scorer: Scorer) -> Scorer:
     return stored
 
 
-@dataclass(frozen=True)
-class Objective:
-    """The objective of a blend: metrics of its scores of candidate labels.
-
-    Attributes
-    ----------
-    labels : ndarray of shape (n, c), int32
-        Candidates, -1 for none.
-    truth : ndarray of shape (n, c), uint8
-        Which of them are true.
-    n_true : ndarray of shape (n,), int32
-        Number of all true labels.
-    """
-
-    labels: np.ndarray
-    truth: np.ndarray
-    n_true: np.ndarray
-
-    @cached_property
-    def has_auc(self) -> bool:
-        """Whether all labels are candidates, so that AUC is measured too."""
-        return bool((self.labels >= 0).all()) and self.labels.shape[1] > 0
-
-    def measure(self, totals: np.ndarray) -> np.ndarray:
-        """Return P@k for `DEPTHS`, nDCG@5 and AUC of scores (n, c)."""
-        n_areas = min(len(self.n_true), AUC_DOCUMENTS) if self.has_auc else 0
-        lists = top_candidates(totals, self.labels, DEPTHS[-1])
-        depths, discounts = np.array(DEPTHS), rank_discounts(DEPTHS[-1])
-        return np.asarray(mean_metrics(lists, totals, self.truth, self.n_true, depths, discounts, n_areas))
-
-    def value(self, totals: np.ndarray) -> float:
-        """Return the mean of the metrics."""
-        parts = self.measure(totals)
-        return float(parts.mean() if self.has_auc else parts[:-1].mean())
-
-    def named(self, totals: np.ndarray) -> dict[str, float]:
-        """Return the metrics by name."""
-        keys = [*(f"P@{k}" for k in DEPTHS), f"nDCG@{DEPTHS[-1]}"] + (["AUC"] if self.has_auc else [])
-        return {key: float(x) for key, x in zip(keys, self.measure(totals), strict=False)}
-
-    def first_hits(self, totals: np.ndarray) -> np.ndarray:
-        """Return whether the first label of each document is true, (n,) uint8."""
-        found = np.where(self.labels >= 0, totals, -np.inf).argmax(axis=1)
-        return np.asarray(np.take_along_axis(self.truth, found[:, None], axis=1)[:, 0])
-
-    def of(self, documents: np.ndarray) -> Objective:
-        """Return the objective of some documents."""
-        return Objective(self.labels[documents], self.truth[documents], self.n_true[documents])
-
-
-def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str]) -> Choice:
+def choose_blend(
+    names: list[str],
+    rows: dict[str, np.ndarray],
+    groups: dict[str, str],
+    metric: str = MEAN,
+    inverse: np.ndarray | None = None,
+) -> Choice:
     """Choose a blend of heads: a stack where all labels are candidates, else a weighted sum.
+
+    The best head alone is taken where it is better than the blend on documents that neither was fitted to; for one
+    metric, which varies more than a mean of several, where it is better by more than a standard error.
 
     Parameters
     ----------
@@ -301,8 +275,12 @@ def choose_blend(names: list[str], rows: dict[str, np.ndarray], groups: dict[str
         From `read_scores`.
     groups : dict of str to str
         Name of the variants that each head belongs to.
+    metric : str, default "mean"
+        What the blend is chosen for, one of `OBJECTIVES`.
+    inverse : ndarray of shape (L,), optional
+        Inverse propensities of the labels; required by PSP@k.
     """
-    objective = Objective(rows["labels"], rows["truth"], rows["n_true"])
+    objective = Objective(rows["labels"], rows["truth"], rows["n_true"], metric, inverse, rows.get("ideal"))
     choose = _choose_stack if objective.has_auc else _choose_sum
     return choose(names, rows, groups, objective)
 
@@ -316,13 +294,11 @@ def _halves(n: int) -> list[tuple[np.ndarray, np.ndarray]]:
 def _choose_stack(
     names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
 ) -> Choice:
-    """Stack the heads that score all labels; of the variants that would be stored twice, the best is used.
-
-    The best head alone is taken where it is better than the stack on documents that neither was chosen on.
-    """
+    """Stack the heads that score all labels; of the variants that would be stored twice, the best is used."""
     scores = rows["scores"].swapaxes(0, 1)
-    report = {name: objective.named(own) for name, own in zip(names, scores, strict=True)}
-    alone = {name: objective.value(own) for name, own in zip(names, scores, strict=True)}
+    rankings = _rankings(names, scores, objective)
+    report = {name: objective.named(own) for name, own in rankings.items()}
+    alone = {name: objective.value(own) for name, own in rankings.items()}
     # One variant, also of equally good ones: the others would share its place among the heads of the model.
     best_of = {
         group: max((name for name in names if groups[name] == group), key=lambda name: alone[name])
@@ -338,30 +314,62 @@ def _choose_stack(
         rows["labels"] >= 0,
     )
     kept, fit = select_inputs(pairs)
-    totals = log_odds = _crossed(pairs.only(kept), objective, fit.stack)
+    totals, log_odds = _crossed(pairs.only(kept), objective, fit.stack)
     best = max(used, key=lambda name: alone[name])
-    if alone[best] > objective.value(totals):
+    if objective.clearly_prefers(rankings[best], totals):
         own = pairs.only([used.index(best)])
-        fit, totals = fit_stack(own), scores[names.index(best)]
-        log_odds = _crossed(own, objective, fit.stack)
+        fit, totals = fit_stack(own), rankings[best]
+        _, log_odds = _crossed(own, objective, fit.stack)
     report["auto"] = objective.named(totals)
     n = len(objective.n_true)
     weights = {each.name: float(loss / n) for each, loss in zip(fit.stack.inputs, fit.losses, strict=True)}
+    return _choice(weights, objective.value(totals), report, fit.stack, objective, totals, log_odds)
+
+
+def _choice(
+    weights: dict[str, float],
+    value: float,
+    report: dict[str, dict[str, float]],
+    stack: Stack,
+    objective: Objective,
+    totals: np.ndarray,
+    log_odds: np.ndarray,
+) -> Choice:
+    """Return a choice, given what ranks the candidates and their log-odds, (n, c) each."""
+    exponent = objective.best_exponent(log_odds) if objective.weighs_propensity else None
     return Choice(
-        weights, objective.value(totals), report, n, fit.stack, _error(objective, totals),
-        *_calibrated(objective, log_odds),
+        weights, value, report, len(objective.n_true), stack, _error(objective, totals),
+        *_calibrated(objective, log_odds), objective.metric, objective.error(totals), exponent,
     )  # fmt: skip
 
 
-def _crossed(pairs: Pairs, objective: Objective, start: Stack) -> np.ndarray:
-    """Return the log-odds of every half of the documents under a stack that was fitted to the other.
+def _rankings(names: list[str], scores: np.ndarray, objective: Objective) -> dict[str, np.ndarray]:
+    """Return what every head ranks the candidates by if it is alone, (n, c) each: its scores, except for PSP@k."""
+    if not objective.weighs_propensity:
+        return dict(zip(names, scores, strict=True))
+    return {
+        name: _crossed(
+            Pairs((name,), (name.startswith("svm"),), own[None], objective.truth, objective.labels >= 0),
+            objective,
+        )[0]
+        for name, own in zip(names, scores, strict=True)
+    }
+
+
+def _crossed(pairs: Pairs, objective: Objective, start: Stack | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return what ranks each half of the documents under a stack fitted to the other half, and its log-odds.
 
     ``start`` is the stack of all documents, from which the fits take fewer steps.
     """
-    totals = np.zeros(objective.truth.shape, np.float32)
-    for half, other in _halves(len(totals)):
-        totals[other] = fit_stack(pairs.of(half), start).stack.log_odds(pairs.scores[:, other])
-    return totals
+    log_odds = np.zeros(objective.truth.shape, np.float32)
+    totals = np.zeros_like(log_odds) if objective.weighs_propensity else log_odds
+    for half, other in _halves(len(log_odds)):
+        stack = fit_stack(pairs.of(half), start).stack
+        log_odds[other] = stack.log_odds(pairs.scores[:, other])
+        if objective.weighs_propensity:
+            exponent = objective.of(half).best_exponent(stack.log_odds(pairs.scores[:, half]))
+            totals[other] = objective.of(other).ranking(log_odds[other], exponent)
+    return totals, log_odds
 
 
 def _calibrated(objective: Objective, log_odds: np.ndarray) -> tuple[float, Reliability]:
@@ -381,24 +389,42 @@ def _choose_sum(
     names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
 ) -> Choice:
     """Choose the weights of a sum, and the regression that makes it a probability."""
-    n = len(objective.n_true)
-    report = {
-        name: objective.named(own) for name, own in zip(names, rows["scores"].swapaxes(0, 1), strict=True)
-    }
-    totals = np.zeros(objective.truth.shape, np.float32)
-    log_odds = np.zeros_like(totals)
-    for half, other in _halves(n):
-        part = {key: values[half] for key, values in rows.items()}
-        weights = _summed(names, part, groups, objective.of(half))[0]
-        totals[other] = _total(names, rows["scores"][other], weights)
-        calibration = _of_total(objective.of(half), _total(names, part["scores"], weights))
-        log_odds[other] = calibration.log_odds(totals[None, other])
-    weights, best = _summed(names, rows, groups, objective)
+    rankings = _rankings(names, rows["scores"].swapaxes(0, 1), objective)
+    report = {name: objective.named(own) for name, own in rankings.items()}
+    alone = {name: objective.value(own) for name, own in rankings.items()}
+    totals, log_odds = _crossed_sum(names, rows, groups, objective)
+    weights, value = _summed(names, rows, groups, objective.of_probability)
+    single = max((name for name in names if name != GATE), key=lambda name: alone[name])
+    if objective.clearly_prefers(rankings[single], totals):
+        at = names.index(single)
+        own = rows | {"scores": rows["scores"][:, [at]], "best": rows["best"][:, [at]]}
+        _, log_odds = _crossed_sum([single], own, groups, objective)
+        weights, value = ascend([single], own, groups, objective.of_probability)
+        totals = rankings[single]
+    if objective.metric != MEAN:
+        value = objective.value(totals)
     report["auto"] = objective.named(totals)
     stack = _of_total(objective, _total(names, rows["scores"], weights))
-    return Choice(
-        weights, best, report, n, stack, _error(objective, totals), *_calibrated(objective, log_odds)
-    )
+    return _choice(weights, value, report, stack, objective, totals, log_odds)
+
+
+def _crossed_sum(
+    names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what ranks each half of the documents under a sum chosen on the other half, and its log-odds."""
+    totals = np.zeros(objective.truth.shape, np.float32)
+    log_odds = np.zeros_like(totals)
+    for half, other in _halves(len(totals)):
+        part, known = {key: values[half] for key, values in rows.items()}, objective.of(half)
+        weights, _ = _summed(names, part, groups, known.of_probability)
+        totals[other] = _total(names, rows["scores"][other], weights)
+        own = _total(names, part["scores"], weights)
+        calibration = _of_total(known, own)
+        log_odds[other] = calibration.log_odds(totals[None, other])
+        if objective.weighs_propensity:
+            exponent = known.best_exponent(calibration.log_odds(own[None]))
+            totals[other] = objective.of(other).ranking(log_odds[other], exponent)
+    return totals, log_odds
 
 
 def _of_total(objective: Objective, totals: np.ndarray) -> Stack:
@@ -440,9 +466,8 @@ def ascend(
 ) -> tuple[dict[str, float], float]:
     """Find the weights of a sum by coordinate ascent; also return the value of the objective.
 
-    The objective is the mean of P@1, P@3, P@5 and nDCG@5, and of AUC where all labels are candidates. The
-    ascent begins with the best single head; of the variants of a head (same group) at most one is used. Heads that
-    contribute less than `MIN_GAIN` to the final blend are left out.
+    The ascent begins with the best single head; of the variants of a head (same group) at most one is used. Heads
+    that contribute less than `MIN_GAIN` to the final blend are left out.
 
     Parameters
     ----------
@@ -477,7 +502,8 @@ def ascend(
         for h in np.argsort(-np.asarray(alone), kind="stable"):
             group = [j for j, name in enumerate(names) if groups[name] == groups[names[h]]]
             others = without(totals, weights, group)
-            for grid in GRID:
+            # Without any head, labels would be ranked by their numbers.
+            for grid in GRID if np.delete(weights, group).any() else GRID[1:]:
                 trial = others + np.float32(grid) * scores[h]
                 if (got := value(trial)) > best + MIN_GAIN:
                     weights[group] = 0.0

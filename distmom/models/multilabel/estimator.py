@@ -28,6 +28,7 @@ from distmom.models.multilabel.corpus_topics import (
     topic_model,
     why_no_topics,
 )
+from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.heads import (
     GateHead,
     Head,
@@ -42,8 +43,10 @@ from distmom.models.multilabel.heads import (
 )
 from distmom.models.multilabel.kept_sums import KeptSums, check_kept
 from distmom.models.multilabel.margin import MAX_LABELS
+from distmom.models.multilabel.objective import MEAN, OBJECTIVES, weighs_propensity
 from distmom.models.multilabel.prediction import TARGETS, LabelPredictor, checked_targets
 from distmom.models.multilabel.program import HEADS, fit_heads, held_out
+from distmom.models.multilabel.regression import WeightLimits
 from distmom.models.multilabel.stack import Stack
 from distmom.models.multilabel.states import States, StateSettings, check_size
 from distmom.models.multilabel.updates import Updatable
@@ -198,6 +201,16 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         "How labels are scored. auto chooses a blend of heads on held-out documents of the corpus.",
         default="auto", choices=HEADS,
     )  # fmt: skip
+    effort: str = parameter(
+        "How much is fitted. low leaves out latent states, topics, neighbours in the sketch and all but one cost "
+        "of the head svm, and holds out fewer documents. high makes one more residual pass, and fits svm more "
+        "exactly.", default="normal", choices=tuple(EFFORTS),
+    )  # fmt: skip
+    objective: str = parameter(
+        "What head=auto chooses the blend for: the mean of P@1, P@3, P@5 and nDCG@5 (and of AUC with at most "
+        "1,000 labels), or one metric. For PSP@k, labels are ranked by probability times a power of the inverse "
+        "propensity, which is chosen too.", default=MEAN, choices=OBJECTIVES,
+    )  # fmt: skip
     moments: str = parameter(
         "Pairs and triples of word positions with (paper) or without (distinct) a position paired with "
         "itself.", default="paper", choices=MOMENTS,
@@ -235,14 +248,25 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
     )  # fmt: skip
     n_residual_passes: int | None = parameter(
         "Number of residual passes of the linear head.",
-        default=None, kind=int, least=0, none=True, unset="2, or 1 with head=auto",
+        default=None, kind=int, least=0, none=True, unset="2, or 1 with head=auto; one more with effort=high",
+    )  # fmt: skip
+    weights_per_word: int | None = parameter(
+        "Largest number of weights of a word in each of the heads linear, centroid and svm, which keep those of "
+        "largest magnitude. Fewer make models smaller and scoring faster.",
+        default=None, kind=int, least=1, none=True,
+        unset="300 while the head linear is fitted, and then all that are not negligible",
+    )  # fmt: skip
+    weights_per_label: int | None = parameter(
+        "Largest number of weights of a label in each of the heads linear, centroid and svm.",
+        default=None, kind=int, least=1, none=True, unset="all that are not negligible",
     )  # fmt: skip
     smoothing: float = parameter(
         "Share of the unigram distribution that is mixed into the states to score documents.",
         default=0.1, least=0, below=1,
     )  # fmt: skip
     propensity: float = parameter(
-        "Exponent of the inverse propensity of labels that multiplies the final score; 0 has no effect.",
+        "Exponent of the inverse propensity of labels that multiplies the final score; 0 has no effect. "
+        "objective=PSP@k chooses it.",
         default=0.0,
     )  # fmt: skip
     precision: str = precision_parameter()
@@ -307,6 +331,16 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
                 f"head='svm' fits a classifier to all documents for every label: expected at most {MAX_LABELS} "
                 f"labels, got {corpus.n_labels}; use head='auto' or 'linear'"
             )
+        if self.objective != MEAN and self.head != "auto":
+            raise UsageError(
+                f"objective={self.objective!r}: expected head='auto', which chooses a blend, got "
+                f"head={self.head!r}"
+            )
+        if weighs_propensity(self.objective) and self.propensity != 0.0:
+            raise UsageError(
+                f"objective={self.objective!r}: expected propensity=0, as the exponent is chosen, got "
+                f"propensity={self.propensity:g}"
+            )
         if self.head in ("moment", "posterior"):
             if self.keep_sums:
                 raise UsageError(
@@ -314,7 +348,8 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
                 )
             check_size(corpus.n_documents, self.n_components, self.force)
         if self.head == "auto" and corpus.n_documents <= FEW_DOCUMENTS:
-            n_held_out = int(held_out(corpus, self.random_state).mask(0, corpus.n_documents).sum())
+            selection = held_out(corpus, self.random_state, EFFORTS[self.effort])
+            n_held_out = int(selection.mask(0, corpus.n_documents).sum())
             if n_held_out in (0, corpus.n_documents):
                 raise UsageError(
                     f"{corpus.n_documents} documents are too few for head='auto', which needs held-out documents; "
@@ -323,10 +358,11 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
 
     def program(self, run: Run) -> MultiLabelState:
         """Fit the model by the passes of a run and return its state."""
-        n_documents = run.corpus.n_documents
+        n_documents, effort = run.corpus.n_documents, EFFORTS[self.effort]
         settings = HeadSettings(
             self.head, self.n_components, self.residual_passes(),
-            self.state_settings(self.n_states_for(n_documents)), self.random_state, self.keep_sums,
+            self.state_settings(self.n_states_for(n_documents)), self.random_state, self.objective,
+            self.weight_limits(), effort, self.keep_sums,
         )  # fmt: skip
         fitted = fit_heads(run, settings)
         topics = self._fit_topics(run.part("topics"))
@@ -336,6 +372,12 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
     def _fit_topics(self, run: Run) -> CorpusTopics | NumericalError | str | None:
         """Return the topics of the corpus, the reason why there are none, or None if none are requested."""
         n_topics = self.n_topics
+        if n_topics is None and not EFFORTS[self.effort].has_topics:
+            return (
+                f"effort={self.effort!r} fits no topics; n_topics requests them"
+                if self.head == "auto"
+                else None
+            )
         if n_topics is None:
             n_topics = default_topics(run.corpus) if self.head == "auto" else 0
             if self.head == "auto" and not n_topics:
@@ -370,7 +412,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         self.scorer_: Scorer = Scorer(
             n_labels=len(self.label_names_), idf=self.idf_, heads=heads, weights=weights, basis=self.basis_,
             label_factor=self._label_factor(), stack=None if is_total else stack,
-            calibration=stack if is_total else None,
+            calibration=stack if is_total else None, weighs_probability="exponent" in (self.selection_ or {}),
         )  # fmt: skip
 
     def _completed(self, name: str, head: Head) -> Head:
@@ -416,10 +458,14 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         return {"d": d, "d1": d + 1, "m": len(self.label_names_)}
 
     def _label_factor(self) -> np.ndarray | None:
-        if self.propensity == 0.0:
+        chosen = (self.selection_ or {}).get("exponent")
+        exponent = self.propensity if chosen is None else float(chosen)
+        if not math.isfinite(exponent):
+            raise ValueError(f"expected a finite exponent of the inverse propensity, got {exponent}")
+        if exponent == 0.0:
             return None
         inverse = inverse_propensity(self.label_frequency_, max(self.n_documents_, 3))
-        return np.asarray(inverse**self.propensity, np.float32)
+        return np.asarray(inverse**exponent, np.float32)
 
     def can(self, capability: Capability) -> bool:
         """Return whether this fitted model can do something: it may lack both topics and latent states."""
@@ -439,6 +485,8 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
             found["n_topics"] = len(self.corpus_topics_.weights) - 1
         if self.selection_ is not None:
             found["chosen"] = {name: round(w, 4) for name, w in self.selection_["weights"].items()}
+            if "expected" in self.selection_:
+                found["expected"] = self.selection_["expected"]
             found["held_out"] = {
                 name: {key: round(x, 4) for key, x in scores.items()}
                 for name, scores in self.selection_["held_out"].items()
@@ -456,8 +504,12 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
     def residual_passes(self) -> int:
         """Return the number of residual passes of the linear head."""
         if self.n_residual_passes is None:
-            return 1 if self.head == "auto" else 2
+            return EFFORTS[self.effort].n_residual_passes + (self.head != "auto")
         return self.n_residual_passes
+
+    def weight_limits(self) -> WeightLimits:
+        """Return the limits on the weights of the sparse heads."""
+        return WeightLimits(self.weights_per_word, self.weights_per_label)
 
     def state_settings(self, k: int) -> StateSettings:
         """Return the settings with which k latent states are fitted."""
@@ -505,10 +557,23 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         k = min(k, self.scorer_.n_labels)
         return self.scorer_.top(self._block(X), k)
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Return the scores of all labels, (n_documents, n_labels) float32: a dense matrix, for small inputs."""
+    def decision_function(self, X: Any, labels: Sequence[str] | None = None) -> np.ndarray:
+        """Return the scores of labels, (n_documents, n_labels) float32: a dense matrix, for small inputs.
+
+        Parameters
+        ----------
+        X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+            As for `predict`.
+        labels : list of str, optional
+            Names of the labels to score, which are then the columns; all by default. Fewer labels take less time.
+
+        Raises
+        ------
+        UsageError
+            If the number of words differs from that of the fit, or the model lacks one of ``labels``.
+        """
         check_is_fitted(self, "scorer_")
-        block, scorer = self._block(X), self.scorer_
+        block, scorer = self._block(X), self._scorer_of(labels)
         parts = [scorer.scores(scorer.query(block.take(rows))) for rows in scorer.blocks(block.n_documents)]
         return np.concatenate(parts) if parts else np.zeros((0, scorer.n_labels), np.float32)
 
@@ -592,7 +657,7 @@ def _state_of(
         )  # fmt: skip
         diagnostics = found.diagnostics
     else:
-        diagnostics = {"states_error": str(fitted.states)}
+        diagnostics = {"states_error": str(fitted.states or "effort='low' fits none")}
     if isinstance(topics, str | NumericalError):
         diagnostics = {**diagnostics, "topics_error": str(topics)}
     return MultiLabelState(

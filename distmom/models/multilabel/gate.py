@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.corpus.block import csr_from_parts
-from distmom.engine import Csr, Engine, Selection, StoredColumns, Tallies, TallResult, Term
+from distmom.engine import Csr, Engine, Pruning, Selection, StoredColumns, Tallies, TallResult, Term
 from distmom.engine.passes import Rows
 from distmom.engine.sums import Sums, SumSpec
 from distmom.models.multilabel.gate_solver import COST, fit_gate_group
@@ -30,6 +30,7 @@ from distmom.models.multilabel.margin import (
     cost_name,
     stored_weights,
 )
+from distmom.models.multilabel.regression import NO_LIMITS, WeightLimits
 from distmom.models.multilabel.score_kernels import add_sparse_scores
 from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.margins import MarginsPass
@@ -151,7 +152,14 @@ def tries_gate(corpus: Corpus | MemoryCorpus) -> bool:
 
 
 def fit_gate(
-    run: Run, idf: Any, weights: Csr, n_entries: int, selection: Selection | None, seed: int, trial: Trial
+    run: Run,
+    idf: Any,
+    weights: Csr,
+    n_entries: int,
+    selection: Selection | None,
+    seed: int,
+    trial: Trial,
+    limits: WeightLimits = NO_LIMITS,
 ) -> MarginFit:
     """Fit one classifier per label to the selected documents.
 
@@ -169,6 +177,8 @@ def fit_gate(
         Of the order in which documents are visited, and of the random documents.
     trial : callable
         Measures the time of the fit, for a plan with times.
+    limits : WeightLimits, default NO_LIMITS
+        Of the weights of a word, and of a label.
     """
     corpus = run.corpus
     pass_ = HardLabelsPass(
@@ -183,13 +193,19 @@ def fit_gate(
         n_hard=N_HARD,
     )
     out = TallResult(unknown(), unknown())
-    found = run.scan(pass_, _fitted, selection, random_labels(corpus), seed, out=out, trial=trial)
+    arguments = selection, random_labels(corpus), seed, limits.of(PRUNING)
+    found = run.scan(pass_, _fitted, *arguments, out=out, trial=trial)
     fit: MarginFit = run.rows(_gate_fit, found, out=unknown())
     return fit
 
 
 def _fitted(
-    engine: Engine, tallies: Tallies, selection: Selection | None, n_random: float, seed: int
+    engine: Engine,
+    tallies: Tallies,
+    selection: Selection | None,
+    n_random: float,
+    seed: int,
+    pruning: Pruning,
 ) -> TallResult:
     corpus = engine.corpus
     n, n_labels, d = corpus.n_documents, corpus.n_labels, corpus.n_words
@@ -201,7 +217,7 @@ def _fitted(
         fit_gate_group, n_groups, (d + 1, n_labels), 1, n_groups, rows, judged, alive, n_random, d, seed
     )
     states: dict[str, StoredColumns] = stored_weights(
-        cost_name(COST), engine.combine_mixed([Term(own)], PRUNING)
+        cost_name(COST), engine.combine_mixed([Term(own)], pruning)
     )
     return TallResult(states, {})
 

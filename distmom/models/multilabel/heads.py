@@ -368,6 +368,8 @@ class Scorer:
         Combines the scores of variants of the heads; their weighted sum by default.
     calibration : Stack, optional
         Log-odds of a label given the weighted sum; unknown by default.
+    weighs_probability : bool, default False
+        Whether ``label_factor`` multiplies the calibrated probability of a weighted sum instead of the sum.
     """
 
     n_labels: int
@@ -378,6 +380,7 @@ class Scorer:
     label_factor: Any = None
     stack: Stack | None = None
     calibration: Stack | None = None
+    weighs_probability: bool = False
 
     def query(self, block: Block) -> Query:
         """Prepare a block for scoring."""
@@ -401,7 +404,10 @@ class Scorer:
         for gate in gates:
             gate.multiply(query, out)
         if self.label_factor is not None:
-            np.maximum(out, np.float32(1e-6), out=out)
+            if self.weighs_probability and self.calibration is not None:
+                out = probability(self.calibration.log_odds(out[None]))
+            else:
+                np.maximum(out, np.float32(1e-6), out=out)
             out *= np.asarray(self.label_factor, np.float32)
         return out
 

@@ -22,7 +22,7 @@ from distmom.engine import (
 )
 from distmom.engine.state import release_maps
 from distmom.models.multilabel.names import NAME_DOCUMENTS, name_sums
-from distmom.models.multilabel.regression import Features, unknown_csr
+from distmom.models.multilabel.regression import NO_LIMITS, Features, WeightLimits, unknown_csr
 from distmom.moments.residuals import ENTRY_COLUMNS, ResidualPass
 from distmom.spectral.run import Run, unknown
 
@@ -78,7 +78,7 @@ class LinearFit:
     n_entries: int
 
 
-def fit_linear(run: Run, features: Features, n_passes: int) -> LinearFit:
+def fit_linear(run: Run, features: Features, n_passes: int, limits: WeightLimits = NO_LIMITS) -> LinearFit:
     """Fit diagonal ridge regression ``D^-1 A'Y``, then improve it by residual passes.
 
     Where documents are long and their words correlated, diagonal ridge counts the same evidence many times. The
@@ -93,11 +93,12 @@ def fit_linear(run: Run, features: Features, n_passes: int) -> LinearFit:
     features : Features
     n_passes : int
         Number of residual passes.
+    limits : WeightLimits, default NO_LIMITS
+        That per word applies here; that per label applies to the heads that are made of the fit.
     """
-    corpus = run.corpus
-    inverse, first, n_entries = run.rows(
-        _first_weights, features, out=(unknown(), unknown_csr(corpus.n_labels), n_linear_entries(corpus))
-    )
+    corpus, pruning = run.corpus, limits.of_words(LINEAR_PRUNING)
+    planned = unknown(), unknown_csr(corpus.n_labels), n_linear_entries(corpus, pruning)
+    inverse, first, n_entries = run.rows(_first_weights, features, pruning, out=planned)
     diagonal = run.rows(_stored_single, inverse, out=unknown())
     weights, stages = first, list[Stage]()
     for _ in range(n_passes):
@@ -113,7 +114,7 @@ def fit_linear(run: Run, features: Features, n_passes: int) -> LinearFit:
     return LinearFit(tuple(stages), (Term(weights),), inverse, diagonal, n_entries)
 
 
-def _first_weights(engine: Engine, features: Features) -> tuple[np.ndarray, Csr, int]:
+def _first_weights(engine: Engine, features: Features, pruning: Pruning) -> tuple[np.ndarray, Csr, int]:
     """Return ``D^-1``, the weights ``D^-1 A'Y`` without negligible entries, and the number of entries.
 
     A'Y includes the names of the labels, each as a few documents.
@@ -124,7 +125,7 @@ def _first_weights(engine: Engine, features: Features) -> tuple[np.ndarray, Csr,
     terms = [Term(cross, rows=inverse) for cross in features.cross]
     if names.nnz:
         terms.append(Term(_stored(engine, names), NAME_DOCUMENTS, rows=inverse))
-    first = engine.combine(terms, LINEAR_PRUNING)
+    first = engine.combine(terms, pruning)
     return inverse, first, len(first.data.load())
 
 
@@ -153,12 +154,14 @@ def _residual_pass(
     )
 
 
-def n_linear_entries(corpus: Corpus | MemoryCorpus) -> int:
+def n_linear_entries(corpus: Corpus | MemoryCorpus, pruning: Pruning = LINEAR_PRUNING) -> int:
     """Return an estimate of the number of weights of the linear head."""
     n_labels = sum(s.nnz_labels for s in corpus.shards) / max(corpus.n_documents, 1)
     # The constant feature is in every document.
     of_words = np.append(corpus.document_frequency, corpus.n_documents) * n_labels
-    return int(np.minimum(of_words, LINEAR_PRUNING.row_entries or np.inf).sum())
+    limits = np.full(len(of_words), pruning.row_entries or np.inf)
+    limits[len(limits) - pruning.n_unlimited_rows :] = corpus.n_labels
+    return int(np.minimum(of_words, limits).sum())
 
 
 def _next_weights(

@@ -27,8 +27,8 @@ from distmom.engine import (
     Term,
 )
 from distmom.models.multilabel.blend import ALL_LABELS
-from distmom.models.multilabel.margin_solver import fit_group
-from distmom.models.multilabel.regression import CSR_PARTS, Features
+from distmom.models.multilabel.margin_solver import TOLERANCE, fit_group
+from distmom.models.multilabel.regression import CSR_PARTS, NO_LIMITS, Features, WeightLimits
 from distmom.moments.margins import MarginsPass
 from distmom.spectral.run import Run, Trial, unknown
 
@@ -91,6 +91,8 @@ def fit_margins(
     costs: tuple[float, ...],
     seed: int,
     trial: Trial | None = None,
+    limits: WeightLimits = NO_LIMITS,
+    tolerance: float = TOLERANCE,
 ) -> MarginFit:
     """Fit one classifier per label and cost to the selected documents.
 
@@ -107,6 +109,10 @@ def fit_margins(
         Of the order in which documents are visited, and of the sample of negatives.
     trial : callable, optional
         Measures the time of the fit, for a plan with times.
+    limits : WeightLimits, default NO_LIMITS
+        Of the weights of a word, and of a label.
+    tolerance : float, default 0.5
+        Of the descent, see `fit_margin`.
     """
     corpus = run.corpus
     pass_ = MarginsPass(
@@ -118,20 +124,27 @@ def fit_margins(
         nnz_labels=sum(s.nnz_labels for s in corpus.shards),
     )
     out = TallResult(unknown(), unknown())
-    found = run.scan(pass_, _fitted, selection, costs, seed, out=out, trial=trial)
+    arguments = selection, costs, seed, limits.of(PRUNING), tolerance
+    found = run.scan(pass_, _fitted, *arguments, out=out, trial=trial)
     fit: MarginFit = run.rows(_margin_fit, found, costs, out=unknown())
     return fit
 
 
 def _fitted(
-    engine: Engine, tallies: Tallies, selection: Selection | None, costs: tuple[float, ...], seed: int
+    engine: Engine,
+    tallies: Tallies,
+    selection: Selection | None,
+    costs: tuple[float, ...],
+    seed: int,
+    pruning: Pruning,
+    tolerance: float,
 ) -> TallResult:
     corpus = engine.corpus
     n, n_labels, d = corpus.n_documents, corpus.n_labels, corpus.n_words
     rows, holders = (engine.combine([Term(tallies.runs[name])]) for name in ("rows", "holders"))
     known = np.ones(n, bool) if selection is None else selection.mask(0, n)
     alive = engine.put(known.astype(np.uint8))
-    found = fit_classifiers(engine, rows, holders, alive, costs, (d, n_labels), seed)
+    found = fit_classifiers(engine, rows, holders, alive, costs, (d, n_labels), seed, pruning, tolerance)
     states: dict[str, StoredColumns] = {}
     for cost, mixed in zip(costs, found, strict=True):
         states |= stored_weights(cost_name(cost), mixed)
@@ -146,6 +159,8 @@ def fit_classifiers(
     costs: tuple[float, ...],
     shape: tuple[int, int],
     seed: int,
+    pruning: Pruning = PRUNING,
+    tolerance: float = TOLERANCE,
 ) -> list[MixedRows]:
     """Fit one classifier per label and cost on all workers; return the weights of every cost.
 
@@ -162,13 +177,28 @@ def fit_classifiers(
     shape : (int, int)
         Numbers of words and labels: d and n_labels.
     seed : int
+    pruning : Pruning, default PRUNING
+        Of the weights.
+    tolerance : float, default 0.5
+        Of the descent, see `fit_margin`.
     """
     d, n_labels = shape
     n_groups = min(MAX_GROUPS, n_labels)
     runs = engine.map_runs(
-        fit_group, n_groups, (d + 1, n_labels), len(costs), n_groups, rows, holders, alive, costs, d, seed
+        fit_group,
+        n_groups,
+        (d + 1, n_labels),
+        len(costs),
+        n_groups,
+        rows,
+        holders,
+        alive,
+        costs,
+        d,
+        seed,
+        tolerance,
     )
-    return [engine.combine_mixed([Term(own)], PRUNING) for own in runs]
+    return [engine.combine_mixed([Term(own)], pruning) for own in runs]
 
 
 def _margin_fit(engine: Engine, found: TallResult, costs: tuple[float, ...]) -> MarginFit:

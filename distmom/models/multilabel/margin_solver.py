@@ -35,6 +35,7 @@ def fit_group(
     costs: tuple[float, ...],
     d: int,
     seed: int,
+    tolerance: float = TOLERANCE,
 ) -> list[csr_array]:
     """Fit the classifiers of labels ``index, index + n_groups, ...``; return their weights for every cost."""
     own, y = rows.opened(), holders.opened()
@@ -43,7 +44,9 @@ def fit_group(
     found: list[list[tuple[np.ndarray, np.ndarray, int]]] = [[] for _ in costs]
     for label in range(index, n_labels, n_groups):
         holding = np.asarray(y.indices[y.indptr[label] : y.indptr[label + 1]])
-        fits = label_weights(own, documents, holding, costs, d, n_negatives(n_labels), seed + label)
+        fits = label_weights(
+            own, documents, holding, costs, d, n_negatives(n_labels), seed + label, tolerance
+        )
         for parts, (words, values) in zip(found, fits, strict=True):
             parts.append((words, values, label))
     return [by_word(parts, (d + 1, n_labels)) for parts in found]
@@ -57,6 +60,7 @@ def label_weights(
     d: int,
     most_negatives: int,
     seed: int,
+    tolerance: float = TOLERANCE,
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """Fit the classifier of one label for every cost.
 
@@ -73,6 +77,8 @@ def label_weights(
     most_negatives : int
         Most documents without the label that are used.
     seed : int
+    tolerance : float, default 0.5
+        Of the descent, see `fit_margin`.
 
     Returns
     -------
@@ -94,7 +100,7 @@ def label_weights(
     fits = []
     for cost in costs:
         fit_margin(
-            rows.indptr, rows.indices, rows.data, documents, positive, cost, cost / share, TOLERANCE, MAX_EPOCHS,
+            rows.indptr, rows.indices, rows.data, documents, positive, cost, cost / share, tolerance, MAX_EPOCHS,
             seed, alpha, weights,
         )  # fmt: skip
         words = np.flatnonzero(np.abs(weights) > KEPT_SHARE * np.abs(weights).max())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MethodType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from distmom.corpus import Block
 from distmom.corpus.block import label_matrix
 from distmom.corpus.texts import as_label_lists, label_columns_of
 from distmom.errors import InputError, UsageError
+from distmom.models.multilabel.chosen_labels import label_numbers, of_labels
 from distmom.models.multilabel.kernels import top_labels
 from distmom.models.multilabel.probabilities import DEFAULT_THRESHOLD, checked_threshold
 
@@ -114,7 +115,7 @@ class LabelPredictor:
         """
         return float((self.selection_ or {}).get("threshold", DEFAULT_THRESHOLD))
 
-    def predict(self, X: Any, threshold: float | None = None) -> Any:
+    def predict(self, X: Any, threshold: float | None = None, *, labels: Sequence[str] | None = None) -> Any:
         """Return the labels of documents, in the form in which labels were given to `fit`.
 
         A model with probabilities (see `predict_proba`) assigns every label of probability at least the
@@ -129,19 +130,23 @@ class LabelPredictor:
             Texts, for a model that was fitted to texts, or counts or weights, not negative.
         threshold : float, optional
             From 0 to 1; `threshold_` by default.
+        labels : list of str, optional
+            Names of the labels to choose from; all by default. Fewer labels take less time.
 
         Returns
         -------
         list of lists of str, ndarray of shape (n_documents,), or indicator matrix of shape (n_documents, n_labels)
             A list of names per document, by descending score, if the model was fitted to lists of names or to a
             corpus; an array of names (object) if it was fitted to one name per document; a matrix of zeros and
-            ones (uint8) if it was fitted to a matrix, sparse if that was.
+            ones (uint8) if it was fitted to a matrix, sparse if that was, with a column for every label of
+            ``labels``, or for all.
 
         Raises
         ------
         UsageError
-            If the words differ from those of the fit, the threshold is not from 0 to 1, or there is a threshold
-            and the model has no probabilities or was fitted to one name per document.
+            If the words differ from those of the fit, the threshold is not from 0 to 1, there is a threshold
+            and the model has no probabilities or was fitted to one name per document, or the model lacks one of
+            ``labels``.
         """
         check_is_fitted(self, "scorer_")
         block, form = self._block(X), self._form
@@ -153,23 +158,24 @@ class LabelPredictor:
                     "threshold: expected none for a model that was fitted to one name per document, which assigns "
                     f"one label to every document; got {threshold}"
                 )
-        labels, counts = self._chosen(block, threshold)
+        scorer = self._scorer_of(labels)
+        names = self.label_names_ if labels is None else list(labels)
+        found, counts = self._chosen(scorer, block, threshold)
         if form == "names":
-            return np.array([self.label_names_[row[0]] for row in labels], dtype=object)
+            return np.array([names[row[0]] for row in found], dtype=object)
         if form == "lists":
             return [
-                [self.label_names_[i] for i in row[:n]]
-                for row, n in zip(labels.tolist(), counts.tolist(), strict=True)
+                [names[i] for i in row[:n]] for row, n in zip(found.tolist(), counts.tolist(), strict=True)
             ]
-        taken = np.arange(labels.shape[1]) < counts[:, None]
+        taken = np.arange(found.shape[1]) < counts[:, None]
         indptr = np.concatenate([[0], np.cumsum(counts)])
-        shape = (block.n_documents, self.scorer_.n_labels)
-        matrix = csr_array((np.ones(int(indptr[-1]), np.uint8), labels[taken], indptr), shape=shape)
+        shape = (block.n_documents, scorer.n_labels)
+        matrix = csr_array((np.ones(int(indptr[-1]), np.uint8), found[taken], indptr), shape=shape)
         matrix.sort_indices()
         return matrix if form == "sparse" else matrix.toarray()
 
     @_NeedsProbabilities
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: Any, labels: Sequence[str] | None = None) -> np.ndarray:
         """Return the probability of every label for every document.
 
         Probabilities of different labels of a document do not sum to one. They are calibrated on average over
@@ -181,6 +187,8 @@ class LabelPredictor:
         ----------
         X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
             As for `predict`.
+        labels : list of str, optional
+            Names of the labels to score, which are then the columns; all by default. Fewer labels take less time.
 
         Returns
         -------
@@ -190,10 +198,11 @@ class LabelPredictor:
         Raises
         ------
         UsageError
-            If the model has no probabilities, or the words differ from those of the fit.
+            If the model has no probabilities or lacks one of ``labels``, or the words differ from those of the
+            fit.
         """
         check_is_fitted(self, "scorer_")
-        block, scorer = self._block(X), self.scorer_
+        block, scorer = self._block(X), self._scorer_of(labels)
         out = np.zeros((block.n_documents, scorer.n_labels), np.float32)
         for rows in scorer.blocks(block.n_documents):
             out[rows] = scorer.probabilities(scorer.scores(scorer.query(block.take(rows))))
@@ -203,12 +212,21 @@ class LabelPredictor:
         """Raise a UsageError that begins with ``what`` if the model has no probabilities."""
         if not self.scorer_.has_probabilities:
             raise NoProbabilitiesError(
-                f"{what}: this model has no probabilities of labels, which need head='auto' and propensity=0"
+                f"{what}: this model has no probabilities of labels, which need head='auto' and propensity=0, "
+                "and an objective other than PSP@k"
             )
 
-    def _chosen(self, block: Block, threshold: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def _scorer_of(self, labels: Sequence[str] | None) -> Scorer:
+        """Return the scorer of some labels, or of all."""
+        if labels is None:
+            return self.scorer_
+        return of_labels(self.scorer_, label_numbers(labels, self.label_names_))
+
+    def _chosen(
+        self, scorer: Scorer, block: Block, threshold: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the best labels of documents, (n, k) int32, and how many of them each gets, (n,) int64."""
-        scorer, has_words = self.scorer_, np.diff(block.words.indptr) > 0
+        has_words = np.diff(block.words.indptr) > 0
         if not scorer.has_probabilities or self._form == "names":
             labels, _ = scorer.top(block, 1)
             return labels, has_words.astype(np.int64)

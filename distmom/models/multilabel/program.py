@@ -24,11 +24,13 @@ from distmom.models.multilabel.assembly import (
     recipe_of,
 )
 from distmom.models.multilabel.blend import Choice, candidates_pass
+from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.gate import fit_gate, tries_gate
 from distmom.models.multilabel.heads import NeighborsHead
 from distmom.models.multilabel.kept_sums import kept_sums
 from distmom.models.multilabel.linear import LinearFit, extend_linear, fit_linear
-from distmom.models.multilabel.margin import COSTS, MarginFit, cost_name, fit_margins, tries_margin
+from distmom.models.multilabel.margin import MarginFit, cost_name, fit_margins, tries_margin
+from distmom.models.multilabel.objective import corpus_propensity, weighs_propensity
 from distmom.models.multilabel.regression import (
     SKETCH_NEIGHBORS_ROWS,
     Features,
@@ -44,8 +46,6 @@ from distmom.models.multilabel.trials import choice_seconds, gate_seconds, margi
 from distmom.spectral.run import Run, unknown
 
 HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors", "svm")
-#: largest number of held-out documents, and their largest share of the corpus
-HELD_OUT_DOCUMENTS, HELD_OUT_SHARE = 10_000, 0.2
 #: least share of held-out documents in the corpus for which they are added to the latent states after the choice
 STATES_SHARE = 0.01
 #: least share of held-out documents in the corpus for which a gate is fitted to them too after the choice
@@ -56,15 +56,15 @@ LABELS_PER_COLUMN = 50
 N_STATE_HEADS = 2
 
 
-def held_out(corpus: Corpus | MemoryCorpus, seed: int) -> Selection:
+def held_out(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) -> Selection:
     """Return the documents that ``auto`` holds out to choose a blend."""
-    share = min(HELD_OUT_SHARE, HELD_OUT_DOCUMENTS / max(1, corpus.n_documents))
+    share = min(effort.held_out_share, effort.held_out_documents / max(1, corpus.n_documents))
     return Selection(share, heldout=True, seed=seed)
 
 
-def extends_states(corpus: Corpus | MemoryCorpus, seed: int) -> bool:
+def extends_states(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) -> bool:
     """Return whether ``auto`` adds the held-out documents to the latent states too."""
-    return held_out(corpus, seed).fraction >= STATES_SHARE
+    return effort.has_states and held_out(corpus, seed, effort).fraction >= STATES_SHARE
 
 
 def tries_ridge(corpus: Corpus | MemoryCorpus, n_components: int) -> bool:
@@ -72,10 +72,15 @@ def tries_ridge(corpus: Corpus | MemoryCorpus, n_components: int) -> bool:
     return corpus.n_labels <= LABELS_PER_COLUMN * n_components
 
 
-def n_dense_heads(corpus: Corpus | MemoryCorpus, n_components: int) -> int:
+def searches_sketch(corpus: Corpus | MemoryCorpus, effort: Effort) -> bool:
+    """Return whether ``auto`` tries neighbours in the sketch."""
+    return effort.has_sketch_neighbors and corpus.n_documents <= SKETCH_NEIGHBORS_ROWS
+
+
+def n_dense_heads(corpus: Corpus | MemoryCorpus, n_components: int, effort: Effort = NORMAL) -> int:
     """Return the number of heads tried by ``auto`` that score every label: all but those of the latent states."""
-    n_ridge = len(RIDGE_PENALTIES) + 1 if tries_ridge(corpus, n_components) else 0
-    n_margins = len(COSTS) if tries_margin(corpus) else int(tries_gate(corpus))
+    n_ridge = len(RIDGE_PENALTIES) + effort.has_sketch_neighbors if tries_ridge(corpus, n_components) else 0
+    n_margins = len(effort.costs) if tries_margin(corpus) else int(tries_gate(corpus))
     return n_ridge + n_margins + len(("centroid", "linear", "best-cosine")) + len(NEIGHBOR_VARIANTS)
 
 
@@ -91,22 +96,26 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
         weights = weights_of(settings.head)
         parts = fit_parts(run, settings, None, set(weights))
         return _assembled(run, settings, parts, weights, None)
-    chosen = held_out(run.corpus, settings.seed)
+    effort = settings.effort
+    chosen = held_out(run.corpus, settings.seed, effort)
     rest = replace(chosen, heldout=False)
     choosing = run.part("choose")
     parts = fit_parts(choosing, settings, rest, None)
     offered = run.rows(offer, settings, parts, rest, out=Offer(unknown(), unknown(), unknown()))
-    n_dense, n_documents = n_dense_heads(run.corpus, settings.n_components), run.corpus.n_documents
-    pass_ = candidates_pass(run.corpus, chosen, n_dense, n_dense + N_STATE_HEADS)
+    n_dense, n_documents = n_dense_heads(run.corpus, settings.n_components, effort), run.corpus.n_documents
+    n_heads = n_dense + (N_STATE_HEADS if effort.has_states else 0)
+    pass_ = candidates_pass(run.corpus, chosen, n_dense, n_heads)
     ridge = tries_ridge(run.corpus, settings.n_components)
     scoring = partial(
         scoring_seconds, pass_=pass_, n_documents=n_documents, rank=settings.n_components if ridge else None,
-        n_sketched=n_documents if n_documents <= SKETCH_NEIGHBORS_ROWS else 0, n_states=settings.states.n_states,
-        gate=tries_gate(run.corpus),
+        n_sketched=n_documents if searches_sketch(run.corpus, effort) else 0, n_states=settings.states.n_states,
+        gate=tries_gate(run.corpus), n_costs=len(effort.costs),
     )  # fmt: skip
+    if weighs_propensity(settings.objective):
+        pass_ = replace(pass_, inverse=run.put(corpus_propensity(run.corpus)))
     scored = choosing.scan(replace(pass_, scorer=offered.stored), trial=scoring)
     choosing_seconds = partial(choice_seconds, pass_=pass_, n_documents=n_documents)
-    choice = run.rows(choose, offered, scored, out=unknown(), trial=choosing_seconds)
+    choice = run.rows(choose, offered, scored, settings.objective, out=unknown(), trial=choosing_seconds)
     parts = extend_parts(run.part("extend"), settings, parts, chosen, choice)
     return _assembled(run, settings, parts, None, choice)
 
@@ -145,16 +154,20 @@ def fit_parts(
     if needs("ridge", "linear", "centroid", "neighbors", "best", "sketch", "svm"):
         features = fit_features(run, selection)
     required = settings.head in ("moment", "posterior")
-    states = run.attempt(fit_states, settings.states, selection, required=required)
+    states = None
+    if required or settings.effort.has_states:
+        states = run.attempt(fit_states, settings.states, selection, required=required)
     if features is not None:
         if needs("ridge", "sketch") and (wanted or tries_ridge(run.corpus, settings.n_components)):
             ridge = _fit_sketch(run, settings, features)
         if needs("linear"):
-            linear = fit_linear(run, features, settings.n_residual_passes)
+            linear = fit_linear(run, features, settings.n_residual_passes, settings.limits)
         if needs("neighbors", "best", "sketch") or (settings.keep_sums and needs("svm")):
             index = fit_neighbors(run, features)
         if needs("svm") and (wanted or tries_margin(run.corpus)):
-            costs = COSTS if wanted is None else tuple(c for c in COSTS if f"svm-{cost_name(c)}" in wanted)
+            costs = settings.effort.costs
+            if wanted is not None:
+                costs = tuple(c for c in costs if f"svm-{cost_name(c)}" in wanted)
             margins = _fit_margins(run, settings, features, selection, costs)
         if linear is not None and wanted is None and tries_gate(run.corpus):
             gate = _fit_gate(run, settings, features, linear, selection)
@@ -183,15 +196,16 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
     if known.ridge is not None:
         ridge = run.when(lambda: chose("ridge", "sketch"), _fit_sketch, settings, features, otherwise=None)
     states = known.states
-    if extends_states(run.corpus, settings.seed):
+    if extends_states(run.corpus, settings.seed, settings.effort):
         fitted = not isinstance(states, NumericalError)
         states = run.when(lambda: fitted, extend_states, settings.states, states, chosen, otherwise=states)
     index = run.rows(_with_all_documents, known.index, out=unknown())
-    margins = None
-    if known.margins is not None:
+    margins = known.margins
+    if margins is not None and settings.effort.refits_margins:
         margins = run.when(lambda: chose("svm"), _refit_margins, settings, features, choice, otherwise=None)
     gate = known.gate
-    if gate is not None and known.linear is not None and chosen.fraction >= GATE_SHARE:
+    refits_gate = settings.effort.refits_margins and chosen.fraction >= GATE_SHARE
+    if gate is not None and known.linear is not None and refits_gate:
         gate = run.when(
             lambda: chose("gate"), _fit_gate, settings, features, known.linear, None, otherwise=None
         )
@@ -199,7 +213,7 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
 
 
 def _refit_margins(run: Run, settings: HeadSettings, features: Features, choice: Choice) -> MarginFit:
-    costs = run.rows(_chosen_costs, choice, out=unknown())
+    costs = run.rows(_chosen_costs, choice, settings.effort.costs, out=unknown())
     return _fit_margins(run, settings, features, None, costs)
 
 
@@ -211,8 +225,12 @@ def _fit_margins(
     costs: tuple[float, ...],
 ) -> MarginFit:
     n_documents, n_labels = run.corpus.n_documents, run.corpus.n_labels
-    trial = partial(margin_seconds, n_documents=n_documents, n_labels=n_labels, costs=COSTS)
-    return fit_margins(run, features, selection, costs, settings.seed, trial)
+    trial = partial(margin_seconds, n_documents=n_documents, n_labels=n_labels, costs=settings.effort.costs,
+        tolerance=settings.effort.tolerance,
+    )  # fmt: skip
+    return fit_margins(
+        run, features, selection, costs, settings.seed, trial, settings.limits, settings.effort.tolerance
+    )
 
 
 def _fit_gate(
@@ -221,11 +239,13 @@ def _fit_gate(
     trial = partial(gate_seconds, corpus=run.corpus)
     (weights,) = (term.matrix for term in linear.terms)
     assert isinstance(weights, Csr)
-    return fit_gate(run, features.idf, weights, linear.n_entries, selection, settings.seed, trial)
+    return fit_gate(
+        run, features.idf, weights, linear.n_entries, selection, settings.seed, trial, settings.limits
+    )
 
 
-def _chosen_costs(engine: Engine, choice: Choice) -> tuple[float, ...]:
-    return tuple(cost for cost in COSTS if f"svm-{cost_name(cost)}" in choice.weights)
+def _chosen_costs(engine: Engine, choice: Choice, costs: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(cost for cost in costs if f"svm-{cost_name(cost)}" in choice.weights)
 
 
 def _with_all_documents(engine: Engine, index: NeighborsHead) -> NeighborsHead:
@@ -237,5 +257,5 @@ def _fit_sketch(
 ) -> tuple[tuple[StoredArray, int], RidgeFit]:
     """Find the basis of the sketch and add up its ridge sums; small corpora keep its rows for neighbours."""
     basis = sketch_basis(run, features, settings.n_components, 1, 10, settings.seed)
-    store = settings.head == "auto" and run.corpus.n_documents <= SKETCH_NEIGHBORS_ROWS
+    store = settings.head == "auto" and searches_sketch(run.corpus, settings.effort)
     return basis, fit_ridge(run, features, basis, store=store)

@@ -35,6 +35,36 @@ from distmom.spectral.run import Run, unknown
 CENTROID_PENALTY = 10.0
 #: pruning of sparse weights: those below 1 % of the 99th percentile are left out
 PRUNING = Pruning(share=0.01)
+
+
+@dataclass(frozen=True)
+class WeightLimits:
+    """Limits on the number of weights of the sparse heads; intercepts are not limited.
+
+    Attributes
+    ----------
+    per_word, per_label : int or None, default None
+        Most weights of a word, and of a label, those of largest magnitude. None: as the pruning of a head states.
+    """
+
+    per_word: int | None = None
+    per_label: int | None = None
+
+    def of_words(self, pruning: Pruning) -> Pruning:
+        """Return a pruning with the limit per word, if there is one."""
+        if self.per_word is None:
+            return pruning
+        return replace(pruning, row_entries=self.per_word, n_unlimited_rows=1)
+
+    def of(self, pruning: Pruning) -> Pruning:
+        """Return a pruning with all limits."""
+        if self.per_label is None:
+            return self.of_words(pruning)
+        return replace(self.of_words(pruning), column_entries=self.per_label, n_unlimited_rows=1)
+
+
+#: the limits of the parameters' defaults
+NO_LIMITS = WeightLimits()
 #: entries of centroids whose squares are added up at a time
 LENGTHS_ENTRIES = 1 << 22
 CSR_PARTS = ("indptr", "indices", "data")
@@ -267,13 +297,15 @@ def centroid_terms(engine: Engine, features: Features) -> list[Term]:
     return [Term(cross, rows=words, columns=1.0 / np.sqrt(lengths + CENTROID_PENALTY))]
 
 
-def sparse_head(engine: Engine, *parts: tuple[Sequence[Term], float]) -> SparseHead:
+def sparse_head(
+    engine: Engine, *parts: tuple[Sequence[Term], float], limits: WeightLimits = NO_LIMITS
+) -> SparseHead:
     """Return a head whose weights are a weighted sum of sparse matrices without negligible entries.
 
     The arrays of the head are stored arrays.
     """
     terms = [replace(term, factor=term.factor * weight) for of_part, weight in parts for term in of_part]
-    return SparseHead(engine.combine_mixed(terms, PRUNING))
+    return SparseHead(engine.combine_mixed(terms, limits.of(PRUNING)))
 
 
 def fit_neighbors(run: Run, features: Features) -> NeighborsHead:

@@ -18,7 +18,7 @@ from distmom.blas import one_blas_thread
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Csr, MixedRows
 from distmom.engine.csr import transposed_product
-from distmom.models.multilabel.blend import ALL_LABELS, GRID, CandidatesPass, Objective, n_candidates
+from distmom.models.multilabel.blend import ALL_LABELS, GRID, CandidatesPass, n_candidates
 from distmom.models.multilabel.gate import N_HARD, hardest_labels, random_labels
 from distmom.models.multilabel.gate_solver import gate_weights
 from distmom.models.multilabel.heads import (
@@ -33,7 +33,8 @@ from distmom.models.multilabel.heads import (
     rank_labels,
 )
 from distmom.models.multilabel.margin import COSTS, MAX_LABELS
-from distmom.models.multilabel.margin_solver import label_weights, n_negatives
+from distmom.models.multilabel.margin_solver import TOLERANCE, label_weights, n_negatives
+from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.stack import FIT_PAIRS, Pairs, fit_stack
 from distmom.moments.features import inverse_document_frequency, tfidf_rows, with_constant
 
@@ -57,6 +58,7 @@ def scoring_seconds(
     n_sketched: int,
     n_states: int,
     gate: bool,
+    n_costs: int = len(COSTS),
 ) -> float:
     """Return the seconds in which held-out documents are scored by all heads, on one thread.
 
@@ -75,12 +77,14 @@ def scoring_seconds(
         Number of latent states.
     gate : bool
         Whether a gate is tried.
+    n_costs : int, default 3
+        Number of costs of the margin classifiers.
     """
     words = np.unique(block.words.indices)
     numbers = np.full(block.words.shape[1], -1, np.int32)
     numbers[words] = np.arange(len(words), dtype=np.int32)
     block = block.of_words(numbers)
-    scorer = _scorer(block, pass_, rank, n_sketched, n_states, gate)
+    scorer = _scorer(block, pass_, rank, n_sketched, n_states, gate, n_costs)
     queries = block.take(slice(0, min(N_QUERIES, block.n_documents)))
     if not queries.n_documents:
         return 0.0
@@ -127,7 +131,9 @@ def choice_seconds(block: Block, pass_: CandidatesPass, n_documents: int) -> flo
     return N_ASCENTS * pass_.n_heads * len(GRID) * N_ROUNDS * (time.perf_counter() - started)
 
 
-def margin_seconds(block: Block, n_documents: int, n_labels: int, costs: tuple[float, ...]) -> float:
+def margin_seconds(
+    block: Block, n_documents: int, n_labels: int, costs: tuple[float, ...], tolerance: float = TOLERANCE
+) -> float:
     """Return the seconds in which the classifiers of all labels are fitted, on one thread.
 
     Parameters
@@ -139,6 +145,7 @@ def margin_seconds(block: Block, n_documents: int, n_labels: int, costs: tuple[f
         Number of documents of the fit.
     n_labels : int
     costs : tuple of float
+    tolerance : float, default 0.5
     """
     d, n = block.words.shape[1], block.n_documents
     if not n or not block.labels.nnz:
@@ -153,7 +160,7 @@ def margin_seconds(block: Block, n_documents: int, n_labels: int, costs: tuple[f
     started = time.perf_counter()
     for label in tried:
         holding = y.indices[y.indptr[label] : y.indptr[label + 1]].astype(np.int32)
-        label_weights(rows, documents, holding, costs, d, n_negatives(n_labels), 0)
+        label_weights(rows, documents, holding, costs, d, n_negatives(n_labels), 0, tolerance)
     seconds = time.perf_counter() - started
     fitted = min(n_documents, n_negatives(n_labels))
     return seconds / len(tried) * n_labels * fitted / n
@@ -203,7 +210,13 @@ def _held_out(pass_: CandidatesPass, n_documents: int) -> int:
 
 
 def _scorer(
-    block: Block, pass_: CandidatesPass, rank: int | None, n_sketched: int, n_states: int, gate: bool
+    block: Block,
+    pass_: CandidatesPass,
+    rank: int | None,
+    n_sketched: int,
+    n_states: int,
+    gate: bool,
+    n_costs: int = len(COSTS),
 ) -> Scorer:
     """Return a scorer with as many heads of every kind as `auto` tries."""
     n_labels, d = pass_.n_labels, block.words.shape[1]
@@ -223,7 +236,7 @@ def _scorer(
             heads.append(SketchNeighbors(random(n_sketched, rank), none, np.ones(n_sketched, np.uint8)))
     cross = Csr.of(transposed_product(with_constant(rows), csr_array(block.labels.astype(np.float32))))
     dense_row = np.full(d + 1, -1, np.int32)
-    n_sparse = 2 + (len(COSTS) if n_labels <= MAX_LABELS else 0)
+    n_sparse = 2 + (n_costs if n_labels <= MAX_LABELS else 0)
     weights = MixedRows(cross, dense_row, np.zeros((0, n_labels), np.float32))
     heads += [SparseHead(weights)] * n_sparse + [GateHead(weights)] * gate
     index = NeighborsHead(Csr.of(csr_array(rows.T)), labels, np.ones(block.n_documents, np.uint8))

@@ -35,6 +35,7 @@ from distmom.engine import (
 from distmom.errors import UsageError
 from distmom.models.multilabel.additions import Start, collect, parts_of
 from distmom.models.multilabel.assembly import Recipe, heads_of
+from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.heads import GateHead, Scorer
 from distmom.models.multilabel.kept_sums import (
     Content,
@@ -46,6 +47,7 @@ from distmom.models.multilabel.kept_sums import (
 )
 from distmom.models.multilabel.prediction import checked_targets
 from distmom.models.multilabel.program import weights_of
+from distmom.models.multilabel.regression import WeightLimits
 from distmom.spectral.aligned import AlignedCorpus, align
 from distmom.spectral.documents import column_names
 from distmom.spectral.execute import execute
@@ -83,6 +85,7 @@ class Updatable:
 
     head: str
     random_state: int
+    effort: str
     scorer_: Scorer
     sums_: KeptSums | None
     selection_: dict[str, Any] | None
@@ -98,6 +101,8 @@ class Updatable:
     fit_seconds_: float
 
     if TYPE_CHECKING:
+
+        def weight_limits(self) -> WeightLimits: ...
 
         def fit(self, X: Any, y: Any = None) -> Self: ...
 
@@ -389,7 +394,17 @@ class Updatable:
         stages = () if sums.linear is None else tuple(stage for _, stage in sums.linear.stages)
         has_documents = sums.documents is not None or "neighbors" in dict(self.scorer_.heads)
         share = 1.0 if sums.linear is None else sums.linear.share
-        return Start(recipe, self.idf_, self.basis_, stages, share, has_documents, self.random_state)
+        return Start(
+            recipe,
+            self.idf_,
+            self.basis_,
+            stages,
+            share,
+            has_documents,
+            self.random_state,
+            self.weight_limits(),
+            EFFORTS[self.effort].tolerance,
+        )
 
     def _content(self) -> Content:
         """Return the sums and the documents of the model."""
@@ -403,7 +418,7 @@ class Updatable:
     def _set(self, engine: Engine, content: Content, label_names: list[str]) -> None:
         """Set the attributes of the model to those of a content."""
         start, state, n_labels = self._start(), self._state(), len(label_names)
-        made = heads_of(engine, parts_of(engine, start, content), start.recipe)
+        made = heads_of(engine, parts_of(engine, start, content), start.recipe, start.limits)
         heads = tuple((name, made.get(name) or _kept_head(head, n_labels)) for name, head in state.heads)
         sums = content.sums
         if "neighbors" in made:

@@ -1,0 +1,64 @@
+"""Efforts: how much of a fit is spent on heads and on the choice of a blend.
+
+What an effort leaves out or adds was chosen by the time of each pass and by the held-out gain of each head, on the
+training rows of labelled corpora together (see docs/benchmarks.md). More costs of the margin classifiers and a
+sketch of higher rank gained nothing at P@1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distmom.models.multilabel.margin import COSTS
+from distmom.models.multilabel.margin_solver import TOLERANCE
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What a fit does.
+
+    Attributes
+    ----------
+    costs : tuple of float
+        Costs C of the margin classifiers from which `auto` chooses, ascending.
+    n_residual_passes : int
+        Default of the linear head with ``head="auto"``; other fits of that head have one more.
+    tolerance : float
+        At which the descent of a margin classifier ends.
+    has_states : bool
+        Whether latent states are fitted that no head requires.
+    has_topics : bool
+        Whether there are topics by default.
+    has_sketch_neighbors : bool
+        Whether `auto` tries neighbours in the sketch of small corpora.
+    refits_margins : bool
+        Whether margin classifiers that `auto` chose are fitted again to all documents.
+    held_out_documents, held_out_share : int and float
+        Largest number of held-out documents, and their largest share of the corpus.
+    """
+
+    costs: tuple[float, ...] = COSTS
+    n_residual_passes: int = 1
+    tolerance: float = TOLERANCE
+    has_states: bool = True
+    has_topics: bool = True
+    has_sketch_neighbors: bool = True
+    refits_margins: bool = True
+    held_out_documents: int = 10_000
+    held_out_share: float = 0.2
+
+
+NORMAL = Effort()
+EFFORTS = {
+    "low": Effort(
+        costs=(0.3,),
+        has_states=False,
+        has_topics=False,
+        has_sketch_neighbors=False,
+        refits_margins=False,
+        held_out_documents=3_000,
+        held_out_share=0.1,
+    ),
+    "normal": NORMAL,
+    "high": Effort(n_residual_passes=2, tolerance=0.1),
+}
