@@ -47,7 +47,7 @@ def read_shard(corpus: AnyCorpus, index: int) -> Any:
     StoreError
         If the shard is read and damaged.
     """
-    if sum(shard.block_bytes for shard in corpus.shards) > KEPT_BYTES:
+    if not _is_small(corpus):
         return corpus.read_shard(index)
     shard = _kept.get(corpus.digest, index)
     if shard is None:
@@ -56,3 +56,12 @@ def read_shard(corpus: AnyCorpus, index: int) -> Any:
         if isinstance(shard, Block):
             _kept.put(corpus.digest, index, shard)
     return shard
+
+
+def _is_small(corpus: AnyCorpus) -> bool:
+    total = 0
+    for shard in corpus.shards:
+        total += shard.block_bytes
+        if total > KEPT_BYTES:
+            return False
+    return True

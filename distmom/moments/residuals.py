@@ -143,8 +143,8 @@ def add_residuals(
         Offsets of the rows, with room for ``n_true + n_negatives`` entries each.
     out_indices, out_data : ndarray
         Filled in place; unused entries get value 0.
-    sums : ndarray of shape (nnz of W or more,)
-        Changed in place: ``a_v F_l`` is added for every entry (v, l) of W.
+    sums : ndarray of shape (nnz of W or more,), or empty
+        Changed in place: ``a_v F_l`` is added for every entry (v, l) of W, unless it is empty.
     """
     scores = np.zeros(n_labels, np.float32)
     best = np.empty(n_negatives, np.float32)
@@ -217,6 +217,8 @@ def add_residuals(
             out_indices[position] = best_ids[j]
             out_data[position] = best[j]
             position += 1
+        if sums.shape[0] == 0:
+            continue
         # The weights of the row's words are still in the cache.
         for p in range(indptr[i], indptr[i + 1]):
             start, stop = w_indptr[indices[p]], w_indptr[indices[p] + 1]

@@ -12,10 +12,11 @@ from sklearn.svm import LinearSVC
 from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import Csr
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel import blend, gate, margin, program, trials
+from distmom.models.multilabel import blend, gate, heads, margin, program, trials
 from distmom.models.multilabel.gate import hardest_labels
 from distmom.models.multilabel.gate_solver import COST, gate_weights, n_drawn, random_documents
 from distmom.models.multilabel.heads import GateHead
+from distmom.models.multilabel.kernels import top_labels
 from distmom.models.multilabel.objective import Objective
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 
@@ -114,6 +115,25 @@ def test_gated_scores_are_the_sum_times_the_factors(many):
         w[head.weights.dense_row >= 0] = head.weights.dense
         factors = (1.0 / (1.0 + np.exp(-2.0 * margins @ w))) ** head.power
         assert_allclose(alone.only(name).scores(query), factors, rtol=1e-3)
+
+
+@pytest.mark.parametrize("few", [1, 3, 8])
+def test_the_best_labels_are_found_from_few_factors(many, always, monkeypatch, few):
+    model = MultiLabelMoM(3).fit_corpus(many)
+    block = many.read_shard(0)
+    scores = model.scorer_.scores(model.scorer_.query(block))
+    # With four times as many labels as are wanted, some documents need the factors of all.
+    labels, values = top_labels(scores, 2)
+    monkeypatch.setattr(heads, "GATED_LABELS", few)
+    found, best = model.scorer_.top(block, 2)
+    assert_array_equal(found, labels)
+    assert_allclose(best, values, rtol=1e-6)
+    gate = model.scorer_.gate
+    places = np.tile(np.array([7, 0, 0, 3], np.int32), (block.n_documents, 1))
+    query = model.scorer_.query(block)
+    factors = np.ones((block.n_documents, 60), np.float32)
+    gate.multiply(query, factors)
+    assert_allclose(gate.scores_at(query, places)[:, [0, 1, 3]], factors[:, [7, 0, 3]], rtol=1e-6)
 
 
 def test_a_gate_is_chosen_where_it_helps_and_is_left_out_where_it_hurts(monkeypatch):

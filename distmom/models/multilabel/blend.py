@@ -20,7 +20,7 @@ from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Engine, Pass, PassResult, Rows, Selection, Sums, SumSpec
 from distmom.engine.passes import transform_fields
 from distmom.engine.state import release_maps
-from distmom.models.multilabel.heads import NeighborsHead, Query, Scorer, StateHead, rows_at_a_time
+from distmom.models.multilabel.heads import GateHead, NeighborsHead, Query, Scorer, StateHead, rows_at_a_time
 from distmom.models.multilabel.kernels import top_labels
 from distmom.models.multilabel.objective import DEPTHS, MEAN, Objective, ideal_gains
 from distmom.models.multilabel.probabilities import Reliability, best_threshold
@@ -120,13 +120,17 @@ class CandidatesPass(Pass):
     def _candidates(self, query: Query) -> dict[str, np.ndarray]:
         scorer, block = self.scorer, query.block
         assert scorer is not None
-        n, n_heads, n_labels = block.n_documents, len(scorer.heads), scorer.n_labels
+        n, n_labels = block.n_documents, scorer.n_labels
         every = n_labels <= ALL_LABELS
         depth = min(PER_HEAD, n_labels)
-        width = n_candidates(n_labels, n_heads)
+        width = n_candidates(n_labels, sum(not isinstance(head, GateHead) for _, head in scorer.heads))
         dense: dict[int, np.ndarray] = {}
         tops, best = [], []
         for h, (_, head) in enumerate(scorer.heads):
+            if isinstance(head, GateHead):
+                # It multiplies scores, and adds no candidates.
+                best.append(np.ones(n, np.float32))
+                continue
             if isinstance(head, StateHead) and not every:
                 # The best labels are found without scoring all of them.
                 labels, values = head.top(query, 1.0, depth)
@@ -241,9 +245,16 @@ def candidates_pass(
 
 
 def read_scores(engine: Engine, scored: PassResult) -> dict[str, np.ndarray]:
-    """Return the rows that `CandidatesPass` stored."""
+    """Return the rows that `CandidatesPass` stored, with no more columns than a document has candidates."""
     shards = range(len(engine.corpus.shards))
-    return {name: np.concatenate([handle.read(i) for i in shards]) for name, handle in scored.rows.items()}
+    rows = {name: np.concatenate([handle.read(i) for i in shards]) for name, handle in scored.rows.items()}
+    known = rows["labels"] >= 0
+    width = int(known.sum(axis=1).max(initial=0))
+    if width < known.shape[1]:
+        order = np.argsort(~known, axis=1, kind="stable")[:, :width]
+        rows |= {name: np.take_along_axis(rows[name], order, axis=1) for name in ("labels", "truth")}
+        rows["scores"] = np.take_along_axis(rows["scores"], order[:, None], axis=2)
+    return rows
 
 
 def stored_scorer(engine: Engine, scorer: Scorer) -> Scorer:

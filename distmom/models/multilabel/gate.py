@@ -20,8 +20,6 @@ from distmom.engine import Csr, Engine, Pruning, Selection, StoredColumns, Talli
 from distmom.engine.passes import Rows
 from distmom.engine.sums import Sums, SumSpec
 from distmom.models.multilabel.gate_solver import COST, fit_gate_group
-from distmom.models.multilabel.heads import rows_at_a_time
-from distmom.models.multilabel.kernels import top_labels
 from distmom.models.multilabel.margin import (
     MAX_GROUPS,
     MAX_LABELS,
@@ -31,9 +29,9 @@ from distmom.models.multilabel.margin import (
     stored_weights,
 )
 from distmom.models.multilabel.regression import NO_LIMITS, WeightLimits
-from distmom.models.multilabel.score_kernels import add_sparse_scores
 from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.margins import MarginsPass
+from distmom.moments.residuals import add_residuals
 from distmom.spectral.run import Run, Trial, unknown
 
 #: hard wrong labels per document
@@ -41,7 +39,7 @@ N_HARD = 10
 #: most entries of the rows that all classifiers are fitted to, which bounds the time
 MAX_ENTRIES = 300_000_000
 #: least and most random labels per document; with fewer, no gate is fitted
-MIN_RANDOM, MAX_RANDOM = 10, 40
+MIN_RANDOM, MAX_RANDOM = 5, 15
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ class HardLabelsPass(MarginsPass):
         return super().specs() | {"holders": judged}
 
     def working_bytes(self, n_rows: int) -> int:
-        return 4 * min(n_rows, rows_at_a_time(self.n_labels, 1)) * self.n_labels + 12 * n_rows * self.n_hard
+        return 4 * self.n_labels + 24 * n_rows * self.n_hard
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         super().add(sums, block, rows)
@@ -101,38 +99,20 @@ class HardLabelsPass(MarginsPass):
 
 def hardest_labels(block: Block, idf: Any, weights: Any, n_hard: int) -> csr_array:
     """Return the wrong labels of largest positive score, at most ``n_hard`` per document, as ones (n, L)."""
-    features = with_constant(tfidf_rows(block.words, idf, np.float32))
-    n, n_labels = block.n_documents, block.labels.shape[1]
-    n_hard = min(n_hard, n_labels)
-    none, no_rows = np.full(features.shape[1], -1, np.int32), np.zeros((0, n_labels), np.float32)
-    owners, found = [], []
-    step = rows_at_a_time(n_labels, 1)
-    for start in range(0, n, step):
-        rows = slice(start, min(start + step, n))
-        a, y = features[rows], block.labels[rows]
-        scores = np.zeros((a.shape[0], n_labels), np.float32)
-        add_sparse_scores(
-            a.indptr,
-            a.indices,
-            a.data,
-            weights.indptr,
-            weights.indices,
-            weights.data,
-            none,
-            no_rows,
-            1.0,
-            scores,
-        )
-        scores[np.repeat(np.arange(len(scores)), np.diff(y.indptr)), y.indices] = 0.0
-        labels, values = top_labels(scores, n_hard)
-        document, place = np.nonzero(values > 0.0)
-        owners.append(document + start)
-        found.append(labels[document, place])
-    if not owners:
-        return csr_array((n, n_labels), dtype=np.float32)
-    columns = np.concatenate(found)
-    parts = (np.ones(len(columns), np.float32), (np.concatenate(owners), columns))
-    return csr_array(parts, shape=(n, n_labels))
+    a = with_constant(tfidf_rows(block.words, idf, np.float32))
+    y, n_labels = block.labels, block.labels.shape[1]
+    n_true = np.diff(y.indptr)
+    indptr = np.concatenate([[0], np.cumsum(n_true + n_hard)]).astype(np.int64)
+    labels, scores = np.zeros(indptr[-1], np.int32), np.zeros(indptr[-1], np.float32)
+    add_residuals(
+        a.indptr, a.indices, a.data, y.indptr, y.indices, weights.indptr, weights.indices, weights.data,
+        np.zeros(a.shape[1]), n_labels, n_hard, 0.0, indptr, labels, scores, np.zeros(0, np.float32),
+    )  # fmt: skip
+    documents = np.repeat(np.arange(block.n_documents), n_true + n_hard)
+    # The true labels of a document come first.
+    wrong = (np.arange(len(labels)) - indptr[documents] >= n_true[documents]) & (scores > 0.0)
+    parts = (np.ones(int(wrong.sum()), np.float32), (documents[wrong], labels[wrong]))
+    return csr_array(parts, shape=(block.n_documents, n_labels))
 
 
 def random_labels(corpus: Corpus | MemoryCorpus) -> float:

@@ -38,7 +38,7 @@ from distmom.models.multilabel.kernels import (
     top_labels,
     update_top,
 )
-from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes
+from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes, sparse_scores_at
 from distmom.models.multilabel.stack import Stack, probability
 from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.kernels import gather
@@ -51,6 +51,8 @@ SCORES_BYTES = 16 << 20
 MIN_ROWS = 64
 #: documents and labels of a block of scores from which the best are selected
 TOP_ROWS, TOP_LABELS = 512, 1024
+#: labels of the largest sums whose factors by a gate are computed first
+GATED_LABELS = 50
 #: relative error per term of a sum in float32
 ROUNDING = 2.0**-23
 #: number of labels of every state that are kept in descending order of probability
@@ -249,15 +251,28 @@ class GateHead:
         """Multiply positive scores (n, L) by the factors of the labels, in place."""
         margins = np.zeros_like(out)
         SparseHead(self.weights).add_scores(query, -2.0, margins)
+        # Row by row, in the processor's cache.
+        for scores, own in zip(out, margins, strict=True):
+            np.multiply(scores, self._factors(own), out=scores, where=scores > 0.0)
+
+    def scores_at(self, query: Query, labels: np.ndarray) -> np.ndarray:
+        """Return the factors of some labels (n, m) of every document; those of repeated labels are undefined."""
+        a, w = with_constant(query.features), self.weights
+        margins = np.zeros(labels.shape, np.float32)
+        sparse_scores_at(
+            a.indptr, a.indices, a.data, w.sparse.indptr, w.sparse.indices, w.sparse.data, w.dense_row, w.dense,
+            -2.0, labels, w.sparse.n_columns, margins,
+        )  # fmt: skip
+        return self._factors(margins)
+
+    def _factors(self, margins: np.ndarray) -> np.ndarray:
+        """Return the factors of margins times -2, in place."""
         with np.errstate(over="ignore"):
-            # Row by row, in the processor's cache.
-            for scores, own in zip(out, margins, strict=True):
-                np.exp(own, out=own)
-                own += 1.0
-                np.log(own, out=own)
-                own *= np.float32(-self.power)
-                np.exp(own, out=own)
-                np.multiply(scores, own, out=scores, where=scores > 0.0)
+            np.exp(margins, out=margins)
+        margins += 1.0
+        np.log(margins, out=margins)
+        margins *= np.float32(-self.power)
+        return np.asarray(np.exp(margins, out=margins))
 
 
 @dataclass(frozen=True)
@@ -397,12 +412,9 @@ class Scorer:
             if self.label_factor is not None:
                 out = probability(out) * np.asarray(self.label_factor, np.float32)
             return out
-        gates = [head for _, head in self.heads if isinstance(head, GateHead) and len(self.heads) > 1]
-        for (_, head), weight in zip(self.heads, self.weights, strict=True):
-            if not any(head is gate for gate in gates):
-                head.add_scores(query, weight, out)
-        for gate in gates:
-            gate.multiply(query, out)
+        self._add_sums(query, out)
+        if self.gate is not None:
+            self.gate.multiply(query, out)
         if self.label_factor is not None:
             if self.weighs_probability and self.calibration is not None:
                 out = probability(self.calibration.log_odds(out[None]))
@@ -410,6 +422,20 @@ class Scorer:
                 np.maximum(out, np.float32(1e-6), out=out)
             out *= np.asarray(self.label_factor, np.float32)
         return out
+
+    @property
+    def gate(self) -> GateHead | None:
+        """The head that multiplies the sum of the others, if there is one."""
+        if len(self.heads) == 1:
+            return None
+        return next((head for _, head in self.heads if isinstance(head, GateHead)), None)
+
+    def _add_sums(self, query: Query, out: np.ndarray) -> None:
+        """Add the weighted sum of all heads but the gate."""
+        gate = self.gate
+        for (_, head), weight in zip(self.heads, self.weights, strict=True):
+            if head is not gate:
+                head.add_scores(query, weight, out)
 
     @property
     def has_probabilities(self) -> bool:
@@ -439,8 +465,28 @@ class Scorer:
             return labels, values
         labels = np.zeros((block.n_documents, k), np.int32)
         values = np.zeros((block.n_documents, k), np.float32)
+        few = max(GATED_LABELS, 4 * k)
         for rows in self.blocks(block.n_documents):
-            labels[rows], values[rows] = top_labels(self.scores(self.query(block.take(rows))), k)
+            query = self.query(block.take(rows))
+            if self.gate is not None and self.label_factor is None and few < self.n_labels:
+                labels[rows], values[rows] = self._gated_top(query, self.gate, k, few)
+            else:
+                labels[rows], values[rows] = top_labels(self.scores(query), k)
+        return labels, values
+
+    def _gated_top(self, query: Query, gate: GateHead, k: int, few: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `top` does for a gated sum, with the factors of few labels where these suffice."""
+        sums = np.zeros((query.block.n_documents, self.n_labels), np.float32)
+        self._add_sums(query, sums)
+        found, totals = top_labels(sums, few)
+        gated = np.where(totals > 0.0, totals * gate.scores_at(query, found), totals)
+        order = np.lexsort((found, -gated), axis=1)[:, :k]
+        labels, values = np.take_along_axis(found, order, axis=1), np.take_along_axis(gated, order, axis=1)
+        # Factors are at most one, so a label beyond these has at most the last of their sums.
+        for row in np.flatnonzero(values[:, -1] <= totals[:, -1]):
+            own = slice(row, row + 1)
+            gate.multiply(query.part(own), sums[own])
+            labels[own], values[own] = top_labels(sums[own], k)
         return labels, values
 
     def blocks(self, n_documents: int, min_rows: int = MIN_ROWS) -> Iterator[slice]:

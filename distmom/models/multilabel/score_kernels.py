@@ -42,6 +42,47 @@ def add_sparse_scores(
 
 
 @compiled
+def sparse_scores_at(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    w_indptr: np.ndarray,
+    w_indices: np.ndarray,
+    w_data: np.ndarray,
+    dense_row: np.ndarray,
+    dense: np.ndarray,
+    factor: float,
+    labels: np.ndarray,
+    n_labels: int,
+    out: np.ndarray,
+) -> None:
+    """Add ``factor * A W`` at some labels (n, m) of every document to ``out`` (n, m).
+
+    The other parameters are those of `add_sparse_scores`, and so are the bits. A label that a document has several
+    times is scored at its first place.
+    """
+    place = np.full(n_labels, -1, np.int32)
+    for i in range(labels.shape[0]):
+        for j in range(labels.shape[1]):
+            if place[labels[i, j]] < 0:
+                place[labels[i, j]] = j
+        for p in range(indptr[i], indptr[i + 1]):
+            v = indices[p]
+            x = np.float32(factor * data[p])
+            if dense_row[v] >= 0:
+                for j in range(labels.shape[1]):
+                    if place[labels[i, j]] == j:
+                        out[i, j] += x * dense[dense_row[v], labels[i, j]]
+            else:
+                for q in range(w_indptr[v], w_indptr[v + 1]):
+                    j = place[w_indices[q]]
+                    if j >= 0:
+                        out[i, j] += x * w_data[q]
+        for j in range(labels.shape[1]):
+            place[labels[i, j]] = -1
+
+
+@compiled
 def add_votes(
     rows: np.ndarray,
     products: np.ndarray,
