@@ -191,7 +191,7 @@ def _run_fit(
         corpus = run.open_corpus()
         planned = model.plan(corpus, memory_limit).to_json()
         check_target(run.model, run.overwrite)
-        with open_workers(workers, memory_limit, scheduler) as executor:
+        with open_workers(workers, memory_limit, scheduler, corpus) as executor:
             progress.line(
                 f"fitting {executor.description}: {planned['n_scans']} scans, {planned['n_tasks']} tasks, "
                 f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB per worker"

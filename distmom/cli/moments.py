@@ -95,7 +95,7 @@ def add_up(
         if run.like is None:
             # In a given basis the first pass is the largest, and is refused in time if it does not fit.
             first.plan(corpus, memory_limit)
-        with open_workers(workers, memory_limit, scheduler) as executor:
+        with open_workers(workers, memory_limit, scheduler, corpus) as executor:
             found = (first.fit_corpus if run.like is None else first.of)(
                 corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress
             )

@@ -79,7 +79,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
 workers_option = click.option(
     "--workers", type=click.IntRange(min=0), default=None,
-    help="Processes of a local cluster; 0 runs in this process. [default: one per core]",
+    help="Processes of a local cluster; 0 runs in this process. [default: one per core; 0 to fit to a small corpus]",
 )  # fmt: skip
 memory_option = click.option(
     "--memory-limit", type=Bytes(), default=None, help="Memory of one worker, e.g. 2GiB."

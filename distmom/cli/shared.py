@@ -20,16 +20,20 @@ from distmom.cli.terminal import say
 from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus, ingest, open_corpus, open_words
 from distmom.corpus.ingest import detect_format
 from distmom.corpus.storage import is_url
-from distmom.engine import Executor, open_executor
+from distmom.engine import Executor, is_small, open_executor
 from distmom.errors import UsageError
 from distmom.spectral.capabilities import Capability, require
 
 
 @contextmanager
-def open_workers(workers: int | None, memory_limit: int | None, scheduler: str | None) -> Iterator[Executor]:
-    """Open a place to run tasks, by default one local process per core."""
+def open_workers(
+    workers: int | None, memory_limit: int | None, scheduler: str | None, corpus: Any = None
+) -> Iterator[Executor]:
+    """Open a place to run tasks, by default one local process per core, or this process for a small corpus."""
     if workers is None:
-        workers = 0 if scheduler is not None else len(os.sched_getaffinity(0))
+        # Processes would take longer to start than they save.
+        here = corpus is not None and memory_limit is None and is_small(corpus)
+        workers = 0 if scheduler is not None or here else len(os.sched_getaffinity(0))
     with ExitStack() as stack:
         with _children_without_interrupt():
             opened = open_executor(scheduler=scheduler, workers=workers, memory_limit=memory_limit)

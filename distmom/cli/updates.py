@@ -79,7 +79,7 @@ def add_documents(
         check_target(run.model, run.overwrite)
         check_words(corpus, model.vocabulary_)
         n_labels = len(model.label_names_)
-        with open_workers(workers, memory_limit, scheduler) as executor:
+        with open_workers(workers, memory_limit, scheduler, corpus) as executor:
             change = model.remove_corpus if run.parameters["remove"] else model.partial_fit_corpus
             change(corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress)
             model.save(run.model, overwrite=run.overwrite)

@@ -18,6 +18,8 @@ from distmom.cli.terminal import say
 #: documents, words, labels and topics of the corpus that kernels are compiled with
 _N_STEPS = 4_000
 _N_DOCUMENTS, _N_WORDS, _N_LABELS, _N_TOPICS = 400, 60, 6, 2
+#: labels of a corpus with a gate
+_N_MANY_LABELS = 1001
 
 
 @click.command()
@@ -71,7 +73,11 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         ),
     }
 
-    def fit(name: str, options: dict[str, Any]) -> None:
+    # Many labels have a gate, and limits on weights have kernels of their own.
+    many = (rng.random((_N_DOCUMENTS, _N_MANY_LABELS)) < 0.01).astype(np.uint8)
+    of_many = from_arrays(place / "many", words, many, shard_documents=_N_DOCUMENTS // 2)
+
+    def fit(name: str, options: dict[str, Any], corpus: Any = corpus) -> None:
         if Capability.ROWS in estimator(name).capabilities:
             for kind in estimator(name).reads:
                 # Steps that are dense have one kind of first model.
@@ -98,3 +104,5 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
             options = shared if name is None else {**shared, name: choice}
             shown = listing.name if choice is None else f"{listing.name}, {name} {choice}"
             yield shown, partial(fit, listing.name, options)
+    limits = {"weights_per_word": 5, "weights_per_label": 5, "n_topics": 0}
+    yield "multilabel, many labels", partial(fit, "multilabel", limits, of_many)

@@ -11,6 +11,7 @@ from distmom.engine.passes import Pass, Rows, Selection, fingerprint
 from distmom.engine.plan import PassPlan, plan_pass
 from distmom.engine.results import PassResult, Tallies, TallResult
 from distmom.engine.run import Engine
+from distmom.engine.shards import is_small
 from distmom.engine.sparse import Pruning, Runs, Term
 from distmom.engine.state import Columns, StoredArray, StoredColumns, StoredRows
 from distmom.engine.sums import Sums, SumSpec, merge
@@ -49,6 +50,7 @@ __all__ = [
     "Tallies",
     "Term",
     "fingerprint",
+    "is_small",
     "merge",
     "open_engine",
     "open_executor",

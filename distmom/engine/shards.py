@@ -47,7 +47,7 @@ def read_shard(corpus: AnyCorpus, index: int) -> Any:
     StoreError
         If the shard is read and damaged.
     """
-    if not _is_small(corpus):
+    if not is_small(corpus):
         return corpus.read_shard(index)
     shard = _kept.get(corpus.digest, index)
     if shard is None:
@@ -58,7 +58,8 @@ def read_shard(corpus: AnyCorpus, index: int) -> Any:
     return shard
 
 
-def _is_small(corpus: AnyCorpus) -> bool:
+def is_small(corpus: AnyCorpus) -> bool:
+    """Return whether the shards of a corpus take at most `KEPT_BYTES` of memory together."""
     total = 0
     for shard in corpus.shards:
         total += shard.block_bytes

@@ -18,7 +18,7 @@ from scipy.sparse import vstack
 from distmom.cli.app import cli
 from distmom.cli.main import main
 from distmom.corpus import from_arrays, open_corpus
-from distmom.engine import KernelsMissing
+from distmom.engine import KernelsMissing, shards
 from distmom.engine.events import read_log
 from distmom.models import MultiLabelMoM
 
@@ -212,7 +212,9 @@ def test_bad_input_met_by_a_worker_is_told_in_one_line(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["bad.txt"]
 
 
-def test_damage_exits_4_and_is_named(run, tmp_path, place):
+def test_damage_exits_4_and_is_named(run, tmp_path, place, monkeypatch):
+    # A process that has read a small corpus does not read it again.
+    monkeypatch.setattr(shards, "_kept", shards._Kept())
     main(["ingest", str(place / "train.tsv"), str(tmp_path / "c"), "--workers", "0", "--quiet"])
     chunk = next(f for f in (tmp_path / "c" / "shards" / "s00000" / "words").rglob("c/*") if f.is_file())
     content = bytearray(chunk.read_bytes())
@@ -575,3 +577,11 @@ def test_a_cold_fit_shows_that_kernels_are_compiled(tmp_path):
     assert shown[1] == []
     logged = [each.event for each in read_log(tmp_path / "cold.run" / "log.jsonl")]
     assert logged.index(KernelsMissing("sketch")) > 0
+
+
+def test_a_small_corpus_is_fitted_in_this_process(run, tmp_path, place, monkeypatch):
+    fit = ("fit", place / "corpus", "-k", "3", "--head", "linear")
+    assert "fitting in this process" in run(*fit[:2], tmp_path / "m", *fit[2:])[2]
+    monkeypatch.setattr(shards, "KEPT_BYTES", 10)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
+    assert "fitting on 1 threads of" in run(*fit[:2], tmp_path / "n", *fit[2:])[2]

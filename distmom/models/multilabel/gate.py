@@ -19,7 +19,7 @@ from distmom.corpus.block import csr_from_parts
 from distmom.engine import Csr, Engine, Pruning, Selection, StoredColumns, Tallies, TallResult, Term
 from distmom.engine.passes import Rows
 from distmom.engine.sums import Sums, SumSpec
-from distmom.models.multilabel.gate_solver import COST, fit_gate_group
+from distmom.models.multilabel.gate_solver import COST, fit_gate_group, n_drawn
 from distmom.models.multilabel.margin import (
     MAX_GROUPS,
     MAX_LABELS,
@@ -192,9 +192,10 @@ def _fitted(
     rows, judged = (engine.combine([Term(tallies.runs[name])]) for name in ("rows", "holders"))
     known = np.ones(n, bool) if selection is None else selection.mask(0, n)
     alive = engine.put(known.astype(np.uint8))
+    drawn = engine.put(n_drawn(int(known.sum()), np.asarray(corpus.label_frequency), n_random))
     n_groups = min(MAX_GROUPS, n_labels)
     [own] = engine.map_runs(
-        fit_gate_group, n_groups, (d + 1, n_labels), 1, n_groups, rows, judged, alive, n_random, d, seed
+        fit_gate_group, n_groups, (d + 1, n_labels), 1, n_groups, rows, judged, alive, drawn, d, seed
     )
     states: dict[str, StoredColumns] = stored_weights(
         cost_name(COST), engine.combine_mixed([Term(own)], pruning)

@@ -39,7 +39,7 @@ def n_drawn(n_documents: int, frequency: np.ndarray, n_random: float) -> np.ndar
 
 
 def fit_gate_group(
-    index: int, n_groups: int, rows: Csr, judged: Csr, alive: Any, n_random: float, d: int, seed: int
+    index: int, n_groups: int, rows: Csr, judged: Csr, alive: Any, drawn: Any, d: int, seed: int
 ) -> list[csr_array]:
     """Fit the classifiers of labels ``index, index + n_groups, ...``; return their weights (d + 1, L).
 
@@ -52,15 +52,13 @@ def fit_gate_group(
         For every label, its documents (1), and those for which it is a hard wrong label (-1).
     alive : StoredArray of shape (n_documents,), uint8
         1 for the documents of the fit.
-    n_random : float
-        Random labels per document, on average.
+    drawn : StoredArray of shape (n_labels,), int64
+        Number of random documents of every label (see `n_drawn`).
     d : int
     seed : int
     """
     own, labels, known = rows.opened(), judged.opened(), np.asarray(alive.load()).astype(bool)
-    n_labels, n_documents = len(labels.indptr) - 1, int(known.sum())
-    ends = np.concatenate([[0], np.cumsum(np.asarray(labels.data) > 0)])
-    drawn = n_drawn(n_documents, np.diff(ends[np.asarray(labels.indptr)]), n_random)
+    n_labels, n_others = len(labels.indptr) - 1, drawn.load()
     weights = np.zeros(d + 1)
     parts = []
     for label in range(index, n_labels, n_groups):
@@ -68,7 +66,7 @@ def fit_gate_group(
         documents, signs = np.asarray(labels.indices[entries]), np.asarray(labels.data[entries])
         used = known[documents]
         documents, signs = documents[used], signs[used]
-        others = random_documents(known, int(drawn[label]), seed, label)
+        others = random_documents(known, int(n_others[label]), seed, label)
         others = np.setdiff1d(others, documents, assume_unique=True)
         parts.append((*gate_weights(own, documents, signs > 0, others, weights, seed + label), label))
     return [by_word(parts, (d + 1, n_labels))]
@@ -116,7 +114,7 @@ def gate_weights(
         rows.indptr, rows.indices, rows.data, used, holding, COST, COST, TOLERANCE, MAX_EPOCHS, seed,
         np.zeros(len(used)), weights,
     )  # fmt: skip
-    n_entries = int((rows.indptr[used + 1] - rows.indptr[used]).sum()) + 1
+    n_entries = min(len(weights), int((rows.indptr[used + 1] - rows.indptr[used]).sum()) + 1)
     words, values = np.empty(n_entries, np.int32), np.empty(n_entries, np.float32)
     n = take_weights(rows.indptr, rows.indices, used, KEPT_SHARE, weights, words, values)
     order = np.argsort(words[:n])
@@ -145,7 +143,7 @@ def take_weights(
     weights : ndarray of shape (d + 1,)
         Changed in place; the last one is the intercept, which is always moved.
     words, values : ndarray
-        Filled in place, with room for all words of the rows and the intercept.
+        Filled in place, with room for all different words of the rows and the intercept.
 
     Returns
     -------
