@@ -1,11 +1,11 @@
-"""Reading shards. A process keeps those of a small corpus, which many short passes would read again."""
+"""Reading shards. A process keeps those of a small stored corpus, which many short passes would read again."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any
 
-from distmom.corpus import AnyCorpus, Block
+from distmom.corpus import AnyCorpus, Block, Corpus
 
 #: bytes in memory up to which the shards of a corpus are kept
 KEPT_BYTES = 16 << 20
@@ -17,13 +17,13 @@ class _Kept:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._digest = ""
-        self._shards: dict[int, Any] = {}
+        self._shards: dict[int, Block] = {}
 
-    def get(self, digest: str, index: int) -> Any:
+    def get(self, digest: str, index: int) -> Block | None:
         with self._lock:
             return self._shards.get(index) if digest == self._digest else None
 
-    def put(self, digest: str, index: int, shard: Any) -> None:
+    def put(self, digest: str, index: int, shard: Block) -> None:
         with self._lock:
             if digest != self._digest:
                 self._digest, self._shards = digest, {}
@@ -47,14 +47,13 @@ def read_shard(corpus: AnyCorpus, index: int) -> Any:
     StoreError
         If the shard is read and damaged.
     """
-    if not is_small(corpus):
+    # Only the digest of a stored corpus determines its shards and all that they hold.
+    if type(corpus) is not Corpus or not is_small(corpus):
         return corpus.read_shard(index)
     shard = _kept.get(corpus.digest, index)
     if shard is None:
         shard = corpus.read_shard(index)
-        # Parts of dense rows are views, which a pass could change.
-        if isinstance(shard, Block):
-            _kept.put(corpus.digest, index, shard)
+        _kept.put(corpus.digest, index, shard)
     return shard
 
 
