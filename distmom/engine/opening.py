@@ -13,6 +13,7 @@ from distmom.engine.directory import RunDirectory
 from distmom.engine.events import Event, EventLog, Observer
 from distmom.engine.executors import Executor, InProcess
 from distmom.engine.run import Engine
+from distmom.engine.shards import forget_shards
 
 
 @contextmanager
@@ -44,6 +45,7 @@ def open_engine(
     UsageError
         If another process holds the run.
     """
+    forget_shards()
     options: dict[str, Any] = {"executor": executor or InProcess(), "memory_limit": memory_limit}
     observers: list[Observer] = []
     with ExitStack() as stack:

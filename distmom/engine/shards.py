@@ -23,6 +23,10 @@ class _Kept:
         with self._lock:
             return self._shards.get(index) if digest == self._digest else None
 
+    def clear(self) -> None:
+        with self._lock:
+            self._digest, self._shards = "", {}
+
     def put(self, digest: str, index: int, shard: Block) -> None:
         with self._lock:
             if digest != self._digest:
@@ -31,6 +35,11 @@ class _Kept:
 
 
 _kept = _Kept()
+
+
+def forget_shards() -> None:
+    """Forget the shards that this process keeps, so that the next work reads and checks them again."""
+    _kept.clear()
 
 
 def read_shard(corpus: AnyCorpus, index: int) -> Any:

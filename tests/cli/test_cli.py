@@ -212,9 +212,7 @@ def test_bad_input_met_by_a_worker_is_told_in_one_line(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["bad.txt"]
 
 
-def test_damage_exits_4_and_is_named(run, tmp_path, place, monkeypatch):
-    # A process that has read a small corpus does not read it again.
-    monkeypatch.setattr(shards, "_kept", shards._Kept())
+def test_damage_exits_4_and_is_named(run, tmp_path, place):
     main(["ingest", str(place / "train.tsv"), str(tmp_path / "c"), "--workers", "0", "--quiet"])
     chunk = next(f for f in (tmp_path / "c" / "shards" / "s00000" / "words").rglob("c/*") if f.is_file())
     content = bytearray(chunk.read_bytes())

@@ -37,6 +37,9 @@ def corpus(reads, tmp_path):
 def test_a_small_corpus_is_read_once(corpus, reads):
     SpectralLDA(3, n_refine=0, alpha0=1.0).fit_corpus(corpus)
     assert sorted(reads) == list(range(len(corpus.shards)))
+    # Another fit checks the corpus again.
+    SpectralLDA(3, n_refine=0, alpha0=1.0).fit_corpus(corpus)
+    assert len(reads) == 2 * len(corpus.shards)
 
 
 def test_a_large_corpus_is_read_in_every_pass_and_gives_the_same_bits(corpus, reads, monkeypatch):
