@@ -13,7 +13,7 @@ from distmom.engine.directory import RunDirectory
 from distmom.engine.events import Event, EventLog, Observer
 from distmom.engine.executors import Executor, InProcess
 from distmom.engine.run import Engine
-from distmom.engine.shards import forget_shards
+from distmom.engine.shards import keeping_shards
 
 
 @contextmanager
@@ -45,10 +45,10 @@ def open_engine(
     UsageError
         If another process holds the run.
     """
-    forget_shards()
     options: dict[str, Any] = {"executor": executor or InProcess(), "memory_limit": memory_limit}
     observers: list[Observer] = []
     with ExitStack() as stack:
+        stack.enter_context(keeping_shards())
         if directory is None:
             temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="distmom-"))
             run = RunDirectory(temporary, durable=False)

@@ -1,8 +1,10 @@
-"""Reading shards. A process keeps those of a small stored corpus, which many short passes would read again."""
+"""Reading shards. A fit in one process keeps those of a small stored corpus, as its passes would read them again."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from distmom.corpus import AnyCorpus, Block, Corpus
@@ -12,23 +14,28 @@ KEPT_BYTES = 16 << 20
 
 
 class _Kept:
-    """The shards of the last small corpus that was read."""
+    """The shards of the last small corpus that was read while an engine is open in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._n_open = 0
         self._digest = ""
         self._shards: dict[int, Block] = {}
+
+    def open(self, change: int) -> None:
+        """Count an engine that opens (1) or closes (-1), and forget the shards."""
+        with self._lock:
+            self._n_open += change
+            self._digest, self._shards = "", {}
 
     def get(self, digest: str, index: int) -> Block | None:
         with self._lock:
             return self._shards.get(index) if digest == self._digest else None
 
-    def clear(self) -> None:
-        with self._lock:
-            self._digest, self._shards = "", {}
-
     def put(self, digest: str, index: int, shard: Block) -> None:
         with self._lock:
+            if not self._n_open:
+                return
             if digest != self._digest:
                 self._digest, self._shards = digest, {}
             self._shards[index] = shard
@@ -37,9 +44,17 @@ class _Kept:
 _kept = _Kept()
 
 
-def forget_shards() -> None:
-    """Forget the shards that this process keeps, so that the next work reads and checks them again."""
-    _kept.clear()
+@contextmanager
+def keeping_shards() -> Iterator[None]:
+    """Keep shards while an engine is open in this process; a context manager.
+
+    Every engine reads and checks a corpus again. Workers of a cluster keep no shards.
+    """
+    _kept.open(1)
+    try:
+        yield
+    finally:
+        _kept.open(-1)
 
 
 def read_shard(corpus: AnyCorpus, index: int) -> Any:

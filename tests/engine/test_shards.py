@@ -54,9 +54,14 @@ def test_a_large_corpus_is_read_in_every_pass_and_gives_the_same_bits(corpus, re
 def test_another_corpus_has_its_own_shards(corpus, reads, tmp_path):
     halves = from_arrays(tmp_path / "halves", words().astype(np.int32), shard_documents=300)
     other = from_arrays(tmp_path / "other", np.eye(40, dtype=np.int32), shard_documents=100)
-    for own, n_documents in ((corpus, 100), (halves, 300), (other, 40), (corpus, 100)):
-        assert shards.read_shard(own, 0).n_documents == n_documents
+    with shards.keeping_shards():
+        for own, n_documents in ((corpus, 100), (halves, 300), (other, 40), (corpus, 100)):
+            for _ in range(2):
+                assert shards.read_shard(own, 0).n_documents == n_documents
     assert reads == [0, 0, 0, 0]
+    for _ in range(2):
+        shards.read_shard(corpus, 0)
+    assert reads == [0] * 6
 
 
 def test_documents_in_memory_may_differ_in_more_than_their_digest():
