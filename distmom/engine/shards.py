@@ -1,4 +1,4 @@
-"""Reading shards. A fit in one process keeps those of a small stored corpus, as its passes would read them again."""
+"""Reading shards. A fit in one process keeps those of a small stored corpus, which its passes read again."""
 
 from __future__ import annotations
 
