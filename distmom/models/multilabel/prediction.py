@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from types import MethodType, SimpleNamespace
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from distmom.corpus.texts import as_label_lists, label_columns_of
 from distmom.errors import InputError, UsageError
 from distmom.models.multilabel.chosen_labels import label_numbers, of_labels
 from distmom.models.multilabel.kernels import top_labels
+from distmom.models.multilabel.needs import needs
 from distmom.models.multilabel.probabilities import DEFAULT_THRESHOLD, checked_threshold
 
 if TYPE_CHECKING:
@@ -69,24 +70,6 @@ def checked_targets(y: Any) -> tuple[Any, str]:
 
 class NoProbabilitiesError(UsageError, AttributeError):
     """A model that has no probabilities of labels; ``hasattr(model, "predict_proba")`` is then False."""
-
-
-class _NeedsProbabilities:
-    """A method that a fitted model without probabilities lacks; a descriptor.
-
-    scikit-learn takes a method that is there for one that works.
-    """
-
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
-
-    def __get__(self, model: Any, owner: Any = None) -> Any:
-        if model is None:
-            return self._method
-        if hasattr(model, "scorer_"):
-            model.require_probabilities(self._method.__name__)
-        return MethodType(self._method, model)
 
 
 class LabelPredictor:
@@ -174,7 +157,7 @@ class LabelPredictor:
         matrix.sort_indices()
         return matrix if form == "sparse" else matrix.toarray()
 
-    @_NeedsProbabilities
+    @needs(lambda model, name: model.require_probabilities(name))
     def predict_proba(self, X: Any, labels: Sequence[str] | None = None) -> np.ndarray:
         """Return the probability of every label for every document.
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from types import MethodType, SimpleNamespace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -45,6 +45,7 @@ from distmom.models.multilabel.kept_sums import (
     join,
     opened,
 )
+from distmom.models.multilabel.needs import needs
 from distmom.models.multilabel.prediction import checked_targets
 from distmom.models.multilabel.program import weights_of
 from distmom.models.multilabel.regression import WeightLimits
@@ -60,24 +61,6 @@ UPDATED = ("centroid", "linear", "ridge", "sketch", "neighbors", "best", "svm")
 
 class NoSumsError(UsageError, AttributeError):
     """A fitted model without its sums; ``hasattr(model, "partial_fit")`` is then False."""
-
-
-class _NeedsSums:
-    """A method that a model lacks if it was fitted without its sums; a descriptor.
-
-    scikit-learn takes a method that is there for one that works.
-    """
-
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self._method = method
-        self.__doc__ = method.__doc__
-
-    def __get__(self, model: Any, owner: Any = None) -> Any:
-        if model is None:
-            return self._method
-        if hasattr(model, "scorer_"):
-            model.require_sums()
-        return MethodType(self._method, model)
 
 
 class Updatable:
@@ -116,7 +99,7 @@ class Updatable:
 
         def _state(self) -> Any: ...
 
-    @_NeedsSums
+    @needs(lambda model, _: model.require_sums())
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Add documents in memory to the model.
 

@@ -1,0 +1,34 @@
+"""Methods that a fitted model lacks if it was fitted without what they need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+
+def needs(require: Callable[[Any, str], Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator of methods that a fitted model has only if it has what they need.
+
+    Parameters
+    ----------
+    require : callable
+        Called with the model and the name of the method; raises an AttributeError if the model lacks what the
+        method needs.
+    """
+    return lambda method: _Needing(method, require)
+
+
+class _Needing:
+    """A descriptor, as scikit-learn takes a method that is there for one that works."""
+
+    def __init__(self, method: Callable[..., Any], require: Callable[[Any, str], Any]) -> None:
+        self._method, self._require = method, require
+        self.__doc__ = method.__doc__
+
+    def __get__(self, model: Any, owner: Any = None) -> Any:
+        if model is None:
+            return self._method
+        if hasattr(model, "scorer_"):
+            self._require(model, self._method.__name__)
+        return MethodType(self._method, model)
