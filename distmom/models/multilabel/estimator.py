@@ -28,6 +28,7 @@ from distmom.models.multilabel.corpus_topics import (
     topic_model,
     why_no_topics,
 )
+from distmom.models.multilabel.covariates import frequency_log_odds
 from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.heads import (
     GateHead,
@@ -409,10 +410,13 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         if stack is not None and not is_total:
             for each in stack.inputs:
                 variant(dict(heads), each.name)
+            if any(effect.name == "cosine" for effect in stack.effects) and "neighbors" not in dict(heads):
+                raise ValueError("expected an index of documents for coefficients that vary with the cosine")
         self.scorer_: Scorer = Scorer(
             n_labels=len(self.label_names_), idf=self.idf_, heads=heads, weights=weights, basis=self.basis_,
             label_factor=self._label_factor(), stack=None if is_total else stack,
             calibration=stack if is_total else None, weighs_probability="exponent" in (self.selection_ or {}),
+            label_log_odds=frequency_log_odds(self.label_frequency_, self.n_documents_),
         )  # fmt: skip
 
     def _completed(self, name: str, head: Head) -> Head:
