@@ -313,6 +313,28 @@ def _covariates(rows: dict[str, np.ndarray], frequency: tuple[np.ndarray, int] |
     return Covariates(rows["covariates"], frequency_log_odds(fitted, n_documents - len(rows["truth"])))
 
 
+def apply_choice(
+    choice: Choice,
+    names: list[str],
+    rows: dict[str, np.ndarray],
+    frequency: tuple[np.ndarray, int] | None = None,
+) -> np.ndarray:
+    """Return what a choice ranks candidates (n, c) of other documents by, given their scores by the same heads.
+
+    Parameters
+    ----------
+    choice : Choice
+        For probabilities; the power of the inverse propensity is not applied.
+    names, rows, frequency
+        As for `choose_blend`; the frequency is required where coefficients vary.
+    """
+    if not choice.is_stacked:
+        return _total(names, rows["scores"], choice.weights)
+    inputs = [names.index(each.name) for each in choice.stack.inputs]
+    scores = np.ascontiguousarray(rows["scores"][:, inputs].swapaxes(0, 1))
+    return choice.stack.log_odds(scores, _covariates(rows, frequency))
+
+
 def _halves(n: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the two ways to fit to one half of the documents and measure on the other."""
     even, odd = np.arange(0, n, 2), np.arange(1, n, 2)

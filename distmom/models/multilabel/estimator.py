@@ -359,13 +359,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
 
     def program(self, run: Run) -> MultiLabelState:
         """Fit the model by the passes of a run and return its state."""
-        n_documents, effort = run.corpus.n_documents, EFFORTS[self.effort]
-        settings = HeadSettings(
-            self.head, self.n_components, self.residual_passes(),
-            self.state_settings(self.n_states_for(n_documents)), self.random_state, self.objective,
-            self.weight_limits(), effort, self.keep_sums,
-        )  # fmt: skip
-        fitted = fit_heads(run, settings)
+        fitted = fit_heads(run, self.head_settings(run.corpus.n_documents))
         topics = self._fit_topics(run.part("topics"))
         state: MultiLabelState = run.rows(_state_of, fitted, topics, out=unknown())
         return state
@@ -514,6 +508,14 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
     def weight_limits(self) -> WeightLimits:
         """Return the limits on the weights of the sparse heads."""
         return WeightLimits(self.weights_per_word, self.weights_per_label)
+
+    def head_settings(self, n_documents: int) -> HeadSettings:
+        """Return the settings with which the heads are fitted to ``n_documents`` documents."""
+        return HeadSettings(
+            self.head, self.n_components, self.residual_passes(),
+            self.state_settings(self.n_states_for(n_documents)), self.random_state, self.objective,
+            self.weight_limits(), EFFORTS[self.effort], self.keep_sums,
+        )  # fmt: skip
 
     def state_settings(self, k: int) -> StateSettings:
         """Return the settings with which k latent states are fitted."""
