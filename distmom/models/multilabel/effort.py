@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from distmom.models.multilabel.descent import TOLERANCE
 from distmom.models.multilabel.margin import COSTS
-from distmom.models.multilabel.margin_solver import TOLERANCE
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from scipy.sparse import csr_array
 from distmom.compiled import compiled
 from distmom.engine import Csr
 from distmom.hashing import GOLDEN, scramble_array
-from distmom.models.multilabel.margin_solver import MAX_EPOCHS, TOLERANCE, by_word, fit_margin
+from distmom.models.multilabel.descent import MAX_EPOCHS, TOLERANCE, fit_margin
+from distmom.models.multilabel.margin_solver import by_word
 
 #: cost of the squared hinge loss
 COST = 0.3

@@ -19,6 +19,7 @@ from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Csr, MixedRows
 from distmom.engine.csr import transposed_product
 from distmom.models.multilabel.blend import ALL_LABELS, GRID, CandidatesPass, n_candidates
+from distmom.models.multilabel.descent import N_LANES, TOLERANCE
 from distmom.models.multilabel.gate import N_HARD, hardest_labels, random_labels
 from distmom.models.multilabel.gate_solver import gate_weights
 from distmom.models.multilabel.heads import (
@@ -33,7 +34,7 @@ from distmom.models.multilabel.heads import (
     rank_labels,
 )
 from distmom.models.multilabel.margin import COSTS, MAX_LABELS
-from distmom.models.multilabel.margin_solver import TOLERANCE, label_weights, n_negatives
+from distmom.models.multilabel.margin_solver import batch_weights, n_batches, n_negatives
 from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.stack import FIT_PAIRS, Pairs, fit_stack
 from distmom.moments.features import inverse_document_frequency, tfidf_rows, with_constant
@@ -154,16 +155,15 @@ def margin_seconds(
     rows = Csr.of(tfidf_rows(block.words, idf, np.float32))
     documents, y = np.arange(n, dtype=np.int32), block.labels.tocsc()
     used = np.flatnonzero(np.diff(y.indptr))
-    tried = used[:: -(-len(used) // N_LABELS_TRIED)]
+    tried = used[:: -(-len(used) // N_LANES)]
+    holding = [y.indices[y.indptr[j] : y.indptr[j + 1]].astype(np.int32) for j in tried]
     # The first call compiles, or loads, the kernel.
-    label_weights(rows, documents[:1], documents[:1], costs[:1], d, 1, 0)
+    batch_weights(rows, documents[:1], [documents[:1]], costs[:1], d, 1, 0)
     started = time.perf_counter()
-    for label in tried:
-        holding = y.indices[y.indptr[label] : y.indptr[label + 1]].astype(np.int32)
-        label_weights(rows, documents, holding, costs, d, n_negatives(n_labels), 0, tolerance)
+    batch_weights(rows, documents, holding, costs, d, n_negatives(n_labels), 0, tolerance)
     seconds = time.perf_counter() - started
     fitted = min(n_documents, n_negatives(n_labels))
-    return seconds / len(tried) * n_labels * fitted / n
+    return seconds * n_batches(n_labels) * fitted / n
 
 
 def gate_seconds(block: Block, corpus: Corpus | MemoryCorpus) -> float:
