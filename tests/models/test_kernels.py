@@ -123,13 +123,34 @@ def test_neighbors_do_not_depend_on_windows_of_rows(window):
     lists = csr_array(rows.T.tocsr())
     found, products = nearest_rows(
         queries.indptr, queries.indices, queries.data, lists.indptr.astype(np.int64), lists.indices, lists.data,
-        alive, 20, window,
+        alive, 20, 0.0, window,
     )  # fmt: skip
     exact = (queries @ rows.T).toarray()
     exact[:, alive == 0] = 0
     assert_allclose(products, -np.sort(-exact, axis=1)[:, :20], atol=1e-6)
     for i, j in np.argwhere(found[:, :-1] >= 0):
         assert products[i, j] > products[i, j + 1] or found[i, j] < found[i, j + 1]
+
+
+def test_light_words_with_long_lists_are_skipped():
+    """The lightest words go first, as far as they fit in the share; a word with a short list stays."""
+    rows = np.zeros((40, 4), np.float32)
+    rows[:, :3], rows[7, 3] = 1.0, 1.0
+    lists = csr_array(rows.T)
+    weights = np.array([[0.1, 0.3, 0.2, 0.05], [0.4, 0.4, 0.4, 0.0]], np.float32)
+    queries = csr_array(weights)
+
+    def best(skipped):
+        return nearest_rows(
+            queries.indptr, queries.indices, queries.data, lists.indptr.astype(np.int64), lists.indices,
+            lists.data, np.ones(40, np.uint8), 1, skipped, 128, 30,
+        )[1][:, 0]  # fmt: skip
+
+    # Squared lengths are 0.1425 and 0.48.
+    assert_allclose(best(0.0), [0.65, 1.2], rtol=1e-6)
+    assert_allclose(best(0.08), [0.55, 1.2], rtol=1e-6)
+    assert_allclose(best(0.36), [0.35, 0.8], rtol=1e-6)
+    assert_allclose(best(1.0), [0.05, 0.0], atol=1e-6)
 
 
 def test_sparse_scores_and_votes():

@@ -292,6 +292,8 @@ class NeighborsHead:
         The vote of a neighbour is its cosine raised to this power; votes are normalised to sum to one.
     factor, best : float, default 1.0 and 0.0
         Weights of the votes, and of the largest cosine among the neighbours with the label.
+    skipped : float, default 0.0
+        Share of the squared length of a document whose words are skipped, see `nearest_rows`.
     """
 
     lists: Csr = record({"": Matrix(("d", "n"))})
@@ -301,13 +303,14 @@ class NeighborsHead:
     power: float = 3.0
     factor: float = 1.0
     best: float = 0.0
+    skipped: float = 0.0
 
     def search(self, features: csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and cosines of the k nearest indexed rows (see `nearest_rows`)."""
         k = min(k, len(self.alive))
         return nearest_rows(
             features.indptr, features.indices, features.data,
-            self.lists.indptr, self.lists.indices, self.lists.data, self.alive, k,
+            self.lists.indptr, self.lists.indices, self.lists.data, self.alive, k, self.skipped,
         )  # fmt: skip
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:

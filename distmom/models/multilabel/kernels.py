@@ -11,6 +11,8 @@ from distmom.errors import NumericalError
 WINDOW = 128
 #: indexed rows whose products are accumulated together
 ROW_WINDOW = 1 << 17
+#: words in at most this many indexed rows are never skipped
+LONG_LIST = 1 << 14
 
 
 @compiled
@@ -263,6 +265,34 @@ def top_by_states(
 
 
 @compiled
+def _skip_light(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    lists_indptr: np.ndarray,
+    skipped: float,
+    long_list: int,
+    at: np.ndarray,
+) -> None:
+    """Set the places of skipped words to the ends of their lists, the lightest words of every query first."""
+    for i in range(indptr.shape[0] - 1):
+        budget = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            budget += np.float64(data[p]) * np.float64(data[p])
+        budget *= skipped
+        while True:
+            lightest, weight = -1, np.inf
+            for p in range(indptr[i], indptr[i + 1]):
+                stop = lists_indptr[indices[p] + 1]
+                if stop - at[p] > long_list and data[p] < weight:
+                    lightest, weight = p, np.float64(data[p])
+            if lightest < 0 or weight * weight > budget:
+                break
+            budget -= weight * weight
+            at[lightest] = lists_indptr[indices[lightest] + 1]
+
+
+@compiled
 def nearest_rows(
     indptr: np.ndarray,
     indices: np.ndarray,
@@ -272,9 +302,11 @@ def nearest_rows(
     lists_data: np.ndarray,
     alive: np.ndarray,
     k: int,
+    skipped: float = 0.0,
     window: int = ROW_WINDOW,
+    long_list: int = LONG_LIST,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k indexed rows of largest inner product with every query row, exactly.
+    """Return the k indexed rows of largest inner product with every query row.
 
     Products are accumulated for windows of indexed rows that fit the processor's cache, for all queries before the
     next window, so that a list is read from memory once for all queries that contain its word.
@@ -288,8 +320,12 @@ def nearest_rows(
     alive : ndarray of shape (N,), uint8
         1 for rows that may be returned.
     k : int
+    skipped : float, default 0.0
+        Share of the squared length of a query that may be left out: the lightest of its words with long lists.
     window : int, default ROW_WINDOW
         Number of indexed rows whose products are accumulated together.
+    long_list : int, default LONG_LIST
+        Words in at most this many indexed rows are never skipped.
 
     Returns
     -------
@@ -301,6 +337,8 @@ def nearest_rows(
     found = np.full((n, k), 2147483647, np.int32)
     products = np.zeros((n, k), np.float32)
     at = lists_indptr[indices]
+    if skipped > 0.0:
+        _skip_light(indptr, indices, data, lists_indptr, skipped, long_list, at)
     sums = np.zeros(window, np.float32)
     keys = sums.view(np.int32)
     for first in range(0, n_rows, window):
