@@ -15,7 +15,13 @@ from distmom.models.multilabel.heads import (
     rank_labels,
     unit_rows,
 )
-from distmom.models.multilabel.kernels import nearest_rows, top_by_states, top_candidates, top_labels
+from distmom.models.multilabel.kernels import (
+    nearest_rows,
+    top_by_states,
+    top_candidates,
+    top_labels,
+    top_of_products,
+)
 from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes
 from distmom.moments.residuals import add_residuals
 
@@ -215,7 +221,7 @@ def test_top_by_states_is_that_of_all_labels(concentration):
     head = StateHead(None, None, states, ranked=rank_labels(states))
     scores = posterior @ states.T
     for depth in (12, 100, 500):
-        labels, values, found = top_by_states(posterior, states, head.ranked[:, :depth].copy(), 7)
+        labels, values, found = top_by_states(posterior, states, head.ranked[:, :depth].copy(), 7, 500)
         sure = found == 1
         expected, expected_values = top_labels(scores, 7)
         # All products and sums are exact in float32, so that the order is too.
@@ -225,7 +231,28 @@ def test_top_by_states_is_that_of_all_labels(concentration):
             assert sure.all()
         elif depth == 100 and concentration < 1:
             assert sure.any()
-    assert not top_by_states(posterior, states, head.ranked[:, :1].copy(), 7)[2].any()
+    assert not top_by_states(posterior, states, head.ranked[:, :1].copy(), 7, 500)[2].any()
+    assert not top_by_states(posterior, states, head.ranked[:, 1:].copy(), 7, 0)[2].any()
+
+
+@pytest.mark.parametrize("concentration", [0.01, 100.0])
+def test_top_of_products_does_not_depend_on_their_rounding(concentration):
+    """Products in float64 and products of other rows give the sums in order, and the labels of these."""
+    rng = np.random.default_rng(5)
+    states = rng.gamma(0.3, size=(900, 37)).astype(np.float32)
+    states[rng.random(900) < 0.5] = 0.0
+    posterior = rng.dirichlet(np.full(37, concentration), 60).astype(np.float32)
+    posterior[0] = 0.0
+    exact = np.zeros((60, 900), np.float32)
+    for h in range(37):
+        exact += posterior[:, h : h + 1] * states[:, h]
+    expected, values = top_labels(exact, 600)
+    for products in (posterior @ states.T, (posterior.astype(np.float64) @ states.T).astype(np.float32)):
+        found, found_values = top_of_products(products, posterior, states, 600, 37 * 2.0**-23)
+        assert_array_equal(found, expected)
+        assert_array_equal(found_values, values)
+    assert (products != exact).any()
+    assert (values[:, -1] == 0.0).all()
 
 
 @pytest.mark.parametrize("n_labels", [3, 5000])

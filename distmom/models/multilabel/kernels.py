@@ -194,7 +194,7 @@ def sort_top(labels: np.ndarray, values: np.ndarray) -> None:
 
 @compiled
 def top_by_states(
-    posterior: np.ndarray, label_states: np.ndarray, ranked: np.ndarray, k: int
+    posterior: np.ndarray, label_states: np.ndarray, ranked: np.ndarray, k: int, most_visits: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the k labels of largest ``sum_h p_h Q_lh`` without scoring all labels.
 
@@ -210,6 +210,8 @@ def top_by_states(
     ranked : ndarray of shape (h, m), int32
         The labels of largest ``Q_lh`` of every state, descending.
     k : int
+    most_visits : int
+        Labels that are scored for a document before it is given up.
 
     Returns
     -------
@@ -217,7 +219,7 @@ def top_by_states(
         By descending score, ties by smaller label.
     values : ndarray of shape (n, k), float32
     found : ndarray of shape (n,), uint8
-        0 where the lists were too short to determine the best labels.
+        0 where the lists were too short, or too many labels were visited, to determine the best labels.
     """
     n, n_states = posterior.shape
     n_labels, depth = label_states.shape[0], ranked.shape[1]
@@ -240,7 +242,10 @@ def top_by_states(
             else:
                 mass += p[h]
                 n_active += 1
+        n_visits = 0
         for j in range(depth):
+            if n_visits > most_visits:
+                break
             bound = rest
             for a in range(n_active):
                 h = order[a]
@@ -250,18 +255,74 @@ def top_by_states(
                 if met[label] == i:
                     continue
                 met[label] = i
-                score = np.float32(0.0)
-                for b in range(n_states):
-                    score += p[b] * row[b]
-                _let_in(best, ids, score, label)
+                n_visits += 1
+                _let_in(best, ids, _score(p, row), label)
             # The margin covers rounding; at zero there may be ties among labels that were not visited.
             if best[0] > bound * (1.0 + 1e-5) and best[0] > 0.0:
                 found[i] = 1
                 break
-        if depth == n_labels:
+        if depth == n_labels and n_visits == n_labels:
             found[i] = 1
         _sort_heap(best, ids)
     return labels, values, found
+
+
+@compiled
+def _score(posterior: np.ndarray, row: np.ndarray) -> np.float32:
+    """Return the product of two vectors, added up in their order."""
+    score = np.float32(0.0)
+    for h in range(row.shape[0]):
+        score += posterior[h] * row[h]
+    return score
+
+
+@compiled
+def top_of_products(
+    products: np.ndarray, posterior: np.ndarray, label_states: np.ndarray, k: int, slack: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k labels of largest ``sum_h p_h Q_lh``, given these sums with other rounding errors.
+
+    Parameters
+    ----------
+    products : ndarray of shape (n, L), float32, C-contiguous
+        The sums, not negative, as a library computes them.
+    posterior : ndarray of shape (n, h), float32
+    label_states : ndarray of shape (L, h), float32
+    k : int
+    slack : float
+        Largest relative difference of a product and the sum that is returned.
+
+    Returns
+    -------
+    labels : ndarray of shape (n, k), int32
+        By descending score, ties by smaller label.
+    values : ndarray of shape (n, k), float32
+        Added up in the order of the states, as by `top_by_states`.
+    """
+    labels, values = _top_labels(products, k)
+    for i in range(products.shape[0]):
+        ids, best = labels[i], values[i]
+        least = np.float32(max(best[k - 1] * (1.0 - 2.0 * slack), 0.0))
+        keys = products[i].view(np.int32)
+        best[:] = -np.inf
+        ids[:] = np.int32(2147483647)
+        threshold = np.full(1, least, np.float32).view(np.int32)[0]
+        for start in range(0, products.shape[1], WINDOW):
+            stop = min(start + WINDOW, products.shape[1])
+            if _largest(keys[start:stop]) < threshold:
+                continue
+            for label in range(start, stop):
+                if products[i, label] >= least:
+                    # Zero is zero in any order.
+                    some = products[i, label] > 0.0
+                    _let_in(
+                        best,
+                        ids,
+                        _score(posterior[i], label_states[label]) if some else np.float32(0.0),
+                        label,
+                    )
+        _sort_heap(best, ids)
+    return labels, values
 
 
 @compiled
