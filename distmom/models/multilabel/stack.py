@@ -86,13 +86,14 @@ class Stack:
 
     def _varying_log_odds(self, scores: np.ndarray, covariates: Covariates) -> np.ndarray:
         n = len(self.inputs)
-        documents, labels = varied(self.coefficients(), self.effects, covariates)
-        out = np.asarray(documents[:, -1:] + labels[:, -1], np.float32)
+        found = varied(self.coefficients(), self.effects, covariates)
+        # Rows that are contiguous for one document too have one compiled kernel.
+        documents, labels = (np.ascontiguousarray(each.T) for each in found)
+        out = np.asarray(documents[-1][:, None] + labels[-1], np.float32)
         for i, (own, given) in enumerate(zip(scores, self.inputs, strict=True)):
             add_varying_input(
-                own, given.signed, given.floor, documents[:, i], documents[:, n + i], labels[:, i],
-                labels[:, n + i], out,
-            )  # fmt: skip
+                own, given.signed, given.floor, documents[i], documents[n + i], labels[i], labels[n + i], out
+            )
         return out
 
     def coefficients(self) -> np.ndarray:
