@@ -201,6 +201,8 @@ def _run_fit(
                 f"fitting {executor.description}: {planned['n_scans']} scans, {planned['n_tasks']} tasks, "
                 f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB per worker"
             )
+            if dashboard := getattr(executor, "dashboard", None):
+                progress.line(f"dashboard: {dashboard}")
             model.fit_corpus(
                 corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress
             )

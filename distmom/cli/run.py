@@ -103,7 +103,7 @@ class Run:
         """
         begun = False
         try:
-            with RunDirectory(self.path).held(_interrupt) as directory:
+            with RunDirectory(self.path).held(interrupt) as directory:
                 begun = True
                 if self.is_new:
                     self._begin()
@@ -271,7 +271,7 @@ def is_job(path: Path) -> bool:
     return (path / "job.json").exists()
 
 
-def _interrupt() -> None:
+def interrupt() -> None:
     """Interrupt this process as a signal from outside does, if it is prepared for that."""
     if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN, None):
         os.kill(os.getpid(), signal.SIGTERM)

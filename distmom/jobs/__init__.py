@@ -1,0 +1,5 @@
+"""Jobs: commands that run on a Dask cluster while nobody waits for them."""
+
+from distmom.jobs.job import Job, list_jobs, open_job, submit
+
+__all__ = ["Job", "list_jobs", "open_job", "submit"]

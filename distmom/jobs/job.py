@@ -1,0 +1,372 @@
+"""Jobs that are submitted to a Dask cluster, and what can be done with them from anywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from distmom.engine import epochs, watch
+from distmom.engine.epochs import ENDED, Condition, End, Observation
+from distmom.engine.executors import certified, connected
+from distmom.errors import ClusterError, UsageError
+from distmom.jobs.record import JobRecord, find_run, jobs_directory, new_record, read_record, write_record
+from distmom.jobs.remote import (
+    INDEX,
+    check_versions,
+    holders,
+    on_scheduler,
+    send_signal,
+    signal_driver,
+    start_driver,
+)
+
+#: seconds that a driver has to end by itself when its job is cancelled
+GRACE_S = 10.0
+#: seconds within which a driver that was started begins an epoch, beside those of a lease
+START_S = 60.0
+#: exit code of a job that was lost
+LOST = ClusterError.exit_code
+
+
+class Job:
+    """A command that runs, or has run, on a cluster while nobody waits for it; made by `submit` or `open_job`.
+
+    Attributes
+    ----------
+    directory : Path
+        Directory of the job, which must be visible where the job is looked after.
+    record : JobRecord
+        What was submitted.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory: Path = Path(directory).absolute()
+        self.record: JobRecord = read_record(self.directory)
+
+    @property
+    def id(self) -> str:
+        """Unique name of the job."""
+        return self.record.id
+
+    def __repr__(self) -> str:
+        return f"Job({str(self.directory)!r})"
+
+    def status(self, patience_s: float | None = None) -> dict[str, Any]:
+        """Return the state of the job, and what is known of it.
+
+        Parameters
+        ----------
+        patience_s : float, optional
+            Seconds for which the beat of a driver on another host must stand still before the job counts as lost;
+            60 by default.
+
+        Returns
+        -------
+        dict
+            ``state`` is ``queued``, ``running``, ``lost`` (the driver is gone, or shows no sign of life),
+            ``done``, ``failed`` or ``cancelled``. Also ``id``, ``directory``, ``command``, ``scheduler``, ``created`` and
+            ``epoch``; while it runs ``host``, ``pid``, ``pass``, ``n_done`` and ``n_tasks``; afterwards
+            ``exit_code``, ``error`` and ``resume``.
+        """
+        return self._described(Observation(self.directory, patience_s).decided())
+
+    def _described(self, found: Condition) -> dict[str, Any]:
+        status: dict[str, Any] = {
+            "id": self.id,
+            "state": found.state,
+            "directory": str(self.directory),
+            "command": self.record.arguments,
+            "scheduler": self.record.scheduler,
+            "created": self.record.created,
+            "epoch": found.epoch,
+        }
+        if found.owner is not None:
+            status |= {"host": found.owner.host, "pid": found.owner.pid, "since": found.owner.since}
+        if found.beat is not None and found.beat.name:
+            beat = found.beat
+            status |= {"pass": beat.name, "n_done": beat.n_done, "n_tasks": beat.n_tasks}
+        if found.state in ENDED and found.end is not None:
+            status |= {"ended": found.end.time, "exit_code": found.end.exit_code}
+            if found.end.text:
+                status["error"] = f"{found.end.error}: {found.end.text}"
+        if found.state in ("lost", "failed", "cancelled"):
+            status["resume"] = f"distmom jobs resume {self.directory}"
+        return status
+
+    def logs(self, follow: bool = False) -> Iterator[str]:
+        """Return the lines that the job has printed.
+
+        Parameters
+        ----------
+        follow : bool, default False
+            Wait for further lines until the job has ended.
+
+        Returns
+        -------
+        iterator of str
+            Lines without their ends.
+        """
+        path, observation = self.directory / "out.txt", Observation(self.directory)
+        rest, place = b"", 0
+        while True:
+            # Looked at first, so that everything that an ended job has printed is read.
+            is_over = not follow or observation.look().state in (*ENDED, "lost")
+            with suppress(FileNotFoundError), open(path, "rb") as stream:
+                stream.seek(place)
+                while content := stream.read(1 << 20):
+                    place += len(content)
+                    *lines, rest = (rest + content).split(b"\n")
+                    for line in lines:
+                        yield line.decode(errors="replace")
+            if is_over:
+                break
+            time.sleep(epochs.LOOK_S / 4)
+        if rest:
+            yield rest.decode(errors="replace")
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the job has ended or is lost, and return its exit code.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; no limit by default.
+
+        Returns
+        -------
+        int
+            As of the command; 5 if the job was lost.
+
+        Raises
+        ------
+        TimeoutError
+            If the job has not ended in time.
+        """
+        observation, started = Observation(self.directory), time.monotonic()
+        while True:
+            found = observation.look()
+            if found.state in ENDED and found.end is not None:
+                return found.end.exit_code
+            if found.state == "lost":
+                return LOST
+            left = epochs.LOOK_S / 4
+            if timeout is not None:
+                left = min(left, timeout - (time.monotonic() - started))
+                if left <= 0:
+                    raise TimeoutError(f"{self.id}: the job has not ended within {timeout:g} s")
+            time.sleep(left)
+
+    def cancel(self, now: bool = False) -> dict[str, Any]:
+        """End the job; what it has committed is kept, and it can be resumed.
+
+        Nothing of the job remains queued. Tasks that are running on workers end by themselves.
+
+        Parameters
+        ----------
+        now : bool, default False
+            Restart the workers that run tasks of the job, with whatever else they run. They need nannies.
+
+        Returns
+        -------
+        dict
+            As of `status`.
+
+        Raises
+        ------
+        ClusterError
+            If the driver could not be reached: it ends when it reads the request, unless it is lost.
+        """
+        found = Observation(self.directory).look()
+        if found.state in ENDED:
+            return self._described(found)
+        epochs.request_cancel(self.directory)
+        if found.state == "queued":
+            (self.directory / "epochs").mkdir(exist_ok=True)
+            epochs.write_end(self.directory, 0, End("cancelled", 130, text="cancelled before it had begun"))
+        elif found.owner is not None and not found.owner.is_gone:
+            self._stop(found, now)
+        found = Observation(self.directory).look()
+        if found.state == "lost":
+            # Nobody else will record it.
+            epochs.write_end(self.directory, found.epoch, End("cancelled", 130, text="the driver was lost"))
+        return self._described(Observation(self.directory).look())
+
+    def _stop(self, found: Condition, now: bool) -> None:
+        """End the driver of a job by signals, as far as it can be reached."""
+        assert found.owner is not None
+        owner = asdict(found.owner)
+        try:
+            with certified(**self._certificates()), connected(self.record.scheduler) as client:
+                busy = on_scheduler(client, holders, name=self.id) if now else []
+                for number in (signal.SIGTERM, signal.SIGKILL):
+                    reached = on_scheduler(client, signal_driver, owner=owner, number=int(number))
+                    if self._has_ended(found.epoch) or not reached:
+                        break
+                if busy:
+                    watch.Watch(client, "cancel").call(
+                        client.restart_workers, busy, limit_s=watch.SILENCE_TIMEOUT_S
+                    )
+        except ClusterError:
+            # The scheduler may be gone, and the driver a process of this host.
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                reached = send_signal(found.owner, number)
+                if self._has_ended(found.epoch) or not reached:
+                    break
+        if not reached and not self._has_ended(found.epoch):
+            raise ClusterError(
+                f"{self.id}: process {found.owner.pid} on host {found.owner.host} could not be reached; "
+                "it ends when it reads the request, unless it is lost"
+            )
+
+    def _has_ended(self, epoch: int) -> bool:
+        """Wait until an epoch has ended, or its process is gone; return whether it has within `GRACE_S`."""
+        ends = time.monotonic() + GRACE_S
+        while time.monotonic() < ends:
+            found = Observation(self.directory).look()
+            if found.epoch != epoch or found.state in (*ENDED, "lost"):
+                return True
+            time.sleep(0.05)
+        return False
+
+    def resume(self, scheduler: str | None = None) -> Job:
+        """Carry on with a job that was lost, has failed or was cancelled, after its last committed pass.
+
+        Parameters
+        ----------
+        scheduler : str, optional
+            Address of a scheduler; that of the job by default.
+
+        Returns
+        -------
+        Job
+            This job.
+
+        Raises
+        ------
+        UsageError
+            If the job is running.
+        ClusterError
+            If no driver could be started, or the one that was started did not begin.
+        """
+        found = Observation(self.directory).decided()
+        if found.state == "done":
+            return self
+        if found.state == "running":
+            raise UsageError(f"{self.id}: the job is running")
+        with certified(**self._certificates()), connected(scheduler or self.record.scheduler) as client:
+            check_versions(client)
+            epochs.forget_request(self.directory)
+            on_scheduler(client, start_driver, run=str(self.directory), scheduler=scheduler)
+        ends = time.monotonic() + START_S + epochs.LEASE_S
+        while epochs.latest_epoch(self.directory) == found.epoch:
+            if time.monotonic() > ends:
+                raise ClusterError(f"{self.id}: no driver has begun: see {self.directory / 'out.txt'}")
+            time.sleep(0.1)
+        return self
+
+    def _certificates(self) -> dict[str, str | None]:
+        return {name: self.record.tls.get(name) for name in ("ca_file", "cert", "key")}
+
+
+def submit(
+    arguments: Sequence[str],
+    *,
+    scheduler: str,
+    directory: str | os.PathLike[str] | None = None,
+    share: float = 1.0,
+    priority: int = 0,
+    restarts: int = 0,
+    ca_file: str | None = None,
+    cert: str | None = None,
+    key: str | None = None,
+) -> Job:
+    """Submit a command of distmom to a Dask cluster; it runs on when this process has ended.
+
+    The command runs in a process on the scheduler's host, in the current directory, and its tasks run on the
+    workers. Paths must be visible to all of them.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        A command (``fit``, ``update``, ``moments``, ``ingest``, ``predict``, ``transform`` or ``evaluate``)
+        and its arguments, such as ``["fit", "corpus", "model", "-k", "100"]``.
+    scheduler : str
+        Address of a running Dask scheduler.
+    directory : path-like, optional
+        Directory of the job, which is created; by default one below ``$DISTMOM_JOBS``, or ``distmom-jobs`` here.
+    share : float, default 1.0
+        Share of the cluster relative to other jobs, more than 0 and at most 1.
+    priority : int, default 0
+        Jobs of a lower priority wait for those of a higher one.
+    restarts : int, default 0
+        How often the command is restarted after a failure of the cluster (exit code 5).
+    ca_file, cert, key : str, optional
+        PEM files for a cluster with TLS: certificate of the authority, certificate of the client and its key;
+        Dask's configuration by default.
+
+    Returns
+    -------
+    Job
+
+    Raises
+    ------
+    UsageError
+        If the command cannot be submitted, or the directory is not empty.
+    ClusterError
+        If the scheduler does not answer, or versions on the cluster differ.
+    """
+    given = {"ca_file": ca_file, "cert": cert, "key": key}
+    tls = {name: str(Path(path).absolute()) for name, path in given.items() if path is not None}
+    record = new_record(arguments, scheduler, share, priority, restarts, tls)
+    run = jobs_directory() / record.id if directory is None else Path(directory).absolute()
+    with certified(ca_file, cert, key), connected(scheduler) as client:
+        check_versions(client)
+        write_record(run, record)
+        on_scheduler(client, start_driver, run=str(run))
+        client.set_metadata([*INDEX, record.id], {"directory": str(run), "created": record.created})
+    return Job(run)
+
+
+def open_job(job: str | os.PathLike[str]) -> Job:
+    """Open a job by its directory, or by its id in ``$DISTMOM_JOBS`` or ``distmom-jobs``."""
+    return Job(find_run(job))
+
+
+def list_jobs(directory: str | os.PathLike[str] | None = None, scheduler: str | None = None) -> list[Job]:
+    """Return the jobs in a directory, and those that a scheduler knows, in the order of their ids.
+
+    Parameters
+    ----------
+    directory : path-like, optional
+        ``$DISTMOM_JOBS``, or ``distmom-jobs`` here, by default.
+    scheduler : str, optional
+        Address of a scheduler that is asked for further jobs; none by default.
+
+    Returns
+    -------
+    list of Job
+    """
+    places: set[Path] = {path.parent for path in jobs_directory(directory).glob("*/job.json")}
+    if scheduler is not None:
+        with connected(scheduler) as client:
+            known = client.get_metadata(INDEX, default={})
+        places |= {Path(entry["directory"]) for entry in known.values()}
+    found = [Job(place) for place in places if (place / "job.json").exists()]
+    return sorted(found, key=lambda job: (job.record.created, job.id))
+
+
+def statuses(jobs: Iterable[Job], patience_s: float | None = None) -> list[dict[str, Any]]:
+    """Return the states of jobs (see `Job.status`), which are observed at the same time."""
+    observed = [(job, Observation(job.directory, patience_s)) for job in jobs]
+    found: dict[str, Condition] = {}
+    while True:
+        found |= {str(job.directory): one.look() for job, one in observed}
+        if all(each.state != "unknown" for each in found.values()):
+            return [job._described(found[str(job.directory)]) for job, _ in observed]
+        time.sleep(epochs.LOOK_S / 4)
