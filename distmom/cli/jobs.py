@@ -253,6 +253,9 @@ def run_command(directory: str, scheduler: str | None, restarted: int) -> None:
         lease.check()
         try:
             cli.main(args=record.command_line(run, scheduler), prog_name="distmom", standalone_mode=False)
+        except click.Abort as error:
+            # What click has made of an interrupt.
+            raise (error.__cause__ or KeyboardInterrupt()) from None
         except TakenOverError:
             raise
         except ClusterError as error:

@@ -70,9 +70,9 @@ class Job:
         -------
         dict
             ``state`` is ``queued``, ``running``, ``lost`` (the driver is gone, or shows no sign of life),
-            ``done``, ``failed`` or ``cancelled``. Also ``id``, ``directory``, ``command``, ``scheduler``, ``created`` and
-            ``epoch``; while it runs ``host``, ``pid``, ``pass``, ``n_done`` and ``n_tasks``; afterwards
-            ``exit_code``, ``error`` and ``resume``.
+            ``done``, ``failed`` or ``cancelled``. Also ``id``, ``directory``, ``command``, ``scheduler``,
+            ``created`` and ``epoch``; while it runs ``host``, ``pid``, ``pass``, ``n_done`` and ``n_tasks``;
+            afterwards ``exit_code``, ``error`` and ``resume``.
         """
         return self._described(Observation(self.directory, patience_s).decided())
 

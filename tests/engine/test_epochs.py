@@ -8,7 +8,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ from helpers import planted_corpus, random_corpus
 
 from distmom.cli import run as runs
 from distmom.cli.main import main
-from distmom.corpus import from_arrays
-from distmom.engine import RunDirectory, epochs, open_engine
+from distmom.corpus import RowCorpus, from_arrays
+from distmom.engine import Pass, RunDirectory, SumSpec, abandoned, epochs, open_engine
 from distmom.engine.epochs import EPOCH, LEASE, Beat, End, Owner, condition
 from distmom.errors import CancelledError, ClusterError, TakenOverError, UsageError
 from distmom.models import MultiLabelMoM
@@ -179,6 +180,35 @@ def test_a_request_ends_a_run_at_its_next_commit(tmp_path):
     with open_engine(corpus, tmp_path) as engine:
         engine.run(words(corpus))
     assert condition(tmp_path).state == "done"
+
+
+@dataclass(frozen=True)
+class CancelledPass(Pass):
+    """Requests the end of its run in the first block of each task."""
+
+    run: str = ""
+    block_rows = 10
+
+    def specs(self):
+        return {"n": SumSpec((1,))}
+
+    def add(self, sums, block, rows):
+        with (Path(self.run) / "blocks").open("a") as stream:
+            stream.write("block\n")
+        epochs.request_cancel(Path(self.run))
+
+
+def test_a_task_of_a_cancelled_run_stops_at_its_next_block(tmp_path, monkeypatch):
+    monkeypatch.setattr(abandoned, "LOOK_S", 0.0)
+    corpus = RowCorpus(np.ones((100, 3)), shard_rows=50)
+
+    def cancelled():
+        with open_engine(corpus, tmp_path) as engine:
+            engine.run(CancelledPass(3, run=str(tmp_path)))
+
+    with pytest.raises(CancelledError, match="a task was abandoned"):
+        cancelled()
+    assert (tmp_path / "blocks").read_text() == "block\n"
 
 
 def test_an_end_is_recorded_once_for_each_epoch(tmp_path):
