@@ -14,6 +14,7 @@ stands still. No decision compares clocks of different hosts.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
@@ -46,6 +47,8 @@ LEASE_S = 60.0
 LOOK_S = 1.0
 #: states of a run that has ended
 ENDED = ("done", "failed", "cancelled")
+#: errors of file systems without hard links
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 #: longest text of an error that is kept
 _TEXT = 10_000
 
@@ -192,10 +195,25 @@ def put_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
         try:
             os.link(temporary, path)
         except FileExistsError:
-            return False
+            # A network file system may have lost its answer, and have made the link.
+            return os.stat(temporary).st_nlink > 1
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return _create(path, content)
         return True
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _create(path: Path, content: bytes) -> bool:
+    """Write a file unless it exists, where there are no links; readers refuse a part of a record."""
+    try:
+        with open(path, "xb") as stream:
+            stream.write(content)
+    except FileExistsError:
+        return False
+    return True
 
 
 def latest_epoch(run: Path) -> int:

@@ -1,6 +1,8 @@
 """Who carries out a run: one process at a time, whatever becomes of it, on this host or another one."""
 
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -76,6 +78,27 @@ def test_one_of_many_begins_an_epoch(tmp_path):
     assert sum(won) == 1
     assert (tmp_path / "0001.json").read_bytes() == contents[won.index(True)]
     assert [path.name for path in tmp_path.iterdir()] == ["0001.json"]
+
+
+def test_an_epoch_is_begun_once_where_there_are_no_links(tmp_path, monkeypatch):
+    def refused(*paths):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    assert epochs.put_once(tmp_path / "0001.json", b"one")
+    assert not epochs.put_once(tmp_path / "0001.json", b"two")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"one"]
+
+
+def test_a_link_whose_confirmation_was_lost_counts(tmp_path, monkeypatch):
+    link = os.link
+
+    def answered_twice(*paths):
+        link(*paths)
+        raise FileExistsError
+
+    monkeypatch.setattr(os, "link", answered_twice)
+    assert epochs.put_once(tmp_path / "0001.json", b"one")
 
 
 def test_a_run_of_another_host_is_taken_over_once_its_beat_stands_still(tmp_path, quick, caplog):

@@ -1,5 +1,6 @@
 """What jobs keep on disk, and what is refused; nothing here needs a cluster."""
 
+import json
 import threading
 
 import pytest
@@ -62,3 +63,28 @@ def test_wrong_options_are_refused_where_they_are_given(tmp_path, capsys):
     assert main([*submit, "-k", "many"]) == 2
     assert main(["jobs", "status", str(tmp_path)]) == 2
     assert "there is no such job" in capsys.readouterr().err
+
+
+def test_a_job_without_a_run_is_described_and_checked(tmp_path, capsys):
+    run = tmp_path / "job"
+    write_record(run, new_record(["predict", "m", "c", "out"], "tcp://127.0.0.1:1", 1.0, 0, 0, {}))
+    capsys.readouterr()
+    assert main(["info", str(run), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["kind"], shown["state"], shown["command"]) == (
+        "job",
+        "queued",
+        ["predict", "m", "c", "out"],
+    )
+    assert main(["verify", str(run)]) == 0
+    content = (run / "job.json").read_bytes()
+    (run / "job.json").write_bytes(content.replace(b"predict", b"predicT"))
+    assert main(["verify", str(run)]) == 4
+    assert main(["jobs", "status", str(run)]) == 4
+
+
+def test_a_directory_belongs_to_one_job(tmp_path):
+    record = new_record(["fit", "c", "m"], "tcp://127.0.0.1:1", 1.0, 0, 0, {})
+    write_record(tmp_path / "job", record)
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        write_record(tmp_path / "job", record)
