@@ -53,16 +53,23 @@ PATIENCE_S = 25.0
     show_default=True,
     help="Restarts after a failure of the cluster (exit code 5).",
 )
+@click.option(
+    "--driver",
+    type=click.Choice(["scheduler", "worker", "slurm"]),
+    default="scheduler",
+    show_default=True,
+    help="Where the process of the command runs.",
+)
 @tls_options(expose=True)
 @json_option
 def submit(
     command: str, arguments: tuple[str, ...], scheduler: str, directory: str | None, share: float, priority: int,
-    restarts: int, ca_file: str | None, cert: str | None, key: str | None, as_json: bool,
+    restarts: int, driver: str, ca_file: str | None, cert: str | None, key: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a command on a Dask cluster, which carries it out when nobody waits for it.
 
-    The command runs in a process of its own on the scheduler's host, in the directory in which it was submitted. Its
-    paths, and that of the job, must be visible to the scheduler's host and all workers.
+    The command runs in a process of its own on the scheduler's host, or elsewhere with --driver, in the directory in
+    which it was submitted. Its paths, and that of the job, must be visible there and to all workers.
 
     \b
     Examples: distmom submit fit corpus model -k 100 --scheduler tcp://host:8786
@@ -77,7 +84,7 @@ def submit(
             raise UsageError("--workers: the job runs on the workers of the cluster")
     job = submit_job(
         [command, *arguments], scheduler=scheduler, directory=directory, share=share, priority=priority,
-        restarts=restarts, ca_file=ca_file, cert=cert, key=key,
+        restarts=restarts, driver=driver, ca_file=ca_file, cert=cert, key=key,
     )  # fmt: skip
     show({"id": job.id, "directory": str(job.directory)}, as_json)
 

@@ -258,7 +258,7 @@ class RunDirectory:
 
     def _commit(self, name: str, key: str, sums: Mapping[str, Sum], record: dict[str, Any]) -> None:
         if self.lease is not None:
-            self.lease.check()
+            self.lease.fence()
         target = self.pass_path(name, key)
         temporary = self.path / "passes" / f".tmp-{uuid.uuid4().hex}"
         temporary.mkdir()

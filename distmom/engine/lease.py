@@ -130,7 +130,7 @@ class Lease:
             epochs.write_end(self.run, self.epoch, end)
 
     def check(self) -> None:
-        """Check that the run is still this process's; called before every commit.
+        """Check that the run is still to be carried out by this process.
 
         Raises
         ------
@@ -143,9 +143,19 @@ class Lease:
         if self._stop is not None:
             raise self._stop
 
+    def fence(self) -> None:
+        """Check that the run is still this process's, before a commit; a TakenOverError otherwise.
+
+        What was computed before a request to end the run is committed.
+        """
+        self._look()
+        if isinstance(self._stop, TakenOverError):
+            raise self._stop
+
     def note(self, event: Event) -> None:
-        """Receive an event, for the progress in the next beat; errors as `check`, of the last look."""
+        """Receive an event, for the progress in the next beat; errors as `check`."""
         if isinstance(event, PassStarted):
+            self._look()
             self._progress = (event.name, 0, event.n_groups * event.n_slabs)
         elif isinstance(event, GroupDone):
             name, n_done, n_tasks = self._progress
@@ -154,8 +164,8 @@ class Lease:
             raise self._stop
 
     def mark_saving(self) -> None:
-        """Record that the model is about to be saved; errors as `check`."""
-        self.check()
+        """Record that the model is about to be saved; errors as `fence`."""
+        self.fence()
         epochs.file_of(self.run, self.epoch, ".saving").touch()
 
     def restarted(self, error: DistmomError) -> None:
@@ -164,13 +174,13 @@ class Lease:
         epochs.write_end(self.run, self.epoch, end)
 
     def _look(self) -> None:
-        if self._stop is not None:
+        if isinstance(self._stop, TakenOverError):
             return
         if (last := epochs.latest_epoch(self.run)) != self.epoch:
             owner = epochs.owner_of(self.run, last) if last else None
             by = "its directory was removed" if owner is None else f"it was taken over by {_described(owner)}"
             self._stop = TakenOverError(f"{self.run}: this process was taken to have ended: {by}")
-        elif epochs.is_cancelled(self.run):
+        elif self._stop is None and epochs.is_cancelled(self.run):
             self._stop = CancelledError(f"{self.run}: cancelled")
 
     def _keep(self) -> None:

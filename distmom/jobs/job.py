@@ -7,9 +7,10 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from distributed import Client, fire_and_forget
 
 from distmom.engine import epochs, watch
 from distmom.engine.epochs import ENDED, Condition, End, Observation
@@ -22,8 +23,10 @@ from distmom.jobs.remote import (
     holders,
     on_scheduler,
     send_signal,
-    signal_driver,
+    signal_anywhere,
     start_driver,
+    submit_to_slurm,
+    supervise_driver,
 )
 
 #: seconds that a driver has to end by itself when its job is cancelled
@@ -200,12 +203,11 @@ class Job:
     def _stop(self, found: Condition, now: bool) -> None:
         """End the driver of a job by signals, as far as it can be reached."""
         assert found.owner is not None
-        owner = asdict(found.owner)
         try:
             with certified(**self._certificates()), connected(self.record.scheduler) as client:
                 busy = on_scheduler(client, holders, name=self.id) if now else []
                 for number in (signal.SIGTERM, signal.SIGKILL):
-                    reached = on_scheduler(client, signal_driver, owner=owner, number=int(number))
+                    reached = signal_anywhere(client, found.owner, number)
                     if self._has_ended(found.epoch) or not reached:
                         break
                 if busy:
@@ -262,13 +264,24 @@ class Job:
         with certified(**self._certificates()), connected(scheduler or self.record.scheduler) as client:
             check_versions(client)
             epochs.forget_request(self.directory)
-            on_scheduler(client, start_driver, run=str(self.directory), scheduler=scheduler)
+            self._start(client, scheduler)
         ends = time.monotonic() + START_S + epochs.LEASE_S
         while epochs.latest_epoch(self.directory) == found.epoch:
             if time.monotonic() > ends:
                 raise ClusterError(f"{self.id}: no driver has begun: see {self.directory / 'out.txt'}")
             time.sleep(0.1)
         return self
+
+    def _start(self, client: Client, scheduler: str | None = None) -> None:
+        """Start a driver where the job wants it."""
+        arguments = {"run": str(self.directory), "scheduler": scheduler}
+        if self.record.driver == "slurm":
+            submit_to_slurm(self.directory, self.id, scheduler)
+        elif self.record.driver == "worker":
+            key = f"distmom-driver-{self.id}-{epochs.latest_epoch(self.directory)}"
+            fire_and_forget(client.submit(supervise_driver, **arguments, key=key, pure=False))
+        else:
+            on_scheduler(client, start_driver, **arguments)
 
     def _certificates(self) -> dict[str, str | None]:
         return {name: self.record.tls.get(name) for name in ("ca_file", "cert", "key")}
@@ -282,6 +295,7 @@ def submit(
     share: float = 1.0,
     priority: int = 0,
     restarts: int = 0,
+    driver: str = "scheduler",
     ca_file: str | None = None,
     cert: str | None = None,
     key: str | None = None,
@@ -306,6 +320,9 @@ def submit(
         Jobs of a lower priority wait for those of a higher one.
     restarts : int, default 0
         How often the command is restarted after a failure of the cluster (exit code 5).
+    driver : {"scheduler", "worker", "slurm"}, default "scheduler"
+        Where the process of the command runs: on the scheduler's host, beside a worker under the supervision of a
+        task, or in a job of SLURM, which ``sbatch`` submits from here.
     ca_file, cert, key : str, optional
         PEM files for a cluster with TLS: certificate of the authority, certificate of the client and its key;
         Dask's configuration by default.
@@ -323,14 +340,15 @@ def submit(
     """
     given = {"ca_file": ca_file, "cert": cert, "key": key}
     tls = {name: str(Path(path).absolute()) for name, path in given.items() if path is not None}
-    record = new_record(arguments, scheduler, share, priority, restarts, tls)
+    record = new_record(arguments, scheduler, share, priority, restarts, driver, tls)
     run = jobs_directory() / record.id if directory is None else Path(directory).absolute()
     with certified(ca_file, cert, key), connected(scheduler) as client:
         check_versions(client)
         write_record(run, record)
-        on_scheduler(client, start_driver, run=str(run))
+        job = Job(run)
+        job._start(client)
         client.set_metadata([*INDEX, record.id], {"directory": str(run), "created": record.created})
-    return Job(run)
+    return job
 
 
 def open_job(job: str | os.PathLike[str]) -> Job:

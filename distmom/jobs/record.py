@@ -6,7 +6,7 @@ import getpass
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,8 @@ JOB = RecordFormat("distmom-job", 1, "submit the job again")
 COMMANDS = ("fit", "update", "moments", "ingest", "predict", "transform", "evaluate")
 #: those that keep their passes in the directory of the job
 WITH_RUN = ("fit", "update", "moments")
+#: where a driver runs: on the host of the scheduler, on that of a worker, or where SLURM starts it
+DRIVERS = ("scheduler", "worker", "slurm")
 #: environment variable with the directory of jobs
 DIRECTORY = "DISTMOM_JOBS"
 
@@ -46,6 +48,8 @@ class JobRecord:
         See `distmom.engine.executors.sharing`.
     restarts : int
         How often the command is restarted after a failure of the cluster.
+    driver : str
+        Where the driver runs, one of `DRIVERS`.
     tls : dict of str to str
         Paths of certificates and key; see `distmom.engine.executors.certified`.
     user, host, created : str
@@ -61,6 +65,7 @@ class JobRecord:
     share: float = 1.0
     priority: int = 0
     restarts: int = 0
+    driver: str = "scheduler"
     tls: dict[str, str] = field(default_factory=dict)
     user: str = ""
     host: str = ""
@@ -76,10 +81,11 @@ class JobRecord:
 def new_record(
     arguments: Sequence[str],
     scheduler: str,
-    share: float,
-    priority: int,
-    restarts: int,
-    tls: dict[str, str],
+    share: float = 1.0,
+    priority: int = 0,
+    restarts: int = 0,
+    driver: str = "scheduler",
+    tls: Mapping[str, str] | None = None,
 ) -> JobRecord:
     """Return the record of a new job; a UsageError if it cannot be one."""
     if not arguments or arguments[0] not in COMMANDS:
@@ -87,15 +93,15 @@ def new_record(
         raise UsageError(f"command: expected one of {', '.join(COMMANDS)}, got {got}")
     if not 0.0 < share <= 1.0:
         raise UsageError(f"share: expected more than 0 and at most 1, got {share}")
+    if driver not in DRIVERS:
+        raise UsageError(f"driver: expected one of {', '.join(DRIVERS)}, got {driver!r}")
     if restarts < 0:
         raise UsageError(f"restarts: expected at least 0, got {restarts}")
     for argument in arguments:
         option = argument.partition("=")[0]
         if option in ("--run", "--scheduler", "--workers"):
             raise UsageError(f"{option}: settled by the job")
-        if is_url(argument) and (
-            {"@", "?"} & set(urlsplit(argument).netloc + urlsplit(argument).query + argument)
-        ):
+        if is_url(argument) and ("@" in urlsplit(argument).netloc or urlsplit(argument).query):
             raise UsageError("a URL must not contain keys or a query: they would be stored with the job")
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     try:
@@ -104,7 +110,7 @@ def new_record(
         user = ""
     return JobRecord(
         f"{arguments[0]}-{stamp}-{secrets.token_hex(3)}", list(arguments), scheduler, os.getcwd(), share,
-        priority, restarts, tls, user, socket.gethostname(), now(), environment().versions(),
+        priority, restarts, driver, dict(tls or {}), user, socket.gethostname(), now(), environment().versions(),
     )  # fmt: skip
 
 

@@ -7,13 +7,19 @@ sent to them.
 from __future__ import annotations
 
 import os
+import shlex
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
+import distributed
+import distributed.worker
 from distributed import Client
 
 from distmom.engine import epochs, watch
@@ -87,21 +93,28 @@ def on_scheduler(client: Client, function: Callable[..., _R], **arguments: Any) 
 
 def start_driver(dask_scheduler: Any, run: str, scheduler: str | None = None) -> int:
     """Start the driver of a job as a process of its own on this host, and return its process id."""
-    place = Path(run)
+    process = _started(Path(run), scheduler)
+    threading.Thread(target=_await_end, args=(process, Path(run)), name="distmom-driver", daemon=True).start()
+    return process.pid
+
+
+def _started(place: Path, scheduler: str | None) -> subprocess.Popen[bytes]:
     if not (place / "job.json").exists():
         raise UsageError(
-            f"{run}: the scheduler's host does not see this directory; use one on a common file system"
+            f"{place}: host {socket.gethostname()} does not see this directory; use one on a common file system"
         )
     (place / "epochs").mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "distmom.cli.main", "jobs", "run", run]
-    command += [] if scheduler is None else ["--scheduler", scheduler]
     with open(place / "out.txt", "ab") as out:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        return subprocess.Popen(
+            driver_line(place, scheduler), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+            start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
-    threading.Thread(target=_await_end, args=(process, place), name="distmom-driver", daemon=True).start()
-    return process.pid
+
+
+def driver_line(place: Path, scheduler: str | None) -> list[str]:
+    """Return the command that carries a job out."""
+    where = [] if scheduler is None else ["--scheduler", scheduler]
+    return [sys.executable, "-m", "distmom.cli.main", "jobs", "run", str(place), *where]
 
 
 def _await_end(process: subprocess.Popen[bytes], place: Path) -> None:
@@ -112,9 +125,56 @@ def _await_end(process: subprocess.Popen[bytes], place: Path) -> None:
         epochs.write_end(place, 0, End("failed", code or 1, "ClusterError", text))
 
 
+def supervise_driver(run: str, scheduler: str | None = None) -> None:
+    """Carry a job out in a process beside a worker; a task, which ends the process when it is cancelled."""
+    worker, key = distributed.get_worker(), distributed.worker.thread_state.key
+    # It waits, and is not to take the place of a task.
+    distributed.secede()
+    process = _started(Path(run), scheduler)
+    try:
+        while process.poll() is None:
+            task = worker.state.tasks.get(key)
+            if task is None or task.state in ("cancelled", "released"):
+                process.terminate()
+            time.sleep(epochs.LOOK_S / 4)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        _await_end(process, Path(run))
+
+
+def submit_to_slurm(place: Path, name: str, scheduler: str | None) -> None:
+    """Leave a driver to SLURM, with what the variables ``SBATCH_*`` of this process say."""
+    line = shlex.join(driver_line(place, scheduler))
+    command = ["sbatch", "--parsable", f"--job-name={name}", f"--output={place / 'out.txt'}"]
+    command += ["--open-mode=append", "--wrap", f"exec {line}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ClusterError(f"sbatch: the driver could not be submitted: {error}") from error
+    if done.returncode != 0:
+        raise ClusterError(f"sbatch: the driver could not be submitted: {done.stderr.strip()}")
+
+
 def signal_driver(dask_scheduler: Any, owner: dict[str, Any], number: int) -> bool:
     """Send a signal to a driver, and return whether it is, or was, a process of this host."""
     return send_signal(Owner(**owner), number)
+
+
+def signal_beside(owner: dict[str, Any], number: int) -> bool:
+    """Send a signal from a worker, as `signal_driver` does from the scheduler."""
+    return send_signal(Owner(**owner), number)
+
+
+def signal_anywhere(client: Client, owner: Owner, number: int) -> bool:
+    """Send a signal to a driver from the scheduler or a worker on its host; return whether there is one."""
+    arguments = {"owner": asdict(owner), "number": int(number)}
+    if on_scheduler(client, signal_driver, **arguments):
+        return True
+    found = Watch(client, "job").call(
+        client.run, signal_beside, on_error="ignore", limit_s=watch.SILENCE_TIMEOUT_S, **arguments
+    )
+    return any(found.values())
 
 
 def send_signal(owner: Owner, number: int) -> bool:

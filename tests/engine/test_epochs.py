@@ -186,19 +186,22 @@ def test_an_error_after_a_run_was_taken_over_is_explained_by_that(tmp_path):
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
-def test_a_request_ends_a_run_at_its_next_commit(tmp_path):
+def test_a_request_ends_a_run_at_its_next_pass(tmp_path):
     corpus = random_corpus()
 
     def cancelled():
         with open_engine(corpus, tmp_path) as engine:
             assert epochs.request_cancel(tmp_path)
             assert not epochs.request_cancel(tmp_path)
+            # What was computed before is kept.
+            engine.directory.commit_pass("before", 64 * "0", {}, {"rows": {}})
             engine.run(words(corpus))
 
     with pytest.raises(CancelledError):
         cancelled()
     found = condition(tmp_path)
     assert (found.state, found.end.exit_code) == ("cancelled", 130)
+    assert [path.name.partition("-")[0] for path in (tmp_path / "passes").iterdir()] == ["before"]
     # It was a request to that driver.
     with open_engine(corpus, tmp_path) as engine:
         engine.run(words(corpus))

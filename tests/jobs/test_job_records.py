@@ -13,7 +13,7 @@ from distmom.jobs.record import new_record, write_record
 
 
 def test_a_job_ends_when_it_is_cancelled_before_it_has_begun(tmp_path):
-    write_record(tmp_path / "job", new_record(["fit", "c", "m"], "tcp://127.0.0.1:1", 1.0, 0, 0, {}))
+    write_record(tmp_path / "job", new_record(["fit", "c", "m"], "tcp://127.0.0.1:1"))
     found = open_job(tmp_path / "job")
     assert found.status()["state"] == "queued"
     assert found.cancel()["state"] == "cancelled"
@@ -22,7 +22,7 @@ def test_a_job_ends_when_it_is_cancelled_before_it_has_begun(tmp_path):
 
 
 def test_many_lines_are_followed(tmp_path):
-    write_record(tmp_path / "job", new_record(["fit", "c", "m"], "tcp://127.0.0.1:1", 1.0, 0, 0, {}))
+    write_record(tmp_path / "job", new_record(["fit", "c", "m"], "tcp://127.0.0.1:1"))
     found = open_job(tmp_path / "job")
 
     def write():
@@ -53,7 +53,7 @@ def test_many_lines_are_followed(tmp_path):
 )
 def test_what_cannot_be_submitted_is_refused(tmp_path, arguments, message):
     with pytest.raises(UsageError, match=message):
-        new_record(arguments, "tcp://127.0.0.1:1", 1.0, 0, 0, {})
+        new_record(arguments, "tcp://127.0.0.1:1")
 
 
 def test_wrong_options_are_refused_where_they_are_given(tmp_path, capsys):
@@ -67,7 +67,7 @@ def test_wrong_options_are_refused_where_they_are_given(tmp_path, capsys):
 
 def test_a_job_without_a_run_is_described_and_checked(tmp_path, capsys):
     run = tmp_path / "job"
-    write_record(run, new_record(["predict", "m", "c", "out"], "tcp://127.0.0.1:1", 1.0, 0, 0, {}))
+    write_record(run, new_record(["predict", "m", "c", "out"], "tcp://127.0.0.1:1"))
     capsys.readouterr()
     assert main(["info", str(run), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
@@ -84,7 +84,7 @@ def test_a_job_without_a_run_is_described_and_checked(tmp_path, capsys):
 
 
 def test_a_directory_belongs_to_one_job(tmp_path):
-    record = new_record(["fit", "c", "m"], "tcp://127.0.0.1:1", 1.0, 0, 0, {})
+    record = new_record(["fit", "c", "m"], "tcp://127.0.0.1:1")
     write_record(tmp_path / "job", record)
     with pytest.raises(UsageError, match="exists and is not empty"):
         write_record(tmp_path / "job", record)

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
+from batch import needs_slurm, slurm
 from clusters import cluster_of_processes, scheduler, wait_until, worker
 from distributed import Client
 from helpers import planted_corpus
@@ -74,7 +76,9 @@ def submitted(place, cluster, tmp_path, **options):
 
 def in_the_middle(found):
     """Wait until a pass is committed and another is running."""
-    wait_until(lambda: any(found.directory.glob("passes/*/DONE.json")) or found.status()["state"] == "failed")
+    wait_until(
+        lambda: any(found.directory.glob("passes/[!.]*/DONE.json")) or found.status()["state"] == "failed"
+    )
     assert found.status()["state"] == "running", "\n".join(found.logs())
     return found.status()
 
@@ -140,8 +144,7 @@ def test_a_driver_that_does_not_answer_is_killed_when_its_job_is_cancelled(
     pid = in_the_middle(found)["pid"]
     os.kill(pid, signal.SIGSTOP)
     assert found.cancel()["state"] == "cancelled"
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), 5)
     wait_until(lambda: not tasks_of(cluster), 10)
 
 
@@ -222,7 +225,7 @@ def test_a_failure_of_the_cluster_is_followed_by_a_restart(place, tmp_path):
     """The scheduler is there only when the driver tries for the second time."""
     port = free_port()
     fit = ["fit", str(place / "corpus"), str(tmp_path / "m"), *MODEL]
-    record = new_record(fit, f"tcp://127.0.0.1:{port}", 1.0, 0, 1, {})
+    record = new_record(fit, f"tcp://127.0.0.1:{port}", restarts=1)
     write_record(tmp_path / "job", record)
     found = Job(tmp_path / "job")
     with (tmp_path / "job" / "out.txt").open("wb") as out:
@@ -240,6 +243,30 @@ def test_a_failure_of_the_cluster_is_followed_by_a_restart(place, tmp_path):
     assert found.wait(1) == 0
     assert [epochs.end_of(found.directory, epoch).state for epoch in (1, 2)] == ["failed", "done"]
     assert epochs.end_of(found.directory, 1).restarted
+    assert content(tmp_path / "m") == content(place / "local")
+
+
+def test_a_driver_beside_a_worker_is_ended_with_its_job(place, cluster, tmp_path):
+    found = submitted(place, cluster, tmp_path, driver="worker")
+    pid = in_the_middle(found)["pid"]
+    assert any(key.startswith(f"distmom-driver-{found.id}") for key in tasks_of(cluster))
+    assert found.cancel()["state"] == "cancelled"
+    wait_until(lambda: not tasks_of(cluster), 10)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), 5)
+    assert found.resume().wait(120) == 0, "\n".join(found.logs())
+    assert content(tmp_path / "m") == content(place / "local")
+    wait_until(lambda: not tasks_of(cluster), 10)
+
+
+@needs_slurm
+def test_a_driver_that_slurm_starts_has_the_same_bits(place, cluster, tmp_path, monkeypatch):
+    with slurm(tmp_path / "slurm") as environment:
+        path = os.pathsep.join([*sys.path, str(Path(distmom.__file__).parents[1])])
+        for name, value in {**environment, "PYTHONPATH": path}.items():
+            monkeypatch.setenv(name, value)
+        found = submitted(place, cluster, tmp_path, driver="slurm")
+        wait_until(lambda: found.status()["state"] in ("done", "failed", "cancelled"), 120)
+        assert found.wait(1) == 0, "\n".join(found.logs())
     assert content(tmp_path / "m") == content(place / "local")
 
 
