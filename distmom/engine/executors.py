@@ -211,8 +211,8 @@ class OnCluster:
             found: float | None = Watch(self.client, "cluster").call(
                 self.client.run_on_scheduler, _idle_timeout
             )
-        except ImportError:
-            # A scheduler needs distmom only where it decomposes tensors.
+        except (ImportError, ValueError):
+            # A scheduler needs distmom, and may not refuse calls, only where it decomposes tensors.
             return None
         return found
 

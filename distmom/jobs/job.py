@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -346,7 +347,11 @@ def submit(
         check_versions(client)
         write_record(run, record)
         job = Job(run)
-        job._start(client)
+        try:
+            job._start(client)
+        except BaseException:
+            shutil.rmtree(run, ignore_errors=True)
+            raise
         client.set_metadata([*INDEX, record.id], {"directory": str(run), "created": record.created})
     return job
 

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,7 +88,9 @@ def on_scheduler(client: Client, function: Callable[..., _R], **arguments: Any) 
     except ValueError as error:
         if isinstance(error, UsageError):
             raise
-        raise ClusterError(f"the scheduler refuses to start processes: {error}") from error
+        raise ClusterError(
+            f"the scheduler refuses to start a driver: {error}; try --driver worker or slurm"
+        ) from error
     return found
 
 
@@ -169,8 +172,10 @@ def signal_beside(owner: dict[str, Any], number: int) -> bool:
 def signal_anywhere(client: Client, owner: Owner, number: int) -> bool:
     """Send a signal to a driver from the scheduler or a worker on its host; return whether there is one."""
     arguments = {"owner": asdict(owner), "number": int(number)}
-    if on_scheduler(client, signal_driver, **arguments):
-        return True
+    # A scheduler that refuses calls may have workers that do not.
+    with suppress(ClusterError):
+        if on_scheduler(client, signal_driver, **arguments):
+            return True
     found = Watch(client, "job").call(
         client.run, signal_beside, on_error="ignore", limit_s=watch.SILENCE_TIMEOUT_S, **arguments
     )

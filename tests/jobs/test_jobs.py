@@ -258,6 +258,20 @@ def test_a_driver_beside_a_worker_is_ended_with_its_job(place, cluster, tmp_path
     wait_until(lambda: not tasks_of(cluster), 10)
 
 
+def test_a_scheduler_that_refuses_calls_has_drivers_beside_its_workers(place, tmp_path):
+    blocked = {"DASK_DISTRIBUTED__SCHEDULER__BLOCKED_HANDLERS": "['run_function']"}
+    fit = ["fit", str(place / "corpus"), str(tmp_path / "m"), *MODEL, "--decompose-on", "client"]
+    with cluster_of_processes(tmp_path, 1, preload=place / "slow.py", **blocked) as (address, _):
+        with pytest.raises(ClusterError, match=r"the scheduler refuses to start a driver: .*--driver worker"):
+            distmom.submit(fit, scheduler=address, directory=tmp_path / "job")
+        assert not (tmp_path / "job").exists()
+        found = distmom.submit(fit, scheduler=address, directory=tmp_path / "job", driver="worker")
+        in_the_middle(found)
+        assert found.cancel()["state"] == "cancelled"
+        assert found.resume().wait(60) == 0, "\n".join(found.logs())
+    assert content(tmp_path / "m") == content(place / "local")
+
+
 @needs_slurm
 def test_a_driver_that_slurm_starts_has_the_same_bits(place, cluster, tmp_path, monkeypatch):
     with slurm(tmp_path / "slurm") as environment:
