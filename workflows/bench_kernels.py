@@ -27,7 +27,7 @@ from distmom.engine.csr import combine, transposed_product
 from distmom.engine.tall import frequent_rows
 from distmom.linalg import compose, decompose
 from distmom.models.multilabel.heads import NeighborsHead, RidgeHead, rank_labels
-from distmom.models.multilabel.kernels import top_by_states, top_labels
+from distmom.models.multilabel.kernels import top_by_states, top_of_products
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.kernels import add_third_moment, gather
 from distmom.moments.labels import posteriors
@@ -143,9 +143,9 @@ def test_top_labels_of_states(benchmark: Any, method: str) -> None:
     posterior = rng.dirichlet(np.full(N_STATES, 0.01), 64).astype(np.float32)
     ranked = rank_labels(states)
     if method == "lists":
-        benchmark(top_by_states, posterior, states, ranked, 5)
+        benchmark(top_by_states, posterior, states, ranked, 5, len(states))
     else:
-        benchmark(lambda: top_labels(posterior @ states.T, 5))
+        benchmark(lambda: top_of_products(posterior @ states.T, posterior, states, 5, 1e-5))
 
 
 @pytest.mark.parametrize("method", ["running-top", "product-alone"])

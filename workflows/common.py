@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from types import TracebackType
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from distmom.corpus import Corpus, ingest
-from distmom.engine import Executor
+from distmom.engine import Executor, is_small, open_executor
 from distmom.evaluate.evaluation import evaluate_corpus
 from distmom.models import MultiLabelMoM
 from distmom.predict import predict_corpus
@@ -288,6 +288,11 @@ def run_model(
         "peak_rss_mb": peak.mb,
         "chosen": None if model.selection_ is None else model.selection_["weights"],
     }
+
+
+def open_for(corpus: Corpus, workers: int) -> AbstractContextManager[Executor]:
+    """Open the place in which `distmom fit` fits a corpus: this process if it is small, else worker processes."""
+    return open_executor(workers=0 if is_small(corpus) else workers)
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:

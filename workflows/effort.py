@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common import ingest_folder, results, run_model
+from common import ingest_folder, open_for, results, run_model
 
 from distmom.engine import open_executor
 from distmom.models import MultiLabelMoM
@@ -26,22 +26,25 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--efforts", nargs="+", choices=EFFORTS, default=list(EFFORTS), metavar="EFFORT",
                         help=f"some of {', '.join(EFFORTS)} [all]")  # fmt: skip
     parser.add_argument("-k", "--n-components", type=int, default=200, help="[%(default)s]")
-    parser.add_argument("--workers", type=int, default=2, help="worker processes, 0 for none [%(default)s]")
+    parser.add_argument(
+        "--workers", type=int, default=2, help="worker processes, none if a corpus is small [%(default)s]"
+    )
     parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args(arguments)
     with (
         tempfile.TemporaryDirectory(prefix="effort-") as temporary,
-        open_executor(workers=options.workers) as executor,
         results(options.json) as rows,
     ):
         for data in options.data:
             out = Path(temporary) / data.name
-            train, test, _ = ingest_folder(data, out, executor)
-            for effort in options.efforts:
-                model = MultiLabelMoM(options.n_components, effort=effort, random_state=options.seed)
-                row = run_model(effort, model, train, test, out, executor, None, auc_documents=1000)
-                rows.append({**row, "system": f"{data.name} {effort}", "n_train": train.n_documents})
+            with open_executor(workers=options.workers) as executor:
+                train, test, _ = ingest_folder(data, out, executor)
+            with open_for(train, options.workers) as executor:
+                for effort in options.efforts:
+                    model = MultiLabelMoM(options.n_components, effort=effort, random_state=options.seed)
+                    row = run_model(effort, model, train, test, out, executor, None, auc_documents=1000)
+                    rows.append({**row, "system": f"{data.name} {effort}", "n_train": train.n_documents})
     return 0
 
 

@@ -15,11 +15,10 @@ import json
 import sys
 from pathlib import Path
 
-from common import run_model
+from common import open_for, run_model
 from run_peer import die_first, installed
 
 from distmom.corpus import open_corpus
-from distmom.engine import open_executor
 from distmom.errors import DistmomError
 from distmom.models import MultiLabelMoM
 
@@ -36,7 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("out", type=Path, help="directory for row.json, model and predictions")
     parser.add_argument("--head", default="auto", help="[%(default)s]")
     parser.add_argument("-k", "--n-components", type=int, default=100, help="[%(default)s]")
-    parser.add_argument("--workers", type=int, default=2, help="worker processes, 0 for none [%(default)s]")
+    parser.add_argument(
+        "--workers", type=int, default=2, help="worker processes, none if TRAIN is small [%(default)s]"
+    )
     parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
     parser.add_argument("--auc-documents", type=int, help="measure AUC on about this many documents")
     options = parser.parse_args(arguments)
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     train, test = open_corpus(options.train), open_corpus(options.test)
     model = MultiLabelMoM(options.n_components, head=options.head, random_state=options.seed)
     try:
-        with open_executor(workers=options.workers) as executor:
+        with open_for(train, options.workers) as executor:
             row = run_model(
                 f"distmom {options.head}",
                 model,

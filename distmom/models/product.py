@@ -20,17 +20,17 @@ from distmom.blas import one_blas_thread
 from distmom.engine import Engine
 from distmom.engine.directory import load_sums
 from distmom.errors import UsageError
-from distmom.linalg import METHODS, decompose, multilinear, symmetrise
+from distmom.linalg import METHODS
 from distmom.moments.product import N_GROUPS, GroupMoments, GroupMomentsPass, GroupSketchPass, group_moments
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin
 from distmom.spectral.basis import Basis, range_basis
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.core import whiten_moment
 from distmom.spectral.estimator import SpectralEstimator, place_parameter, seed_parameter
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.recovery import Recovery
 from distmom.spectral.run import Run, unknown
+from distmom.spectral.three_views import decompose_views
 
 #: least probability of a word when documents are read, and its distance from one
 _LEAST = 1e-6
@@ -230,27 +230,14 @@ def _decompose(moments: GroupMoments, k: int, method: str) -> _Found:
         def within(s: int, t: int) -> np.ndarray:
             return np.asarray(U[s].T @ moments.pair(s, t) @ U[t])
 
-        first = within(2, 1) @ np.linalg.inv(within(0, 1))
-        second = within(2, 0) @ np.linalg.inv(within(1, 0))
-        m2 = first @ within(0, 2)
-        m3 = multilinear(moments.triples, U[0] @ first.T, U[1] @ second.T, U[2])
-        asymmetry = float(np.linalg.norm(m2 - m2.T) / np.linalg.norm(m2))
-        m2 = (m2 + m2.T) / 2.0
-        white = whiten_moment(m2, k, max(-float(np.linalg.eigvalsh(m2)[0]), 0.0))
-        found = decompose(symmetrise(multilinear(m3, white.W, white.W, white.W)), method)
-        weights = found.eigenvalues**-2.0
-        third = U[2] @ (white.B @ (found.eigenvectors * found.eigenvalues))
+        own = decompose_views(
+            within(0, 1), within(0, 2), within(1, 2), moments.triples, (U[0], U[1], U[2]), method
+        )
+        third = U[2] @ own.means
         # A_t = P_t3 (A_3')^+ diag(w)^-1, aligned with the third view
-        inverse = np.linalg.pinv(third.T) / weights
+        inverse = np.linalg.pinv(third.T) / own.weights
         means = np.stack([moments.pair(0, 2) @ inverse, moments.pair(1, 2) @ inverse, third])
-    diagnostics = {
-        "asymmetry": asymmetry,
-        "residual": float(found.residual),
-        "sum_weights": float(weights.sum()),
-        "eigenvalues": [float(x) for x in found.eigenvalues],
-        "spectrum": [float(x) for x in white.eigenvalues],
-    }
-    return _Found(means, weights, diagnostics)
+    return _Found(means, own.weights, own.diagnostics)
 
 
 def _mean_rows(q: np.ndarray, groups: np.ndarray, means: np.ndarray) -> np.ndarray:

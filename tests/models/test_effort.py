@@ -125,7 +125,7 @@ def test_the_time_of_a_plan_counts_the_heads_of_the_effort(effort, corpus, monke
     n_dense = fitting.n_dense_heads(corpus, 4, own)
     n_heads = n_dense + (2 if own.has_states else 0)
     assert len(tried[0].heads) == n_heads
-    assert n_heads == {"low": 10, "normal": 15, "high": 15}[effort]
+    assert n_heads == {"low": 10, "normal": 14, "high": 15}[effort]
 
 
 def test_held_out_documents_of_large_corpora_are_capped():

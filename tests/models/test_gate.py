@@ -14,7 +14,7 @@ from distmom.engine import Csr
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel import blend, gate, heads, margin, program, trials
 from distmom.models.multilabel.gate import hardest_labels
-from distmom.models.multilabel.gate_solver import COST, gate_weights, n_drawn, random_documents
+from distmom.models.multilabel.gate_solver import COST, gate_documents, gate_weights, n_drawn
 from distmom.models.multilabel.heads import GateHead
 from distmom.models.multilabel.kernels import top_labels
 from distmom.models.multilabel.objective import Objective
@@ -63,15 +63,12 @@ def test_a_classifier_is_that_of_its_documents():
     block = random_block(400, 80, 5)
     a = tfidf_rows(block.words, np.ones(80), np.float32)
     rng = np.random.default_rng(0)
-    documents = np.sort(rng.choice(400, 150, replace=False)).astype(np.int32)
-    others = np.setdiff1d(rng.choice(400, 100), documents).astype(np.int32)
-    positive = rng.random(150) < 0.4
+    rows = np.sort(rng.choice(400, 250, replace=False)).astype(np.int32)
+    truth = rng.random(250) < 0.3
     work = np.zeros(81)
-    words, values = gate_weights(Csr.of(a), documents, positive, others, work, 0)
+    words, values = gate_weights(Csr.of(a), rows, truth, work, 0)
     assert not work.any()
     assert (np.diff(words) > 0).all()
-    rows = np.concatenate([documents, others])
-    truth = np.concatenate([positive, np.zeros(len(others), bool)])
     peer = LinearSVC(C=COST, tol=1e-6, max_iter=10_000).fit(a[rows], truth)
     expected = np.append(peer.coef_[0], peer.intercept_)
     largest = np.abs(expected).max()
@@ -82,14 +79,26 @@ def test_a_classifier_is_that_of_its_documents():
     assert np.abs(got[words] - expected[words]).max() < 0.1 * largest
 
 
-def test_random_documents_are_those_of_the_fit_in_the_numbers_drawn():
-    known = np.arange(10_000) % 3 > 0
-    first, again, other = (random_documents(known, 900, 0, label) for label in (5, 5, 6))
-    assert_array_equal(first, again)
-    assert known[first].all()
+def test_documents_of_a_label_are_those_of_the_fit_each_once():
+    known, met = np.arange(10_000) % 3 > 0, np.full(10_000, -1, np.int32)
+    own = np.array([1, 4, 6, 7], np.int32), np.array([1.0, -1.0, 1.0, 1.0])
+    alone, positive = gate_documents(*own, known, 0, 0, 4, met)
+    assert_array_equal(alone, [1, 4, 7])
+    assert_array_equal(positive, [True, False, True])
+    first, other = (gate_documents(*own, known, 900, 0, label, met) for label in (5, 6))
+    again = gate_documents(*own, known, 900, 0, 5, np.full(10_000, -1, np.int32))
+    for got, expected in zip(again, first, strict=True):
+        assert_array_equal(got, expected)
+    used, positive = first
+    assert (np.diff(used) > 0).all()
+    assert known[used].all()
+    assert_array_equal(used[positive], [1, 7])
     # 900 draws meet about 880 different documents, two thirds of which are known.
-    assert abs(len(first) - 580) < 60
-    assert len(np.intersect1d(first, other)) < 100
+    assert abs(len(used) - 583) < 60
+    assert len(np.intersect1d(used, other[0])) < 100
+
+
+def test_documents_are_drawn_evenly_and_by_frequency():
     frequency = np.array([0, 10, 90])
     drawn = n_drawn(1000, frequency, 6.0)
     assert_array_equal(drawn, np.ceil(6000 * (2 / 9 + frequency / 300)))

@@ -15,7 +15,13 @@ from distmom.models.multilabel.heads import (
     rank_labels,
     unit_rows,
 )
-from distmom.models.multilabel.kernels import nearest_rows, top_by_states, top_candidates, top_labels
+from distmom.models.multilabel.kernels import (
+    nearest_rows,
+    top_by_states,
+    top_candidates,
+    top_labels,
+    top_of_products,
+)
 from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes
 from distmom.moments.residuals import add_residuals
 
@@ -123,13 +129,34 @@ def test_neighbors_do_not_depend_on_windows_of_rows(window):
     lists = csr_array(rows.T.tocsr())
     found, products = nearest_rows(
         queries.indptr, queries.indices, queries.data, lists.indptr.astype(np.int64), lists.indices, lists.data,
-        alive, 20, window,
+        alive, 20, 0.0, window,
     )  # fmt: skip
     exact = (queries @ rows.T).toarray()
     exact[:, alive == 0] = 0
     assert_allclose(products, -np.sort(-exact, axis=1)[:, :20], atol=1e-6)
     for i, j in np.argwhere(found[:, :-1] >= 0):
         assert products[i, j] > products[i, j + 1] or found[i, j] < found[i, j + 1]
+
+
+def test_light_words_with_long_lists_are_skipped():
+    """The lightest words go first, as far as they fit in the share; a word with a short list stays."""
+    rows = np.zeros((40, 4), np.float32)
+    rows[:, :3], rows[7, 3] = 1.0, 1.0
+    lists = csr_array(rows.T)
+    weights = np.array([[0.1, 0.3, 0.2, 0.05], [0.4, 0.4, 0.4, 0.0]], np.float32)
+    queries = csr_array(weights)
+
+    def best(skipped):
+        return nearest_rows(
+            queries.indptr, queries.indices, queries.data, lists.indptr.astype(np.int64), lists.indices,
+            lists.data, np.ones(40, np.uint8), 1, skipped, 128, 30,
+        )[1][:, 0]  # fmt: skip
+
+    # Squared lengths are 0.1425 and 0.48.
+    assert_allclose(best(0.0), [0.65, 1.2], rtol=1e-6)
+    assert_allclose(best(0.08), [0.55, 1.2], rtol=1e-6)
+    assert_allclose(best(0.36), [0.35, 0.8], rtol=1e-6)
+    assert_allclose(best(1.0), [0.05, 0.0], atol=1e-6)
 
 
 def test_sparse_scores_and_votes():
@@ -194,7 +221,7 @@ def test_top_by_states_is_that_of_all_labels(concentration):
     head = StateHead(None, None, states, ranked=rank_labels(states))
     scores = posterior @ states.T
     for depth in (12, 100, 500):
-        labels, values, found = top_by_states(posterior, states, head.ranked[:, :depth].copy(), 7)
+        labels, values, found = top_by_states(posterior, states, head.ranked[:, :depth].copy(), 7, 500)
         sure = found == 1
         expected, expected_values = top_labels(scores, 7)
         # All products and sums are exact in float32, so that the order is too.
@@ -204,7 +231,28 @@ def test_top_by_states_is_that_of_all_labels(concentration):
             assert sure.all()
         elif depth == 100 and concentration < 1:
             assert sure.any()
-    assert not top_by_states(posterior, states, head.ranked[:, :1].copy(), 7)[2].any()
+    assert not top_by_states(posterior, states, head.ranked[:, :1].copy(), 7, 500)[2].any()
+    assert not top_by_states(posterior, states, head.ranked[:, 1:].copy(), 7, 0)[2].any()
+
+
+@pytest.mark.parametrize("concentration", [0.01, 100.0])
+def test_top_of_products_does_not_depend_on_their_rounding(concentration):
+    """Products in float64 and products of other rows give the sums in order, and the labels of these."""
+    rng = np.random.default_rng(5)
+    states = rng.gamma(0.3, size=(900, 37)).astype(np.float32)
+    states[rng.random(900) < 0.5] = 0.0
+    posterior = rng.dirichlet(np.full(37, concentration), 60).astype(np.float32)
+    posterior[0] = 0.0
+    exact = np.zeros((60, 900), np.float32)
+    for h in range(37):
+        exact += posterior[:, h : h + 1] * states[:, h]
+    expected, values = top_labels(exact, 600)
+    for products in (posterior @ states.T, (posterior.astype(np.float64) @ states.T).astype(np.float32)):
+        found, found_values = top_of_products(products, posterior, states, 600, 37 * 2.0**-23)
+        assert_array_equal(found, expected)
+        assert_array_equal(found_values, values)
+    assert (products != exact).any()
+    assert (values[:, -1] == 0.0).all()
 
 
 @pytest.mark.parametrize("n_labels", [3, 5000])

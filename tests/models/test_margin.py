@@ -11,8 +11,9 @@ from distmom.engine import Csr, open_engine
 from distmom.errors import UsageError
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel import margin
+from distmom.models.multilabel.descent import N_LANES, fit_margin, fit_margins
 from distmom.models.multilabel.margin import COSTS
-from distmom.models.multilabel.margin_solver import fit_margin, label_weights
+from distmom.models.multilabel.margin_solver import batch_weights
 from distmom.moments.features import tfidf_rows
 
 
@@ -61,12 +62,38 @@ def test_costs_of_negatives_differ(problem):
         assert objective(w + 1e-3 * rng.standard_normal(len(w)), a, positive, 1.0, 5.0) > least
 
 
+def test_labels_together_have_the_weights_of_each_alone(problem):
+    """Every label with rows, signs and costs of its own; the last one has no rows."""
+    a, positive = problem
+    own, rng = Csr.of(a), np.random.default_rng(2)
+    rows = np.arange(a.shape[0], dtype=np.int32)
+    taken, signs = rng.random((N_LANES, len(rows))) < 0.8, rng.random((N_LANES, len(rows))) < 0.3
+    signs[0], taken[-1] = positive, False
+    costs, negative_costs = rng.uniform(0.1, 3.0, N_LANES), rng.uniform(0.1, 3.0, N_LANES)
+    bits = (1 << np.arange(N_LANES, dtype=np.uint8))[:, None]
+    packed = [(bits * which).sum(axis=0, dtype=np.uint8) for which in (taken, signs)]
+    alpha, w = np.zeros((len(rows), N_LANES)), np.zeros((a.shape[1] + 1, N_LANES))
+    n_epochs = fit_margins(
+        own.indptr, own.indices, own.data, rows, *packed, costs, negative_costs, 1e-8, 10_000, 0, alpha, w
+    )
+    assert n_epochs < 10_000
+    for j in range(N_LANES - 1):
+        alone, kept = np.zeros(len(w)), rows[taken[j]]
+        fit_margin(
+            own.indptr, own.indices, own.data, kept, signs[j][kept], costs[j], negative_costs[j], 1e-8, 10_000,
+            0, np.zeros(len(kept)), alone,
+        )  # fmt: skip
+        np.testing.assert_allclose(w[:, j], alone, atol=1e-6)
+    assert not w[:, -1].any()
+    assert not alpha[:, -1].any()
+
+
 def test_a_sample_of_negatives_stands_for_all(problem):
     a, positive = problem
     rows, holding = np.arange(600, dtype=np.int32), np.flatnonzero(positive).astype(np.int32)
 
     def dense(n_negatives, seed):
-        (words, values), *_ = label_weights(Csr.of(a), rows, holding, (1.0,), 80, n_negatives, seed)
+        ((words, values),) = batch_weights(Csr.of(a), rows, [holding], (1.0,), 80, n_negatives, seed)[0]
         w = np.zeros(81)
         w[words] = values
         return w
@@ -80,7 +107,10 @@ def test_a_sample_of_negatives_stands_for_all(problem):
 def test_a_label_without_documents_is_never_preferred():
     a = tfidf_rows(csr_array(np.eye(4, dtype=np.float32)), np.ones(4), np.float32)
     none = np.zeros(0, np.int32)
-    for words, values in label_weights(Csr.of(a), np.arange(4, dtype=np.int32), none, COSTS, 4, 10, 0):
+    some = np.array([1], np.int32)
+    for fits in batch_weights(Csr.of(a), np.arange(4, dtype=np.int32), [some, none], COSTS, 4, 10, 0):
+        assert len(fits[0][0]) > 1
+        words, values = fits[1]
         assert words.tolist() == [4]
         assert values.tolist() == [-1.0]
 

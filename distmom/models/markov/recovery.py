@@ -18,10 +18,9 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.engine.directory import load_sums
 from distmom.errors import NumericalError
-from distmom.linalg import decompose, multilinear, symmetrise
 from distmom.moments.sequences import WindowMoments, window_moments
-from distmom.spectral.core import whiten_moment
 from distmom.spectral.run import Decomposed, unknown
+from distmom.spectral.three_views import decompose_views, mapped
 
 #: estimates of the transition matrix
 ROUTES = ("pairs", "forward", "backward")
@@ -87,15 +86,8 @@ def recover(moments: WindowMoments, k: int, method: str) -> Recovered:
     with one_blas_thread():
         U = _common_range(moments, k)
         P12, P13, P23 = (U.T @ moments.pair(s, t) @ U for s, t in ((0, 1), (0, 2), (1, 2)))
-        first, third = _mapped(P23, P13), _mapped(P12.T, P13.T)
-        m2 = first @ P12
-        m3 = multilinear(moments.triples, U @ first.T, U, U @ third.T)
-        asymmetry = float(np.linalg.norm(m2 - m2.T) / np.linalg.norm(m2))
-        m2 = (m2 + m2.T) / 2.0
-        white = whiten_moment(m2, k, max(-float(np.linalg.eigvalsh(m2)[0]), 0.0))
-        found = decompose(symmetrise(multilinear(m3, white.W, white.W, white.W)), method)
-        raw = found.eigenvalues**-2.0
-        own = white.B @ (found.eigenvectors * found.eigenvalues)
+        views = decompose_views(P13, P12, P23.T, moments.triples.swapaxes(1, 2), (U, U, U), method)
+        own, raw = views.means, views.weights
         order = np.argsort(-raw, kind="stable")
         own, raw = own[:, order], raw[order]
         weights = raw / raw.sum()
@@ -104,21 +96,18 @@ def recover(moments: WindowMoments, k: int, method: str) -> Recovered:
             # J of both pairs of neighbours
             "pairs": _rows_to_laws(inverse @ (P12 + P23) @ inverse.T),
             # O T' = P_31 P_21^-1 O, by the pairs two steps apart
-            "forward": _rows_to_laws((inverse @ _mapped(P13.T, P12.T) @ own).T),
+            "forward": _rows_to_laws((inverse @ mapped(P13.T, P12.T) @ own).T),
             # and the conditional means of the first step, P_13 P_23^-1 O
-            "backward": _rows_to_laws(inverse @ _mapped(P13, P23) @ own * weights),
+            "backward": _rows_to_laws(inverse @ mapped(P13, P23) @ own * weights),
         }
         start = simplex_rows((inverse @ (U.T @ moments.first))[None])[0]
         squares = None
         if moments.squares is not None:
             # E[f(x_2) y_s'] = F (A_s diag(w))', and P_12 = A_1 diag(w) O', P_32 = A_3 diag(w) O'
-            views = np.hstack([(P12 @ inverse.T).T, (P23.T @ inverse.T).T])
-            squares = np.hstack([s @ U for s in moments.squares]) @ np.linalg.pinv(views)
+            outer = np.hstack([(P12 @ inverse.T).T, (P23.T @ inverse.T).T])
+            squares = np.hstack([s @ U for s in moments.squares]) @ np.linalg.pinv(outer)
     diagnostics = {
-        "asymmetry": asymmetry,
-        "residual": float(found.residual),
-        "sum_weights": float(raw.sum()),
-        "spectrum": [float(x) for x in white.eigenvalues],
+        **views.diagnostics,
         "disagreement": disagreements(transitions, weights),
     }
     return Recovered(U @ own, weights, transitions, start, squares, diagnostics)
@@ -154,11 +143,6 @@ def _common_range(moments: WindowMoments, k: int) -> np.ndarray:
             "more data"
         )
     return np.hstack([first, left[:, : k - 1]])
-
-
-def _mapped(target: np.ndarray, source: np.ndarray) -> np.ndarray:
-    """Return ``target source^-1``."""
-    return np.asarray(np.linalg.solve(source.T, target.T).T)
 
 
 def _rows_to_laws(matrix: np.ndarray) -> np.ndarray:

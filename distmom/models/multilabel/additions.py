@@ -9,12 +9,12 @@ import numpy as np
 from distmom.engine import Csr, Engine, Sums, Term
 from distmom.errors import NumericalError
 from distmom.models.multilabel.assembly import Parts, Recipe
+from distmom.models.multilabel.descent import TOLERANCE
 from distmom.models.multilabel.documents import stored_matrix, transposed
 from distmom.models.multilabel.heads import NeighborsHead
 from distmom.models.multilabel.kept_sums import Content, CrossSum, KeptStage, KeptSums, LinearSum, ridge_sum
 from distmom.models.multilabel.linear import DIAGONAL_PENALTY, LinearFit, Stage, added_weights
 from distmom.models.multilabel.margin import COSTS, PRUNING, MarginFit, cost_name, fit_classifiers
-from distmom.models.multilabel.margin_solver import TOLERANCE
 from distmom.models.multilabel.regression import (
     NO_LIMITS,
     Features,

@@ -36,6 +36,8 @@ MIN_ROWS = 16
 GRID = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
 #: least gain in the objective for which a head is kept
 MIN_GAIN = 2e-4
+#: share of the objective of the best head that a head must reach alone to be tried in a sum
+MIN_SHARE = 0.1
 #: groups whose variants share their arrays, so that a stack may have all of them
 STACKED_TOGETHER = ("neighbors",)
 #: powers tried for the factors of a gate
@@ -478,7 +480,8 @@ def ascend(
     """Find the weights of a sum by coordinate ascent; also return the value of the objective.
 
     The ascent begins with the best single head; of the variants of a head (same group) at most one is used. Heads
-    that contribute less than `MIN_GAIN` to the final blend are left out.
+    whose objective alone is below `MIN_SHARE` of the best, or that contribute less than `MIN_GAIN` to the final
+    blend, are left out.
 
     Parameters
     ----------
@@ -504,13 +507,14 @@ def ascend(
 
     alone = [value(scores[h]) for h in range(len(names))]
     first = int(np.argmax(alone))
+    tried = [h for h in np.argsort(-np.asarray(alone), kind="stable") if alone[h] >= MIN_SHARE * alone[first]]
     weights = np.zeros(len(names))
     weights[first] = 1.0
     totals, best = scores[first].copy(), alone[first]
     improved = True
     while improved:
         improved = False
-        for h in np.argsort(-np.asarray(alone), kind="stable"):
+        for h in tried:
             group = [j for j, name in enumerate(names) if groups[name] == groups[names[h]]]
             others = without(totals, weights, group)
             # Without any head, labels would be ranked by their numbers.

@@ -93,7 +93,7 @@ def join_documents(
         before += int(taken.sum())
     joined = lists[0] if len(lists) == 1 else engine.combine([Term(each) for each in lists])
     owners = Csr.of(csr_array(vstack(labels, format="csr")), np.uint8)
-    return NeighborsHead(joined, owners, np.ones(n_documents, np.uint8))
+    return NeighborsHead(joined, owners, np.ones(n_documents, np.uint8), skipped=parts[0][0].skipped)
 
 
 def _renumbered(engine: Engine, matrix: Csr, numbers: np.ndarray, n_columns: int) -> Csr:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from distmom.models.multilabel.descent import TOLERANCE
 from distmom.models.multilabel.margin import COSTS
-from distmom.models.multilabel.margin_solver import TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Effort:
     tolerance: float = TOLERANCE
     has_states: bool = True
     has_topics: bool = True
-    has_sketch_neighbors: bool = True
+    has_sketch_neighbors: bool = False
     refits_margins: bool = True
     held_out_documents: int = 10_000
     held_out_share: float = 0.2
@@ -54,11 +54,10 @@ EFFORTS = {
         costs=(0.3,),
         has_states=False,
         has_topics=False,
-        has_sketch_neighbors=False,
         refits_margins=False,
         held_out_documents=3_000,
         held_out_share=0.1,
     ),
     "normal": NORMAL,
-    "high": Effort(n_residual_passes=2, tolerance=0.1),
+    "high": Effort(n_residual_passes=2, tolerance=0.1, has_sketch_neighbors=True),
 }

@@ -9,8 +9,9 @@ from scipy.sparse import csr_array
 
 from distmom.compiled import compiled
 from distmom.engine import Csr
-from distmom.hashing import GOLDEN, scramble_array
-from distmom.models.multilabel.margin_solver import MAX_EPOCHS, TOLERANCE, by_word, fit_margin
+from distmom.hashing import GOLDEN, scramble
+from distmom.models.multilabel.descent import MAX_EPOCHS, TOLERANCE, fit_margin
+from distmom.models.multilabel.margin_solver import by_word
 
 #: cost of the squared hinge loss
 COST = 0.3
@@ -58,30 +59,87 @@ def fit_gate_group(
     seed : int
     """
     own, labels, known = rows.opened(), judged.opened(), np.asarray(alive.load()).astype(bool)
-    n_labels, n_others = len(labels.indptr) - 1, drawn.load()
-    weights = np.zeros(d + 1)
+    # Plain arrays: slices of maps take longer than the classifiers of rare labels.
+    bounds, documents, signs = (np.asarray(x) for x in (labels.indptr, labels.indices, labels.data))
+    n_labels, n_others = len(bounds) - 1, np.asarray(drawn.load())
+    weights, met = np.zeros(d + 1), np.full(len(known), -1, np.int32)
     parts = []
     for label in range(index, n_labels, n_groups):
-        entries = slice(labels.indptr[label], labels.indptr[label + 1])
-        documents, signs = np.asarray(labels.indices[entries]), np.asarray(labels.data[entries])
-        used = known[documents]
-        documents, signs = documents[used], signs[used]
-        others = random_documents(known, int(n_others[label]), seed, label)
-        others = np.setdiff1d(others, documents, assume_unique=True)
-        parts.append((*gate_weights(own, documents, signs > 0, others, weights, seed + label), label))
+        judged_ones = slice(bounds[label], bounds[label + 1])
+        used, positive = gate_documents(
+            documents[judged_ones], signs[judged_ones], known, int(n_others[label]), seed, label, met
+        )
+        parts.append((*gate_weights(own, used, positive, weights, seed + label), label))
     return [by_word(parts, (d + 1, n_labels))]
 
 
-def random_documents(known: np.ndarray, n_drawn: int, seed: int, label: int) -> np.ndarray:
-    """Return documents of the fit drawn with replacement for a label, each once, ascending int32."""
+def gate_documents(
+    documents: np.ndarray,
+    signs: np.ndarray,
+    known: np.ndarray,
+    n_drawn: int,
+    seed: int,
+    label: int,
+    met: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the documents to which the classifier of a label is fitted, ascending, and which of them have it.
+
+    Parameters
+    ----------
+    documents : ndarray of int32
+        Documents of the label (positive sign), and those for which it is a hard wrong label.
+    signs : ndarray of the same shape
+    known : ndarray of shape (n_documents,), bool
+        Which documents belong to the fit.
+    n_drawn : int
+        Number of documents that are drawn with replacement, and used where they belong to the fit.
+    seed : int
+    label : int
+    met : ndarray of shape (n_documents,), int32
+        Less than ``label``; used as working memory, and left with values of at most ``label``.
+    """
+    most = len(documents) + n_drawn
+    used, positive = np.empty(most, np.int32), np.empty(most, bool)
     first = np.uint64(seed) ^ (np.uint64(label + 1) << np.uint64(32))
-    draws = scramble_array((first + np.arange(n_drawn, dtype=np.uint64)) * GOLDEN)
-    documents = np.unique((draws % np.uint64(len(known))).astype(np.int32))
-    return np.asarray(documents[known[documents]])
+    n = _collect(documents, signs, known, n_drawn, first, label, met, used, positive)
+    order = np.argsort(used[:n])
+    return used[:n][order], positive[:n][order]
+
+
+@compiled
+def _collect(
+    documents: np.ndarray,
+    signs: np.ndarray,
+    known: np.ndarray,
+    n_drawn: int,
+    first: np.uint64,
+    label: int,
+    met: np.ndarray,
+    used: np.ndarray,
+    positive: np.ndarray,
+) -> int:
+    """Collect the documents of `gate_documents`, each once; return their number."""
+    n = 0
+    for j in range(documents.shape[0]):
+        i = documents[j]
+        if known[i]:
+            met[i] = label
+            used[n] = i
+            positive[n] = signs[j] > 0
+            n += 1
+    for draw in range(n_drawn):
+        drawn = scramble((first + np.uint64(draw)) * GOLDEN)
+        i = np.int64(drawn % np.uint64(known.shape[0]))
+        if known[i] and met[i] != label:
+            met[i] = label
+            used[n] = i
+            positive[n] = False
+            n += 1
+    return n
 
 
 def gate_weights(
-    rows: Csr, documents: np.ndarray, positive: np.ndarray, others: np.ndarray, weights: np.ndarray, seed: int
+    rows: Csr, used: np.ndarray, positive: np.ndarray, weights: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit the classifier of one label.
 
@@ -89,11 +147,10 @@ def gate_weights(
     ----------
     rows : Csr
         A (n_documents, d).
-    documents : ndarray of shape (n,), int32
+    used : ndarray of shape (n,), int32
+        Documents of the fit, ascending.
     positive : ndarray of shape (n,), bool
-        Which of these documents have the label.
-    others : ndarray of int32
-        Further documents without the label.
+        Which of them have the label.
     weights : ndarray of shape (d + 1,), float64
         Zeros; used as working memory, and left as zeros.
     seed : int
@@ -106,12 +163,8 @@ def gate_weights(
     if not positive.any():
         # Nothing is known of the label: the other heads decide.
         return np.zeros(0, np.int32), np.zeros(0, np.float32)
-    used = np.concatenate([documents, others]).astype(np.int32)
-    holding = np.concatenate([positive, np.zeros(len(others), bool)])
-    order = np.argsort(used, kind="stable")
-    used, holding = used[order], holding[order]
     fit_margin(
-        rows.indptr, rows.indices, rows.data, used, holding, COST, COST, TOLERANCE, MAX_EPOCHS, seed,
+        rows.indptr, rows.indices, rows.data, used, positive, COST, COST, TOLERANCE, MAX_EPOCHS, seed,
         np.zeros(len(used)), weights,
     )  # fmt: skip
     n_entries = min(len(weights), int((rows.indptr[used + 1] - rows.indptr[used]).sum()) + 1)

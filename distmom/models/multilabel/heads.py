@@ -36,6 +36,7 @@ from distmom.models.multilabel.kernels import (
     sort_top,
     top_by_states,
     top_labels,
+    top_of_products,
     update_top,
 )
 from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes, sparse_scores_at
@@ -57,6 +58,8 @@ GATED_LABELS = 50
 ROUNDING = 2.0**-23
 #: number of labels of every state that are kept in descending order of probability
 RANKED_LABELS = 1024
+#: part of all labels that is visited before all are scored together, which takes about as long
+VISITS = 64
 #: columns that are copied together: float32 values in one cache line
 _STATES_AT_A_TIME = 16
 #: labels (n, m) of the n indexed documents of a head
@@ -149,12 +152,18 @@ class StateHead:
         """Return the k best labels and their scores exactly, usually without scoring all labels.
 
         All labels are scored for documents whose posterior is so flat that the ranked lists of the states do not
-        determine the best ones.
+        soon determine the best ones.
         """
         scaled, states = self._scaled(query, factor), np.asarray(self.label_states, np.float32)
-        labels, values, found = top_by_states(scaled, states, self.ranked, k)
-        for row in np.flatnonzero(found == 0):
-            labels[row : row + 1], values[row : row + 1] = top_labels(scaled[row : row + 1] @ states.T, k)
+        n_labels, n_states = states.shape
+        labels, values, found = top_by_states(scaled, states, self.ranked, k, n_labels // VISITS)
+        rows, step = np.flatnonzero(found == 0), rows_at_a_time(n_labels, MIN_ROWS)
+        for start in range(0, len(rows), step):
+            own = rows[start : start + step]
+            flat = scaled[own]
+            # A product with other rows may differ in its last bits; those of the best labels are added up again.
+            labels[own], values[own] = top_of_products(flat @ states.T, flat, states, k, ROUNDING * n_states)
+        check_labels(labels, n_labels)
         return labels, values
 
     def scores_at(self, query: Query, labels: np.ndarray) -> np.ndarray:
@@ -292,6 +301,8 @@ class NeighborsHead:
         The vote of a neighbour is its cosine raised to this power; votes are normalised to sum to one.
     factor, best : float, default 1.0 and 0.0
         Weights of the votes, and of the largest cosine among the neighbours with the label.
+    skipped : float, default 0.0
+        Share of the squared length of a document whose words are skipped, see `nearest_rows`.
     """
 
     lists: Csr = record({"": Matrix(("d", "n"))})
@@ -301,13 +312,14 @@ class NeighborsHead:
     power: float = 3.0
     factor: float = 1.0
     best: float = 0.0
+    skipped: float = 0.0
 
     def search(self, features: csr_array, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and cosines of the k nearest indexed rows (see `nearest_rows`)."""
         k = min(k, len(self.alive))
         return nearest_rows(
             features.indptr, features.indices, features.data,
-            self.lists.indptr, self.lists.indices, self.lists.data, self.alive, k,
+            self.lists.indptr, self.lists.indices, self.lists.data, self.alive, k, self.skipped,
         )  # fmt: skip
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:

@@ -242,7 +242,8 @@ def content_of(
     """Return the content of a model, given its heads and kept sums."""
     index, near = heads.get("neighbors"), heads.get("sketch-neighbors")
     if isinstance(index, NeighborsHead):
-        sums = replace(sums, documents=NeighborsHead(index.lists, index.labels, index.alive))
+        documents = NeighborsHead(index.lists, index.labels, index.alive, skipped=index.skipped)
+        sums = replace(sums, documents=documents)
     rows = near.rows if isinstance(near, SketchNeighbors) else None
     return Content(n_documents, label_frequency, sums, rows)
 

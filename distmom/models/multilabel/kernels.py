@@ -11,6 +11,8 @@ from distmom.errors import NumericalError
 WINDOW = 128
 #: indexed rows whose products are accumulated together
 ROW_WINDOW = 1 << 17
+#: words in at most this many indexed rows are never skipped
+LONG_LIST = 1 << 14
 
 
 @compiled
@@ -192,7 +194,7 @@ def sort_top(labels: np.ndarray, values: np.ndarray) -> None:
 
 @compiled
 def top_by_states(
-    posterior: np.ndarray, label_states: np.ndarray, ranked: np.ndarray, k: int
+    posterior: np.ndarray, label_states: np.ndarray, ranked: np.ndarray, k: int, most_visits: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the k labels of largest ``sum_h p_h Q_lh`` without scoring all labels.
 
@@ -208,6 +210,8 @@ def top_by_states(
     ranked : ndarray of shape (h, m), int32
         The labels of largest ``Q_lh`` of every state, descending.
     k : int
+    most_visits : int
+        Labels that are scored for a document before it is given up.
 
     Returns
     -------
@@ -215,7 +219,7 @@ def top_by_states(
         By descending score, ties by smaller label.
     values : ndarray of shape (n, k), float32
     found : ndarray of shape (n,), uint8
-        0 where the lists were too short to determine the best labels.
+        0 where the lists were too short, or too many labels were visited, to determine the best labels.
     """
     n, n_states = posterior.shape
     n_labels, depth = label_states.shape[0], ranked.shape[1]
@@ -238,7 +242,10 @@ def top_by_states(
             else:
                 mass += p[h]
                 n_active += 1
+        n_visits = 0
         for j in range(depth):
+            if n_visits > most_visits:
+                break
             bound = rest
             for a in range(n_active):
                 h = order[a]
@@ -248,18 +255,102 @@ def top_by_states(
                 if met[label] == i:
                     continue
                 met[label] = i
-                score = np.float32(0.0)
-                for b in range(n_states):
-                    score += p[b] * row[b]
-                _let_in(best, ids, score, label)
+                n_visits += 1
+                _let_in(best, ids, _score(p, row), label)
             # The margin covers rounding; at zero there may be ties among labels that were not visited.
             if best[0] > bound * (1.0 + 1e-5) and best[0] > 0.0:
                 found[i] = 1
                 break
-        if depth == n_labels:
+        if depth == n_labels and n_visits == n_labels:
             found[i] = 1
         _sort_heap(best, ids)
     return labels, values, found
+
+
+@compiled
+def _score(posterior: np.ndarray, row: np.ndarray) -> np.float32:
+    """Return the product of two vectors, added up in their order."""
+    score = np.float32(0.0)
+    for h in range(row.shape[0]):
+        score += posterior[h] * row[h]
+    return score
+
+
+@compiled
+def top_of_products(
+    products: np.ndarray, posterior: np.ndarray, label_states: np.ndarray, k: int, slack: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k labels of largest ``sum_h p_h Q_lh``, given these sums with other rounding errors.
+
+    Parameters
+    ----------
+    products : ndarray of shape (n, L), float32, C-contiguous
+        The sums, not negative, as a library computes them.
+    posterior : ndarray of shape (n, h), float32
+    label_states : ndarray of shape (L, h), float32
+    k : int
+    slack : float
+        Largest relative difference of a product and the sum that is returned.
+
+    Returns
+    -------
+    labels : ndarray of shape (n, k), int32
+        By descending score, ties by smaller label.
+    values : ndarray of shape (n, k), float32
+        Added up in the order of the states, as by `top_by_states`.
+    """
+    labels, values = _top_labels(products, k)
+    for i in range(products.shape[0]):
+        ids, best = labels[i], values[i]
+        least = np.float32(max(best[k - 1] * (1.0 - 2.0 * slack), 0.0))
+        keys = products[i].view(np.int32)
+        best[:] = -np.inf
+        ids[:] = np.int32(2147483647)
+        threshold = np.full(1, least, np.float32).view(np.int32)[0]
+        for start in range(0, products.shape[1], WINDOW):
+            stop = min(start + WINDOW, products.shape[1])
+            if _largest(keys[start:stop]) < threshold:
+                continue
+            for label in range(start, stop):
+                if products[i, label] >= least:
+                    # Zero is zero in any order.
+                    some = products[i, label] > 0.0
+                    _let_in(
+                        best,
+                        ids,
+                        _score(posterior[i], label_states[label]) if some else np.float32(0.0),
+                        label,
+                    )
+        _sort_heap(best, ids)
+    return labels, values
+
+
+@compiled
+def _skip_light(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    lists_indptr: np.ndarray,
+    skipped: float,
+    long_list: int,
+    at: np.ndarray,
+) -> None:
+    """Set the places of skipped words to the ends of their lists, the lightest words of every query first."""
+    for i in range(indptr.shape[0] - 1):
+        budget = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            budget += np.float64(data[p]) * np.float64(data[p])
+        budget *= skipped
+        while True:
+            lightest, weight = -1, np.inf
+            for p in range(indptr[i], indptr[i + 1]):
+                stop = lists_indptr[indices[p] + 1]
+                if stop - at[p] > long_list and data[p] < weight:
+                    lightest, weight = p, np.float64(data[p])
+            if lightest < 0 or weight * weight > budget:
+                break
+            budget -= weight * weight
+            at[lightest] = lists_indptr[indices[lightest] + 1]
 
 
 @compiled
@@ -272,9 +363,11 @@ def nearest_rows(
     lists_data: np.ndarray,
     alive: np.ndarray,
     k: int,
+    skipped: float = 0.0,
     window: int = ROW_WINDOW,
+    long_list: int = LONG_LIST,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the k indexed rows of largest inner product with every query row, exactly.
+    """Return the k indexed rows of largest inner product with every query row.
 
     Products are accumulated for windows of indexed rows that fit the processor's cache, for all queries before the
     next window, so that a list is read from memory once for all queries that contain its word.
@@ -288,8 +381,12 @@ def nearest_rows(
     alive : ndarray of shape (N,), uint8
         1 for rows that may be returned.
     k : int
+    skipped : float, default 0.0
+        Share of the squared length of a query that may be left out: the lightest of its words with long lists.
     window : int, default ROW_WINDOW
         Number of indexed rows whose products are accumulated together.
+    long_list : int, default LONG_LIST
+        Words in at most this many indexed rows are never skipped.
 
     Returns
     -------
@@ -301,6 +398,8 @@ def nearest_rows(
     found = np.full((n, k), 2147483647, np.int32)
     products = np.zeros((n, k), np.float32)
     at = lists_indptr[indices]
+    if skipped > 0.0:
+        _skip_light(indptr, indices, data, lists_indptr, skipped, long_list, at)
     sums = np.zeros(window, np.float32)
     keys = sums.view(np.int32)
     for first in range(0, n_rows, window):

@@ -27,7 +27,8 @@ from distmom.engine import (
     Term,
 )
 from distmom.models.multilabel.blend import ALL_LABELS
-from distmom.models.multilabel.margin_solver import TOLERANCE, fit_group
+from distmom.models.multilabel.descent import TOLERANCE
+from distmom.models.multilabel.margin_solver import fit_group, n_batches
 from distmom.models.multilabel.regression import CSR_PARTS, NO_LIMITS, Features, WeightLimits
 from distmom.moments.margins import MarginsPass
 from distmom.spectral.run import Run, Trial, unknown
@@ -183,7 +184,7 @@ def fit_classifiers(
         Of the descent, see `fit_margin`.
     """
     d, n_labels = shape
-    n_groups = min(MAX_GROUPS, n_labels)
+    n_groups = min(MAX_GROUPS, n_batches(n_labels))
     runs = engine.map_runs(
         fit_group,
         n_groups,

@@ -68,6 +68,8 @@ NO_LIMITS = WeightLimits()
 #: entries of centroids whose squares are added up at a time
 LENGTHS_ENTRIES = 1 << 22
 CSR_PARTS = ("indptr", "indices", "data")
+#: share of the squared length of a document whose frequent words are skipped when its neighbours are searched
+SKIPPED = 0.05
 #: largest number of rows of a sketch searched by brute force; beyond it, neighbours are found in sparse rows only
 SKETCH_NEIGHBORS_ROWS = 100_000
 
@@ -341,6 +343,7 @@ def _neighbors(engine: Engine, selection: Selection | None, found: TallResult) -
         _from_states(found.states, "lists", n),
         _from_states(found.states, "labels", corpus.n_labels),
         engine.put(alive.astype(np.uint8)),
+        skipped=SKIPPED,
     )
 
 

@@ -1,0 +1,297 @@
+"""Dual coordinate descent for linear support vector machines: one label, or several labels at a time.
+
+Algorithm 3 of Hsieh, Chang, Lin, Keerthi and Sundararajan, "A dual coordinate descent method for large-scale
+linear SVM" (ICML 2008), with shrinking. The intercept is the weight of a constant feature, as there. `fit_margins`
+reads each row once for `N_LANES` labels, whose weights of a word share a cache line.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from distmom.compiled import compiled
+from distmom.hashing import scramble
+
+#: largest difference of projected gradients, and most epochs, at which a descent ends
+TOLERANCE, MAX_EPOCHS = 0.5, 100
+#: labels whose classifiers are fitted together; the kernel is written for this number
+N_LANES = 8
+
+
+@compiled
+def fit_margin(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    rows: np.ndarray,
+    positive: np.ndarray,
+    cost: float,
+    negative_cost: float,
+    tolerance: float,
+    n_epochs: int,
+    seed: int,
+    alpha: np.ndarray,
+    weights: np.ndarray,
+) -> int:
+    """Minimise ``|w|^2 / 2 + sum_i C_i max(0, 1 - y_i w'(a_i, 1))^2`` over w, by its dual.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarray
+        Rows a_i in CSR.
+    rows : ndarray of shape (n,), int32
+        The rows of the problem.
+    positive : ndarray of shape (n,), bool
+        Whether y_i is 1, else -1.
+    cost, negative_cost : float
+        C_i of rows with y_i = 1 and -1.
+    tolerance : float
+        Largest difference of projected gradients at which the descent ends.
+    n_epochs : int
+        Largest number of epochs.
+    seed : int
+        Of the order in which rows are visited.
+    alpha : ndarray of shape (n,), float64
+        Dual variables to start from, changed in place.
+    weights : ndarray of shape (d + 1,), float64
+        ``sum_i alpha_i y_i (a_i, 1)`` of these, changed in place; the last entry is the intercept.
+
+    Returns
+    -------
+    int
+        Number of epochs.
+    """
+    n = rows.shape[0]
+    constant = weights.shape[0] - 1
+    curvature = np.empty(n)
+    for i in range(n):
+        total = 1.0 + (0.5 / cost if positive[i] else 0.5 / negative_cost)
+        for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            total += np.float64(data[p]) * np.float64(data[p])
+        curvature[i] = total
+    active = np.arange(n)
+    n_active = n
+    bound = np.inf
+    state = np.uint64(seed)
+    epoch = 0
+    while epoch < n_epochs:
+        epoch += 1
+        largest = -np.inf
+        smallest = np.inf
+        s = 0
+        while s < n_active:
+            state += np.uint64(1)
+            other = s + np.int64(scramble(state) % np.uint64(n_active - s))
+            i = active[other]
+            active[other] = active[s]
+            active[s] = i
+            sign = 1.0 if positive[i] else -1.0
+            start = indptr[rows[i]]
+            stop = indptr[rows[i] + 1]
+            product = weights[constant]
+            for p in range(start, stop):
+                product += weights[indices[p]] * data[p]
+            diagonal = 0.5 / cost if positive[i] else 0.5 / negative_cost
+            gradient = sign * product - 1.0 + diagonal * alpha[i]
+            projected = gradient
+            if alpha[i] == 0.0:
+                if gradient > bound:
+                    # A row far from the margin is not visited again in this round.
+                    n_active -= 1
+                    active[s] = active[n_active]
+                    active[n_active] = i
+                    continue
+                projected = min(gradient, 0.0)
+            largest = max(largest, projected)
+            smallest = min(smallest, projected)
+            if abs(projected) > 1e-12:
+                before = alpha[i]
+                alpha[i] = max(before - gradient / curvature[i], 0.0)
+                step = (alpha[i] - before) * sign
+                weights[constant] += step
+                for p in range(start, stop):
+                    weights[indices[p]] += step * data[p]
+            s += 1
+        if largest - smallest <= tolerance:
+            if n_active == n:
+                break
+            # The solution of the active rows is checked on all of them.
+            n_active = n
+            bound = np.inf
+            continue
+        bound = largest if largest > 0.0 else np.inf
+    return epoch
+
+
+@compiled
+def fit_margins(
+    indptr: np.ndarray,
+    indices: np.ndarray,
+    data: np.ndarray,
+    rows: np.ndarray,
+    taken: np.ndarray,
+    positive: np.ndarray,
+    costs: np.ndarray,
+    negative_costs: np.ndarray,
+    tolerance: float,
+    n_epochs: int,
+    seed: int,
+    alpha: np.ndarray,
+    weights: np.ndarray,
+) -> int:
+    """Solve the problem of `fit_margin` for `N_LANES` labels, visiting the rows in one order for all of them.
+
+    Parameters
+    ----------
+    indptr, indices, data : ndarray
+        Rows a_i in CSR.
+    rows : ndarray of shape (n,), int32
+        The rows of the problems.
+    taken, positive : ndarray of shape (n,), uint8
+        Bit j is set if the row belongs to the problem of label j, and if y_i is 1 there.
+    costs, negative_costs : ndarray of shape (N_LANES,)
+        C_i of rows with y_i = 1 and -1.
+    tolerance, n_epochs, seed
+        As in `fit_margin`.
+    alpha : ndarray of shape (n, N_LANES), float64
+        Dual variables to start from, changed in place.
+    weights : ndarray of shape (d + 1, N_LANES), float64
+        Weights of these, changed in place; the last row holds the intercepts.
+
+    Returns
+    -------
+    int
+        Number of epochs.
+    """
+    n = rows.shape[0]
+    constant = weights.shape[0] - 1
+    squares = np.empty(n)
+    active = np.empty(n, np.int64)
+    # Bit j of a flag is set while the row is visited for label j.
+    flags = np.empty(n, np.uint8)
+    n_active = 0
+    for i in range(n):
+        total = 1.0
+        for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            total += np.float64(data[p]) * np.float64(data[p])
+        squares[i] = total
+        flags[i] = taken[i]
+        if taken[i]:
+            active[n_active] = i
+            n_active += 1
+    n_all = n_active
+    diagonal, negative_diagonal = 0.5 / costs, 0.5 / negative_costs
+    bound = np.full(N_LANES, np.inf)
+    largest, smallest, step = np.empty(N_LANES), np.empty(N_LANES), np.empty(N_LANES)
+    live, whole = np.ones(N_LANES, np.bool_), np.ones(N_LANES, np.bool_)
+    product = np.empty(N_LANES)
+    state = np.uint64(seed)
+    n_live, epoch = N_LANES, 0
+    while epoch < n_epochs and n_live > 0:
+        epoch += 1
+        largest[:] = -np.inf
+        smallest[:] = np.inf
+        s = 0
+        while s < n_active:
+            state += np.uint64(1)
+            other = s + np.int64(scramble(state) % np.uint64(n_active - s))
+            i = active[other]
+            active[other] = active[s]
+            active[s] = i
+            start = indptr[rows[i]]
+            stop = indptr[rows[i] + 1]
+            # Scalars, so that the compiler keeps the sums in registers.
+            w = weights[constant]
+            s0, s1, s2, s3, s4, s5, s6, s7 = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
+            for p in range(start, stop):
+                w = weights[indices[p]]
+                x = np.float64(data[p])
+                s0 += w[0] * x
+                s1 += w[1] * x
+                s2 += w[2] * x
+                s3 += w[3] * x
+                s4 += w[4] * x
+                s5 += w[5] * x
+                s6 += w[6] * x
+                s7 += w[7] * x
+            product[0], product[1], product[2], product[3] = s0, s1, s2, s3
+            product[4], product[5], product[6], product[7] = s4, s5, s6, s7
+            flag = flags[i]
+            moved = False
+            for j in range(N_LANES):
+                step[j] = 0.0
+                bit = np.uint8(1 << j)
+                if not flag & bit:
+                    continue
+                is_positive = positive[i] & bit
+                sign = 1.0 if is_positive else -1.0
+                own = diagonal[j] if is_positive else negative_diagonal[j]
+                before = alpha[i, j]
+                gradient = sign * product[j] - 1.0 + own * before
+                projected = gradient
+                if before == 0.0:
+                    if gradient > bound[j]:
+                        # Far from the margin of this label, the row is not visited again in this round.
+                        flag ^= bit
+                        whole[j] = False
+                        continue
+                    projected = min(gradient, 0.0)
+                largest[j] = max(largest[j], projected)
+                smallest[j] = min(smallest[j], projected)
+                if abs(projected) > 1e-12:
+                    alpha[i, j] = max(before - gradient / (squares[i] + own), 0.0)
+                    step[j] = (alpha[i, j] - before) * sign
+                    moved = True
+            if moved:
+                w = weights[constant]
+                for j in range(N_LANES):
+                    w[j] += step[j]
+                s0, s1, s2, s3 = step[0], step[1], step[2], step[3]
+                s4, s5, s6, s7 = step[4], step[5], step[6], step[7]
+                for p in range(start, stop):
+                    w = weights[indices[p]]
+                    x = np.float64(data[p])
+                    w[0] += s0 * x
+                    w[1] += s1 * x
+                    w[2] += s2 * x
+                    w[3] += s3 * x
+                    w[4] += s4 * x
+                    w[5] += s5 * x
+                    w[6] += s6 * x
+                    w[7] += s7 * x
+            flags[i] = flag
+            if flag:
+                s += 1
+            else:
+                n_active -= 1
+                active[s] = active[n_active]
+                active[n_active] = i
+        changed = False
+        for j in range(N_LANES):
+            bit = np.uint8(1 << j)
+            if not live[j]:
+                continue
+            if largest[j] - smallest[j] > tolerance:
+                bound[j] = largest[j] if largest[j] > 0.0 else np.inf
+                continue
+            changed = True
+            if whole[j]:
+                live[j] = False
+                n_live -= 1
+                for i in range(n):
+                    flags[i] &= ~bit
+            else:
+                # The solution of the active rows is checked on all of them.
+                whole[j] = True
+                bound[j] = np.inf
+                for i in range(n):
+                    flags[i] |= bit & taken[i]
+        if changed:
+            n_active = 0
+            for s in range(n_all):
+                i = active[s]
+                if flags[i]:
+                    active[s] = active[n_active]
+                    active[n_active] = i
+                    n_active += 1
+    return epoch

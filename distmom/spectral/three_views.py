@@ -1,0 +1,89 @@
+"""Three views of one hidden variable, decomposed by the conditional means of one of them.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+section 3.3 and theorem 3.6. With ``P_st = E[y_s y_t']``, ``(P_cb P_ab^-1) y_a`` and ``(P_ca P_ba^-1) y_b`` have
+the conditional means ``mu_i`` of view c, so that the second and third moments of the three are
+``sum_i w_i mu_i mu_i'`` and ``sum_i w_i mu_i^(x3)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.linalg import decompose, multilinear, symmetrise
+from distmom.spectral.core import whiten_moment
+
+
+@dataclass(frozen=True)
+class ViewComponents:
+    """Components of three views.
+
+    Attributes
+    ----------
+    means : ndarray of shape (k, k)
+        Conditional means of view c, in its coordinates.
+    weights : ndarray of shape (k,)
+        Probabilities of the components, of sum one up to errors of the moments.
+    diagnostics : dict
+    """
+
+    means: np.ndarray
+    weights: np.ndarray
+    diagnostics: dict[str, Any]
+
+
+def decompose_views(
+    ab: np.ndarray,
+    ac: np.ndarray,
+    bc: np.ndarray,
+    triples: np.ndarray,
+    coordinates: tuple[np.ndarray, np.ndarray, np.ndarray],
+    method: str,
+) -> ViewComponents:
+    """Symmetrise three views towards the last one, and decompose their third moment.
+
+    Parameters
+    ----------
+    ab, ac, bc : ndarray of shape (k, k)
+        ``P_ab``, ``P_ac`` and ``P_bc`` in coordinates of the ranges of the views.
+    triples : ndarray of shape (r_a, r_b, r_c)
+        ``E[y_a y_b y_c]``.
+    coordinates : tuple of ndarray of shape (r, k)
+        Orthonormal bases of the ranges of a, b and c.
+    method : str
+        A method of `distmom.linalg.decompose`.
+
+    Raises
+    ------
+    NumericalError
+        If the symmetrised second moment carries fewer than k components.
+    """
+    from_a, from_b = mapped(bc.T, ab), mapped(ac.T, ab.T)
+    second = from_a @ ac
+    u_a, u_b, u_c = coordinates
+    third = multilinear(triples, u_a @ from_a.T, u_b @ from_b.T, u_c)
+    asymmetry = float(np.linalg.norm(second - second.T) / np.linalg.norm(second))
+    second = (second + second.T) / 2.0
+    # All k eigenvalues are needed, and a negative one shows how far noise has moved them.
+    white = whiten_moment(second, len(second), max(-float(np.linalg.eigvalsh(second)[0]), 0.0))
+    found = decompose(symmetrise(multilinear(third, white.W, white.W, white.W)), method)
+    weights = found.eigenvalues**-2.0
+    return ViewComponents(
+        white.B @ (found.eigenvectors * found.eigenvalues),
+        weights,
+        {
+            "asymmetry": asymmetry,
+            "residual": float(found.residual),
+            "sum_weights": float(weights.sum()),
+            "eigenvalues": [float(x) for x in found.eigenvalues],
+            "spectrum": [float(x) for x in white.eigenvalues],
+        },
+    )
+
+
+def mapped(target: np.ndarray, source: np.ndarray) -> np.ndarray:
+    """Return ``target source^-1``."""
+    return np.asarray(np.linalg.solve(source.T, target.T).T)
