@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from batch import needs_slurm, slurm
-from clusters import cluster_of_processes, scheduler, wait_until, worker
+from clusters import cluster_of_processes, running, scheduler, wait_until, worker
 from distributed import Client
 from helpers import planted_corpus
 from stores import free_port
@@ -31,12 +31,12 @@ COMMAND = [sys.executable, "-m", "distmom.cli.main"]
 MODEL = ("-k", "3", "--head", "posterior")
 #: makes every task of a worker take a while
 SLOW = """
-import time
+import os, time
 from distmom.engine import tasks
 
 
 def slow(*arguments, accumulate=tasks._accumulate):
-    time.sleep(0.1)
+    time.sleep(float(os.environ.get("SLOW", 0.1)))
     return accumulate(*arguments)
 
 
@@ -146,6 +146,27 @@ def test_a_driver_that_does_not_answer_is_killed_when_its_job_is_cancelled(
     assert found.cancel()["state"] == "cancelled"
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), 5)
     wait_until(lambda: not tasks_of(cluster), 10)
+
+
+def test_workers_that_run_tasks_of_a_cancelled_job_can_be_restarted(place, tmp_path):
+    with scheduler(tmp_path) as (address, _):
+        work = ("--nworkers", "1", "--nthreads", "1", "--no-dashboard", "--preload", str(place / "slow.py"))
+        log = tmp_path / "worker.log"
+        with (
+            running(log, "dask", "worker", address, *work, SLOW="600"),
+            Client(address, set_as_default=False) as client,
+        ):
+            client.wait_for_workers(1, timeout=60)
+            found = submitted(place, address, tmp_path)
+            wait_until(lambda: any(client.processing().values()) or found.status()["state"] == "failed")
+            [busy] = [each for each, keys in client.processing().items() if keys]
+            pid = client.run(os.getpid)[busy]
+            # Until the thread has begun to sleep.
+            wait_until(lambda: any(client.call_stack().values()))
+            assert found.cancel(now=True)["state"] == "cancelled"
+            client.wait_for_workers(1, timeout=60)
+            wait_until(lambda: list(client.run(os.getpid).values()) not in ([], [pid]))
+            assert client.submit(int, "3").result(timeout=60) == 3
 
 
 def test_a_job_whose_driver_was_killed_is_lost_and_has_the_same_bits_when_resumed(place, cluster, tmp_path):
