@@ -114,7 +114,7 @@ def list_command(directory: str | None, scheduler: str | None, as_json: bool) ->
     Example: distmom jobs list --scheduler tcp://host:8786
     """
     from distmom.jobs import list_jobs
-    from distmom.jobs.job import statuses
+    from distmom.jobs.submission import statuses
 
     found = statuses(list_jobs(directory, scheduler), PATIENCE_S)
     if as_json:

@@ -20,6 +20,7 @@ from distmom.corpus.commit import Lock, write_atomic
 from distmom.engine import epochs
 from distmom.engine.epochs import EPOCH, LEASE, Beat, End, Owner, this_boot
 from distmom.engine.events import Event, GroupDone, PassStarted
+from distmom.engine.observation import Observation
 from distmom.errors import CancelledError, DistmomError, TakenOverError, UsageError, exit_code_of
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class Lease:
         if owner is not None and owner.is_here and owner.pid == os.getpid() and owner.id not in _OWN:
             # This process has replaced its program.
             return True
-        watch, announced = epochs.Observation(self.run), False
+        watch, announced = Observation(self.run), False
         while (found := watch.look()).state == "unknown" and found.epoch == epoch:
             if not announced:
                 logger.warning(

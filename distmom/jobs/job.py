@@ -1,12 +1,11 @@
-"""Jobs that are submitted to a Dask cluster, and what can be done with them from anywhere."""
+"""A job on a Dask cluster, and what can be done with it from anywhere."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from typing import Any
 from distributed import Client, fire_and_forget
 
 from distmom.engine import epochs, watch
-from distmom.engine.epochs import ENDED, Condition, End, Observation
+from distmom.engine.epochs import End
 from distmom.engine.executors import certified, connected
+from distmom.engine.observation import ENDED, Condition, Observation
 from distmom.errors import ClusterError, UsageError
-from distmom.jobs.record import JobRecord, find_run, jobs_directory, new_record, read_record, write_record
+from distmom.jobs.record import JobRecord, read_record
 from distmom.jobs.remote import (
-    INDEX,
     check_versions,
     holders,
     on_scheduler,
@@ -78,9 +77,10 @@ class Job:
             ``created`` and ``epoch``; while it runs ``host``, ``pid``, ``pass``, ``n_done`` and ``n_tasks``;
             afterwards ``exit_code``, ``error`` and ``resume``.
         """
-        return self._described(Observation(self.directory, patience_s).decided())
+        return self.described(Observation(self.directory, patience_s).decided())
 
-    def _described(self, found: Condition) -> dict[str, Any]:
+    def described(self, found: Condition) -> dict[str, Any]:
+        """Return a condition of the job as `status` does."""
         status: dict[str, Any] = {
             "id": self.id,
             "state": found.state,
@@ -188,7 +188,7 @@ class Job:
         """
         found = Observation(self.directory).look()
         if found.state in ENDED:
-            return self._described(found)
+            return self.described(found)
         epochs.request_cancel(self.directory)
         if found.state == "queued":
             (self.directory / "epochs").mkdir(exist_ok=True)
@@ -199,7 +199,7 @@ class Job:
         if found.state == "lost":
             # Nobody else will record it.
             epochs.write_end(self.directory, found.epoch, End("cancelled", 130, text="the driver was lost"))
-        return self._described(Observation(self.directory).look())
+        return self.described(Observation(self.directory).look())
 
     def _stop(self, found: Condition, now: bool) -> None:
         """End the driver of a job by signals, as far as it can be reached."""
@@ -265,7 +265,7 @@ class Job:
         with certified(**self._certificates()), connected(scheduler or self.record.scheduler) as client:
             check_versions(client)
             epochs.forget_request(self.directory)
-            self._start(client, scheduler)
+            self.start(client, scheduler)
         ends = time.monotonic() + START_S + epochs.LEASE_S
         while epochs.latest_epoch(self.directory) == found.epoch:
             if time.monotonic() > ends:
@@ -273,7 +273,7 @@ class Job:
             time.sleep(0.1)
         return self
 
-    def _start(self, client: Client, scheduler: str | None = None) -> None:
+    def start(self, client: Client, scheduler: str | None = None) -> None:
         """Start a driver where the job wants it."""
         arguments = {"run": str(self.directory), "scheduler": scheduler}
         if self.record.driver == "slurm":
@@ -286,110 +286,3 @@ class Job:
 
     def _certificates(self) -> dict[str, str | None]:
         return {name: self.record.tls.get(name) for name in ("ca_file", "cert", "key")}
-
-
-def submit(
-    arguments: Sequence[str],
-    *,
-    scheduler: str,
-    directory: str | os.PathLike[str] | None = None,
-    share: float = 1.0,
-    priority: int = 0,
-    restarts: int = 0,
-    driver: str = "scheduler",
-    ca_file: str | None = None,
-    cert: str | None = None,
-    key: str | None = None,
-) -> Job:
-    """Submit a command of distmom to a Dask cluster; it runs on when this process has ended.
-
-    The command runs in a process on the scheduler's host, in the current directory, and its tasks run on the
-    workers. Paths must be visible to all of them.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        A command (``fit``, ``update``, ``moments``, ``ingest``, ``predict``, ``transform`` or ``evaluate``)
-        and its arguments, such as ``["fit", "corpus", "model", "-k", "100"]``.
-    scheduler : str
-        Address of a running Dask scheduler.
-    directory : path-like, optional
-        Directory of the job, which is created; by default one below ``$DISTMOM_JOBS``, or ``distmom-jobs`` here.
-    share : float, default 1.0
-        Share of the cluster relative to other jobs, more than 0 and at most 1.
-    priority : int, default 0
-        Jobs of a lower priority wait for those of a higher one.
-    restarts : int, default 0
-        How often the command is restarted after a failure of the cluster (exit code 5).
-    driver : {"scheduler", "worker", "slurm"}, default "scheduler"
-        Where the process of the command runs: on the scheduler's host, beside a worker under the supervision of a
-        task, or in a job of SLURM, which ``sbatch`` submits from here.
-    ca_file, cert, key : str, optional
-        PEM files for a cluster with TLS: certificate of the authority, certificate of the client and its key;
-        Dask's configuration by default.
-
-    Returns
-    -------
-    Job
-
-    Raises
-    ------
-    UsageError
-        If the command cannot be submitted, or the directory is not empty.
-    ClusterError
-        If the scheduler does not answer, or versions on the cluster differ.
-    """
-    given = {"ca_file": ca_file, "cert": cert, "key": key}
-    tls = {name: str(Path(path).absolute()) for name, path in given.items() if path is not None}
-    record = new_record(arguments, scheduler, share, priority, restarts, driver, tls)
-    run = jobs_directory() / record.id if directory is None else Path(directory).absolute()
-    with certified(ca_file, cert, key), connected(scheduler) as client:
-        check_versions(client)
-        write_record(run, record)
-        job = Job(run)
-        try:
-            job._start(client)
-        except BaseException:
-            shutil.rmtree(run, ignore_errors=True)
-            raise
-        client.set_metadata([*INDEX, record.id], {"directory": str(run), "created": record.created})
-    return job
-
-
-def open_job(job: str | os.PathLike[str]) -> Job:
-    """Open a job by its directory, or by its id in ``$DISTMOM_JOBS`` or ``distmom-jobs``."""
-    return Job(find_run(job))
-
-
-def list_jobs(directory: str | os.PathLike[str] | None = None, scheduler: str | None = None) -> list[Job]:
-    """Return the jobs in a directory, and those that a scheduler knows, in the order of their ids.
-
-    Parameters
-    ----------
-    directory : path-like, optional
-        ``$DISTMOM_JOBS``, or ``distmom-jobs`` here, by default.
-    scheduler : str, optional
-        Address of a scheduler that is asked for further jobs; none by default.
-
-    Returns
-    -------
-    list of Job
-    """
-    places: set[Path] = {path.parent for path in jobs_directory(directory).glob("*/job.json")}
-    if scheduler is not None:
-        with connected(scheduler) as client:
-            known = client.get_metadata(INDEX, default={})
-        places |= {Path(entry["directory"]) for entry in known.values()}
-    found = [Job(place) for place in places if (place / "job.json").exists()]
-    return sorted(found, key=lambda job: (job.record.created, job.id))
-
-
-def statuses(jobs: Iterable[Job], patience_s: float | None = None) -> list[dict[str, Any]]:
-    """Return the states of jobs (see `Job.status`), which are observed at the same time."""
-    observed = [(job, Observation(job.directory, patience_s)) for job in jobs]
-    found: dict[str, Condition] = {}
-    while True:
-        found |= {str(job.directory): one.look() for job, one in observed}
-        if all(each.state != "unknown" for each in found.values()):
-            return [job._described(found[str(job.directory)]) for job, _ in observed]
-        time.sleep(epochs.LOOK_S / 4)

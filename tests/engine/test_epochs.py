@@ -22,7 +22,8 @@ from distmom.cli import run as runs
 from distmom.cli.main import main
 from distmom.corpus import RowCorpus, from_arrays
 from distmom.engine import Pass, RunDirectory, SumSpec, abandoned, epochs, open_engine
-from distmom.engine.epochs import EPOCH, LEASE, Beat, End, Owner, condition
+from distmom.engine.epochs import EPOCH, LEASE, Beat, End, Owner
+from distmom.engine.observation import condition
 from distmom.errors import CancelledError, ClusterError, TakenOverError, UsageError
 from distmom.models import MultiLabelMoM
 from distmom.moments.words import WordMomentsPass
