@@ -114,7 +114,7 @@ class Run:
                     raise
                 assert directory.lease is not None
                 directory.lease.result = self._result()
-        except TakenOverError as error:
+        except (TakenOverError, CancelledError) as error:
             if not getattr(error, "__notes__", []):
                 error.add_note(self._resume_command(workers, scheduler))
             raise

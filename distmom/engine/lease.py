@@ -73,11 +73,12 @@ class Lease:
                 continue
             content = EPOCH.dump(asdict(replace(self._owner, since=epochs.now())))
             _OWN.add(self._owner.id)
+            if not self._heeds_request:
+                # It was made to the last owner; one that is made from now on is heeded.
+                epochs.forget_request(self.run)
             if epochs.put_once(epochs.file_of(self.run, last + 1), content, durable=self._durable):
                 break
         self.epoch = last + 1
-        if not self._heeds_request:
-            epochs.forget_request(self.run)
         self._beat()
         self._thread.start()
 
