@@ -14,6 +14,8 @@ from distmom.corpus.row_formats import ROW_FORMATS
 from distmom.corpus.storage import is_url
 
 F = TypeVar("F", bound=Callable[..., Any])
+#: largest n of n-grams
+MAX_NGRAM = 10
 
 
 class Bytes(click.ParamType[int]):
@@ -64,6 +66,25 @@ class Threshold(click.ParamType["float | str"]):
             if 0.0 <= float(value) <= 1.0:
                 return float(value)
         return self.fail(f"expected a probability from 0 to 1 or 'best', got {value!r}", param, ctx)
+
+
+class NgramRange(click.ParamType[tuple[int, int]]):
+    """The longest length of n-grams, such as ``2``, or the shortest and the longest, such as ``3-5``."""
+
+    name = "range"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        found = re.fullmatch(r"(?:([0-9]{1,2})-)?([0-9]{1,2})", str(value))
+        shortest, longest = (int(found[1] or 1), int(found[2])) if found else (0, 0)
+        if not 1 <= shortest <= longest <= MAX_NGRAM:
+            self.fail(
+                f"expected a number from 1 to {MAX_NGRAM}, or two such as 3-5, got {value!r}", param, ctx
+            )
+        return shortest, longest
 
 
 class LocalPath(click.Path):

@@ -6,6 +6,7 @@ import builtins
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from distmom.corpus.names import check_names
 from distmom.corpus.pipeline import Job, Map, Progress
 from distmom.corpus.readers.documents import open_documents
 from distmom.corpus.readers.matrices import open_npz, open_uci
-from distmom.corpus.readers.source import bare_name, read_names
+from distmom.corpus.readers.source import LineReader, Tally, bare_name, read_names
 from distmom.corpus.readers.sparse import open_ldac, open_svmlight, open_xmc
 from distmom.corpus.readers.spec import Source, Spec
 from distmom.corpus.readers.text import check_fields, open_csv, open_jsonl, open_lines, open_tsv
@@ -63,7 +64,7 @@ FORMATS: dict[str, Format] = {
     "uci": Format("UCI docword triples", open_uci, (), ("docword.",)),
     "ldac": Format("lines 'pairs word:count'", open_ldac, (".ldac", ".lda-c")),
     "npz": Format("SciPy sparse matrices", open_npz, (".npz",)),
-    # No suffix indicates it, as files of several formats are named .txt.
+    # Files of several formats are named .txt: see `_format_of_text`.
     "lines": Format("texts without labels, one per line", open_lines, (), (), True, True),
 }
 #: formats whose fields have names
@@ -71,12 +72,25 @@ _FIELDS = ("jsonl", "csv")
 
 
 def detect_format(path: str) -> str:
-    """Return the format indicated by a file's name; UsageError if it indicates none."""
+    """Return the format that a file's name indicates, or the first line of a ``.txt`` file; else a UsageError."""
     name = bare_name(path)
     for key, known in FORMATS.items():
         if name.endswith(known.suffixes or ("\0",)) or name.startswith(known.prefixes or ("\0",)):
             return key
+    if name.endswith(".txt") and (found := _format_of_text(path)):
+        return found
     raise UsageError(f"{path}: the file name does not indicate a format; specify one of {', '.join(FORMATS)}")
+
+
+def _format_of_text(path: str) -> str | None:
+    """Return the format of a ``.txt`` file: a header of XMC, or text without tabs; None if it may be another."""
+    lines, n = LineReader(path, Tally(path)).take_text(1)
+    first = lines.decode("utf-8", "replace") if n else ""
+    if re.fullmatch(r"\s*\d+ \d+ \d+\s*", first):
+        return "xmc"
+    # Words of columns by number have colons, and labels before a text a tab.
+    is_text = any(c.isalpha() for c in first) and "\t" not in first and not re.search(r"\b\d+:\S", first)
+    return "lines" if is_text else None
 
 
 def ingest(
@@ -94,6 +108,8 @@ def ingest(
     lowercase: bool = True,
     min_word_length: int = 2,
     token_pattern: str = Tokenizer.token_pattern,
+    ngram_min: int = 1,
+    analyzer: str = "word",
     shard_documents: int = 20_000,
     strict: bool = False,
     overwrite: bool = False,
@@ -133,7 +149,9 @@ def ingest(
     lowercase : bool, default=True
     min_word_length : int, default=2
     token_pattern : str
-        How text is split into words, see `Tokenizer`.
+    ngram_min : int, default=1
+    analyzer : {"word", "char", "char_wb"}, default="word"
+        How text is split into words or n-grams of characters, see `Tokenizer`.
     shard_documents : int, default=20_000
         Number of documents in a shard.
     strict : bool, default=False
@@ -195,9 +213,10 @@ def ingest(
         Tokenizer.from_settings(own)
         if own
         else Tokenizer(
-            min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern
+            min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern,
+            ngram_min, analyzer,
         )
-    )
+    )  # fmt: skip
     words = given_names("vocabulary", vocabulary)
     label_names = None if labels is None else read_names(os.fspath(labels), with_ids=True)
     spec = Spec(

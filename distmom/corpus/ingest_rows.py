@@ -221,7 +221,7 @@ def ingest_sentences(
         found = detect_format(path)
     except UsageError:
         found = "text"
-    if found not in ("jsonl", "tsv", "text"):
+    if found not in ("jsonl", "tsv", "text", "lines"):
         raise UsageError(f"{path}: format: expected JSON objects, tsv, or one text per line, got {found}")
     tokenizer = Tokenizer(min_df, max_df, tuple(stop_words))
     words = None if like is None else tuple(like.vocabulary)

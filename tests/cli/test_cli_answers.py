@@ -1,12 +1,16 @@
 """Answers with ids from the command line: from texts with ids to lines that can be joined to them."""
 
 import csv
+import gzip
 import json
 import random
 
 import numpy as np
 import pytest
 import zarr
+
+from distmom.corpus.ingest import detect_format
+from distmom.errors import UsageError
 
 LOCAL = ("--workers", "0", "--quiet")
 WORDS = {
@@ -91,12 +95,29 @@ def test_lines_of_plain_texts_keep_their_numbers(run, models, tmp_path):
 
 
 def test_topics_are_fitted_to_plain_texts(run, models, tmp_path):
-    assert run("ingest", models / "plain.txt", tmp_path / "c", "--format", "lines", *LOCAL)[0] == 0
+    assert run("ingest", models / "plain.txt", tmp_path / "c", *LOCAL)[0] == 0
     fit = ("fit", tmp_path / "c", tmp_path / "m", "-k", 2, "--model", "lda", "--max-df", 1, *LOCAL)
     assert run(*fit)[0] == 0
-    code, _, err = run("predict", models / "model", models / "plain.txt", tmp_path / "p", *LOCAL)
-    assert code == 2
-    assert "the file name does not indicate a format; specify one of" in err
+    assert run("predict", models / "model", models / "plain.txt", tmp_path / "p", *LOCAL)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("3 4 2", "xmc"), ("A title of 2 words", "lines"), ("Über Größe", "lines"), ("at 10: tea", "lines"),
+        ("fish,seas\ta text", None), ("0,1 3:0.5 4:1", None), ("17 1:2", None), ("12", None), ("", None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_the_first_line_decides_how_a_txt_file_is_read(tmp_path, first, expected, suffix):
+    path = tmp_path / f"x.txt{suffix}"
+    with gzip.open(path, "wt") if suffix else open(path, "w") as file:
+        file.write(f"{first}\nmore\n" if first else "")
+    if expected is None:
+        with pytest.raises(UsageError, match=r"does not indicate a format; specify one of xmc, svmlight"):
+            detect_format(str(path))
+    else:
+        assert detect_format(str(path)) == expected
 
 
 def test_swapped_columns_give_a_warning(run, place, tmp_path):

@@ -217,7 +217,7 @@ def test_format_is_determined_by_the_file_name():
     }  # fmt: skip
     assert {path: detect_format(path) for path in formats} == formats
     with pytest.raises(UsageError, match=", ".join(FORMATS)):
-        detect_format("x.txt")
+        detect_format("x.dat")
 
 
 # -- repairs -------------------------------------------------------------------------------------------------
