@@ -236,7 +236,7 @@ def run_command(directory: str, scheduler: str | None, restarted: int) -> None:
     """
     from distmom.cli.app import cli
     from distmom.engine import epochs
-    from distmom.engine.executors import certified, sharing
+    from distmom.engine.connections import certified, sharing
     from distmom.engine.lease import leased, shared
     from distmom.jobs.record import read_record
 

@@ -131,7 +131,7 @@ def tls_options(*, expose: bool = False) -> Callable[[F], F]:
     def set_files(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
         if value is not None:
             # Imported here, as it takes longer than all of the help.
-            from distmom.engine.executors import certified
+            from distmom.engine.connections import certified
 
             name = str(parameter.name)
             if not expose:

@@ -13,8 +13,8 @@ from typing import Any
 from distributed import Client, fire_and_forget
 
 from distmom.engine import epochs, watch
+from distmom.engine.connections import certified, connected
 from distmom.engine.epochs import End
-from distmom.engine.executors import certified, connected
 from distmom.engine.observation import ENDED, Condition, Observation
 from distmom.errors import ClusterError, UsageError
 from distmom.jobs.record import JobRecord, read_record

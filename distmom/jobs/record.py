@@ -45,13 +45,13 @@ class JobRecord:
         Directory in which the command runs.
     share : float
     priority : int
-        See `distmom.engine.executors.sharing`.
+        See `distmom.engine.connections.sharing`.
     restarts : int
         How often the command is restarted after a failure of the cluster.
     driver : str
         Where the driver runs, one of `DRIVERS`.
     tls : dict of str to str
-        Paths of certificates and key; see `distmom.engine.executors.certified`.
+        Paths of certificates and key; see `distmom.engine.connections.certified`.
     user, host, created : str
         Who has submitted the job, where and when.
     versions : dict of str to str

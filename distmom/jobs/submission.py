@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from distmom.engine import epochs
-from distmom.engine.executors import certified, connected
+from distmom.engine.connections import certified, connected
 from distmom.engine.observation import Condition, Observation
 from distmom.jobs.job import Job
 from distmom.jobs.record import find_run, jobs_directory, new_record, write_record

@@ -20,7 +20,7 @@ import distmom
 from distmom.cli.main import main
 from distmom.corpus import from_arrays
 from distmom.engine import epochs, open_executor
-from distmom.engine.executors import sharing
+from distmom.engine.connections import sharing
 from distmom.errors import ClusterError
 from distmom.jobs import Job, job, list_jobs
 from distmom.jobs.record import new_record, write_record
