@@ -14,7 +14,7 @@ from distmom.engine import Observer, Pass, Rows, Selection, Sums, SumSpec, open_
 from distmom.errors import UsageError
 from distmom.evaluate.assigned import DEPTH, AssignedSums, checked_table
 from distmom.evaluate.metrics import RankingSums
-from distmom.models.multilabel.blend import stored_scorer
+from distmom.models.multilabel.candidates import stored_scorer
 from distmom.models.multilabel.estimator import MultiLabelMoM
 from distmom.models.multilabel.heads import Scorer
 from distmom.models.multilabel.kernels import top_labels

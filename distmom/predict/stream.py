@@ -25,7 +25,7 @@ from distmom.engine import (
     open_executor,
 )
 from distmom.errors import UsageError
-from distmom.models.multilabel.blend import stored_scorer
+from distmom.models.multilabel.candidates import stored_scorer
 from distmom.models.multilabel.chosen_labels import label_numbers, of_labels
 from distmom.models.multilabel.estimator import MultiLabelMoM
 from distmom.models.multilabel.heads import Scorer

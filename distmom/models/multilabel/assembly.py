@@ -13,7 +13,8 @@ from scipy.sparse import csr_array
 from distmom.engine import Csr, Engine, PassResult, Selection, StoredArray, StoredColumns, Term
 from distmom.engine.passes import transform_fields
 from distmom.errors import NumericalError, UsageError
-from distmom.models.multilabel.blend import Choice, choose_blend, read_scores, stored_scorer
+from distmom.models.multilabel.blend import Choice, choose_blend
+from distmom.models.multilabel.candidates import read_scores, stored_scorer
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.heads import (
     GateHead,

@@ -26,7 +26,7 @@ from distmom.engine import (
     TallResult,
     Term,
 )
-from distmom.models.multilabel.blend import ALL_LABELS
+from distmom.models.multilabel.candidates import ALL_LABELS
 from distmom.models.multilabel.descent import TOLERANCE
 from distmom.models.multilabel.margin_solver import fit_group, n_batches
 from distmom.models.multilabel.regression import CSR_PARTS, NO_LIMITS, Features, WeightLimits
