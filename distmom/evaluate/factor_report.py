@@ -101,7 +101,7 @@ def _facts(model: ECA) -> list[Row]:
         Row("training groups", number(model.n_documents_)),
         Row("features", number(model.n_features_in_)),
         Row("components", number(len(model.components_))),
-        Row("law of the factors", model.prior),
+        Row("distribution of the factors", model.prior),
         Row("passes", number(len(model.timings_))),
         Row("fit time", f"{model.fit_seconds_:,.1f} s"),
     ]

@@ -2,9 +2,9 @@
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 theorems 3.2 and 3.3. `RowSketchPass` multiplies the plain second moment by a test matrix or a basis;
-`RowCovariancePass` adds the second moment up whole, which takes fewer passes where there are few columns.
+`RowCovariancePass` adds up the whole second moment, which takes fewer passes where there are few columns.
 `RowMomentsPass` adds up the moments of rows less their mean, in a basis Q: with ``y = Q'(x - m)``, the sums
-of ``y``, ``y y'``, ``y (x) y (x) y``, ``y ||x - m||^2`` and ``||x - m||^2``. No sum of it has more than r^3
+of ``y``, ``y y'``, ``y (x) y (x) y``, ``y ||x - m||^2`` and ``||x - m||^2``. None of these sums has more than r^3
 entries.
 
 Rows are processed in pieces that stay in the cache: each is centred once and then multiplied by BLAS.
@@ -26,7 +26,7 @@ from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
 from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
 
-#: values of a piece of rows
+#: number of values of a piece of rows
 PIECE_VALUES = 1 << 17
 #: least number of rows of a piece, for products that use BLAS well
 LEAST_ROWS = 256
@@ -203,7 +203,7 @@ class RowMomentsPass(Pass):
     -----
     Sums of ``y = Q'(x - origin)`` and ``s = ||x - origin||^2``: ``y`` (r,), ``yy`` (r, r), ``s`` (), ``mass`` ();
     with ``third`` also ``yyy`` (r, r, r) and ``ys`` (r,). ``sampled`` () counts the rows without weights: those
-    that are a sample, and not an enumerated population. ``kept`` (n_kept, r + 1) holds y and s of the kept rows.
+    of a sample rather than of an enumerated population. ``kept`` (n_kept, r + 1) holds y and s of the kept rows.
     """
 
     basis: Any = None

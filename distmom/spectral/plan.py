@@ -31,7 +31,7 @@ class PlannedPass:
     rows_bytes : int
         Size of the stored rows, in bytes.
     possible : bool
-        Whether the pass is made only where data require it.
+        Whether the pass runs only where data require it.
     estimated : bool
         Whether the sizes are estimates because they depend on data.
     """
@@ -79,7 +79,7 @@ class Plan:
     passes : tuple of PlannedPass
         One entry per scan, in the order of the program.
     seconds : tuple of Seconds or None
-        Of every pass, and last of all other work; None where no times were asked for.
+        Time of every pass, and last that of all other work; None for a plan without times.
     """
 
     passes: tuple[PlannedPass, ...]
@@ -92,12 +92,12 @@ class Plan:
 
     @property
     def third_moment(self) -> str:
-        """How the third moment is added up: "slices" where there is a pass for them, else "full"."""
+        """How the third moment is added up: "slices" where the plan has a pass for slices, else "full"."""
         return "slices" if any(p.name == "slices" for p in self.passes) else "full"
 
     @property
     def total_seconds(self) -> Seconds | None:
-        """Seconds of the whole fit, where the plan has times; possible passes count in the upper end alone."""
+        """Seconds of the whole fit, if the plan has times; possible passes count only in the upper end."""
         if self.seconds is None:
             return None
         total = self.seconds[-1]

@@ -81,7 +81,7 @@ def normalise(joint: np.ndarray) -> np.ndarray:
 
     Where all densities are zero, at rows whose squared norms overflow, all components are equally probable.
     """
-    # Minus infinity less itself is no number.
+    # Minus infinity minus itself would be NaN.
     top = np.maximum(joint.max(axis=1, keepdims=True), np.finfo(float).min)
     joint -= top
     np.exp(joint, out=joint)
@@ -220,7 +220,7 @@ def maximised(sums: Sums, before: Gaussians, common: bool, least: float) -> tupl
     Parameters
     ----------
     sums : Sums
-        Of `RowEMPass`.
+        Sums of `RowEMPass`.
     before : Gaussians
         A component without rows keeps its mean and variance.
     common : bool
