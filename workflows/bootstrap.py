@@ -97,7 +97,9 @@ def main(arguments: list[str] | None = None) -> int:
     print()
     for depth, means in zip(DEPTHS, total.T, strict=True):
         bound = np.quantile(means, 0.05)
-        print(f"P@{depth}: mean difference {100 * means.mean():+.2f}, above {100 * bound:+.2f} at 95 % confidence")
+        print(
+            f"P@{depth}: mean difference {100 * means.mean():+.2f}, above {100 * bound:+.2f} at 95 % confidence"
+        )
     return 0
 
 

@@ -22,7 +22,7 @@ def chosen_names(text: str, known: Sequence[str]) -> list[str]:
     ------
     InputError
         If a line of the file is blank, repeats a name or has a name that the model lacks; the message has the
-                number of the line.
+        number of the line.
     UsageError
         If one of the names separated by commas is unknown or occurs twice, or there are none.
     """

@@ -19,7 +19,7 @@ _OPTIONS = (
     click.option("--group-column", help="Column of a table with the group of each row; groups are consecutive rows."),
     click.option(
         "--min-count", type=click.IntRange(min=1), default=1, show_default=True,
-        help="Symbols of texts with fewer occurrences are put into a class of rare symbols.",
+        help="Symbols of a text that occur less often are put into a class of rare symbols.",
     ),
     click.option(
         "--rare-suffix", type=click.IntRange(min=0), default=0, show_default=True,

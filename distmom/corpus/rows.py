@@ -45,7 +45,7 @@ class RowCorpus:
         Names of the columns or symbols; by default their numbers.
     shard_rows : int, optional
         Largest number of rows of a shard, at least 8; by default as many as take about 32 MiB, at most 1,048,576.
-                Longer units are cut.
+        Longer units are cut.
 
     Attributes
     ----------

@@ -18,7 +18,7 @@ class ColumnLimit:
     ----------
     n_columns : int
     n_entries : int
-        Largest number of entries that are kept of a column.
+        Largest number of entries that are kept in a column.
     """
 
     def __init__(self, n_columns: int, n_entries: int) -> None:

@@ -110,7 +110,7 @@ class AssignedSums:
         ----------
         path : path-like
             The file, tab-separated, with a header; an existing file is replaced. The field of a ratio 0 / 0 is
-                        empty.
+            empty.
         names : sequence of str
             Names of all labels, written as by `distmom.predict.lines.escaped`.
         frequency : ndarray of shape (n_known,)

@@ -13,7 +13,7 @@ from distmom.errors import UsageError
 from distmom.evaluate.charts import heat_chart, scatter_chart, series_chart
 from distmom.evaluate.page import Row, configuration, is_number, number, percent, template, write_page
 
-#: largest number of bars that are shown of a picture
+#: largest number of bars that are shown in a picture
 _MAX_BARS = 60
 
 

@@ -1,8 +1,8 @@
 """The time of a fit, as a range: each pass of its plan is tried on one real block, and the disk is measured.
 
-Passes are tried with random arrays in place of those that the fit computes; large arrays only have the words of
-the block. A pass that cannot be tried in this way has a trial of its own, or is estimated from the passes that can
-(residuals of fitted weights). Work beside the passes that grows with the data has a trial too.
+Passes are tried with random arrays in place of those that the fit computes; large arrays are made for the words
+of the block only. A pass that cannot be tried in this way has a trial of its own, or is estimated from the
+passes that can (residuals of fitted weights). Work beside the passes that grows with the data has a trial too.
 """
 
 from __future__ import annotations

@@ -174,9 +174,7 @@ def test_texts_without_labels_are_a_source(tmp_path):
     corpus = made(tmp_path, "x.txt", "bc, de\tde\nbc\n", format="lines")
     assert (corpus.n_labels, corpus.vocabulary) == (0, ["bc", "de"])
     assert corpus.read_shard(0).words.toarray().tolist() == [[1, 2], [1, 0]]
-    with pytest.raises(
-        InputError, match=r"x\.tsv:2: line: .* no tab in 'bc'; use the format lines"
-    ):
+    with pytest.raises(InputError, match=r"x\.tsv:2: line: .* no tab in 'bc'; use the format lines"):
         made(tmp_path, "x.tsv", "a\tbc\nbc\n")
     with pytest.raises(InputError, match=r"x\.txt:2: blank lines: expected no blank line"):
         made(tmp_path, "x.txt", "bc\n\nde\n", format="lines", strict=True)

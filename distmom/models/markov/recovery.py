@@ -4,8 +4,7 @@ Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learn
 section 3.3.3 and theorem 3.6, with the middle step as the view that is recovered: ``(P_23 P_13^+) y_1`` and
 ``(P_21 P_31^+) y_3``, where ``P_st = E[y_s y_t']``, have its conditional means. With O the conditional means
 of the middle step and w the distribution of its state, ``E[y_1 y_2']`` and ``E[y_2 y_3']`` are ``O J O'``, where J
-is the joint distribution
-of two consecutive states. Transition matrices here have rows that sum to one.
+is the joint distribution of two consecutive states. Transition matrices here have rows that sum to one.
 """
 
 from __future__ import annotations

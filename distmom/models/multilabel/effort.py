@@ -23,7 +23,7 @@ class Effort:
         Costs C of the margin classifiers from which `auto` chooses, ascending.
     n_residual_passes : int
         Default number of residual passes of the linear head with ``head="auto"``; other fits of that head have
-                one more.
+        one more.
     tolerance : float
         Tolerance at which the descent of a margin classifier ends.
     has_states : bool

@@ -191,7 +191,7 @@ def take_weights(
     indptr, indices : ndarray
         Words of all rows.
     rows : ndarray of int32
-        Rows that contain every word whose weight is not zero.
+        Rows that together contain every word whose weight is not zero.
     share : float
     weights : ndarray of shape (d + 1,)
         Changed in place; the last one is the intercept, which is always moved.

@@ -71,7 +71,7 @@ class LinearSum:
     stages : tuple of (str, KeptStage)
         The stages in which further documents are added, each with its number from 1.
     share : float
-        Share of ``D^-1 A'Y`` in W by least squares, which labels without weights in the stages are given.
+        Share of ``D^-1 A'Y`` in W by least squares; labels without weights in the stages get this share.
     """
 
     weights: Csr = record({"": Matrix(("d1", "m"))})
@@ -289,7 +289,7 @@ def join(
         If a document to be subtracted is not in the added contents.
     UsageError
         If a corpus would be counted twice, no document would remain, or the number of documents of a label or the
-                sum of squares of a word would be negative.
+        sum of squares of a word would be negative.
     """
     signed = [(1.0, each) for each in added] + [(-1.0, each) for each in taken]
     n_documents = sum(int(sign) * each.n_documents for sign, each in signed)
