@@ -108,7 +108,9 @@ class RankingSums:
         if inverse_propensity is not None:
             inverse = np.ascontiguousarray(inverse_propensity, dtype=np.float64)
             if inverse.ndim != 1 or not (np.isfinite(inverse) & (inverse > 0)).all():
-                raise UsageError("inverse_propensity: expected a vector of positive finite numbers, got others")
+                raise UsageError(
+                    "inverse_propensity: expected a vector of positive finite numbers, got others"
+                )
         sums: dict[str, NDArray[Any]] = {name: np.zeros(len(ordered)) for name in _PER_DEPTH}
         sums |= {name: np.zeros((), dtype=np.int64) for name in _COUNTS}
         sums |= {name: np.zeros(()) for name in _TOTALS}
