@@ -61,7 +61,7 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     words = rng.poisson(chance).astype(np.int32)
     labels = (rng.random((_N_DOCUMENTS, _N_LABELS)) < chance[:, :_N_LABELS]).astype(np.uint8)
     corpus = from_arrays(place / "corpus", words, labels, shard_documents=_N_DOCUMENTS // 2)
-    # Factors are found by their skewness, which takes some thousand groups.
+    # Factors are found by their skewness, which takes a few thousand groups.
     views = poisson_sentences(rng.gamma(0.3, size=(12, _N_TOPICS)), [1.0, 0.5], 3000, 5)
 
     # Sequences of two states, cut over shards.

@@ -179,7 +179,7 @@ def _charts(model: ECA, order: list[int]) -> list[tuple[str, str, Markup]]:
         ),
         (
             "Excess kurtosis",
-            "Fourth central moment of a factor in the same units, less the 3 of a normal distribution.",
+            "Fourth central moment of a factor in the same units, minus 3, that of a normal distribution.",
             line_chart(
                 model.kurtosis_[order].tolist(), title="Excess kurtosis of the factors", x_label=x_label
             ),

@@ -67,7 +67,9 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
         ``coherence`` the largest leverage of a word, which must be small for a random split to work
         (proposition 3.2); ``clipped`` the share of the mass of each component that was outside [0, 1].
     vocabulary_ : list of str
+        Words, in the order of the columns of ``components_``.
     n_features_in_ : int
+        Number of words.
 
     Examples
     --------
@@ -109,6 +111,15 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
         Returns
         -------
         self
+
+        Raises
+        ------
+        UsageError
+            If a parameter is invalid, or there are fewer than three words per component.
+        InputError
+            If a value is invalid.
+        NumericalError
+            If the moments carry fewer components than requested.
         """
         return self.fit_corpus(self._corpus(X))
 
@@ -148,7 +159,7 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
 
         Returns
         -------
-        ndarray of shape (n_documents, n_components)
+        ndarray of shape (n_documents, n_components), float64
             Rows sum to one.
         """
         check_is_fitted(self)

@@ -37,7 +37,7 @@ class Ledger(Run):
     trials : list of callable or None
         One per pass, which measures its time; None for a pass that is tried with random arrays.
     work : list of callable
-        Trials of work beside the passes.
+        Trials of work outside the passes.
     decomposed : list of int
         Number of components of every decomposition.
     """

@@ -19,7 +19,7 @@ class PlannedPass:
     name : str
         Name of the pass.
     n_scans : int
-        How often the corpus is read; more than 1 where equal passes are joined (see `Plan.grouped`).
+        Number of times that the corpus is read; more than 1 where equal passes are joined (see `Plan.grouped`).
     n_tasks : int
         Tasks of all scans.
     n_slabs : int

@@ -2,7 +2,7 @@
 
 Passes are tried with random arrays in place of those that the fit computes; large arrays are made for the words
 of the block only. A pass that cannot be tried in this way has a trial of its own, or is estimated from the
-passes that can (residuals of fitted weights). Work beside the passes that grows with the data has a trial too.
+passes that can (residuals of fitted weights). Work outside the passes that grows with the data has a trial too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RANGE = (0.4, 2.5)
 RANGE_UNTRIED = (0.3, 6.0)
 #: number of bytes that are written and read to measure the disk, and stored as rows
 DISK_BYTES, ROWS_BYTES = 32 << 20, 4 << 20
-#: seconds that a pass costs beside its work, and a task on a cluster
+#: seconds that a pass takes in addition to its work, and that a task takes on a cluster
 PASS_S, TASK_S = 0.03, 0.01
 #: largest number of seconds that a worker process takes to load compiled kernels
 WARM_S = 3.0

@@ -80,7 +80,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
     axes_ : ndarray of shape (1 or 2, n_features)
         Leading eigenvectors of the covariance.
     kept_ : ndarray of shape (n_kept, 1 or 2)
-        Coordinates along ``axes_`` of at most 500 rows less their mean, for pictures: the first rows of random
+        Coordinates along ``axes_`` of at most 500 rows minus their mean, for pictures: the first rows of random
         units of the corpus (sequences if it has any, else single rows).
     kept_components_ : ndarray of shape (n_kept,), int32
         Most probable components of these rows.

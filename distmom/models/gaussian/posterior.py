@@ -34,7 +34,7 @@ class Gaussians:
     origin : ndarray of shape (d, 1)
         Subtracted from rows: near the means, for accurate distances.
     offsets : ndarray of shape (k, d)
-        Means less the origin.
+        Means minus the origin.
     weights, variances : ndarray of shape (k,)
     """
 
@@ -61,7 +61,7 @@ class Posterior:
         self.constants = np.log(weights) - 0.5 * d * np.log(2.0 * np.pi * self.variances)
 
     def joint(self, centred: np.ndarray, squares: np.ndarray) -> np.ndarray:
-        """Return ``log(w_i p(x | i))`` of rows less the origin, (n, k), given their squared norms."""
+        """Return ``log(w_i p(x | i))`` of rows minus the origin, (n, k), given their squared norms."""
         return self.joint_of_products(centred @ self.offsets.T, squares)
 
     def joint_of_products(self, products: np.ndarray, squares: np.ndarray) -> np.ndarray:
@@ -132,7 +132,7 @@ class RowEMPass(_GaussianPass):
 
     Notes
     -----
-    Sums over rows less the origin, with their posterior probabilities p: ``p`` (k,), ``px`` (k, n_features),
+    Sums over rows minus the origin, with their posterior probabilities p: ``p`` (k,), ``px`` (k, n_features),
     ``ps`` (k,) of squared norms; ``log_likelihood`` () and ``mass`` ().
     """
 

@@ -42,7 +42,7 @@ LEAST_WEIGHT = 1e-6
 LEAST_TRACE = 1e-180
 #: largest rounding error of the covariance, as a share of the variance per direction between components
 MOST_ROUNDING = 1e-3
-#: standard errors by which an eigenvalue of noise may exceed its variance in one half of the rows
+#: number of standard errors by which an eigenvalue of noise may exceed its variance in one half of the rows
 N_ERRORS = 3.0
 
 
@@ -205,7 +205,7 @@ def _n_usable(values: np.ndarray, noise: float, d: int, moments: RowMoments) -> 
 
 
 def _whitened(moments: RowMoments, values: np.ndarray, k: int, noise: float, d: int) -> Whitening:
-    """Whiten the covariance less the noise by its k - 1 leading eigenvalues."""
+    """Whiten the covariance minus the noise by its k - 1 leading eigenvalues."""
     n_usable = _n_usable(values, noise, d, moments)
     if n_usable < k - 1:
         shown = ", ".join(f"{x:.3g}" for x in values[: k + 2])

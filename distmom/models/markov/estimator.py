@@ -169,8 +169,8 @@ class HiddenMarkov(SpectralEstimator):
         Parameters
         ----------
         X : array_like of shape (n_steps,) or (n_steps, n_features)
-            Symbols, integers from 0, or dense steps; a column of integers is read as symbols, one of floats as
-            dense steps. All sequences, one after the other.
+            Symbols, integers from 0, or dense steps; a column of integers is read as symbols, a column of floats
+            as dense steps. All sequences, one after the other.
         lengths : array_like of shape (n_sequences,), optional
             Number of steps of each sequence; by default all steps are one sequence.
 

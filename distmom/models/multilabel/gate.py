@@ -36,9 +36,9 @@ from distmom.spectral.run import Run, Trial, unknown
 
 #: hard wrong labels per document
 N_HARD = 10
-#: most entries of the rows that all classifiers are fitted to, which bounds the time
+#: largest number of entries of the rows to which all classifiers are fitted, which bounds the time
 MAX_ENTRIES = 300_000_000
-#: least and most random labels per document; with fewer, no gate is fitted
+#: smallest and largest number of random labels per document; below the smallest, no gate is fitted
 MIN_RANDOM, MAX_RANDOM = 5, 15
 
 

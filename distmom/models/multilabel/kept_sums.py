@@ -97,7 +97,7 @@ class RidgeSum:
 
 @dataclass(frozen=True)
 class KeptSums:
-    """The sums that a model keeps beside its heads.
+    """The sums that a model keeps in addition to its heads.
 
     Attributes
     ----------

@@ -101,7 +101,7 @@ def fit_margins(
     ----------
     run : Run
     features : Features
-        Features of the corpus, of which only the idf weights are used.
+        Features of the corpus; only their idf weights are used.
     selection : Selection or None
         Documents of the fit; None means all.
     costs : tuple of float
