@@ -10,6 +10,7 @@ import click
 
 from distmom.cli.options import (
     LocalPath,
+    NgramRange,
     cluster_options,
     input_options,
     json_option,
@@ -22,6 +23,7 @@ from distmom.cli.shared import check_source, columns_of, describe_corpus, load_m
 from distmom.corpus import copy_corpus, ingest, ingest_rows, ingest_sentences
 from distmom.corpus.ingest import stop_word_list
 from distmom.corpus.row_formats import ROW_FORMATS, detect_row_format
+from distmom.corpus.tokenize import ANALYZERS
 from distmom.errors import UsageError
 from distmom.simulate import PRESETS, preset, synthesise
 from distmom.spectral.capabilities import Capability
@@ -47,10 +49,18 @@ from distmom.spectral.capabilities import Capability
 @click.option("--stop-words", default=None, help="'english', or a file of words that are left out.")
 @click.option(
     "--ngrams",
-    type=click.IntRange(1, 5),
-    default=1,
+    type=NgramRange(),
+    default="1",
     show_default=True,
-    help="Longest run of words that is a feature.",
+    metavar="[MIN-]MAX",
+    help="Longest run of words, or of characters, that is a feature, or the shortest and the longest: 3-5.",
+)
+@click.option(
+    "--analyzer",
+    type=click.Choice(ANALYZERS),
+    default="word",
+    show_default=True,
+    help="What runs are made of: words, characters, or characters that do not cross white space (char_wb).",
 )
 @click.option(
     "--shard-docs", type=click.IntRange(min=1), default=20000, show_default=True, help="Documents a shard."
@@ -69,7 +79,7 @@ from distmom.spectral.capabilities import Capability
 def ingest_command(
     context: click.Context, /, src: str, dst: str, format_: str | None, labels: str | None, vocab: str | None, label_source: str | None,
     zero_based: bool | None, text_field: str, labels_field: str, label_separator: str, id_column: str | None, strict: bool, min_df: int, max_df: str,
-    stop_words: str | None, ngrams: int, shard_docs: int, like: str | None, overwrite: bool, workers: int | None,
+    stop_words: str | None, ngrams: tuple[int, int], analyzer: str, shard_docs: int, like: str | None, overwrite: bool, workers: int | None,
     memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
     views: str | None, **rows: Any,
 ) -> None:  # fmt: skip
@@ -117,7 +127,7 @@ def ingest_command(
             src, dst, format=format_, labels=labels, vocabulary=vocab, label_source=label_source,
             zero_based=zero_based, text_field=text_field, labels_field=labels_field, label_separator=label_separator,
             id_column=id_column, strict=strict, min_df=min_df, max_df=_count_or_share(max_df, "--max-df"),
-            stop_words=stop_words, ngram_max=ngrams, shard_documents=shard_docs, overwrite=overwrite,
+            stop_words=stop_words, ngram_min=ngrams[0], ngram_max=ngrams[1], analyzer=analyzer, shard_documents=shard_docs, overwrite=overwrite,
             like=_like_model(like, Capability.DOCUMENTS), map=executor.map, progress=progress.stage,
         )  # fmt: skip
     show(describe_corpus(corpus), as_json)

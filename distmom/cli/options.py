@@ -14,6 +14,8 @@ from distmom.corpus.row_formats import ROW_FORMATS
 from distmom.corpus.storage import is_url
 
 F = TypeVar("F", bound=Callable[..., Any])
+#: largest n of n-grams
+MAX_NGRAM = 10
 
 
 class Bytes(click.ParamType[int]):
@@ -66,6 +68,25 @@ class Threshold(click.ParamType["float | str"]):
         return self.fail(f"expected a probability from 0 to 1 or 'best', got {value!r}", param, ctx)
 
 
+class NgramRange(click.ParamType[tuple[int, int]]):
+    """The longest length of n-grams, such as ``2``, or the shortest and the longest, such as ``3-5``."""
+
+    name = "range"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        if isinstance(value, tuple):
+            return value
+        found = re.fullmatch(r"(?:([0-9]{1,2})-)?([0-9]{1,2})", str(value))
+        shortest, longest = (int(found[1] or 1), int(found[2])) if found else (0, 0)
+        if not 1 <= shortest <= longest <= MAX_NGRAM:
+            self.fail(
+                f"expected a number from 1 to {MAX_NGRAM}, or two such as 3-5, got {value!r}", param, ctx
+            )
+        return shortest, longest
+
+
 class LocalPath(click.Path):
     """A path that is written to; URLs are refused."""
 
@@ -104,8 +125,38 @@ output_format_option = click.option(
 )  # fmt: skip
 
 
+def tls_options(*, expose: bool = False) -> Callable[[F], F]:
+    """Return the options for certificates, which are in force while a command runs, or passed to it if ``expose``."""
+
+    def set_files(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        if value is not None:
+            # Imported here, as it takes longer than all of the help.
+            from distmom.engine.executors import certified
+
+            name = str(parameter.name)
+            if not expose:
+                files = dict.fromkeys(("ca_file", "cert", "key"))
+                context.with_resource(certified(**{**files, name: value}))
+        return value
+
+    def add(command: F) -> F:
+        for flag, name, what in (
+            ("--tls-key", "key", "Key of the client"),
+            ("--tls-cert", "cert", "Certificate of the client"),
+            ("--tls-ca-file", "ca_file", "Certificate of the authority"),
+        ):
+            command = click.option(
+                flag, name, type=click.Path(exists=True, dir_okay=False), default=None, expose_value=expose,
+                callback=set_files, help=f"{what}, for a scheduler with TLS (PEM file).",
+            )(command)  # fmt: skip
+        return command
+
+    return add
+
+
 def cluster_options(command: F) -> F:
     """Add the options for the place where tasks run."""
+    command = tls_options()(command)
     for option in (quiet_option, scheduler_option, memory_option, workers_option):
         command = option(command)
     return command

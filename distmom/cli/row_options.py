@@ -42,7 +42,7 @@ _OF_ROWS = (
     "shard_rows",
 )
 _OF_DOCUMENTS = (
-    "labels", "label_source", "zero_based", "text_field", "labels_field", "label_separator", "min_df", "max_df", "stop_words", "ngrams",
+    "labels", "label_source", "zero_based", "text_field", "labels_field", "label_separator", "min_df", "max_df", "stop_words", "ngrams", "analyzer",
     "shard_docs",
 )  # fmt: skip
 #: parameters of documents that do not apply to their views
@@ -56,6 +56,7 @@ _NOT_OF_VIEWS = (
     "label_separator",
     "id_column",
     "ngrams",
+    "analyzer",
 )
 
 

@@ -13,7 +13,6 @@ from distmom.cli.options import LocalPath, cluster_options, json_option, overwri
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
 from distmom.errors import StoreError, UsageError
-from distmom.spectral.artifact import check_target
 
 if TYPE_CHECKING:
     from distmom.models import MultiLabelMoM
@@ -76,13 +75,13 @@ def add_documents(
     with run.carried_out(workers, scheduler) as directory, PassProgress(quiet=quiet) as progress:
         corpus: Any = run.open_corpus()
         model = _begun_with(run) if first is None else first
-        check_target(run.model, run.overwrite)
+        run.check_target()
         check_words(corpus, model.vocabulary_)
         n_labels = len(model.label_names_)
         with open_workers(workers, memory_limit, scheduler, corpus) as executor:
             change = model.remove_corpus if run.parameters["remove"] else model.partial_fit_corpus
             change(corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress)
-            model.save(run.model, overwrite=run.overwrite)
+            run.save(model, directory)
     show(
         {
             "model": str(run.model),

@@ -108,6 +108,8 @@ def ingest(
     lowercase: bool = True,
     min_word_length: int = 2,
     token_pattern: str = Tokenizer.token_pattern,
+    ngram_min: int = 1,
+    analyzer: str = "word",
     shard_documents: int = 20_000,
     strict: bool = False,
     overwrite: bool = False,
@@ -147,7 +149,9 @@ def ingest(
     lowercase : bool, default=True
     min_word_length : int, default=2
     token_pattern : str
-        How text is split into words, see `Tokenizer`.
+    ngram_min : int, default=1
+    analyzer : {"word", "char", "char_wb"}, default="word"
+        How text is split into words or n-grams of characters, see `Tokenizer`.
     shard_documents : int, default=20_000
         Number of documents in a shard.
     strict : bool, default=False
@@ -209,9 +213,10 @@ def ingest(
         Tokenizer.from_settings(own)
         if own
         else Tokenizer(
-            min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern
+            min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern,
+            ngram_min, analyzer,
         )
-    )
+    )  # fmt: skip
     words = given_names("vocabulary", vocabulary)
     label_names = None if labels is None else read_names(os.fspath(labels), with_ids=True)
     spec = Spec(

@@ -38,6 +38,8 @@ def text_corpus(
     lowercase: bool = True,
     min_word_length: int = 2,
     token_pattern: str = Tokenizer.token_pattern,
+    ngram_min: int = 1,
+    analyzer: str = "word",
     like: Named | None = None,
     shard_documents: int = 20_000,
 ) -> MemoryCorpus:
@@ -65,7 +67,9 @@ def text_corpus(
     lowercase : bool, default=True
     min_word_length : int, default=2
     token_pattern : str
-        How text is split into words, see `Tokenizer`.
+    ngram_min : int, default=1
+    analyzer : {"word", "char", "char_wb"}, default="word"
+        How text is split into words or n-grams of characters, see `Tokenizer`.
     like : object, optional
         A corpus or model that provides vocabulary, label names and tokenizer, as in `ingest`.
     shard_documents : int, default=20_000
@@ -92,9 +96,10 @@ def text_corpus(
         Tokenizer.from_settings(own)
         if own
         else Tokenizer(
-            min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern
+            min_df, max_df, stop_word_list(stop_words), ngram_max, lowercase, min_word_length, token_pattern,
+            ngram_min, analyzer,
         )
-    )
+    )  # fmt: skip
     if like is not None and vocabulary is not None:
         raise UsageError("vocabulary: cannot be combined with `like`, which provides the vocabulary")
     spec, survey = Spec("texts", tokenizer=tokenizer), Survey()

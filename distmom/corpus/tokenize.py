@@ -20,6 +20,9 @@ us very was we were what when where whether which while who whom whose why will 
 yet you your yours yourself yourselves"""
 #: English words that say little about the subject of a text
 ENGLISH_STOP_WORDS = tuple(_ENGLISH.split())
+#: what n-grams are made of: words, the characters of the text, or the characters of each word alone
+ANALYZERS = ("word", "char", "char_wb")
+_WORD_PATTERN = r"[^\W\d_]+"
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,11 @@ class Tokenizer:
 
     Text is converted to Unicode normal form C and then to lower case, and split into words by a pattern. Stop
     words are removed before n-grams are formed.
+
+    With ``analyzer="char"``, features are n-grams of characters: n adjacent characters of the text, in which every
+    run of white space counts as one space. With ``"char_wb"`` they do not cross white space: each run of other
+    characters is padded with a space on either side, and is one n-gram if it is shorter than n. Both are those of
+    scikit-learn, and do not use the pattern, the minimum length and stop words.
 
     Attributes
     ----------
@@ -38,18 +46,23 @@ class Tokenizer:
     stop_words : tuple of str, default=()
         Words that are left out.
     ngram_max : int, default=1
-        Maximum n of the n-grams, sequences of n adjacent words joined by spaces, that also count as words.
+        Maximum n of the n-grams: sequences of n adjacent words joined by spaces, or of n adjacent characters.
     lowercase : bool, default=True
         Whether text is converted to lower case.
     min_word_length : int, default=2
         Minimum number of characters in a word.
     token_pattern : str
         Regular expression that matches a word. The default matches runs of letters of any script.
+    ngram_min : int, default=1
+        Minimum n of the n-grams. By default single words, or single characters, are features too.
+    analyzer : {"word", "char", "char_wb"}, default="word"
+        What n-grams are made of.
 
     Raises
     ------
     UsageError
-        If a value is out of its range, or the pattern is invalid, has groups or matches the empty string.
+        If a value is out of its range, the pattern is invalid, has groups or matches the empty string, or stop
+        words are given with n-grams of characters.
     """
 
     min_df: int = 2
@@ -58,7 +71,9 @@ class Tokenizer:
     ngram_max: int = 1
     lowercase: bool = True
     min_word_length: int = 2
-    token_pattern: str = r"[^\W\d_]+"
+    token_pattern: str = _WORD_PATTERN
+    ngram_min: int = 1
+    analyzer: str = "word"
 
     def __post_init__(self) -> None:
         if self.min_df < 1:
@@ -67,9 +82,17 @@ class Tokenizer:
             raise UsageError(f"max_df: expected a share from 0 to 1 or a whole number, got {self.max_df}")
         if self.max_df <= 0:
             raise UsageError(f"max_df: expected at least 1, got {self.max_df}")
-        for name in ("ngram_max", "min_word_length"):
+        for name in ("ngram_min", "ngram_max", "min_word_length"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        if self.ngram_min > self.ngram_max:
+            raise UsageError(f"ngram_min: expected at most ngram_max={self.ngram_max}, got {self.ngram_min}")
+        if self.analyzer not in ANALYZERS:
+            raise UsageError(f"analyzer: expected one of {', '.join(ANALYZERS)}, got {self.analyzer!r}")
+        if self.analyzer != "word" and self.stop_words:
+            raise UsageError(
+                f"stop_words: do not go with analyzer={self.analyzer!r}, whose n-grams are no words"
+            )
         try:
             pattern = re.compile(self.token_pattern)
         except re.error as error:
@@ -93,29 +116,54 @@ class Tokenizer:
         return {**asdict(self), "stop_words": list(self.stop_words)}
 
     def words(self, texts: Sequence[str]) -> Iterator[list[str]]:
-        """Yield the words of each text, in order and as often as they occur."""
-        if self.token_pattern == r"[^\W\d_]+":
+        """Yield the words or n-grams of each text, as often as they occur."""
+        if self.analyzer != "word":
+            grams = _text_grams if self.analyzer == "char" else _bounded_grams
+            for text in texts:
+                yield grams(self._normalised(text), self.ngram_min, self.ngram_max)
+            return
+        if self.token_pattern == _WORD_PATTERN:
             # With the default pattern the minimum length can be part of the pattern, which is faster.
             find, shortest = re.compile(rf"[^\W\d_]{{{self.min_word_length},}}").findall, 1
         else:
             find, shortest = re.compile(self.token_pattern).findall, self.min_word_length
         stop = frozenset(self.stop_words)
         for text in texts:
-            composed = text if text.isascii() else unicodedata.normalize("NFC", text)
-            found = find(composed.lower() if self.lowercase else composed)
+            found = find(self._normalised(text))
             if shortest > 1:
                 found = [word for word in found if len(word) >= shortest]
             if stop:
                 found = [word for word in found if word not in stop]
             if self.ngram_max > 1:
-                found = _with_ngrams(found, self.ngram_max)
+                found = _word_grams(found, self.ngram_min, self.ngram_max)
             yield found
 
+    def _normalised(self, text: str) -> str:
+        composed = text if text.isascii() else unicodedata.normalize("NFC", text)
+        return composed.lower() if self.lowercase else composed
 
-def _with_ngrams(words: list[str], longest: int) -> list[str]:
-    grams = list(words)
-    for n in range(2, longest + 1):
+
+def _word_grams(words: list[str], shortest: int, longest: int) -> list[str]:
+    grams = list(words) if shortest == 1 else []
+    for n in range(max(2, shortest), longest + 1):
         grams += map(" ".join, zip(*(words[start:] for start in range(n)), strict=False))
+    return grams
+
+
+def _text_grams(text: str, shortest: int, longest: int) -> list[str]:
+    line = " ".join(text.split())
+    return [line[i : i + n] for n in range(shortest, longest + 1) for i in range(len(line) - n + 1)]
+
+
+def _bounded_grams(text: str, shortest: int, longest: int) -> list[str]:
+    grams = []
+    for word in text.split():
+        padded = f" {word} "
+        for n in range(shortest, longest + 1):
+            grams += [padded[i : i + n] for i in range(max(1, len(padded) - n + 1))]
+            if n >= len(padded):
+                # A short word counts once.
+                break
     return grams
 
 

@@ -40,6 +40,8 @@ WORKER_ENVIRONMENT = {"MALLOC_TRIM_THRESHOLD_": 128 << 20, "MALLOC_MMAP_THRESHOL
 COMPILING = "distmom-compiling"
 #: how often a task is submitted again after its worker died
 MAX_ATTEMPTS = 3
+#: more than the levels of a tree, of which the upper ones are preferred within the priority of a job
+LEVELS = 100
 #: seconds that closing a connection may take
 CLOSE_TIMEOUT_S = 10.0
 
@@ -154,6 +156,8 @@ class OnCluster:
         self.client = client
         n_threads = Watch(client, "cluster").n_threads
         self.description: str = f"on {n_threads} threads of {client.scheduler.address}"
+        self._share: float = dask.config.get("distmom.share", 1.0)
+        self._priority: int = LEVELS * dask.config.get("distmom.priority", 0)
         self._versions = environment().versions()
         self._environments: tuple[Environment, ...] | None = None
         self._compiling = threading.Event()
@@ -163,6 +167,16 @@ class OnCluster:
     def n_threads(self) -> int:
         """Number of threads of all workers."""
         return max(1, Watch(self.client, "cluster").n_threads)
+
+    @property
+    def dashboard(self) -> str | None:
+        """Address of the dashboard of the scheduler; None if it has none."""
+        found: str | None = self.client.dashboard_link
+        return found
+
+    def _of_window(self, n_threads: int) -> int:
+        """Return how many tasks are submitted at a time; jobs share a cluster in proportion to this."""
+        return max(1, round(2 * max(1, n_threads) * self._share))
 
     def check(self) -> None:
         """Check that all present workers run the versions of this process; a ClusterError otherwise."""
@@ -197,13 +211,16 @@ class OnCluster:
             found: float | None = Watch(self.client, "cluster").call(
                 self.client.run_on_scheduler, _idle_timeout
             )
-        except ImportError:
-            # A scheduler needs distmom only where it decomposes tensors.
+        except (ImportError, ValueError):
+            # A scheduler needs distmom, and may not refuse calls, only where it decomposes tensors.
             return None
         return found
 
     def _submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> distributed.Future:
-        return self.client.submit(_checked, self._versions, function, *arguments, pure=False, **options)
+        priority = self._priority + options.pop("level", 0)
+        return self.client.submit(
+            _checked, self._versions, function, *arguments, pure=False, priority=priority, **options
+        )
 
     def reduce(
         self,
@@ -228,7 +245,7 @@ class OnCluster:
             else:
                 below = ready[level - 1]
                 parts = [below[c] for c in tree_node_children(index, fan_in, levels[level - 1])]
-                future = self._submit(merge, parts, key=key, retries=2, priority=level)
+                future = self._submit(merge, parts, key=key, retries=2, level=level)
             flying[future] = (level, index, attempt)
 
         def settle(level: int, index: int, future: distributed.Future) -> None:
@@ -246,7 +263,8 @@ class OnCluster:
 
         try:
             while True:
-                while sum(level == 0 for level, _, _ in flying.values()) < 2 * max(1, watch.n_threads):
+                window = self._of_window(watch.n_threads)
+                while sum(level == 0 for level, _, _ in flying.values()) < window:
                     index = next(waiting, None)
                     if index is None:
                         break
@@ -292,7 +310,7 @@ class OnCluster:
                 return
 
         try:
-            for _ in range(2 * max(1, watch.n_threads)):
+            for _ in range(self._of_window(watch.n_threads)):
                 submit()
             while window:
                 future, item = window.pop(0)
@@ -458,17 +476,8 @@ def open_executor(
     elif scheduler is not None:
         if workers:
             raise UsageError("specify either a scheduler or a number of workers, not both")
-        check_address(scheduler, connect_timeout_s)
-        try:
-            remote = Client(scheduler, set_as_default=False, timeout=connect_timeout_s)
-        except (OSError, TimeoutError, ValueError) as error:
-            raise ClusterError(f"no scheduler answers at {scheduler}: {error}") from error
-        try:
-            with _in_use(remote) as executor:
-                yield executor
-        finally:
-            with suppress(TimeoutError, OSError):
-                remote.close(timeout=CLOSE_TIMEOUT_S)
+        with connected(scheduler, connect_timeout_s) as remote, _in_use(remote) as executor:
+            yield executor
     elif workers:
         variables = {**dask.config.get("distributed.nanny.pre-spawn-environ"), **WORKER_ENVIRONMENT}
         with (
@@ -486,6 +495,71 @@ def open_executor(
             yield executor
     else:
         yield InProcess()
+
+
+@contextmanager
+def connected(scheduler: str, connect_timeout_s: float = 20.0) -> Iterator[Client]:
+    """Connect to a scheduler with the security of Dask's configuration; a context manager.
+
+    Parameters
+    ----------
+    scheduler : str
+        Address of the scheduler.
+    connect_timeout_s : float, default 20.0
+        Seconds to wait for it.
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler does not answer.
+    """
+    check_address(scheduler, connect_timeout_s)
+    try:
+        client = Client(scheduler, set_as_default=False, timeout=connect_timeout_s)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise ClusterError(f"no scheduler answers at {scheduler}: {error}") from error
+    try:
+        yield client
+    finally:
+        with suppress(TimeoutError, OSError):
+            client.close(timeout=CLOSE_TIMEOUT_S)
+
+
+@contextmanager
+def sharing(name: str, share: float = 1.0, priority: int = 0) -> Iterator[None]:
+    """Set how executors that are opened meanwhile share a cluster with others; a context manager.
+
+    Parameters
+    ----------
+    name : str
+        Part of the name of the client, by which its tasks can be found.
+    share : float, default 1.0
+        The number of tasks that are submitted at a time, relative to twice the number of threads.
+    priority : int, default 0
+        Tasks of a higher priority run before all tasks of a lower one.
+    """
+    with dask.config.set({"client-name": name, "distmom.share": share, "distmom.priority": priority}):
+        yield
+
+
+@contextmanager
+def certified(ca_file: str | None, cert: str | None, key: str | None) -> Iterator[None]:
+    """Encrypt connections that are opened meanwhile; a context manager.
+
+    Parameters
+    ----------
+    ca_file, cert, key : str or None
+        Paths of PEM files: certificate of the authority, certificate of the client, and its key. Those that are
+        None are taken from Dask's configuration.
+    """
+    given = {"ca-file": ca_file, "client.cert": cert, "client.key": key}
+    settings: dict[str, Any] = {
+        f"distributed.comm.tls.{name}": path for name, path in given.items() if path is not None
+    }
+    if settings:
+        settings["distributed.comm.require-encryption"] = True
+    with dask.config.set(settings):
+        yield
 
 
 @contextmanager

@@ -55,6 +55,18 @@ def paths(folder, *names):
     return [str(folder / name) for name in names]
 
 
+def test_ngrams_are_a_length_or_a_range(tmp_path, run, place):
+    local, source = ("--workers", "0", "--quiet"), str(place / "train.tsv")
+    run("ingest", source, str(tmp_path / "c"), "--analyzer", "char_wb", "--ngrams", "3-4", *local)
+    assert {len(gram) for gram in open_corpus(tmp_path / "c").vocabulary} == {3, 4}
+    run("ingest", source, str(tmp_path / "w"), "--ngrams", "2", *local)
+    assert {gram.count(" ") for gram in open_corpus(tmp_path / "w").vocabulary} == {0, 1}
+    for damaged in ("0", "4-3", "x", "3-", "11"):
+        status, _, err = run("ingest", source, str(tmp_path / "x"), "--ngrams", damaged, *local)
+        assert status == 2
+        assert "expected a number from 1 to 10" in err
+
+
 def test_from_text_to_report(tmp_path, run, place):
     local = ("--workers", "0")
     source = place / "train.tsv"

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.feature_extraction.text import CountVectorizer
 
-from distmom.corpus import MemoryCorpus, ingest, open_corpus, write_corpus
+from distmom.corpus import MemoryCorpus, ingest, open_corpus, text_corpus, write_corpus
 from distmom.corpus.tokenize import Tokenizer, choose_words
 from distmom.errors import InputError, StoreError, UsageError
 
@@ -52,7 +53,16 @@ def dense(corpus):
         ({"stop_words": ("the",)}, "the cat The", ["cat"]),
         ({"ngram_max": 3}, "aa bb cc", ["aa", "bb", "cc", "aa bb", "bb cc", "aa bb cc"]),
         ({"ngram_max": 2, "stop_words": ("of",)}, "city of wood", ["city", "wood", "city wood"]),
+        ({"ngram_min": 2, "ngram_max": 2}, "aa bb cc", ["aa bb", "bb cc"]),
         ({"token_pattern": r"\w+"}, "a1 b 22", ["a1", "22"]),
+        ({"analyzer": "char", "ngram_max": 2}, "Ab \t c", ["a", "b", " ", "c", "ab", "b ", " c"]),
+        (
+            {"analyzer": "char_wb", "ngram_min": 3, "ngram_max": 4},
+            "Abc\nd",
+            [" ab", "abc", "bc ", " abc", "abc ", " d "],
+        ),
+        ({"analyzer": "char", "ngram_min": 3, "ngram_max": 3}, "ab", []),
+        ({"analyzer": "char", "lowercase": False}, "E\u0301", ["\u00c9"]),
         ({}, "", []),
     ],
 )
@@ -66,12 +76,37 @@ def test_tokenizer(options, text, expected):
     "options",
     [
         {"min_df": 0}, {"max_df": 0}, {"max_df": 1.5}, {"ngram_max": 0}, {"min_word_length": 0},
+        {"ngram_min": 0}, {"ngram_min": 2}, {"analyzer": "chars"}, {"stop_words": ("the",), "analyzer": "char"},
         {"token_pattern": "("}, {"token_pattern": "(a)"}, {"token_pattern": "a*"},
     ],
 )  # fmt: skip
 def test_tokenizer_settings_are_checked(options):
     with pytest.raises(UsageError, match=next(iter(options))):
         Tokenizer(**options)
+
+
+@pytest.mark.parametrize("analyzer", ["char", "char_wb"])
+@pytest.mark.parametrize("lengths", [(1, 1), (2, 4), (5, 7)])
+def test_ngrams_of_characters_are_those_of_scikit_learn(analyzer, lengths):
+    texts = ["The cat's 3 cats_x.", "a  bc   (def) ghi", "", "Straßenbahn"]
+    peer = CountVectorizer(analyzer=analyzer, ngram_range=lengths).build_analyzer()
+    tokenizer = Tokenizer(analyzer=analyzer, ngram_min=lengths[0], ngram_max=lengths[1])
+    for text, found in zip(texts, tokenizer.words(texts), strict=True):
+        assert sorted(found) == sorted(peer(text))
+
+
+def test_a_corpus_of_ngrams_of_characters_reads_new_texts_alike(tmp_path):
+    source = tmp_path / "texts.tsv"
+    source.write_text("x\toak and pine\nx\tpine and oaks\ny\tanoraks\n", encoding="utf-8")
+    corpus = ingest(source, tmp_path / "corpus", analyzer="char_wb", ngram_min=3, ngram_max=3)
+    assert {" oa", "oak", " an", "and", "pin", "ne "} <= set(corpus.vocabulary)
+    assert list(open_corpus(tmp_path / "corpus").vocabulary) == list(corpus.vocabulary)
+    again = ingest(source, tmp_path / "again", like=corpus)
+    np.testing.assert_array_equal(again.read_shard(0).words.toarray(), corpus.read_shard(0).words.toarray())
+    held = text_corpus(
+        ["oak and pine", "pine and oaks", "anoraks"], analyzer="char_wb", ngram_min=3, ngram_max=3
+    )
+    assert list(held.vocabulary) == list(corpus.vocabulary)
 
 
 def test_vocabulary_is_ordered_and_bounded():

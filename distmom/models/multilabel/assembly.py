@@ -208,7 +208,8 @@ def choose(engine: Engine, offered: Offer, scored: PassResult, objective: str) -
     if not rows["n_true"].any():
         raise UsageError("no held-out document has a label: the corpus is too small for head='auto'")
     inverse = corpus_propensity(engine.corpus) if weighs_propensity(objective) else None
-    choice = choose_blend(offered.names, rows, offered.groups, objective, inverse)
+    frequency = np.asarray(engine.corpus.label_frequency), engine.corpus.n_documents
+    choice = choose_blend(offered.names, rows, offered.groups, objective, inverse, frequency)
     logger.info("chosen on %d held-out documents: %s", choice.n_documents, choice.weights)
     return choice
 

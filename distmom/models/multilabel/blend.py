@@ -11,7 +11,7 @@ documents under a blend that was chosen on the other half; so are the probabilit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,13 @@ from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Engine, Pass, PassResult, Rows, Selection, Sums, SumSpec
 from distmom.engine.passes import transform_fields
 from distmom.engine.state import release_maps
+from distmom.models.multilabel.covariates import Covariates, frequency_log_odds
 from distmom.models.multilabel.heads import GateHead, NeighborsHead, Query, Scorer, StateHead, rows_at_a_time
 from distmom.models.multilabel.kernels import top_labels
 from distmom.models.multilabel.objective import DEPTHS, MEAN, Objective, ideal_gains
 from distmom.models.multilabel.probabilities import Reliability, best_threshold
 from distmom.models.multilabel.stack import Pairs, Stack, fit_stack, probability, select_inputs
+from distmom.models.multilabel.varying import vary
 
 #: up to this number of labels all of them are candidates
 ALL_LABELS = 1000
@@ -70,8 +72,8 @@ class CandidatesPass(Pass):
     Notes
     -----
     Rows: ``labels`` (n, c) int32 candidates, -1 for none; ``scores`` (n, heads, c) float32; ``best``
-    (n, heads) the largest score of every head; ``truth`` (n, c) uint8; ``n_true`` (n,) int32; with inverse
-    propensities also ``ideal`` (n, 3) float64 (see `ideal_gains`).
+    (n, heads) the largest score of every head; ``truth`` (n, c) uint8; ``n_true`` (n,) int32; ``covariates``
+    (n, 2) float32 (see `Covariates`); with inverse propensities also ``ideal`` (n, 3) float64 (see `ideal_gains`).
     """
 
     scorer: Scorer | None = None
@@ -98,7 +100,7 @@ class CandidatesPass(Pass):
     @property
     def row_bytes(self) -> int:
         width = n_candidates(self.n_labels, self.n_heads)
-        of_document = width * (4 + 4 * self.n_heads + 1) + 4 * self.n_heads + 4
+        of_document = width * (4 + 4 * self.n_heads + 1) + 4 * self.n_heads + 12
         of_document += 0 if self.inverse is None else 8 * len(DEPTHS)
         return int(of_document if self.selection is None else self.selection.fraction * of_document)
 
@@ -167,6 +169,7 @@ class CandidatesPass(Pass):
             "best": np.stack(best, axis=1),
             "truth": found.astype(np.uint8),
             "n_true": np.diff(block.labels.indptr).astype(np.int32),
+            "covariates": query.covariates(scorer.index).astype(np.float32),
             **ideal,
         }
 
@@ -274,6 +277,7 @@ def choose_blend(
     groups: dict[str, str],
     metric: str = MEAN,
     inverse: np.ndarray | None = None,
+    frequency: tuple[np.ndarray, int] | None = None,
 ) -> Choice:
     """Choose a blend of heads: a stack where all labels are candidates, else a weighted sum.
 
@@ -292,10 +296,45 @@ def choose_blend(
         What the blend is chosen for, one of `OBJECTIVES`.
     inverse : ndarray of shape (L,), optional
         Inverse propensities of the labels; required by PSP@k.
+    frequency : (ndarray of shape (L,), int), optional
+        Numbers of documents of the labels, and of all documents, including those held out. Without it, the
+        coefficients of a stack do not vary.
     """
     objective = Objective(rows["labels"], rows["truth"], rows["n_true"], metric, inverse, rows.get("ideal"))
-    choose = _choose_stack if objective.has_auc else _choose_sum
-    return choose(names, rows, groups, objective)
+    if objective.has_auc:
+        return _choose_stack(names, rows, groups, objective, frequency)
+    return _choose_sum(names, rows, groups, objective)
+
+
+def _covariates(rows: dict[str, np.ndarray], frequency: tuple[np.ndarray, int] | None) -> Covariates | None:
+    """Return the covariates of held-out documents, and of the labels in the documents that heads are fitted to."""
+    if frequency is None:
+        return None
+    counts, n_documents = frequency
+    fitted = np.asarray(counts) - rows["truth"].sum(axis=0, dtype=np.int64)
+    return Covariates(rows["covariates"], frequency_log_odds(fitted, n_documents - len(rows["truth"])))
+
+
+def apply_choice(
+    choice: Choice,
+    names: list[str],
+    rows: dict[str, np.ndarray],
+    frequency: tuple[np.ndarray, int] | None = None,
+) -> np.ndarray:
+    """Return what a choice ranks candidates (n, c) of other documents by, given their scores by the same heads.
+
+    Parameters
+    ----------
+    choice : Choice
+        For probabilities; the power of the inverse propensity is not applied.
+    names, rows, frequency
+        As for `choose_blend`; the frequency is required where coefficients vary.
+    """
+    if not choice.is_stacked:
+        return _total(names, rows["scores"], choice.weights)
+    inputs = [names.index(each.name) for each in choice.stack.inputs]
+    scores = np.ascontiguousarray(rows["scores"][:, inputs].swapaxes(0, 1))
+    return choice.stack.log_odds(scores, _covariates(rows, frequency))
 
 
 def _halves(n: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -305,9 +344,17 @@ def _halves(n: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def _choose_stack(
-    names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
+    names: list[str],
+    rows: dict[str, np.ndarray],
+    groups: dict[str, str],
+    objective: Objective,
+    frequency: tuple[np.ndarray, int] | None,
 ) -> Choice:
-    """Stack the heads that score all labels; of the variants that would be stored twice, the best is used."""
+    """Stack the heads that score all labels; of the variants that would be stored twice, the best is used.
+
+    The coefficients vary with documents and labels if that makes documents that they were not fitted to more
+    probable.
+    """
     scores = rows["scores"].swapaxes(0, 1)
     rankings = _rankings(names, scores, objective)
     report = {name: objective.named(own) for name, own in rankings.items()}
@@ -325,9 +372,16 @@ def _choose_stack(
         np.ascontiguousarray(scores[chosen]),
         rows["truth"],
         rows["labels"] >= 0,
+        _covariates(rows, frequency),
     )
     kept, fit = select_inputs(pairs)
-    totals, log_odds = _crossed(pairs.only(kept), objective, fit.stack)
+    inputs = pairs.only(kept)
+    totals, log_odds = _crossed(inputs, objective, fit.stack)
+    if frequency is not None:
+        varying = _crossed(inputs, objective, fit.stack, varies=True)
+        if _loss(varying[1], inputs.truth) < _loss(log_odds, inputs.truth):
+            totals, log_odds = varying
+            fit = replace(fit, stack=vary(inputs, fit.stack))
     best = max(used, key=lambda name: alone[name])
     if objective.clearly_prefers(rankings[best], totals):
         own = pairs.only([used.index(best)])
@@ -369,18 +423,30 @@ def _rankings(names: list[str], scores: np.ndarray, objective: Objective) -> dic
     }
 
 
-def _crossed(pairs: Pairs, objective: Objective, start: Stack | None = None) -> tuple[np.ndarray, np.ndarray]:
+def _loss(log_odds: np.ndarray, truth: np.ndarray) -> float:
+    """Return the negative log-likelihood of pairs."""
+    z = log_odds.astype(np.float64)
+    return float((np.logaddexp(0.0, z) - truth * z).sum())
+
+
+def _crossed(
+    pairs: Pairs, objective: Objective, start: Stack | None = None, varies: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Return what ranks each half of the documents under a stack fitted to the other half, and its log-odds.
 
-    ``start`` is the stack of all documents, from which the fits take fewer steps.
+    ``start`` is the stack of all documents, from which the fits take fewer steps. With ``varies``, coefficients
+    vary with documents and labels.
     """
     log_odds = np.zeros(objective.truth.shape, np.float32)
     totals = np.zeros_like(log_odds) if objective.weighs_propensity else log_odds
     for half, other in _halves(len(log_odds)):
-        stack = fit_stack(pairs.of(half), start).stack
-        log_odds[other] = stack.log_odds(pairs.scores[:, other])
+        own, new = pairs.of(half), pairs.of(other)
+        stack = fit_stack(own, start).stack
+        if varies:
+            stack = vary(own, stack)
+        log_odds[other] = stack.log_odds(new.scores, new.covariates)
         if objective.weighs_propensity:
-            exponent = objective.of(half).best_exponent(stack.log_odds(pairs.scores[:, half]))
+            exponent = objective.of(half).best_exponent(stack.log_odds(own.scores, own.covariates))
             totals[other] = objective.of(other).ranking(log_odds[other], exponent)
     return totals, log_odds
 

@@ -70,12 +70,13 @@ def of_labels(scorer: Scorer, labels: np.ndarray) -> Scorer:
     labels : ndarray of shape (m,), int32
         Without repetition.
     """
-    factor = scorer.label_factor
+    factor, log_odds = scorer.label_factor, scorer.label_log_odds
     return replace(
         scorer,
         n_labels=len(labels),
         heads=tuple((name, head_of_labels(head, labels)) for name, head in scorer.heads),
         label_factor=None if factor is None else np.asarray(factor)[labels],
+        label_log_odds=None if log_odds is None else np.asarray(log_odds)[labels],
     )
 
 

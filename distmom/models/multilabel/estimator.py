@@ -28,6 +28,7 @@ from distmom.models.multilabel.corpus_topics import (
     topic_model,
     why_no_topics,
 )
+from distmom.models.multilabel.covariates import frequency_log_odds
 from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.heads import (
     GateHead,
@@ -358,13 +359,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
 
     def program(self, run: Run) -> MultiLabelState:
         """Fit the model by the passes of a run and return its state."""
-        n_documents, effort = run.corpus.n_documents, EFFORTS[self.effort]
-        settings = HeadSettings(
-            self.head, self.n_components, self.residual_passes(),
-            self.state_settings(self.n_states_for(n_documents)), self.random_state, self.objective,
-            self.weight_limits(), effort, self.keep_sums,
-        )  # fmt: skip
-        fitted = fit_heads(run, settings)
+        fitted = fit_heads(run, self.head_settings(run.corpus.n_documents))
         topics = self._fit_topics(run.part("topics"))
         state: MultiLabelState = run.rows(_state_of, fitted, topics, out=unknown())
         return state
@@ -409,10 +404,13 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         if stack is not None and not is_total:
             for each in stack.inputs:
                 variant(dict(heads), each.name)
+            if any(effect.name == "cosine" for effect in stack.effects) and "neighbors" not in dict(heads):
+                raise ValueError("expected an index of documents for coefficients that vary with the cosine")
         self.scorer_: Scorer = Scorer(
             n_labels=len(self.label_names_), idf=self.idf_, heads=heads, weights=weights, basis=self.basis_,
             label_factor=self._label_factor(), stack=None if is_total else stack,
             calibration=stack if is_total else None, weighs_probability="exponent" in (self.selection_ or {}),
+            label_log_odds=frequency_log_odds(self.label_frequency_, self.n_documents_),
         )  # fmt: skip
 
     def _completed(self, name: str, head: Head) -> Head:
@@ -510,6 +508,14 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
     def weight_limits(self) -> WeightLimits:
         """Return the limits on the weights of the sparse heads."""
         return WeightLimits(self.weights_per_word, self.weights_per_label)
+
+    def head_settings(self, n_documents: int) -> HeadSettings:
+        """Return the settings with which the heads are fitted to ``n_documents`` documents."""
+        return HeadSettings(
+            self.head, self.n_components, self.residual_passes(),
+            self.state_settings(self.n_states_for(n_documents)), self.random_state, self.objective,
+            self.weight_limits(), EFFORTS[self.effort], self.keep_sums,
+        )  # fmt: skip
 
     def state_settings(self, k: int) -> StateSettings:
         """Return the settings with which k latent states are fitted."""

@@ -29,6 +29,7 @@ from scipy.sparse import csr_array
 from distmom.corpus import Block
 from distmom.engine import Csr, MixedRows
 from distmom.errors import UsageError
+from distmom.models.multilabel.covariates import Covariates
 from distmom.models.multilabel.kernels import (
     check_labels,
     nearest_of,
@@ -111,6 +112,14 @@ class Query:
         if known is None or known[0].shape[1] < min(k, len(index.alive)):
             known = self._neighbors[key] = index.search(self.features, k)
         return known
+
+    def covariates(self, index: NeighborsHead | None) -> np.ndarray:
+        """Return the covariates of the documents, (n, 2) float64 (see `Covariates`); cosines need an index."""
+        n_words = np.log1p(np.diff(self.block.words.indptr).astype(np.float64))
+        if index is None:
+            return np.stack([n_words, np.zeros_like(n_words)], axis=1)
+        cosines = self.nearest(index, 1)[1].max(axis=1, initial=0.0)
+        return np.stack([n_words, np.asarray(cosines, np.float64)], axis=1)
 
     def part(self, rows: slice) -> Query:
         """Return the query of some of the documents, with the nearest rows found so far."""
@@ -395,6 +404,8 @@ class Scorer:
         Combines the scores of variants of the heads; their weighted sum by default.
     calibration : Stack, optional
         Log-odds of a label given the weighted sum; unknown by default.
+    label_log_odds : ndarray of shape (L,), optional
+        Log-odds of the frequency of every label; required by a stack whose coefficients vary.
     weighs_probability : bool, default False
         Whether ``label_factor`` multiplies the calibrated probability of a weighted sum instead of the sum.
     """
@@ -408,6 +419,7 @@ class Scorer:
     stack: Stack | None = None
     calibration: Stack | None = None
     weighs_probability: bool = False
+    label_log_odds: Any = None
 
     def query(self, block: Block) -> Query:
         """Prepare a block for scoring."""
@@ -420,7 +432,7 @@ class Scorer:
             heads, scores = dict(self.heads), np.zeros((len(self.stack.inputs), *out.shape), np.float32)
             for own, given in zip(scores, self.stack.inputs, strict=True):
                 variant(heads, given.name).add_scores(query, 1.0, own)
-            out = self.stack.log_odds(scores)
+            out = self.stack.log_odds(scores, self._covariates(query))
             if self.label_factor is not None:
                 out = probability(out) * np.asarray(self.label_factor, np.float32)
             return out
@@ -434,6 +446,16 @@ class Scorer:
                 np.maximum(out, np.float32(1e-6), out=out)
             out *= np.asarray(self.label_factor, np.float32)
         return out
+
+    def _covariates(self, query: Query) -> Covariates | None:
+        if self.stack is None or not self.stack.effects:
+            return None
+        return Covariates(query.covariates(self.index), np.asarray(self.label_log_odds))
+
+    @property
+    def index(self) -> NeighborsHead | None:
+        """The first head with an index of training documents, if there is one."""
+        return next((head for _, head in self.heads if isinstance(head, NeighborsHead)), None)
 
     @property
     def gate(self) -> GateHead | None:

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Csr, Engine, Selection, StoredArray
+from distmom.engine import Csr, Engine, PassResult, Selection, StoredArray
 from distmom.errors import NumericalError
 from distmom.models.multilabel.assembly import (
     DEFAULT_VARIANTS,
@@ -96,15 +96,33 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
         weights = weights_of(settings.head)
         parts = fit_parts(run, settings, None, set(weights))
         return _assembled(run, settings, parts, weights, None)
-    effort = settings.effort
-    chosen = held_out(run.corpus, settings.seed, effort)
-    rest = replace(chosen, heldout=False)
+    chosen = held_out(run.corpus, settings.seed, settings.effort)
+    parts, offered, scored = score_held_out(run, settings, chosen)
+    n_heads = n_dense_heads(run.corpus, settings.n_components, settings.effort)
+    pass_ = candidates_pass(run.corpus, chosen, n_heads, n_heads + _n_state_heads(settings.effort))
+    choosing_seconds = partial(choice_seconds, pass_=pass_, n_documents=run.corpus.n_documents)
+    choice = run.rows(choose, offered, scored, settings.objective, out=unknown(), trial=choosing_seconds)
+    parts = extend_parts(run.part("extend"), settings, parts, chosen, choice)
+    return _assembled(run, settings, parts, None, choice)
+
+
+def score_held_out(run: Run, settings: HeadSettings, chosen: Selection) -> tuple[Parts, Offer, PassResult]:
+    """Fit all parts to the documents that are not held out, and score the others.
+
+    Returns
+    -------
+    parts : Parts
+    offered : Offer
+        The heads that are made of them.
+    scored : PassResult
+        Of `CandidatesPass`.
+    """
+    effort, rest = settings.effort, replace(chosen, heldout=False)
     choosing = run.part("choose")
     parts = fit_parts(choosing, settings, rest, None)
     offered = run.rows(offer, settings, parts, rest, out=Offer(unknown(), unknown(), unknown()))
     n_dense, n_documents = n_dense_heads(run.corpus, settings.n_components, effort), run.corpus.n_documents
-    n_heads = n_dense + (N_STATE_HEADS if effort.has_states else 0)
-    pass_ = candidates_pass(run.corpus, chosen, n_dense, n_heads)
+    pass_ = candidates_pass(run.corpus, chosen, n_dense, n_dense + _n_state_heads(effort))
     ridge = tries_ridge(run.corpus, settings.n_components)
     scoring = partial(
         scoring_seconds, pass_=pass_, n_documents=n_documents, rank=settings.n_components if ridge else None,
@@ -113,11 +131,11 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
     )  # fmt: skip
     if weighs_propensity(settings.objective):
         pass_ = replace(pass_, inverse=run.put(corpus_propensity(run.corpus)))
-    scored = choosing.scan(replace(pass_, scorer=offered.stored), trial=scoring)
-    choosing_seconds = partial(choice_seconds, pass_=pass_, n_documents=n_documents)
-    choice = run.rows(choose, offered, scored, settings.objective, out=unknown(), trial=choosing_seconds)
-    parts = extend_parts(run.part("extend"), settings, parts, chosen, choice)
-    return _assembled(run, settings, parts, None, choice)
+    return parts, offered, choosing.scan(replace(pass_, scorer=offered.stored), trial=scoring)
+
+
+def _n_state_heads(effort: Effort) -> int:
+    return N_STATE_HEADS if effort.has_states else 0
 
 
 def weights_of(head: str) -> dict[str, float]:

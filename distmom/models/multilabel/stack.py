@@ -17,6 +17,7 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.compiled import compiled
+from distmom.models.multilabel.covariates import Covariates, Effect, add_varying_input, varied
 
 #: most pairs that the regression is fitted to; more documents are left out
 FIT_PAIRS = 1_000_000
@@ -61,27 +62,56 @@ class Stack:
     ----------
     inputs : tuple of StackInput
     intercept : float
+    effects : tuple of Effect, default ()
+        How the coefficients change with documents and labels; those above are at the means of the covariates.
     """
 
     inputs: tuple[StackInput, ...]
     intercept: float
+    effects: tuple[Effect, ...] = ()
 
-    def log_odds(self, scores: np.ndarray) -> np.ndarray:
-        """Return the log-odds of pairs, shape (...), from scores of the inputs, shape (n_inputs, ...)."""
+    def log_odds(self, scores: np.ndarray, covariates: Covariates | None = None) -> np.ndarray:
+        """Return the log-odds of pairs, shape (...), from scores of the inputs, shape (n_inputs, ...).
+
+        With effects, ``covariates`` are required, and the pairs are those of documents and all their labels.
+        """
+        if self.effects:
+            assert covariates is not None
+            return self._varying_log_odds(scores, covariates)
         out = np.full(scores.shape[1:], self.intercept, np.float32)
         flat = out.reshape(-1)
         for own, given in zip(scores, self.inputs, strict=True):
             add_input(own.reshape(-1), given.signed, given.floor, given.linear, given.curve, flat)
         return out
 
+    def _varying_log_odds(self, scores: np.ndarray, covariates: Covariates) -> np.ndarray:
+        n = len(self.inputs)
+        found = varied(self.coefficients(), self.effects, covariates)
+        # Rows that are contiguous for one document too have one compiled kernel.
+        documents, labels = (np.ascontiguousarray(each.T) for each in found)
+        out = np.asarray(documents[-1][:, None] + labels[-1], np.float32)
+        for i, (own, given) in enumerate(zip(scores, self.inputs, strict=True)):
+            add_varying_input(
+                own, given.signed, given.floor, documents[i], documents[n + i], labels[i], labels[n + i], out
+            )
+        return out
+
+    def coefficients(self) -> np.ndarray:
+        """Return all coefficients, (2 n_inputs + 1,): linear, curve, and the intercept."""
+        linear, curve = ([getattr(each, name) for each in self.inputs] for name in ("linear", "curve"))
+        return np.array([*linear, *curve, self.intercept])
+
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {"inputs": [asdict(each) for each in self.inputs], "intercept": self.intercept}
+        """Return JSON values; ``effects`` only where there are some."""
+        record = {"inputs": [asdict(each) for each in self.inputs], "intercept": self.intercept}
+        return record | ({"effects": [asdict(each) for each in self.effects]} if self.effects else {})
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Stack:
         """Rebuild a regression from what `to_json` returned; a ValueError if a number is not finite."""
-        stack = cls(tuple(StackInput(**each) for each in record["inputs"]), float(record["intercept"]))
+        inputs = tuple(StackInput(**each) for each in record["inputs"])
+        effects = (Effect.from_json(each).checked(len(inputs)) for each in record.get("effects", ()))
+        stack = cls(inputs, float(record["intercept"]), tuple(effects))
         numbers = [x for each in stack.inputs for x in (each.linear, each.curve, each.floor)]
         positive = bool(stack.inputs) and all(each.floor > 0 for each in stack.inputs)
         if not (positive and all(map(math.isfinite, [*numbers, stack.intercept]))):
@@ -123,6 +153,8 @@ class Pairs:
     truth : ndarray of shape (n, c), uint8
     known : ndarray of shape (n, c), bool
         Which candidates are labels.
+    covariates : Covariates, optional
+        Of the documents, and of the labels where all are candidates.
     """
 
     names: tuple[str, ...]
@@ -130,18 +162,20 @@ class Pairs:
     scores: np.ndarray
     truth: np.ndarray
     known: np.ndarray
+    covariates: Covariates | None = None
 
     def of(self, documents: np.ndarray) -> Pairs:
         """Return the pairs of some documents."""
         return Pairs(
-            self.names, self.signed, self.scores[:, documents], self.truth[documents], self.known[documents]
-        )
+            self.names, self.signed, self.scores[:, documents], self.truth[documents], self.known[documents],
+            None if self.covariates is None else self.covariates.of(documents),
+        )  # fmt: skip
 
     def only(self, inputs: Sequence[int]) -> Pairs:
         """Return the pairs with some of the inputs."""
         chosen = list(inputs)
         names, signed = tuple(self.names[i] for i in chosen), tuple(self.signed[i] for i in chosen)
-        return Pairs(names, signed, self.scores[chosen], self.truth, self.known)
+        return Pairs(names, signed, self.scores[chosen], self.truth, self.known, self.covariates)
 
     def some(self, n_pairs: int) -> Pairs:
         """Return the pairs of evenly spaced documents, about ``n_pairs`` at most."""
@@ -212,8 +246,13 @@ def _features(pairs: Pairs, floors: Sequence[float]) -> tuple[np.ndarray, np.nda
     for i, (own, signed, floor) in enumerate(zip(pairs.scores, pairs.signed, floors, strict=True)):
         s = own[known].astype(np.float64)
         x[:, 2 * i] = s
-        x[:, 2 * i + 1] = -np.logaddexp(0.0, -2.0 * s) if signed else np.log(np.maximum(s, floor))
+        x[:, 2 * i + 1] = curve_of(s, signed, floor)
     return x, pairs.truth[known].astype(np.float64)
+
+
+def curve_of(scores: np.ndarray, signed: bool, floor: float) -> np.ndarray:
+    """Return the curve of scores."""
+    return np.asarray(-np.logaddexp(0.0, -2.0 * scores) if signed else np.log(np.maximum(scores, floor)))
 
 
 def _standardise(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

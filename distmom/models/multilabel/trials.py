@@ -19,6 +19,7 @@ from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Csr, MixedRows
 from distmom.engine.csr import transposed_product
 from distmom.models.multilabel.blend import ALL_LABELS, GRID, CandidatesPass, n_candidates
+from distmom.models.multilabel.covariates import Covariates
 from distmom.models.multilabel.descent import N_LANES, TOLERANCE
 from distmom.models.multilabel.gate import N_HARD, hardest_labels, random_labels
 from distmom.models.multilabel.gate_solver import gate_documents, gate_weights
@@ -37,14 +38,17 @@ from distmom.models.multilabel.margin import COSTS, MAX_LABELS
 from distmom.models.multilabel.margin_solver import batch_weights, n_batches, n_negatives
 from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.stack import FIT_PAIRS, Pairs, fit_stack
+from distmom.models.multilabel.varying import vary
 from distmom.moments.features import inverse_document_frequency, tfidf_rows, with_constant
 
 #: documents that are scored
 N_QUERIES = 256
 #: labels that are fitted to the documents of a block
 N_LABELS_TRIED = 8
-#: inputs and pairs of a regression that is tried, and how many regressions are fitted
-N_INPUTS, TRIED_PAIRS, N_FITS = 9, 100_000, 4
+#: inputs and pairs of a regression that is tried
+N_INPUTS, TRIED_PAIRS = 9, 100_000
+#: regressions of all held-out documents that take as long as those fitted: constant, and varying coefficients
+N_FITS, N_VARYING = 4, 2
 #: ascents on all documents that take as long as that on all and those on both halves
 N_ASCENTS = 2
 #: rounds of coordinate ascent over all heads and weights, the last of which finds no gain
@@ -115,11 +119,17 @@ def choice_seconds(block: Block, pass_: CandidatesPass, n_documents: int) -> flo
         scores = rng.uniform(size=(N_INPUTS, n_tried, width)).astype(np.float32)
         truth = (rng.uniform(size=(n_tried, width)) < 1.0 / width).astype(np.uint8)
         truth[0, 0] = 1
-        pairs = Pairs(("",) * N_INPUTS, (False,) * N_INPUTS, scores, truth, np.ones(truth.shape, bool))
-        fit_stack(pairs.some(N_INPUTS * 8))
+        covariates = Covariates(rng.uniform(size=(n_tried, 2)), rng.uniform(size=width))
+        names = ("neighbors",) * N_INPUTS
+        pairs = Pairs(names, (False,) * N_INPUTS, scores, truth, np.ones(truth.shape, bool), covariates)
+        few = pairs.some(N_INPUTS * 8)
+        vary(few, fit_stack(few).stack).log_odds(few.scores, few.covariates)
         started = time.perf_counter()
-        fit_stack(pairs)
-        return N_FITS * min(n * width, FIT_PAIRS) / truth.size * (time.perf_counter() - started)
+        stack = fit_stack(pairs).stack
+        fitted = time.perf_counter()
+        vary(pairs, stack)
+        seconds = N_FITS * (fitted - started) + N_VARYING * (time.perf_counter() - fitted)
+        return min(n * width, FIT_PAIRS) / truth.size * seconds
     totals, scores = (rng.uniform(size=(n, width)).astype(np.float32) for _ in range(2))
     labels = np.broadcast_to(np.arange(width, dtype=np.int32), (n, width)).copy()
     if width < pass_.n_labels:

@@ -1,0 +1,182 @@
+"""Measure what each head of ``head="auto"`` and each option is worth, on held-out training documents.
+
+For every fold, all heads are fitted to the other training documents and score those of the fold. A blend is
+chosen on each fold and measured on the next one. The tables have the metrics of ``auto`` in percent, and for every
+variant the difference in points, with the standard error over folds; the last column is the mean over corpora.
+Variants leave out one head, or keep the coefficients of a stack constant; ``--with`` adds variants of the
+parameters of the model, for which all heads are fitted again. Test documents are not read.
+
+Example::
+
+    python workflows/ablation.py bibtex labels/reuters labels/goemotions -k 200 --with n_residual_passes=2
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+import tempfile
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import ingest_folder
+
+from distmom.corpus import Corpus
+from distmom.engine import Executor, open_executor
+from distmom.engine.opening import open_engine
+from distmom.models import MultiLabelMoM
+from distmom.models.multilabel.blend import ALL_LABELS, apply_choice, choose_blend, read_scores
+from distmom.models.multilabel.objective import Objective
+from distmom.models.multilabel.program import held_out, score_held_out
+from distmom.spectral.execute import execute
+
+METRICS = ("P@1", "P@3", "P@5", "nDCG@5")
+#: name of the row with the metrics of all heads
+WHOLE = "auto"
+
+
+@dataclass
+class Scored:
+    """The scores of one fold.
+
+    Attributes
+    ----------
+    names : list of str
+        Of the heads.
+    groups : dict of str to str
+    rows : dict of str to ndarray
+        From `read_scores`.
+    frequency : (ndarray of shape (L,), int) or None
+        Numbers of documents of the labels, and of all documents; None with many labels.
+    """
+
+    names: list[str]
+    groups: dict[str, str]
+    rows: dict[str, np.ndarray]
+    frequency: tuple[np.ndarray, int] | None
+
+    def without(self, group: str) -> Scored:
+        """Return the scores of all heads but those of a group."""
+        kept = [i for i, name in enumerate(self.names) if self.groups[name] != group]
+        rows = {**self.rows, "scores": self.rows["scores"][:, kept], "best": self.rows["best"][:, kept]}
+        return replace(self, names=[self.names[i] for i in kept], rows=rows)
+
+    def measure(self, other: Scored) -> np.ndarray:
+        """Return the metrics of the documents of another fold under the blend of this one, in percent."""
+        choice = choose_blend(self.names, self.rows, self.groups, frequency=self.frequency)
+        objective = Objective(*(other.rows[name] for name in ("labels", "truth", "n_true")))
+        found = objective.named(apply_choice(choice, other.names, other.rows, other.frequency))
+        return 100.0 * np.array([found[metric] for metric in METRICS])
+
+
+@dataclass
+class Results:
+    """Metrics (n_folds, 4) by corpus and variant."""
+
+    found: dict[str, dict[str, list[np.ndarray]]] = field(default_factory=dict)
+
+    def add(self, corpus: str, variant: str, metrics: np.ndarray) -> None:
+        """Add the metrics of a fold."""
+        self.found.setdefault(corpus, {}).setdefault(variant, []).append(metrics)
+
+    def table(self, title: str, columns: list[int]) -> str:
+        """Return a Markdown table of the mean of some metrics."""
+        variants = dict.fromkeys(name for corpus in self.found.values() for name in corpus)
+        lines = [f"| {title} | " + " | ".join(self.found) + " | mean |", "|---" * (len(self.found) + 2) + "|"]
+        for variant in variants:
+            cells, means, errors = [], [], []
+            for corpus in self.found.values():
+                if variant not in corpus:
+                    cells.append("")
+                    continue
+                own = np.array(corpus[variant])[:, columns].mean(axis=1)
+                if variant != WHOLE:
+                    own = own - np.array(corpus[WHOLE])[:, columns].mean(axis=1)
+                means.append(own.mean())
+                errors.append(own.std(ddof=1) / np.sqrt(len(own)) if len(own) > 1 else np.nan)
+                cells.append(_cell(variant, means[-1], errors[-1]))
+            total = float(np.sqrt(np.square(errors).sum()) / len(errors))
+            cells.append(_cell(variant, float(np.mean(means)), total))
+            lines.append(f"| {variant} | " + " | ".join(cells) + " |")
+        return "\n".join(lines) + "\n"
+
+
+def _cell(variant: str, value: float, error: float) -> str:
+    return f"{value:.2f}" if variant == WHOLE else f"{value:+.2f} ± {error:.2f}"
+
+
+def score_fold(model: MultiLabelMoM, corpus: Corpus, fold: int, executor: Executor) -> Scored:
+    """Fit all heads to the training documents outside a fold, and score those of the fold."""
+    settings = model.head_settings(corpus.n_documents)
+    chosen = held_out(corpus, settings.seed, settings.effort)
+    chosen = replace(chosen, offset=fold * chosen.fraction)
+    with open_engine(corpus, None, executor) as engine:
+        _, offered, scored = execute(partial(score_held_out, settings=settings, chosen=chosen), engine)
+        rows = read_scores(engine, scored)
+    few = corpus.n_labels <= ALL_LABELS
+    frequency = (np.asarray(corpus.label_frequency), corpus.n_documents) if few else None
+    return Scored(offered.names, offered.groups, rows, frequency)
+
+
+def compare(
+    name: str, corpus: Corpus, options: argparse.Namespace, executor: Executor, results: Results
+) -> None:
+    """Measure all variants on a corpus."""
+    for setting in [WHOLE, *options.settings]:
+        model = MultiLabelMoM(options.n_components, random_state=options.seed)
+        if setting != WHOLE:
+            key, _, value = setting.partition("=")
+            model.set_params(**{key: _value(value)})
+        folds = [score_fold(model, corpus, fold, executor) for fold in range(options.folds)]
+        for i, scored in enumerate(folds):
+            following = folds[(i + 1) % len(folds)]
+            results.add(name, setting, scored.measure(following))
+            if setting != WHOLE:
+                continue
+            if scored.frequency is not None:
+                results.add(name, "constant coefficients", replace(scored, frequency=None).measure(following))
+            for group in dict.fromkeys(scored.groups.values()):
+                results.add(name, f"without {group}", scored.without(group).measure(following))
+        print(f"{name}: {setting}", file=sys.stderr, flush=True)
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the workflow."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path, nargs="+", help="folders, or prefixes of -train and -test files")
+    parser.add_argument("-k", "--n-components", type=int, default=200, help="[%(default)s]")
+    parser.add_argument("--folds", type=int, default=5, choices=range(2, 6),
+                        help="documents that are scored, in fifths [%(default)s]")  # fmt: skip
+    parser.add_argument("--with", dest="settings", nargs="+", default=[], metavar="NAME=VALUE",
+                        help="parameters of the model, each of which is a variant")  # fmt: skip
+    parser.add_argument("--workers", type=int, default=0, help="worker processes, 0 for none [%(default)s]")
+    parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
+    options = parser.parse_args(arguments)
+    results = Results()
+    with (
+        tempfile.TemporaryDirectory(prefix="ablation-") as temporary,
+        open_executor(workers=options.workers) as executor,
+    ):
+        for data in options.data:
+            train, _, _ = ingest_folder(data, Path(temporary) / data.name, executor)
+            compare(data.name, train, options, executor, results)
+    print(results.table("P@1", [0]))
+    print(results.table("mean of P@1, P@3, P@5 and nDCG@5", list(range(len(METRICS)))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
