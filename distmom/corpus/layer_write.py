@@ -332,8 +332,10 @@ class LayerWriter(StagedCorpus):
                     _described(result.layers),
                 )
             if result.rows_are_units != results[0].rows_are_units:
+                units = ["starts of units", "a unit per row"]
+                expected = f"{units[results[0].rows_are_units]}, as in shard 0"
                 raise InputError.at(
-                    "layers", None, f"shard {position}", "starts of units in all shards or none", "others"
+                    "layers", None, f"shard {position}", expected, units[result.rows_are_units]
                 )
         # A shard without units has no ids.
         filled = [result for result in results if result.entry["n_units"]]

@@ -108,8 +108,10 @@ class RankingSums:
         if inverse_propensity is not None:
             inverse = np.ascontiguousarray(inverse_propensity, dtype=np.float64)
             if inverse.ndim != 1 or not (np.isfinite(inverse) & (inverse > 0)).all():
+                low, high = np.min(inverse, initial=np.inf), np.max(inverse, initial=-np.inf)
                 raise UsageError(
-                    "inverse_propensity: expected a vector of positive finite numbers, got others"
+                    "inverse_propensity: expected a vector of positive finite numbers, got an array of shape "
+                    f"{inverse.shape} with values from {low} to {high}"
                 )
         sums: dict[str, NDArray[Any]] = {name: np.zeros(len(ordered)) for name in _PER_DEPTH}
         sums |= {name: np.zeros((), dtype=np.int64) for name in _COUNTS}

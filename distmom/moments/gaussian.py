@@ -43,7 +43,7 @@ def piece_bytes(n_rows: int, n_features: int) -> int:
 
 
 def pieces(X: np.ndarray, origin: np.ndarray | None) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield rows minus the origin, some at a time; a piece is valid until the next one."""
+    """Yield rows minus the origin, some at a time; a piece is valid until the next one is taken."""
     step = piece_rows(X.shape[1])
     room = np.empty((min(step, len(X)), X.shape[1]))
     for start in range(0, len(X), step):

@@ -21,9 +21,9 @@ class PlannedPass:
     n_scans : int
         Number of times that the corpus is read; more than 1 where equal passes are joined (see `Plan.grouped`).
     n_tasks : int
-        Tasks of all scans.
+        Number of tasks of all scans.
     n_slabs : int
-        Slabs of the vocabulary or of the columns.
+        Number of slabs of the vocabulary or of the columns.
     task_bytes : int
         Projected peak memory of a worker process, in bytes.
     sums_bytes : int

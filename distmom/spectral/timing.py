@@ -150,7 +150,7 @@ def _measure(corpus: Any) -> tuple[Machine, Any, int]:
 
 
 def _finish_s(width: int, n_parts: int) -> float:
-    """Return the seconds per row in which partial tall sums are added, orthonormalised and stored, without files.
+    """Return the seconds per row to add, orthonormalise and store partial tall sums, excluding access to files.
 
     Both rounds over the rows add the parts; the first multiplies the total with itself and with the old basis, the
     second with the coefficients of the new one.

@@ -231,7 +231,11 @@ ONE = np.array([[1, 0]])
             UsageError,
             "expected 'pyxclib' or 'matlab', got 'page'",
         ),
-        (lambda: RankingSums.zero(inverse_propensity=[0.0]), UsageError, "positive finite"),
+        (
+            lambda: RankingSums.zero(inverse_propensity=[0.0]),
+            UsageError,
+            "positive finite .* from 0.0 to 0.0",
+        ),
         (lambda: RankingSums.zero().add_lists([[0]], ONE), UsageError, "width 1 are too short for depth 5"),
         (lambda: RankingSums.zero((1,)).add_lists([[2]], ONE), UsageError, "labels from -1 to 1, got 2 to 2"),
         (lambda: RankingSums.zero((1,)).add_lists([[0], [1]], ONE), UsageError, "do not match a truth"),

@@ -142,7 +142,7 @@ class HiddenMarkov(SpectralEstimator):
         "and first states evenly.", default=1.0, least=0.0,
     )  # fmt: skip
     min_variance: float = parameter(
-        "Least variance of a value of a dense step in a state, as a share of the variance of all steps.",
+        "Smallest variance of a value of a dense step in a state, as a share of the variance of all steps.",
         default=1e-3, least=0.0,
     )  # fmt: skip
     n_em_iter: int = parameter(
