@@ -106,7 +106,7 @@ def combine_models(
 
 
 def _model(path: str) -> MultiLabelMoM:
-    """Read a multi-label model with kept sums; a UsageError if it is none."""
+    """Read a multi-label model with kept sums; a UsageError if it is not such a model."""
     from distmom.models import MultiLabelMoM
 
     model = MultiLabelMoM.load(path)
@@ -134,7 +134,7 @@ def _begun_with(run: runs.Run) -> MultiLabelMoM:
     try:
         model = _model(run.like.path)
     except UsageError as error:
-        # A place that is not mounted: no reason to give up what is computed.
+        # The model may be on a disk that is not mounted now, which is no reason to discard finished passes.
         raise StoreError(str(error)) from error
     if _digest(run.like.path) != run.like.digest:
         raise UsageError(f"{run.like.path}: changed since the update began")

@@ -143,9 +143,9 @@ def predict_corpus(
     client : distributed.Client or Executor, optional
         Where the pass runs; this process by default.
     memory_limit : int, optional
-        Bytes that one worker may use.
+        Bytes that one worker may use; no limit by default.
     observer : callable, optional
-        Receives progress events.
+        Receives progress events; none by default.
     overwrite : bool, default=False
         Replace earlier predictions.
 

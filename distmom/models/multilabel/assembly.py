@@ -68,12 +68,12 @@ class HeadSettings:
     states : StateSettings
     seed : int
     objective : str, default "mean"
-        What `auto` chooses a blend for.
+        Metric that `auto` chooses a blend for.
     limits : WeightLimits, default NO_LIMITS
-        Of the weights of the sparse heads.
+        Limits on the weights of the sparse heads.
     effort : Effort, default NORMAL
     keep_sums : bool, default False
-        Keep what the heads are made from.
+        Whether the sums that the heads are made from are kept.
     """
 
     head: str
@@ -127,7 +127,7 @@ class FittedHeads:
     choice : Choice or None
         The choice of ``head="auto"``.
     sums : KeptSums or None
-        What the heads were made from, if it is kept.
+        The sums that the heads were made from, if they are kept.
     """
 
     heads: dict[str, Head]
