@@ -1,12 +1,13 @@
 """Passes over rows whose columns are three views, independent given the component of a row.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
-section 3.3 and theorem 3.6. With x_t the columns of view t, `MultiViewSketchPass` adds up
-``sum_{s != t} x_t (x_s' B_s)`` for every view, and `MultiViewMomentsPass` the moments of ``z_t = B_t' x_t``: pairs
-of two views and triples of all three. Products of a view with itself are not needed, and no sum has more entries
-than r per column, or r^3.
+section 3.3 and theorem 3.6. `MultiViewColumnsPass` adds up every column and its squares. With x_t the columns of
+view t less their means, `MultiViewSketchPass` adds up ``sum_{s != t} x_t (x_s' B_s)`` for every view, and
+`MultiViewMomentsPass` the moments of ``z_t = B_t' x_t``: pairs of two views and triples of all three. Products of
+a view with itself are not needed, and no sum has more entries than r per column, or r^3.
 
-Rows are dense or sparse. They are processed in pieces that stay in the cache.
+Rows are dense or sparse: means are subtracted from products and not from rows. Rows are processed in pieces that
+stay in the cache.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ def view_slices(widths: tuple[int, ...]) -> list[slice]:
     return [slice(int(a), int(b)) for a, b in pairwise(edges)]
 
 
+def total_weight(block: RowBlock) -> float:
+    """Return the total weight of the rows of a block, dense or sparse."""
+    X, weights = dense_rows(block)
+    return float(X.shape[0] if weights is None else weights.sum())
+
+
 def view_pieces(block: RowBlock, widths: tuple[int, ...]) -> Iterator[tuple[list[Any], np.ndarray | None]]:
     """Yield the views and the weights of rows, some rows at a time."""
     X, weights = dense_rows(block)
@@ -47,21 +54,50 @@ def view_pieces(block: RowBlock, widths: tuple[int, ...]) -> Iterator[tuple[list
 
 
 @dataclass(frozen=True)
+class MultiViewColumnsPass(Pass):
+    """Add up the values of every column, and their squares.
+
+    Notes
+    -----
+    Sums: ``columns`` (n_features, 2), tall, and ``mass`` ().
+    """
+
+    block_rows = WHOLE_SHARD
+
+    @property
+    def name(self) -> str:
+        return "columns"
+
+    def working_bytes(self, n_rows: int) -> int:
+        return 16 * min(n_rows, piece_rows(self.n_features)) * self.n_features
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"columns": SumSpec((self.n_features, 2), tall="features"), "mass": SumSpec(())}
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        sums["mass"] += total_weight(block)
+        for (x,), weights in view_pieces(block, (self.n_features,)):
+            own = np.ones(x.shape[0]) if weights is None else weights
+            sums["columns"].single[:, 0] += x.T @ own
+            sums["columns"].single[:, 1] += _squares(x).T @ own
+        sums["columns"].settle()
+        return None
+
+
+@dataclass(frozen=True)
 class MultiViewSketchPass(SketchPass):
-    """Multiply the cross moments of three views by a test matrix or a basis.
+    """Multiply the centred cross moments of three views by a test matrix or a basis.
 
     Attributes
     ----------
     widths : tuple of int
         Number of columns of every view; they add up to ``n_features``.
-
-    Notes
-    -----
-    Sums: those of `SketchPass`, and without a basis ``columns`` (n_features, 2), tall: the sums of every column
-    and of its squares.
+    averages : ndarray of shape (n_features, 2)
+        Mean of every column, and the factor that scales it: the rows of the test matrix are multiplied by it.
     """
 
     widths: tuple[int, ...] = ()
+    averages: Any = None
 
     block_rows = WHOLE_SHARD
 
@@ -77,50 +113,44 @@ class MultiViewSketchPass(SketchPass):
 
     def working_bytes(self, n_rows: int) -> int:
         n = min(n_rows, piece_rows(self.n_features))
-        # The views of a piece, their squares, and their products.
-        return 8 * n * (3 * self.n_features + (2 * N_GROUPS + 1) * self.n_columns)
-
-    def specs(self) -> dict[str, SumSpec]:
-        specs = super().specs()
-        if self.basis is None:
-            specs["columns"] = SumSpec((self.n_features, 2), tall="features")
-        return specs
+        return 8 * n * (2 * self.n_features + (2 * N_GROUPS + 1) * self.n_columns)
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        X, weights = dense_rows(block)
-        sums["mass"] += float(X.shape[0] if weights is None else weights.sum())
+        sums["mass"] += total_weight(block)
         columns = self.columns or slice(0, self.n_columns)
+        averages = np.asarray(self.averages)
         if self.basis is None:
             drawn = omega(
                 np.arange(self.n_features), columns.stop - columns.start, omega_key(self.seed), columns.start
             )
-            matrix = drawn.astype(np.float64)
+            matrix = drawn * averages[:, 1:]
         else:
             first = self.first_column
             matrix = self.part_of(self.basis, columns.start - first, columns.stop - first)
         cuts = view_slices(self.widths)
+        means = [averages[cut, 0] @ matrix[cut] for cut in cuts]
         for views, own in view_pieces(block, self.widths):
-            products = [_times(x, matrix[cut], own) for x, cut in zip(views, cuts, strict=True)]
+            products = []
+            for x, mean, cut in zip(views, means, cuts, strict=True):
+                product = np.asarray(x @ matrix[cut]) - mean
+                products.append(product if own is None else product * own[:, None])
             for t, (x, cut) in enumerate(zip(views, cuts, strict=True)):
                 a, b = (product for s, product in enumerate(products) if s != t)
-                sums["sketch"].single[cut] += x.T @ (a + b)
-                if "columns" in sums:
-                    ones = np.ones(x.shape[0]) if own is None else own
-                    sums["columns"].single[cut, 0] += x.T @ ones
-                    sums["columns"].single[cut, 1] += _squares(x).T @ ones
-        for name in ("sketch", "columns"):
-            if name in sums:
-                sums[name].settle()
+                total = a + b
+                sums["sketch"].single[cut] += x.T @ total - np.outer(averages[cut, 0], total.sum(axis=0))
+        sums["sketch"].settle()
         return None
 
 
 @dataclass(frozen=True)
 class MultiViewMomentsPass(Pass):
-    """Add up the moments of three views in bases of their ranges.
+    """Add up the moments of three centred views in bases of their ranges.
 
     Attributes
     ----------
     widths : tuple of int
+    averages : ndarray of shape (n_features, 2)
+        The first column is subtracted from every row.
     basis : matrix of shape (n_features, r), float64
         The rows of view t are B_t; an array, or slabs of columns.
     rank : int
@@ -133,6 +163,7 @@ class MultiViewMomentsPass(Pass):
     """
 
     widths: tuple[int, ...] = ()
+    averages: Any = None
     basis: Any = None
     rank: int = 0
 
@@ -169,8 +200,8 @@ class MultiViewMomentsPass(Pass):
         }
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        sums["mass"] += total_weight(block)
         X, weights = dense_rows(block)
-        sums["mass"] += float(X.shape[0] if weights is None else weights.sum())
         for start in range(0, X.shape[0], BLOCK_ROWS):
             rows_of = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
             first, second, third = self._project(X[rows_of])
@@ -191,13 +222,15 @@ class MultiViewMomentsPass(Pass):
 
     def _project(self, X: Any) -> list[np.ndarray]:
         """Return ``B_t' x_t`` of rows for every view; B may be in slabs of columns."""
+        origin = np.asarray(self.averages)[:, 0]
         cuts = view_slices(self.widths)
         views = [X[:, cut] for cut in cuts]
         found, start = [np.empty((X.shape[0], self.rank)) for _ in views], 0
         for slab in self.basis.each() if isinstance(self.basis, Columns) else (self.basis,):
             columns = slice(start, start + slab.shape[1])
             for z, x, cut in zip(found, views, cuts, strict=True):
-                z[:, columns] = x @ np.asarray(slab[cut])
+                part = np.asarray(slab[cut])
+                z[:, columns] = x @ part - origin[cut] @ part
             start = columns.stop
         return found
 
@@ -244,9 +277,8 @@ class RowScoresPass(Pass):
         return {"mass": SumSpec(())}
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        X, weights = dense_rows(block)
-        sums["mass"] += float(X.shape[0] if weights is None else weights.sum())
-        shares = shares_of(X, np.asarray(self.coefficients), np.asarray(self.offsets))
+        sums["mass"] += total_weight(block)
+        shares = shares_of(dense_rows(block)[0], np.asarray(self.coefficients), np.asarray(self.offsets))
         return {
             "components": shares.argmax(axis=1).astype(np.int32),
             "probabilities": shares.astype(np.float32),
@@ -259,11 +291,6 @@ def shares_of(X: Any, coefficients: np.ndarray, offsets: np.ndarray) -> np.ndarr
     scores -= scores.max(axis=1, keepdims=True, initial=np.finfo(float).min)
     np.exp(scores, out=scores)
     return np.asarray(scores / scores.sum(axis=1, keepdims=True))
-
-
-def _times(x: Any, matrix: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
-    product = np.asarray(x @ matrix)
-    return product if weights is None else product * weights[:, None]
 
 
 def _squares(x: Any) -> Any:

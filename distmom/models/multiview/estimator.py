@@ -23,14 +23,16 @@ from distmom.errors import UsageError
 from distmom.linalg import METHODS
 from distmom.models.multiview.fitting import (
     MultiViewState,
+    averages_of,
     decomposed,
     joined_views,
     load_moments,
-    next_bases,
+    next_basis,
     state_of,
 )
 from distmom.models.multiview.pictures import pictures_of
 from distmom.moments.multiview import (
+    MultiViewColumnsPass,
     MultiViewMomentsPass,
     MultiViewSketchPass,
     RowScoresPass,
@@ -146,10 +148,10 @@ class MultiView(SpectralEstimator):
         super().check(corpus)
         widths = self._widths(corpus)
         k = self.n_components
-        if k > min(widths):
+        if k > min(widths) + 1:
             raise UsageError(
-                f"n_components: expected at most {min(widths)}, the number of columns of the narrowest view, "
-                f"got {k}"
+                f"n_components: expected at most {min(widths) + 1}, one more than the columns of the narrowest "
+                f"view, got {k}"
             )
         if k > corpus.n_rows:
             raise UsageError(f"n_components: expected at most {corpus.n_rows}, the number of rows, got {k}")
@@ -175,26 +177,30 @@ class MultiView(SpectralEstimator):
     def program(self, run: Run) -> MultiViewState:
         """Fit the model by the passes of a run and return its state."""
         d, k, widths = run.corpus.n_words, self.n_components, self._widths(run.corpus)
+        out = {"averages": unknown_columns(d, 2), "squares": unknown_columns(d, 1)}
+        counted = run.scan(MultiViewColumnsPass(d), averages_of, widths, out=TallResult(out, {}))
+        (averages,) = counted.states["averages"].parts
         r = min(k + self.n_oversamples, max(widths))
-        sketch = MultiViewSketchPass(d, widths=widths, n_columns=r, seed=self.random_state)
-        n_slabs = basis_slabs(run, sketch, (MultiViewMomentsPass(d, widths=widths, rank=r),))
+        fields: dict[str, Any] = {"widths": widths, "averages": averages}
+        sketch = MultiViewSketchPass(d, **fields, n_columns=r, seed=self.random_state)
+        n_slabs = basis_slabs(run, sketch, (MultiViewMomentsPass(d, **fields, rank=r),))
         basis: StoredColumns | None = None
-        columns: StoredColumns | None = None
         pass_ = sketch
         for _ in range(self.n_power_iter + 1):
-            out = {"basis": unknown_columns(d, r, n_slabs)}
-            if columns is None:
-                out["columns"] = unknown_columns(d, 2)
-            found = run.scan(pass_, next_bases, columns, widths, k, n_slabs, out=TallResult(out, {"rank": r}))
+            found = run.scan(
+                pass_, next_basis, averages, widths, k, n_slabs,
+                out=TallResult({"basis": unknown_columns(d, r, n_slabs)}, {"rank": r}),
+            )  # fmt: skip
             basis, r = found.states["basis"], found.values["rank"]
-            columns = columns if columns is not None else found.states["columns"]
             pass_ = replace(sketch, basis=basis, n_columns=r)
-        moments = run.scan(MultiViewMomentsPass(d, widths=widths, basis=basis, rank=r))
+        moments = run.scan(MultiViewMomentsPass(d, **fields, basis=basis, rank=r))
         aligned = run.small(
             decomposed, partial(load_moments, moments.directory), k, self.decomposition, where=self.decompose_on,
             out=AlignedViews(unknown(N_GROUPS, r, k), unknown(k), unknown()),
         )  # fmt: skip
-        state: MultiViewState = run.rows(state_of, basis, columns, widths, aligned, out=unknown())
+        state: MultiViewState = run.rows(
+            state_of, basis, averages, counted.states["squares"], widths, aligned, out=unknown()
+        )
         return state
 
     # Use
@@ -262,9 +268,13 @@ class MultiView(SpectralEstimator):
     def _scores(self) -> tuple[np.ndarray, np.ndarray]:
         """Return coefficients and offsets of the linear scores of the components: squares of a row cancel."""
         means, variances = (np.asarray(a, np.float64) for a in (self.components_, self.variances_))
-        coefficients = np.ascontiguousarray((means / variances).T)
-        weights = np.maximum(self.weights_, np.finfo(float).tiny)
-        return coefficients, np.log(weights) - 0.5 * np.einsum("kd,dk->k", means, coefficients)
+        center = self.weights_ @ means
+        # Deviations from the mean of all rows stay accurate where columns are far from zero.
+        deviations = means - center
+        coefficients = np.ascontiguousarray((deviations / variances).T)
+        logs = np.log(np.maximum(self.weights_, np.finfo(float).tiny))
+        norms = np.einsum("kd,dk->k", deviations, coefficients)
+        return coefficients, logs - 0.5 * norms - center @ coefficients
 
     def summary(self) -> dict[str, Any]:
         return super().summary() | {"weights": [float(f"{x:.6g}") for x in self.weights_]}

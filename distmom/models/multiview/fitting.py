@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 
 from distmom.blas import one_blas_thread
 from distmom.corpus.rows import checked_rows_of_layer
-from distmom.engine import Engine, StoredColumns, Tallies, TallResult
+from distmom.engine import Engine, StoredArray, StoredColumns, Tallies, TallResult
 from distmom.engine.directory import load_sums
 from distmom.engine.tall import read_rows
 from distmom.errors import InputError, NumericalError
@@ -75,35 +75,57 @@ def joined_views(X: Any) -> tuple[Any, tuple[int, ...] | None, list[str] | None]
     return np.hstack([rows for rows, _, _ in views]), widths, names
 
 
-def next_bases(
-    engine: Engine,
-    tallies: Tallies,
-    columns: StoredColumns | None,
-    widths: tuple[int, ...],
-    k: int,
-    n_slabs: int,
-) -> TallResult:
-    """Turn the products of a sketch into orthogonal bases of the ranges of the views.
+def averages_of(engine: Engine, tallies: Tallies, widths: tuple[int, ...]) -> TallResult:
+    """Turn the sums of columns into the averages that passes read, and store them with the mean squares.
 
-    The basis of a view is divided by the root mean square of its rows: views of different units then weigh the
-    same in the next pass. The averages of every column and of its squares are stored with the first basis.
+    Columns are scaled to variance one, and constant ones to zero. Rows of a view are then divided by the root of
+    its number of columns, so that views of different widths and units weigh the same.
     """
     mass = float(tallies.sums["mass"])
     if not mass > 0.0:
         raise NumericalError("expected rows of positive weight, got none")
-    sketch, states = tallies.tall["sketch"], {}
-    if columns is None:
-        total = tallies.tall["columns"]
-        columns = StoredColumns((engine.put(np.asarray(read_rows(total, slice(0, total.n_rows))) / mass),))
-        states["columns"] = columns
-    squares = columns.parts[0].load()[:, 1]
-    scales = [float(squares[cut].sum()) for cut in view_slices(widths)]
-    for t, scale in enumerate(scales):
-        if not np.isfinite(scale):
-            raise NumericalError(f"the moments of view {t + 1} overflow: scale its values")
-    grams = engine.map_rows(_grams, (sketch,), sketch.n_rows, {}, widths)[1]["grams"]
+    total = tallies.tall["columns"]
+    mean, squares = np.asarray(read_rows(total, slice(0, total.n_rows))).T / mass
+    factors = np.zeros(len(mean))
+    for t, cut in enumerate(view_slices(widths)):
+        if not np.isfinite(squares[cut]).all():
+            raise NumericalError(f"the squares of the values of view {t + 1} overflow: scale its values")
+        variances = variances_of(mean[cut], squares[cut])
+        varying = variances > 0.0
+        factors[cut][varying] = (variances[varying] * max(1, int(varying.sum()))) ** -0.5
+    averages = np.column_stack([mean, factors])
+    return TallResult(
+        {
+            "averages": StoredColumns((engine.put(averages),)),
+            "squares": StoredColumns((engine.put(np.ascontiguousarray(squares[:, None])),)),
+        },
+        {},
+    )
+
+
+def variances_of(mean: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """Return the variances of columns, zero where the difference of squares is rounding."""
+    found = squares - mean**2
+    return np.asarray(np.where(found > _CONSTANT * squares, found, 0.0))
+
+
+def next_basis(
+    engine: Engine,
+    tallies: Tallies,
+    averages: StoredArray,
+    widths: tuple[int, ...],
+    k: int,
+    n_slabs: int,
+) -> TallResult:
+    """Turn the products of a sketch into bases of the ranges of the views.
+
+    A basis is ``B_t = D_t Q_t``, with D_t the factors of the columns and Q_t orthonormal up to rounding. All have
+    r columns, and those that a view does not need are zero.
+    """
+    sketch = tallies.tall["sketch"]
+    grams = engine.map_rows(_grams, (sketch, averages), sketch.n_rows, {}, widths, 1.0)[1]["grams"]
     found = []
-    for t, (gram, scale) in enumerate(zip(grams, scales, strict=True)):
+    for t, gram in enumerate(grams):
         if not np.isfinite(gram).all():
             raise NumericalError(
                 f"the cross moments of view {t + 1} with the others overflow: scale the values"
@@ -111,18 +133,19 @@ def next_bases(
         with one_blas_thread():
             values, vectors = np.linalg.eigh(gram)
         kept = np.flatnonzero((values > _LEAST_SHARE * values[-1]) & (values > 0.0))[::-1]
-        if len(kept) < k:
+        if len(kept) < k - 1:
             raise NumericalError(
-                f"the cross moments of view {t + 1} with the other views have rank {len(kept)}, and {k} "
-                f"components need rank {k}; use fewer components, or a view that tells them apart"
+                f"the centred cross moments of view {t + 1} with the other views have rank {len(kept)}, and {k} "
+                f"components need rank {k - 1}; use fewer components, or a view that tells them apart"
             )
-        found.append(vectors[:, kept] / np.sqrt(values[kept] * scale))
-    rank = max(factor.shape[1] for factor in found)
+        found.append(vectors[:, kept] / np.sqrt(values[kept]))
+    rank = max(1, *(factor.shape[1] for factor in found))
     factors = [np.pad(factor, ((0, 0), (0, rank - factor.shape[1]))) for factor in found]
-    states["basis"] = store_columns(
-        engine, _times_factors, (sketch,), sketch.n_rows, {"it": (rank, n_slabs)}, "float64", widths, factors
-    )["it"]
-    return TallResult(states, {"rank": rank})
+    basis = store_columns(
+        engine, _times_factors, (sketch, averages), sketch.n_rows, {"it": (rank, n_slabs)}, "float64", widths,
+        factors,
+    )["it"]  # fmt: skip
+    return TallResult({"basis": basis}, {"rank": rank})
 
 
 def _within(rows: slice, widths: tuple[int, ...]) -> list[slice]:
@@ -134,61 +157,91 @@ def _within(rows: slice, widths: tuple[int, ...]) -> list[slice]:
     return found
 
 
-def _grams(rows: slice, matrix: np.ndarray, widths: tuple[int, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _grams(
+    rows: slice, matrix: np.ndarray, averages: np.ndarray, widths: tuple[int, ...], power: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the Gram matrices of the views of a matrix whose rows are multiplied by a power of the factors."""
+    factors = averages[:, 1:]
+    scaled = np.where(factors > 0.0, matrix * np.where(factors > 0.0, factors, 1.0) ** power, 0.0)
     with np.errstate(over="ignore", invalid="ignore"):
-        return {}, {"grams": np.stack([matrix[own].T @ matrix[own] for own in _within(rows, widths)])}
+        return {}, {"grams": np.stack([scaled[own].T @ scaled[own] for own in _within(rows, widths)])}
 
 
 def _times_factors(
-    rows: slice, matrix: np.ndarray, widths: tuple[int, ...], factors: list[np.ndarray]
+    rows: slice,
+    matrix: np.ndarray,
+    averages: np.ndarray,
+    widths: tuple[int, ...],
+    factors: list[np.ndarray],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    parts = [matrix[own] @ factor for own, factor in zip(_within(rows, widths), factors, strict=True)]
+    # Once to scale the products of a sketch, and once as the passes multiply rows that are not scaled.
+    scaled = matrix * averages[:, 1:] ** 2
+    parts = [scaled[own] @ factor for own, factor in zip(_within(rows, widths), factors, strict=True)]
     return {"it": np.concatenate(parts)}, {}
 
 
 def load_moments(directory: str) -> GroupMoments:
+    """Return the moments that a committed pass has added up."""
     return group_moments(load_sums(directory)[0])
+
+
+def extended(moments: GroupMoments) -> GroupMoments:
+    """Return the moments of views with a first coordinate that is one in every row.
+
+    Centred views have linearly dependent conditional means; with the coordinate they are linearly independent if
+    the means are affinely independent.
+    """
+    means, pairs, triples = moments.means, moments.pairs, moments.triples
+    n = means.shape[1] + 1
+    more_means = np.concatenate([np.ones((N_GROUPS, 1)), means], axis=1)
+    more_pairs, more_triples = np.empty((len(PAIRS), n, n)), np.empty((n, n, n))
+    for i, (s, t) in enumerate(PAIRS):
+        more_pairs[i, 0, :], more_pairs[i, :, 0] = more_means[t], more_means[s]
+        more_pairs[i, 1:, 1:] = pairs[i]
+    more_triples[0], more_triples[:, 0], more_triples[:, :, 0] = more_pairs[2], more_pairs[1], more_pairs[0]
+    more_triples[1:, 1:, 1:] = triples
+    return GroupMoments(more_means, more_pairs, more_triples)
 
 
 def decomposed(moments: GroupMoments, k: int, method: str) -> AlignedViews:
     """Decompose the moments, and measure how well views tell components apart; runs on the scheduler node."""
+    moments = extended(moments)
     found = align_views(moments, k, method)
     with one_blas_thread():
         values = [np.linalg.svd(moments.pair(*pair), compute_uv=False) for pair in PAIRS]
-    conditioning = [float(each[k - 1] / each[0]) for each in values]
-    return replace(found, diagnostics={**found.diagnostics, "conditioning": conditioning})
+    diagnostics = {**found.diagnostics, "conditioning": [float(each[k - 1] / each[0]) for each in values]}
+    return AlignedViews(found.means[:, 1:], found.weights, diagnostics)
 
 
 def state_of(
     engine: Engine,
     basis: StoredColumns,
-    columns: StoredColumns,
+    averages: StoredArray,
+    squares: StoredColumns,
     widths: tuple[int, ...],
     found: AlignedViews,
 ) -> MultiViewState:
     """Bring conditional means back from the bases to the columns, and estimate variances within components."""
     d, k = sum(widths), len(found.weights)
-    grams = engine.map_rows(_grams, (basis,), d, {}, widths)[1]["grams"]
+    grams = engine.map_rows(_grams, (basis, averages), d, {}, widths, -1.0)[1]["grams"]
     with one_blas_thread():
-        # Bases are orthogonal up to rounding only, and narrow views have columns of zeros.
-        own = np.stack(
-            [np.linalg.pinv(g, 1e-9, hermitian=True) @ m for g, m in zip(grams, found.means, strict=True)]
-        )
+        # Q_t is orthonormal up to rounding only, and has columns of zeros for narrow views.
+        pairs = zip(grams, found.means, strict=True)
+        own = np.stack([np.linalg.pinv(gram, 1e-9, hermitian=True) @ means for gram, means in pairs])
     views = np.repeat(np.arange(N_GROUPS), widths)
-    components = Recovery((basis, views), d, k, mean_rows, (own,)).whole()
-    order = np.argsort(-found.weights, kind="stable")
-    components = np.ascontiguousarray(components[:, order])
-    weights = found.weights[order] / found.weights.sum()
-    mean, squares = np.asarray(columns.parts[0].load(), np.float64).T
-    variances = np.maximum(squares - mean**2, 0.0)
-    within = np.maximum(squares - components**2 @ weights, _LEAST_VARIANCE * variances)
-    # Errors of the means of a constant column must not tell components apart.
-    constant = variances <= _CONSTANT * squares
-    within = np.where(constant, np.where(squares > 0.0, squares, 1.0), within)
-    between = (components - mean[:, None]) ** 2 @ weights
-    explained = [
-        float(between[cut].sum() / max(float(variances[cut].sum()), np.finfo(float).tiny))
-        for cut in view_slices(widths)
-    ]
+    deviations = Recovery((basis, views), d, k, mean_rows, (own,)).whole()
+    mean, factors = np.asarray(averages.load(), np.float64).T
+    varying = factors > 0.0
+    deviations[varying] /= factors[varying, None] ** 2
+    deviations = np.ascontiguousarray(deviations[:, np.argsort(-found.weights, kind="stable")])
+    weights = np.sort(found.weights)[::-1] / found.weights.sum()
+    mean_squares = np.asarray(squares.parts[0].load(), np.float64)[:, 0]
+    variances = variances_of(mean, mean_squares)
+    between = deviations**2 @ weights
+    within = np.maximum(variances - between, _LEAST_VARIANCE * variances)
+    # A constant column tells no components apart, whatever its variance.
+    within[~varying] = 1.0
+    shares = np.divide(between, variances, out=np.zeros(d), where=varying)
+    explained = [float(shares[cut].sum() / max(1, int(varying[cut].sum()))) for cut in view_slices(widths)]
     diagnostics = {**found.diagnostics, "explained": explained}
-    return MultiViewState(components, weights, within, list(widths), diagnostics)
+    return MultiViewState(deviations + mean[:, None], weights, within, list(widths), diagnostics)
