@@ -43,13 +43,22 @@ def total_weight(block: RowBlock) -> float:
     return float(X.shape[0] if weights is None else weights.sum())
 
 
+def aligned(X: Any) -> Any:
+    """Return rows at an address that BLAS can use.
+
+    Rows that another process sent may be at any address. NumPy copies such matrices in another order for every
+    product, so that the last bits differ.
+    """
+    return X if sparse.issparse(X) or X.flags.aligned else X.copy()
+
+
 def view_pieces(block: RowBlock, widths: tuple[int, ...]) -> Iterator[tuple[list[Any], np.ndarray | None]]:
     """Yield the views and the weights of rows, some rows at a time."""
     X, weights = dense_rows(block)
     step = piece_rows(sum(widths))
     for start in range(0, X.shape[0], step):
         rows = slice(start, min(start + step, X.shape[0]))
-        part = X[rows]
+        part = aligned(X[rows])
         yield [part[:, cut] for cut in view_slices(widths)], None if weights is None else weights[rows]
 
 
@@ -204,7 +213,7 @@ class MultiViewMomentsPass(Pass):
         X, weights = dense_rows(block)
         for start in range(0, X.shape[0], BLOCK_ROWS):
             rows_of = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
-            first, second, third = self._project(X[rows_of])
+            first, second, third = self._project(aligned(X[rows_of]))
             own = np.ones(len(first)) if weights is None else weights[rows_of]
             for t, view in enumerate((first, second, third)):
                 sums["means"][t] += own @ view
@@ -278,7 +287,9 @@ class RowScoresPass(Pass):
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         sums["mass"] += total_weight(block)
-        shares = shares_of(dense_rows(block)[0], np.asarray(self.coefficients), np.asarray(self.offsets))
+        shares = shares_of(
+            aligned(dense_rows(block)[0]), np.asarray(self.coefficients), np.asarray(self.offsets)
+        )
         return {
             "components": shares.argmax(axis=1).astype(np.int32),
             "probabilities": shares.astype(np.float32),

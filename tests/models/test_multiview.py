@@ -167,11 +167,11 @@ def test_views_columns_and_sparse_rows_give_the_same_model(sparse):
         assert (same.components_ == model.components_).all()
 
 
-def test_a_fit_gives_the_same_bits_again_and_with_shards_of_any_memory():
+def test_a_fit_gives_the_same_bits_again_and_with_a_memory_limit():
     views, _ = sample(4000, 3)
     corpus = RowCorpus(np.hstack(views), shard_rows=150)
     models = [MultiView(3, widths="7,5,11").fit_corpus(corpus) for _ in range(2)]
-    # A memory limit changes how many shards a worker holds, and not the groups in which sums are added.
+    # The groups in which sums are added depend on the corpus alone.
     models.append(MultiView(3, widths="7,5,11").fit_corpus(corpus, memory_limit=1 << 30))
     for other in models[1:]:
         for name in ("components_", "weights_", "variances_"):
