@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from distmom.corpus import open_corpus as open_corpus
     from distmom.evaluate.dispatch import evaluate as evaluate
     from distmom.evaluate.dispatch import write_report as write_report
+    from distmom.jobs import submit as submit
     from distmom.models import ECA as ECA
     from distmom.models import AnchorTopics as AnchorTopics
     from distmom.models import HiddenMarkov as HiddenMarkov
@@ -36,6 +37,7 @@ _MODULES = {
     "ingest": "distmom.corpus",
     "load_model": "distmom.models",
     "open_corpus": "distmom.corpus",
+    "submit": "distmom.jobs",
     "write_report": "distmom.evaluate.dispatch",
     **{listing.estimator: "distmom.models" for listing in _ESTIMATORS},
 }

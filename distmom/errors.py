@@ -41,3 +41,27 @@ class ClusterError(DistmomError):
     """A Dask cluster that could not finish its work."""
 
     exit_code = 5
+
+
+class TakenOverError(ClusterError):
+    """A run that another process has taken over, as this one seemed to have ended."""
+
+
+class CancelledError(DistmomError):
+    """A run that ended because this was requested."""
+
+    exit_code = 130
+
+
+#: errors of the system that another path would not meet
+_WRONG_PATH = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of a command that ends with an error."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if isinstance(error, OSError):
+        return 2 if isinstance(error, _WRONG_PATH) else 1
+    code = getattr(error, "exit_code", 1)
+    return code if isinstance(code, int) else 1

@@ -33,6 +33,7 @@ def test_the_public_names():
         "ingest",
         "load_model",
         "open_corpus",
+        "submit",
         "write_report",
     ]
     assert set(distmom.__all__) <= set(dir(distmom))

@@ -29,7 +29,8 @@ from distmom.corpus import Corpus
 from distmom.engine import Executor, open_executor
 from distmom.engine.opening import open_engine
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.blend import ALL_LABELS, apply_choice, choose_blend, read_scores
+from distmom.models.multilabel.blend import apply_choice, choose_blend
+from distmom.models.multilabel.candidates import ALL_LABELS, read_scores
 from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.program import held_out, score_held_out
 from distmom.spectral.execute import execute

@@ -3,8 +3,8 @@
 The folders hold the numbers of true labels among the first 1, 3 and 5 of every document that
 ``benchmark_peers.py --hits`` stored, one file per corpus and system. The documents of a corpus are drawn with
 replacement, the same ones for all systems. For every corpus, the table has the difference between distmom and the
-peer with the best value, in points, and its standard error; at the end stand the mean over corpora and the bound
-that it exceeds with a confidence of 95 %.
+peer with the best value, in points, and its standard error. The last lines give the mean over corpora, and the
+bound that it exceeds with a confidence of 95 %.
 
 Example::
 
@@ -97,7 +97,9 @@ def main(arguments: list[str] | None = None) -> int:
     print()
     for depth, means in zip(DEPTHS, total.T, strict=True):
         bound = np.quantile(means, 0.05)
-        print(f"P@{depth}: mean difference {100 * means.mean():+.2f}, above {100 * bound:+.2f} with 95 %")
+        print(
+            f"P@{depth}: mean difference {100 * means.mean():+.2f}, above {100 * bound:+.2f} at 95 % confidence"
+        )
     return 0
 
 

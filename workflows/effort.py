@@ -1,4 +1,4 @@
-"""Measure what the efforts of a multi-label model cost and reach: seconds of fit and predict, and precision.
+"""Compare the efforts of a multi-label model: seconds of fit and predict, and precision.
 
 python workflows/effort.py bibtex labels/reuters labels/goemotions yso-finna-en -k 200 --json effort.json
 """
@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
                         help=f"some of {', '.join(EFFORTS)} [all]")  # fmt: skip
     parser.add_argument("-k", "--n-components", type=int, default=200, help="[%(default)s]")
     parser.add_argument(
-        "--workers", type=int, default=2, help="worker processes, none if a corpus is small [%(default)s]"
+        "--workers", type=int, default=2, help="worker processes; a small corpus uses none [%(default)s]"
     )
     parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
     parser.add_argument("--json", type=Path, help="write the results to this file")

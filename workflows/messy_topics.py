@@ -1,11 +1,12 @@
 """Compare settings of topic models, and other systems, on clean and on messy texts, in one table.
 
 DATA is a folder with the corpora kos, yso-finna-en and ungdc; its folder labels has the texts of reuters and
-newsgroups. A fifth of the documents is held out, by seed. All topics are evaluated as in `benchmark_topics`:
-perplexity of half of the tokens of held-out documents, NPMI of the top 10 words in held-out documents, and
-diversity. Every configuration of `CONFIGURATIONS` is fitted to the same training documents, in this process;
-seconds are those of the fit, once compiled. ``--rivals`` adds collapsed Gibbs sampling (tomotopy) and non-negative
-matrix factorisation (scikit-learn) with the settings of `run_topics`. Corpora are ingested once, into OUT.
+newsgroups. A fifth of the documents is held out, chosen by the seed. All topics are evaluated as in
+`benchmark_topics`: perplexity of half of the tokens of held-out documents, NPMI of the top 10 words in
+held-out documents, and diversity. Every configuration of `CONFIGURATIONS` is fitted to the same training
+documents, in this process; seconds are those of the fit, without compilation. ``--rivals`` adds collapsed
+Gibbs sampling (tomotopy) and non-negative matrix factorisation (scikit-learn) with the settings of
+`run_topics`. Corpora are ingested once, into OUT.
 
 Example::
 
@@ -34,7 +35,7 @@ from distmom.models import SpectralLDA
 
 #: number of titles of yso-finna-en, in the order of the file
 N_TITLES = 100_000
-#: least number of documents with a word in a text
+#: smallest number of documents that a word of the texts occurs in
 MIN_DF = 5
 #: parameters of every configuration
 CONFIGURATIONS: dict[str, dict[str, Any]] = {

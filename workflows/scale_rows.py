@@ -29,7 +29,7 @@ from scipy.optimize import linear_sum_assignment
 from distmom.corpus import LayeredCorpus, open_corpus
 from distmom.corpus.layer_write import LayerResult, LayerShard, LayerWriter, write_layer_shard
 from distmom.corpus.layers import CONTEXT_ROWS, Layer
-from distmom.engine.executors import WORKER_ENVIRONMENT, open_executor
+from distmom.engine.connections import WORKER_ENVIRONMENT, open_executor
 from distmom.models import HiddenMarkov, SphericalMixture
 
 N_FEATURES, N_COMPONENTS = 100, 20

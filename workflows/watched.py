@@ -21,7 +21,7 @@ class LeftOutError(Exception):
     ----------
     reason : str
     for_good : bool, default=False
-        Whether it would not give one for more documents either.
+        Whether it would not give a result for more documents either.
     """
 
     def __init__(self, reason: str, *, for_good: bool = False) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 import distmom
-from distmom.cli import corpora, fits, models, moments, places, topics, updates, warm
+from distmom.cli import corpora, fits, jobs, models, moments, places, topics, updates, warm
 from distmom.cli.options import DataFlowGroup
 
 
@@ -48,5 +48,7 @@ for command in (
     topics.topics,
     topics.search,
     models.report,
+    jobs.submit,
+    jobs.jobs,
 ):
     cli.add_command(command)

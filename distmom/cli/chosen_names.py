@@ -14,14 +14,15 @@ def chosen_names(text: str, known: Sequence[str]) -> list[str]:
     Parameters
     ----------
     text : str
-        A file with one name per line, which may be compressed, or names.
+        A file with one name per line, which may be compressed, or names separated by commas.
     known : sequence of str
         Names of the labels of the model.
 
     Raises
     ------
     InputError
-        If a line of the file is blank, repeats a name or has one that the model lacks; the message has its number.
+        If a line of the file is blank, repeats a name or has a name that the model lacks; the message has the
+        number of the line.
     UsageError
         If one of the names separated by commas is unknown or occurs twice, or there are none.
     """

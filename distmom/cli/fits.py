@@ -26,7 +26,6 @@ from distmom.cli.updates import add_documents
 from distmom.corpus import open_words
 from distmom.errors import UsageError
 from distmom.models import ESTIMATORS, estimator
-from distmom.spectral.artifact import check_target
 from distmom.spectral.capabilities import Capability
 
 #: share of a text in words of most documents above which a background topic is suggested
@@ -167,10 +166,16 @@ def resume(
 ) -> None:
     """Resume an interrupted fit or update, or interrupted moments, after the last committed pass.
 
+    A run whose process may still be running on another host is taken over once that has shown no sign of life for
+    a minute. Nothing is done for a run that is finished.
+
     \b
     Example: distmom resume model.run
     """
     begun = runs.reopen(run)
+    if begun.is_finished():
+        show({"model": str(begun.model), "finished": True}, as_json)
+        return
     carry_on = add_up if begun.model_name == runs.MOMENTS else _run_fit
     if begun.model_name != runs.MOMENTS and begun.like is not None:
         carry_on = add_documents
@@ -190,16 +195,18 @@ def _run_fit(
     with run.carried_out(workers, scheduler) as directory, PassProgress(quiet=quiet) as progress:
         corpus = run.open_corpus()
         planned = model.plan(corpus, memory_limit).to_json()
-        check_target(run.model, run.overwrite)
+        run.check_target()
         with open_workers(workers, memory_limit, scheduler, corpus) as executor:
             progress.line(
                 f"fitting {executor.description}: {planned['n_scans']} scans, {planned['n_tasks']} tasks, "
                 f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB per worker"
             )
+            if dashboard := getattr(executor, "dashboard", None):
+                progress.line(f"dashboard: {dashboard}")
             model.fit_corpus(
                 corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress
             )
-            model.save(run.model, overwrite=run.overwrite)
+            run.save(model, directory)
         common = model.diagnostics_.get("common_words", 0.0)
         has_background = run.parameters.get("background") or model.diagnostics_.get("background")
         if common > MANY_COMMON and not has_background:

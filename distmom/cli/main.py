@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from distmom.cli.terminal import plain, say
-from distmom.errors import DistmomError
+from distmom.errors import DistmomError, exit_code_of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,12 +59,8 @@ def _exit_code(arguments: list[str] | None) -> int:
     except OSError as error:
         place = f"{error.filename}: " if error.filename is not None else ""
         _say(f"error: {place}{error.strerror or error}", error)
-        return 2 if isinstance(error, _WRONG_PATH) else 1
+        return exit_code_of(error)
     return 0
-
-
-#: errors of the system that another path would not meet
-_WRONG_PATH = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
 class _Sentence(logging.Formatter):

@@ -91,7 +91,7 @@ def add_up(
     with run.carried_out(workers, scheduler) as directory, PassProgress(quiet=quiet) as progress:
         corpus: Any = run.open_corpus()
         first = _begun_with(run) if first is None else first
-        check_target(run.model, run.overwrite)
+        run.check_target()
         if run.like is None:
             # In a given basis the first pass is the largest, and is refused in time if it does not fit.
             first.plan(corpus, memory_limit)
@@ -99,7 +99,7 @@ def add_up(
             found = (first.fit_corpus if run.like is None else first.of)(
                 corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress
             )
-            found.save(run.model, overwrite=run.overwrite)
+            run.save(found, directory)
     show(describe_moments(found), as_json)
 
 

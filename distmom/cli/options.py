@@ -125,8 +125,38 @@ output_format_option = click.option(
 )  # fmt: skip
 
 
+def tls_options(*, expose: bool = False) -> Callable[[F], F]:
+    """Return the options for certificates, which are in force while a command runs, or passed to it if ``expose``."""
+
+    def set_files(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        if value is not None:
+            # Imported here, as it takes longer than all of the help.
+            from distmom.engine.connections import certified
+
+            name = str(parameter.name)
+            if not expose:
+                files = dict.fromkeys(("ca_file", "cert", "key"))
+                context.with_resource(certified(**{**files, name: value}))
+        return value
+
+    def add(command: F) -> F:
+        for flag, name, what in (
+            ("--tls-key", "key", "Key of the client"),
+            ("--tls-cert", "cert", "Certificate of the client"),
+            ("--tls-ca-file", "ca_file", "Certificate of the authority"),
+        ):
+            command = click.option(
+                flag, name, type=click.Path(exists=True, dir_okay=False), default=None, expose_value=expose,
+                callback=set_files, help=f"{what}, for a scheduler with TLS (PEM file).",
+            )(command)  # fmt: skip
+        return command
+
+    return add
+
+
 def cluster_options(command: F) -> F:
     """Add the options for the place where tasks run."""
+    command = tls_options()(command)
     for option in (quiet_option, scheduler_option, memory_option, workers_option):
         command = option(command)
     return command

@@ -1,4 +1,4 @@
-"""Options that are made from the parameters of estimators.
+"""Command-line options made from the parameters of estimators.
 
 They come from a table that `distmom.cli.generate` writes, so that ``--help`` imports no estimator.
 """
@@ -21,7 +21,7 @@ from distmom.spectral.capabilities import Capability
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: what the estimators declare
+#: the declarations of the estimators
 TABLE = Path(__file__).with_name("parameters.json")
 #: the model that is fitted unless ``--model`` names another
 DEFAULT_MODEL = ESTIMATORS[0].name
@@ -33,13 +33,13 @@ _CHOSEN = "distmom.cli.model"
 
 @cache
 def table() -> dict[str, Any]:
-    """Return what the estimators declare, by their names (see `distmom.cli.generate`)."""
+    """Return the declarations of the estimators by name (see `distmom.cli.generate`)."""
     found: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
     return found
 
 
 def can(model: str, capability: Capability) -> bool:
-    """Return whether models of a class, given by its name, can do something."""
+    """Return whether models of a class, given by its name, have a capability."""
     return capability in table()[model]["capabilities"]
 
 
@@ -54,7 +54,7 @@ class Value(click.ParamType[Any]):
     Parameters
     ----------
     name : str
-        Of the parameter.
+        Name of the parameter.
     declared : dict
         Its entry in the table.
     """
@@ -65,12 +65,12 @@ class Value(click.ParamType[Any]):
         self.name = f"{kind}|auto" if declared.get("auto") else kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        # Imported here, because scikit-learn comes with it.
+        # Imported here, because it imports scikit-learn.
         from distmom.spectral.parameters import Parameter
 
         kind = _KINDS[self.declared["kind"]]
         if isinstance(value, str) and not (self.declared.get("auto") and value == "auto"):
-            # What is not a number is left to the check, which says what was expected.
+            # A value that is not a number is left to the check, whose message states what was expected.
             with suppress(ValueError):
                 value = kind(value)
         if not (value == 0 and _zero_is_none(self.declared)):
@@ -104,7 +104,7 @@ def _help(name: str, declared: dict[str, Any]) -> str:
     default = declared["unset"] if default is None else default
     notes = [f"default: {default:g}" if isinstance(default, float) else f"default: {default}"]
     notes += [f"at least {declared['least']:g}"] if "least" in declared else []
-    # The range of a type is of no interest.
+    # A bound that only reflects the type of the number is not shown.
     notes += [f"below {declared['below']:g}"] if declared.get("below", math.inf) < 1 << 32 else []
     return f"{text} [{'; '.join(notes)}]"
 
@@ -118,7 +118,7 @@ def parameter_options(model: str) -> Callable[[F], F]:
     """Add the options of one estimator to a command; those that are not given are None."""
 
     def add(command: F) -> F:
-        # As a decorator of click does, from the last to the first.
+        # From the last to the first, as decorators of click add options.
         known = command.__dict__.setdefault("__click_params__", [])
         known.extend(reversed(options_of(model)))
         return command
@@ -134,7 +134,7 @@ class ModelCommand(click.Command):
     *arguments, **settings
         As for `click.Command`.
     models : tuple of str
-        Names that ``--model`` takes.
+        Names that ``--model`` accepts.
     """
 
     def __init__(self, *arguments: Any, models: tuple[str, ...], **settings: Any) -> None:
@@ -188,7 +188,7 @@ class ModelCommand(click.Command):
 
 
 def _named(args: list[str]) -> str | None:
-    """Return the model that arguments name, the last one as click does; None if they name none."""
+    """Return the model that arguments name, the last one as in click; None if they name none."""
     found = None
     for i, argument in enumerate(args):
         if argument == "--":
@@ -201,7 +201,7 @@ def _named(args: list[str]) -> str | None:
 
 
 def given(model: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of an estimator that options give, None where 0 stands for it."""
+    """Return the parameters of an estimator that options give, with None where 0 stands for None."""
     found = {}
     for name, declared in table()[model]["parameters"].items():
         if (value := options.get(name)) is not None:

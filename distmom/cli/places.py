@@ -15,6 +15,7 @@ from distmom.cli.shared import describe_corpus, show
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
 from distmom.corpus.storage import is_url
+from distmom.engine.epochs import check_records
 from distmom.errors import StoreError, UsageError
 from distmom.models import load_model
 from distmom.simulate import load_truth
@@ -58,6 +59,10 @@ def info(path: str, as_json: bool) -> None:
         result = {"kind": "moments", **describe_moments(TopicMoments.load(path))}
     elif kind == "run":
         result = {"kind": "run", **runs.describe(path), **runs.last_event(path)}
+    elif kind == "job":
+        from distmom.jobs import open_job
+
+        result = {"kind": "job", **open_job(Path(path)).status()}
     elif kind in _OUTPUTS:
         from distmom.predict.output import read_output
 
@@ -96,6 +101,11 @@ def verify(path: str, as_json: bool) -> None:
             TopicMoments.load(path)
         elif kind == "run":
             problems = runs.reopen(path).verify()
+        elif kind == "job":
+            from distmom.jobs import open_job
+
+            open_job(Path(path))
+            problems = check_records(Path(path))
         elif kind in _OUTPUTS:
             from distmom.predict.output import verify_output
 
@@ -125,7 +135,7 @@ def _kind(path: str) -> str:
         raise UsageError(f"{path}: there is no such directory")
     if are_moments(path):
         return "moments"
-    for kind in ("model", "run", "truth"):
+    for kind in ("model", "run", "job", "truth"):
         if (Path(path) / f"{kind}.json").exists():
             return kind
     if (Path(path) / "manifest.json").exists():

@@ -16,21 +16,21 @@ _OPTIONS = (
     click.option("--lengths", type=click.Path(), help="File (.npy) of the number of rows of each sequence or group."),
     click.option("--layer", default="rows", show_default=True, help="Name of the layer of rows or symbols."),
     click.option("--columns", help="Columns of a table that are read, separated by commas. [default: all]"),
-    click.option("--group-column", help="Column of a table with the group of each row, equal in consecutive rows."),
+    click.option("--group-column", help="Column of a table with the group of each row; groups are consecutive rows."),
     click.option(
         "--min-count", type=click.IntRange(min=1), default=1, show_default=True,
-        help="Fewest occurrences of a symbol of a text that is not put among the rare ones.",
+        help="Symbols of a text that occur less often are put into a class of rare symbols.",
     ),
     click.option(
         "--rare-suffix", type=click.IntRange(min=0), default=0, show_default=True,
-        help="Letters at the end of rare symbols that make classes of them; 0 for one class.",
+        help="Number of letters at the end of a rare symbol that determine its class; 0 for a single class.",
     ),
     click.option(
         "--n-symbols", type=click.IntRange(min=1), help="Number of symbols of an array. [default: the largest + 1]"
     ),
     click.option("--shard-rows", type=click.IntRange(min=8), help="Most rows per shard. [default: 32 MiB, at most 1048576]"),
 )  # fmt: skip
-#: parameters of the command that go with rows alone, and with documents alone
+#: parameters of the command that apply only to rows, and only to documents
 _OF_ROWS = (
     "lengths",
     "n_symbols",
@@ -45,7 +45,7 @@ _OF_DOCUMENTS = (
     "labels", "label_source", "zero_based", "text_field", "labels_field", "label_separator", "min_df", "max_df", "stop_words", "ngrams", "analyzer",
     "shard_docs",
 )  # fmt: skip
-#: parameters of documents that do not go with views of them
+#: parameters of documents that do not apply to their views
 _NOT_OF_VIEWS = (
     "format_",
     "labels",
@@ -74,13 +74,13 @@ def row_arguments(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_others(context: click.Context, *, format_: str | None = None, has_views: bool = False) -> None:
-    """Raise UsageError for an option that was given but does not go with the source.
+    """Raise UsageError for an option that was given but does not apply to the source.
 
     Parameters
     ----------
     context : click.Context
     format_ : str, optional
-        The format; None, the default, if the name of the source indicates none of rows.
+        The format; None, the default, if the name of the source does not indicate a format of rows.
     has_views : bool, default False
         Whether sentences are views of documents.
     """
@@ -90,9 +90,9 @@ def refuse_others(context: click.Context, *, format_: str | None = None, has_vie
         f"is for {'documents' if is_rows else 'rows and sequences'} only",
     )
     if has_views:
-        reasons |= dict.fromkeys(_NOT_OF_VIEWS, "does not go with --views")
+        reasons |= dict.fromkeys(_NOT_OF_VIEWS, "cannot be combined with --views")
     elif format_ in ROW_FORMATS and "names" not in ROW_FORMATS[format_].options:
-        reasons["vocab"] = f"does not go with the format {format_}, which has symbols of its own"
+        reasons["vocab"] = f"does not apply to the format {format_}, which has its own symbols"
     for name, reason in reasons.items():
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
             flag = "--" + name.rstrip("_").replace("_", "-")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,12 +15,12 @@ from typing import Any
 from distmom.cli.parameters import table
 from distmom.cli.shared import open_input
 from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus
-from distmom.corpus.commit import Lock
+from distmom.corpus.commit import sha256_file
 from distmom.corpus.records import RecordFormat
-from distmom.engine import RunDirectory
+from distmom.engine import RunDirectory, epochs
 from distmom.engine.environment import differing, environment
 from distmom.engine.events import read_log
-from distmom.errors import ClusterError, InputError, StoreError, UsageError
+from distmom.errors import CancelledError, ClusterError, InputError, StoreError, TakenOverError, UsageError
 from distmom.spectral.artifact import check_target
 
 #: name of the estimator of kept moments
@@ -76,6 +78,8 @@ class Run:
         With moments in the basis of other moments, and with updates of a model, whose only parameter is ``remove``.
     groups : str or None
         Path of the file of groups, with views.
+    is_new : bool
+        Its record is yet to be written.
     """
 
     path: Path
@@ -88,35 +92,93 @@ class Run:
     temporary: bool
     like: Like | None = None
     groups: str | None = None
+    is_new: bool = False
 
     @contextmanager
     def carried_out(self, workers: int | None, scheduler: str | None) -> Iterator[RunDirectory]:
-        """Lock the run while it is carried out; a context manager that yields its directory.
+        """Hold the run while it is carried out; a context manager that yields its directory.
 
         Errors that end it carry the command that resumes it as a note. A run is removed if it is refused before
         its first pass, and a temporary one when it is done.
         """
-        with RunDirectory(self.path).held() as directory:
-            try:
-                yield directory
-            except (KeyboardInterrupt, ClusterError, StoreError, OSError) as error:
-                where = [f"--workers {workers}"] if workers is not None else []
-                where += [f"--scheduler {scheduler}"] if scheduler is not None else []
-                error.add_note(" ".join(["distmom resume", shlex.quote(str(self.path)), *where]))
-                raise
-            except (UsageError, InputError):
-                # Passes that were made may serve with other options.
-                if not _has_passes(self.path):
-                    shutil.rmtree(self.path, ignore_errors=True)
-                raise
+        begun = False
+        try:
+            with RunDirectory(self.path).held(interrupt) as directory:
+                begun = True
+                if self.is_new:
+                    self._begin()
+                try:
+                    yield directory
+                except (KeyboardInterrupt, ClusterError, StoreError, OSError, CancelledError) as error:
+                    error.add_note(self._resume_command(workers, scheduler))
+                    raise
+                assert directory.lease is not None
+                directory.lease.result = self._result()
+        except (TakenOverError, CancelledError) as error:
+            if not getattr(error, "__notes__", []):
+                error.add_note(self._resume_command(workers, scheduler))
+            raise
+        except (UsageError, InputError):
+            # Passes that were made may serve with other options.
+            if begun and not _has_passes(self.path) and not is_job(self.path):
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
         if self.temporary:
             shutil.rmtree(self.path)
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Lock the run; UsageError if another process has locked it."""
-        with Lock(self.path / "lock"):
-            yield
+    def _resume_command(self, workers: int | None, scheduler: str | None) -> str:
+        where = [f"--workers {workers}"] if workers is not None else []
+        where += [f"--scheduler {scheduler}"] if scheduler is not None else []
+        return " ".join(["distmom resume", shlex.quote(str(self.path)), *where])
+
+    def _result(self) -> dict[str, str]:
+        return {"model": str(self.model), "sha256": sha256_file(self.model / "model.json")}
+
+    def _begin(self) -> None:
+        """Write the record; a UsageError if another run has begun here meanwhile."""
+        _check_same(self)
+        record = {
+            "corpus": self.corpus,
+            "corpus_digest": self.corpus_digest,
+            "model": str(self.model),
+            "model_name": self.model_name,
+            "parameters": self.parameters,
+            "overwrite": self.overwrite,
+            "temporary": self.temporary,
+            "versions": environment().versions(),
+            **({} if self.like is None else {"like": vars(self.like)}),
+            **({} if self.groups is None else {"groups": self.groups}),
+        }
+        RUN.write(self.path / "run.json", record)
+
+    @property
+    def may_replace(self) -> bool:
+        """Whether the model may be replaced: as requested, or as an earlier driver ended while it saved it."""
+        return self.overwrite or epochs.was_saving(self.path)
+
+    def check_target(self) -> None:
+        """Check that the model can be written; a UsageError otherwise."""
+        check_target(self.model, self.may_replace)
+
+    def save(self, model: Any, directory: RunDirectory) -> None:
+        """Save a model, or moments, as the result of the run.
+
+        Raises
+        ------
+        TakenOverError
+            If another process has taken the run over.
+        """
+        may_replace = self.may_replace
+        assert directory.lease is not None
+        directory.lease.mark_saving()
+        model.save(self.model, overwrite=may_replace)
+
+    def is_finished(self) -> bool:
+        """Whether the run has ended well, and its model is still the one that it has made."""
+        end = epochs.end_of(self.path, epochs.latest_epoch(self.path))
+        if end is None or end.state != "done" or end.result is None:
+            return False
+        return (self.model / "model.json").exists() and dict(end.result) == self._result()
 
     def open_corpus(self) -> Corpus | LayeredCorpus | ViewCorpus:
         """Open the corpus or the views.
@@ -164,42 +226,55 @@ def create(
     Raises
     ------
     UsageError
-        If the model exists, or the directory holds another run.
+        If the model exists, or the directory holds another run. The record of a new run is written when it is
+        carried out.
     """
     target = Path(model).absolute()
-    check_target(target, overwrite)
+    path = Path(run).absolute() if run is not None else target.with_name(target.name + ".run")
+    check_target(target, overwrite or epochs.was_saving(path))
     opened = open_input(corpus, model_name, groups)
     place = str(Path(corpus).absolute()) if isinstance(opened, ViewCorpus) else opened.path
     groups = None if groups is None else str(Path(groups).absolute())
-    path = Path(run).absolute() if run is not None else target.with_name(target.name + ".run")
     begun = Run(
-        path, place, opened.digest, target, model_name, parameters, overwrite, run is None, like, groups
+        path,
+        place,
+        opened.digest,
+        target,
+        model_name,
+        parameters,
+        overwrite,
+        run is None,
+        like,
+        groups,
+        is_new=True,
     )
-    if (path / "run.json").exists() and _has_passes(path):
-        old = reopen(path)
-        if changed := _differences(old, begun):
-            raise UsageError(
-                f"{path}: holds another run, which differs in {', '.join(changed)}; resume it with "
-                f"'distmom resume {path}', remove it, or give another --run"
-            )
-    elif path.exists() and any(path.iterdir()) and not (path / "run.json").exists():
+    _check_same(begun)
+    known = ("run.json", "epochs", "job.json")
+    if path.exists() and any(path.iterdir()) and not any((path / name).exists() for name in known):
         raise UsageError(f"{path}: exists and is not a run")
-    path.mkdir(parents=True, exist_ok=True)
-    record = {
-        "corpus": begun.corpus,
-        "corpus_digest": begun.corpus_digest,
-        "model": str(begun.model),
-        "model_name": model_name,
-        "parameters": parameters,
-        "overwrite": overwrite,
-        "temporary": begun.temporary,
-        "versions": environment().versions(),
-        **({} if like is None else {"like": vars(like)}),
-        **({} if groups is None else {"groups": groups}),
-    }
-    with begun.lock():
-        RUN.write(path / "run.json", record)
     return begun
+
+
+def _check_same(new: Run) -> None:
+    """Check that the directory of a run does not hold another run with passes; a UsageError otherwise."""
+    if (new.path / "run.json").exists() and _has_passes(new.path):
+        old = reopen(new.path)
+        if changed := _differences(old, new):
+            raise UsageError(
+                f"{new.path}: holds another run, which differs in {', '.join(changed)}; resume it with "
+                f"'distmom resume {new.path}', remove it, or give another --run"
+            )
+
+
+def is_job(path: Path) -> bool:
+    """Whether a directory is that of a job, whose run it may also hold."""
+    return (path / "job.json").exists()
+
+
+def interrupt() -> None:
+    """Interrupt this process as a signal from outside does, if it is prepared for that."""
+    if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN, None):
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _differences(old: Run, new: Run) -> list[str]:

@@ -13,7 +13,6 @@ from distmom.cli.options import LocalPath, cluster_options, json_option, overwri
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
 from distmom.errors import StoreError, UsageError
-from distmom.spectral.artifact import check_target
 
 if TYPE_CHECKING:
     from distmom.models import MultiLabelMoM
@@ -76,13 +75,13 @@ def add_documents(
     with run.carried_out(workers, scheduler) as directory, PassProgress(quiet=quiet) as progress:
         corpus: Any = run.open_corpus()
         model = _begun_with(run) if first is None else first
-        check_target(run.model, run.overwrite)
+        run.check_target()
         check_words(corpus, model.vocabulary_)
         n_labels = len(model.label_names_)
         with open_workers(workers, memory_limit, scheduler, corpus) as executor:
             change = model.remove_corpus if run.parameters["remove"] else model.partial_fit_corpus
             change(corpus, client=executor, run=directory, memory_limit=memory_limit, observer=progress)
-            model.save(run.model, overwrite=run.overwrite)
+            run.save(model, directory)
     show(
         {
             "model": str(run.model),
@@ -107,7 +106,7 @@ def combine_models(
 
 
 def _model(path: str) -> MultiLabelMoM:
-    """Read a multi-label model with kept sums; a UsageError if it is none."""
+    """Read a multi-label model with kept sums; a UsageError if it is not such a model."""
     from distmom.models import MultiLabelMoM
 
     model = MultiLabelMoM.load(path)
@@ -135,7 +134,7 @@ def _begun_with(run: runs.Run) -> MultiLabelMoM:
     try:
         model = _model(run.like.path)
     except UsageError as error:
-        # A place that is not mounted: no reason to give up what is computed.
+        # The model may be on a disk that is not mounted now, which is no reason to discard finished passes.
         raise StoreError(str(error)) from error
     if _digest(run.like.path) != run.like.digest:
         raise UsageError(f"{run.like.path}: changed since the update began")

@@ -15,10 +15,10 @@ import numpy as np
 
 from distmom.cli.terminal import say
 
-#: documents, words, labels and topics of the corpus that kernels are compiled with
+#: numbers of documents, words, labels and topics of the corpus with which kernels are compiled
 _N_STEPS = 4_000
 _N_DOCUMENTS, _N_WORDS, _N_LABELS, _N_TOPICS = 400, 60, 6, 2
-#: labels of a corpus with a gate
+#: number of labels of a corpus with a gate
 _N_MANY_LABELS = 1001
 
 
@@ -36,7 +36,7 @@ def warm() -> None:
     with tempfile.TemporaryDirectory(prefix="distmom-") as temporary:
         for name, work in _jobs(Path(temporary)):
             before = time.perf_counter()
-            # Such small corpora carry no model worth its warnings.
+            # Warnings about fits of such small corpora are of no interest.
             logging.disable(logging.WARNING)
             try:
                 work()
@@ -61,7 +61,7 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     words = rng.poisson(chance).astype(np.int32)
     labels = (rng.random((_N_DOCUMENTS, _N_LABELS)) < chance[:, :_N_LABELS]).astype(np.uint8)
     corpus = from_arrays(place / "corpus", words, labels, shard_documents=_N_DOCUMENTS // 2)
-    # Factors are found by their skewness, which takes some thousand groups.
+    # Factors are found by their skewness, which takes a few thousand groups.
     views = poisson_sentences(rng.gamma(0.3, size=(12, _N_TOPICS)), [1.0, 0.5], 3000, 5)
 
     # Sequences of two states, cut over shards.
@@ -87,7 +87,7 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
             return
         if Capability.ROWS in estimator(name).capabilities:
             for kind in estimator(name).reads:
-                # Steps that are dense have one kind of first model.
+                # Dense steps have only one kind of first model.
                 own = options if kind == "symbols" else {}
                 model = estimator(name)(_N_TOPICS, n_em_iter=1, **own).fit_corpus(rows[kind])
                 assign_rows(model, rows[kind], place / name, overwrite=True)

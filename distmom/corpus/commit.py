@@ -217,7 +217,7 @@ class Lock:
             {
                 "host": socket.gethostname(),
                 "pid": pid,
-                "born": _birth(pid),
+                "born": birth(pid),
                 "since": datetime.now(UTC).isoformat(timespec="seconds"),
             }
         ).encode()
@@ -270,7 +270,7 @@ class Lock:
                     f"{self.path}: is a lock file with an unreadable owner; remove it if nothing writes here"
                 )
             host, pid, born, since = holder
-            if host != socket.gethostname() or _is_alive(pid, born):
+            if host != socket.gethostname() or is_alive(pid, born):
                 raise UsageError(
                     f"{self.path}: is held by process {pid} on host {host} since {since}; wait for it to finish, "
                     "or remove the file if that process no longer exists"
@@ -290,23 +290,31 @@ def _parse_lock(content: bytes) -> tuple[str, int, int | None, str] | None:
         return None
 
 
-def _birth(pid: int) -> int | None:
+def birth(pid: int) -> int | None:
     """Return when a process started, in clock ticks since boot, or None where the system does not report it."""
+    fields = _status(pid)
+    return None if fields is None else int(fields[19])
+
+
+def _status(pid: int) -> list[bytes] | None:
+    """Return what the system reports of a process, from its state on; None where it reports nothing."""
     try:
         # The second field is the process name in parentheses, which may itself contain spaces and parentheses.
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
-    return int(fields[19])
 
 
-def _is_alive(pid: int, born: int | None) -> bool:
+def is_alive(pid: int, born: int | None) -> bool:
+    """Whether a process that started at ``born`` (see `birth`) still runs on this host."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    # The process id may have been reused since.
-    now = _birth(pid)
-    return born is None or now is None or born == now
+    fields = _status(pid)
+    if fields is None:
+        return True
+    # The process may have ended without its parent having taken note, and its id may have been reused since.
+    return fields[0] not in (b"Z", b"X") and born in (None, int(fields[19]))

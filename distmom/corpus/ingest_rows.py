@@ -67,7 +67,7 @@ def ingest_rows(
     destination : path-like
         Directory of the corpus. Until the corpus is complete, only ``<destination>.partial`` exists.
     format : str, optional
-        One of `ROW_FORMATS`; by default determined by the name. Not for rows in memory.
+        One of `ROW_FORMATS`; by default determined by the name of the source. Not for rows in memory.
     lengths : path-like or array_like, optional
         Number of rows of each unit (sequence, group), in order; an ``.npy`` file or an array. For arrays only; by
         default every row is a unit.
@@ -77,7 +77,7 @@ def ingest_rows(
         Names of the columns or symbols of arrays, by default their numbers; or of the columns of tables, by
         default those of the header. Not for texts.
     n_symbols : int, optional
-        Number of symbols of arrays; by default that of ``names``, or one more than the largest.
+        Number of symbols of arrays; by default the number of ``names``, or one more than the largest symbol.
     columns : sequence of str, optional
         Columns of a table that are read; by default all that are not used otherwise.
     group_column, id_column : str, optional
@@ -85,14 +85,14 @@ def ingest_rows(
     min_count : int, default 1
         Symbols of texts with fewer occurrences become the symbol ``<rare>``.
     rare_suffix : int, default 0
-        Number of letters at the end of a rare symbol that make classes ``<rare-SUFFIX>`` of rare symbols, where a
-        class has ``min_count`` occurrences; 0 for the one class ``<rare>``.
+        Number of letters at the end of a rare symbol that determine its class ``<rare-SUFFIX>``, if the class has
+        ``min_count`` occurrences; with 0, all rare symbols are in the class ``<rare>``.
     like : object, optional
         A corpus or model that provides, by ``vocabulary`` and ``settings``, the symbols of texts, the names of the
         columns or symbols of arrays, or the columns of tables. By default they are those of the source.
     shard_rows : int, optional
-        Most rows of a shard, at least 8; by default about 32 MiB, and at most 1,048,576. Longer units of
-        arrays are cut.
+        Largest number of rows of a shard, at least 8; by default as many as take about 32 MiB, at most 1,048,576.
+        Longer units of arrays are cut.
     strict : bool, default False
         Refuse blank lines and the like, which are otherwise left out and counted in ``LayeredCorpus.warnings``.
     overwrite : bool, default False
@@ -100,7 +100,7 @@ def ingest_rows(
     map : callable, optional
         ``map(function, iterable)`` that yields results in order. The built-in `map` by default.
     progress : callable, optional
-        Called with the stage ("write" in rows), the amount done, and the total or None.
+        Called with the stage ("write", in rows), the amount done, and the total or None; none by default.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def ingest_rows(
     InputError
         If the source is not valid; the message has file, and row or line. Nothing is left behind.
     UsageError
-        If arguments are invalid, contradict each other or do not go with the format, or the destination exists or
+        If arguments are invalid, contradict each other or do not apply to the format, or the destination exists or
         is being written to.
     """
     is_path = isinstance(source, str | os.PathLike)
@@ -188,8 +188,10 @@ def ingest_sentences(
         JSON objects (``.jsonl``, ``.ndjson``), lines ``labels<TAB>text`` (``.tsv``), or one text per line.
     destination : path-like
         Directory of the corpus.
-    min_df, max_df : int or float
-        Bounds on the document frequency of words, see `Tokenizer`.
+    min_df : int or float, default 2
+        Lower bound on the document frequency of words, see `Tokenizer`.
+    max_df : int or float, default 1.0
+        Upper bound on the document frequency of words, see `Tokenizer`.
     stop_words : sequence of str, default ()
         Words to leave out.
     text_field : str, default "text"
@@ -197,7 +199,7 @@ def ingest_sentences(
     like : object, optional
         A corpus or model that provides the words, by ``vocabulary``; learned by default.
     shard_documents : int, default 20_000
-        Most documents of a shard.
+        Largest number of documents of a shard.
     strict : bool, default False
         Refuse documents without a word, blank lines and the like, which are otherwise left out and counted in
         ``LayeredCorpus.warnings``.
@@ -253,7 +255,7 @@ def write_rows(
     Parameters
     ----------
     writer : LayerWriter
-        Not entered yet.
+        A writer whose context has not been entered.
     open_source : callable
         Opens the source.
     settings : dict
@@ -261,7 +263,7 @@ def write_rows(
     run_map, progress
         See `ingest_rows`.
     state : callable
-        Returns what identifies the source; it must not change meanwhile.
+        Returns a value that identifies the content of the source, which must not change during ingest.
     """
     with writer:
         before = state()

@@ -35,9 +35,9 @@ class LayerShard:
     Attributes
     ----------
     layers : tuple of Layer
-        The first has the features. Widths of symbols may be smaller than those of the corpus.
+        Layers of the shard; the first has the features. Widths of symbols may be smaller than those of the corpus.
     arrays : dict of str to ndarray or csr_array
-        By name of the layer; those along rows begin with the context.
+        Arrays by name of the layer; those along rows begin with the context.
     starts : ndarray of shape (n_units + 1,), int64, or None
         As in `RowBlock`; None where every row is a unit.
     continued, continues : bool, default False
@@ -136,7 +136,7 @@ def write_layer_shard(directory: str, index: int, shard: LayerShard) -> LayerRes
     content = dump_json(record)
     digest = hashlib.sha256(content).hexdigest()
     if target.exists() and not _is_whole(directory, name, digest):
-        # Of another attempt with other content, or damaged.
+        # It was written by an attempt with other content, or it is damaged.
         shutil.rmtree(target)
     if not target.exists():
         temporary = root / "wip" / f"{name}.{uuid.uuid4().hex}"
@@ -216,7 +216,7 @@ class LayerWriter(StagedCorpus):
         self._results: dict[int, LayerResult] = {}
 
     def write_shard(self, index: int, shard: LayerShard) -> LayerResult:
-        """Write one shard, and register it."""
+        """Write one shard, and register it; see `write_layer_shard`."""
         result = write_layer_shard(self.directory, index, shard)
         self.add(result)
         return result
@@ -252,7 +252,7 @@ class LayerWriter(StagedCorpus):
             If there is no row, or a name contains a control character or occurs twice, or their number is wrong;
             or if shards have different layers, or only some have ids.
         UsageError
-            If layers have the same name, or one that cannot be that of files.
+            If layers have the same name, or a name that files cannot have.
         StoreError
             If a shard is missing.
         """
@@ -332,8 +332,10 @@ class LayerWriter(StagedCorpus):
                     _described(result.layers),
                 )
             if result.rows_are_units != results[0].rows_are_units:
+                units = ["starts of units", "a unit per row"]
+                expected = f"{units[results[0].rows_are_units]}, as in shard 0"
                 raise InputError.at(
-                    "layers", None, f"shard {position}", "starts of units in all shards or none", "others"
+                    "layers", None, f"shard {position}", expected, units[result.rows_are_units]
                 )
         # A shard without units has no ids.
         filled = [result for result in results if result.entry["n_units"]]

@@ -30,7 +30,7 @@ class LayeredCorpus(StoredCorpus):
     path : str
         Absolute path, or URL, of the corpus.
     digest : str
-        Checksum of the manifest, which covers every byte of the corpus, and of the layers that are selected.
+        Checksum of the manifest, which covers every byte of the corpus, and of the selection of layers.
     layers : tuple of Layer
         The layers that are read; the first has the features.
     shards : tuple of RowShard
@@ -79,7 +79,7 @@ class LayeredCorpus(StoredCorpus):
         return select_layers(layers, self._selected) if self._selected else layers
 
     def select(self, *names: str) -> Self:
-        """Return the corpus restricted to some layers, in the given order; UsageError if one is missing."""
+        """Return the corpus restricted to some layers, in the given order; a UsageError if one is missing."""
         select_layers(self.layers, names)
         return type(self)(self.path, self._manifest_digest, self._manifest, names)
 
@@ -97,7 +97,7 @@ class LayeredCorpus(StoredCorpus):
                 RowShard(
                     entry["id"], first, entry["n_units"], f"{entry['digest']}:{self.digest}", first_row,
                     entry["n_rows"], n_entries * (main.width if main.kind == "dense" else 1),
-                    # Files, values as stored and in memory, twice if units are left out, and a number per row.
+                    # Files, values as stored and in memory (twice if units are left out), and a number per row.
                     4 * (entry["n_rows"] * (row_bytes + 8) + 12 * n_values),
                     entry["continued"], entry["continues"],
                 )

@@ -1,4 +1,4 @@
-"""Formats of rows and sequences, and the options that go with each."""
+"""Formats of rows and sequences, and the options that apply to each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RowFormat:
     suffixes : tuple of str, default ()
         Endings of names of files or directories that identify the format.
     options : tuple of str, default ()
-        Arguments of `ingest_rows` that go with this format, beside those that go with all.
+        Arguments of `ingest_rows` that apply to this format, beside those that apply to all.
     """
 
     description: str
@@ -67,10 +67,10 @@ def detect_row_format(path: str) -> str | None:
 
 
 def refuse_options(name: str, options: Sequence[str], **given: Any) -> None:
-    """Raise UsageError for an argument that does not go with a format, rather than leave it out."""
+    """Raise UsageError for an argument that does not apply to a format, rather than ignore it."""
     for option, value in given.items():
         if value is not None and option not in options:
-            raise UsageError(f"{option}: does not go with {name}, which has {', '.join(options)}")
+            raise UsageError(f"{option}: does not apply to {name}, which takes {', '.join(options)}")
 
 
 def whole_number(name: str, value: Any, least: int) -> int | None:

@@ -23,9 +23,9 @@ from distmom.corpus.layers import (
 from distmom.corpus.names import check_names
 from distmom.errors import InputError, UsageError
 
-#: most symbols of a layer: their names and frequencies are held in memory
+#: largest number of symbols of a layer: their names and frequencies are held in memory
 MAX_SYMBOLS = 1 << 27
-#: entries of a dense matrix that are checked at a time
+#: number of entries of a dense matrix that are checked at a time
 _PIECE = 1 << 22
 
 
@@ -35,16 +35,17 @@ class RowCorpus:
     Parameters
     ----------
     X : array_like or sparse matrix of shape (n_rows, n_features), or array_like of shape (n_rows,)
-        Finite numbers of either sign; or symbols, whole numbers from 0.
+        A matrix of finite numbers of either sign, or a vector of symbols, which are whole numbers from 0.
     lengths : array_like of shape (n_units,), optional
         Number of rows of each unit (sequence, group), in order; they add up to ``n_rows``. By default every row
         is a unit.
     n_symbols : int, optional
-        Number of symbols; by default that of ``names``, or one more than the largest.
+        Number of symbols; by default the number of ``names``, or one more than the largest symbol.
     names : sequence of str, optional
         Names of the columns or symbols; by default their numbers.
     shard_rows : int, optional
-        Most rows of a shard, at least 8; by default about 32 MiB, and at most 1,048,576. Longer units are cut.
+        Largest number of rows of a shard, at least 8; by default as many as take about 32 MiB, at most 1,048,576.
+        Longer units are cut.
 
     Attributes
     ----------
@@ -113,7 +114,7 @@ class RowCorpus:
         return np.zeros(0, np.int64)
 
     def select(self, *names: str) -> Self:
-        """Return the corpus restricted to some layers, here all; UsageError for other names."""
+        """Return the corpus restricted to some layers, here the only one; a UsageError for other names."""
         select_layers(self.layers, names)
         return self
 
@@ -192,7 +193,7 @@ def starts_of(lengths: Any, n_rows: int, name: str = "lengths") -> np.ndarray:
 
 
 def as_array(values: Any, name: str) -> np.ndarray:
-    """Return values as an array; InputError if they are lists of different lengths, or some are masked."""
+    """Return values as an array; an InputError if they are lists of different lengths, or some are masked."""
     if np.ma.is_masked(values):
         raise InputError.at(
             name, None, "values", "no masked ones", f"{int(np.ma.getmaskarray(values).sum())}"
@@ -224,7 +225,7 @@ def checked_rows_of_layer(
     Returns
     -------
     rows : ndarray or csr_array
-        Dense rows and values of sparse ones in float32 if they were given so, else float64; symbols in int32.
+        Dense rows, and the values of sparse ones, are float32 if X is float32, else float64; symbols are int32.
     kind : {"csr", "dense", "symbols"}
     width : int
 
@@ -244,7 +245,7 @@ def checked_rows_of_layer(
         raise InputError.at(name, None, "shape", expected, f"{array.shape} of type {array.dtype}")
     if array.dtype.kind not in "iubf":
         raise InputError.at(name, None, "type of the values", "real numbers", str(array.dtype))
-    # Byte orders differ between files, so that types are not compared.
+    # Byte orders differ between files, so types are not compared.
     dtype = np.float32 if array.dtype.kind == "f" and array.dtype.itemsize <= 4 else np.float64
     if sparse.issparse(array):
         matrix = csr_array(array, dtype=dtype)

@@ -48,7 +48,7 @@ class ArrayFile:
         return cls(place, seen.st_size, seen.st_mtime_ns)
 
     def load(self) -> Any:
-        """Map the array of an ``.npy`` file into memory, or read that of an ``.npz`` file, once per process.
+        """Map the array of an ``.npy`` file into memory, or read the array of an ``.npz`` file, once per process.
 
         Returns
         -------

@@ -24,7 +24,7 @@ from distmom.corpus.row_formats import refuse_options, whole_number
 from distmom.corpus.rows import checked_rows_of_layer
 from distmom.errors import DistmomError, InputError, UsageError
 
-#: partitions that are computed at a time, so that no more wait for their turn in memory
+#: number of partitions that are computed at a time: computed partitions wait in memory to be written
 _AHEAD = 32
 
 
@@ -56,7 +56,7 @@ def ingest_collection(
     columns : sequence of str, optional
         Columns of a DataFrame that are read; by default all except ``id_column``.
     id_column : str, optional
-        Column of a DataFrame with the ids of rows.
+        Column of a DataFrame with the ids of rows; none by default.
     names : sequence of str, optional
         Names of the columns of an array, or of its symbols; by default their numbers.
     n_symbols : int, optional
@@ -78,7 +78,7 @@ def ingest_collection(
     InputError
         If a value is missing, not finite or not of the right kind; the message has the partition and the row.
     UsageError
-        If the collection is of another kind, an argument is invalid or does not go with it, or the destination
+        If the collection is of another kind, an argument is invalid or does not apply to it, or the destination
         exists or is being written to.
     """
     module = type(collection).__module__
@@ -105,7 +105,7 @@ def ingest_collection(
                 raise UsageError(f"n_symbols: expected {len(names)} as there are names, got {n_symbols}")
             n_symbols = len(names)
         if collection.ndim == 2:
-            # An unknown number of columns is NaN.
+            # Dask represents an unknown number of columns by NaN.
             if names is not None and not np.isnan(collection.shape[1]):
                 check_names("names", list(names), int(collection.shape[1]))
             collection = collection.rechunk({1: -1})
@@ -137,7 +137,7 @@ def ingest_collection(
         own = dask.delayed(partial(_write_partition, function, load))
         return run([own(index, part) for index, part in tasks])
 
-    # The partition itself stands for its task: it is loaded where it is written.
+    # Tasks are the partitions themselves, so that a partition is loaded where it is written.
     source = RowSource(lambda: parts, found)
     settings = {"format": f"dask {kind}", "min_count": min_count, "rare_suffix": rare_suffix}
     writer = LayerWriter(destination, overwrite=overwrite)
@@ -146,7 +146,7 @@ def ingest_collection(
 
 #: modules of the classes of Dask's collections; DataFrames have had two
 _MODULES = {"array": ("dask.array",), "dataframe": ("dask.dataframe", "dask_expr"), "bag": ("dask.bag",)}
-#: arguments of `ingest_collection` that go with one kind of collection
+#: arguments of `ingest_collection` that apply to one kind of collection
 _OPTIONS = {
     "array": ("names", "n_symbols"),
     "dataframe": ("columns", "id_column"),
@@ -160,7 +160,7 @@ def _write_partition(
     try:
         return function((index, partial(load, part, index)))
     except DistmomError as error:
-        # Raised when all partitions of its batch are done: what is removed then is no longer written to.
+        # The error is raised when all partitions of its batch are done, so none writes to files being removed.
         return error
 
 
@@ -194,7 +194,7 @@ def _frame_shard(
         if column.dtype.kind not in "iubf":
             raise InputError.at(place, None, f"column {name!r}", "numbers", str(column.dtype))
         _refuse_missing(place, name, column, "a finite number")
-        # Types of pandas that allow missing values have a type of NumPy beneath them.
+        # Types of pandas that allow missing values wrap a type of NumPy.
         columns.append(column.to_numpy(dtype=getattr(column.dtype, "numpy_dtype", None)))
     rows, kind, width = checked_rows_of_layer(np.stack(columns, axis=1), place)
     ids: tuple[str, ...] = ()

@@ -6,17 +6,17 @@ Layout of a run directory::
     states/<digest>.npy             stored arrays, which passes read (bases, whitening matrices)
     passes/<name>-<fingerprint>/    one committed pass: one .npy file per sum, and DONE.json, written last
     rows/<name>-<fingerprint>/      one Zarr array per shard and row output, named by its digest
-    partial/<driver>/<pass>/        large partial sums of a running pass
-    partial/<driver>/spare/         files of earlier partial sums, to be overwritten
+    partial/<epoch>/<pass>/         large partial sums of a running pass
+    partial/<epoch>/spare/          files of earlier partial sums, to be overwritten
     environment.json                software and processors of the processes that have run tasks
     log.jsonl                       events of passes
-    lock                            held by the process that runs passes
+    epochs/, lease.json, cancel     who carries the run out, and how that ended (see `distmom.engine.epochs`)
 
 A pass is committed by renaming its directory, once its files and everything they refer to are on disk; the next
 pass does not wait for the disk. A commit never replaces an intact result: a pass, stored array or row that exists
 already is the same. A rerun looks up a pass by its fingerprint, which covers its parameters, the digests of its
-inputs and the digest of the corpus, so that stale results are never used. Partial sums belong to one driver, as
-tasks of an earlier driver may still be writing theirs.
+inputs and the digest of the corpus, so that stale results are never used. Partial sums belong to one epoch, as
+tasks of an earlier one may still be writing theirs.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ from typing import Any
 
 import numpy as np
 
-from distmom.corpus.commit import Lock, put_if_absent, sha256_file, sync_path, sync_tree, write_atomic
+from distmom.corpus.commit import put_if_absent, sha256_file, sync_path, sync_tree, write_atomic
 from distmom.corpus.records import RecordFormat, are_files, check_file
 from distmom.engine.environment import Environment
+from distmom.engine.epochs import check_records
 from distmom.engine.events import read_log
+from distmom.engine.lease import Lease, leased
 from distmom.engine.scratch import SPARE, ScratchArray, claimed
 from distmom.engine.state import (
     SLAB_ROWS,
@@ -80,8 +82,11 @@ class RunDirectory:
         self.durable = durable
         for name in ("states", "passes", "rows"):
             (self.path / name).mkdir(parents=True, exist_ok=True)
+        # A directory that is not held, such as a temporary one, has no epoch.
         self._partials = self.path / "partial" / uuid.uuid4().hex[:12]
         self._committer = _Committer()
+        #: the hold on the run while it is `held`
+        self.lease: Lease | None = None
 
     @property
     def log(self) -> Path:
@@ -94,20 +99,36 @@ class RunDirectory:
         return self.path / "states"
 
     @contextmanager
-    def held(self) -> Iterator[RunDirectory]:
-        """Hold the lock of the run, and remove unfinished files of earlier drivers; a context manager.
+    def held(self, interrupt: Callable[[], None] | None = None) -> Iterator[RunDirectory]:
+        """Hold the run in an epoch of its own, and remove unfinished files of earlier ones; a context manager.
+
+        Parameters
+        ----------
+        interrupt : callable, optional
+            As in `distmom.engine.lease.leased`.
 
         Raises
         ------
         UsageError
-            If another process holds the lock.
+            If another process that is running holds the run.
+        TakenOverError
+            On exit with an error, if another process has taken the run over.
         """
-        with Lock(self.path / "lock"):
-            _remove_tree(self.path / "partial")
+        with leased(self.path, durable=self.durable, interrupt=interrupt) as lease:
+            self._partials = self.path / "partial" / f"{lease.epoch:04d}"
+            # Not what a later driver writes, if this one is taken over just now.
+            for earlier in (self.path / "partial").glob("*"):
+                if not earlier.name.isdigit() or int(earlier.name) < lease.epoch:
+                    _remove_tree(earlier)
+            lease.check()
             for name in ("states", "passes", "rows"):
                 for left in (self.path / name).rglob(".tmp-*"):
                     (_remove_tree if left.is_dir() else _remove_file)(left)
-            yield self
+            self.lease = lease
+            try:
+                yield self
+            finally:
+                self.lease = None
 
     def environments(self) -> list[dict[str, str]]:
         """Return the environments of the processes that have run tasks so far."""
@@ -236,6 +257,8 @@ class RunDirectory:
         self._commit(*commit)
 
     def _commit(self, name: str, key: str, sums: Mapping[str, Sum], record: dict[str, Any]) -> None:
+        if self.lease is not None:
+            self.lease.fence()
         target = self.pass_path(name, key)
         temporary = self.path / "passes" / f".tmp-{uuid.uuid4().hex}"
         temporary.mkdir()
@@ -279,7 +302,7 @@ class RunDirectory:
 
     def verify(self) -> list[str]:
         """Read every stored array, committed sum, stored row and event; return descriptions of all problems."""
-        problems: list[str] = []
+        problems = check_records(self.path)
 
         def check(read: Callable[[], object]) -> None:
             try:

@@ -32,7 +32,7 @@ class PassStarted:
     Attributes
     ----------
     name : str
-        Of the pass.
+        Name of the pass.
     n_documents : int
         Number of documents of the corpus.
     n_groups, n_slabs : int
@@ -52,7 +52,7 @@ class KernelsMissing:
     Attributes
     ----------
     name : str
-        Of the pass, or ``decomposition``.
+        Name of the pass, or ``decomposition``.
     """
 
     name: str
@@ -65,7 +65,7 @@ class GroupDone:
     Attributes
     ----------
     name : str
-        Of the pass.
+        Name of the pass.
     n_documents : int
         Number of documents of the group, divided by the number of slabs.
     """
@@ -81,7 +81,7 @@ class PassDone:
     Attributes
     ----------
     name : str
-        Of the pass.
+        Name of the pass.
     n_documents : int
         Number of documents of the corpus.
     seconds : float
@@ -132,7 +132,7 @@ class EventLog:
     Parameters
     ----------
     path : path-like
-        An incomplete last line, of a process that was killed, is removed.
+        Path of the log. An incomplete last line, left by a process that was killed, is removed.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -165,7 +165,7 @@ class EventLog:
 
 
 def read_log(path: str | os.PathLike[str]) -> list[Logged]:
-    """Read the log of a run; an incomplete last line is left out, and a missing file is empty.
+    """Read the log of a run; an incomplete last line is left out, and a missing file has no events.
 
     Raises
     ------

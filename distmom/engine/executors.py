@@ -10,13 +10,16 @@ import asyncio
 import logging
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 import dask
 import distributed
-from distributed import Client, LocalCluster
+from distributed import Client
 from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
 from distributed.protocol.serialize import Serialize, Serialized, merge_and_deserialize
@@ -24,8 +27,8 @@ from distributed.protocol.serialize import Serialize, Serialized, merge_and_dese
 from distmom.compiled import watched
 from distmom.engine import watch as limits
 from distmom.engine.environment import Environment, differing, environment
-from distmom.engine.watch import Watch, check_address, kept_alive
-from distmom.errors import ClusterError, DistmomError, UsageError
+from distmom.engine.watch import Watch
+from distmom.errors import ClusterError, DistmomError
 
 logger = logging.getLogger(__name__)
 
@@ -33,15 +36,14 @@ _R = TypeVar("_R")
 Merge = Callable[[Iterable[Any]], Any]
 OnDone = Callable[[int], None]
 
-#: freed memory that glibc keeps in the workers of our LocalCluster. With Dask's default all of it is returned
-#: at once, and the kernel clears the pages of every large temporary array again
-WORKER_ENVIRONMENT = {"MALLOC_TRIM_THRESHOLD_": 128 << 20, "MALLOC_MMAP_THRESHOLD_": 32 << 20}
 #: topic of the events of Dask with which workers and the scheduler report that they compile kernels
 COMPILING = "distmom-compiling"
+#: seconds after which a thread that waits for a task looks whether a kernel is being compiled
+COMPILING_S = 0.1
 #: how often a task is submitted again after its worker died
 MAX_ATTEMPTS = 3
-#: seconds that closing a connection may take
-CLOSE_TIMEOUT_S = 10.0
+#: more than the levels of a tree, of which the upper ones are preferred within the priority of a job
+LEVELS = 100
 
 
 class Executor(Protocol):
@@ -118,10 +120,12 @@ class InProcess:
         name: str,
     ) -> Any:
         levels = tree_levels(len(arguments), fan_in)
+        # The tree asks for its leaves in their order.
+        leaves = self.map(lambda each: function(*each), arguments)
 
         def node(level: int, index: int) -> Any:
             if level == 0:
-                result = function(*arguments[index])
+                result = next(leaves)
                 on_done(index)
                 return result
             children = tree_node_children(index, fan_in, levels[level - 1])
@@ -141,6 +145,53 @@ class InProcess:
         return watched(report)
 
 
+class InThreads(InProcess):
+    """Runs tasks on several threads of this process, for corpora that take little memory.
+
+    Parameters
+    ----------
+    n_threads : int
+    """
+
+    def __init__(self, n_threads: int) -> None:
+        self.n_threads = n_threads
+        self.description = f"on {n_threads} threads of this process"
+        self._compiling = threading.Event()
+        self._report: Callable[[], None] | None = None
+
+    def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
+        pool = ThreadPoolExecutor(self.n_threads, thread_name_prefix="distmom")
+        waiting, flying = iter(items), deque[Future[_R]]()
+        try:
+            while True:
+                for item in islice(waiting, 2 * self.n_threads - len(flying)):
+                    flying.append(pool.submit(function, item))
+                if not flying:
+                    return
+                first = flying.popleft()
+                while not wait([first], COMPILING_S).done:
+                    self._deliver()
+                self._deliver()
+                yield first.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    @contextmanager
+    def compiling(self, report: Callable[[], None]) -> Iterator[None]:
+        self._report = report
+        try:
+            with watched(self._compiling.set):
+                yield
+        finally:
+            self._report = None
+
+    def _deliver(self) -> None:
+        """Report a compilation that a thread has begun since the last call, in the calling thread."""
+        if self._report is not None and self._compiling.is_set():
+            self._compiling.clear()
+            self._report()
+
+
 class OnCluster:
     """Runs tasks on the workers of a Dask client, in a sliding window.
 
@@ -154,6 +205,8 @@ class OnCluster:
         self.client = client
         n_threads = Watch(client, "cluster").n_threads
         self.description: str = f"on {n_threads} threads of {client.scheduler.address}"
+        self._share: float = dask.config.get("distmom.share", 1.0)
+        self._priority: int = LEVELS * dask.config.get("distmom.priority", 0)
         self._versions = environment().versions()
         self._environments: tuple[Environment, ...] | None = None
         self._compiling = threading.Event()
@@ -163,6 +216,16 @@ class OnCluster:
     def n_threads(self) -> int:
         """Number of threads of all workers."""
         return max(1, Watch(self.client, "cluster").n_threads)
+
+    @property
+    def dashboard(self) -> str | None:
+        """Address of the dashboard of the scheduler; None if it has none."""
+        found: str | None = self.client.dashboard_link
+        return found
+
+    def _of_window(self, n_threads: int) -> int:
+        """Return how many tasks are submitted at a time; jobs share a cluster in proportion to this."""
+        return max(1, round(2 * max(1, n_threads) * self._share))
 
     def check(self) -> None:
         """Check that all present workers run the versions of this process; a ClusterError otherwise."""
@@ -197,13 +260,16 @@ class OnCluster:
             found: float | None = Watch(self.client, "cluster").call(
                 self.client.run_on_scheduler, _idle_timeout
             )
-        except ImportError:
-            # A scheduler needs distmom only where it decomposes tensors.
+        except (ImportError, ValueError):
+            # A scheduler needs distmom, and may not refuse calls, only where it decomposes tensors.
             return None
         return found
 
     def _submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> distributed.Future:
-        return self.client.submit(_checked, self._versions, function, *arguments, pure=False, **options)
+        priority = self._priority + options.pop("level", 0)
+        return self.client.submit(
+            _checked, self._versions, function, *arguments, pure=False, priority=priority, **options
+        )
 
     def reduce(
         self,
@@ -228,7 +294,7 @@ class OnCluster:
             else:
                 below = ready[level - 1]
                 parts = [below[c] for c in tree_node_children(index, fan_in, levels[level - 1])]
-                future = self._submit(merge, parts, key=key, retries=2, priority=level)
+                future = self._submit(merge, parts, key=key, retries=2, level=level)
             flying[future] = (level, index, attempt)
 
         def settle(level: int, index: int, future: distributed.Future) -> None:
@@ -246,7 +312,8 @@ class OnCluster:
 
         try:
             while True:
-                while sum(level == 0 for level, _, _ in flying.values()) < 2 * max(1, watch.n_threads):
+                window = self._of_window(watch.n_threads)
+                while sum(level == 0 for level, _, _ in flying.values()) < window:
                     index = next(waiting, None)
                     if index is None:
                         break
@@ -292,7 +359,7 @@ class OnCluster:
                 return
 
         try:
-            for _ in range(2 * max(1, watch.n_threads)):
+            for _ in range(self._of_window(watch.n_threads)):
                 submit()
             while window:
                 future, item = window.pop(0)
@@ -417,81 +484,3 @@ def _raise_if_lost(error: BaseException, name: str) -> None:
     lost = (CommClosedError, distributed.client.FuturesCancelledError, ConnectionError, TimeoutError)
     if isinstance(error, lost) and not isinstance(error, DistmomError):
         raise ClusterError(f"{name}: the cluster was lost: {error}") from error
-
-
-@contextmanager
-def open_executor(
-    client: Client | Executor | None = None,
-    *,
-    scheduler: str | None = None,
-    workers: int = 0,
-    memory_limit: int | None = None,
-    connect_timeout_s: float = 20.0,
-) -> Iterator[Executor]:
-    """Open an executor, and close what was opened on exit; a context manager.
-
-    Parameters
-    ----------
-    client : distributed.Client or Executor, optional
-        Used and left open; not checked if it is an executor.
-    scheduler : str, optional
-        Address of a running scheduler; only the connection is closed on exit.
-    workers : int, default 0
-        Number of processes of a LocalCluster; 0 runs tasks in this process.
-    memory_limit : int, optional
-        Bytes that each process of the LocalCluster may use; Dask's "auto" by default.
-    connect_timeout_s : float, default 20.0
-        Seconds to wait for a scheduler.
-
-    Raises
-    ------
-    UsageError
-        If both a scheduler and a number of workers are given.
-    ClusterError
-        If the scheduler does not answer, or a worker runs other versions than this process.
-    """
-    if isinstance(client, InProcess | OnCluster):
-        yield client
-    elif client is not None:
-        with _in_use(client) as executor:
-            yield executor
-    elif scheduler is not None:
-        if workers:
-            raise UsageError("specify either a scheduler or a number of workers, not both")
-        check_address(scheduler, connect_timeout_s)
-        try:
-            remote = Client(scheduler, set_as_default=False, timeout=connect_timeout_s)
-        except (OSError, TimeoutError, ValueError) as error:
-            raise ClusterError(f"no scheduler answers at {scheduler}: {error}") from error
-        try:
-            with _in_use(remote) as executor:
-                yield executor
-        finally:
-            with suppress(TimeoutError, OSError):
-                remote.close(timeout=CLOSE_TIMEOUT_S)
-    elif workers:
-        variables = {**dask.config.get("distributed.nanny.pre-spawn-environ"), **WORKER_ENVIRONMENT}
-        with (
-            dask.config.set({"distributed.nanny.pre-spawn-environ": variables}),
-            LocalCluster(
-                n_workers=workers,
-                threads_per_worker=1,
-                memory_limit=memory_limit or "auto",
-                dashboard_address="127.0.0.1:0",
-                silence_logs=logging.CRITICAL,
-            ) as cluster,
-            Client(cluster, set_as_default=False) as local,
-            _in_use(local) as executor,
-        ):
-            yield executor
-    else:
-        yield InProcess()
-
-
-@contextmanager
-def _in_use(client: Client) -> Iterator[OnCluster]:
-    """Check the versions of the workers of a cluster, and keep its scheduler alive."""
-    executor = OnCluster(client)
-    with kept_alive(client, executor.idle_timeout_s()):
-        executor.check()
-        yield executor

@@ -10,7 +10,7 @@ from distmom.corpus.block import csr_from_parts
 
 
 class ColumnLimit:
-    """The magnitudes from which entries are kept, at most some of every column, more where they are equal.
+    """The magnitudes from which entries are kept, a limited number per column, or more if magnitudes are equal.
 
     The pieces of a matrix are first counted, then collected, then cut. Memory: four bytes per entry that is kept.
 
@@ -18,7 +18,7 @@ class ColumnLimit:
     ----------
     n_columns : int
     n_entries : int
-        Most entries of a column.
+        Largest number of entries that are kept in a column.
     """
 
     def __init__(self, n_columns: int, n_entries: int) -> None:
@@ -32,7 +32,7 @@ class ColumnLimit:
         self._counts += np.bincount(columns, minlength=len(self._counts))
 
     def collect(self, columns: np.ndarray, values: np.ndarray) -> None:
-        """Take the magnitudes of entries, once all have been counted."""
+        """Take the magnitudes of entries, after all entries have been counted."""
         if not len(self._starts):
             sizes = np.minimum(self._counts, self._most)
             self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

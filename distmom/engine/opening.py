@@ -1,4 +1,4 @@
-"""Opening an engine: a run directory and its lock, the log of its events, and an executor."""
+"""Opening an engine: a run directory that is held, the log of its events, and an executor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_engine(
     memory_limit: int | None = None,
     observer: Observer | None = None,
 ) -> Iterator[Engine]:
-    """Open an engine in a run directory and hold its lock, or in a temporary directory; a context manager.
+    """Open an engine in a run directory and hold the run, or in a temporary directory; a context manager.
 
     Events are appended to the log of a run directory.
 
@@ -32,7 +32,7 @@ def open_engine(
     ----------
     corpus : AnyCorpus
     directory : path-like or RunDirectory, optional
-        A temporary directory, removed on exit, by default. The caller holds the lock of a `RunDirectory`.
+        A temporary directory, removed on exit, by default. The caller holds a `RunDirectory`.
     executor : Executor, optional
         Tasks run in this process by default.
     memory_limit : int, optional
@@ -44,6 +44,10 @@ def open_engine(
     ------
     UsageError
         If another process holds the run.
+    TakenOverError
+        If another process has taken the run over, as this one seemed to have ended.
+    CancelledError
+        If the end of the run has been requested.
     """
     options: dict[str, Any] = {"executor": executor or InProcess(), "memory_limit": memory_limit}
     observers: list[Observer] = []
@@ -59,6 +63,8 @@ def open_engine(
         if run.durable:
             # First, so that an event is in the log even if the observer raises.
             observers.append(stack.enter_context(EventLog(run.log)))
+        if run.lease is not None:
+            observers.append(run.lease.note)
         if observer is not None:
             observers.append(observer)
 

@@ -1,4 +1,4 @@
-"""Reading shards. A fit in one process keeps those of a small stored corpus, which its passes read again."""
+"""Reading shards. A fit in one process keeps the shards of a small stored corpus, which its passes read again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEPT_BYTES = 32 << 20
 
 
 class _Kept:
-    """The shards of the last small corpus that was read while an engine is open in this process."""
+    """The shards of the small corpus that was read last, kept while an engine is open in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ def read_shard(corpus: AnyCorpus, index: int) -> Any:
     Raises
     ------
     StoreError
-        If the shard is read and damaged.
+        If the shard has to be read and is damaged.
     """
     # Only the digest of a stored corpus determines its shards and all that they hold.
     if type(corpus) is not Corpus or not is_small(corpus):

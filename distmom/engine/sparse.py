@@ -3,7 +3,7 @@
 A task collects the products of its blocks until there are `RUN_ENTRIES` entries, adds them up and writes the
 sum to files, called a run. The total is computed slab by slab: the rows of all runs are read and added in the
 order of the groups. Slabs have about the same number of entries, even if few rows have most of them. The sums
-of slabs are written to files too, and joined to one stored matrix.
+of slabs are written to files too, and joined into one stored matrix.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from distmom.engine.limits import ColumnLimit, drop_small_of_columns
 from distmom.engine.scratch import ScratchArray, write_scratch
 from distmom.engine.state import StoredArray, release_maps
 
-#: entries of products that are collected before they are added up
+#: number of entries of products that are collected before they are added up
 RUN_ENTRIES = 1 << 24
-#: entries of a slab of rows, over all runs
+#: number of entries of a slab of rows, over all runs
 SLAB_ENTRIES = 1 << 22
-#: entries of a sample from which the quantile of magnitudes is estimated
+#: number of entries of the sample from which the quantile of magnitudes is estimated
 SAMPLE_ENTRIES = 1_000_000
 _PARTS = (("indptr", "int64"), ("indices", "int32"), ("data", "float32"))
 
@@ -165,7 +165,7 @@ class Pruning:
     column_entries : int or None, default None
         At the end, only this many entries of largest magnitude are kept in every column; None keeps all.
     n_unlimited_rows : int, default 0
-        The number of last rows to which both limits do not apply.
+        Number of rows at the end to which neither limit applies.
     """
 
     share: float
@@ -273,7 +273,7 @@ def _opened(array: Any) -> Any:
 def join_pieces(
     directory: RunDirectory, pieces: Sequence[_Piece], n_columns: int, pruning: Pruning | None, mixed: bool
 ) -> MixedRows:
-    """Join the slabs of a result to one stored matrix without negligible entries; their files are recycled.
+    """Join the slabs of a result into one stored matrix without negligible entries; their files are recycled.
 
     With ``mixed``, nearly full rows become dense.
     """

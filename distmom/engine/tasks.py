@@ -10,6 +10,7 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.clock import spend, taken
 from distmom.corpus import AnyCorpus, RowBlock
+from distmom.engine.abandoned import Requests
 from distmom.engine.folded import Folded
 from distmom.engine.passes import Pass, cut_block, resolve
 from distmom.engine.shards import read_shard
@@ -35,7 +36,7 @@ def fold_group(
         taken()
         opened = resolve(pass_)
         sums = opened.zero()
-        digests = _accumulate(corpus, shards, opened, sums, rows, outputs)
+        digests = _accumulate(corpus, shards, opened, sums, rows, outputs, files)
         release_maps()
         with spend("write"):
             left = large_to_files(sums, files)
@@ -66,7 +67,7 @@ def fold_tall(
             # Sums that are not separable are accumulated by the first slab.
             for name in [name for name in sums if specs[name].tall and not specs[name].separable]:
                 del sums[name]
-        digests = _accumulate(corpus, shards, opened, sums, rows, outputs)
+        digests = _accumulate(corpus, shards, opened, sums, rows, outputs, files)
         tall: dict[tuple[str, int, int], TallPart] = {}
         runs: dict[tuple[str, int], tuple[SparsePart, ...]] = {}
         with spend("write"):
@@ -88,10 +89,12 @@ def _accumulate(
     sums: Sums,
     rows: Mapping[str, StoredRows],
     outputs: str,
+    files: str,
 ) -> dict[str, dict[str, str]]:
     """Add shards to sums block by block and return the digests of the stored rows."""
     digests: dict[str, dict[str, str]] = {}
     block: Any = None
+    requests = Requests(files)
     for index in shards:
         # The rows of the last shard must not stay in memory while the next is read.
         shard = block = None
@@ -102,6 +105,7 @@ def _accumulate(
         axes = {name: handle.axis for name, handle in rows.items()}
         written: dict[str, list[np.ndarray]] = {}
         for start in range(0, shard.n_documents, opened.block_rows):
+            requests.check()
             window = slice(start, min(start + opened.block_rows, shard.n_documents))
             block, block_rows = cut_block(shard, stored, axes, window)
             if opened.selection is not None:

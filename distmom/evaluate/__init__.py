@@ -1,7 +1,7 @@
 """Metrics and reports of fitted models. The package can be called: ``distmom.evaluate(model, corpus)``.
 
-A function of the package ``distmom`` of the same name would give way to this package as soon as one of its modules
-is imported, so the package itself is what evaluates a model.
+A function ``distmom.evaluate`` would be replaced by this package as soon as one of its modules is imported, so the
+package itself is callable.
 """
 
 import sys
@@ -14,7 +14,7 @@ class _Evaluate(ModuleType):
 
     def __call__(self, model: Any, corpus: Any, **options: Any) -> dict[str, float]:
         """Evaluate a fitted model; see `distmom.evaluate.dispatch.evaluate`."""
-        # Imported on the first call, because estimators and what they need take long to import.
+        # Imported on the first call, because estimators and their dependencies take long to import.
         from distmom.evaluate.dispatch import evaluate
 
         return evaluate(model, corpus, **options)

@@ -16,7 +16,7 @@ from distmom.errors import UsageError
 from distmom.models.multilabel.probabilities import Reliability
 from distmom.predict.lines import escaped
 
-#: labels of a document whose probabilities are considered, at most; at a useful threshold fewer are assigned
+#: largest number of labels of a document whose probabilities are considered; useful thresholds assign fewer
 DEPTH = 100
 _PER_LABEL = ("n_true", "n_assigned", "n_correct")
 _PER_BIN = ("n_pairs", "probabilities", "truths")
@@ -109,11 +109,12 @@ class AssignedSums:
         Parameters
         ----------
         path : path-like
-            The file, tab-separated, with a header; an existing file is replaced. A ratio of 0 to 0 is empty.
+            The file, tab-separated, with a header; an existing file is replaced. The field of a ratio 0 / 0 is
+            empty.
         names : sequence of str
-            Of all labels; written as by `distmom.predict.lines.escaped`.
+            Names of all labels, written as by `distmom.predict.lines.escaped`.
         frequency : ndarray of shape (n_known,)
-            Number of training documents of the first labels; 0 of the others.
+            Number of training documents of each of the first labels; the other labels have none.
         """
         true, assigned, correct = (self.sums[name] for name in _PER_LABEL)
         known = np.zeros(len(names))

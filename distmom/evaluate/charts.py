@@ -178,7 +178,7 @@ def scatter_chart(
         Drawn to the same scale in both directions; points that are not finite are omitted.
     groups : sequence of int
     labels : sequence of str
-        Empty for none.
+        Label of each point; empty for none.
     title : str
         Text alternative for screen readers.
 
@@ -218,7 +218,7 @@ def series_chart(x: Sequence[float], ys: dict[str, Sequence[float]], *, title: s
     Parameters
     ----------
     x : sequence of float
-        Ascending.
+        Positions, ascending.
     ys : dict of str to sequence of float
         Values that are not finite are omitted.
     title : str
@@ -322,7 +322,7 @@ class _Scale:
                 self.low, self.high = middle - 0.25, middle + 0.25
         else:
             self.low, self.high = min(low, 0.0), high
-            # Large values that are equal differ by nothing when 1 is added.
+            # Adding 1 to a large value may leave it unchanged.
             if self.high - self.low <= max(1e-300, 1e-12 * abs(self.low)):
                 self.high = self.low + max(1.0, 0.1 * abs(self.low))
 

@@ -1,4 +1,4 @@
-"""Evaluation and report of a model of any kind, by what the model can do."""
+"""Evaluation and report of a model of any kind, depending on its capabilities."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def evaluate(model: Any, corpus: Any, **options: Any) -> dict[str, Any]:
         A model that ranks labels or infers shares of topics.
     corpus : Corpus or MemoryCorpus
     **options
-        Of `distmom.evaluate.evaluation.evaluate_corpus` for a model that ranks labels, and of
+        Options of `distmom.evaluate.evaluation.evaluate_corpus` for a model that ranks labels, and of
         `distmom.evaluate.topics.evaluate_topics` for a topic model.
 
     Returns
@@ -36,7 +36,7 @@ def evaluate(model: Any, corpus: Any, **options: Any) -> dict[str, Any]:
     Raises
     ------
     UsageError
-        If the model does neither, or as in these functions.
+        If the model does neither, or if one of these functions raises it.
     """
     if model.can(Capability.LABELS):
         return evaluate_corpus(model, corpus, **options)
@@ -67,7 +67,7 @@ def write_report(
     Raises
     ------
     UsageError
-        If there is no report of such models, ``metrics`` or ``shares`` do not go with the
+        If there is no report of such models, ``metrics`` or ``shares`` do not apply to the
         model, or the parent directory of ``out`` does not exist.
     StoreError
         If the shares are damaged.

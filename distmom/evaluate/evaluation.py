@@ -14,7 +14,7 @@ from distmom.engine import Observer, Pass, Rows, Selection, Sums, SumSpec, open_
 from distmom.errors import UsageError
 from distmom.evaluate.assigned import DEPTH, AssignedSums, checked_table
 from distmom.evaluate.metrics import RankingSums
-from distmom.models.multilabel.blend import stored_scorer
+from distmom.models.multilabel.candidates import stored_scorer
 from distmom.models.multilabel.estimator import MultiLabelMoM
 from distmom.models.multilabel.heads import Scorer
 from distmom.models.multilabel.kernels import top_labels
@@ -143,9 +143,9 @@ def evaluate_corpus(
     client : distributed.Client or Executor, optional
         Where the pass runs; this process by default.
     memory_limit : int, optional
-        Bytes that one worker may use.
+        Bytes that one worker may use; no limit by default.
     observer : callable, optional
-        Receives progress events.
+        Receives progress events; none by default.
 
     Returns
     -------

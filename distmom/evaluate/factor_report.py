@@ -101,7 +101,7 @@ def _facts(model: ECA) -> list[Row]:
         Row("training groups", number(model.n_documents_)),
         Row("features", number(model.n_features_in_)),
         Row("components", number(len(model.components_))),
-        Row("law of the factors", model.prior),
+        Row("distribution of the factors", model.prior),
         Row("passes", number(len(model.timings_))),
         Row("fit time", f"{model.fit_seconds_:,.1f} s"),
     ]
@@ -179,7 +179,7 @@ def _charts(model: ECA, order: list[int]) -> list[tuple[str, str, Markup]]:
         ),
         (
             "Excess kurtosis",
-            "Fourth central moment of a factor in the same units, less the 3 of a normal distribution.",
+            "Fourth central moment of a factor in the same units, minus 3, that of a normal distribution.",
             line_chart(
                 model.kurtosis_[order].tolist(), title="Excess kurtosis of the factors", x_label=x_label
             ),

@@ -101,14 +101,18 @@ class RankingSums:
         """
         ordered = tuple(sorted({int(depth) for depth in depths}))
         if not ordered or ordered[0] < 1:
-            raise UsageError(f"depths must be positive integers, got {tuple(depths)}")
+            raise UsageError(f"depths: expected positive integers, got {tuple(depths)}")
         if convention not in ("pyxclib", "matlab"):
-            raise UsageError(f"unknown PSnDCG convention {convention!r}, expected 'pyxclib' or 'matlab'")
+            raise UsageError(f"convention: expected 'pyxclib' or 'matlab', got {convention!r}")
         inverse = None
         if inverse_propensity is not None:
             inverse = np.ascontiguousarray(inverse_propensity, dtype=np.float64)
             if inverse.ndim != 1 or not (np.isfinite(inverse) & (inverse > 0)).all():
-                raise UsageError("inverse propensities must be a vector of positive finite numbers")
+                low, high = np.min(inverse, initial=np.inf), np.max(inverse, initial=-np.inf)
+                raise UsageError(
+                    "inverse_propensity: expected a vector of positive finite numbers, got an array of shape "
+                    f"{inverse.shape} with values from {low} to {high}"
+                )
         sums: dict[str, NDArray[Any]] = {name: np.zeros(len(ordered)) for name in _PER_DEPTH}
         sums |= {name: np.zeros((), dtype=np.int64) for name in _COUNTS}
         sums |= {name: np.zeros(()) for name in _TOTALS}
@@ -176,7 +180,7 @@ class RankingSums:
             )
         if lists.size and (int(lists.max()) >= n_labels or int(lists.min()) < -1):
             raise UsageError(
-                f"ranked labels must lie in -1..{n_labels - 1}, got {int(lists.min())}..{int(lists.max())}"
+                f"indices: expected labels from -1 to {n_labels - 1}, got {int(lists.min())} to {int(lists.max())}"
             )
         if scores is None:
             # Decreasing scores, so that no labels are tied.
@@ -186,7 +190,7 @@ class RankingSums:
             if values.shape != lists.shape:
                 raise UsageError(f"scores of shape {values.shape} do not match lists of shape {lists.shape}")
             if np.isnan(values[lists >= 0]).any():
-                raise NumericalError("a score of a ranked label is NaN")
+                raise NumericalError("scores: expected no NaN, got one for a ranked label")
         inverse = self._propensity_for(n_labels)
         depths = np.array(self.depths, dtype=np.int64)
         rows = np.zeros((n, len(_PER_DEPTH), len(depths)))
@@ -249,7 +253,7 @@ class RankingSums:
         if not dense_areas(
             np.ascontiguousarray(values), labels.indptr, labels.indices, labels.shape[1], areas
         ):
-            raise NumericalError("a score of a label is NaN")
+            raise NumericalError("scores: expected no NaN, got one")
         counted = ~np.isnan(areas)
         part: dict[str, Any] = {
             "n_auc": int(np.count_nonzero(counted)),

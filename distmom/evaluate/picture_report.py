@@ -1,4 +1,4 @@
-"""Report of a model by its own pictures and numbers, as one self-contained HTML file without scripts."""
+"""Report of a model with its ``pictures`` and numbers, as one self-contained HTML file without scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distmom.errors import UsageError
 from distmom.evaluate.charts import heat_chart, scatter_chart, series_chart
 from distmom.evaluate.page import Row, configuration, is_number, number, percent, template, write_page
 
-#: names of a picture of bars that are shown
+#: largest number of bars that are shown in a picture
 _MAX_BARS = 60
 
 
@@ -23,7 +23,7 @@ def write_picture_report(model: Any, out: str | os.PathLike[str]) -> None:
     Parameters
     ----------
     model : SpectralEstimator
-        Fitted.
+        A fitted model.
     out : path-like
         HTML file; an existing file is replaced atomically.
 

@@ -1,4 +1,4 @@
-"""The reliability diagram of a report: probabilities of labels beside the shares that are observed."""
+"""The reliability diagram of a report: probabilities of labels and observed shares."""
 
 from __future__ import annotations
 

@@ -53,9 +53,9 @@ def evaluate_topics(
     client : distributed.Client or Executor, optional
         Where passes run; this process by default.
     memory_limit : int, optional
-        Bytes that one worker may use.
+        Bytes that one worker may use; no limit by default.
     observer : callable, optional
-        Receives progress events.
+        Receives progress events; none by default.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Mixtures of product distributions: documents of one component, given which words are present independently.
+"""Mixtures of product distributions: given the component of a document, its words are present independently.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3.1 and theorem 3.6. Words are put into three groups at random, which makes three views that are
@@ -32,13 +32,13 @@ from distmom.spectral.recovery import Recovery
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.three_views import AlignedViews, align_views, mean_rows
 
-#: least probability of a word when documents are read, and its distance from one
+#: least distance of the probability of a word from zero and from one when components of documents are inferred
 _LEAST = 1e-6
 
 
 @dataclass(frozen=True)
 class ProductState:
-    """What a fitted mixture consists of; shapes are those on disk.
+    """The state of a fitted mixture, in the shapes stored on disk.
 
     Attributes
     ----------
@@ -59,15 +59,17 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
     Attributes
     ----------
     components_ : ndarray of shape (n_components, n_words)
-        Probability of every word to be present in a document of the component.
+        Probability that a word is present in a document of the component.
     weights_ : ndarray of shape (n_components,)
         Probabilities of the components; they sum to one.
     diagnostics_ : dict
         ``asymmetry`` is the relative asymmetry of the symmetrised second moment, zero for an exact population;
         ``coherence`` the largest leverage of a word, which must be small for a random split to work
-        (proposition 3.2); ``clipped`` the share of the mass of each component that was outside of [0, 1].
+        (proposition 3.2); ``clipped`` the share of the mass of each component that was outside [0, 1].
     vocabulary_ : list of str
+        Words, in the order of the columns of ``components_``.
     n_features_in_ : int
+        Number of words.
 
     Examples
     --------
@@ -101,19 +103,28 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
         Parameters
         ----------
         X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
-            Texts, which are tokenized with the defaults of `distmom.corpus.text_corpus`, or counts or weights, not
-            negative; a word is present where they are not zero.
+            Texts, which are tokenized with the defaults of `distmom.corpus.text_corpus`, or nonnegative counts or
+            weights; a word is present where its entry is not zero.
         y : None
             Ignored.
 
         Returns
         -------
         self
+
+        Raises
+        ------
+        UsageError
+            If a parameter is invalid, or there are fewer than three words per component.
+        InputError
+            If a value is invalid.
+        NumericalError
+            If the moments carry fewer components than requested.
         """
         return self.fit_corpus(self._corpus(X))
 
     def check(self, corpus: Any) -> None:
-        """Refuse parameters that are wrong or do not go with a corpus; UsageError."""
+        """Check that the parameters are valid and suit a corpus; raise a UsageError otherwise."""
         super().check(corpus)
         if N_GROUPS * self.n_components > corpus.n_words:
             raise UsageError(
@@ -129,7 +140,7 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
         r = min(N_GROUPS * k + self.n_oversamples, d)
         sketch = GroupSketchPass(d, groups=groups, n_columns=r, seed=self.random_state)
         n_slabs = run.plan(sketch).n_mapped
-        # Two thirds of the eigenvalues that count are negative: none is to be shifted away.
+        # Two thirds of the eigenvalues that matter are negative, so no shift may remove them.
         basis = range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False)
         pass_ = GroupMomentsPass(d, groups=groups, basis=basis.matrix, rank=basis.rank)
         load = partial(_load, run.scan(pass_).directory)
@@ -148,7 +159,7 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
 
         Returns
         -------
-        ndarray of shape (n_documents, n_components)
+        ndarray of shape (n_documents, n_components), float64
             Rows sum to one.
         """
         check_is_fitted(self)

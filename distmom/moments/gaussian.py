@@ -2,9 +2,9 @@
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 theorems 3.2 and 3.3. `RowSketchPass` multiplies the plain second moment by a test matrix or a basis;
-`RowCovariancePass` adds the second moment up whole, which takes fewer passes where there are few columns.
-`RowMomentsPass` adds up the moments of rows less their mean, in a basis Q: with ``y = Q'(x - m)``, the sums
-of ``y``, ``y y'``, ``y (x) y (x) y``, ``y ||x - m||^2`` and ``||x - m||^2``. No sum of it has more than r^3
+`RowCovariancePass` adds up the whole second moment, which takes fewer passes where there are few columns.
+`RowMomentsPass` adds up the moments of rows minus their mean, in a basis Q: with ``y = Q'(x - m)``, the sums
+of ``y``, ``y y'``, ``y (x) y (x) y``, ``y ||x - m||^2`` and ``||x - m||^2``. None of these sums has more than r^3
 entries.
 
 Rows are processed in pieces that stay in the cache: each is centred once and then multiplied by BLAS.
@@ -26,7 +26,7 @@ from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
 from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
 
-#: values of a piece of rows
+#: number of values of a piece of rows
 PIECE_VALUES = 1 << 17
 #: least number of rows of a piece, for products that use BLAS well
 LEAST_ROWS = 256
@@ -43,7 +43,7 @@ def piece_bytes(n_rows: int, n_features: int) -> int:
 
 
 def pieces(X: np.ndarray, origin: np.ndarray | None) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield rows less the origin, some at a time; a piece is valid until the next one."""
+    """Yield rows minus the origin, some at a time; a piece is valid until the next one is taken."""
     step = piece_rows(X.shape[1])
     room = np.empty((min(step, len(X)), X.shape[1]))
     for start in range(0, len(X), step):
@@ -81,7 +81,7 @@ class RowSketchPass(SketchPass):
 
     Notes
     -----
-    Sums beside those of `SketchPass`: ``squares`` (), the sum of the squared norms of the rows less the
+    Sums in addition to those of `SketchPass`: ``squares`` (), the sum of the squared norms of the rows minus the
     origin, and without an origin ``mean`` (n_features, 1), tall, the sum of the rows.
     """
 
@@ -184,7 +184,7 @@ class RowCovariancePass(Pass):
 
 @dataclass(frozen=True)
 class RowMomentsPass(Pass):
-    """Add up the moments of rows less an origin, of orders one to three, in a basis.
+    """Add up the moments of rows minus an origin, of orders one to three, in a basis.
 
     Attributes
     ----------
@@ -203,7 +203,7 @@ class RowMomentsPass(Pass):
     -----
     Sums of ``y = Q'(x - origin)`` and ``s = ||x - origin||^2``: ``y`` (r,), ``yy`` (r, r), ``s`` (), ``mass`` ();
     with ``third`` also ``yyy`` (r, r, r) and ``ys`` (r,). ``sampled`` () counts the rows without weights: those
-    that are a sample, and not an enumerated population. ``kept`` (n_kept, r + 1) holds y and s of the kept rows.
+    of a sample rather than of an enumerated population. ``kept`` (n_kept, r + 1) holds y and s of the kept rows.
     """
 
     basis: Any = None
@@ -289,7 +289,7 @@ def project(X: np.ndarray, origin: np.ndarray, basis: Any) -> tuple[np.ndarray, 
 
 @dataclass(frozen=True)
 class RowMoments:
-    """Moments of rows less their mean, in a basis Q.
+    """Moments of rows minus their mean, in a basis Q.
 
     Attributes
     ----------

@@ -25,7 +25,7 @@ class MarginsPass(Pass):
         Numbers of documents and labels of the corpus.
     idf : ndarray of shape (n_words,)
     nnz_words, nnz_labels : int
-        Entries of the words and of the labels of all documents, for the plan.
+        Numbers of entries of the words and of the labels of all documents, for the plan.
 
     Notes
     -----
@@ -47,7 +47,7 @@ class MarginsPass(Pass):
 
     @property
     def finish_bytes(self) -> int:
-        # Of eight labels dual variables and signs; norms and the order of the rows. Weights of eight labels.
+        # Per row, dual variables and signs of eight labels, norm and order; per word, weights of eight labels.
         return 112 * self.n_documents + 100 * self.n_features
 
     def specs(self) -> dict[str, SumSpec]:

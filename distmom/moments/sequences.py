@@ -3,8 +3,8 @@
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3.3. The steps of a window ``(t, t+1, t+2)`` of a hidden Markov model are three views that are
 independent given the hidden state of the middle step. All windows of all sequences are pooled: they are those
-of one model whose initial law is the average law of the first step of a window. Pairs and triples are of
-exactly the same windows.
+of one model whose initial distribution is the average over the first steps of windows. Pairs and triples are taken
+from exactly the same windows.
 
 With phi(x) the features of a step (an indicator of its symbol, or see `step_features`) and Q a basis of the
 range of ``sum_{a != b} E[phi(x_a) phi(x_b)']``, views are ``y = Q'phi(x)``. A window belongs to the block
@@ -33,7 +33,7 @@ from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_k
 N_STEPS = 3
 #: pairs of steps of a window, in the order of the sums
 PAIRS = ((0, 1), (0, 2), (1, 2))
-#: rows that are looked up and multiplied at a time
+#: number of rows that are looked up and multiplied at a time
 PIECE_ROWS = 1 << 14
 
 
@@ -280,7 +280,7 @@ class WindowMomentsPass(ProjectedWindowsPass):
 
 @dataclass(frozen=True)
 class ContextPass(ProjectedWindowsPass):
-    """Add up what is next to each symbol, in a basis.
+    """Add up the neighbours of each symbol, in a basis.
 
     Attributes
     ----------

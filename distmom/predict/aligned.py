@@ -1,4 +1,4 @@
-"""Report what a model does not know of the words and labels of a corpus."""
+"""Report the words and labels of a corpus that a model does not know."""
 
 from __future__ import annotations
 

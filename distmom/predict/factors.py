@@ -98,7 +98,7 @@ def transform_views(
     memory_limit : int, optional
         Bytes that one worker may use; no limit by default.
     observer : callable, optional
-        Receives progress events.
+        Receives progress events; none by default.
     overwrite : bool, default=False
         Replace earlier factors.
 

@@ -15,7 +15,7 @@ from distmom.errors import UsageError
 
 #: forms of the output of predictions and shares; arrays are written in any case
 OUTPUT_FORMATS = ("tsv", "jsonl", "zarr")
-#: documents without ids of their own that are numbered at once
+#: number of documents without ids that are numbered at a time
 _MANY = 1 << 16
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
@@ -74,7 +74,7 @@ class AnswerLines:
         self._ids, self._id_file, self._stream = iter(ids), id_file, stream
         self._fields, self._as_json = fields, output_format == "jsonl"
         to_text = _as_json if self._as_json else escaped
-        # Text is made of every name once, not of every answer.
+        # Every name is converted to text once, not once per answer.
         self._names = [to_text(name) for name in names] if stream is not None else []
         if stream is not None and not self._as_json:
             stream.write("\t".join(("id", *fields)) + "\n")
@@ -116,7 +116,7 @@ class AnswerLines:
 def answer_lines(
     out: Path, stem: str, output_format: str, corpus: Any, names: Sequence[str], fields: tuple[str, str]
 ) -> Iterator[AnswerLines]:
-    """Open ``ids.txt`` and, unless the form is "zarr", a file of lines in a directory; parameters as above."""
+    """Open ``ids.txt`` and, unless the form is "zarr", a file of lines in a directory; see `AnswerLines`."""
     with (out / "ids.txt").open("w", encoding="utf-8") as id_file:
         ids = document_ids(corpus)
         if output_format == "zarr":

@@ -114,7 +114,7 @@ def read_output(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     file = Path(path) / f"{kind}.json"
     if not file.is_file():
         raise StoreError(
-            f"{file}: there is no such file; damaged, or written by an older distmom; {OUTPUTS[kind].remedy}"
+            f"{file}: there is no such file: damaged, or written by an older distmom; {OUTPUTS[kind].remedy}"
         )
     record = OUTPUTS[kind].read(file)
     if not are_files(record.get("files")):

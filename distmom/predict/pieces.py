@@ -63,7 +63,7 @@ class Pieces:
 
     @property
     def vocabulary(self) -> list[str]:
-        """Words in column order; not stored in this object, a copy of which is sent with every task."""
+        """Words in column order; not stored in this object, as every task carries a copy of it."""
         return self._corpus.vocabulary
 
     @property

@@ -26,12 +26,12 @@ def assign_rows(
     observer: Observer | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write what a model infers of every row of a corpus: its component or hidden state, and their probabilities.
+    """Write the component or hidden state of every row of a corpus, and their probabilities.
 
     The output directory contains:
 
     - ``components.zarr``, a group of arrays along the rows of the corpus: those that the method ``assign`` of the
-      model names, such as ``components`` (n_rows,) and ``probabilities`` (n_rows, k).
+      model returns, such as ``components`` (n_rows,) and ``probabilities`` (n_rows, k).
     - ``starts.npy`` (n_units + 1,) int64: unit i has the rows ``starts[i] : starts[i + 1]``.
     - ``ids.txt``, the ids of the units, one per line, if the corpus has them.
     - ``components.json`` with sizes and digests of all files.
@@ -47,7 +47,7 @@ def assign_rows(
     memory_limit : int, optional
         Bytes that one worker may use; no limit by default.
     observer : callable, optional
-        Receives progress events.
+        Receives progress events; none by default.
     overwrite : bool, default=False
         Replace an earlier output.
 
@@ -66,10 +66,10 @@ def assign_rows(
     name = type(model).__name__
     corpus = with_layer(corpus, model.reads, getattr(model, "layer", None), name)
     if corpus.n_words != model.n_features_in_:
-        raise UsageError(f"expected {model.n_features_in_} features as {name} has, got {corpus.n_words}")
+        raise UsageError(f"expected the {model.n_features_in_} features of {name}, got {corpus.n_words}")
     if list(corpus.vocabulary) != list(model.vocabulary_):
         raise UsageError(
-            f"expected the columns or symbols of {name} in its order, got others; ingest the source with "
+            f"expected the columns or symbols of {name} in the same order, got others; ingest the source with "
             "'--like MODEL'"
         )
     with put_in_place(out, "components", overwrite=overwrite) as place:

@@ -26,7 +26,7 @@ from distmom.spectral.capabilities import Capability, require
 
 #: number of representative documents per topic
 N_REPRESENTATIVES = 10
-#: least share of a topic in a document that is written as text
+#: smallest share of a topic in a document that is written as text
 LEAST_SHARE = 0.01
 #: maximum number of labels for which mean shares are computed
 MAX_LABELS = 100_000
@@ -128,9 +128,9 @@ def transform_corpus(
     client : distributed.Client or Executor, optional
         Where the pass runs; this process by default.
     memory_limit : int, optional
-        Bytes that one worker may use.
+        Bytes that one worker may use; no limit by default.
     observer : callable, optional
-        Receives progress events.
+        Receives progress events; none by default.
     overwrite : bool, default=False
         Replace earlier shares.
 

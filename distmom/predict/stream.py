@@ -25,7 +25,7 @@ from distmom.engine import (
     open_executor,
 )
 from distmom.errors import UsageError
-from distmom.models.multilabel.blend import stored_scorer
+from distmom.models.multilabel.candidates import stored_scorer
 from distmom.models.multilabel.chosen_labels import label_numbers, of_labels
 from distmom.models.multilabel.estimator import MultiLabelMoM
 from distmom.models.multilabel.heads import Scorer
@@ -143,9 +143,9 @@ def predict_corpus(
     client : distributed.Client or Executor, optional
         Where the pass runs; this process by default.
     memory_limit : int, optional
-        Bytes that one worker may use.
+        Bytes that one worker may use; no limit by default.
     observer : callable, optional
-        Receives progress events.
+        Receives progress events; none by default.
     overwrite : bool, default=False
         Replace earlier predictions.
 

@@ -64,7 +64,7 @@ class AlignedCorpus:
         self.digest = key.hexdigest()
 
     def with_stored(self, put: Callable[[np.ndarray], StoredArray]) -> AlignedCorpus:
-        """Return a copy without names whose numberings are stored for workers to memory-map."""
+        """Return a copy without names; its numberings are stored so that workers memory-map them."""
         other = copy(self)
         other.vocabulary, other.label_names = [], []
         if isinstance(self._words, np.ndarray) and isinstance(self._labels, np.ndarray):

@@ -15,7 +15,7 @@ from distmom.corpus.texts import as_label_lists, as_texts, label_columns_of
 from distmom.errors import InputError, UsageError
 from distmom.spectral.inputs import check_n_features, checked_rows
 
-#: setting of a corpus, and of models fitted to it, whose columns were named by a table
+#: setting of a corpus whose columns were named by a table, and of models fitted to it
 NAMED_COLUMNS = "named_columns"
 
 
@@ -57,7 +57,7 @@ def block_in_memory(model: Any, X: Any, min_samples: int = 0) -> Block:
     Parameters
     ----------
     model : SpectralEstimator
-        Fitted.
+        A fitted model.
     X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
     min_samples : int, default 0
         Least number of documents.
@@ -65,7 +65,7 @@ def block_in_memory(model: Any, X: Any, min_samples: int = 0) -> Block:
     Raises
     ------
     UsageError
-        If the number or the names of the columns are not those of the fit, or texts are given to a model that was
+        If the number or the names of the columns differ from those of the fit, or X has texts and the model was
         not fitted to texts.
     InputError
         If a value is invalid.

@@ -1,4 +1,4 @@
-"""The ledger of a program: records its passes, which are the plan, and computes nothing."""
+"""The ledger of a program: it records the passes, which make up the plan, and computes nothing."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Ledger(Run):
     entries : list of PlannedPass
         In the order of the program.
     passes : list of Pass
-        The same, as the program has made them.
+        The passes of these entries, as the program created them.
     trials : list of callable or None
-        Of every pass, how its time is measured; None where it is tried with random arrays.
+        One per pass, which measures its time; None for a pass that is tried with random arrays.
     work : list of callable
-        Trials of work beside the passes.
+        Trials of work outside the passes.
     decomposed : list of int
         Number of components of every decomposition.
     """
@@ -106,7 +106,7 @@ class Ledger(Run):
         return function(self if required else self._variant(self.name, True), *arguments)
 
     def check(self, done: PlannedPass) -> None:
-        """Remove the entry of a pass that is about to run; a LedgerError if no entry is as large."""
+        """Remove the entry of a pass that is about to run; a LedgerError if no remaining entry has its size."""
         if self._left is None:
             self._left = list(self.entries)
         for i, entry in enumerate(self._left):

@@ -19,11 +19,11 @@ class PlannedPass:
     name : str
         Name of the pass.
     n_scans : int
-        How often the corpus is read; more than 1 where equal passes are joined (see `Plan.grouped`).
+        Number of times that the corpus is read; more than 1 where equal passes are joined (see `Plan.grouped`).
     n_tasks : int
-        Tasks of all scans.
+        Number of tasks of all scans.
     n_slabs : int
-        Slabs of the vocabulary or of the columns.
+        Number of slabs of the vocabulary or of the columns.
     task_bytes : int
         Projected peak memory of a worker process, in bytes.
     sums_bytes : int
@@ -31,7 +31,7 @@ class PlannedPass:
     rows_bytes : int
         Size of the stored rows, in bytes.
     possible : bool
-        Whether the pass is made only where data require it.
+        Whether the pass runs only where data require it.
     estimated : bool
         Whether the sizes are estimates because they depend on data.
     """
@@ -79,7 +79,7 @@ class Plan:
     passes : tuple of PlannedPass
         One entry per scan, in the order of the program.
     seconds : tuple of Seconds or None
-        Of every pass, and last of all other work; None where no times were asked for.
+        Time of every pass, and last that of all other work; None for a plan without times.
     """
 
     passes: tuple[PlannedPass, ...]
@@ -92,12 +92,12 @@ class Plan:
 
     @property
     def third_moment(self) -> str:
-        """How the third moment is added up: "slices" where there is a pass for them, else "full"."""
+        """How the third moment is added up: "slices" where the plan has a pass for slices, else "full"."""
         return "slices" if any(p.name == "slices" for p in self.passes) else "full"
 
     @property
     def total_seconds(self) -> Seconds | None:
-        """Seconds of the whole fit, where the plan has times; possible passes count in the upper end alone."""
+        """Seconds of the whole fit, if the plan has times; possible passes count only in the upper end."""
         if self.seconds is None:
             return None
         total = self.seconds[-1]

@@ -131,7 +131,7 @@ def align_views(moments: GroupMoments, k: int, method: str) -> AlignedViews:
         If the moments carry fewer than k components.
     """
     with one_blas_thread():
-        # Ranges of the views: of their moments with the others.
+        # The range of a view is that of its moments with the other views.
         left, values, right = np.linalg.svd(moments.pair(0, 1))
         if not values[k - 1] > _LEAST_SHARE * values[0]:
             shown = ", ".join(f"{x:.3g}" for x in values[: k + 1])
@@ -156,7 +156,7 @@ def align_views(moments: GroupMoments, k: int, method: str) -> AlignedViews:
 
 
 def mean_rows(q: np.ndarray, views: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Return rows of the conditional means, each from those of the view that it belongs to.
+    """Return rows of the conditional means, each from the means of the view that it belongs to.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""How long a fit takes, as a range: each pass of its plan is tried on one real block, and the disk is measured.
+"""The time of a fit, as a range: each pass of its plan is tried on one real block, and the disk is measured.
 
-Passes are tried with random arrays in place of those that the fit computes, large ones for the words of the block
-alone. A pass that cannot be tried so has a trial of its own, or is estimated from those that can (residuals of
-fitted weights). Work beside the passes that grows with the data has a trial too.
+Passes are tried with random arrays in place of those that the fit computes; large arrays are made for the words
+of the block only. A pass that cannot be tried in this way has a trial of its own, or is estimated from the
+passes that can (residuals of fitted weights). Work outside the passes that grows with the data has a trial too.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from distmom.spectral.run import Unknown
 
 #: factors on the estimate that make up the range
 RANGE = (0.4, 2.5)
-#: the same for a pass that cannot be tried, on the mean cost of those that can
+#: the same for a pass that cannot be tried, whose estimate is the mean cost of the passes that can
 RANGE_UNTRIED = (0.3, 6.0)
-#: bytes that are written and read to measure the disk, and stored as rows
+#: number of bytes that are written and read to measure the disk, and stored as rows
 DISK_BYTES, ROWS_BYTES = 32 << 20, 4 << 20
-#: seconds that a pass costs beside its work, and a task on a cluster
+#: seconds that a pass takes in addition to its work, and that a task takes on a cluster
 PASS_S, TASK_S = 0.03, 0.01
-#: seconds in which a worker process loads compiled kernels, at most
+#: largest number of seconds that a worker process takes to load compiled kernels
 WARM_S = 3.0
-#: features times columns of an array up to which a pass is tried on all features; above, on those of a block
+#: number of entries of an array, features times columns, up to which a pass is tried on all features; above it,
+#: the pass is tried on the features of a block
 WHOLE_ENTRIES = 1 << 26
-#: rows of a block that are tried at most
+#: largest number of rows of a block that are tried
 MAX_ROWS = 8192
-#: components up to which a decomposition is timed as it is; above, its time grows as their fourth power
+#: number of components up to which a decomposition is timed as it is; above it, the time grows as its fourth power
 TIMED_COMPONENTS = 40
 
 
@@ -52,7 +53,7 @@ class _CannotBeTriedError(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """What was measured once for all passes.
+    """Measurements made once for all passes.
 
     Attributes
     ----------
@@ -85,7 +86,7 @@ def estimate(ledger: Ledger, n_workers: int) -> list[Seconds]:
     tried: dict[str, float] = {}
     costs: list[float | None] = []
     for pass_, trial in zip(ledger.passes, ledger.trials, strict=True):
-        # Passes that differ in their content alone take as long.
+        # Passes that differ only in the content of their arrays take the same time.
         key = (
             f"{type(pass_).__name__} {sorted((n, s.shape) for n, s in pass_.specs().items())} {_shape(pass_)}"
         )
@@ -125,7 +126,7 @@ def estimate(ledger: Ledger, n_workers: int) -> list[Seconds]:
 
 
 def _measure(corpus: Any) -> tuple[Machine, Any, int]:
-    """Read two shards, the second by the clock, and write files."""
+    """Read two shards, timing the second one, and write files."""
     largest = max(range(len(corpus.shards)), key=lambda i: int(corpus.shards[i].n_rows))
     corpus.read_shard((largest + 1) % len(corpus.shards))
     started = time.perf_counter()
@@ -149,7 +150,7 @@ def _measure(corpus: Any) -> tuple[Machine, Any, int]:
 
 
 def _finish_s(width: int, n_parts: int) -> float:
-    """Return the seconds per row in which partial tall sums are added, orthonormalised and stored, without files.
+    """Return the seconds per row to add, orthonormalise and store partial tall sums, excluding access to files.
 
     Both rounds over the rows add the parts; the first multiplies the total with itself and with the old basis, the
     second with the coefficients of the new one.

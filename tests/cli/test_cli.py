@@ -241,10 +241,10 @@ def test_damage_exits_4_and_is_named(run, tmp_path, place):
 def test_no_scheduler_exits_5_and_says_how_to_go_on(run, tmp_path, place, monkeypatch):
     import dask
 
-    from distmom.engine import executors
+    from distmom.engine import connections
 
-    monkeypatch.setattr(executors.open_executor.__wrapped__, "__kwdefaults__", {
-        **executors.open_executor.__wrapped__.__kwdefaults__, "connect_timeout_s": 1.0,
+    monkeypatch.setattr(connections.open_executor.__wrapped__, "__kwdefaults__", {
+        **connections.open_executor.__wrapped__.__kwdefaults__, "connect_timeout_s": 1.0,
     })  # fmt: skip
     with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
         code, _, err = run(

@@ -137,7 +137,7 @@ def test_options_of_documents_and_rows_are_told_apart(run, place, tmp_path):
         "ingest", place / "plain.txt", tmp_path / "c", "--views", "sentences", "--id-column", "a"
     )
     assert code == 2
-    assert "--id-column: does not go with --views" in err
+    assert "--id-column: cannot be combined with --views" in err
     code, _, err = run("ingest", place / "plain.txt", tmp_path / "c", "--format", "lines", "--id-column", "a")
     assert code == 2
     assert "id_column: is for the formats jsonl and csv only, got format lines" in err

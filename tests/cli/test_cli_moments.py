@@ -14,7 +14,7 @@ from scipy.sparse import vstack
 from distmom.cli import run as runs
 from distmom.cli.main import main
 from distmom.corpus import from_arrays, open_corpus
-from distmom.corpus.commit import Lock
+from distmom.engine import RunDirectory
 from distmom.models import TopicMoments
 
 COMMAND = [sys.executable, "-m", "distmom.cli.main"]
@@ -156,7 +156,7 @@ def test_a_run_of_moments_is_not_mixed_with_another(small, run, interrupted, tmp
         assert code == 2
         assert f"holds another run, which differs in {differing}; resume it with" in err
     # A process that holds the run loses nothing to one that would take it up.
-    with Lock(tmp_path / "m.run" / "lock"):
+    with RunDirectory(tmp_path / "m.run").held():
         code, _, err = run("resume", f"{target}.run", *LOCAL)
     assert code == 2
     assert "is held by process" in err

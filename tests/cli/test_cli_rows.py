@@ -84,7 +84,7 @@ def test_a_hidden_markov_model_of_tagged_texts(place, run, tmp_path):
     assert run("ingest", new, tmp_path / "other", *LOCAL)[0] == 0
     code, _, err = run("transform", tmp_path / "m", tmp_path / "other", tmp_path / "no", *LOCAL)
     assert code == 2
-    assert "expected 10 features as HiddenMarkov has, got 7" in err
+    assert "expected the 10 features of HiddenMarkov, got 7" in err
     assert not (tmp_path / "no").exists()
     assert model.n_features_in_ == 10
 
@@ -100,11 +100,11 @@ def test_a_hidden_markov_model_of_tagged_texts(place, run, tmp_path):
         ),
         (
             ("ingest", "t.tsv", "c", "--views", "sentences", "--ngrams", 2),
-            "--ngrams: does not go with --views",
+            "--ngrams: cannot be combined with --views",
         ),
-        (("ingest", "x.npy", "c", "--group-column", "g"), "group_column: does not go with npy"),
+        (("ingest", "x.npy", "c", "--group-column", "g"), "group_column: does not apply to npy"),
         (("ingest", "x.npy", "c", "--n-symbols", 3), "n_symbols: expected a vector of symbols, got a matrix"),
-        (("ingest", "s.seq", "c", "--vocab", "t.tsv"), "--vocab: does not go with the format sequences"),
+        (("ingest", "s.seq", "c", "--vocab", "t.tsv"), "--vocab: does not apply to the format sequences"),
         (("ingest", "x.npy", "c", "--like", "corpus"), "corpus: not a model"),
         (
             ("fit", "corpus", "m"),

@@ -343,6 +343,8 @@ def test_a_run_of_another_model_is_not_taken_up(place, run, tmp_path):
 
     corpus, model = str(place / "corpus"), str(tmp_path / "m")
     begun = runs.create(corpus, model, str(tmp_path / "r"), "lda", {"n_components": 3}, overwrite=False)
+    with pytest.raises(KeyboardInterrupt), begun.carried_out(0, None):
+        raise KeyboardInterrupt
     assert runs.reopen(begun.path).model_name == "lda"
     (tmp_path / "r" / "passes" / "sketch-0").mkdir(parents=True)
     (tmp_path / "r" / "passes" / "sketch-0" / "DONE.json").write_text("{}")

@@ -118,7 +118,7 @@ def test_missing_ids_are_refused(tmp_path, name, content, message):
 def test_id_columns_are_for_sources_with_named_fields(tmp_path):
     with pytest.raises(UsageError, match="id_column: is for the formats jsonl and csv only, got format tsv"):
         made(tmp_path, "x.tsv", "a\tbc\n", id_column="id")
-    with pytest.raises(UsageError, match="id_column: expected a field of its own, got 'text'"):
+    with pytest.raises(UsageError, match="id_column: expected a field without text or labels, got 'text'"):
         made(tmp_path, "x.csv", "text\nbc\n", id_column="text")
 
 
@@ -174,9 +174,7 @@ def test_texts_without_labels_are_a_source(tmp_path):
     corpus = made(tmp_path, "x.txt", "bc, de\tde\nbc\n", format="lines")
     assert (corpus.n_labels, corpus.vocabulary) == (0, ["bc", "de"])
     assert corpus.read_shard(0).words.toarray().tolist() == [[1, 2], [1, 0]]
-    with pytest.raises(
-        InputError, match=r"x\.tsv:2: line: .* no tab in 'bc'; texts without labels have the format"
-    ):
+    with pytest.raises(InputError, match=r"x\.tsv:2: line: .* no tab in 'bc'; use the format lines"):
         made(tmp_path, "x.tsv", "a\tbc\nbc\n")
     with pytest.raises(InputError, match=r"x\.txt:2: blank lines: expected no blank line"):
         made(tmp_path, "x.txt", "bc\n\nde\n", format="lines", strict=True)

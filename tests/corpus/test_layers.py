@@ -305,6 +305,12 @@ def test_layers_along_units_and_rows_are_aligned(tmp_path):
         shard = LayerShard(layers, short, np.array([0, 2, 5]))
         with pytest.raises(InputError, match="number of units of layer label in shard 0: expected 2, got 1"):
             writer.write_shard(0, shard)
+    steps, rows = layers[:1], {"steps": np.zeros((5, 2))}
+    with LayerWriter(tmp_path / "mixed") as writer:
+        writer.write_shard(0, LayerShard(steps, rows, np.array([0, 2, 5])))
+        writer.write_shard(1, LayerShard(steps, rows, None))
+        with pytest.raises(InputError, match=r"starts of units, as in shard 0, got a unit per row"):
+            writer.finalise(steps)
 
 
 def test_words_and_rows_are_told_apart(tmp_path):

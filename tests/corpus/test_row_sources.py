@@ -79,7 +79,7 @@ def test_dense_rows_of_any_real_type_and_order(tmp_path, dtype, stored):
         (np.zeros((6, 1)), {"layer": "starts", "lengths": [3, 3]}, "layer: expected another name"),
         (np.zeros((6, 1)), {"layer": "a" * 300}, "layer: expected a name of at most 64 letters"),
         (np.zeros((6, 1)), {"format": "npy"}, "format: expected none with rows in memory, got npy"),
-        (np.zeros((6, 1)), {"columns": ["a"]}, "columns: does not go with array"),
+        (np.zeros((6, 1)), {"columns": ["a"]}, "columns: does not apply to array"),
         (np.zeros((6, 1)), {"shard_rows": -1}, "shard_rows: expected at least 8, got -1"),
     ],
 )
@@ -191,7 +191,7 @@ def test_tables_as_programs_write_them(tmp_path, text, rows):
         ("a,b\r1,2\r", {}, "x.csv:1: end of the line: expected a line feed, got a carriage return"),
         ("a,b\n1,2\n", {"names": ["u"]}, "x.csv: names of columns: number of entries: expected 2, got 1"),
         ("a,b\n1,2\n", {"columns": ["a", "a"]}, "entry 1: expected a unique name"),
-        ("a,b\n1,2\n", {"lengths": [1]}, "lengths: does not go with table"),
+        ("a,b\n1,2\n", {"lengths": [1]}, "lengths: does not apply to table"),
         ("n\u00e9" + "\x00", {}, "x.csv:1: content: expected text, got a NUL byte"),
     ],
 )
@@ -321,9 +321,9 @@ def test_sizes_of_shards_do_not_depend_on_the_length_of_symbols(tmp_path, symbol
 @pytest.mark.parametrize(
     ("name", "text", "options", "message"),
     [
-        ("x.tagged", "a/X\n", {"layer": "tags"}, "layer: expected another name than that of the tags"),
-        ("x.seq", "a b\n", {"names": ["b", "a"]}, "names: does not go with sequences"),
-        ("x.seq", "a b\n", {"group_column": "g"}, "group_column: does not go with sequences"),
+        ("x.tagged", "a/X\n", {"layer": "tags"}, "layer: expected a name other than that of the tags"),
+        ("x.seq", "a b\n", {"names": ["b", "a"]}, "names: does not apply to sequences"),
+        ("x.seq", "a b\n", {"group_column": "g"}, "group_column: does not apply to sequences"),
         ("x.seq", "a b\n", {"rare_suffix": -1}, "rare_suffix: expected at least 0, got -1"),
         ("x.seq", "a b\n", {"min_count": 0}, "min_count: expected at least 1, got 0"),
     ],

@@ -115,7 +115,11 @@ def test_an_array_of_unknown_size(tmp_path):
         ({"a": [1.0, 2.0], "n": ["x", None]}, {"id_column": "n"}, "row 1, column 'n': expected an id"),
         ({"n": ["x"]}, {"id_column": "n"}, "columns of numbers: expected at least one, got none"),
         ({"a": [1.0]}, {"columns": ["a", "a"]}, "expected a unique name"),
-        ({"a": [1.0]}, {"names": ["b"]}, "names: does not go with dataframe, which has columns, id_column"),
+        (
+            {"a": [1.0]},
+            {"names": ["b"]},
+            "names: does not apply to dataframe, which takes columns, id_column",
+        ),
         ({"a": [1.0]}, {"layer": "a b"}, "layer: expected a name of at most 64 letters"),
     ],
 )

@@ -247,7 +247,7 @@ def test_rows_are_on_the_disk_before_their_pass_is_committed(tmp_path, monkeypat
 
 
 def test_a_run_is_held_by_one_process(tmp_path):
-    """The lock of `fit_corpus` keeps other processes out, and files of an earlier driver are removed."""
+    """The lease of `fit_corpus` keeps other processes out, and files of an earlier driver are removed."""
     corpus = random_corpus()
     with open_engine(corpus, tmp_path) as engine:
         engine.run(count(corpus))
@@ -258,12 +258,13 @@ def test_a_run_is_held_by_one_process(tmp_path):
         (state := engine.directory.new_state()).touch()
         assert engine.directory.verify() == []
         (stray := engine.directory.path / "partial" / "other" / "pass").mkdir(parents=True)
-    assert not (tmp_path / "lock").exists()
     with open_engine(corpus, tmp_path):
         assert not state.exists()
         assert not stray.exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "environment.json",
+        "epochs",
+        "lease.json",
         "log.jsonl",
         "passes",
         "rows",

@@ -65,7 +65,7 @@ def _wait(value):
 def test_a_scheduler_that_stands_still_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "SILENCE_TIMEOUT_S", 2.0)
     monkeypatch.setattr(watch, "REQUEST_TIMEOUT_S", 0.5)
-    monkeypatch.setattr("distmom.engine.executors.CLOSE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("distmom.engine.connections.CLOSE_TIMEOUT_S", 2.0)
     with cluster_of_processes(tmp_path, 1) as (address, processes):
         started = time.monotonic()
 

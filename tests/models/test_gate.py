@@ -12,7 +12,7 @@ from sklearn.svm import LinearSVC
 from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import Csr
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel import blend, gate, heads, margin, program, trials
+from distmom.models.multilabel import blend, candidates, gate, heads, margin, program, trials, weighted_sum
 from distmom.models.multilabel.gate import hardest_labels
 from distmom.models.multilabel.gate_solver import COST, gate_documents, gate_weights, n_drawn
 from distmom.models.multilabel.heads import GateHead
@@ -25,11 +25,11 @@ from distmom.moments.features import inverse_document_frequency, tfidf_rows
 def many(monkeypatch):
     """Return a corpus with more labels than are ranked exhaustively."""
     for module, name in (
-        (blend, "ALL_LABELS"), (margin, "MAX_LABELS"), (gate, "MAX_LABELS"), (trials, "ALL_LABELS"),
+        (candidates, "ALL_LABELS"), (margin, "MAX_LABELS"), (gate, "MAX_LABELS"), (trials, "ALL_LABELS"),
         (trials, "MAX_LABELS"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 20)
-    monkeypatch.setattr(blend, "PER_HEAD", 5)
+    monkeypatch.setattr(candidates, "PER_HEAD", 5)
     return planted_corpus(1500, n_labels=60, k=3)[2]
 
 
@@ -112,7 +112,7 @@ def test_gated_scores_are_the_sum_times_the_factors(many):
     scores = rng.standard_normal((7, 2, 9)).astype(np.float32)
     scores[:, 1] = rng.random((7, 9))
     expected = np.where(scores[:, 0] > 0, scores[:, 0] * scores[:, 1] ** 0.5, scores[:, 0])
-    assert_allclose(blend._total(["linear", "gate"], scores, weights), expected, rtol=1e-6)
+    assert_allclose(weighted_sum.weighted_total(["linear", "gate"], scores, weights), expected, rtol=1e-6)
     if gates:
         [(name, head)] = gates
         block = many.read_shard(0)
@@ -146,7 +146,7 @@ def test_the_best_labels_are_found_from_few_factors(many, always, monkeypatch, f
 
 
 def test_a_gate_is_chosen_where_it_helps_and_is_left_out_where_it_hurts(monkeypatch):
-    monkeypatch.setattr(blend, "ALL_LABELS", 10)
+    monkeypatch.setattr(candidates, "ALL_LABELS", 10)
     rng = np.random.default_rng(0)
     n, c = 800, 12
     truth = np.zeros((n, c), np.uint8)
@@ -165,7 +165,7 @@ def test_a_gate_is_chosen_where_it_helps_and_is_left_out_where_it_hurts(monkeypa
     }
     groups = {"linear": "linear", "gate": "gate"}
     choice = blend.choose_blend(["linear", "gate"], rows, groups)
-    assert choice.weights["gate"] in blend.POWERS
+    assert choice.weights["gate"] in weighted_sum.POWERS
     assert choice.scores["auto"]["P@1"] > choice.scores["linear"]["P@1"] + 0.03
     scores[:, 1] = 1.0 - scores[:, 1]
     assert "gate" not in blend.choose_blend(["linear", "gate"], rows, groups).weights
@@ -174,13 +174,13 @@ def test_a_gate_is_chosen_where_it_helps_and_is_left_out_where_it_hurts(monkeypa
 @pytest.fixture
 def always(monkeypatch):
     """Let a gate be chosen whether or not it helps."""
-    summed = blend._summed
+    summed = blend.choose_weights
 
     def with_gate(*arguments):
         weights, value = summed(*arguments)
         return {**weights, "gate": 0.5}, value
 
-    monkeypatch.setattr(blend, "_summed", with_gate)
+    monkeypatch.setattr(blend, "choose_weights", with_gate)
     # No head is used alone, whose sum has no gate.
     monkeypatch.setattr(Objective, "clearly_prefers", lambda *rankings: False)
 

@@ -16,7 +16,7 @@ from distmom.errors import UsageError
 from distmom.models import AnchorTopics, MultiLabelMoM, SpectralLDA, TopicMoments
 from distmom.models.multilabel import program as fitting
 from distmom.models.multilabel import trials
-from distmom.models.multilabel.blend import candidates_pass
+from distmom.models.multilabel.candidates import candidates_pass
 from distmom.models.multilabel.heads import GateHead
 from distmom.models.multilabel.states import fit_states
 from distmom.moments.words import WordMomentsPass

@@ -8,7 +8,8 @@ from sklearn.metrics import f1_score
 
 from distmom.errors import NumericalError, UsageError
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.blend import ALL_LABELS, choose_blend
+from distmom.models.multilabel.blend import choose_blend
+from distmom.models.multilabel.candidates import ALL_LABELS
 from distmom.models.multilabel.probabilities import N_BINS, Reliability, best_threshold
 from distmom.models.multilabel.stack import probability
 

@@ -1,11 +1,13 @@
 import numpy as np
+import pytest
 from helpers import random_corpus
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy.sparse import vstack
+from scipy.sparse import csr_array, vstack
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.linear_model import Ridge
 
 from distmom.engine import TallResult, Term, open_engine
+from distmom.models.multilabel import regression
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.index import IndexPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients
@@ -85,3 +87,26 @@ def test_the_index_has_the_rows_of_all_documents_by_word():
     assert_array_equal(found["lists"].indices, expected.indices)
     assert_array_equal(found["lists"].data, expected.data)
     assert_array_equal(found["labels"].toarray(), dense(corpus)[1])
+
+
+@pytest.mark.parametrize("gram_labels", [1000, 10])
+def test_the_label_half_of_the_basis_is_the_leading_space_outside_of_the_other_half(gram_labels, monkeypatch):
+    monkeypatch.setattr(regression, "GRAM_LABELS", gram_labels)
+    rng = np.random.default_rng(0)
+    # Ten strong directions in the rows, and noise a tenth as strong.
+    weighted = 10.0 * rng.standard_normal((90, 10)) @ rng.standard_normal((10, 25)) / 10.0
+    weighted = csr_array(weighted + 0.1 * rng.standard_normal((90, 25)))
+    left = np.linalg.qr(rng.standard_normal((90, 7)))[0]
+    found = regression._label_vectors(left, weighted, 10, 0)
+    outside = weighted.toarray() - left @ (left.T @ weighted.toarray())
+    expected = np.linalg.svd(outside)[0][:, :10]
+    assert np.abs(left.T @ found).max() < 1e-8
+    cosines = np.linalg.svd(expected.T @ np.linalg.qr(found)[0])[1]
+    np.testing.assert_allclose(cosines, 1.0, atol=1e-4)
+
+
+def test_directions_without_weight_are_left_out_of_the_label_half():
+    rng = np.random.default_rng(0)
+    weighted = csr_array(rng.standard_normal((40, 3)) @ rng.standard_normal((3, 12)))
+    left = np.linalg.qr(weighted.toarray()[:, :1])[0]
+    assert regression._label_vectors(left, weighted, 8, 0).shape == (40, 2)

@@ -61,7 +61,7 @@ def slices_of(n_rows: int, starts: np.ndarray | None, shard_rows: int) -> Iterat
 
 
 def shard_of_rows(rows: Any, cut: Slice, spec: RowSpec) -> LayerShard:
-    """Return the shard of rows that have been read, context included; InputError if a value is wrong."""
+    """Return the shard of rows that have been read, including the context; InputError if a value is invalid."""
     first = cut.start - cut.context
     values, kind, width = checked_rows_of_layer(rows, spec.path, spec.n_symbols, first)
     layer = Layer(spec.layer, kind, "rows", width, str(values.dtype))
@@ -170,7 +170,7 @@ def _read_npy(spec: RowSpec, cut: Slice) -> LayerShard:
 def _open_zarr_array(path: str) -> Any:
     try:
         return zarr.open_array(path, mode="r")
-    # Zarr raises errors of many classes for what is not an array.
+    # Zarr raises errors of many classes for directories that are not arrays.
     except Exception as error:
         what = "an array" if Path(path).exists() else "a directory"
         raise UsageError(f"{path}: cannot be opened as a Zarr array: expected {what}: {error}") from error

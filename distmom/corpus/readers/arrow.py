@@ -62,7 +62,7 @@ def open_arrow(spec: RowSpec, run_map: Any) -> RowSource:
     pa = _pyarrow()
     try:
         with pa.memory_map(spec.path) as stream:
-            # The rows of a batch are counted by its first column alone.
+            # The first column of a batch suffices to count its rows.
             file = pa.ipc.open_file(stream, options=pa.ipc.IpcReadOptions(included_fields=[0]))
             counts = [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
             header = tuple(pa.ipc.open_file(stream).schema.names)
@@ -119,7 +119,7 @@ def _refuse_missing(path: str, name: str, column: Any, first: int, expected: str
 
 def _shard(spec: RowSpec, pieces: _Pieces, names: list[str], cut: Slice) -> LayerShard:
     first = cut.start - cut.context
-    # A column of ids may also be one of numbers.
+    # The column of ids may also be a column of values.
     wanted = list(dict.fromkeys([*names, *([] if spec.id_column is None else [spec.id_column])]))
     table = pieces.rows(first, cut.stop, wanted)
     columns = []
@@ -130,7 +130,7 @@ def _shard(spec: RowSpec, pieces: _Pieces, names: list[str], cut: Slice) -> Laye
         if values.dtype.kind not in "iubf":
             raise InputError.at(spec.path, None, f"column {name!r}", "numbers", str(column.type))
         columns.append(values)
-    # float32 if all columns are; the check has the row of a value that is not finite.
+    # float32 if all columns are float32; the check reports the row of a value that is not finite.
     rows, kind, width = checked_rows_of_layer(np.stack(columns, axis=1), spec.path, None, first)
     ids: tuple[str, ...] = ()
     if spec.id_column is not None:

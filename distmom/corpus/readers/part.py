@@ -25,7 +25,7 @@ from distmom.errors import StoreError
 PART = RecordFormat("distmom-part", 1, "remove it")
 _ARRAYS = ("word_ptr", "word_ids", "values", "label_ptr", "label_ids", "label_lines")
 _NAMES = ("words", "labels")
-#: arrays of the documents of parts that have them
+#: arrays with one entry per document that only some parts have
 _OF_DOCUMENTS = ("rows", "ids")
 _HEAD = ("n_documents", "last_row", "n_word_columns", "integral", "warnings")
 

@@ -1,4 +1,4 @@
-"""What readers of rows share: their specification, their tasks, and the units of rows."""
+"""Data structures common to the readers of rows: their specification, their tasks, and the units of rows."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class RowSpec:
     Attributes
     ----------
     path : str
-        The source, or what messages call an array in memory.
+        Path of the source, or the name of an array in memory for messages.
     layer : str
         Name of the layer.
     shard_rows : int or None
-        Most rows of a shard; None for about 32 MiB.
+        Largest number of rows of a shard; None for about 32 MiB.
     lengths : path, array or None
-        Rows of each unit; None where every row is a unit.
+        Number of rows of each unit; None where every row is a unit.
     names : dict of str to sequence of str
         Names of columns or symbols by layer; empty where they are numbers or the source has them.
     n_symbols : int or None
@@ -35,15 +35,15 @@ class RowSpec:
     columns : tuple of str
         Columns of a table; empty for all that are not used otherwise.
     group_column, id_column : str or None
-        Columns of a table with the unit of every row, in consecutive rows, and with the ids of units.
+        Columns of a table with the unit of every row, whose rows are consecutive, and with the ids of units.
     min_count : int
-        Occurrences below which a symbol of a text is put into a class of rare ones.
+        Number of occurrences below which a symbol of a text is put into a class of rare symbols.
     rare_suffix : int
-        Letters at the end of a rare symbol that make its class; 0 for one class.
+        Number of letters at the end of a rare symbol that determine its class; 0 for a single class.
     symbols : tuple of str or None
         Known symbols of a text; None to learn them.
     strict : bool
-        Refuse what could be repaired.
+        Refuse defects that could be repaired.
     """
 
     path: str

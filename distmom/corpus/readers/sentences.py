@@ -39,7 +39,7 @@ class SentenceSpec:
         JSON objects (``.jsonl``, ``.ndjson``), lines ``labels<TAB>text`` (``.tsv``), or one text per line.
     tokenizer : Tokenizer
     text_field : str, default "text"
-        Of JSON objects.
+        Field of JSON objects that has the text.
     vocabulary : tuple of str or None, default None
         Words to keep; learned by default.
     shard_documents : int, default 20_000

@@ -22,7 +22,7 @@ from distmom.errors import InputError, UsageError
 
 #: class of symbols that are rare
 RARE = "<rare>"
-#: lines of a chunk when symbols are counted
+#: number of lines of a chunk when symbols are counted
 _CHUNK_LINES = 20_000
 #: layer of the tags
 TAGS = "tags"
@@ -40,7 +40,7 @@ def open_tagged(spec: RowSpec, run_map: Any) -> RowSource:
 
 def _open(spec: RowSpec, run_map: Any, *, has_tags: bool) -> RowSource:
     if has_tags and spec.layer == TAGS:
-        raise UsageError(f"layer: expected another name than that of the tags, got {TAGS!r}")
+        raise UsageError(f"layer: expected a name other than that of the tags, got {TAGS!r}")
     words: Counter[str] = Counter()
     tags: Counter[str] = Counter()
     n_lines = 0
@@ -82,9 +82,9 @@ def learned(counts: Counter[str], min_count: int, rare_suffix: int) -> list[str]
     counts : Counter
         Occurrences of symbols.
     min_count : int
-        Fewest occurrences of a symbol of its own.
+        Number of occurrences below which a symbol is put into a class of rare symbols.
     rare_suffix : int
-        Letters that make classes of rare symbols; 0 for one class.
+        Number of letters at the end of a rare symbol that determine its class; 0 for a single class.
     """
     frequent = {symbol: n for symbol, n in counts.items() if n >= min_count}
     classes: Counter[str] = Counter()
@@ -94,7 +94,7 @@ def learned(counts: Counter[str], min_count: int, rare_suffix: int) -> list[str]
     kept = {name: n for name, n in classes.items() if name != RARE and n >= min_count}
     rest = sum(classes.values()) - sum(kept.values())
     if rest or kept:
-        # New texts have symbols of no class, even where these have none.
+        # New texts may have symbols without a class, even where the symbols counted here all have one.
         kept[RARE] = rest
     both = {**frequent, **kept}
     return sorted(both, key=lambda symbol: (-both[symbol], symbol))
@@ -175,7 +175,7 @@ def _number(spec: RowSpec, numbering: Numbering, of_tags: Numbering | None, chun
         if -1 in found:
             raise InputError.at(
                 spec.path, number, "symbol", f"one of the {len(numbering.numbers)} known symbols",
-                f"{tokens[found.index(-1)]!r}; a corpus ingested with --min-count has a class of others",
+                f"{tokens[found.index(-1)]!r}; a corpus ingested with --min-count has a class for others",
             )  # fmt: skip
         symbols += found
         starts.append(len(symbols))

@@ -323,7 +323,7 @@ def read_names(path: str, *, with_ids: bool = False) -> list[str]:
     Parameters
     ----------
     path : str
-        May be compressed.
+        The file, which may be compressed.
     with_ids : bool, default=False
         Whether lines may be ``id<TAB>name``. If a name occurs on several lines, its id is appended in parentheses.
 

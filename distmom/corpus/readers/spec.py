@@ -31,7 +31,7 @@ class Spec:
     text_field, labels_field : str, default="text", "labels"
         Names of the fields with text and labels; the field "label" takes the place of a missing "labels".
     label_separator : str, default=","
-        What separates the labels of a document in lines and tables; empty where each has one label at most.
+        Separator of the labels of a document in lines and tables; empty if documents have at most one label.
     id_field : str or None, default=None
         Name of the field with the id of a document.
     columns : (int, int, int, int), default=(0, -1, -1, 0)

@@ -22,7 +22,7 @@ from distmom.errors import InputError, UsageError
 
 _DELIMITERS = (",", "\t", ";")
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
-#: bytes of a short line in memory, for which a shard of few columns has fewer rows
+#: bytes that a short line takes in memory, which limits the rows of a shard of few columns
 _LINE_BYTES = 128
 
 
@@ -108,7 +108,7 @@ def used_columns(spec: RowSpec, header: Sequence[str]) -> list[str]:
     InputError
         If names of columns are not unique or not valid, or there is no column of values.
     UsageError
-        If there is no column of a name in the specification.
+        If the specification names a column that the table lacks.
     """
     if len(set(header)) < len(header):
         twice = next(name for name in header if list(header).count(name) > 1)

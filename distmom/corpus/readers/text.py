@@ -100,7 +100,7 @@ def _take_records(reader: LineReader, size: int) -> list[bytes]:
 
 
 def _records(tally: Tally, first_line: int, lines: list[bytes]) -> Iterator[tuple[int, int, list[str]]]:
-    """Yield the first line number, the position, in which blank lines count, and the fields of each record."""
+    """Yield the first line number, the position (blank lines are counted) and the fields of each record."""
     texts = decoded(tally, first_line, lines)
     parser = csv.reader((f"{text}\n" for text in texts), strict=True)
     # The limit applies to the whole process.
@@ -184,7 +184,7 @@ def tsv_lines(tally: Tally, chunk: Chunk) -> Iterator[tuple[int, str, str]]:
         else:
             raise InputError.at(
                 tally.path, number, "line", "labels, a tab and a text",
-                f"no tab in {line[:60]!r}; texts without labels have the format lines",
+                f"no tab in {line[:60]!r}; use the format lines for texts without labels",
             )  # fmt: skip
 
 
@@ -344,6 +344,6 @@ def check_fields(spec: Spec) -> None:
             f"text_field and labels_field: expected two fields, got {spec.text_field!r} for both"
         )
     if spec.id_field in (spec.text_field, spec.labels_field):
-        raise UsageError(f"id_column: expected a field of its own, got {spec.id_field!r}")
+        raise UsageError(f"id_column: expected a field without text or labels, got {spec.id_field!r}")
     if any(character in spec.label_separator for character in "\t\r\n"):
         raise UsageError(f"label_separator: expected no tab and no line break, got {spec.label_separator!r}")

@@ -80,7 +80,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
     axes_ : ndarray of shape (1 or 2, n_features)
         Leading eigenvectors of the covariance.
     kept_ : ndarray of shape (n_kept, 1 or 2)
-        Coordinates along ``axes_`` of at most 500 rows less their mean, for pictures: the first rows of random
+        Coordinates along ``axes_`` of at most 500 rows minus their mean, for pictures: the first rows of random
         units of the corpus (sequences if it has any, else single rows).
     kept_components_ : ndarray of shape (n_kept,), int32
         Most probable components of these rows.
@@ -109,7 +109,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
     shown = ("n_components", "noise_variance", "residual", "gap", "n_clipped_weights", "n_floored_variances")
 
     n_components: int | str = parameter(
-        "Number of components; auto: as many as random halves of the rows agree on.",
+        "Number of components; auto uses as many as random halves of the rows agree on.",
         default=10, least=1, auto=True, kw_only=False,
     )  # fmt: skip
     variances: str = parameter(
@@ -163,7 +163,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         return self.fit_corpus(RowCorpus(_checked(X, 2)))
 
     def check(self, corpus: Any) -> None:
-        """Check that the parameters are valid and suit a corpus; else a UsageError."""
+        """Check that the parameters are valid and suit a corpus; raise a UsageError otherwise."""
         super().check(corpus)
         if self.n_components == "auto":
             return
@@ -177,7 +177,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         """Fit the model by the passes of a run and return its state."""
         d, shares, auto = run.corpus.n_words, None, self.n_components == "auto"
         most = min(MOST_COMPONENTS, d, max(1, run.corpus.n_rows // 2)) if auto else int(self.n_components)
-        # The plan knows an upper bound of the number of components only.
+        # The plan knows only an upper bound of the number of components.
         whole = d <= 2 * (self.n_power_iter + 1) * min(most + self.n_oversamples, d)
         k = most
         if auto:
@@ -257,7 +257,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         Raises
         ------
         UsageError
-            If the number of features is not that of the fit.
+            If the number of features differs from that of the fit.
         InputError
             If a value is not finite.
         """

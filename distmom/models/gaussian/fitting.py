@@ -41,7 +41,7 @@ class MixtureState:
     axes : ndarray of shape (1 or 2, d)
         The leading eigenvectors of the covariance.
     kept : ndarray of shape (n_kept, 1 or 2)
-        Coordinates of some rows less the mean along the axes.
+        Coordinates of some rows minus the mean along the axes.
     kept_components : ndarray of shape (n_kept,), int32
     diagnostics : dict
     """

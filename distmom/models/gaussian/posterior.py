@@ -34,7 +34,7 @@ class Gaussians:
     origin : ndarray of shape (d, 1)
         Subtracted from rows: near the means, for accurate distances.
     offsets : ndarray of shape (k, d)
-        Means less the origin.
+        Means minus the origin.
     weights, variances : ndarray of shape (k,)
     """
 
@@ -61,7 +61,7 @@ class Posterior:
         self.constants = np.log(weights) - 0.5 * d * np.log(2.0 * np.pi * self.variances)
 
     def joint(self, centred: np.ndarray, squares: np.ndarray) -> np.ndarray:
-        """Return ``log(w_i p(x | i))`` of rows less the origin, (n, k), given their squared norms."""
+        """Return ``log(w_i p(x | i))`` of rows minus the origin, (n, k), given their squared norms."""
         return self.joint_of_products(centred @ self.offsets.T, squares)
 
     def joint_of_products(self, products: np.ndarray, squares: np.ndarray) -> np.ndarray:
@@ -81,7 +81,7 @@ def normalise(joint: np.ndarray) -> np.ndarray:
 
     Where all densities are zero, at rows whose squared norms overflow, all components are equally probable.
     """
-    # Minus infinity less itself is no number.
+    # Minus infinity minus itself would be NaN.
     top = np.maximum(joint.max(axis=1, keepdims=True), np.finfo(float).min)
     joint -= top
     np.exp(joint, out=joint)
@@ -132,7 +132,7 @@ class RowEMPass(_GaussianPass):
 
     Notes
     -----
-    Sums over rows less the origin, with their posterior probabilities p: ``p`` (k,), ``px`` (k, n_features),
+    Sums over rows minus the origin, with their posterior probabilities p: ``p`` (k,), ``px`` (k, n_features),
     ``ps`` (k,) of squared norms; ``log_likelihood`` () and ``mass`` ().
     """
 
@@ -220,7 +220,7 @@ def maximised(sums: Sums, before: Gaussians, common: bool, least: float) -> tupl
     Parameters
     ----------
     sums : Sums
-        Of `RowEMPass`.
+        Sums of `RowEMPass`.
     before : Gaussians
         A component without rows keeps its mean and variance.
     common : bool

@@ -3,7 +3,7 @@
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 theorems 3.2 and 3.3, with averages over all noise directions in place of a single one.
 
-Moments are taken about the mean m of the rows. Central moments alone carry one component too few, as the centred
+Moments are taken about the mean m of the rows. Central moments alone carry one component fewer, as the centred
 means add up to zero; therefore every row is extended by a coordinate that is constantly one and has no noise.
 With U the k - 1 leading eigenvectors of the covariance, e their eigenvalues, s the average of the other
 eigenvalues and ``W = U diag(e - s)^(-1/2)``, the extended means ``(W'(mu_i - m), 1)`` are ``v_i / sqrt(w_i)``
@@ -42,7 +42,7 @@ LEAST_WEIGHT = 1e-6
 LEAST_TRACE = 1e-180
 #: largest rounding error of the covariance, as a share of the variance per direction between components
 MOST_ROUNDING = 1e-3
-#: standard errors by which an eigenvalue of noise may exceed its variance in one half of the rows
+#: number of standard errors by which an eigenvalue of noise may exceed its variance in one half of the rows
 N_ERRORS = 3.0
 
 
@@ -165,8 +165,8 @@ def recover(
 def noise_level(noise: float, d: int, n: int) -> float:
     """Return how far the largest eigenvalue of noise is above its variance in a sample of n rows.
 
-    It is the edge of the law of Marchenko and Pastur; an enumerated population, of no sampled row, has no
-    such error.
+    It is the edge of the distribution of Marchenko and Pastur. A population that is enumerated rather than sampled
+    (``n`` is 0) has no such error.
     """
     ratio = d / n if n else 0.0
     return max(noise, 0.0) * (2.0 * float(np.sqrt(ratio)) + ratio)
@@ -178,13 +178,13 @@ def _noise(values: np.ndarray, trace: float, k: int, d: int) -> float:
 
 
 def _check_offset(moments: RowMoments, k: int, d: int, offset: float) -> None:
-    """Refuse rows whose covariance, the average of products less those of the mean, has lost its digits."""
+    """Refuse rows whose covariance has lost its digits in the subtraction of the products of the mean."""
     eps = float(np.finfo(float).eps)
     rounding = eps * offset
-    # Constant rows are refused for what they are.
+    # Constant rows are refused later, with a message of their own.
     if k == 1 or moments.trace <= 10.0 * eps * rounding:
         return
-    # The trace is that of rows less their mean, and does not suffer.
+    # The trace is computed from centred rows, so it keeps its digits.
     if rounding > MOST_ROUNDING * moments.trace / min(k - 1, d):
         distance, spread = offset**0.5, moments.trace**0.5
         raise NumericalError(
@@ -205,7 +205,7 @@ def _n_usable(values: np.ndarray, noise: float, d: int, moments: RowMoments) -> 
 
 
 def _whitened(moments: RowMoments, values: np.ndarray, k: int, noise: float, d: int) -> Whitening:
-    """Whiten the covariance less the noise by its k - 1 leading eigenvalues."""
+    """Whiten the covariance minus the noise by its k - 1 leading eigenvalues."""
     n_usable = _n_usable(values, noise, d, moments)
     if n_usable < k - 1:
         shown = ", ".join(f"{x:.3g}" for x in values[: k + 2])

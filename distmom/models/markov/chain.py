@@ -1,6 +1,6 @@
 """Hidden Markov chains: likelihoods of steps, and recursions over blocks of sequences in bounded memory.
 
-Rows are processed in pieces. Only the filtered probabilities before each piece are kept; those inside of a piece
+Rows are processed in pieces. Only the filtered probabilities before each piece are kept; those inside a piece
 are computed again in the backward direction, so that memory does not grow with the length of a sequence. The first
 sequence of a block may have begun in an earlier one, and the last may continue in the next: `Edges` holds what the
 recursions need from the other parts.
@@ -41,7 +41,7 @@ class Chain:
     table : ndarray of shape (n_symbols, k), optional
         Probabilities of the symbols; None for dense steps.
     means, variances : ndarray of shape (d, k), optional
-        Of dense steps; None for symbols.
+        Means and variances of dense steps; None for symbols.
     """
 
     start: Any
@@ -126,7 +126,7 @@ class Steps:
         if self._chain.table is not None:
             return self.rows[piece], self._table, 0.0
         index, logs = self._densities(piece)
-        # Where the squares of a step overflow, minus infinity less itself would be no number.
+        # Where the squares of a step overflow, minus infinity minus itself would be NaN.
         largest = np.maximum(logs.max(axis=1), np.finfo(float).min)
         logs -= largest[:, None]
         return index, np.exp(logs, out=logs), largest
@@ -218,7 +218,7 @@ def filter_steps(steps: Steps, chain: Chain, edges: Edges) -> tuple[np.ndarray, 
 def posterior(
     steps: Steps, chain: Chain, edges: Edges, dtype: str = "float64"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return log-likelihoods of the steps (n,) and posterior probabilities of the states (n, k) of a type."""
+    """Return log-likelihoods of the steps (n,), and posterior probabilities of the states (n, k) as ``dtype``."""
     logs, pieces = filter_steps(steps, chain, edges)
     found = np.empty((len(steps), chain.n_states), dtype)
     room = np.empty((min(PIECE_ROWS, len(steps)), chain.n_states))

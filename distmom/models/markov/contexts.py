@@ -29,11 +29,11 @@ from distmom.spectral.basis import unknown_columns
 from distmom.spectral.recovery import Slabs
 from distmom.spectral.run import unknown
 
-#: least share of an anchor in all steps, unless fewer than `CANDIDATES` symbols per state have it
+#: smallest share of all steps that an anchor has, unless fewer than `CANDIDATES` symbols per state have it
 ANCHOR_SHARE = 5e-4
 #: least number of candidates per state
 CANDIDATES = 10
-#: a weight above this, negative by rounding, is zero
+#: a negative weight above this is a rounding error, and counts as zero
 _ROUNDING = -1e-9
 
 
@@ -46,11 +46,11 @@ class Contextual:
     joint : StoredColumns of shape (n_symbols, k)
         Shares of windows by the symbol and the state of their middle step.
     transitions : dict of str to ndarray of shape (k, k)
-        By route; rows are laws.
+        By route; each row is a distribution.
     weights : ndarray of shape (k,)
-        Law of the state of a middle step.
+        Distribution of the state of a middle step.
     start : ndarray of shape (k,)
-        Law of the first state.
+        Distribution of the first state.
     diagnostics : dict
     """
 
@@ -75,18 +75,18 @@ def assign_symbols(
     ----------
     engine : Engine
     tallies : Tallies
-        Of a `ContextPass`.
+        Sums of a `ContextPass`.
     basis : StoredColumns of shape (n_symbols, rank)
     rank : int
     k : int
     how : {"anchors", "clusters"}
     seed : int
-        Of the clusters.
+        Seed of the clusters.
 
     Raises
     ------
     NumericalError
-        If there are no k symbols with contexts that differ.
+        If fewer than k symbols have contexts that differ.
     """
     d, width = engine.corpus.n_words, 2 * rank
     mass = float(tallies.sums["mass"])
@@ -105,7 +105,7 @@ def assign_symbols(
     candidates, rows = candidates[seen], rows[seen, :width]
     if len(candidates) < k:
         raise NumericalError(
-            f"init={how!r}: expected at least n_components={k} frequent symbols inside of sequences, got "
+            f"init={how!r}: expected at least n_components={k} frequent symbols inside sequences, got "
             f"{len(candidates)}; use fewer states, or more data"
         )
     with one_blas_thread():
@@ -146,7 +146,7 @@ def _joint(
 
 
 def contextual_model(found: TallResult, vocabulary: list[str]) -> Contextual:
-    """Return the model of symbols with states."""
+    """Return the model of symbols that have been assigned to states."""
     values = found.values
     gram, cross, sums, weights, first = (
         np.asarray(values[name]) for name in ("gram", "cross", "means", "weights", "first")
@@ -175,7 +175,7 @@ def mixtures(rows: np.ndarray, vertices: np.ndarray) -> np.ndarray:
     origin = vertices[0]
     inside = np.linalg.lstsq((vertices[1:] - origin).T, (rows - origin).T, rcond=None)[0].T
     weights = np.hstack([1.0 - inside.sum(axis=1, keepdims=True), inside])
-    # The iterations are for rows outside of the hull: they are less exact than the least squares inside.
+    # Only rows outside the hull need iterations, which are less exact than the least squares inside.
     outside = weights.min(axis=1) < _ROUNDING
     if outside.any():
         weights[outside] = simplex_weights(rows[outside], vertices)

@@ -89,7 +89,7 @@ class HiddenMarkov(SpectralEstimator):
     emissionprob_ : ndarray of shape (n_components, n_symbols) or None
         Probabilities of the symbols in each state; None for dense steps.
     means_, variances_ : ndarray of shape (n_components, n_features) or None
-        Of dense steps in each state; None for symbols.
+        Means and variances of dense steps in each state; None for symbols.
     diagnostics_ : dict
         ``disagreement`` is the average distance in total variation between three estimates of the rows of the
         transition matrix: small if the model holds (see docs/hmm.md).
@@ -133,7 +133,7 @@ class HiddenMarkov(SpectralEstimator):
         "per state.", default="auto", choices=INITIAL,
     )  # fmt: skip
     features: str = parameter(
-        "Features of dense steps in the moments: their values (linear), for at most one state more than "
+        "Features of dense steps in the moments: their values (linear), which allow one state more than there are "
         "values, or also the squares of the values (squares), which separate states of equal means.",
         default="linear", choices=tuple(FEATURES),
     )  # fmt: skip
@@ -142,7 +142,7 @@ class HiddenMarkov(SpectralEstimator):
         "and first states evenly.", default=1.0, least=0.0,
     )  # fmt: skip
     min_variance: float = parameter(
-        "Least variance of a value of a dense step in a state, as a share of the variance of all steps.",
+        "Smallest variance of a value of a dense step in a state, as a share of the variance of all steps.",
         default=1e-3, least=0.0,
     )  # fmt: skip
     n_em_iter: int = parameter(
@@ -169,8 +169,8 @@ class HiddenMarkov(SpectralEstimator):
         Parameters
         ----------
         X : array_like of shape (n_steps,) or (n_steps, n_features)
-            Symbols, integers from 0, or dense steps; a column of integers is read as symbols, one of floats as
-            dense steps. All sequences, one after the other.
+            Symbols, integers from 0, or dense steps; a column of integers is read as symbols, a column of floats
+            as dense steps. All sequences, one after the other.
         lengths : array_like of shape (n_sequences,), optional
             Number of steps of each sequence; by default all steps are one sequence.
 
@@ -191,7 +191,7 @@ class HiddenMarkov(SpectralEstimator):
         return self.fit_corpus(_sequences(X, lengths))
 
     def check(self, corpus: Any) -> None:
-        """Check that the parameters are valid and suit a corpus; else a UsageError or InputError."""
+        """Check that the parameters are valid and suit a corpus; raise a UsageError or InputError otherwise."""
         super().check(corpus)
         k, d = self.n_components, corpus.n_words
         if corpus.largest < N_STEPS:
@@ -298,12 +298,12 @@ class HiddenMarkov(SpectralEstimator):
         )
 
     def assign(self, run: Run) -> dict[str, StoredRows]:
-        """Decode the sequences of the corpus of a run, also those that are cut over shards.
+        """Decode the sequences of the corpus of a run, including those that are cut over shards.
 
         Parameters
         ----------
         run : Run
-            Of a corpus with the same symbols or features.
+            Run of a corpus with the symbols or features of the fit.
 
         Returns
         -------
@@ -353,7 +353,7 @@ class HiddenMarkov(SpectralEstimator):
         Raises
         ------
         UsageError
-            If the steps are of another kind, or have another number of values, than those of the fit.
+            If the steps differ from those of the fit in kind or in their number of values.
         InputError
             If a value is not finite or not a symbol of the fit, or the lengths do not match.
         """

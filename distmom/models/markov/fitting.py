@@ -1,4 +1,4 @@
-"""Models of sequences from what passes add up: moments, contexts of symbols, or expected counts."""
+"""Models of sequences from the sums of passes: moments, contexts of symbols, or expected counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEQUENCES_PER_STATE = 10
 
 @dataclass(frozen=True)
 class Fitting:
-    """Parameters by which sums become a model, as in `HiddenMarkov`.
+    """Parameters that determine how a model is made from sums, as in `HiddenMarkov`.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Fitting:
     def _with_laws(
         self, corpus: Any, found: Recovered | Contextual, notes: dict[str, Any], emissions: dict[str, Any]
     ) -> tuple[Chain, dict[str, Any]]:
-        """Return a model with smoothed laws, given its emissions."""
+        """Return a model with smoothed distributions of states, given its emissions."""
         transition = found.transitions[self.transition]
         few = corpus.n_documents < SEQUENCES_PER_STATE * len(transition)
         first = self.initial == "first" or (self.initial == "auto" and not few)
@@ -111,7 +111,7 @@ class Fitting:
         return chain, float(sums["log_likelihood"] / sums["mass"])
 
     def _smooth_rows(self, counts: np.ndarray) -> np.ndarray:
-        """Return laws (n, k) from counts, smoothed evenly."""
+        """Return distributions (n, k) from counts, smoothed evenly."""
         k = counts.shape[1]
         totals = counts.sum(axis=1, keepdims=True)
         smoothed = np.where(totals > 0.0, counts + self.smoothing / k, 1.0)
@@ -136,7 +136,7 @@ def frequency_of(corpus: Any) -> np.ndarray:
 
 
 def standards(engine: Engine, counted: PassResult) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation of dense steps, the latter one for constant values."""
+    """Return the means and standard deviations of dense steps; the deviation of a constant value is set to 1."""
     mass = float(counted.sums["mass"])
     mean, square = (np.asarray(row) / mass for row in counted.sums["values"])
     if not np.isfinite(square).all():

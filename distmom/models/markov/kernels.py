@@ -292,7 +292,7 @@ def draw_states(laws: Any, uniforms: Any, states: Any) -> None:
     Parameters
     ----------
     laws : ndarray of shape (k + 1, k)
-        Cumulative laws of the state after each state, and last that of the first state.
+        Cumulative distributions of the state after each state; the last row is that of the first state.
     uniforms : ndarray of shape (n,)
     states : ndarray of shape (n,), int64
     """

@@ -188,7 +188,7 @@ class ExpectationPass(ChainPass):
 
 @dataclass(frozen=True)
 class DecodePass(ChainPass):
-    """Store the states of all steps.
+    """Store the states of all steps and their probabilities.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""What a report draws of a hidden Markov model."""
+"""Pictures of a hidden Markov model, as data for a report."""
 
 from __future__ import annotations
 

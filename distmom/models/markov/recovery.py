@@ -3,8 +3,8 @@
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3.3 and theorem 3.6, with the middle step as the view that is recovered: ``(P_23 P_13^+) y_1`` and
 ``(P_21 P_31^+) y_3``, where ``P_st = E[y_s y_t']``, have its conditional means. With O the conditional means
-of the middle step and w its law, ``E[y_1 y_2']`` and ``E[y_2 y_3']`` are ``O J O'``, where J is the joint law
-of two consecutive states. Transition matrices here have rows that sum to one.
+of the middle step and w the distribution of its state, ``E[y_1 y_2']`` and ``E[y_2 y_3']`` are ``O J O'``, where J
+is the joint distribution of two consecutive states. Transition matrices here have rows that sum to one.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Recovered(Decomposed):
     means : ndarray of shape (r, k)
         Conditional means of steps.
     weights : ndarray of shape (k,)
-        Law of the state of a middle step.
+        Distribution of the state of a middle step.
     transitions : dict of str to ndarray of shape (k, k)
-        By route; rows are laws.
+        By route; each row is a distribution.
     start : ndarray of shape (k,)
-        Law of the first state.
+        Distribution of the first state.
     squares : ndarray of shape (d, k) or None
         Conditional means of the squares of dense steps.
     diagnostics : dict
@@ -124,8 +124,8 @@ def disagreements(transitions: dict[str, np.ndarray], weights: np.ndarray) -> di
 def _common_range(moments: WindowMoments, k: int) -> np.ndarray:
     """Return an orthonormal basis (r, k) of the range that all three views share.
 
-    Its first column is the mean of the steps: data with more than k states would leave no room for it otherwise,
-    and the means of dense steps are divided by what it has of the constant feature.
+    Its first column is the mean of the steps. Data with more than k states would otherwise leave no room for the
+    mean, and the means of dense steps are divided by its part along the constant feature.
     """
     pairs = np.hstack([moments.pair(s, t) for s in range(3) for t in range(3) if s != t])
     mean = moments.means.sum(axis=0)
@@ -146,7 +146,7 @@ def _common_range(moments: WindowMoments, k: int) -> np.ndarray:
 
 
 def _rows_to_laws(matrix: np.ndarray) -> np.ndarray:
-    """Scale the rows of a matrix to sums of one, and replace them by the nearest laws."""
+    """Scale the rows of a matrix to sums of one, and replace them by the nearest distributions."""
     totals = matrix.sum(axis=1, keepdims=True)
     return simplex_rows(
         np.where(totals > 0.0, matrix / np.where(totals > 0.0, totals, 1.0), 1.0 / len(matrix))
@@ -154,7 +154,7 @@ def _rows_to_laws(matrix: np.ndarray) -> np.ndarray:
 
 
 def simplex_rows(rows: np.ndarray) -> np.ndarray:
-    """Return the nearest laws to the rows of a matrix (n, k), by sorting."""
+    """Return the distributions nearest to the rows of a matrix (n, k), by sorting."""
     ordered = -np.sort(-rows, axis=1)
     shifts = (np.cumsum(ordered, axis=1) - 1.0) / np.arange(1, rows.shape[1] + 1)
     n_left = (ordered > shifts).sum(axis=1)
@@ -162,7 +162,7 @@ def simplex_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def stationary_law(transition: np.ndarray) -> np.ndarray:
-    """Return the law that a transition matrix with rows of sum one leaves as it is, (k,)."""
+    """Return the stationary distribution (k,) of a transition matrix whose rows sum to one."""
     k = len(transition)
     system = np.vstack([transition.T - np.eye(k), np.ones(k)])
     law = np.linalg.lstsq(system, np.append(np.zeros(k), 1.0), rcond=None)[0]

@@ -38,16 +38,16 @@ class Start:
     idf : ndarray of shape (d,)
     basis : ndarray of shape (d, r) or None
     stages : tuple of KeptStage
-        Of the linear head.
+        Stages of the linear head.
     share : float
         Share of ``D^-1 A'Y`` in the weights of labels that the stages do not know.
     has_documents : bool
         Whether a head needs the documents themselves.
     seed : int
     limits : WeightLimits, default NO_LIMITS
-        Of the weights of the sparse heads.
+        Limits on the weights of the sparse heads.
     tolerance : float, default 0.5
-        Of the descent of margin classifiers.
+        Tolerance of the descent of margin classifiers.
     """
 
     recipe: Recipe
@@ -69,7 +69,7 @@ def collect(run: Run, start: Start, digest: str) -> Content:
     run : Run
     start : Start
     digest : str
-        Of the corpus, which is reported with the content.
+        Digest of the corpus, which the content lists.
     """
     recipe = start.recipe
     features = cross_features(run, run.put(start.idf), None)
@@ -100,8 +100,8 @@ def _linear_fit(run: Run, start: Start) -> LinearFit:
 def _with_new_labels(engine: Engine, start: Start, weights: Csr, features: Features) -> Csr:
     """Replace the weights of labels that the stages do not know.
 
-    Without weights in the stages, a label has no score of which A'F could take a part away, and would rank too
-    high. It gets the share of A'Y that other labels keep on average.
+    A label without weights in the stages has no scores, so A'F takes nothing away from A'Y, and the label would
+    rank too high. It gets the share of A'Y that other labels keep on average.
     """
     known = np.zeros(weights.n_columns)
     if not start.stages:
@@ -135,7 +135,7 @@ def _content(
 
 
 def parts_of(engine: Engine, start: Start, content: Content) -> Parts:
-    """Return the parts from which the heads of a content are made; without latent states."""
+    """Return the parts from which the heads of a content are made, without latent states."""
     sums, counts, n = content.sums, content.label_counts, content.n_documents
     cross = () if sums.cross is None else (sums.cross.matrix,)
     features = Features(engine.put(start.idf), None, cross, sums.squares, counts, n)
@@ -156,7 +156,7 @@ def parts_of(engine: Engine, start: Start, content: Content) -> Parts:
 
 
 def _fit_margins(engine: Engine, start: Start, documents: NeighborsHead) -> MarginFit:
-    """Fit the classifiers of the model to all documents: they are not sums."""
+    """Fit the classifiers of the model to all documents, as they are not sums."""
     rows, holders = transposed(engine, documents.lists), transposed(engine, documents.labels)
     costs = tuple(cost for cost in COSTS if f"svm-{cost_name(cost)}" in start.recipe.names)
     shape = (len(start.idf), documents.labels.n_columns)

@@ -13,7 +13,8 @@ from scipy.sparse import csr_array
 from distmom.engine import Csr, Engine, PassResult, Selection, StoredArray, StoredColumns, Term
 from distmom.engine.passes import transform_fields
 from distmom.errors import NumericalError, UsageError
-from distmom.models.multilabel.blend import Choice, choose_blend, read_scores, stored_scorer
+from distmom.models.multilabel.blend import Choice, choose_blend
+from distmom.models.multilabel.candidates import read_scores, stored_scorer
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.heads import (
     GateHead,
@@ -67,12 +68,12 @@ class HeadSettings:
     states : StateSettings
     seed : int
     objective : str, default "mean"
-        What `auto` chooses a blend for.
+        Metric that `auto` chooses a blend for.
     limits : WeightLimits, default NO_LIMITS
-        Of the weights of the sparse heads.
+        Limits on the weights of the sparse heads.
     effort : Effort, default NORMAL
     keep_sums : bool, default False
-        Keep what the heads are made from.
+        Whether the sums that the heads are made from are kept.
     """
 
     head: str
@@ -126,7 +127,7 @@ class FittedHeads:
     choice : Choice or None
         The choice of ``head="auto"``.
     sums : KeptSums or None
-        What the heads were made from, if it is kept.
+        The sums that the heads were made from, if they are kept.
     """
 
     heads: dict[str, Head]

@@ -31,8 +31,8 @@ from distmom.spectral.layout import array, value
 from distmom.spectral.recovery import tall_sum, to_columns
 from distmom.spectral.run import Run, unknown
 
-#: default number of topics: the root of the number of documents over the first value, at most the last value;
-#: corpora that are too small for the second value have none
+#: default number of topics: the square root of the number of documents divided by the first value, at most the
+#: last value; corpora for which that is below the second value have no topics
 ROOT_PER_TOPIC, FEWEST_TOPICS, MOST_TOPICS = 4, 5, 50
 #: largest vocabulary that has topics by default: beyond it, they would take a quarter of the time of a fit
 MOST_WORDS = 500_000
@@ -42,12 +42,12 @@ MOST_POSITIONS = 2_500_000
 N_REFINE, N_POWER_ITER = 2, 2
 #: sum of the Dirichlet parameters that moments are corrected for
 ALPHA0 = 1.0
-#: largest share of the documents with a word of the moments, for many topics and for few, whose own words are in
-#: many documents: more common words are left to refinement, where the background topic absorbs them
+#: largest share of documents in which a word of the moments may occur, for many topics and for few, whose
+#: characteristic words are in many documents; refinement adds more common words, which the background absorbs
 MAX_DF, MAX_DF_OF_FEW = 0.2, 0.5
-#: as `LIFT_PARTS`, for labels: there are few of them, and the most frequent ones go with many topics
+#: the `LIFT_PARTS` of labels, which are few, and the most frequent of which belong to many topics
 LABEL_LIFT_PARTS = {"probability": 0.0, "relevance": 0.6, "lift": 1.0}
-#: number of documents with which the lift of a label is smoothed: with none the lift is 1
+#: number of documents that smooth the lift of a label: the lift of a label without documents is 1
 LIFT_DOCUMENTS = 10.0
 #: share of the largest probability of a label in a topic below which labels are not shown
 LEAST_LABEL = 0.02
@@ -64,11 +64,11 @@ class CorpusTopics:
     weights : ndarray of shape (t,)
         Shares of the topics in the corpus.
     alpha : ndarray of shape (t,)
-        Dirichlet parameters with which documents were read.
+        Dirichlet parameters with which the topics of documents were inferred.
     label_components : ndarray of shape (m, t)
-        Label probabilities: the shares of a topic in the documents of every label, over their sum.
+        Label probabilities: the shares of a topic in the documents of every label, divided by their sum.
     label_weights : ndarray of shape (t,)
-        These sums.
+        The sums of these shares.
     unigram : ndarray of shape (d,)
         Shares of words in the corpus.
     diagnostics : dict
@@ -136,7 +136,7 @@ class CorpusTopics:
 
 
 def topic_model(n_topics: int, seed: int, precision: str, decompose_on: str) -> SpectralLDA:
-    """Return the model of the topics of a corpus, with parameters for a fit that is short beside that of heads."""
+    """Return the model of the topics of a corpus, with parameters for a fit much shorter than that of heads."""
     max_df = max(MAX_DF, min(MAX_DF_OF_FEW, 2.0 / n_topics))
     return SpectralLDA(
         n_topics + 1, alpha0=ALPHA0, init="tensor", background=True, n_refine=N_REFINE, max_df=max_df,
@@ -155,7 +155,7 @@ def default_topics(corpus: Corpus | MemoryCorpus) -> int:
 def why_no_topics(run: Run, model: SpectralLDA) -> str | None:
     """Return why the corpus of a run can have no topics with these parameters; None if it can.
 
-    Its words are weights or too few, or the passes do not fit the memory limit.
+    The words have weights in place of counts, they are too few, or the passes exceed the memory limit.
     """
     corpus, k = run.corpus, model.most_components(run.corpus)
     if corpus.values != "counts":
@@ -171,7 +171,7 @@ def why_no_topics(run: Run, model: SpectralLDA) -> str | None:
         TopicLabelsPass(corpus.n_words, documents, n_topics=k, n_labels=corpus.n_labels),
     )
     if not all(run.fits(pass_) for pass_ in largest):
-        return f"the passes that fit {k - 1} topics do not fit the memory limit"
+        return f"the passes of {k - 1} topics need more memory than the limit"
     return None
 
 
@@ -182,7 +182,7 @@ def fit_topics(run: Run, model: SpectralLDA) -> CorpusTopics:
     ----------
     run : Run
     model : SpectralLDA
-        Its parameters; it is not changed.
+        Model whose parameters are used; it is not changed.
 
     Raises
     ------

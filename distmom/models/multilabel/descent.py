@@ -12,9 +12,9 @@ import numpy as np
 from distmom.compiled import compiled
 from distmom.hashing import scramble
 
-#: largest difference of projected gradients, and most epochs, at which a descent ends
+#: a descent ends at this difference of projected gradients, or after this number of epochs
 TOLERANCE, MAX_EPOCHS = 0.5, 100
-#: labels whose classifiers are fitted together; the kernel is written for this number
+#: number of labels whose classifiers are fitted together; the kernel is written for this number
 N_LANES = 8
 
 
@@ -50,11 +50,11 @@ def fit_margin(
     n_epochs : int
         Largest number of epochs.
     seed : int
-        Of the order in which rows are visited.
+        Seed of the order in which rows are visited.
     alpha : ndarray of shape (n,), float64
         Dual variables to start from, changed in place.
     weights : ndarray of shape (d + 1,), float64
-        ``sum_i alpha_i y_i (a_i, 1)`` of these, changed in place; the last entry is the intercept.
+        ``sum_i alpha_i y_i (a_i, 1)``, changed in place; the last entry is the intercept.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def fit_margins(
     alpha : ndarray of shape (n, N_LANES), float64
         Dual variables to start from, changed in place.
     weights : ndarray of shape (d + 1, N_LANES), float64
-        Weights of these, changed in place; the last row holds the intercepts.
+        Weights of these dual variables, changed in place; the last row holds the intercepts.
 
     Returns
     -------

@@ -19,9 +19,9 @@ from distmom.engine.state import release_maps
 from distmom.hashing import scramble_array
 from distmom.models.multilabel.heads import NeighborsHead
 
-#: entries of a matrix that are processed at a time
+#: number of entries of a matrix that are processed at a time
 PIECE_ENTRIES = 1 << 22
-#: most slabs of words whose lists are transposed separately
+#: largest number of slabs of words whose lists are transposed separately
 MAX_SLABS = 24
 #: bit that distinguishes a label from a word of the same number
 _LABEL = np.uint64(1 << 63)
@@ -48,9 +48,10 @@ def document_keys(documents: NeighborsHead) -> np.ndarray:
 
 
 def find_keys(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the position of each wanted key among the keys, -1 where it is not there.
+    """Return the position of each wanted key among the keys, -1 for a missing key.
 
-    A key that is wanted several times has as many different positions, the last one first, or -1 for want of more.
+    A key that is wanted several times gets another position each time, the last one first, and -1 when there are
+    no more.
     """
     order = len(keys) - 1 - np.argsort(keys[::-1], kind="stable")
     wanted_order = np.argsort(wanted, kind="stable")
@@ -87,7 +88,7 @@ def join_documents(
         numbers = np.where(taken, before + np.cumsum(taken) - 1, -1)
         lists.append(_renumbered(engine, part.lists, numbers, n_documents))
         rows = part.labels.to_scipy()
-        # Labels of an older index are fewer.
+        # An older index has fewer labels.
         rows = csr_from_parts(rows.data, rows.indices, rows.indptr, (rows.shape[0], n_labels))
         labels.append(rows[np.flatnonzero(taken)])
         before += int(taken.sum())
@@ -97,7 +98,7 @@ def join_documents(
 
 
 def _renumbered(engine: Engine, matrix: Csr, numbers: np.ndarray, n_columns: int) -> Csr:
-    """Return a matrix with other numbers of its columns, without those of number -1; its arrays are stored."""
+    """Return a matrix with its columns renumbered, without columns of number -1; its arrays are stored."""
     own = matrix.opened()
     indptr = np.zeros(len(own.indptr), np.int64)
     n_entries, total = int(own.indptr[-1]), 0

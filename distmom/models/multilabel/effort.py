@@ -1,8 +1,8 @@
 """Efforts: how much of a fit is spent on heads and on the choice of a blend.
 
-What an effort leaves out or adds was chosen by the time of each pass and by the held-out gain of each head, on the
+The passes and heads of each effort were chosen by the time of each pass and the held-out gain of each head, on the
 training rows of labelled corpora together (see docs/benchmarks.md). More costs of the margin classifiers and a
-sketch of higher rank gained nothing at P@1.
+sketch of higher rank did not improve P@1.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ class Effort:
     costs : tuple of float
         Costs C of the margin classifiers from which `auto` chooses, ascending.
     n_residual_passes : int
-        Default of the linear head with ``head="auto"``; other fits of that head have one more.
+        Default number of residual passes of the linear head with ``head="auto"``; other fits of that head have
+        one more.
     tolerance : float
-        At which the descent of a margin classifier ends.
+        Tolerance at which the descent of a margin classifier ends.
     has_states : bool
-        Whether latent states are fitted that no head requires.
+        Whether latent states are fitted even if no head requires them.
     has_topics : bool
         Whether there are topics by default.
     has_sketch_neighbors : bool

@@ -1,7 +1,7 @@
 """Fit the gate of corpora with many labels: a classifier per label against its hardest rivals.
 
-Where there are more labels than classifiers can be fitted to all documents, each is fitted to the documents of its
-label, to those for which the linear head ranks it among the best wrong labels, and to random ones, as in Slice
+Where labels are too many to fit each classifier to all documents, each is fitted to the documents of its label, to
+those for which the linear head ranks the label among the best wrong ones, and to random documents, as in Slice
 (Jain, Balasubramanian, Chunduri and Varma, WSDM 2019). The labels are cut into groups that run on all workers, and
 the weights have the same bits for any number of workers.
 """
@@ -36,9 +36,9 @@ from distmom.spectral.run import Run, Trial, unknown
 
 #: hard wrong labels per document
 N_HARD = 10
-#: most entries of the rows that all classifiers are fitted to, which bounds the time
+#: largest number of entries of the rows to which all classifiers are fitted, which bounds the time
 MAX_ENTRIES = 300_000_000
-#: least and most random labels per document; with fewer, no gate is fitted
+#: smallest and largest number of random labels per document; below the smallest, no gate is fitted
 MIN_RANDOM, MAX_RANDOM = 5, 15
 
 
@@ -52,7 +52,7 @@ class HardLabelsPass(MarginsPass):
         W (n_words + 1, n_labels) of the linear head, float32, which finds the hard labels: the wrong ones of
         largest positive score.
     n_entries : int
-        Number of entries of W, at most.
+        Upper bound of the number of entries of W.
     n_hard : int
         Number of hard labels per document.
 
@@ -98,7 +98,7 @@ class HardLabelsPass(MarginsPass):
 
 
 def hardest_labels(block: Block, idf: Any, weights: Any, n_hard: int) -> csr_array:
-    """Return the wrong labels of largest positive score, at most ``n_hard`` per document, as ones (n, L)."""
+    """Return the wrong labels with the largest positive scores as ones (n, L), at most ``n_hard`` per row."""
     a = with_constant(tfidf_rows(block.words, idf, np.float32))
     y, n_labels = block.labels, block.labels.shape[1]
     n_true = np.diff(y.indptr)
@@ -118,7 +118,7 @@ def hardest_labels(block: Block, idf: Any, weights: Any, n_hard: int) -> csr_arr
 def random_labels(corpus: Corpus | MemoryCorpus) -> float:
     """Return the number of random labels per document that the classifiers are fitted to, at most `MAX_RANDOM`.
 
-    It may be negative: then even the documents of the labels and the hard ones would take too long.
+    A negative number means that even the documents of the labels and the hard ones would take too long.
     """
     n_documents = max(1, corpus.n_documents)
     entries = sum(s.nnz_words for s in corpus.shards) / n_documents + 1.0
@@ -148,17 +148,17 @@ def fit_gate(
     run : Run
     idf : StoredArray of shape (d,)
     weights : Csr
-        Of the linear head.
+        Weights of the linear head.
     n_entries : int
-        Number of its entries, at most.
+        Upper bound of the number of these weights.
     selection : Selection or None
         Documents of the fit; None means all.
     seed : int
-        Of the order in which documents are visited, and of the random documents.
+        Seed of the order in which documents are visited, and of the random documents.
     trial : callable
         Measures the time of the fit, for a plan with times.
     limits : WeightLimits, default NO_LIMITS
-        Of the weights of a word, and of a label.
+        Limits on the number of weights per word and per label.
     """
     corpus = run.corpus
     pass_ = HardLabelsPass(

@@ -15,10 +15,10 @@ from distmom.models.multilabel.margin_solver import by_word
 
 #: cost of the squared hinge loss
 COST = 0.3
-#: weights below this share of the largest of a label are left out
+#: weights below this share of the largest weight of their label are left out
 KEPT_SHARE = 0.1
-#: share of the random documents of all labels that are drawn alike for every label; the others are drawn in
-#: proportion to the frequency of a label, whose documents they outweigh otherwise
+#: share of all random documents that is divided equally among the labels; the rest is divided in proportion to
+#: the frequencies of the labels, as the random documents of a rare label would otherwise outweigh its own
 EVEN_SHARE = 2.0 / 3.0
 
 
@@ -28,11 +28,11 @@ def n_drawn(n_documents: int, frequency: np.ndarray, n_random: float) -> np.ndar
     Parameters
     ----------
     n_documents : int
-        Documents of the fit.
+        Number of documents of the fit.
     frequency : ndarray of shape (L,)
-        Documents of every label.
+        Number of documents of every label.
     n_random : float
-        Random labels per document, on average.
+        Number of random labels per document, on average.
     """
     even = EVEN_SHARE / max(1, len(frequency))
     uneven = (1.0 - EVEN_SHARE) / max(1.0, float(np.sum(frequency))) * frequency
@@ -96,7 +96,7 @@ def gate_documents(
     seed : int
     label : int
     met : ndarray of shape (n_documents,), int32
-        Less than ``label``; used as working memory, and left with values of at most ``label``.
+        Values below ``label``; used as working memory, and left with values of at most ``label``.
     """
     most = len(documents) + n_drawn
     used, positive = np.empty(most, np.int32), np.empty(most, bool)
@@ -150,7 +150,7 @@ def gate_weights(
     used : ndarray of shape (n,), int32
         Documents of the fit, ascending.
     positive : ndarray of shape (n,), bool
-        Which of them have the label.
+        Which of these documents have the label.
     weights : ndarray of shape (d + 1,), float64
         Zeros; used as working memory, and left as zeros.
     seed : int
@@ -161,7 +161,7 @@ def gate_weights(
         Features, ascending, ``d`` for the constant one, and their weights, float32.
     """
     if not positive.any():
-        # Nothing is known of the label: the other heads decide.
+        # Nothing is known about the label: the other heads decide.
         return np.zeros(0, np.int32), np.zeros(0, np.float32)
     fit_margin(
         rows.indptr, rows.indices, rows.data, used, positive, COST, COST, TOLERANCE, MAX_EPOCHS, seed,
@@ -184,14 +184,14 @@ def take_weights(
     words: np.ndarray,
     values: np.ndarray,
 ) -> int:
-    """Move the weights above a share of the largest to lists, and set the weights of all words of rows to zero.
+    """Move weights above a share of the largest one to lists, and set the weights of all words of rows to zero.
 
     Parameters
     ----------
     indptr, indices : ndarray
         Words of all rows.
     rows : ndarray of int32
-        Rows outside whose words all weights are zero.
+        Rows that together contain every word whose weight is not zero.
     share : float
     weights : ndarray of shape (d + 1,)
         Changed in place; the last one is the intercept, which is always moved.

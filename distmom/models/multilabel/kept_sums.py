@@ -2,7 +2,7 @@
 
 With the idf weights, the basis of the sketch and the stages of the linear head fixed, every head is a function of
 sums over documents, or of the documents themselves. A `Content` holds these of some documents; contents are added
-and subtracted, and a model stores its own as `KeptSums`, less what its heads hold anyway.
+and subtracted, and a model stores its content as `KeptSums`, without the parts that its heads hold anyway.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from distmom.models.multilabel.heads import Head, NeighborsHead, SketchNeighbors
 from distmom.models.multilabel.linear import LinearFit
 from distmom.spectral.layout import Matrix, array, group, record, value, variants
 
-#: share of a sum by which rounding may make its remainder negative
+#: share of a sum by which its remainder may be negative because of rounding
 ROUNDING = 1e-6
 
 
@@ -69,9 +69,9 @@ class LinearSum:
     weights : Csr
         ``D W`` (d + 1, m).
     stages : tuple of (str, KeptStage)
-        Their numbers from 1, and the stages in which further documents are added.
+        The stages in which further documents are added, each with its number from 1.
     share : float
-        Share of ``D^-1 A'Y`` in W by least squares, which is that of labels without weights in the stages.
+        Share of ``D^-1 A'Y`` in W by least squares; labels without weights in the stages get this share.
     """
 
     weights: Csr = record({"": Matrix(("d1", "m"))})
@@ -97,20 +97,20 @@ class RidgeSum:
 
 @dataclass(frozen=True)
 class KeptSums:
-    """What a model keeps beside its heads.
+    """The sums that a model keeps in addition to its heads.
 
     Attributes
     ----------
     squares : ndarray of shape (d + 1,)
         diag(A'A).
     cross : CrossSum or None
-        With label centroids.
+        Kept for label centroids.
     linear : LinearSum or None
-        With the linear head.
+        Kept for the linear head.
     ridge : RidgeSum or None
-        With heads on the sketch.
+        Kept for heads on the sketch.
     documents : NeighborsHead or None
-        The documents, where a head needs them and the head ``neighbors``, which has them, is not used.
+        The documents, where a head needs them and the model has no head ``neighbors``, which holds them.
     corpora : list of [str, int]
         Digests of the corpora whose documents were added (1) or removed (-1).
     """
@@ -124,7 +124,7 @@ class KeptSums:
 
 
 def check_kept(sums: KeptSums, basis: np.ndarray | None) -> None:
-    """Check what the layout of arrays does not; a ValueError if sums are not those of a model."""
+    """Check kept sums beyond the shapes of their arrays; a ValueError if a model cannot have such sums."""
     stages = () if sums.linear is None else sums.linear.stages
     if len({len(stage.weights.data) for _, stage in stages}) > 1:
         raise ValueError("expected the same number of weights in all stages")
@@ -144,7 +144,7 @@ class Content:
     n_documents : int
     label_counts : ndarray of shape (m,), int64
     sums : KeptSums
-        With the documents.
+        The sums, always with the documents that heads need.
     rows : ndarray of shape (n_documents, r), float32, or None
         Rows of the sketch, for the head ``sketch-neighbors``.
     """
@@ -249,12 +249,12 @@ def content_of(
 
 
 class MissingDocumentError(UsageError):
-    """Documents are to be removed that a model does not have.
+    """Documents that are to be removed are not in the model.
 
     Parameters
     ----------
     position : int
-        Of the first of them among the documents to be removed, from 0.
+        Position of the first such document among those to be removed, counted from 0.
     """
 
     def __init__(self, position: int) -> None:
@@ -286,15 +286,16 @@ def join(
     Raises
     ------
     MissingDocumentError
-        If a document is subtracted that is not there.
+        If a document to be subtracted is not in the added contents.
     UsageError
-        If a corpus would be counted twice, or a label or a word would remain in fewer than no documents.
+        If a corpus would be counted twice, no document would remain, or the number of documents of a label or the
+        sum of squares of a word would be negative.
     """
     signed = [(1.0, each) for each in added] + [(-1.0, each) for each in taken]
     n_documents = sum(int(sign) * each.n_documents for sign, each in signed)
     counts = np.sum([int(sign) * each.label_counts for sign, each in signed], axis=0)
     documents, rows = _joined_documents(engine, added, taken, len(label_names))
-    # Documents that are removed have been found by now, where there are documents.
+    # Where contents have documents, all that are to be removed have been found by now.
     corpora = _net_corpora(signed, least=-1 if documents is None else None)
     if n_documents < 1:
         raise UsageError(f"expected at least 1 remaining document, got {n_documents}")
@@ -314,7 +315,7 @@ def join(
 
     def combined(matrices: Sequence[Csr]) -> Csr:
         terms = [Term(matrix, sign) for matrix, (sign, _) in zip(matrices, signed, strict=True)]
-        # Entries that cancel are rounding.
+        # Entries that cancel leave rounding errors.
         return engine.combine(terms, Pruning(share=ROUNDING) if taken else None)
 
     first = added[0].sums
@@ -360,7 +361,7 @@ def _joined_documents(
     alive = np.concatenate([np.asarray(index.alive) > 0 for index in indexes])
     if taken:
         keys = np.concatenate([each.keys for each in added])
-        # A document that does not vote is not there.
+        # A document that does not vote has been removed.
         there = np.flatnonzero(alive)
         at = find_keys(keys[there], np.concatenate([each.keys for each in taken]))
         if (at < 0).any():

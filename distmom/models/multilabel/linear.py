@@ -94,7 +94,7 @@ def fit_linear(run: Run, features: Features, n_passes: int, limits: WeightLimits
     n_passes : int
         Number of residual passes.
     limits : WeightLimits, default NO_LIMITS
-        That per word applies here; that per label applies to the heads that are made of the fit.
+        The limit per word applies here; the limit per label applies to the heads that are made from the fit.
     """
     corpus, pruning = run.corpus, limits.of_words(LINEAR_PRUNING)
     planned = unknown(), unknown_csr(corpus.n_labels), n_linear_entries(corpus, pruning)
@@ -103,8 +103,8 @@ def fit_linear(run: Run, features: Features, n_passes: int, limits: WeightLimits
     weights, stages = first, list[Stage]()
     for _ in range(n_passes):
         step = stages[0].step if stages else None
-        # A document's contribution to the weights is left out of its own scores: all of it in the first pass,
-        # later the step.
+        # A document's contribution to the weights is left out of its own scores: the whole contribution in the
+        # first pass, the share given by the step later.
         leave_out = 1.0 if step is None else step
         pass_ = _residual_pass(run, features, weights, n_entries, diagonal, leave_out)
         out = TallResult({"weights": StoredColumns((unknown(),))}, {"scale": unknown(), "step": unknown()})

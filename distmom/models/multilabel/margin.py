@@ -1,9 +1,9 @@
 """Fit the margin classifiers of the head ``svm``: one linear support vector machine per label.
 
 The problem of a label is that of LIBLINEAR's default: squared hinge loss on the tf-idf rows, with a constant
-feature, all documents without the label being negatives. Above `MAX_VISITS` pairs of a document and a label,
-negatives are a random sample whose costs make up for the others. Labels are independent of one another, so they
-are cut into groups that run on all workers, and the weights have the same bits for any number of workers.
+feature, and all documents without the label as negatives. Above `MAX_VISITS` pairs of a document and a label,
+negatives are a random sample, with costs raised to make up for the others. Labels are independent of one another,
+so they are cut into groups that run on all workers, and the weights have the same bits for any number of workers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from distmom.engine import (
     TallResult,
     Term,
 )
-from distmom.models.multilabel.blend import ALL_LABELS
+from distmom.models.multilabel.candidates import ALL_LABELS
 from distmom.models.multilabel.descent import TOLERANCE
 from distmom.models.multilabel.margin_solver import fit_group, n_batches
 from distmom.models.multilabel.regression import CSR_PARTS, NO_LIMITS, Features, WeightLimits
@@ -35,10 +35,10 @@ from distmom.spectral.run import Run, Trial, unknown
 
 #: costs C from which `auto` chooses
 COSTS = (0.1, 0.3, 1.0)
-#: most labels for which a classifier per label is fitted: more require their hardest wrong labels, and only a
-#: stack, for which all labels are candidates, can use signed scores
+#: largest number of labels with margin classifiers: a stack can use their signed scores only where all labels are
+#: candidates, and more labels have a gate, whose negatives are the documents for which a label is hard
 MAX_LABELS = ALL_LABELS
-#: most groups of labels: each is written as one matrix with an offset for every word
+#: largest number of groups of labels: each is written as one matrix with an offset for every word
 MAX_GROUPS = 24
 PRUNING = Pruning(share=0.0)
 
@@ -101,19 +101,19 @@ def fit_margins(
     ----------
     run : Run
     features : Features
-        Its idf weights are used.
+        Features of the corpus; only their idf weights are used.
     selection : Selection or None
         Documents of the fit; None means all.
     costs : tuple of float
-        Ascending; the fit for each starts from the one before.
+        Costs C, ascending; each fit starts from the solution for the cost before.
     seed : int
-        Of the order in which documents are visited, and of the sample of negatives.
+        Seed of the order in which documents are visited, and of the sample of negatives.
     trial : callable, optional
         Measures the time of the fit, for a plan with times.
     limits : WeightLimits, default NO_LIMITS
-        Of the weights of a word, and of a label.
+        Limits on the number of weights per word and per label.
     tolerance : float, default 0.5
-        Of the descent, see `fit_margin`.
+        Tolerance of the descent, see `fit_margin`.
     """
     corpus = run.corpus
     pass_ = MarginsPass(
@@ -179,9 +179,9 @@ def fit_classifiers(
         Numbers of words and labels: d and n_labels.
     seed : int
     pruning : Pruning, default PRUNING
-        Of the weights.
+        Pruning of the weights.
     tolerance : float, default 0.5
-        Of the descent, see `fit_margin`.
+        Tolerance of the descent, see `fit_margin`.
     """
     d, n_labels = shape
     n_groups = min(MAX_GROUPS, n_batches(n_labels))

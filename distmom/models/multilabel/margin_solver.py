@@ -12,16 +12,16 @@ from distmom.engine import Csr
 from distmom.hashing import GOLDEN, scramble_array
 from distmom.models.multilabel.descent import MAX_EPOCHS, N_LANES, TOLERANCE, fit_margins
 
-#: most pairs of a document and a label, over all labels
+#: largest number of pairs of a document and a label, over all labels
 MAX_VISITS = 200_000_000
-#: least negatives of a label, where there are as many
+#: smallest number of negatives of a label, where there are that many
 MIN_NEGATIVES = 20_000
-#: weights below this share of the largest of a label are left out
+#: weights below this share of the largest weight of their label are left out
 KEPT_SHARE = 0.01
 
 
 def n_negatives(n_labels: int) -> int:
-    """Return the most documents without a label that its classifier is fitted to."""
+    """Return the largest number of documents without a label that its classifier is fitted to."""
     return max(MIN_NEGATIVES, MAX_VISITS // max(1, n_labels))
 
 
@@ -83,10 +83,10 @@ def batch_weights(
     costs : tuple of float
     d : int
     most_negatives : int
-        Most documents without a label that are used for it, about.
+        Approximate limit on the number of documents without a label that its classifier is fitted to.
     seed : int
     tolerance : float, default 0.5
-        Of the descent, see `fit_margin`.
+        Tolerance of the descent, see `fit_margin`.
 
     Returns
     -------
@@ -132,7 +132,7 @@ def _kept(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the features whose weights are large enough, and these weights."""
     largest = float(np.abs(weights).max())
     if largest == 0.0:
-        # What the classifier would be where no document has the label.
+        # The solution where no document has the label.
         return np.array([len(weights) - 1], np.int32), np.array([-1.0], np.float32)
     words = np.flatnonzero(np.abs(weights) > KEPT_SHARE * largest)
     return words.astype(np.int32), weights[words].astype(np.float32)

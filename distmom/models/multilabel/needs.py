@@ -20,7 +20,7 @@ def needs(require: Callable[[Any, str], Any]) -> Callable[[Callable[..., Any]], 
 
 
 class _Needing:
-    """A descriptor, as scikit-learn takes a method that is there for one that works."""
+    """A descriptor: scikit-learn takes the presence of a method as a sign that it works."""
 
     def __init__(self, method: Callable[..., Any], require: Callable[[Any, str], Any]) -> None:
         self._method, self._require = method, require

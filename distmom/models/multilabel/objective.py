@@ -20,7 +20,7 @@ from distmom.ranking import inverse_propensity, mean_metrics, rank_discounts
 
 #: mean of P@1, P@3, P@5 and nDCG@5, and of AUC where all labels are candidates
 MEAN = "mean"
-#: what a blend may be chosen for
+#: metrics that a blend may be chosen for
 OBJECTIVES = (MEAN, "P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 #: depths k of the metrics
 DEPTHS = (1, 3, 5)
@@ -98,7 +98,7 @@ class Objective:
 
     @property
     def of_probability(self) -> Objective:
-        """The objective that weights of a sum are chosen for: PSP@k is reached by probabilities that rank well."""
+        """The objective that weights of a sum are chosen for; the mean for PSP@k, which needs probabilities."""
         return replace(self, metric=MEAN) if self.weighs_propensity else self
 
     @property
@@ -126,12 +126,12 @@ class Objective:
             return 0.0
         parts = self._parts(totals)
         if self.weighs_propensity:
-            # That of a ratio of sums, to first order.
+            # The standard error of a ratio of sums, to first order.
             parts = parts - parts.mean() * self._ideal / self._ideal.mean()
         return _standard_error(parts)
 
     def clearly_prefers(self, totals: np.ndarray, others: np.ndarray) -> bool:
-        """Return whether scores are better than others, for a single metric by more than a standard error.
+        """Return whether scores are better than others; for a single metric, by more than a standard error.
 
         One metric of few documents varies more than the mean of several, and the best of many heads may be best by
         chance.

@@ -31,7 +31,7 @@ def best_threshold(probabilities: np.ndarray, truth: np.ndarray, n_true: int) ->
     Parameters
     ----------
     probabilities : ndarray of shape (n_pairs,), float32
-        Of pairs of a document and a label.
+        Probabilities of pairs of a document and a label.
     truth : ndarray of shape (n_pairs,), uint8
         Whether the document has the label.
     n_true : int

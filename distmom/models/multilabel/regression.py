@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator, svds
 
 from distmom.blas import one_blas_thread
@@ -65,6 +66,8 @@ class WeightLimits:
 
 #: the limits of the parameters' defaults
 NO_LIMITS = WeightLimits()
+#: labels up to which the label half of the basis is found from a matrix of labels by labels
+GRAM_LABELS = 1000
 #: entries of centroids whose squares are added up at a time
 LENGTHS_ENTRIES = 1 << 22
 CSR_PARTS = ("indptr", "indices", "data")
@@ -208,21 +211,34 @@ def _with_label_half(
         weighted = engine.combine(terms).to_scipy()[: corpus.n_words].astype(np.float64)
         n_label = min(rank // 2, min(weighted.shape) - 1, corpus.n_labels)
         if n_label > 0 and weighted.nnz:
-            rng = np.random.default_rng(seed)
-            initial = rng.standard_normal(min(weighted.shape))
-            operator = LinearOperator(
-                weighted.shape,
-                matvec=lambda x: _rest(left, weighted @ x),
-                rmatvec=lambda x: weighted.T @ _rest(left, x),
-                dtype=np.float64,
-            )
-            u, s, _ = svds(operator, k=n_label, v0=initial, tol=1e-3, solver="arpack")
-            order = np.argsort(-s, kind="stable")
-            u = u[:, order[s[order] > 1e-10 * s.max()]]
+            u = _label_vectors(left, weighted, n_label, seed)
             left = orthonormal_basis(
                 np.hstack([left, u * np.sign(u[np.abs(u).argmax(0), np.arange(u.shape[1])])])
             )
     return engine.put(left.astype(np.float32)), left.shape[1]
+
+
+def _label_vectors(left: np.ndarray, weighted: csr_array, k: int, seed: int) -> np.ndarray:
+    """Return the k leading left singular vectors of a matrix (d, L) outside of the span of ``left``, or fewer."""
+    if weighted.shape[1] <= GRAM_LABELS:
+        within = (weighted.T @ left).T
+        gram = (weighted.T @ weighted).toarray() - within.T @ within
+        values, vectors = np.linalg.eigh(gram)
+        values, vectors = values[::-1][:k], vectors[:, ::-1][:, :k]
+        # The squares of singular values are known up to rounding errors of the largest.
+        vectors = vectors[:, values > 1e-12 * max(values[0], 0.0)]
+        u = weighted @ vectors - left @ (within @ vectors)
+        return np.asarray(u / np.linalg.norm(u, axis=0))
+    operator = LinearOperator(
+        weighted.shape,
+        matvec=lambda x: _rest(left, weighted @ x),
+        rmatvec=lambda x: weighted.T @ _rest(left, x),
+        dtype=np.float64,
+    )
+    initial = np.random.default_rng(seed).standard_normal(min(weighted.shape))
+    u, s, _ = svds(operator, k=k, v0=initial, tol=1e-3, solver="arpack")
+    order = np.argsort(-s, kind="stable")
+    return np.asarray(u[:, order[s[order] > 1e-10 * s.max()]])
 
 
 def _orthonormalised(engine: Engine, tallies: Tallies, k: int) -> TallResult:

@@ -18,7 +18,7 @@ from distmom.blas import one_blas_thread
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Csr, MixedRows
 from distmom.engine.csr import transposed_product
-from distmom.models.multilabel.blend import ALL_LABELS, GRID, CandidatesPass, n_candidates
+from distmom.models.multilabel.candidates import ALL_LABELS, CandidatesPass, n_candidates
 from distmom.models.multilabel.covariates import Covariates
 from distmom.models.multilabel.descent import N_LANES, TOLERANCE
 from distmom.models.multilabel.gate import N_HARD, hardest_labels, random_labels
@@ -39,6 +39,7 @@ from distmom.models.multilabel.margin_solver import batch_weights, n_batches, n_
 from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.stack import FIT_PAIRS, Pairs, fit_stack
 from distmom.models.multilabel.varying import vary
+from distmom.models.multilabel.weighted_sum import GRID
 from distmom.moments.features import inverse_document_frequency, tfidf_rows, with_constant
 
 #: documents that are scored

@@ -1,7 +1,7 @@
 """Adding documents to a fitted multi-label model, removing them, and combining models.
 
-What is kept with ``keep_sums=True`` suffices to make the heads again, so that an update costs passes over the
-new documents alone. The idf weights, the basis of the sketch, the stages of the linear head, the blend with its
+The sums kept with ``keep_sums=True`` suffice to make the heads again, so an update only reads the new documents.
+The idf weights, the basis of the sketch, the stages of the linear head, the blend with its
 calibration and its gate, the latent states and the topics stay those of the first fit.
 """
 
@@ -60,7 +60,7 @@ UPDATED = ("centroid", "linear", "ridge", "sketch", "neighbors", "best", "svm")
 
 
 class NoSumsError(UsageError, AttributeError):
-    """A fitted model without its sums; ``hasattr(model, "partial_fit")`` is then False."""
+    """The model was fitted without its sums; ``hasattr(model, "partial_fit")`` is then False."""
 
 
 class Updatable:
@@ -103,8 +103,8 @@ class Updatable:
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Add documents in memory to the model.
 
-        The first call on a model that is not fitted fits it with ``keep_sums=True``. Further calls add what the
-        new documents add to the sums of the heads. The idf weights, the basis of the sketch, the stages of the
+        The first call on a model that is not fitted fits it with ``keep_sums=True``. Further calls add the
+        new documents to the sums of the heads. The idf weights, the basis of the sketch, the stages of the
         linear head, the blend with its calibration, the latent states and the topics stay those of the first fit.
         Words that the model does not know are left out.
 
@@ -140,7 +140,7 @@ class Updatable:
         if not hasattr(self, "scorer_"):
             return self._first(lambda model: model.fit(X, y))
         corpus = self._corpus_to_add(X, y)
-        # Equal documents may come twice in memory, and are then other documents.
+        # Equal documents in memory may be added twice, and then count as different documents.
         name, known = corpus.digest, {name for name, _ in self.require_sums().corpora}
         while name in known:
             name += "+"
@@ -182,9 +182,10 @@ class Updatable:
     def remove(self, X: Any, y: Any) -> Self:
         """Remove documents in memory from the model.
 
-        Their sums are subtracted, and they no longer vote. Models with a head that has the documents find them by
-        their words and labels. Documents that were added later are removed up to rounding. Those of the first fit
-        leave a trace: all that updates do not change depends on them, and their negligible weights were dropped.
+        Their sums are subtracted, and they no longer vote. A model with a head that keeps the documents finds them
+        by their words and labels. Documents that were added later are removed up to rounding. Documents of the
+        first fit leave a trace: everything that updates do not change depends on them, and their negligible
+        weights were dropped.
 
         Parameters
         ----------
@@ -282,7 +283,7 @@ class Updatable:
 
     @property
     def start_digest(self) -> str:
-        """Digest of what updates do not change; models with equal digests can be combined."""
+        """Digest of all that updates do not change; models with equal digests can be combined."""
         start = self._start()
         stages = [
             [
@@ -306,7 +307,7 @@ class Updatable:
         return fingerprint(fixed)
 
     def require_sums(self) -> KeptSums:
-        """Return what the heads were made from; a `NoSumsError` if the model was fitted without it."""
+        """Return the sums that the heads were made from; a `NoSumsError` if the model was fitted without them."""
         check_is_fitted(self, "scorer_")
         if self.sums_ is None:
             raise NoSumsError(
@@ -368,7 +369,7 @@ class Updatable:
         return self
 
     def _start(self) -> Start:
-        """Return what updates do not change; a UsageError if the model was fitted without its sums."""
+        """Return all that updates do not change; a UsageError if the model was fitted without its sums."""
         sums, stack = self.require_sums(), self.scorer_.stack
         if stack is not None:
             recipe = Recipe(tuple(each.name for each in stack.inputs), {})

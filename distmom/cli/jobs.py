@@ -1,0 +1,279 @@
+"""Commands that leave work to a cluster, and look after it: submit, jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from distmom.cli.options import Address, json_option, tls_options
+from distmom.cli.run import interrupt
+from distmom.cli.shared import show
+from distmom.cli.terminal import plain, say
+from distmom.errors import ClusterError, TakenOverError, UsageError
+
+#: commands that can be submitted, as `distmom.jobs.record.COMMANDS`, whose import takes long
+_COMMANDS = ("fit", "update", "moments", "ingest", "predict", "transform", "evaluate")
+#: seconds before a command is restarted, times the number of restarts
+RESTART_PAUSE_S = 10.0
+#: seconds for which a beat must stand still before the commands here call a job lost
+PATIENCE_S = 25.0
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("command", type=click.Choice(_COMMANDS))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--scheduler", type=Address(), required=True, help="Address of a running Dask scheduler.")
+@click.option(
+    "--run",
+    "directory",
+    type=click.Path(),
+    default=None,
+    help="Directory of the job. [default: one below $DISTMOM_JOBS, or distmom-jobs]",
+)
+@click.option(
+    "--share",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Share of the cluster relative to other jobs.",
+)
+@click.option(
+    "--priority", type=int, default=0, show_default=True, help="Jobs of a lower priority wait for this one."
+)
+@click.option(
+    "--restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Restarts after a failure of the cluster (exit code 5).",
+)
+@click.option(
+    "--driver",
+    type=click.Choice(["scheduler", "worker", "slurm"]),
+    default="scheduler",
+    show_default=True,
+    help="Where the process of the command runs.",
+)
+@tls_options(expose=True)
+@json_option
+def submit(
+    command: str, arguments: tuple[str, ...], scheduler: str, directory: str | None, share: float, priority: int,
+    restarts: int, driver: str, ca_file: str | None, cert: str | None, key: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Run a command on a Dask cluster, which carries it out when nobody waits for it.
+
+    The command runs in a process of its own on the scheduler's host, or elsewhere with --driver, in the directory in
+    which it was submitted. Its paths, and that of the job, must be visible there and to all workers.
+
+    \b
+    Examples: distmom submit fit corpus model -k 100 --scheduler tcp://host:8786
+              distmom submit predict model new.tsv out --scheduler tcp://host:8786 --share 0.5
+              distmom jobs logs ID --follow
+    """
+    from distmom.cli.app import cli
+    from distmom.jobs import submit as submit_job
+
+    with cli.commands[command].make_context(command, [*arguments, "--scheduler", scheduler]) as parsed:
+        if parsed.params.get("workers") is not None:
+            raise UsageError("--workers: the job runs on the workers of the cluster")
+    job = submit_job(
+        [command, *arguments], scheduler=scheduler, directory=directory, share=share, priority=priority,
+        restarts=restarts, driver=driver, ca_file=ca_file, cert=cert, key=key,
+    )  # fmt: skip
+    show({"id": job.id, "directory": str(job.directory)}, as_json)
+
+
+@click.group()
+def jobs() -> None:
+    """List, follow, cancel and resume jobs that were submitted.
+
+    JOB is the directory of a job, or its id in $DISTMOM_JOBS or distmom-jobs.
+
+    \b
+    Example: distmom jobs list
+    """
+
+
+@jobs.command("list")
+@click.argument("directory", type=click.Path(), default=None, required=False)
+@click.option(
+    "--scheduler", type=Address(), default=None, help="Also list jobs that this scheduler knows of."
+)
+@tls_options()
+@json_option
+def list_command(directory: str | None, scheduler: str | None, as_json: bool) -> None:
+    """List the jobs in a directory, by default $DISTMOM_JOBS or distmom-jobs.
+
+    \b
+    Example: distmom jobs list --scheduler tcp://host:8786
+    """
+    from distmom.jobs import list_jobs
+    from distmom.jobs.submission import statuses
+
+    found = statuses(list_jobs(directory, scheduler), PATIENCE_S)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    lines = [
+        [each["id"], each["state"], each["created"], _progress(each), " ".join(each["command"])]
+        for each in found
+    ]
+    lines.insert(0, ["id", "state", "created", "progress", "command"])
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line[:4], widths, strict=True)]
+        say("  ".join([*cells, line[4]]))
+
+
+def _progress(status: dict[str, Any]) -> str:
+    if "pass" in status and status["state"] == "running":
+        return f"{status['pass']} {status['n_done']}/{status['n_tasks']}"
+    return f"exit code {status['exit_code']}" if "exit_code" in status else ""
+
+
+@jobs.command()
+@click.argument("job")
+@json_option
+def status(job: str, as_json: bool) -> None:
+    """Report the state of a job: queued, running, lost, done, failed or cancelled.
+
+    \b
+    Example: distmom jobs status fit-20260107-101500-3fa2b1
+    """
+    from distmom.jobs import open_job
+
+    found = open_job(job).status(PATIENCE_S)
+    show(found if as_json else {**found, "command": " ".join(found["command"])}, as_json)
+
+
+@jobs.command()
+@click.argument("job")
+@click.option("--follow", is_flag=True, help="Wait for further lines until the job has ended.")
+def logs(job: str, follow: bool) -> None:
+    """Print what a job has printed.
+
+    \b
+    Example: distmom jobs logs fit-20260107-101500-3fa2b1 --follow
+    """
+    from distmom.jobs import open_job
+
+    for line in open_job(job).logs(follow):
+        click.echo(plain(line))
+
+
+@jobs.command()
+@click.argument("job")
+@click.option("--now", is_flag=True, help="Restart the workers that run tasks of the job.")
+@json_option
+def cancel(job: str, now: bool, as_json: bool) -> None:
+    """End a job; what it has committed is kept.
+
+    Nothing of the job remains queued. Tasks that workers are running end by themselves, or with --now by the restart
+    of these workers, which ends tasks of other jobs there too.
+
+    \b
+    Example: distmom jobs cancel fit-20260107-101500-3fa2b1
+    """
+    from distmom.jobs import open_job
+
+    found = open_job(job).cancel(now)
+    show(found if as_json else {**found, "command": " ".join(found["command"])}, as_json)
+
+
+@jobs.command()
+@click.argument("job")
+@click.option("--timeout", type=click.FloatRange(min=0.0), default=None, help="Seconds. [default: no limit]")
+def wait(job: str, timeout: float | None) -> None:
+    """Wait until a job has ended, and exit with its exit code; with 5 if it was lost.
+
+    \b
+    Example: distmom jobs wait fit-20260107-101500-3fa2b1 && distmom report model report.html
+    """
+    from distmom.jobs import open_job
+
+    try:
+        code = open_job(job).wait(timeout)
+    except TimeoutError as error:
+        raise ClusterError(str(error)) from error
+    sys.exit(code)
+
+
+@jobs.command("resume")
+@click.argument("job")
+@click.option(
+    "--scheduler", type=Address(), default=None, help="Address of a scheduler. [default: that of the job]"
+)
+@json_option
+def resume_command(job: str, scheduler: str | None, as_json: bool) -> None:
+    """Carry on with a job that was lost, has failed or was cancelled, after its last committed pass.
+
+    \b
+    Example: distmom jobs resume fit-20260107-101500-3fa2b1 --scheduler tcp://other:8786
+    """
+    from distmom.jobs import open_job
+
+    resumed = open_job(job).resume(scheduler)
+    show({"id": resumed.id, "directory": str(resumed.directory)}, as_json)
+
+
+@jobs.command("run")
+@click.argument("directory", type=click.Path())
+@click.option("--scheduler", type=Address(), default=None, help="Address of a scheduler.")
+@click.option("--restarted", type=int, default=0, hidden=True)
+def run_command(directory: str, scheduler: str | None, restarted: int) -> None:
+    """Carry out a job in this process: what 'distmom submit' starts on the scheduler's host.
+
+    Nothing is done for a job that is done, so that a batch system may start the same line again.
+
+    \b
+    Example: distmom jobs run distmom-jobs/fit-20260107-101500-3fa2b1
+    """
+    from distmom.cli.app import cli
+    from distmom.engine import epochs
+    from distmom.engine.connections import certified, sharing
+    from distmom.engine.lease import leased, shared
+    from distmom.jobs.record import read_record
+
+    run = Path(directory).absolute()
+    record = read_record(run)
+    end = epochs.end_of(run, epochs.latest_epoch(run))
+    if end is not None and end.state == "done":
+        say(f"{run}: the job is done", err=True)
+        return
+    try:
+        os.chdir(record.folder)
+    except OSError as error:
+        raise UsageError(f"{record.folder}: {error.strerror}: the job was submitted there") from error
+    tls = {name: record.tls.get(name) for name in ("ca_file", "cert", "key")}
+    with (
+        leased(run, interrupt=interrupt, heeds_request=True) as lease,
+        shared(lease),
+        sharing(record.id, record.share, record.priority),
+        certified(**tls),
+    ):
+        lease.check()
+        try:
+            cli.main(args=record.command_line(run, scheduler), prog_name="distmom", standalone_mode=False)
+        except click.Abort as error:
+            # What click has made of an interrupt.
+            raise (error.__cause__ or KeyboardInterrupt()) from None
+        except TakenOverError:
+            raise
+        except ClusterError as error:
+            if restarted >= record.restarts:
+                raise
+            pause = RESTART_PAUSE_S * (restarted + 1)
+            say(f"error: {error}", err=True)
+            say(f"restart {restarted + 1} of {record.restarts} in {pause:.0f} s", err=True)
+            time.sleep(pause)
+            lease.check()
+            lease.restarted(error)
+            where = [] if scheduler is None else ["--scheduler", scheduler]
+            again = ["jobs", "run", str(run), *where, "--restarted", str(restarted + 1)]
+            os.execv(sys.executable, [sys.executable, "-m", "distmom.cli.main", *again])

@@ -1,0 +1,301 @@
+"""The records of who carries out a run, and how that ended.
+
+A run is carried out by one process at a time, its driver, and every driver begins an epoch of the run::
+
+    epochs/0001.json        who began the epoch; written once
+    epochs/0001.saving      the epoch has begun to save its model
+    epochs/0001.end.json    how the epoch ended; written once
+    lease.json              beat of the driver and the progress of its pass, rewritten every ten seconds
+    cancel                  a request to end the run
+
+Nobody writes that an epoch was lost: whoever reads the records sees that the process is gone, or that the beat
+stands still. No decision compares clocks of different hosts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from distmom.corpus.commit import birth, is_alive
+from distmom.corpus.records import RecordFormat
+from distmom.errors import StoreError
+
+_REMEDY = "remove the run directory and start the run again"
+#: format of the first record of an epoch
+EPOCH = RecordFormat("distmom-epoch", 1, _REMEDY)
+#: format of the record of how an epoch ended
+END = RecordFormat("distmom-end", 1, _REMEDY)
+#: format of lease.json
+LEASE = RecordFormat("distmom-lease", 1, "remove the file if no process carries out the run")
+#: format of cancel
+CANCEL = RecordFormat("distmom-cancel", 1, "remove the file")
+#: seconds between two beats of a driver
+BEAT_S = 10.0
+#: seconds for which a beat must stand still before another process takes the run over
+LEASE_S = 60.0
+#: seconds between two looks at the records
+LOOK_S = 1.0
+#: errors of file systems without hard links
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+#: longest text of an error that is kept
+_TEXT = 10_000
+
+
+@cache
+def this_boot() -> str:
+    """Return what tells apart boots of a host and namespaces of processes; empty where that is not reported."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that began an epoch.
+
+    Attributes
+    ----------
+    id : str
+        Unique among all owners.
+    host, boot : str
+        Name of the host, and its boot (see `this_boot`).
+    pid : int
+    born : int or None
+        When the process started (see `distmom.corpus.commit.birth`).
+    since : str
+        Time at which the epoch began, for messages.
+    """
+
+    id: str
+    host: str
+    boot: str
+    pid: int
+    born: int | None
+    since: str
+
+    @classmethod
+    def this(cls) -> Owner:
+        """Return this process as the owner of a new epoch."""
+        pid = os.getpid()
+        return cls(uuid.uuid4().hex, socket.gethostname(), this_boot(), pid, birth(pid), now())
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the process is, or was, one of this host since it was booted."""
+        return (self.host, self.boot) == (socket.gethostname(), this_boot())
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process has provably ended."""
+        return self.is_here and not is_alive(self.pid, self.born)
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The content of lease.json.
+
+    Attributes
+    ----------
+    epoch, count : int
+        The count grows with every beat.
+    boot : str
+        Of the host (see `this_boot`).
+    at : float
+        Monotonic clock of the host, which is comparable within one boot.
+    time : float
+        Seconds since 1970, for messages.
+    name : str
+        Of the running pass; empty before the first.
+    n_done, n_tasks : int
+        Tasks of the pass that are done, and all of them.
+    """
+
+    epoch: int
+    count: int
+    boot: str
+    at: float
+    time: float
+    name: str = ""
+    n_done: int = 0
+    n_tasks: int = 0
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the beat by the clock of this host; None if it was made on another one."""
+        return time.monotonic() - self.at if self.boot and self.boot == this_boot() else None
+
+
+@dataclass(frozen=True)
+class End:
+    """How an epoch ended.
+
+    Attributes
+    ----------
+    state : str
+        ``done``, ``failed`` or ``cancelled``.
+    exit_code : int
+        Of the process; negative for the signal that ended it.
+    error, text : str
+        Class and message of the error; empty if there was none.
+    resume : str
+        Command that resumes the run; empty if there is none.
+    time : str
+    restarted : bool, default False
+        The driver has begun another epoch.
+    result : dict, default {}
+        Path of the model and sha256 of its record.
+    """
+
+    state: str
+    exit_code: int
+    error: str = ""
+    text: str = ""
+    resume: str = ""
+    time: str = ""
+    restarted: bool = False
+    result: Mapping[str, str] | None = None
+
+
+def now() -> str:
+    """Return the time in UTC, for people."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def file_of(run: Path, epoch: int, suffix: str = ".json") -> Path:
+    """Return the path of a record of an epoch."""
+    return run / "epochs" / f"{epoch:04d}{suffix}"
+
+
+def put_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
+    """Write a file unless it exists; return whether this call has written it.
+
+    Readers see no file or the whole one, and of several writers one succeeds.
+    """
+    temporary = path.with_name(f".tmp-{uuid.uuid4().hex}")
+    try:
+        with open(temporary, "xb") as stream:
+            stream.write(content)
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            # A network file system may have lost its answer, and have made the link.
+            return os.stat(temporary).st_nlink > 1
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return _create(path, content)
+        return True
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _create(path: Path, content: bytes) -> bool:
+    """Write a file unless it exists, where there are no links; readers refuse a part of a record."""
+    try:
+        with open(path, "xb") as stream:
+            stream.write(content)
+    except FileExistsError:
+        return False
+    return True
+
+
+def latest_epoch(run: Path) -> int:
+    """Return the number of the last epoch that was begun; 0 if there is none."""
+    try:
+        names = os.listdir(run / "epochs")
+    except FileNotFoundError:
+        return 0
+    return max(
+        (int(name[:-5]) for name in names if name[:-5].isdigit() and name.endswith(".json")), default=0
+    )
+
+
+def owner_of(run: Path, epoch: int) -> Owner | None:
+    """Return who began an epoch; None if its record cannot be read."""
+    try:
+        record = EPOCH.read(file_of(run, epoch))
+        return Owner(**{name: record[name] for name in Owner.__dataclass_fields__})
+    except (StoreError, KeyError):
+        return None
+
+
+def end_of(run: Path, epoch: int) -> End | None:
+    """Return how an epoch ended; None if it has not, or the record cannot be read."""
+    try:
+        record = END.read(file_of(run, epoch, ".end.json"))
+        return End(**{name: record[name] for name in End.__dataclass_fields__})
+    except (StoreError, KeyError):
+        return None
+
+
+def write_end(run: Path, epoch: int, end: End) -> bool:
+    """Record how an epoch ended, unless that is recorded already; return whether this call has done so."""
+    content = {**asdict(end), "text": end.text[:_TEXT], "time": end.time or now()}
+    return put_once(file_of(run, epoch, ".end.json"), END.dump(content))
+
+
+def beat_of(run: Path) -> Beat | None:
+    """Return the last beat; None if there is none."""
+    try:
+        record = LEASE.read(run / "lease.json")
+        return Beat(**{name: record[name] for name in Beat.__dataclass_fields__})
+    except (StoreError, KeyError):
+        return None
+
+
+def request_cancel(run: Path) -> bool:
+    """Request the end of a run; return whether this is the first request."""
+    who = {"host": socket.gethostname(), "pid": os.getpid(), "time": now()}
+    return put_once(run / "cancel", CANCEL.dump(who))
+
+
+def is_cancelled(run: Path) -> bool:
+    """Whether the end of a run has been requested."""
+    return (run / "cancel").exists()
+
+
+def was_saving(run: Path) -> bool:
+    """Whether an earlier driver was ended while it saved the model, so that the model may be replaced."""
+    epochs = range(1, latest_epoch(run) + 1)
+    started = any(file_of(run, epoch, ".saving").exists() for epoch in epochs)
+    ends = [end_of(run, epoch) for epoch in epochs] if started else []
+    return started and not any(end is not None and end.state == "done" for end in ends)
+
+
+def forget_request(run: Path) -> None:
+    """Remove a request to end a run."""
+    with suppress(FileNotFoundError):
+        (run / "cancel").unlink()
+
+
+def check_records(run: Path) -> list[str]:
+    """Read all records of the epochs of a run, and return descriptions of the damaged ones."""
+    kinds = {
+        **dict.fromkeys((run / "epochs").glob("[!.]*.json"), EPOCH),
+        **dict.fromkeys((run / "epochs").glob("[!.]*.end.json"), END),
+        run / "lease.json": LEASE,
+        run / "cancel": CANCEL,
+    }
+    problems = []
+    for path, kind in sorted(kinds.items()):
+        try:
+            if path.exists():
+                kind.read(path)
+        except StoreError as error:
+            problems.append(str(error))
+    return problems

@@ -1,0 +1,288 @@
+"""A job on a Dask cluster, and what can be done with it from anywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from distributed import Client, fire_and_forget
+
+from distmom.engine import epochs, watch
+from distmom.engine.connections import certified, connected
+from distmom.engine.epochs import End
+from distmom.engine.observation import ENDED, Condition, Observation
+from distmom.errors import ClusterError, UsageError
+from distmom.jobs.record import JobRecord, read_record
+from distmom.jobs.remote import (
+    check_versions,
+    holders,
+    on_scheduler,
+    send_signal,
+    signal_anywhere,
+    start_driver,
+    submit_to_slurm,
+    supervise_driver,
+)
+
+#: seconds that a driver has to end by itself when its job is cancelled
+GRACE_S = 10.0
+#: seconds within which a driver that was started begins an epoch, beside those of a lease
+START_S = 60.0
+#: exit code of a job that was lost
+LOST = ClusterError.exit_code
+
+
+class Job:
+    """A command that runs, or has run, on a cluster while nobody waits for it; made by `submit` or `open_job`.
+
+    Attributes
+    ----------
+    directory : Path
+        Directory of the job, which must be visible where the job is looked after.
+    record : JobRecord
+        What was submitted.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory: Path = Path(directory).absolute()
+        self.record: JobRecord = read_record(self.directory)
+
+    @property
+    def id(self) -> str:
+        """Unique name of the job."""
+        return self.record.id
+
+    def __repr__(self) -> str:
+        return f"Job({str(self.directory)!r})"
+
+    def status(self, patience_s: float | None = None) -> dict[str, Any]:
+        """Return the state of the job, and what is known of it.
+
+        Parameters
+        ----------
+        patience_s : float, optional
+            Seconds for which the beat of a driver on another host must stand still before the job counts as lost;
+            60 by default.
+
+        Returns
+        -------
+        dict
+            ``state`` is ``queued``, ``running``, ``lost`` (the driver is gone, or shows no sign of life),
+            ``done``, ``failed`` or ``cancelled``. Also ``id``, ``directory``, ``command``, ``scheduler``,
+            ``created`` and ``epoch``; while it runs ``host``, ``pid``, ``pass``, ``n_done`` and ``n_tasks``;
+            afterwards ``exit_code``, ``error`` and ``resume``.
+        """
+        return self.described(Observation(self.directory, patience_s).decided())
+
+    def described(self, found: Condition) -> dict[str, Any]:
+        """Return a condition of the job as `status` does."""
+        status: dict[str, Any] = {
+            "id": self.id,
+            "state": found.state,
+            "directory": str(self.directory),
+            "command": self.record.arguments,
+            "scheduler": self.record.scheduler,
+            "created": self.record.created,
+            "epoch": found.epoch,
+        }
+        if found.owner is not None:
+            status |= {"host": found.owner.host, "pid": found.owner.pid, "since": found.owner.since}
+        if found.beat is not None and found.beat.name:
+            beat = found.beat
+            status |= {"pass": beat.name, "n_done": beat.n_done, "n_tasks": beat.n_tasks}
+        if found.state in ENDED and found.end is not None:
+            status |= {"ended": found.end.time, "exit_code": found.end.exit_code}
+            if found.end.text:
+                status["error"] = f"{found.end.error}: {found.end.text}"
+        if found.state in ("lost", "failed", "cancelled"):
+            status["resume"] = f"distmom jobs resume {self.directory}"
+        return status
+
+    def logs(self, follow: bool = False) -> Iterator[str]:
+        """Return the lines that the job has printed.
+
+        Parameters
+        ----------
+        follow : bool, default False
+            Wait for further lines until the job has ended.
+
+        Returns
+        -------
+        iterator of str
+            Lines without their ends.
+        """
+        path, observation = self.directory / "out.txt", Observation(self.directory)
+        rest, place = b"", 0
+        while True:
+            # Looked at first, so that everything that an ended job has printed is read.
+            is_over = not follow or observation.look().state in (*ENDED, "lost")
+            with suppress(FileNotFoundError), open(path, "rb") as stream:
+                stream.seek(place)
+                while content := stream.read(1 << 20):
+                    place += len(content)
+                    *lines, rest = (rest + content).split(b"\n")
+                    for line in lines:
+                        yield line.decode(errors="replace")
+            if is_over:
+                break
+            time.sleep(epochs.LOOK_S / 4)
+        if rest:
+            yield rest.decode(errors="replace")
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the job has ended or is lost, and return its exit code.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds; no limit by default.
+
+        Returns
+        -------
+        int
+            As of the command; 5 if the job was lost.
+
+        Raises
+        ------
+        TimeoutError
+            If the job has not ended in time.
+        """
+        observation, started = Observation(self.directory), time.monotonic()
+        while True:
+            found = observation.look()
+            if found.state in ENDED and found.end is not None:
+                return found.end.exit_code
+            if found.state == "lost":
+                return LOST
+            left = epochs.LOOK_S / 4
+            if timeout is not None:
+                left = min(left, timeout - (time.monotonic() - started))
+                if left <= 0:
+                    raise TimeoutError(f"{self.id}: the job has not ended within {timeout:g} s")
+            time.sleep(left)
+
+    def cancel(self, now: bool = False) -> dict[str, Any]:
+        """End the job; what it has committed is kept, and it can be resumed.
+
+        Nothing of the job remains queued. Tasks that are running on workers end by themselves.
+
+        Parameters
+        ----------
+        now : bool, default False
+            Restart the workers that run tasks of the job, with whatever else they run. They need nannies.
+
+        Returns
+        -------
+        dict
+            As of `status`.
+
+        Raises
+        ------
+        ClusterError
+            If the driver could not be reached: it ends when it reads the request, unless it is lost.
+        """
+        found = Observation(self.directory).look()
+        if found.state in ENDED:
+            return self.described(found)
+        epochs.request_cancel(self.directory)
+        if found.state == "queued":
+            (self.directory / "epochs").mkdir(exist_ok=True)
+            epochs.write_end(self.directory, 0, End("cancelled", 130, text="cancelled before it had begun"))
+        elif found.owner is not None and not found.owner.is_gone:
+            self._stop(found, now)
+        found = Observation(self.directory).look()
+        if found.state == "lost":
+            # Nobody else will record it.
+            epochs.write_end(self.directory, found.epoch, End("cancelled", 130, text="the driver was lost"))
+        return self.described(Observation(self.directory).look())
+
+    def _stop(self, found: Condition, now: bool) -> None:
+        """End the driver of a job by signals, as far as it can be reached."""
+        assert found.owner is not None
+        try:
+            with certified(**self._certificates()), connected(self.record.scheduler) as client:
+                busy = on_scheduler(client, holders, name=self.id) if now else []
+                for number in (signal.SIGTERM, signal.SIGKILL):
+                    reached = signal_anywhere(client, found.owner, number)
+                    if self._has_ended(found.epoch) or not reached:
+                        break
+                if busy:
+                    watch.Watch(client, "cancel").call(
+                        client.restart_workers, busy, limit_s=watch.SILENCE_TIMEOUT_S
+                    )
+        except ClusterError:
+            # The scheduler may be gone, and the driver a process of this host.
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                reached = send_signal(found.owner, number)
+                if self._has_ended(found.epoch) or not reached:
+                    break
+        if not reached and not self._has_ended(found.epoch):
+            raise ClusterError(
+                f"{self.id}: process {found.owner.pid} on host {found.owner.host} could not be reached; "
+                "it ends when it reads the request, unless it is lost"
+            )
+
+    def _has_ended(self, epoch: int) -> bool:
+        """Wait until an epoch has ended, or its process is gone; return whether it has within `GRACE_S`."""
+        ends = time.monotonic() + GRACE_S
+        while time.monotonic() < ends:
+            found = Observation(self.directory).look()
+            if found.epoch != epoch or found.state in (*ENDED, "lost"):
+                return True
+            time.sleep(0.05)
+        return False
+
+    def resume(self, scheduler: str | None = None) -> Job:
+        """Carry on with a job that was lost, has failed or was cancelled, after its last committed pass.
+
+        Parameters
+        ----------
+        scheduler : str, optional
+            Address of a scheduler; that of the job by default.
+
+        Returns
+        -------
+        Job
+            This job.
+
+        Raises
+        ------
+        UsageError
+            If the job is running.
+        ClusterError
+            If no driver could be started, or the one that was started did not begin.
+        """
+        found = Observation(self.directory).decided()
+        if found.state == "done":
+            return self
+        if found.state == "running":
+            raise UsageError(f"{self.id}: the job is running")
+        with certified(**self._certificates()), connected(scheduler or self.record.scheduler) as client:
+            check_versions(client)
+            epochs.forget_request(self.directory)
+            self.start(client, scheduler)
+        ends = time.monotonic() + START_S + epochs.LEASE_S
+        while epochs.latest_epoch(self.directory) == found.epoch:
+            if time.monotonic() > ends:
+                raise ClusterError(f"{self.id}: no driver has begun: see {self.directory / 'out.txt'}")
+            time.sleep(0.1)
+        return self
+
+    def start(self, client: Client, scheduler: str | None = None) -> None:
+        """Start a driver where the job wants it."""
+        arguments = {"run": str(self.directory), "scheduler": scheduler}
+        if self.record.driver == "slurm":
+            submit_to_slurm(self.directory, self.id, scheduler)
+        elif self.record.driver == "worker":
+            key = f"distmom-driver-{self.id}-{epochs.latest_epoch(self.directory)}"
+            fire_and_forget(client.submit(supervise_driver, **arguments, key=key, pure=False))
+        else:
+            on_scheduler(client, start_driver, **arguments)
+
+    def _certificates(self) -> dict[str, str | None]:
+        return {name: self.record.tls.get(name) for name in ("ca_file", "cert", "key")}

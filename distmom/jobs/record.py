@@ -1,0 +1,153 @@
+"""The record of a job, ``job.json``, and the directory in which jobs are found."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from distmom.corpus.records import RecordFormat
+from distmom.corpus.storage import is_url
+from distmom.engine.environment import environment
+from distmom.engine.epochs import now, put_once
+from distmom.errors import StoreError, UsageError
+
+#: format of job.json
+JOB = RecordFormat("distmom-job", 1, "submit the job again")
+#: commands that can be submitted
+COMMANDS = ("fit", "update", "moments", "ingest", "predict", "transform", "evaluate")
+#: those that keep their passes in the directory of the job
+WITH_RUN = ("fit", "update", "moments")
+#: where a driver runs: on the host of the scheduler, on that of a worker, or where SLURM starts it
+DRIVERS = ("scheduler", "worker", "slurm")
+#: environment variable with the directory of jobs
+DIRECTORY = "DISTMOM_JOBS"
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """What was submitted.
+
+    Attributes
+    ----------
+    id : str
+    arguments : list of str
+        The command and its arguments, without those that say where it runs.
+    scheduler : str
+        Address of the scheduler.
+    folder : str
+        Directory in which the command runs.
+    share : float
+    priority : int
+        See `distmom.engine.connections.sharing`.
+    restarts : int
+        How often the command is restarted after a failure of the cluster.
+    driver : str
+        Where the driver runs, one of `DRIVERS`.
+    tls : dict of str to str
+        Paths of certificates and key; see `distmom.engine.connections.certified`.
+    user, host, created : str
+        Who has submitted the job, where and when.
+    versions : dict of str to str
+        Of the software that has submitted it.
+    """
+
+    id: str
+    arguments: list[str]
+    scheduler: str
+    folder: str
+    share: float = 1.0
+    priority: int = 0
+    restarts: int = 0
+    driver: str = "scheduler"
+    tls: dict[str, str] = field(default_factory=dict)
+    user: str = ""
+    host: str = ""
+    created: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def command_line(self, run: Path, scheduler: str | None = None) -> list[str]:
+        """Return the arguments of ``distmom`` with which a driver carries the job out."""
+        place = ["--run", str(run)] if self.arguments[0] in WITH_RUN else []
+        return [*self.arguments, *place, "--scheduler", scheduler or self.scheduler]
+
+
+def new_record(
+    arguments: Sequence[str],
+    scheduler: str,
+    share: float = 1.0,
+    priority: int = 0,
+    restarts: int = 0,
+    driver: str = "scheduler",
+    tls: Mapping[str, str] | None = None,
+) -> JobRecord:
+    """Return the record of a new job; a UsageError if it cannot be one."""
+    if not arguments or arguments[0] not in COMMANDS:
+        got = repr(arguments[0]) if arguments else "none"
+        raise UsageError(f"command: expected one of {', '.join(COMMANDS)}, got {got}")
+    if not 0.0 < share <= 1.0:
+        raise UsageError(f"share: expected more than 0 and at most 1, got {share}")
+    if driver not in DRIVERS:
+        raise UsageError(f"driver: expected one of {', '.join(DRIVERS)}, got {driver!r}")
+    if restarts < 0:
+        raise UsageError(f"restarts: expected at least 0, got {restarts}")
+    for argument in arguments:
+        option = argument.partition("=")[0]
+        if option in ("--run", "--scheduler", "--workers"):
+            raise UsageError(f"{option}: settled by the job")
+        if is_url(argument) and ("@" in urlsplit(argument).netloc or urlsplit(argument).query):
+            raise UsageError("a URL must not contain keys or a query: they would be stored with the job")
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = ""
+    return JobRecord(
+        f"{arguments[0]}-{stamp}-{secrets.token_hex(3)}", list(arguments), scheduler, os.getcwd(), share,
+        priority, restarts, driver, dict(tls or {}), user, socket.gethostname(), now(), environment().versions(),
+    )  # fmt: skip
+
+
+def write_record(run: Path, record: JobRecord) -> None:
+    """Write the record of a job once; a UsageError if the directory is used already."""
+    run.mkdir(parents=True, exist_ok=True)
+    if any(run.iterdir()) or not put_once(run / "job.json", JOB.dump(asdict(record))):
+        raise UsageError(f"{run}: exists and is not empty")
+
+
+def read_record(run: Path) -> JobRecord:
+    """Read the record of a job.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    StoreError
+        If it is damaged.
+    """
+    if not (run / "job.json").exists():
+        raise UsageError(f"{run}: is not the directory of a job")
+    content = JOB.read(run / "job.json")
+    try:
+        return JobRecord(**{name: content[name] for name in JobRecord.__dataclass_fields__})
+    except KeyError as error:
+        raise StoreError(f"{run / 'job.json'}: {error}: expected an entry, got none") from error
+
+
+def jobs_directory(path: str | os.PathLike[str] | None = None) -> Path:
+    """Return the directory of jobs: as given, or ``$DISTMOM_JOBS``, or ``distmom-jobs`` here."""
+    return Path(path or os.environ.get(DIRECTORY) or "distmom-jobs").absolute()
+
+
+def find_run(job: str | os.PathLike[str]) -> Path:
+    """Return the directory of a job, given its path or its id; a UsageError if there is none."""
+    for path in (Path(job).absolute(), jobs_directory() / job):
+        if (path / "job.json").exists() or (path / "epochs").exists():
+            return path
+    raise UsageError(f"{job}: there is no such job, neither as a directory nor in {jobs_directory()}")

@@ -1,0 +1,200 @@
+"""What is done on the host of a scheduler: drivers are started, ended and found there.
+
+The functions with an argument ``dask_scheduler`` run in the process of the scheduler; only texts and numbers are
+sent to them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import distributed
+import distributed.worker
+from distributed import Client
+
+from distmom.engine import epochs, watch
+from distmom.engine.epochs import End, Owner
+from distmom.engine.watch import Watch
+from distmom.errors import ClusterError, UsageError
+
+_R = TypeVar("_R")
+
+#: packages whose versions must be the same on scheduler and workers
+PACKAGES = ("distmom", "numpy", "scipy", "numba", "zarr")
+#: place of the index of jobs in the metadata of a scheduler
+INDEX = ["distmom", "jobs"]
+
+
+def check_versions(client: Client) -> None:
+    """Check that scheduler and workers have the same versions, and the same distmom as this process.
+
+    Raises
+    ------
+    ClusterError
+        With a table of the versions, if they differ or the scheduler lacks distmom.
+    """
+    found = Watch(client, "cluster").call(
+        client.get_versions, packages=list(PACKAGES), limit_s=watch.SILENCE_TIMEOUT_S
+    )
+    rows = {"scheduler": _versions(found["scheduler"])}
+    rows |= {address: _versions(each) for address, each in sorted(found["workers"].items())}
+    here = _versions(found["client"])
+    expected = rows["scheduler"]
+    differ = any(row != expected for row in rows.values())
+    if differ or here["distmom"] != expected["distmom"]:
+        table = _table({**rows, "here": here})
+        raise ClusterError(
+            f"expected the same versions on scheduler and workers, and of distmom here, got\n{table}"
+        )
+
+
+def _versions(reported: Mapping[str, Any]) -> dict[str, str]:
+    if not reported:
+        return dict.fromkeys(("python", *PACKAGES), "unknown")
+    python = ".".join(str(reported["host"]["python"]).split(".")[:2])
+    return {"python": python, **{name: str(reported["packages"].get(name)) for name in PACKAGES}}
+
+
+def _table(rows: Mapping[str, Mapping[str, str]]) -> str:
+    """Return versions as lines of aligned columns."""
+    names = list(next(iter(rows.values())))
+    cells = [["", *names], *([place, *(row[name] for name in names)] for place, row in rows.items())]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(names) + 1)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in cells
+    )
+
+
+def on_scheduler(client: Client, function: Callable[..., _R], **arguments: Any) -> _R:
+    """Call a function of this module in the process of the scheduler; a ClusterError if that is impossible."""
+    try:
+        found: _R = Watch(client, "job").call(
+            client.run_on_scheduler, function, limit_s=watch.SILENCE_TIMEOUT_S, **arguments
+        )
+    except (ImportError, AttributeError) as error:
+        raise ClusterError(f"the scheduler cannot run this distmom: {error}") from error
+    except ValueError as error:
+        if isinstance(error, UsageError):
+            raise
+        raise ClusterError(
+            f"the scheduler refuses to start a driver: {error}; try --driver worker or slurm"
+        ) from error
+    return found
+
+
+def start_driver(dask_scheduler: Any, run: str, scheduler: str | None = None) -> int:
+    """Start the driver of a job as a process of its own on this host, and return its process id."""
+    process = _started(Path(run), scheduler)
+    threading.Thread(target=_await_end, args=(process, Path(run)), name="distmom-driver", daemon=True).start()
+    return process.pid
+
+
+def _started(place: Path, scheduler: str | None) -> subprocess.Popen[bytes]:
+    if not (place / "job.json").exists():
+        raise UsageError(
+            f"{place}: host {socket.gethostname()} does not see this directory; use one on a common file system"
+        )
+    (place / "epochs").mkdir(exist_ok=True)
+    with open(place / "out.txt", "ab") as out:
+        return subprocess.Popen(
+            driver_line(place, scheduler), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+            start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+
+
+def driver_line(place: Path, scheduler: str | None) -> list[str]:
+    """Return the command that carries a job out."""
+    where = [] if scheduler is None else ["--scheduler", scheduler]
+    return [sys.executable, "-m", "distmom.cli.main", "jobs", "run", str(place), *where]
+
+
+def _await_end(process: subprocess.Popen[bytes], place: Path) -> None:
+    """Wait for a driver, and record the end of one that has not begun its first epoch."""
+    code = process.wait()
+    if epochs.latest_epoch(place) == 0:
+        text = f"the driver ended before it had begun: see {place / 'out.txt'}"
+        epochs.write_end(place, 0, End("failed", code or 1, "ClusterError", text))
+
+
+def supervise_driver(run: str, scheduler: str | None = None) -> None:
+    """Carry a job out in a process beside a worker; a task, which ends the process when it is cancelled."""
+    worker, key = distributed.get_worker(), distributed.worker.thread_state.key
+    # It waits, and is not to take the place of a task.
+    distributed.secede()
+    process = _started(Path(run), scheduler)
+    try:
+        while process.poll() is None:
+            task = worker.state.tasks.get(key)
+            if task is None or task.state in ("cancelled", "released"):
+                process.terminate()
+            time.sleep(epochs.LOOK_S / 4)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        _await_end(process, Path(run))
+
+
+def submit_to_slurm(place: Path, name: str, scheduler: str | None) -> None:
+    """Leave a driver to SLURM, with what the variables ``SBATCH_*`` of this process say."""
+    line = shlex.join(driver_line(place, scheduler))
+    command = ["sbatch", "--parsable", f"--job-name={name}", f"--output={place / 'out.txt'}"]
+    command += ["--open-mode=append", "--wrap", f"exec {line}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ClusterError(f"sbatch: the driver could not be submitted: {error}") from error
+    if done.returncode != 0:
+        raise ClusterError(f"sbatch: the driver could not be submitted: {done.stderr.strip()}")
+
+
+def signal_driver(dask_scheduler: Any, owner: dict[str, Any], number: int) -> bool:
+    """Send a signal to a driver, and return whether it is, or was, a process of this host."""
+    return send_signal(Owner(**owner), number)
+
+
+def signal_beside(owner: dict[str, Any], number: int) -> bool:
+    """Send a signal from a worker, as `signal_driver` does from the scheduler."""
+    return send_signal(Owner(**owner), number)
+
+
+def signal_anywhere(client: Client, owner: Owner, number: int) -> bool:
+    """Send a signal to a driver from the scheduler or a worker on its host; return whether there is one."""
+    arguments = {"owner": asdict(owner), "number": int(number)}
+    # A scheduler that refuses calls may have workers that do not.
+    with suppress(ClusterError):
+        if on_scheduler(client, signal_driver, **arguments):
+            return True
+    found = Watch(client, "job").call(
+        client.run, signal_beside, on_error="ignore", limit_s=watch.SILENCE_TIMEOUT_S, **arguments
+    )
+    return any(found.values())
+
+
+def send_signal(owner: Owner, number: int) -> bool:
+    """Send a signal to a process if it is one of this host, and return whether it is, or was."""
+    if not owner.is_here:
+        return False
+    if not owner.is_gone:
+        os.kill(owner.pid, number)
+    return True
+
+
+def holders(dask_scheduler: Any, name: str) -> list[str]:
+    """Return the addresses of the workers that run tasks of the clients whose names contain a text."""
+    found = set()
+    for key, client in dask_scheduler.clients.items():
+        if name in key:
+            found |= {task.processing_on.address for task in client.wants_what if task.processing_on}
+    return sorted(found)

@@ -1,0 +1,90 @@
+"""What jobs keep on disk, and what is refused; nothing here needs a cluster."""
+
+import json
+import threading
+
+import pytest
+
+from distmom.cli.main import main
+from distmom.engine import epochs
+from distmom.errors import UsageError
+from distmom.jobs import open_job
+from distmom.jobs.record import new_record, write_record
+
+
+def test_a_job_ends_when_it_is_cancelled_before_it_has_begun(tmp_path):
+    write_record(tmp_path / "job", new_record(["fit", "c", "m"], "tcp://127.0.0.1:1"))
+    found = open_job(tmp_path / "job")
+    assert found.status()["state"] == "queued"
+    assert found.cancel()["state"] == "cancelled"
+    assert main(["jobs", "run", str(found.directory)]) == 130
+    assert found.wait(1) == 130
+
+
+def test_many_lines_are_followed(tmp_path):
+    write_record(tmp_path / "job", new_record(["fit", "c", "m"], "tcp://127.0.0.1:1"))
+    found = open_job(tmp_path / "job")
+
+    def write():
+        with (found.directory / "out.txt").open("w") as out:
+            for number in range(100_000):
+                out.write(f"line {number}\n")
+            out.write("without an end")
+        (found.directory / "epochs").mkdir()
+        epochs.write_end(found.directory, 0, epochs.End("done", 0))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    lines = list(found.logs(follow=True))
+    thread.join()
+    assert lines == [*(f"line {number}" for number in range(100_000)), "without an end"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "command: expected one of fit, .* got none"),
+        (["serve", "m"], "got 'serve'"),
+        (["fit", "c", "m", "--run=x"], "--run: settled by the job"),
+        (["fit", "c", "m", "--workers", "2"], "--workers: settled by the job"),
+        (["fit", "s3://me:secret@bucket/c", "m"], "must not contain keys"),
+        (["fit", "s3://bucket/c?key=secret", "m"], "must not contain keys"),
+    ],
+)
+def test_what_cannot_be_submitted_is_refused(tmp_path, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        new_record(arguments, "tcp://127.0.0.1:1")
+
+
+def test_wrong_options_are_refused_where_they_are_given(tmp_path, capsys):
+    submit = ["submit", "fit", "c", "m", "--scheduler", "tcp://127.0.0.1:1"]
+    assert main([*submit, "--no-such-option", "1"]) == 2
+    assert "No such option" in capsys.readouterr().err
+    assert main([*submit, "-k", "many"]) == 2
+    assert main(["jobs", "status", str(tmp_path)]) == 2
+    assert "there is no such job" in capsys.readouterr().err
+
+
+def test_a_job_without_a_run_is_described_and_checked(tmp_path, capsys):
+    run = tmp_path / "job"
+    write_record(run, new_record(["predict", "m", "c", "out"], "tcp://127.0.0.1:1"))
+    capsys.readouterr()
+    assert main(["info", str(run), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["kind"], shown["state"], shown["command"]) == (
+        "job",
+        "queued",
+        ["predict", "m", "c", "out"],
+    )
+    assert main(["verify", str(run)]) == 0
+    content = (run / "job.json").read_bytes()
+    (run / "job.json").write_bytes(content.replace(b"predict", b"predicT"))
+    assert main(["verify", str(run)]) == 4
+    assert main(["jobs", "status", str(run)]) == 4
+
+
+def test_a_directory_belongs_to_one_job(tmp_path):
+    record = new_record(["fit", "c", "m"], "tcp://127.0.0.1:1")
+    write_record(tmp_path / "job", record)
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        write_record(tmp_path / "job", record)
