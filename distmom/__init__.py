@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from distmom.models import HiddenMarkov as HiddenMarkov
     from distmom.models import IndependentTopics as IndependentTopics
     from distmom.models import MultiLabelMoM as MultiLabelMoM
+    from distmom.models import MultiView as MultiView
     from distmom.models import ProductMixture as ProductMixture
     from distmom.models import SingleTopic as SingleTopic
     from distmom.models import SpectralLDA as SpectralLDA

@@ -22,6 +22,7 @@ def test_the_public_names():
         "HiddenMarkov",
         "IndependentTopics",
         "MultiLabelMoM",
+        "MultiView",
         "ProductMixture",
         "SingleTopic",
         "SpectralLDA",

@@ -73,11 +73,18 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         ),
     }
 
+    three_views = RowCorpus(rng.standard_normal((_N_STEPS, 9)) + 3.0 * states[:, None])
+
     # Many labels have a gate, and limits on weights have kernels of their own.
     many = (rng.random((_N_DOCUMENTS, _N_MANY_LABELS)) < 0.01).astype(np.uint8)
     of_many = from_arrays(place / "many", words, many, shard_documents=_N_DOCUMENTS // 2)
 
     def fit(name: str, options: dict[str, Any], corpus: Any = corpus) -> None:
+        if "widths" in estimator(name).parameters():
+            # Three views of three columns each.
+            model = estimator(name)(_N_TOPICS, widths="3,3,3", **options).fit_corpus(three_views)
+            assign_rows(model, three_views, place / name, overwrite=True)
+            return
         if Capability.ROWS in estimator(name).capabilities:
             for kind in estimator(name).reads:
                 # Dense steps have only one kind of first model.

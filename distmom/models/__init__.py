@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from distmom.models.gaussian.estimator import SphericalMixture as SphericalMixture
     from distmom.models.markov.estimator import HiddenMarkov as HiddenMarkov
     from distmom.models.multilabel.estimator import MultiLabelMoM as MultiLabelMoM
+    from distmom.models.multiview.estimator import MultiView as MultiView
     from distmom.models.product import ProductMixture as ProductMixture
     from distmom.models.topics.estimators import AnchorTopics as AnchorTopics
     from distmom.models.topics.estimators import IndependentTopics as IndependentTopics
@@ -55,6 +56,7 @@ ESTIMATORS = (
     Listing("eca", "IndependentTopics", "topics.estimators"),
     Listing("factors", "ECA", "eca.estimator"),
     Listing("product", "ProductMixture", "product"),
+    Listing("multiview", "MultiView", "multiview.estimator"),
     Listing("gaussian", "SphericalMixture", "gaussian.estimator"),
     Listing("hmm", "HiddenMarkov", "markov.estimator"),
     Listing("moments", "TopicMoments", "topics.kept", command="moments"),

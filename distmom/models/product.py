@@ -30,7 +30,7 @@ from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.recovery import Recovery
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.three_views import decompose_views
+from distmom.spectral.three_views import AlignedViews, align_views, mean_rows
 
 #: least distance of the probability of a word from zero and from one when components of documents are inferred
 _LEAST = 1e-6
@@ -144,8 +144,8 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
         basis = range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False)
         pass_ = GroupMomentsPass(d, groups=groups, basis=basis.matrix, rank=basis.rank)
         load = partial(_load, run.scan(pass_).directory)
-        out = _Found(unknown(N_GROUPS, basis.rank, k), unknown(k), unknown())
-        found = run.small(_decompose, load, k, self.decomposition, where=self.decompose_on, out=out)
+        out = AlignedViews(unknown(N_GROUPS, basis.rank, k), unknown(k), unknown())
+        found = run.small(align_views, load, k, self.decomposition, where=self.decompose_on, out=out)
         state: ProductState = run.rows(_state, basis, order % N_GROUPS, found, out=unknown())
         return state
 
@@ -217,52 +217,14 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
         return np.asarray(self.predict_proba(X).argmax(axis=1))
 
 
-@dataclass(frozen=True)
-class _Found:
-    """Conditional means of the views in the basis, (3, r, k), weights (k,) and diagnostics."""
-
-    means: np.ndarray
-    weights: np.ndarray
-    diagnostics: dict[str, Any]
-
-
 def _load(directory: str) -> GroupMoments:
     return group_moments(load_sums(directory)[0])
 
 
-def _decompose(moments: GroupMoments, k: int, method: str) -> _Found:
-    """Symmetrise the views towards the third one, and decompose; runs on the scheduler node."""
-    with one_blas_thread():
-        # The range of a view is that of its moments with the other views.
-        left, _, right = np.linalg.svd(moments.pair(0, 1))
-        U = [left[:, :k], right[:k].T]
-        U.append(np.linalg.svd(np.hstack([moments.pair(2, 0), moments.pair(2, 1)]))[0][:, :k])
-
-        def within(s: int, t: int) -> np.ndarray:
-            return np.asarray(U[s].T @ moments.pair(s, t) @ U[t])
-
-        own = decompose_views(
-            within(0, 1), within(0, 2), within(1, 2), moments.triples, (U[0], U[1], U[2]), method
-        )
-        third = U[2] @ own.means
-        # A_t = P_t3 (A_3')^+ diag(w)^-1, aligned with the third view
-        inverse = np.linalg.pinv(third.T) / own.weights
-        means = np.stack([moments.pair(0, 2) @ inverse, moments.pair(1, 2) @ inverse, third])
-    return _Found(means, own.weights, own.diagnostics)
-
-
-def _mean_rows(q: np.ndarray, groups: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Return rows of the conditional means, each from the means of the view that its word belongs to."""
-    rows = np.empty((len(q), means.shape[2]))
-    for t in range(N_GROUPS):
-        rows[groups == t] = np.asarray(q[groups == t], np.float64) @ means[t]
-    return rows
-
-
-def _state(engine: Engine, basis: Basis, groups: np.ndarray, found: _Found) -> ProductState:
+def _state(engine: Engine, basis: Basis, groups: np.ndarray, found: AlignedViews) -> ProductState:
     """Bring conditional means back from the basis to the words."""
     d, k = len(groups), len(found.weights)
-    components = Recovery((basis.matrix, groups), d, k, _mean_rows, (found.means,)).whole()
+    components = Recovery((basis.matrix, groups), d, k, mean_rows, (found.means,)).whole()
     with one_blas_thread():
         leverage = (np.linalg.qr(components)[0] ** 2).sum(axis=1)
     kept = np.clip(components, 0.0, 1.0)

@@ -13,8 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from distmom.blas import one_blas_thread
+from distmom.errors import NumericalError
 from distmom.linalg import decompose, multilinear, symmetrise
+from distmom.moments.product import GroupMoments
 from distmom.spectral.core import whiten_moment
+
+#: least singular value of the moment of two views, as a share of the largest, that rounding does not account for
+_LEAST_SHARE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -87,3 +93,81 @@ def decompose_views(
 def mapped(target: np.ndarray, source: np.ndarray) -> np.ndarray:
     """Return ``target source^-1``."""
     return np.asarray(np.linalg.solve(source.T, target.T).T)
+
+
+@dataclass(frozen=True)
+class AlignedViews:
+    """Conditional means of three views, with the components in one order.
+
+    Attributes
+    ----------
+    means : ndarray of shape (3, r, k)
+    weights : ndarray of shape (k,)
+        Probabilities of the components, of sum one up to errors of the moments.
+    diagnostics : dict
+    """
+
+    means: np.ndarray
+    weights: np.ndarray
+    diagnostics: dict[str, Any]
+
+
+def align_views(moments: GroupMoments, k: int, method: str) -> AlignedViews:
+    """Decompose three views towards the last one, and return the conditional means of all.
+
+    Runs on the scheduler node.
+
+    Parameters
+    ----------
+    moments : GroupMoments
+    k : int
+        Number of components.
+    method : str
+        A method of `distmom.linalg.decompose`.
+
+    Raises
+    ------
+    NumericalError
+        If the moments carry fewer than k components.
+    """
+    with one_blas_thread():
+        # The range of a view is that of its moments with the other views.
+        left, values, right = np.linalg.svd(moments.pair(0, 1))
+        if not values[k - 1] > _LEAST_SHARE * values[0]:
+            shown = ", ".join(f"{x:.3g}" for x in values[: k + 1])
+            raise NumericalError(
+                f"the cross moment of the first two views carries fewer than {k} components: its largest singular "
+                f"values are {shown}; use fewer components, or views that tell them apart"
+            )
+        U = [left[:, :k], right[:k].T]
+        U.append(np.linalg.svd(np.hstack([moments.pair(2, 0), moments.pair(2, 1)]))[0][:, :k])
+
+        def within(s: int, t: int) -> np.ndarray:
+            return np.asarray(U[s].T @ moments.pair(s, t) @ U[t])
+
+        own = decompose_views(
+            within(0, 1), within(0, 2), within(1, 2), moments.triples, (U[0], U[1], U[2]), method
+        )
+        third = U[2] @ own.means
+        # A_t = P_t3 (A_3')^+ diag(w)^-1, aligned with the third view
+        inverse = np.linalg.pinv(third.T) / own.weights
+        means = np.stack([moments.pair(0, 2) @ inverse, moments.pair(1, 2) @ inverse, third])
+    return AlignedViews(means, own.weights, own.diagnostics)
+
+
+def mean_rows(q: np.ndarray, views: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """Return rows of the conditional means, each from the means of the view that it belongs to.
+
+    Parameters
+    ----------
+    q : ndarray of shape (n, r)
+        Rows of the basis.
+    views : ndarray of shape (n,)
+        View of every row, from 0.
+    means : ndarray of shape (3, r, k)
+        Conditional means of the views in the basis.
+    """
+    rows = np.empty((len(q), means.shape[2]))
+    for t in range(len(means)):
+        rows[views == t] = np.asarray(q[views == t], np.float64) @ means[t]
+    return rows

@@ -1,0 +1,296 @@
+"""Mixtures seen through three views of different kinds and sizes, independent given the component of a row.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+section 3.3 and theorem 3.6. The range of a view is that of its cross moments with the two others. In bases of
+the ranges, the third cross moment is turned into one of copies of the last view (`distmom.spectral.three_views`),
+whose decomposition gives the conditional means of all views with their components in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from distmom.blas import one_blas_thread
+from distmom.corpus import RowCorpus
+from distmom.engine import StoredColumns, StoredRows, TallResult
+from distmom.errors import UsageError
+from distmom.linalg import METHODS
+from distmom.models.multiview.fitting import (
+    MultiViewState,
+    averages_of,
+    decomposed,
+    joined_views,
+    load_moments,
+    next_basis,
+    state_of,
+)
+from distmom.models.multiview.pictures import pictures_of
+from distmom.moments.multiview import (
+    MultiViewColumnsPass,
+    MultiViewMomentsPass,
+    MultiViewSketchPass,
+    RowScoresPass,
+    shares_of,
+    view_slices,
+)
+from distmom.moments.product import N_GROUPS
+from distmom.spectral.basis import unknown_columns
+from distmom.spectral.capabilities import Capability
+from distmom.spectral.components import basis_slabs
+from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.inputs import check_n_features
+from distmom.spectral.parameters import parameter
+from distmom.spectral.run import Run, unknown
+from distmom.spectral.three_views import AlignedViews
+
+
+class MultiView(SpectralEstimator):
+    """Mixture seen through three views that are independent given the component of a row.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Mean of every column in every component, the columns of the views side by side; components are in one
+        order in all views, by descending weight.
+    weights_ : ndarray of shape (n_components,)
+        Probabilities of the components; they sum to one.
+    variances_ : ndarray of shape (n_features,)
+        Variance of every column within components, on average over the components.
+    widths_ : list of int
+        Numbers of columns of the views.
+    diagnostics_ : dict
+        ``asymmetry`` is the relative asymmetry of the symmetrised second moment, zero for an exact population;
+        ``residual`` the share of the whitened third moment that the components do not explain; ``conditioning``
+        the singular value number n_components as a share of the largest, of the cross moments of views 1 and 2,
+        1 and 3, and 2 and 3; ``explained`` the share of the variance of each view that lies between components
+        (see docs/multiview.md).
+    vocabulary_ : list of str
+        Names of the columns.
+    n_features_in_ : int
+        Number of columns of all views.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> h = rng.integers(0, 2, 5000)
+    >>> marks = (rng.random((5000, 4)) < np.where(h == 0, 0.2, 0.7)[:, None]).astype(int)
+    >>> counts = rng.poisson(np.where(h == 0, 1.0, 4.0)[:, None], (5000, 3))
+    >>> sizes = rng.normal(np.where(h == 0, -1.0, 1.0)[:, None], size=(5000, 2))
+    >>> model = MultiView(2).fit((marks, counts, sizes))
+    >>> [means.shape for means in model.views()]
+    [(2, 4), (2, 3), (2, 2)]
+    """
+
+    State = MultiViewState
+    reads = ("dense", "csr")
+    capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
+    shown = ("asymmetry", "residual", "sum_weights", "conditioning", "explained")
+
+    n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)
+    widths: str | Sequence[int] | None = parameter(
+        "Numbers of columns of the three views, in the order of the columns of a row, such as 7,5,11.",
+        default=None, kind=str, none=True, unset="those of the views given to fit",
+    )  # fmt: skip
+    decomposition: str = parameter(
+        "Method for the whitened third moment.", default="joint", choices=tuple(METHODS)
+    )
+    n_oversamples: int = parameter("Columns of the sketch beyond the components.", default=10, least=0)
+    n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
+    layer: str | None = layer_parameter()
+    decompose_on: str = place_parameter()
+    random_state: int = seed_parameter()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = False
+        return tags
+
+    # Fit
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit rows in memory.
+
+        Parameters
+        ----------
+        X : tuple or list of three arrays or sparse matrices of shape (n_rows, d_t), or one of shape (n_rows, d)
+            Finite numbers: the views, or, with ``widths``, their columns side by side.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If a parameter is invalid, or a view has fewer columns than there are components.
+        InputError
+            If a value is not finite, or views have different numbers of rows.
+        NumericalError
+            If the moments carry fewer components than requested.
+        """
+        rows, widths, names = joined_views(X)
+        corpus = RowCorpus(rows, names=names)
+        if widths is not None:
+            corpus.settings["widths"] = list(widths)
+        return self.fit_corpus(corpus)
+
+    def check(self, corpus: Any) -> None:
+        """Check that the parameters are valid and suit a corpus; else a UsageError."""
+        super().check(corpus)
+        widths = self._widths(corpus)
+        k = self.n_components
+        if k > min(widths) + 1:
+            raise UsageError(
+                f"n_components: expected at most {min(widths) + 1}, one more than the columns of the narrowest "
+                f"view, got {k}"
+            )
+        if k > corpus.n_rows:
+            raise UsageError(f"n_components: expected at most {corpus.n_rows}, the number of rows, got {k}")
+
+    def _widths(self, corpus: Any) -> tuple[int, ...]:
+        """Return the widths of the views of a corpus; UsageError if they do not suit it."""
+        d, known = corpus.n_words, corpus.settings.get("widths")
+        given = self.widths if self.widths is not None else known
+        expected = f"the numbers of columns of three views that add up to {d}, such as 7,5,11"
+        if given is None:
+            raise UsageError(f"widths: expected {expected}, got none")
+        try:
+            parts = given.split(",") if isinstance(given, str) else list(given)
+            widths = tuple(int(part) for part in parts)
+        except (TypeError, ValueError):
+            widths = ()
+        if len(widths) != N_GROUPS or min(widths) < 1 or sum(widths) != d:
+            raise UsageError(f"widths: expected {expected}, got {given}")
+        if known is not None and widths != tuple(known):
+            raise UsageError(f"widths: expected {', '.join(map(str, known))} as the views have, got {given}")
+        return widths
+
+    def program(self, run: Run) -> MultiViewState:
+        """Fit the model by the passes of a run and return its state."""
+        d, k, widths = run.corpus.n_words, self.n_components, self._widths(run.corpus)
+        out = {"averages": unknown_columns(d, 2), "squares": unknown_columns(d, 1)}
+        counted = run.scan(MultiViewColumnsPass(d), averages_of, widths, out=TallResult(out, {}))
+        (averages,) = counted.states["averages"].parts
+        r = min(k + self.n_oversamples, max(widths))
+        fields: dict[str, Any] = {"widths": widths, "averages": averages}
+        sketch = MultiViewSketchPass(d, **fields, n_columns=r, seed=self.random_state)
+        n_slabs = basis_slabs(run, sketch, (MultiViewMomentsPass(d, **fields, rank=r),))
+        basis: StoredColumns | None = None
+        pass_ = sketch
+        for _ in range(self.n_power_iter + 1):
+            found = run.scan(
+                pass_, next_basis, averages, widths, k, n_slabs,
+                out=TallResult({"basis": unknown_columns(d, r, n_slabs)}, {"rank": r}),
+            )  # fmt: skip
+            basis, r = found.states["basis"], found.values["rank"]
+            pass_ = replace(sketch, basis=basis, n_columns=r)
+        moments = run.scan(MultiViewMomentsPass(d, **fields, basis=basis, rank=r))
+        aligned = run.small(
+            decomposed, partial(load_moments, moments.directory), k, self.decomposition, where=self.decompose_on,
+            out=AlignedViews(unknown(N_GROUPS, r, k), unknown(k), unknown()),
+        )  # fmt: skip
+        state: MultiViewState = run.rows(
+            state_of, basis, averages, counted.states["squares"], widths, aligned, out=unknown()
+        )
+        return state
+
+    # Use
+
+    def views(self) -> list[np.ndarray]:
+        """Return the means of the three views, of shapes (n_components, d_t), components in the same order."""
+        check_is_fitted(self)
+        return [self.components_[:, cut] for cut in view_slices(tuple(self.widths_))]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probabilities of the components given rows.
+
+        Columns count as independent and Gaussian within a component, with the variances ``variances_``.
+
+        Parameters
+        ----------
+        X : tuple or list of three arrays or sparse matrices of shape (n_rows, d_t), or one of shape (n_rows, d)
+            As in `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_components), float64
+            Rows sum to one.
+
+        Raises
+        ------
+        UsageError
+            If the views have other numbers of columns than those of the fit.
+        InputError
+            If a value is not finite, or views have different numbers of rows.
+        """
+        check_is_fitted(self)
+        rows, widths, _ = joined_views(X)
+        check_n_features(rows.shape[1], self.n_features_in_, type(self).__name__)
+        if widths is not None and widths != tuple(self.widths_):
+            wanted, got = (", ".join(map(str, each)) for each in (self.widths_, widths))
+            raise UsageError(f"X: expected views of {wanted} columns, got {got}")
+        with one_blas_thread():
+            return shares_of(rows, *self._scores())
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable component of every row, (n_rows,) int64; parameters as for `predict_proba`."""
+        return np.asarray(self.predict_proba(X).argmax(axis=1))
+
+    def assign(self, run: Run) -> dict[str, StoredRows]:
+        """Store the component and the probabilities of all components of every row of the corpus of a run.
+
+        Parameters
+        ----------
+        run : Run
+
+        Returns
+        -------
+        dict of str to StoredRows
+            ``components`` (n,), int32, and ``probabilities`` (n, n_components), float32, along rows.
+        """
+        check_is_fitted(self)
+        coefficients, offsets = self._scores()
+        pass_ = RowScoresPass(
+            self.n_features_in_, coefficients=run.put(coefficients), offsets=run.put(offsets),
+            n_components=len(offsets),
+        )  # fmt: skip
+        return run.scan(pass_).rows
+
+    def _scores(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return coefficients and offsets of the linear scores of the components: squares of a row cancel."""
+        means, variances = (np.asarray(a, np.float64) for a in (self.components_, self.variances_))
+        center = self.weights_ @ means
+        # Deviations from the mean of all rows stay accurate where columns are far from zero.
+        deviations = means - center
+        coefficients = np.ascontiguousarray((deviations / variances).T)
+        logs = np.log(np.maximum(self.weights_, np.finfo(float).tiny))
+        norms = np.einsum("kd,dk->k", deviations, coefficients)
+        return coefficients, logs - 0.5 * norms - center @ coefficients
+
+    def summary(self) -> dict[str, Any]:
+        return super().summary() | {"weights": [float(f"{x:.6g}") for x in self.weights_]}
+
+    def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
+        """Return what a report draws: weights, shares of variance, and the columns that set components apart.
+
+        Parameters
+        ----------
+        n_top : int, default 10
+            Number of columns per view.
+
+        Returns
+        -------
+        list of dict
+            JSON values, as of `SphericalMixture.pictures`.
+        """
+        check_is_fitted(self)
+        return pictures_of(self, n_top)

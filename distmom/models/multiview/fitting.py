@@ -1,0 +1,247 @@
+"""Steps of the fit of a mixture of three views: from the rows given to bases, moments and the state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse import csr_array
+
+from distmom.blas import one_blas_thread
+from distmom.corpus.rows import checked_rows_of_layer
+from distmom.engine import Engine, StoredArray, StoredColumns, Tallies, TallResult
+from distmom.engine.directory import load_sums
+from distmom.engine.tall import read_rows
+from distmom.errors import InputError, NumericalError
+from distmom.moments.multiview import view_slices
+from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, group_moments
+from distmom.spectral.layout import array, value
+from distmom.spectral.recovery import Recovery, store_columns
+from distmom.spectral.three_views import AlignedViews, align_views, mean_rows
+
+#: least eigenvalue of a Gram matrix, as a share of the largest, that rounding does not account for
+_LEAST_SHARE = 1e-12
+#: least variance of a column within components, as a share of its variance
+_LEAST_VARIANCE = 1e-3
+#: variance of a column as a share of its mean square up to which the column is constant
+_CONSTANT = 1e-12
+
+
+@dataclass(frozen=True)
+class MultiViewState:
+    """The state of a fitted mixture; shapes are those on disk.
+
+    Attributes
+    ----------
+    components : ndarray of shape (d, k)
+        Conditional means of all columns, view by view.
+    weights : ndarray of shape (k,)
+    variances : ndarray of shape (d,)
+    widths : list of int
+    diagnostics : dict
+    """
+
+    components: np.ndarray = array("d", "k", transposed=True)
+    weights: np.ndarray = array("k", least=0.0)
+    variances: np.ndarray = array("d", least=0.0)
+    widths: list[int] = value()
+    diagnostics: dict[str, Any] = value()
+
+
+def joined_views(X: Any) -> tuple[Any, tuple[int, ...] | None, list[str] | None]:
+    """Return the columns of views side by side, with the widths and names; no widths for a single matrix."""
+    several = isinstance(X, tuple) or (isinstance(X, list) and any(getattr(x, "ndim", 0) == 2 for x in X))
+    if not several:
+        rows, kind, _ = checked_rows_of_layer(X, "X")
+        if kind == "symbols":
+            raise InputError.at(
+                "X", None, "shape", "a matrix of rows and columns, or three of them", f"{rows.shape}"
+            )
+        return rows, None, None
+    if len(X) != N_GROUPS:
+        raise InputError.at("X", None, "number of views", f"{N_GROUPS}", f"{len(X)}")
+    views = [checked_rows_of_layer(view, f"X[{t}]") for t, view in enumerate(X)]
+    for t, (rows, kind, _) in enumerate(views):
+        if kind == "symbols":
+            raise InputError.at(f"X[{t}]", None, "shape", "a matrix of rows and columns", f"{rows.shape}")
+        if rows.shape[0] != (n := views[0][0].shape[0]):
+            raise InputError.at(f"X[{t}]", None, "number of rows", f"{n} as in X[0]", f"{rows.shape[0]}")
+    widths = tuple(width for _, _, width in views)
+    names = [f"{t + 1}.{j}" for t, width in enumerate(widths) for j in range(width)]
+    if any(kind == "csr" for _, kind, _ in views):
+        return csr_array(sparse.hstack([rows for rows, _, _ in views], format="csr")), widths, names
+    return np.hstack([rows for rows, _, _ in views]), widths, names
+
+
+def averages_of(engine: Engine, tallies: Tallies, widths: tuple[int, ...]) -> TallResult:
+    """Turn the sums of columns into the averages that passes read, and store them with the mean squares.
+
+    Columns are scaled to variance one, and constant ones to zero. Rows of a view are then divided by the root of
+    its number of columns, so that views of different widths and units weigh the same.
+    """
+    mass = float(tallies.sums["mass"])
+    if not mass > 0.0:
+        raise NumericalError("expected rows of positive weight, got none")
+    total = tallies.tall["columns"]
+    mean, squares = np.asarray(read_rows(total, slice(0, total.n_rows))).T / mass
+    factors = np.zeros(len(mean))
+    for t, cut in enumerate(view_slices(widths)):
+        if not np.isfinite(squares[cut]).all():
+            raise NumericalError(f"the squares of the values of view {t + 1} overflow: scale its values")
+        variances = variances_of(mean[cut], squares[cut])
+        varying = variances > 0.0
+        factors[cut][varying] = (variances[varying] * max(1, int(varying.sum()))) ** -0.5
+    averages = np.column_stack([mean, factors])
+    return TallResult(
+        {
+            "averages": StoredColumns((engine.put(averages),)),
+            "squares": StoredColumns((engine.put(np.ascontiguousarray(squares[:, None])),)),
+        },
+        {},
+    )
+
+
+def variances_of(mean: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """Return the variances of columns, zero where the difference of squares is rounding."""
+    found = squares - mean**2
+    return np.asarray(np.where(found > _CONSTANT * squares, found, 0.0))
+
+
+def next_basis(
+    engine: Engine,
+    tallies: Tallies,
+    averages: StoredArray,
+    widths: tuple[int, ...],
+    k: int,
+    n_slabs: int,
+) -> TallResult:
+    """Turn the products of a sketch into bases of the ranges of the views.
+
+    A basis is ``B_t = D_t Q_t``, with D_t the factors of the columns and Q_t orthonormal up to rounding. All have
+    r columns, and those that a view does not need are zero.
+    """
+    sketch = tallies.tall["sketch"]
+    grams = engine.map_rows(_grams, (sketch, averages), sketch.n_rows, {}, widths, 1.0)[1]["grams"]
+    found = []
+    for t, gram in enumerate(grams):
+        if not np.isfinite(gram).all():
+            raise NumericalError(
+                f"the cross moments of view {t + 1} with the others overflow: scale the values"
+            )
+        with one_blas_thread():
+            values, vectors = np.linalg.eigh(gram)
+        kept = np.flatnonzero((values > _LEAST_SHARE * values[-1]) & (values > 0.0))[::-1]
+        if len(kept) < k - 1:
+            raise NumericalError(
+                f"the centred cross moments of view {t + 1} with the other views have rank {len(kept)}, and {k} "
+                f"components need rank {k - 1}; use fewer components, or a view that tells them apart"
+            )
+        found.append(vectors[:, kept] / np.sqrt(values[kept]))
+    rank = max(1, *(factor.shape[1] for factor in found))
+    factors = [np.pad(factor, ((0, 0), (0, rank - factor.shape[1]))) for factor in found]
+    basis = store_columns(
+        engine, _times_factors, (sketch, averages), sketch.n_rows, {"it": (rank, n_slabs)}, "float64", widths,
+        factors,
+    )["it"]  # fmt: skip
+    return TallResult({"basis": basis}, {"rank": rank})
+
+
+def _within(rows: slice, widths: tuple[int, ...]) -> list[slice]:
+    """Return the rows of every view among some rows of a tall matrix, counted from the first of these."""
+    found = []
+    for cut in view_slices(widths):
+        start, stop = max(cut.start, rows.start), min(cut.stop, rows.stop)
+        found.append(slice(start - rows.start, max(start, stop) - rows.start))
+    return found
+
+
+def _grams(
+    rows: slice, matrix: np.ndarray, averages: np.ndarray, widths: tuple[int, ...], power: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the Gram matrices of the views of a matrix whose rows are multiplied by a power of the factors."""
+    factors = averages[:, 1:]
+    scaled = np.where(factors > 0.0, matrix * np.where(factors > 0.0, factors, 1.0) ** power, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {}, {"grams": np.stack([scaled[own].T @ scaled[own] for own in _within(rows, widths)])}
+
+
+def _times_factors(
+    rows: slice,
+    matrix: np.ndarray,
+    averages: np.ndarray,
+    widths: tuple[int, ...],
+    factors: list[np.ndarray],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    # Once to scale the products of a sketch, and once as the passes multiply rows that are not scaled.
+    scaled = matrix * averages[:, 1:] ** 2
+    parts = [scaled[own] @ factor for own, factor in zip(_within(rows, widths), factors, strict=True)]
+    return {"it": np.concatenate(parts)}, {}
+
+
+def load_moments(directory: str) -> GroupMoments:
+    """Return the moments that a committed pass has added up."""
+    return group_moments(load_sums(directory)[0])
+
+
+def extended(moments: GroupMoments) -> GroupMoments:
+    """Return the moments of views with a first coordinate that is one in every row.
+
+    Centred views have linearly dependent conditional means; with the coordinate they are linearly independent if
+    the means are affinely independent.
+    """
+    means, pairs, triples = moments.means, moments.pairs, moments.triples
+    n = means.shape[1] + 1
+    more_means = np.concatenate([np.ones((N_GROUPS, 1)), means], axis=1)
+    more_pairs, more_triples = np.empty((len(PAIRS), n, n)), np.empty((n, n, n))
+    for i, (s, t) in enumerate(PAIRS):
+        more_pairs[i, 0, :], more_pairs[i, :, 0] = more_means[t], more_means[s]
+        more_pairs[i, 1:, 1:] = pairs[i]
+    more_triples[0], more_triples[:, 0], more_triples[:, :, 0] = more_pairs[2], more_pairs[1], more_pairs[0]
+    more_triples[1:, 1:, 1:] = triples
+    return GroupMoments(more_means, more_pairs, more_triples)
+
+
+def decomposed(moments: GroupMoments, k: int, method: str) -> AlignedViews:
+    """Decompose the moments, and measure how well views tell components apart; runs on the scheduler node."""
+    moments = extended(moments)
+    found = align_views(moments, k, method)
+    with one_blas_thread():
+        values = [np.linalg.svd(moments.pair(*pair), compute_uv=False) for pair in PAIRS]
+    diagnostics = {**found.diagnostics, "conditioning": [float(each[k - 1] / each[0]) for each in values]}
+    return AlignedViews(found.means[:, 1:], found.weights, diagnostics)
+
+
+def state_of(
+    engine: Engine,
+    basis: StoredColumns,
+    averages: StoredArray,
+    squares: StoredColumns,
+    widths: tuple[int, ...],
+    found: AlignedViews,
+) -> MultiViewState:
+    """Bring conditional means back from the bases to the columns, and estimate variances within components."""
+    d, k = sum(widths), len(found.weights)
+    grams = engine.map_rows(_grams, (basis, averages), d, {}, widths, -1.0)[1]["grams"]
+    with one_blas_thread():
+        # Q_t is orthonormal up to rounding only, and has columns of zeros for narrow views.
+        pairs = zip(grams, found.means, strict=True)
+        own = np.stack([np.linalg.pinv(gram, 1e-9, hermitian=True) @ means for gram, means in pairs])
+    views = np.repeat(np.arange(N_GROUPS), widths)
+    deviations = Recovery((basis, views), d, k, mean_rows, (own,)).whole()
+    mean, factors = np.asarray(averages.load(), np.float64).T
+    varying = factors > 0.0
+    deviations[varying] /= factors[varying, None] ** 2
+    deviations = np.ascontiguousarray(deviations[:, np.argsort(-found.weights, kind="stable")])
+    weights = np.sort(found.weights)[::-1] / found.weights.sum()
+    mean_squares = np.asarray(squares.parts[0].load(), np.float64)[:, 0]
+    variances = variances_of(mean, mean_squares)
+    between = deviations**2 @ weights
+    within = np.maximum(variances - between, _LEAST_VARIANCE * variances)
+    # A constant column tells no components apart, whatever its variance.
+    within[~varying] = 1.0
+    shares = np.divide(between, variances, out=np.zeros(d), where=varying)
+    explained = [float(shares[cut].sum() / max(1, int(varying[cut].sum()))) for cut in view_slices(widths)]
+    diagnostics = {**found.diagnostics, "explained": explained}
+    return MultiViewState(deviations + mean[:, None], weights, within, list(widths), diagnostics)

@@ -1,0 +1,310 @@
+"""Passes over rows whose columns are three views, independent given the component of a row.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+section 3.3 and theorem 3.6. `MultiViewColumnsPass` adds up every column and its squares. With x_t the columns of
+view t less their means, `MultiViewSketchPass` adds up ``sum_{s != t} x_t (x_s' B_s)`` for every view, and
+`MultiViewMomentsPass` the moments of ``z_t = B_t' x_t``: pairs of two views and triples of all three. Products of
+a view with itself are not needed, and no sum has more entries than r per column, or r^3.
+
+Rows are dense or sparse: means are subtracted from products and not from rows. Rows are processed in pieces that
+stay in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from distmom.corpus import RowBlock
+from distmom.engine.passes import Pass, Rows
+from distmom.engine.state import Columns
+from distmom.engine.sums import Sums, SumSpec
+from distmom.moments.gaussian import dense_rows, piece_rows
+from distmom.moments.groups import WHOLE_SHARD
+from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK
+from distmom.moments.product import N_GROUPS, PAIRS
+from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
+
+
+def view_slices(widths: tuple[int, ...]) -> list[slice]:
+    """Return the columns of every view."""
+    edges = np.cumsum((0, *widths))
+    return [slice(int(a), int(b)) for a, b in pairwise(edges)]
+
+
+def total_weight(block: RowBlock) -> float:
+    """Return the total weight of the rows of a block, dense or sparse."""
+    X, weights = dense_rows(block)
+    return float(X.shape[0] if weights is None else weights.sum())
+
+
+def aligned(X: Any) -> Any:
+    """Return rows at an address that BLAS can use.
+
+    Rows that another process sent may be at any address. NumPy copies such matrices in another order for every
+    product, so that the last bits differ.
+    """
+    return X if sparse.issparse(X) or X.flags.aligned else X.copy()
+
+
+def view_pieces(block: RowBlock, widths: tuple[int, ...]) -> Iterator[tuple[list[Any], np.ndarray | None]]:
+    """Yield the views and the weights of rows, some rows at a time."""
+    X, weights = dense_rows(block)
+    step = piece_rows(sum(widths))
+    for start in range(0, X.shape[0], step):
+        rows = slice(start, min(start + step, X.shape[0]))
+        part = aligned(X[rows])
+        yield [part[:, cut] for cut in view_slices(widths)], None if weights is None else weights[rows]
+
+
+@dataclass(frozen=True)
+class MultiViewColumnsPass(Pass):
+    """Add up the values of every column, and their squares.
+
+    Notes
+    -----
+    Sums: ``columns`` (n_features, 2), tall, and ``mass`` ().
+    """
+
+    block_rows = WHOLE_SHARD
+
+    @property
+    def name(self) -> str:
+        return "columns"
+
+    def working_bytes(self, n_rows: int) -> int:
+        return 16 * min(n_rows, piece_rows(self.n_features)) * self.n_features
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"columns": SumSpec((self.n_features, 2), tall="features"), "mass": SumSpec(())}
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        sums["mass"] += total_weight(block)
+        for (x,), weights in view_pieces(block, (self.n_features,)):
+            own = np.ones(x.shape[0]) if weights is None else weights
+            sums["columns"].single[:, 0] += x.T @ own
+            sums["columns"].single[:, 1] += _squares(x).T @ own
+        sums["columns"].settle()
+        return None
+
+
+@dataclass(frozen=True)
+class MultiViewSketchPass(SketchPass):
+    """Multiply the centred cross moments of three views by a test matrix or a basis.
+
+    Attributes
+    ----------
+    widths : tuple of int
+        Number of columns of every view; they add up to ``n_features``.
+    averages : ndarray of shape (n_features, 2)
+        Mean of every column, and the factor that scales it: the rows of the test matrix are multiplied by it.
+    """
+
+    widths: tuple[int, ...] = ()
+    averages: Any = None
+
+    block_rows = WHOLE_SHARD
+
+    @property
+    def has_exact_columns(self) -> bool:
+        # The last bits of products by BLAS depend on the number of columns.
+        return False
+
+    @property
+    def mapped_bytes(self) -> int:
+        # Beside the sum, the product of a piece of rows, and the test matrix in single and double precision.
+        return (20 if self.basis is None else 16) * self.n_features * self.n_columns
+
+    def working_bytes(self, n_rows: int) -> int:
+        n = min(n_rows, piece_rows(self.n_features))
+        return 8 * n * (2 * self.n_features + (2 * N_GROUPS + 1) * self.n_columns)
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        sums["mass"] += total_weight(block)
+        columns = self.columns or slice(0, self.n_columns)
+        averages = np.asarray(self.averages)
+        if self.basis is None:
+            drawn = omega(
+                np.arange(self.n_features), columns.stop - columns.start, omega_key(self.seed), columns.start
+            )
+            matrix = drawn * averages[:, 1:]
+        else:
+            first = self.first_column
+            matrix = self.part_of(self.basis, columns.start - first, columns.stop - first)
+        cuts = view_slices(self.widths)
+        means = [averages[cut, 0] @ matrix[cut] for cut in cuts]
+        for views, own in view_pieces(block, self.widths):
+            products = []
+            for x, mean, cut in zip(views, means, cuts, strict=True):
+                product = np.asarray(x @ matrix[cut]) - mean
+                products.append(product if own is None else product * own[:, None])
+            for t, (x, cut) in enumerate(zip(views, cuts, strict=True)):
+                a, b = (product for s, product in enumerate(products) if s != t)
+                total = a + b
+                sums["sketch"].single[cut] += x.T @ total - np.outer(averages[cut, 0], total.sum(axis=0))
+        sums["sketch"].settle()
+        return None
+
+
+@dataclass(frozen=True)
+class MultiViewMomentsPass(Pass):
+    """Add up the moments of three centred views in bases of their ranges.
+
+    Attributes
+    ----------
+    widths : tuple of int
+    averages : ndarray of shape (n_features, 2)
+        The first column is subtracted from every row.
+    basis : matrix of shape (n_features, r), float64
+        The rows of view t are B_t; an array, or slabs of columns.
+    rank : int
+        r.
+
+    Notes
+    -----
+    Sums, as of `distmom.moments.product.GroupMomentsPass`: ``means`` (3, r), ``pairs`` (3, r, r) in the order of
+    `distmom.moments.product.PAIRS`, ``triples`` (r, r, r) and ``mass`` ().
+    """
+
+    widths: tuple[int, ...] = ()
+    averages: Any = None
+    basis: Any = None
+    rank: int = 0
+
+    block_rows = WHOLE_SHARD
+
+    @property
+    def name(self) -> str:
+        return "moments"
+
+    @property
+    def n_stored_slabs(self) -> int:
+        return n_stored_slabs(self.basis)
+
+    @property
+    def mapped_bytes(self) -> int:
+        return 8 * self.n_features * self.rank
+
+    def working_bytes(self, n_rows: int) -> int:
+        n, r = min(n_rows, BLOCK_ROWS), self.rank
+        # The views of some rows, where they are sparse, what they are projected to, and products of columns.
+        return 8 * (n * (self.n_features + (N_GROUPS + 2) * r + TENSOR_BLOCK**2) + TENSOR_BLOCK**2 * r)
+
+    @property
+    def finish_bytes(self) -> int:
+        return 8 * 3 * self.rank**3
+
+    def specs(self) -> dict[str, SumSpec]:
+        r = self.rank
+        return {
+            "means": SumSpec((N_GROUPS, r)),
+            "pairs": SumSpec((len(PAIRS), r, r)),
+            "triples": SumSpec((r, r, r)),
+            "mass": SumSpec(()),
+        }
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        sums["mass"] += total_weight(block)
+        X, weights = dense_rows(block)
+        for start in range(0, X.shape[0], BLOCK_ROWS):
+            rows_of = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
+            first, second, third = self._project(aligned(X[rows_of]))
+            own = np.ones(len(first)) if weights is None else weights[rows_of]
+            for t, view in enumerate((first, second, third)):
+                sums["means"][t] += own @ view
+            weighted = third * own[:, None]
+            sums["pairs"][0] += first.T @ (second * own[:, None])
+            sums["pairs"][1] += first.T @ weighted
+            sums["pairs"][2] += second.T @ weighted
+            blocks = [slice(a, min(a + TENSOR_BLOCK, self.rank)) for a in range(0, self.rank, TENSOR_BLOCK)]
+            for a in blocks:
+                for b in blocks:
+                    products = first[:, a, None] * second[:, None, b]
+                    cross = products.reshape(len(first), -1).T @ weighted
+                    sums["triples"][a, b] += cross.reshape(*products.shape[1:], self.rank)
+        return None
+
+    def _project(self, X: Any) -> list[np.ndarray]:
+        """Return ``B_t' x_t`` of rows for every view; B may be in slabs of columns."""
+        origin = np.asarray(self.averages)[:, 0]
+        cuts = view_slices(self.widths)
+        views = [X[:, cut] for cut in cuts]
+        found, start = [np.empty((X.shape[0], self.rank)) for _ in views], 0
+        for slab in self.basis.each() if isinstance(self.basis, Columns) else (self.basis,):
+            columns = slice(start, start + slab.shape[1])
+            for z, x, cut in zip(found, views, cuts, strict=True):
+                part = np.asarray(slab[cut])
+                z[:, columns] = x @ part - origin[cut] @ part
+            start = columns.stop
+        return found
+
+
+@dataclass(frozen=True)
+class RowScoresPass(Pass):
+    """Store the most probable component of every row, and the probabilities of all, by linear scores.
+
+    Attributes
+    ----------
+    coefficients : ndarray of shape (n_features, k)
+    offsets : ndarray of shape (k,)
+        The scores of a row x are ``coefficients' x + offsets``.
+    n_components : int
+
+    Notes
+    -----
+    Rows: ``components`` (n,), int32, and ``probabilities`` (n, k), float32. Sums: ``mass`` ().
+    """
+
+    coefficients: Any = None
+    offsets: Any = None
+    n_components: int = 0
+
+    block_rows = WHOLE_SHARD
+    row_axis = "rows"
+
+    @property
+    def name(self) -> str:
+        return "assign"
+
+    @property
+    def mapped_bytes(self) -> int:
+        return 8 * self.n_features * self.n_components
+
+    @property
+    def row_bytes(self) -> int:
+        return 4 + 4 * self.n_components
+
+    def working_bytes(self, n_rows: int) -> int:
+        return 24 * n_rows * self.n_components
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"mass": SumSpec(())}
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        sums["mass"] += total_weight(block)
+        shares = shares_of(
+            aligned(dense_rows(block)[0]), np.asarray(self.coefficients), np.asarray(self.offsets)
+        )
+        return {
+            "components": shares.argmax(axis=1).astype(np.int32),
+            "probabilities": shares.astype(np.float32),
+        }
+
+
+def shares_of(X: Any, coefficients: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return the exponentials of linear scores of rows, scaled to sum one, (n, k)."""
+    scores = np.asarray(X @ coefficients) + offsets
+    scores -= scores.max(axis=1, keepdims=True, initial=np.finfo(float).min)
+    np.exp(scores, out=scores)
+    return np.asarray(scores / scores.sum(axis=1, keepdims=True))
+
+
+def _squares(x: Any) -> Any:
+    # Where squares overflow, the fit is refused when their sum is known.
+    with np.errstate(over="ignore"):
+        return x.power(2) if sparse.issparse(x) else np.square(x)
