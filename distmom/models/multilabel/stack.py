@@ -91,6 +91,7 @@ class Stack:
         documents, labels = (np.ascontiguousarray(each.T) for each in found)
         out = np.asarray(documents[-1][:, None] + labels[-1], np.float32)
         for i, (own, given) in enumerate(zip(scores, self.inputs, strict=True)):
+            own = np.ascontiguousarray(own)
             add_varying_input(
                 own, given.signed, given.floor, documents[i], documents[n + i], labels[i], labels[n + i], out
             )
