@@ -235,7 +235,7 @@ def test_three_documents_are_refused_before_any_pass():
 
 @pytest.mark.parametrize(("share", "n_label_passes"), [(0.01, 2), (0.5, 1)])
 def test_states_stay_where_few_documents_were_held_out(share, n_label_passes, planted, monkeypatch):
-    monkeypatch.setattr(fitting, "STATES_SHARE", share)
+    monkeypatch.setattr(fitting, "REFIT_SHARE", share)
     model = MultiLabelMoM(6, head="auto").fit(planted[0], planted[1])
     names = [timing["name"] for timing in model.timings_]
     assert names.count("labels") == n_label_passes

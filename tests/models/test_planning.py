@@ -98,7 +98,7 @@ def test_anchor_words_need_no_room_for_the_third_moment():
 
 @pytest.mark.parametrize("share", [0.01, 0.5])
 def test_auto_makes_the_planned_passes(share, monkeypatch):
-    monkeypatch.setattr(fitting, "STATES_SHARE", share)
+    monkeypatch.setattr(fitting, "REFIT_SHARE", share)
     corpus = planted_corpus(1500, n_labels=150, k=2)[2]
     model = MultiLabelMoM(2, head="auto")
     planned = Counter(p.name for p in model.plan(corpus).passes)

@@ -37,7 +37,7 @@ ROOT_PER_TOPIC, FEWEST_TOPICS, MOST_TOPICS = 4, 5, 50
 #: largest vocabulary that has topics by default: beyond it, they would take a quarter of the time of a fit
 MOST_WORDS = 500_000
 #: largest number of positions in the documents to which topics are fitted
-MOST_POSITIONS = 2_500_000
+MOST_POSITIONS = 1_500_000
 #: passes of refinement, and power passes of the sketch
 N_REFINE, N_POWER_ITER = 2, 2
 #: sum of the Dirichlet parameters that moments are corrected for

@@ -47,10 +47,9 @@ from distmom.models.multilabel.trials import choice_seconds, gate_seconds, margi
 from distmom.spectral.run import Run, unknown
 
 HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors", "svm")
-#: least share of held-out documents in the corpus for which they are added to the latent states after the choice
-STATES_SHARE = 0.01
-#: least share of held-out documents in the corpus for which a gate is fitted to them too after the choice
-GATE_SHARE = 0.05
+#: least share of held-out documents in the corpus for which, after the choice, they are added to the latent states,
+#: and the gate is fitted to them too
+REFIT_SHARE = 0.05
 #: most labels per column of the sketch for which `auto` tries ridge: r columns cannot separate many more
 LABELS_PER_COLUMN = 50
 #: heads of the latent states: posterior and moment
@@ -65,7 +64,7 @@ def held_out(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) 
 
 def extends_states(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) -> bool:
     """Return whether ``auto`` adds the held-out documents to the latent states too."""
-    return effort.has_states and held_out(corpus, seed, effort).fraction >= STATES_SHARE
+    return effort.has_states and held_out(corpus, seed, effort).fraction >= REFIT_SHARE
 
 
 def tries_ridge(corpus: Corpus | MemoryCorpus, n_components: int) -> bool:
@@ -223,7 +222,7 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
     if margins is not None and settings.effort.refits_margins:
         margins = run.when(lambda: chose("svm"), _refit_margins, settings, features, choice, otherwise=None)
     gate = known.gate
-    refits_gate = settings.effort.refits_margins and chosen.fraction >= GATE_SHARE
+    refits_gate = settings.effort.refits_margins and chosen.fraction >= REFIT_SHARE
     if gate is not None and known.linear is not None and refits_gate:
         gate = run.when(
             lambda: chose("gate"), _fit_gate, settings, features, known.linear, None, otherwise=None
