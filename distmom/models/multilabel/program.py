@@ -47,8 +47,8 @@ from distmom.models.multilabel.trials import choice_seconds, gate_seconds, margi
 from distmom.spectral.run import Run, unknown
 
 HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors", "svm")
-#: least share of held-out documents in the corpus for which, after the choice, they are added to the latent states,
-#: and the gate is fitted to them too
+#: least share of held-out documents in the corpus for which, after the choice, they are added to the states, and
+#: the gate is fitted to them too
 REFIT_SHARE = 0.05
 #: most labels per column of the sketch for which `auto` tries ridge: r columns cannot separate many more
 LABELS_PER_COLUMN = 50
