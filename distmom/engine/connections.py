@@ -10,7 +10,7 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster
 
-from distmom.engine.executors import Executor, InProcess, InThreads, OnCluster
+from distmom.engine.executors import Executor, InProcess, OnCluster
 from distmom.engine.watch import check_address, kept_alive
 from distmom.errors import ClusterError, UsageError
 
@@ -27,7 +27,6 @@ def open_executor(
     *,
     scheduler: str | None = None,
     workers: int = 0,
-    threads: int = 1,
     memory_limit: int | None = None,
     connect_timeout_s: float = 20.0,
 ) -> Iterator[Executor]:
@@ -41,8 +40,6 @@ def open_executor(
         Address of a running scheduler; only the connection is closed on exit.
     workers : int, default 0
         Number of processes of a LocalCluster; 0 runs tasks in this process.
-    threads : int, default 1
-        Number of threads of this process that run tasks; more than one need as many times the memory.
     memory_limit : int, optional
         Bytes that each process of the LocalCluster may use; Dask's "auto" by default.
     connect_timeout_s : float, default 20.0
@@ -81,7 +78,7 @@ def open_executor(
         ):
             yield executor
     else:
-        yield InProcess() if threads == 1 else InThreads(threads)
+        yield InProcess()
 
 
 @contextmanager

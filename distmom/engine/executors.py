@@ -10,11 +10,8 @@ import asyncio
 import logging
 import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
-from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 import dask
@@ -38,8 +35,6 @@ OnDone = Callable[[int], None]
 
 #: topic of the events of Dask with which workers and the scheduler report that they compile kernels
 COMPILING = "distmom-compiling"
-#: seconds after which a thread that waits for a task looks whether a kernel is being compiled
-COMPILING_S = 0.1
 #: how often a task is submitted again after its worker died
 MAX_ATTEMPTS = 3
 #: more than the levels of a tree, of which the upper ones are preferred within the priority of a job
@@ -120,12 +115,10 @@ class InProcess:
         name: str,
     ) -> Any:
         levels = tree_levels(len(arguments), fan_in)
-        # The tree asks for its leaves in their order.
-        leaves = self.map(lambda each: function(*each), arguments)
 
         def node(level: int, index: int) -> Any:
             if level == 0:
-                result = next(leaves)
+                result = function(*arguments[index])
                 on_done(index)
                 return result
             children = tree_node_children(index, fan_in, levels[level - 1])
@@ -143,53 +136,6 @@ class InProcess:
 
     def compiling(self, report: Callable[[], None]) -> AbstractContextManager[None]:
         return watched(report)
-
-
-class InThreads(InProcess):
-    """Runs tasks on several threads of this process, for corpora that take little memory.
-
-    Parameters
-    ----------
-    n_threads : int
-    """
-
-    def __init__(self, n_threads: int) -> None:
-        self.n_threads = n_threads
-        self.description = f"on {n_threads} threads of this process"
-        self._compiling = threading.Event()
-        self._report: Callable[[], None] | None = None
-
-    def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
-        pool = ThreadPoolExecutor(self.n_threads, thread_name_prefix="distmom")
-        waiting, flying = iter(items), deque[Future[_R]]()
-        try:
-            while True:
-                for item in islice(waiting, 2 * self.n_threads - len(flying)):
-                    flying.append(pool.submit(function, item))
-                if not flying:
-                    return
-                first = flying.popleft()
-                while not wait([first], COMPILING_S).done:
-                    self._deliver()
-                self._deliver()
-                yield first.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-    @contextmanager
-    def compiling(self, report: Callable[[], None]) -> Iterator[None]:
-        self._report = report
-        try:
-            with watched(self._compiling.set):
-                yield
-        finally:
-            self._report = None
-
-    def _deliver(self) -> None:
-        """Report a compilation that a thread has begun since the last call, in the calling thread."""
-        if self._report is not None and self._compiling.is_set():
-            self._compiling.clear()
-            self._report()
 
 
 class OnCluster:
