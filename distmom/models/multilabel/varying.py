@@ -26,7 +26,7 @@ from distmom.models.multilabel.stack import (
 
 #: penalty of the squares of changes with a covariate, of standardised features
 CHANGE_PENALTY = 30.0
-#: wrong labels below these log-odds are negligible, and one out of so many is used
+#: log-odds below which wrong labels hardly matter; one of this many is used, with as many times the weight
 NEGLIGIBLE, STRIDE = -4.6, 8
 
 
