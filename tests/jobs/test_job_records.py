@@ -5,10 +5,11 @@ import threading
 
 import pytest
 
+from distmom.cli import jobs as cli_jobs
 from distmom.cli.main import main
 from distmom.engine import epochs
 from distmom.errors import UsageError
-from distmom.jobs import open_job
+from distmom.jobs import open_job, record
 from distmom.jobs.record import new_record, write_record
 
 
@@ -88,3 +89,7 @@ def test_a_directory_belongs_to_one_job(tmp_path):
     write_record(tmp_path / "job", record)
     with pytest.raises(UsageError, match="exists and is not empty"):
         write_record(tmp_path / "job", record)
+
+
+def test_the_command_line_offers_the_commands_that_can_be_submitted():
+    assert set(cli_jobs._COMMANDS) == set(record.COMMANDS)

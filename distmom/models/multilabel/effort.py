@@ -1,8 +1,7 @@
 """Efforts: how much of a fit is spent on heads and on the choice of a blend.
 
 The passes and heads of each effort were chosen by the time of each pass and the held-out gain of each head, on the
-training rows of labelled corpora together (see docs/benchmarks.md). More costs of the margin classifiers and a
-sketch of higher rank did not improve P@1.
+training rows of labelled corpora together (see docs/benchmarks.md).
 """
 
 from __future__ import annotations
