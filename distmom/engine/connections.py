@@ -11,6 +11,7 @@ import dask
 from distributed import Client, LocalCluster
 
 from distmom.engine.executors import Executor, InProcess, OnCluster
+from distmom.engine.threads import on_threads
 from distmom.engine.watch import check_address, kept_alive
 from distmom.errors import ClusterError, UsageError
 
@@ -27,6 +28,7 @@ def open_executor(
     *,
     scheduler: str | None = None,
     workers: int = 0,
+    threads: int = 1,
     memory_limit: int | None = None,
     connect_timeout_s: float = 20.0,
 ) -> Iterator[Executor]:
@@ -40,6 +42,8 @@ def open_executor(
         Address of a running scheduler; only the connection is closed on exit.
     workers : int, default 0
         Number of processes of a LocalCluster; 0 runs tasks in this process.
+    threads : int, default 1
+        Number of threads of this process that run tasks; more than one need as many times the memory.
     memory_limit : int, optional
         Bytes that each process of the LocalCluster may use; Dask's "auto" by default.
     connect_timeout_s : float, default 20.0
@@ -76,6 +80,9 @@ def open_executor(
             Client(cluster, set_as_default=False) as local,
             _in_use(local) as executor,
         ):
+            yield executor
+    elif threads > 1:
+        with on_threads(threads) as executor:
             yield executor
     else:
         yield InProcess()

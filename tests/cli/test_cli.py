@@ -591,7 +591,8 @@ def test_a_cold_fit_shows_that_kernels_are_compiled(tmp_path):
 
 def test_a_small_corpus_is_fitted_in_this_process(run, tmp_path, place, monkeypatch):
     fit = ("fit", place / "corpus", "-k", "3", "--head", "linear")
-    assert "fitting in this process" in run(*fit[:2], tmp_path / "m", *fit[2:])[2]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    assert "fitting on 2 threads of this process" in run(*fit[:2], tmp_path / "m", *fit[2:])[2]
     monkeypatch.setattr(shards, "KEPT_BYTES", 10)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
     assert "fitting on 1 threads of" in run(*fit[:2], tmp_path / "n", *fit[2:])[2]
