@@ -25,10 +25,10 @@ from distmom.linalg.tensor import as_symmetric, compose, contract_two, cubic_for
 
 Array = NDArray[np.float64]
 
-# Up to this size all k slices are diagonalised, which is more accurate and takes 2 s at k = 200 on one core.
+# Up to this size all k slices are diagonalised, which is more accurate.
 _ALL_SLICES_UP_TO = 256
-#: gain at which sweeps end, as the polar steps refine their result. Where the noise of a tensor has up to four times
-#: the energy of its components, smaller gains change the mean cosine to planted components by at most 0.02, up or down
+#: gain at which sweeps end, as the polar steps refine their result. Smaller gains change the mean cosine to planted
+#: components by at most 0.02, up or down, where the noise has up to four times the energy of the components
 STALL = 1e-3
 
 
