@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import dask
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Security
 
 from distmom.engine.executors import Executor, InProcess, OnCluster
 from distmom.engine.threads import on_threads
@@ -41,7 +41,8 @@ def open_executor(
     scheduler : str, optional
         Address of a running scheduler; only the connection is closed on exit.
     workers : int, default 0
-        Number of processes of a LocalCluster; 0 runs tasks in this process.
+        Number of processes of a LocalCluster, which accept connections of this process alone; 0 runs tasks in
+        this process.
     threads : int, default 1
         Number of threads of this process that run tasks; more than one need as many times the memory.
     memory_limit : int, optional
@@ -76,6 +77,8 @@ def open_executor(
                 memory_limit=memory_limit or "auto",
                 dashboard_address="127.0.0.1:0",
                 silence_logs=logging.CRITICAL,
+                # Whoever reaches a port of Dask runs code as its user, and other users of the host reach loopback.
+                security=Security.temporary(),
             ) as cluster,
             Client(cluster, set_as_default=False) as local,
             _in_use(local) as executor,
