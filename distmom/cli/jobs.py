@@ -236,7 +236,7 @@ def run_command(directory: str, scheduler: str | None, restarted: int) -> None:
     """
     from distmom.cli.app import cli
     from distmom.engine import epochs
-    from distmom.engine.connections import certified, sharing
+    from distmom.engine.connections import certified, insecure_allowed, sharing
     from distmom.engine.lease import leased, shared
     from distmom.jobs.record import read_record
 
@@ -256,6 +256,8 @@ def run_command(directory: str, scheduler: str | None, restarted: int) -> None:
         shared(lease),
         sharing(record.id, record.share, record.priority),
         certified(**tls),
+        # The address was accepted when the job was submitted.
+        insecure_allowed(),
     ):
         lease.check()
         try:

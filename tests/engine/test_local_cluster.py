@@ -1,12 +1,16 @@
-"""Workers that distmom starts serve the process that started them, and no other."""
+"""Workers that distmom starts serve the process that started them; other hosts are reached with TLS alone."""
 
 import socket
+from contextlib import ExitStack
 
+import dask
 import pytest
 from distributed import Client, Security
 from distributed.comm import parse_address
 
 from distmom.engine import open_executor
+from distmom.engine.connections import connected, insecure_allowed
+from distmom.errors import ClusterError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +61,32 @@ def test_bytes_that_are_not_tls_are_answered_with_nothing_of_dask(executor):
         # An alert of TLS has type 21, and nothing else is sent.
         assert answer[:1] in (b"", b"\x15")
         assert len(answer) < 16
+
+
+@pytest.mark.parametrize(
+    "address", ["tcp://192.0.2.1:8786", "192.0.2.1:8786", "tcp://0.0.0.0:1", "ws://[2001:db8::1]:8786"]
+)
+def test_another_host_is_refused_without_tls(address):
+    with pytest.raises(UsageError, match="without TLS are refused"), connected(address, 1.0):
+        pass
+
+
+@pytest.mark.parametrize(
+    "address", ["tcp://127.0.0.1:1", "tcp://localhost:1", "tls://0.0.0.0:1", "tcp://no-such-host.invalid:1"]
+)
+def test_this_host_and_tls_are_not_refused(address):
+    with pytest.raises(ClusterError, match="no scheduler answers"), connected(address, 1.0):
+        pass
+
+
+@pytest.mark.parametrize("how", ["argument", "context", "configuration"])
+def test_a_connection_without_tls_may_be_asked_for(how):
+    with ExitStack() as stack:
+        if how == "context":
+            stack.enter_context(insecure_allowed())
+        elif how == "configuration":
+            stack.enter_context(dask.config.set({"distmom.insecure": True}))
+        with pytest.raises(ClusterError, match="no scheduler answers"):
+            stack.enter_context(
+                connected("tcp://0.0.0.0:1", 1.0, insecure=True if how == "argument" else None)
+            )
