@@ -79,7 +79,9 @@ def submit(
     from distmom.cli.app import cli
     from distmom.jobs import submit as submit_job
 
-    with cli.commands[command].make_context(command, [*arguments, "--scheduler", scheduler]) as parsed:
+    parent = click.get_current_context().parent
+    given = [*arguments, "--scheduler", scheduler]
+    with cli.commands[command].make_context(command, given, parent=parent) as parsed:
         if parsed.params.get("workers") is not None:
             raise UsageError("--workers: the job runs on the workers of the cluster")
     job = submit_job(
