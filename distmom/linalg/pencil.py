@@ -45,8 +45,8 @@ def transformed(matrices: Array, B: Array) -> Array:
 def pencil_basis(matrices: Array, rng: np.random.Generator, n_pencils: int = N_PENCILS) -> Array:
     """Find a basis in which matrices are diagonal from the eigenvectors of pencils of two of their combinations.
 
-    With ``M_j = A D_j A'`` the columns of A are the eigenvectors of ``X Y^-1`` for any two combinations X, Y of the
-    M_j. Of several random pairs, the one that leaves the least share off the diagonals is used.
+    With ``M_j = A D_j A'`` the columns of A are the eigenvectors of ``X Y^-1`` for any two combinations X, Y
+    of the M_j. Of several random pairs, the one that leaves the least share off the diagonals is used.
 
     Parameters
     ----------
@@ -60,13 +60,14 @@ def pencil_basis(matrices: Array, rng: np.random.Generator, n_pencils: int = N_P
     ndarray of shape (k, k)
         B, the inverse of A, up to the scale of its rows.
     """
-    best, least = np.eye(len(matrices)), np.inf
+    best: Array = np.eye(len(matrices))
+    least = np.inf
     for _ in range(n_pencils):
         X, Y = (matrices @ rng.standard_normal(matrices.shape[2]) for _ in range(2))
         try:
             # Noise may make eigenvalues complex; pairs of them keep their common plane.
             A = _real(np.linalg.eig(np.linalg.solve(Y, X).T)[1])
-            B = np.linalg.inv(A)
+            B = np.asarray(np.linalg.inv(A), np.float64)
         except np.linalg.LinAlgError:
             continue
         share = diagonalising(matrices, B)
@@ -88,8 +89,8 @@ def joint_basis(matrices: Array, B: Array, max_iter: int = 200) -> tuple[Array, 
     Returns
     -------
     B : ndarray of shape (k, k)
+        The last iterate, or the best one where the iteration does not converge.
     converged : bool
-        Whether the iteration ended before ``max_iter``.
     """
     best, least = B, diagonalising(matrices, B)
     for _ in range(max_iter):
@@ -101,7 +102,7 @@ def joint_basis(matrices: Array, B: Array, max_iter: int = 200) -> tuple[Array, 
         if share < least:
             best, least = B, share
         if norm < _CONVERGED * len(B):
-            return best, True
+            return B, True
     return best, False
 
 

@@ -1,10 +1,11 @@
 """Passes over dense rows for independent component analysis.
 
-Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models" (JMLR
-2014), theorem 3.4. All passes project rows minus their mean m to ``y = P'(x - m)`` with a matrix P of few columns.
-`RowFourthPass` adds up the fourth moment of y, whole or contracted with pairs of directions; `RowContrastPass` the
-fourth moment contracted with a whole basis, whose range is that of the components however the noise is distributed;
-`RowScorePass` what a step of quasi-maximum likelihood needs; `RowSourcesPass` stores sources.
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models"
+(JMLR 2014), theorem 3.4. All passes project rows minus their mean m to ``y = P'(x - m)`` with a matrix P of
+few columns. `RowFourthPass` adds up the fourth moment of y, whole or contracted with pairs of directions;
+`RowContrastPass` the fourth moment contracted with a whole basis, whose range is that of the components
+however the noise is distributed; `RowScorePass` what a step of quasi-maximum likelihood needs;
+`RowSourcesPass` stores sources.
 """
 
 from __future__ import annotations
@@ -96,9 +97,9 @@ class RowFourthPass(ProjectedRowsPass):
 
     Notes
     -----
-    Sums: ``y`` (r,), ``yy`` (r, r), ``fourth`` (r (r + 1) / 2, m) of products of coordinates i <= j with each other,
-    or with ``(a'y)(b'y)`` for every pair of directions; ``mass`` (), and ``sampled`` (), which counts the rows without
-    weights: those of a sample rather than of an enumerated population.
+    Sums: ``y`` (r,), ``yy`` (r, r), ``fourth`` (r (r + 1) / 2, m) of products of coordinates i <= j with each
+    other, or with ``(a'y)(b'y)`` for every pair of directions; ``mass`` (), and ``sampled`` (), which counts
+    the rows without weights: those of a sample rather than of an enumerated population.
     """
 
     left: Any = None
@@ -136,10 +137,7 @@ class RowFourthPass(ProjectedRowsPass):
             sums["y"] += own.sum(axis=0)
             sums["yy"] += Y.T @ own
             pairs = products_of_pairs(Y)
-            if self.n_directions:
-                others = (Y @ self.left) * (Y @ self.right)
-            else:
-                others = pairs
+            others = (Y @ self.left) * (Y @ self.right) if self.n_directions else pairs
             # BLAS computes half of a product of a matrix with its own transpose.
             sums["fourth"] += pairs.T @ (others if weights is None else others * weights[:, None])
         return None
@@ -265,9 +263,9 @@ class RowScorePass(ProjectedRowsPass):
 
     Notes
     -----
-    Sums, with g one of `functions_of`: ``slopes`` (N_FUNCTIONS, k, k) of ``g(s_i) s_j``, ``curvatures`` (N_FUNCTIONS, k)
-    of ``g'(s_i)``, ``means`` (N_FUNCTIONS, k) of ``g(s_i)``, ``products`` (N_FUNCTIONS, N_FUNCTIONS, k) of
-    ``g(s_i) f(s_i)``, and ``mass`` ().
+    Sums, with g one of `functions_of`: ``slopes`` (N_FUNCTIONS, k, k) of ``g(s_i) s_j``, ``curvatures``
+    (N_FUNCTIONS, k) of ``g'(s_i)``, ``means`` (N_FUNCTIONS, k) of ``g(s_i)``, ``products`` (N_FUNCTIONS,
+    N_FUNCTIONS, k) of ``g(s_i) f(s_i)``, and ``mass`` ().
     """
 
     rotation: Any = None

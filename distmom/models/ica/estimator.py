@@ -32,7 +32,7 @@ from distmom.models.ica.recovery import CONVERGED, METHODS, Found, checked, reco
 from distmom.moments.fourth import pair_directions
 from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
 from distmom.moments.ica import RowContrastPass, RowFourthPass, RowScorePass, RowSourcesPass, n_pairs
-from distmom.spectral.bases import TransformerMixin
+from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.basis import range_basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import basis_slabs
@@ -51,7 +51,7 @@ LEAST_PAIRS, PAIRS_PER_COMPONENT = 66, 2
 MOST_COLUMNS = 2000
 
 
-class ICA(TransformerMixin, SpectralEstimator):
+class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
     """Independent components of dense rows, found by their fourth cumulants.
 
     A row is ``x = m + A h + z`` with independent sources h of mean zero and variance one, at most one of which is
@@ -60,8 +60,8 @@ class ICA(TransformerMixin, SpectralEstimator):
     Attributes
     ----------
     components_ : ndarray of shape (n_found, n_features)
-        Unmixing: the sources of a row are the product of this matrix with the row minus ``mean_``. Components are in
-        the order of descending magnitude of ``kurtosis_``.
+        Unmixing: the sources of a row are the product of this matrix with the row minus ``mean_``. Components
+        are in the order of descending magnitude of ``kurtosis_``.
     mixing_ : ndarray of shape (n_features, n_found)
         A; the entry of largest magnitude of every column is positive.
     mean_ : ndarray of shape (n_features,)
@@ -70,9 +70,9 @@ class ICA(TransformerMixin, SpectralEstimator):
         Excess kurtosis of the sources; 0 for a Gaussian source.
     diagnostics_ : dict
         ``off_diagonal_share`` is the share of the fourth cumulant that is between different sources,
-        ``kurtosis_level`` the magnitude of kurtosis up to which a source is not distinguished from a Gaussian one,
-        ``explained`` the share of the variance of the rows in the space of the components, ``spectrum`` the leading
-        eigenvalues of the covariance (see docs/ica.md).
+        ``kurtosis_level`` the magnitude of kurtosis up to which a source is not distinguished from a Gaussian
+        one, ``explained`` the share of the variance of the rows in the space of the components, ``spectrum``
+        the leading eigenvalues of the covariance (see docs/ica.md).
     n_features_in_ : int
 
     Examples
@@ -99,25 +99,26 @@ class ICA(TransformerMixin, SpectralEstimator):
 
     n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)
     noise: str = parameter(
-        "What is known of Gaussian noise: there is none (none), it has the same variance along all axes (isotropic), "
-        "or nothing (gaussian).", default="none", choices=NOISES,
+        "What is known of Gaussian noise: there is none (none), it has the same variance along all axes "
+        "(isotropic), or nothing (gaussian).", default="none", choices=NOISES,
     )  # fmt: skip
     decomposition: str = parameter(
-        "Method for the fourth cumulant: joint diagonalisation of all contractions (joint), the power method (power; "
-        "with noise=gaussian for kurtoses of one sign only), or eigenvectors of two contractions (pencil).",
+        "Method for the fourth cumulant: joint diagonalisation of all contractions (joint), the power method "
+        "(power; with noise=gaussian for kurtoses of one sign only), or eigenvectors of two contractions "
+        "(pencil).",
         default="joint", choices=METHODS,
     )  # fmt: skip
     fourth_moment: str = parameter(
-        f"Add up the whole fourth moment (full), or contractions with random pairs of directions (slices); auto uses "
-        f"slices for more than {MOST_WHOLE} components.", default="auto", choices=MOMENTS,
+        "Add up the whole fourth moment (full), or contractions with random pairs of directions (slices); auto "
+        f"uses slices for more than {MOST_WHOLE} components.", default="auto", choices=MOMENTS,
     )  # fmt: skip
     n_refine_iter: int = parameter(
-        "Steps of quasi-maximum likelihood after the moments, one pass each, at most; they end when the components do "
-        "not change. Not used with noise.", default=20, least=0,
+        "Steps of quasi-maximum likelihood after the moments, one pass each, at most; they end when the "
+        "components do not change. Not used with noise.", default=20, least=0,
     )  # fmt: skip
     gaussian: str = parameter(
-        "What to do with components that cannot be distinguished from Gaussian ones: an error (refuse), or leave them "
-        "out (drop).", default="refuse", choices=("refuse", "drop"),
+        "What happens if components cannot be distinguished from Gaussian ones: an error (refuse), or they are "
+        "left out (drop).", default="refuse", choices=("refuse", "drop"),
     )  # fmt: skip
     n_oversamples: int = parameter("Columns of the sketch beyond the components.", default=10, least=0)
     n_power_iter: int = parameter(
@@ -167,16 +168,14 @@ class ICA(TransformerMixin, SpectralEstimator):
         super().check(corpus)
         d, k = corpus.n_words, self.n_components
         most = d - 1 if self.noise == "isotropic" else d
-        what = (
-            "one less than the number of features" if self.noise == "isotropic" else "the number of features"
-        )
-        for what, number in ((what, most), ("the number of rows", corpus.n_rows)):
+        features = "one less than the number of features" if most < d else "the number of features"
+        for what, number in ((features, most), ("the number of rows", corpus.n_rows)):
             if k > number:
                 raise UsageError(f"n_components: expected at most {number}, {what}, got {k}")
         if self.noise == "gaussian" and d > MOST_COLUMNS:
             raise UsageError(
-                f"noise: expected none or isotropic with more than {MOST_COLUMNS} features, got 'gaussian' with {d}, "
-                "which needs matrices of that size"
+                f"noise: expected none or isotropic with more than {MOST_COLUMNS} features, got 'gaussian' with "
+                f"{d}, which needs matrices of that size"
             )
         if self.decomposition == "power" and not self._whole:
             raise UsageError(
@@ -209,8 +208,8 @@ class ICA(TransformerMixin, SpectralEstimator):
         )  # fmt: skip
         load = partial(load_fourth, run.scan(pass_).directory)
         found = run.small(
-            recover, load, None if any_noise else projection.noise, self.decomposition, self.random_state, left, right,
-            where=self.decompose_on, out=Found.upto(k),
+            recover, load, None if any_noise else projection.noise, self.decomposition, self.random_state,
+            left, right, where=self.decompose_on, out=Found.upto(k),
         )  # fmt: skip
         found = run.rows(_checked_components, found, any_noise, self.gaussian == "drop", out=found)
         if self.noise == "none":
@@ -244,7 +243,7 @@ class ICA(TransformerMixin, SpectralEstimator):
         full = run.rows(full_projection, scanned, k, out=Projection.upto(d, d))
         found: Any = None
         if k < d:
-            rank, basis = full.matrix.shape[1], None
+            rank, basis = full.back.shape[1], None
             for _ in range(self.n_power_iter + 1):
                 pass_ = RowContrastPass(
                     d, matrix=full.matrix, origin=full.origin, rank=rank, basis=_put(run, basis),

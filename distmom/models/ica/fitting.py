@@ -189,18 +189,21 @@ def _check(values: np.ndarray, trace: float, k: int, rank: int, mean: np.ndarray
         raise NumericalError(
             f"the rows have a total variance of {trace:.3g}, whose fourth moments are out of range: scale the rows"
         )
+    offset = float(np.sum(mean**2))
+    rounding = float(np.finfo(float).eps) * offset
+    # Constant rows are refused with the message on directions.
+    least = max(smallest, LEAST_SHARE * float(values[0]))
+    if rounding > MOST_ROUNDING * least and np.abs(values).max() > rounding:
+        raise NumericalError(
+            f"the mean of the rows has norm {offset**0.5:.3g}, and they are {trace**0.5:.3g} away from it on "
+            f"average, so that rounding changes their covariance by about {rounding:.3g}: subtract the mean from "
+            "the rows"
+        )
     if rank < k:
         shown = ", ".join(f"{x:.3g}" for x in values[: k + 1])
         raise NumericalError(
             f"the rows span {rank} directions, and {k} components need {k}: the largest eigenvalues of their "
             f"covariance are {shown}; use n_components={rank} or fewer"
-        )
-    offset = float(np.sum(mean**2))
-    rounding = float(np.finfo(float).eps) * offset
-    if rounding > MOST_ROUNDING * smallest:
-        raise NumericalError(
-            f"the mean of the rows has norm {offset**0.5:.3g}, and they are {trace**0.5:.3g} away from it on average, "
-            f"so that rounding changes their covariance by about {rounding:.3g}: subtract the mean from the rows"
         )
 
 
@@ -222,8 +225,8 @@ def _whitening(
     if isotropic and values[k - 1] - noise <= LEAST_SHARE * values[0]:
         shown = ", ".join(f"{x:.3g}" for x in values[: k + 1])
         raise NumericalError(
-            f"the covariance carries fewer than {k} components: its eigenvalue {k} must be above the variance of the "
-            f"noise, {noise:.3g}; the largest are {shown}; use fewer components"
+            f"the covariance carries fewer than {k} components: its eigenvalue {k} must be above the variance of "
+            f"the noise, {noise:.3g}; the largest are {shown}; use fewer components"
         )
     scale = np.sqrt(values[:k])
     facts = {

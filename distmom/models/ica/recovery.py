@@ -1,13 +1,14 @@
 """From the fourth moment of projected rows to independent components.
 
-Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models" (JMLR
-2014), theorem 3.4. With ``y = P'(x - m) = A h + z``, h independent with variance one and z Gaussian, the fourth
-cumulant of y is ``sum_i kappa_i a_i (x) a_i (x) a_i (x) a_i`` with the excess kurtoses kappa_i and the columns a_i of
-A: Gaussian noise does not enter it. Where the covariance N of the noise is known, ``W'(E[y y'] - N) W = I`` makes the
-columns of ``W'A`` orthonormal, and they are found by joint diagonalisation of contractions of the cumulant (Cardoso
-and Souloumiac, "Blind beamforming for non Gaussian signals", IEE Proceedings F 140, 1993) or by the power method.
-Where it is not known, contractions are diagonalised by a basis that need not be orthogonal, or, for kurtoses of one
-sign, the cumulant contracted with all axes takes the place of the covariance.
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models"
+(JMLR 2014), theorem 3.4. With ``y = P'(x - m) = A h + z``, h independent with variance one and z Gaussian,
+the fourth cumulant of y is ``sum_i kappa_i a_i (x) a_i (x) a_i (x) a_i`` with the excess kurtoses kappa_i and
+the columns a_i of A: Gaussian noise does not enter it. Where the covariance N of the noise is known, ``W'(E[y
+y'] - N) W = I`` makes the columns of ``W'A`` orthonormal, and they are found by joint diagonalisation of
+contractions of the cumulant (Cardoso and Souloumiac, "Blind beamforming for non Gaussian signals", IEE
+Proceedings F 140, 1993) or by the power method. Where it is not known, contractions are diagonalised by a
+basis that need not be orthogonal, or, for kurtoses of one sign, the cumulant contracted with all axes takes
+the place of the covariance.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from distmom.linalg.quartic import (
     quartic_power,
 )
 from distmom.linalg.whiten import whiten
-from distmom.moments.ica import FourthMoment
+from distmom.moments.ica import FourthMoment, n_pairs
 from distmom.spectral.run import Decomposed, unknown
 
 METHODS = ("joint", "power", "pencil")
@@ -101,8 +102,8 @@ def recover(
     Raises
     ------
     NumericalError
-        If the moments are not finite, the noise leaves no variance, or, with ``method="power"`` and noise that is not
-        known, the kurtoses have both signs.
+        If the moments are not finite, the noise leaves no variance, or, with ``method="power"`` and noise
+        that is not known, the kurtoses have both signs.
     """
     if not (np.isfinite(moments.second).all() and np.isfinite(moments.fourth).all()):
         raise NumericalError("the fourth moments of the rows overflow: scale the rows")
@@ -139,9 +140,16 @@ def recover(
 
 
 def kurtosis_of(cumulants: Slices, mixing: np.ndarray, unmixing: np.ndarray) -> np.ndarray:
-    """Return the excess kurtosis of every source, by least squares over contractions of the cumulant."""
+    """Return the excess kurtosis of every source.
+
+    Contractions with all pairs of axes give that of the estimated sources; from fewer contractions it is
+    determined by least squares.
+    """
     along = np.einsum("iim->im", transformed(cumulants.matrices, unmixing))
     left, right = cumulants.directions
+    k, m = left.shape
+    if m == n_pairs(k):
+        return np.asarray(np.sum(along * (unmixing @ left) * (unmixing @ right), axis=1))
     factors = (mixing.T @ left) * (mixing.T @ right)
     return np.asarray(np.sum(along * factors, axis=1) / np.maximum(np.sum(factors**2, axis=1), 1e-300))
 
@@ -149,8 +157,9 @@ def kurtosis_of(cumulants: Slices, mixing: np.ndarray, unmixing: np.ndarray) -> 
 def gaussian_level(n_components: int, n_rows: int) -> float:
     """Return the magnitude of kurtosis that is found in Gaussian rows at most, for a number of their components.
 
-    The standard error of the kurtosis of n Gaussian values is ``sqrt(24 / n)``; the factor, which accounts for the
-    choice of the components, was determined by simulation. An enumerated population (``n_rows`` is 0) has no error.
+    The standard error of the kurtosis of n Gaussian values is ``sqrt(24 / n)``; the factor, which accounts
+    for the choice of the components, was determined by simulation. An enumerated population (``n_rows`` is 0)
+    has no error.
     """
     error = np.sqrt(24.0 / n_rows) if n_rows else 0.0
     return float(max(error * (1.0 + 1.7 * np.sqrt(n_components)), ROUNDING))
@@ -180,9 +189,9 @@ def checked(found: Found, any_noise: bool, drop: bool) -> Found:
     if n > least and (not drop or n == k):
         shown = ", ".join(f"{x:.3g}" for x in sorted(found.kurtosis, key=abs)[:10])
         raise NumericalError(
-            f"{n} of {k} components have an excess kurtosis below {level:.3g}, as in Gaussian rows: they cannot be "
-            f"separated from each other; the kurtoses of least magnitude are {shown}; use more rows, fewer components, or "
-            "gaussian='drop' to leave them out"
+            f"{n} of {k} components have an excess kurtosis of at most {level:.3g}, as in Gaussian rows: they "
+            f"cannot be separated from each other; the kurtoses of least magnitude are {shown}; use more rows, "
+            "fewer components, or gaussian='drop' to leave them out"
         )
     facts = {**found.diagnostics, "kurtosis_level": level, "n_gaussian": n if n > least else 0}
     return replace(found, diagnostics=facts)
@@ -253,8 +262,8 @@ def _by_power(tensor: np.ndarray, signal: np.ndarray | None, rng: np.random.Gene
         if values[0] < 0.0 < values[-1]:
             shown = ", ".join(f"{x:.3g}" for x in values)
             raise NumericalError(
-                "decomposition='power' with noise='gaussian' needs kurtoses of one sign, but the cumulant contracted with "
-                f"all axes has the eigenvalues {shown}; use decomposition='joint'"
+                "decomposition='power' with noise='gaussian' needs kurtoses of one sign, but the cumulant "
+                f"contracted with all axes has the eigenvalues {shown}; use decomposition='joint'"
             )
         sign = -1.0 if values[0] < 0.0 else 1.0
     white = whiten(sign * signal, len(signal), noise=0.0)
