@@ -289,19 +289,20 @@ class RowScorePass(ProjectedRowsPass):
         }
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        rotation = np.ascontiguousarray(np.asarray(self.rotation).T)
+        rotation = np.asarray(self.rotation)
         for Y, weights in self.pieces(block, self.product_width):
-            S = Y @ rotation
+            # Values of a source are contiguous, so that loops over them are vectorised.
+            S = rotation @ Y.T
             values, slopes = functions_of(S)
-            own = np.ones(len(S)) if weights is None else weights
-            weighted = S if weights is None else S * weights[:, None]
+            weighted = S if weights is None else S * weights
             sums["mass"] += mass_of(Y, weights)
             for i, (value, slope) in enumerate(zip(values, slopes, strict=True)):
-                sums["slopes"][i] += value.T @ weighted
-                sums["curvatures"][i] += own @ slope
-                sums["means"][i] += own @ value
+                own = value if weights is None else value * weights
+                sums["slopes"][i] += value @ weighted.T
+                sums["means"][i] += own.sum(axis=1)
+                sums["curvatures"][i] += slope.sum(axis=1) if weights is None else slope @ weights
                 for j in range(i + 1):
-                    sums["products"][i, j] += own @ (value * values[j])
+                    sums["products"][i, j] += np.einsum("kn,kn->k", own, values[j])
         return None
 
 
