@@ -224,7 +224,7 @@ def main() -> None:
     data = here.parent / "shared" / "data" / "models"
     add("--data", type=Path, default=data, help="folder with the photographs")
     add("--tasks", nargs="+", choices=TASKS, default=list(TASKS), metavar="TASK", help="[all]")
-    add("--seeds", type=int, default=5, help="runs of every task [%(default)s]")
+    add("--seeds", type=int, default=3, help="runs of every task [%(default)s]")
     add(
         "--planted",
         nargs="+",
