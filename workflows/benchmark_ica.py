@@ -2,6 +2,7 @@
 
     pip install python-picard pillow
     python workflows/benchmark_ica.py
+    python workflows/benchmark_ica.py --routes
 
 Three tasks, all with known mixing, measured by the Amari index of unmixing times mixing (0 if every source is
 found): planted sources of kurtoses of both signs; photographs, each of which is a source whose values are its
@@ -139,12 +140,27 @@ def systems(k: int, seed: int, noise: bool) -> Iterator[tuple[str, Fit]]:
         yield "Picard-O, extended", by_picard(k, seed)
 
 
+def routes(k: int, noise: bool) -> Iterator[tuple[str, Fit]]:
+    """Yield the names of the ways in which `ICA` finds components, without steps of likelihood, and their fits."""
+    kinds = {"noise": "gaussian"} if noise else {}
+    for method in ("joint", "power", "pencil"):
+        yield method, by_moments(k, 0, n_refine_iter=0, decomposition=method, **kinds)
+    yield "joint, slices", by_moments(k, 0, n_refine_iter=0, fourth_moment="slices", **kinds)
+    if noise:
+        yield "joint, covariance", by_moments(k, 0, n_refine_iter=0)
+    else:
+        yield "joint, likelihood", by_moments(k, 0)
+        yield "slices, likelihood", by_moments(k, 0, fourth_moment="slices")
+        yield "pencil, likelihood", by_moments(k, 0, decomposition="pencil")
+
+
 def compare(
-    task: str, X: np.ndarray, A: np.ndarray, seed: int, *, noise: bool = False
+    arguments: argparse.Namespace, task: str, X: np.ndarray, A: np.ndarray, seed: int, *, noise: bool = False
 ) -> list[dict[str, Any]]:
     """Return one result per system."""
     results = []
-    for system, fit in systems(A.shape[1], seed, noise):
+    k = A.shape[1]
+    for system, fit in routes(k, noise) if arguments.routes else systems(k, seed, noise):
         entry: dict[str, Any] = {"task": task, "system": system, "seed": seed, "n": len(X), "d": X.shape[1]}
         started = time.perf_counter()
         try:
@@ -166,7 +182,7 @@ def run_planted(arguments: argparse.Namespace, seed: int) -> list[dict[str, Any]
     """Compare the systems on planted sources."""
     results = []
     for k, n in arguments.planted:
-        results += compare(f"planted, k = {k}, {n:,} rows", *planted(k, n, seed), seed)
+        results += compare(arguments, f"planted, k = {k}, {n:,} rows", *planted(k, n, seed), seed)
     return results
 
 
@@ -174,7 +190,7 @@ def run_photographs(arguments: argparse.Namespace, seed: int) -> list[dict[str, 
     """Compare the systems on mixed photographs."""
     results = []
     for k in arguments.photographs:
-        results += compare(f"{k} photographs", *photographs(arguments.data, k, seed), seed)
+        results += compare(arguments, f"{k} photographs", *photographs(arguments.data, k, seed), seed)
     return results
 
 
@@ -182,7 +198,9 @@ def run_noise(arguments: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     """Compare the systems on planted sources with noise."""
     results = []
     for k, d, n in arguments.noise:
-        results += compare(f"noise, k = {k}, d = {d}, {n:,} rows", *noisy(k, d, n, seed), seed, noise=True)
+        results += compare(
+            arguments, f"noise, k = {k}, d = {d}, {n:,} rows", *noisy(k, d, n, seed), seed, noise=True
+        )
     return results
 
 
@@ -242,6 +260,7 @@ def main() -> None:
         metavar="K:COLUMNS:ROWS",
         help="planted tasks with noise",
     )
+    add("--routes", action="store_true", help="compare the ways in which ICA finds components instead")
     add("--json", type=Path, help="write the results to this file")
     arguments = parser.parse_args()
     runs = {"planted": run_planted, "photographs": run_photographs, "noise": run_noise}

@@ -162,15 +162,21 @@ def gaussian_level(n_components: int, n_rows: int) -> float:
     has no error.
     """
     error = np.sqrt(24.0 / n_rows) if n_rows else 0.0
-    return float(max(error * (1.0 + 1.7 * np.sqrt(n_components)), ROUNDING))
+    return float(max(error * (1.0 + 2.0 * np.sqrt(n_components)), ROUNDING))
 
 
 def n_gaussian(kurtosis: np.ndarray, n_rows: int) -> int:
-    """Return the number of components whose kurtosis cannot be distinguished from that of Gaussian noise."""
+    """Return the number of components whose kurtosis cannot be distinguished from that of Gaussian noise.
+
+    There are none unless the two kurtoses of least magnitude are as small as those of two Gaussian components:
+    where all components are far from Gaussian, few rows do not matter.
+    """
     ascending = np.sort(np.abs(kurtosis))
+    least = ascending[:2] <= gaussian_level(2, n_rows)
+    if not least.all():
+        return int(least[0])
     levels = [gaussian_level(max(2, i + 1), n_rows) for i in range(len(ascending))]
-    above = np.flatnonzero(ascending > levels)
-    return int(above[0]) if len(above) else len(ascending)
+    return 1 + int(np.flatnonzero(ascending <= levels)[-1])
 
 
 def checked(found: Found, any_noise: bool, drop: bool) -> Found:
