@@ -100,6 +100,8 @@ def by_moments(k: int, seed: int, **options: Any) -> Fit:
 
     def fit(X: np.ndarray) -> tuple[np.ndarray, int]:
         model = ICA(k, random_state=seed, **options).fit(X)
+        if not model.diagnostics_["converged"]:
+            warnings.warn("ICA did not converge", ConvergenceWarning, stacklevel=1)
         return model.components_, len(model.timings_)
 
     return fit

@@ -215,7 +215,6 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         if self.noise == "none":
             for _ in range(self.n_refine_iter):
                 found = run.when(partial(_moves, found), self._refined, projection, found, otherwise=found)
-            found = run.rows(_checked_components, found, any_noise, self.gaussian == "drop", out=found)
         state: IcaState = run.rows(ica_state, projection, found, self.gaussian == "drop", out=unknown())
         return state
 

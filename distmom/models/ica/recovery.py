@@ -168,15 +168,16 @@ def gaussian_level(n_components: int, n_rows: int) -> float:
 def n_gaussian(kurtosis: np.ndarray, n_rows: int) -> int:
     """Return the number of components whose kurtosis cannot be distinguished from that of Gaussian noise.
 
-    There are none unless the two kurtoses of least magnitude are as small as those of two Gaussian components:
-    where all components are far from Gaussian, few rows do not matter.
+    There are none unless the two kurtoses of least magnitude are as small as those of two Gaussian components, or
+    all are as small as those of Gaussian rows: components that are far from Gaussian need fewer rows than all
+    components of noise would.
     """
     ascending = np.sort(np.abs(kurtosis))
-    least = ascending[:2] <= gaussian_level(2, n_rows)
-    if not least.all():
-        return int(least[0])
-    levels = [gaussian_level(max(2, i + 1), n_rows) for i in range(len(ascending))]
-    return 1 + int(np.flatnonzero(ascending <= levels)[-1])
+    levels = np.array([gaussian_level(max(2, i + 1), n_rows) for i in range(len(ascending))])
+    small = ascending <= levels
+    if small[:2].all() or small[-1]:
+        return 1 + int(np.flatnonzero(small)[-1])
+    return int(small[0])
 
 
 def checked(found: Found, any_noise: bool, drop: bool) -> Found:
