@@ -20,7 +20,7 @@ _CONVERGED = 1e-13
 _LARGEST_STEP = 0.9
 
 
-def diagonalising(matrices: Array, B: Array) -> float:
+def off_diagonal_share(matrices: Array, B: Array) -> float:
     """Return the share of the energy of transformed matrices that is off the diagonal.
 
     Rows of the transformation are scaled so that the diagonal entries of every row have the sum of squares one.
@@ -70,7 +70,7 @@ def pencil_basis(matrices: Array, rng: np.random.Generator, n_pencils: int = N_P
             B = np.asarray(np.linalg.inv(A), np.float64)
         except np.linalg.LinAlgError:
             continue
-        share = diagonalising(matrices, B)
+        share = off_diagonal_share(matrices, B)
         if share < least:
             best, least = B, share
     return best
@@ -92,13 +92,13 @@ def joint_basis(matrices: Array, B: Array, max_iter: int = 200) -> tuple[Array, 
         The last iterate, or the best one where the iteration does not converge.
     converged : bool
     """
-    best, least = B, diagonalising(matrices, B)
+    best, least = B, off_diagonal_share(matrices, B)
     for _ in range(max_iter):
         B = _scaled(matrices, B)
         step = _step(transformed(matrices, B))
         norm = float(np.linalg.norm(step))
         B = B + (step if norm <= _LARGEST_STEP else step * (_LARGEST_STEP / norm)) @ B
-        share = diagonalising(matrices, B)
+        share = off_diagonal_share(matrices, B)
         if share < least:
             best, least = B, share
         if norm < _CONVERGED * len(B):

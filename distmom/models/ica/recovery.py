@@ -3,12 +3,12 @@
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models"
 (JMLR 2014), theorem 3.4. With ``y = P'(x - m) = A h + z``, h independent with variance one and z Gaussian,
 the fourth cumulant of y is ``sum_i kappa_i a_i (x) a_i (x) a_i (x) a_i`` with the excess kurtoses kappa_i and
-the columns a_i of A: Gaussian noise does not enter it. Where the covariance N of the noise is known, ``W'(E[y
-y'] - N) W = I`` makes the columns of ``W'A`` orthonormal, and they are found by joint diagonalisation of
-contractions of the cumulant (Cardoso and Souloumiac, "Blind beamforming for non Gaussian signals", IEE
-Proceedings F 140, 1993) or by the power method. Where it is not known, contractions are diagonalised by a
-basis that need not be orthogonal, or, for kurtoses of one sign, the cumulant contracted with all axes takes
-the place of the covariance.
+the columns a_i of A: Gaussian noise does not enter it. Where the covariance N of the noise is known and S is
+that of y, ``W'(S - N) W = I`` makes the columns of ``W'A`` orthonormal, and they are found by joint
+diagonalisation of contractions of the cumulant (Cardoso and Souloumiac, "Blind beamforming for non Gaussian
+signals", IEE Proceedings F 140, 1993) or by the power method. Where N is not known, contractions are
+diagonalised by a basis that need not be orthogonal, or, for kurtoses of one sign, the cumulant contracted
+with all axes takes the place of the covariance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from distmom.errors import NumericalError
 from distmom.linalg import polar
 from distmom.linalg.factors import Slices
 from distmom.linalg.jacobi import joint_diagonalise
-from distmom.linalg.pencil import diagonalising, joint_basis, pencil_basis, transformed
+from distmom.linalg.pencil import joint_basis, off_diagonal_share, pencil_basis, transformed
 from distmom.linalg.quartic import (
     axis_slices,
     contracted_cumulants,
@@ -115,8 +115,8 @@ def recover(
             matrices, left, right = axis_slices(tensor)
         else:
             matrices = contracted_cumulants(moments.fourth, moments.second, left, right)
-        # Without knowledge of the noise the sources keep what of it passes through the unmixing.
         cumulants = Slices(matrices, (left, right))
+        # Where the noise is not known, the noise that is left in the sources counts as part of them.
         signal = moments.second - (0.0 if noise is None else noise)
         facts: dict[str, Any] = {"converged": True}
         if method == "power":
@@ -128,12 +128,14 @@ def recover(
             unmixing = pencil_basis(matrices, rng)
             if method == "joint":
                 unmixing, facts["converged"] = joint_basis(matrices, unmixing)
+            elif noise is not None:
+                unmixing = _uncorrelated(unmixing, signal)
         spread = np.einsum("ia,ab,ib->i", unmixing, signal, unmixing)
         if not (spread > 0.0).all():
             raise NumericalError("the noise leaves no variance to some components: use fewer components")
         unmixing = unmixing / np.sqrt(spread)[:, None]
         mixing = np.linalg.inv(unmixing)
-        facts["off_diagonal_share"] = diagonalising(matrices, unmixing)
+        facts["off_diagonal_share"] = off_diagonal_share(matrices, unmixing)
         facts["method"] = method
         kurtosis = kurtosis_of(cumulants, mixing, unmixing)
     return Found(mixing, unmixing, kurtosis, cumulants, moments.n_sampled, float("inf"), facts)
@@ -237,7 +239,7 @@ def stepped(sums: Any, found: Found) -> Found:
         unmixing = rotation.T @ found.unmixing
         mixing = found.mixing @ rotation
         kurtosis = kurtosis_of(found.cumulants, mixing, unmixing)
-        share = diagonalising(found.cumulants.matrices, unmixing)
+        share = off_diagonal_share(found.cumulants.matrices, unmixing)
     moved = float(np.max(1.0 - np.abs(np.diag(rotation))))
     changes = [*found.diagnostics.get("changes", []), moved]
     facts = {
@@ -258,6 +260,13 @@ def _by_rotations(tensor: np.ndarray | None, cumulants: Slices, signal: np.ndarr
         matrices = transformed(cumulants.matrices, white.W.T)
     V = joint_diagonalise(np.ascontiguousarray((matrices + matrices.transpose(1, 0, 2)) / 2.0))[0]
     return np.asarray(V.T @ white.W.T)
+
+
+def _uncorrelated(unmixing: np.ndarray, signal: np.ndarray) -> np.ndarray:
+    """Return the nearest unmixing, in whitened coordinates, whose sources are uncorrelated."""
+    white = whiten(signal, len(signal), noise=0.0)
+    rows = unmixing @ white.B
+    return np.asarray(polar(rows / np.linalg.norm(rows, axis=1)[:, None]) @ white.W.T)
 
 
 def _by_power(tensor: np.ndarray, signal: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
