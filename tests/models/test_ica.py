@@ -1,7 +1,9 @@
 """Independent components: exact populations, samples, contractions by brute force, and refusals."""
 
 import json
+import re
 from itertools import permutations, product
+from pathlib import Path
 
 import numpy as np
 import pytest
