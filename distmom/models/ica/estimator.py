@@ -70,9 +70,9 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
         Excess kurtosis of the sources; 0 for a Gaussian source.
     diagnostics_ : dict
         ``off_diagonal_share`` is the share of the fourth cumulant that is between different sources,
-        ``kurtosis_level`` the magnitude of kurtosis up to which a source is not distinguished from a Gaussian
-        one, ``explained`` the share of the variance of the rows in the space of the components, ``spectrum``
-        the leading eigenvalues of the covariance (see docs/ica.md).
+        ``kurtosis_level`` the kurtosis up to which a source is not distinguished from a Gaussian one,
+        ``explained`` the share of the variance of the rows in the space of the components, ``spectrum`` the
+        leading eigenvalues of the covariance (see docs/ica.md).
     n_features_in_ : int
 
     Examples

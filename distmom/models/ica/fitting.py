@@ -11,7 +11,7 @@ from distmom.blas import one_blas_thread
 from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
 from distmom.engine.directory import load_sums
 from distmom.errors import NumericalError
-from distmom.models.ica.recovery import Found
+from distmom.models.ica.recovery import Found, magnitudes
 from distmom.moments.gaussian import row_moments
 from distmom.moments.ica import FourthMoment, row_contrast, row_fourth
 from distmom.spectral.basis import Basis
@@ -151,7 +151,8 @@ def ica_state(engine: Engine, projection: Projection, found: Found, drop: bool) 
     mean = np.asarray(projection.origin.load(), np.float64)[:, 0]
     order = np.argsort(-np.abs(found.kurtosis), kind="stable")
     if drop:
-        order = order[: len(order) - found.diagnostics["n_gaussian"]]
+        left_out = np.argsort(magnitudes(found.kurtosis), kind="stable")[: found.diagnostics["n_gaussian"]]
+        order = order[~np.isin(order, left_out)]
     with one_blas_thread():
         mixing = projection.back @ found.mixing[:, order]
         components = product(projection.matrix, len(mean), found.unmixing[order].T).whole().T

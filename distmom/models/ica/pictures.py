@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from distmom.models.ica.recovery import LIGHT_TAILS
+
 #: components and columns of the picture of the mixing, at most
 _MOST_COMPONENTS, _MOST_COLUMNS = 30, 40
 
@@ -15,7 +17,7 @@ def pictures_of(model: Any) -> list[dict[str, Any]]:
     k = len(model.kurtosis_)
     names = [f"component {i}" for i in range(k)]
     facts = model.diagnostics_
-    spectrum = facts["spectrum"]
+    spectrum, level = facts["spectrum"], facts["kurtosis_level"]
     rows = np.asarray(model.mixing_.T[:_MOST_COMPONENTS])
     top = np.sort(np.argsort(-np.abs(rows).max(axis=0), kind="stable")[:_MOST_COLUMNS])
     columns = model.vocabulary_ or [str(i) for i in range(model.n_features_in_)]
@@ -23,8 +25,8 @@ def pictures_of(model: Any) -> list[dict[str, Any]]:
         {
             "kind": "bars",
             "title": "Excess kurtosis",
-            "caption": "Of every source; up to a magnitude of "
-            f"{facts['kurtosis_level']:.3g} it is not distinguished from that of Gaussian rows.",
+            "caption": f"Of every source; between {-level / LIGHT_TAILS:.3g} and {level:.3g} it is not "
+            "distinguished from that of Gaussian rows.",
             "names": names,
             "values": [float(x) for x in model.kurtosis_],
         },

@@ -36,6 +36,8 @@ from distmom.moments.ica import FourthMoment, n_pairs
 from distmom.spectral.run import Decomposed, unknown
 
 METHODS = ("joint", "power", "pencil")
+#: factor on negative kurtoses for their comparison with positive ones: those of Gaussian samples are smaller
+LIGHT_TAILS = 1.5
 #: kurtoses below this are attributed to rounding
 ROUNDING = 1e-8
 #: change of the sources in a step of refinement at which it has converged: 1 minus the cosine of the largest angle
@@ -157,7 +159,7 @@ def kurtosis_of(cumulants: Slices, mixing: np.ndarray, unmixing: np.ndarray) -> 
 
 
 def gaussian_level(n_components: int, n_rows: int) -> float:
-    """Return the magnitude of kurtosis that is found in Gaussian rows at most, for a number of their components.
+    """Return the largest kurtosis that is found in Gaussian rows, for a number of their components.
 
     The standard error of the kurtosis of n Gaussian values is ``sqrt(24 / n)``; the factor, which accounts
     for the choice of the components, was determined by simulation. An enumerated population (``n_rows`` is 0)
@@ -167,6 +169,11 @@ def gaussian_level(n_components: int, n_rows: int) -> float:
     return float(max(error * (1.0 + 2.0 * np.sqrt(n_components)), ROUNDING))
 
 
+def magnitudes(kurtosis: np.ndarray) -> np.ndarray:
+    """Return the magnitudes of kurtoses in which those of Gaussian samples are symmetric about zero."""
+    return np.asarray(np.maximum(kurtosis, -LIGHT_TAILS * kurtosis))
+
+
 def n_gaussian(kurtosis: np.ndarray, n_rows: int) -> int:
     """Return the number of components whose kurtosis cannot be distinguished from that of Gaussian noise.
 
@@ -174,7 +181,7 @@ def n_gaussian(kurtosis: np.ndarray, n_rows: int) -> int:
     all are as small as those of Gaussian rows: components that are far from Gaussian need fewer rows than all
     components of noise would.
     """
-    ascending = np.sort(np.abs(kurtosis))
+    ascending = np.sort(magnitudes(kurtosis))
     levels = np.array([gaussian_level(max(2, i + 1), n_rows) for i in range(len(ascending))])
     small = ascending <= levels
     if small[:2].all() or small[-1]:
@@ -198,9 +205,9 @@ def checked(found: Found, any_noise: bool, drop: bool) -> Found:
     if n > least and (not drop or n == k):
         shown = ", ".join(f"{x:.3g}" for x in sorted(found.kurtosis, key=abs)[:10])
         raise NumericalError(
-            f"{n} of {k} components have an excess kurtosis of at most {level:.3g}, as in Gaussian rows: they "
-            f"cannot be separated from each other; the kurtoses of least magnitude are {shown}; use more rows, "
-            "fewer components, or gaussian='drop' to leave them out"
+            f"{n} of {k} components have an excess kurtosis between {-level / LIGHT_TAILS:.3g} and {level:.3g}, "
+            "as in Gaussian rows: they cannot be separated from each other; the kurtoses of least magnitude are "
+            f"{shown}; use more rows, fewer components, or gaussian='drop' to leave them out"
         )
     facts = {**found.diagnostics, "kurtosis_level": level, "n_gaussian": n if n > least else 0}
     return replace(found, diagnostics=facts)
