@@ -24,6 +24,7 @@ def test_the_public_names():
         "AnchorTopics",
         "ECA",
         "HiddenMarkov",
+        "ICA",
         "IndependentTopics",
         "MultiLabelMoM",
         "MultiView",
