@@ -222,12 +222,7 @@ class Engine:
 
     def _stored_rows(self, pass_: Pass, key: str, digests: dict[str, Any]) -> dict[str, StoredRows]:
         return {
-            name: StoredRows(
-                self.directory.rows_directory(pass_.name, key, name),
-                of_shards,
-                pass_.row_axis,
-                pass_.selection,
-            )
+            name: StoredRows(self.directory.rows_directory(pass_.name, key, name), of_shards, pass_.row_axis)
             for name, of_shards in digests.items()
         }
 
@@ -478,10 +473,7 @@ class Engine:
 
 def _held_rows(pass_: Pass, folded: Folded) -> dict[str, StoredRows]:
     """Return the rows that tasks hold in memory."""
-    return {
-        name: HeldRows("", axis=pass_.row_axis, selection=pass_.selection, arrays=arrays)
-        for name, arrays in folded.rows.items()
-    }
+    return {name: HeldRows("", axis=pass_.row_axis, arrays=arrays) for name, arrays in folded.rows.items()}
 
 
 def _small_sums(pass_: Pass) -> Sums:

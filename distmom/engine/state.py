@@ -157,14 +157,11 @@ class StoredRows:
         sha256 of the rows of each shard and of the metadata of their array.
     axis : {"units", "rows"}
         What a stored row belongs to; a unit by default.
-    selection : Selection or None
-        The documents that have rows; None (default) means all. Only a pass over the same documents can read them.
     """
 
     directory: str
     digests: dict[str, str] = field(default_factory=dict)
     axis: str = "units"
-    selection: Any = None
 
     @property
     def digest(self) -> str:

@@ -13,7 +13,7 @@ from distmom.corpus import AnyCorpus, RowBlock
 from distmom.engine.abandoned import Requests
 from distmom.engine.folded import Folded
 from distmom.engine.held import HeldSum
-from distmom.engine.passes import Pass, Selection, cut_block, resolve
+from distmom.engine.passes import Pass, cut_block, resolve
 from distmom.engine.shards import read_shard
 from distmom.engine.sparse import SparsePart, SparseSum
 from distmom.engine.state import StoredArray, StoredRows, release_maps, write_rows
@@ -115,7 +115,7 @@ def _accumulate(
         shard = read_shard(corpus, index)
         if isinstance(shard, RowBlock):
             shard = shard.with_context(opened.halo)
-        stored = {name: _rows_of(handle, shard, index, opened.selection) for name, handle in rows.items()}
+        stored = {name: handle.read(index) for name, handle in rows.items()}
         axes = {name: handle.axis for name, handle in rows.items()}
         written: dict[str, list[np.ndarray]] = {}
         for start in range(0, shard.n_documents, opened.block_rows):
@@ -139,18 +139,3 @@ def _accumulate(
                 digest = write_rows(f"{outputs}/{name}", index, np.concatenate(values))
             digests.setdefault(name, {})[str(index)] = digest
     return digests
-
-
-def _rows_of(handle: StoredRows, shard: Any, index: int, selection: Selection | None) -> np.ndarray:
-    """Return the stored rows of a shard, one per unit or row; those of units that are not selected are zero."""
-    rows = handle.read(index)
-    if handle.selection is None:
-        return rows
-    if handle.selection != selection:
-        raise ValueError(f"rows: expected those of {selection}, got those of {handle.selection}")
-    mask = handle.selection.mask(shard.first, shard.n_documents)
-    if handle.axis == "rows":
-        mask = np.repeat(mask, shard.sizes)
-    spread = np.zeros((len(mask), *rows.shape[1:]), rows.dtype)
-    spread[mask] = rows
-    return spread

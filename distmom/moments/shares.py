@@ -153,8 +153,8 @@ class RefinePass(TopicsPass):
     Sums: ``counts0``, ``counts1``, ..., one per fold, (n_words, k) tall, to be multiplied by the topics of the
     fold; ``totals`` (n_folds, k), their column sums after that; ``shares`` (k,), the sum of shares over
     documents; with variational Bayes ``log_shares`` (k,), the sum of expected logarithms; ``documents``,
-    ``tokens`` and ``log_likelihood`` (). Rows, with EM only: ``shares`` (n, k), the initial shares of the next
-    step.
+    ``tokens`` and ``log_likelihood`` (). Rows, with EM over all documents: ``shares`` (n, k), the initial shares
+    of the next step.
     """
 
     how: str = "em"
@@ -165,8 +165,13 @@ class RefinePass(TopicsPass):
         return "refine"
 
     @property
+    def _stores_shares(self) -> bool:
+        # Stored shares have no gaps. Passes over some documents start from even shares.
+        return self.how == "em" and self.selection is None
+
+    @property
     def row_bytes(self) -> int:
-        return 4 * self.n_topics if self.how == "em" else 0
+        return 4 * self.n_topics if self._stores_shares else 0
 
     @property
     def mapped_bytes(self) -> int:
@@ -215,7 +220,7 @@ class RefinePass(TopicsPass):
         sums["shares"] += own @ shares.astype(np.float64)
         sums["documents"] += own.sum()
         sums["tokens"] += own @ lengths
-        return {"shares": shares} if self.how == "em" else None
+        return {"shares": shares} if self._stores_shares else None
 
 
 @dataclass(frozen=True)
