@@ -59,6 +59,16 @@ def _widest(indptr: Any) -> Any:
 
 
 @compiled
+def row_totals(indptr: Any, values: Any) -> Any:
+    """Return the sums of the values of sparse rows, (n,) float64; exact for whole numbers."""
+    totals = np.zeros(indptr.shape[0] - 1)
+    for i in range(totals.shape[0]):
+        for p in range(indptr[i], indptr[i + 1]):
+            totals[i] += values[p]
+    return totals
+
+
+@compiled
 def _gather(
     start: Any,
     stop: Any,

@@ -110,6 +110,8 @@ def next_topics(
 def _distributions(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
     """Return rows of the next topics, of all documents and, with folds, of all folds but one.
 
+    The rows of counts, which nothing else reads, are overwritten.
+
     Over-relaxed topics are moved further from the topics before in the direction of a step of EM; they do not
     sum to one, and their sums are returned too.
     """
@@ -120,12 +122,17 @@ def _distributions(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
     if smoothing:
         by_fold = [(1.0 - smoothing) * own + smoothing * unigram for own in by_fold]
     if by_fold:
-        counts = [own * part for own, part in zip(counts, by_fold, strict=True)]
-    whole, all_totals = sum(counts), totals.sum(axis=0)
-    found = {"topics": (whole + eta) / (all_totals + of_column)}
+        for own, part in zip(counts, by_fold, strict=True):
+            own *= part
+    whole, all_totals = np.array(counts[0]), totals.sum(axis=0)
+    for own in counts[1:]:
+        whole += own
+    found = {}
     if n_folds > 1:
         for fold, (own, total) in enumerate(zip(counts, totals, strict=True)):
-            found[f"fold{fold}"] = (whole - own + eta) / (all_totals - total + of_column)
+            np.subtract(whole, own, out=own)
+            found[f"fold{fold}"] = _shares(own, all_totals - total, eta, of_column)
+    found["topics"] = _shares(whole, all_totals, eta, of_column)
     if not relaxed:
         return found, {}
     # Without folds the topics of the only fold are those of all documents.
@@ -134,8 +141,18 @@ def _distributions(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
     return further, {name: value.sum(axis=0, dtype=np.float64) for name, value in further.items()}
 
 
+def _shares(counts: np.ndarray, totals: np.ndarray, eta: float, of_column: float) -> np.ndarray:
+    """Turn rows of counts, in place, into rows of shares."""
+    counts += eta
+    counts /= totals + of_column
+    return counts
+
+
 def _further(stepped: np.ndarray, before: np.ndarray) -> np.ndarray:
-    return np.asarray(stepped * (stepped / before) ** (RELAXATION - 1.0))
+    ratio = stepped / before
+    ratio **= RELAXATION - 1.0
+    ratio *= stepped
+    return np.asarray(ratio)
 
 
 def _scaled(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
