@@ -186,6 +186,10 @@ class RowOutput:
             stream.truncate(stream.tell() + n_bytes)
         return cls(str(path), dtype, width)
 
+    def room(self, rows: slice) -> np.ndarray:
+        """Return the array in which some rows are made."""
+        return np.empty((rows.stop - rows.start, self.width), self.dtype)
+
     def write(self, start: int, rows: np.ndarray) -> str:
         """Write rows from ``start`` on and return their checksum."""
         content = np.ascontiguousarray(rows, self.dtype)
@@ -246,8 +250,7 @@ def _map_slab(
     arguments: tuple[Any, ...],
     piece_rows: int,
 ) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    n = rows.stop - rows.start
-    written = {name: np.empty((n, output.width), output.dtype) for name, output in outputs.items()}
+    written = {name: output.room(rows) for name, output in outputs.items()}
     sums: dict[str, np.ndarray] = {}
     # Temporary arrays of a function may be several times as large as its result.
     for start in range(rows.start, rows.stop, piece_rows):
