@@ -3,7 +3,8 @@
 #
 #   sbatch --nodes=4 --ntasks-per-node=8 --mem-per-cpu=4G deploy/slurm.sh CORPUS MODEL [options of 'distmom fit']
 #
-# CORPUS, MODEL and the environment with distmom must be on a file system shared by all nodes.
+# CORPUS, MODEL, the directory of submission and the environment with distmom must be on a file system shared by all
+# nodes. Connections use TLS with certificates of this job, in .distmom-JOBID below the directory of submission.
 set -euo pipefail
 
 script=${BASH_SOURCE[0]}
@@ -19,12 +20,16 @@ if [ ! -r "$DASK_CONFIG" ]; then
 fi
 port=${PORT:-8786}
 host=${HOST:-$(hostname -f)}
-address=tcp://$host:$port
+address=tls://$host:$port
+certificates=$PWD/.distmom-${SLURM_JOB_ID:-$$}
 
 # Stop all processes started by this script when it exits.
-trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$certificates"' EXIT
 
-dask scheduler --host "$host" --port "$port" &
-srun --overlap dask worker "$address" --nworkers 1 --nthreads 1 --memory-limit "${MEMORY:-4GiB}" --death-timeout 120 &
+python "$(dirname "$script")/certificates.py" "$certificates"
+tls=(--tls-ca-file "$certificates/ca.pem" --tls-cert "$certificates/cert.pem" --tls-key "$certificates/key.pem")
+dask scheduler --protocol tls --host "$host" --port "$port" "${tls[@]}" &
+srun --overlap dask worker "$address" "${tls[@]}" --nworkers 1 --nthreads 1 --memory-limit "${MEMORY:-4GiB}" \
+    --death-timeout 120 &
 
-distmom fit "$@" --scheduler "$address"
+distmom fit "$@" --scheduler "$address" "${tls[@]}"

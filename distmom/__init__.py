@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from distmom.evaluate.dispatch import write_report as write_report
     from distmom.jobs import submit as submit
     from distmom.models import ECA as ECA
+    from distmom.models import ICA as ICA
     from distmom.models import AnchorTopics as AnchorTopics
     from distmom.models import HiddenMarkov as HiddenMarkov
     from distmom.models import IndependentTopics as IndependentTopics

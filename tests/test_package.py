@@ -2,9 +2,11 @@
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +16,15 @@ import distmom.models
 from distmom.corpus import MemoryCorpus
 from distmom.errors import UsageError
 
+ROOT = Path(__file__).parents[1]
+
 
 def test_the_public_names():
     assert distmom.__all__ == [
         "AnchorTopics",
         "ECA",
         "HiddenMarkov",
+        "ICA",
         "IndependentTopics",
         "MultiLabelMoM",
         "MultiView",
@@ -107,3 +112,11 @@ def test_models_are_evaluated_and_reported_by_what_they_can_do(tmp_path):
 def test_the_package_of_metrics_can_be_called_whatever_was_imported_before():
     code = "import distmom.evaluate.metrics, distmom; assert callable(distmom.evaluate)"
     assert "distmom.evaluate.metrics" in loaded(code)
+
+
+@pytest.mark.skipif(not (ROOT / "SECURITY.md").exists(), reason="needs the files of the repository")
+def test_tests_that_security_names_exist():
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:tests|deploy)/[\w./]+)`", text)
+    assert len(named) > 5
+    assert [name for name in named if not (ROOT / name).is_file()] == []

@@ -291,8 +291,9 @@ def run_model(
 
 
 def open_for(corpus: Corpus, workers: int) -> AbstractContextManager[Executor]:
-    """Open the place in which `distmom fit` fits a corpus: this process if it is small, else worker processes."""
-    return open_executor(workers=0 if is_small(corpus) else workers)
+    """Open the place in which `distmom fit` fits a corpus: threads here if it is small, else worker processes."""
+    small = is_small(corpus)
+    return open_executor(workers=0 if small else workers, threads=workers if small else 1)
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:

@@ -79,7 +79,9 @@ def submit(
     from distmom.cli.app import cli
     from distmom.jobs import submit as submit_job
 
-    with cli.commands[command].make_context(command, [*arguments, "--scheduler", scheduler]) as parsed:
+    parent = click.get_current_context().parent
+    given = [*arguments, "--scheduler", scheduler]
+    with cli.commands[command].make_context(command, given, parent=parent) as parsed:
         if parsed.params.get("workers") is not None:
             raise UsageError("--workers: the job runs on the workers of the cluster")
     job = submit_job(
@@ -236,7 +238,7 @@ def run_command(directory: str, scheduler: str | None, restarted: int) -> None:
     """
     from distmom.cli.app import cli
     from distmom.engine import epochs
-    from distmom.engine.connections import certified, sharing
+    from distmom.engine.connections import certified, insecure_allowed, sharing
     from distmom.engine.lease import leased, shared
     from distmom.jobs.record import read_record
 
@@ -256,6 +258,8 @@ def run_command(directory: str, scheduler: str | None, restarted: int) -> None:
         shared(lease),
         sharing(record.id, record.share, record.priority),
         certified(**tls),
+        # The address was accepted when the job was submitted.
+        insecure_allowed(),
     ):
         lease.check()
         try:

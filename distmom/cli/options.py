@@ -100,7 +100,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
 workers_option = click.option(
     "--workers", type=click.IntRange(min=0), default=None,
-    help="Processes of a local cluster; 0 runs in this process. [default: one per core; 0 to fit to a small corpus]",
+    help="Processes of a local cluster; 0 runs in this process. [default: one per core, or threads for a small corpus]",
 )  # fmt: skip
 memory_option = click.option(
     "--memory-limit", type=Bytes(), default=None, help="Memory of one worker, e.g. 2GiB."
@@ -126,7 +126,10 @@ output_format_option = click.option(
 
 
 def tls_options(*, expose: bool = False) -> Callable[[F], F]:
-    """Return the options for certificates, which are in force while a command runs, or passed to it if ``expose``."""
+    """Return the options for the security of connections, in force while a command runs.
+
+    With ``expose``, certificates are also passed to the command, which puts them in force itself.
+    """
 
     def set_files(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
         if value is not None:
@@ -139,7 +142,17 @@ def tls_options(*, expose: bool = False) -> Callable[[F], F]:
                 context.with_resource(certified(**{**files, name: value}))
         return value
 
+    def allow(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        if value:
+            from distmom.engine.connections import insecure_allowed
+
+            context.with_resource(insecure_allowed())
+
     def add(command: F) -> F:
+        command = click.option(
+            "--insecure", is_flag=True, expose_value=False, callback=allow,
+            help="Connect to a scheduler on another host without TLS.",
+        )(command)  # fmt: skip
         for flag, name, what in (
             ("--tls-key", "key", "Key of the client"),
             ("--tls-cert", "cert", "Certificate of the client"),

@@ -29,14 +29,18 @@ from distmom.spectral.capabilities import Capability, require
 def open_workers(
     workers: int | None, memory_limit: int | None, scheduler: str | None, corpus: Any = None
 ) -> Iterator[Executor]:
-    """Open a place to run tasks, by default one local process per core, or this process for a small corpus."""
-    if workers is None:
+    """Open a place to run tasks, by default one local process per core, or threads here for a small corpus."""
+    threads = 1
+    if workers is None and scheduler is None:
+        n_cores = len(os.sched_getaffinity(0))
         # Processes would take longer to start than they save.
         here = corpus is not None and memory_limit is None and is_small(corpus)
-        workers = 0 if scheduler is not None or here else len(os.sched_getaffinity(0))
+        workers, threads = (0, n_cores) if here else (n_cores, 1)
     with ExitStack() as stack:
         with _children_without_interrupt():
-            opened = open_executor(scheduler=scheduler, workers=workers, memory_limit=memory_limit)
+            opened = open_executor(
+                scheduler=scheduler, workers=workers or 0, threads=threads, memory_limit=memory_limit
+            )
             executor = stack.enter_context(opened)
         yield executor
 

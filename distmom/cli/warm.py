@@ -74,6 +74,7 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     }
 
     three_views = RowCorpus(rng.standard_normal((_N_STEPS, 9)) + 3.0 * states[:, None])
+    sources = RowCorpus(rng.random((_N_STEPS, _N_TOPICS)))
 
     # Many labels have a gate, and limits on weights have kernels of their own.
     many = (rng.random((_N_DOCUMENTS, _N_MANY_LABELS)) < 0.01).astype(np.uint8)
@@ -84,6 +85,10 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
             # Three views of three columns each.
             model = estimator(name)(_N_TOPICS, widths="3,3,3", **options).fit_corpus(three_views)
             assign_rows(model, three_views, place / name, overwrite=True)
+            return
+        if name == "ica":
+            # Independent components are not Gaussian.
+            assign_rows(estimator(name)(_N_TOPICS).fit_corpus(sources), sources, place / name, overwrite=True)
             return
         if Capability.ROWS in estimator(name).capabilities:
             for kind in estimator(name).reads:

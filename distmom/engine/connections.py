@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import dask
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Security
+from distributed.comm import parse_address, parse_host_port
 
 from distmom.engine.executors import Executor, InProcess, OnCluster
+from distmom.engine.threads import on_threads
 from distmom.engine.watch import check_address, kept_alive
 from distmom.errors import ClusterError, UsageError
 
@@ -27,6 +31,7 @@ def open_executor(
     *,
     scheduler: str | None = None,
     workers: int = 0,
+    threads: int = 1,
     memory_limit: int | None = None,
     connect_timeout_s: float = 20.0,
 ) -> Iterator[Executor]:
@@ -39,7 +44,10 @@ def open_executor(
     scheduler : str, optional
         Address of a running scheduler; only the connection is closed on exit.
     workers : int, default 0
-        Number of processes of a LocalCluster; 0 runs tasks in this process.
+        Number of processes of a LocalCluster, which accept connections of this process alone; 0 runs tasks in
+        this process.
+    threads : int, default 1
+        Number of threads of this process that run tasks; more than one need as many times the memory.
     memory_limit : int, optional
         Bytes that each process of the LocalCluster may use; Dask's "auto" by default.
     connect_timeout_s : float, default 20.0
@@ -48,7 +56,7 @@ def open_executor(
     Raises
     ------
     UsageError
-        If both a scheduler and a number of workers are given.
+        If both a scheduler and a number of workers are given, or the scheduler is refused by `connected`.
     ClusterError
         If the scheduler does not answer, or a worker runs other versions than this process.
     """
@@ -72,17 +80,24 @@ def open_executor(
                 memory_limit=memory_limit or "auto",
                 dashboard_address="127.0.0.1:0",
                 silence_logs=logging.CRITICAL,
+                # Whoever reaches a port of Dask runs code as its user, and other users of the host reach loopback.
+                security=Security.temporary(),
             ) as cluster,
             Client(cluster, set_as_default=False) as local,
             _in_use(local) as executor,
         ):
+            yield executor
+    elif threads > 1:
+        with on_threads(threads) as executor:
             yield executor
     else:
         yield InProcess()
 
 
 @contextmanager
-def connected(scheduler: str, connect_timeout_s: float = 20.0) -> Iterator[Client]:
+def connected(
+    scheduler: str, connect_timeout_s: float = 20.0, *, insecure: bool | None = None
+) -> Iterator[Client]:
     """Connect to a scheduler with the security of Dask's configuration; a context manager.
 
     Parameters
@@ -91,12 +106,24 @@ def connected(scheduler: str, connect_timeout_s: float = 20.0) -> Iterator[Clien
         Address of the scheduler.
     connect_timeout_s : float, default 20.0
         Seconds to wait for it.
+    insecure : bool, optional
+        Also connect to another host without TLS. By default, the value of ``distmom.insecure`` in Dask's
+        configuration, or False.
 
     Raises
     ------
+    UsageError
+        If the address leads to another host, without TLS, and ``insecure`` is False.
     ClusterError
         If the scheduler does not answer.
     """
+    allowed = dask.config.get("distmom.insecure", False) if insecure is None else insecure
+    if not allowed and _is_open(scheduler):
+        raise UsageError(
+            f"{scheduler}: connections to other hosts without TLS are refused, as everybody who reaches such a "
+            "scheduler runs code on it: use tls://, or --insecure (distmom.insecure of Dask's configuration) in a "
+            "network that you trust"
+        )
     check_address(scheduler, connect_timeout_s)
     try:
         client = Client(scheduler, set_as_default=False, timeout=connect_timeout_s)
@@ -107,6 +134,27 @@ def connected(scheduler: str, connect_timeout_s: float = 20.0) -> Iterator[Clien
     finally:
         with suppress(TimeoutError, OSError):
             client.close(timeout=CLOSE_TIMEOUT_S)
+
+
+def _is_open(address: str) -> bool:
+    """Whether connections to an address leave this host and are not encrypted."""
+    scheme, place = parse_address(address)
+    if scheme not in ("tcp", "ws"):
+        return False
+    host, port = parse_host_port(place)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        # No connection is made to a host without an address.
+        return False
+    return not all(ipaddress.ip_address(str(place[0]).split("%")[0]).is_loopback for *_, place in found)
+
+
+@contextmanager
+def insecure_allowed() -> Iterator[None]:
+    """Allow connections to other hosts without TLS meanwhile; a context manager."""
+    with dask.config.set({"distmom.insecure": True}):
+        yield
 
 
 @contextmanager

@@ -76,6 +76,10 @@ class Executor(Protocol):
         """Call ``function(load(), *arguments)`` on the scheduler node; ``load`` runs on a worker."""
         ...
 
+    def settle(self) -> None:
+        """Cancel tasks of this process that are left after an error, and wait for those that run."""
+        ...
+
     def compiling(self, report: Callable[[], None]) -> AbstractContextManager[None]:
         """Call ``report``, in the calling thread, whenever a task waits for the compilation of a kernel."""
         ...
@@ -115,10 +119,12 @@ class InProcess:
         name: str,
     ) -> Any:
         levels = tree_levels(len(arguments), fan_in)
+        # The tree asks for its leaves in their order.
+        leaves = self.map(lambda each: function(*each), arguments)
 
         def node(level: int, index: int) -> Any:
             if level == 0:
-                result = function(*arguments[index])
+                result = next(leaves)
                 on_done(index)
                 return result
             children = tree_node_children(index, fan_in, levels[level - 1])
@@ -134,8 +140,39 @@ class InProcess:
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
         return function(load(), *arguments)
 
+    def settle(self) -> None:
+        return
+
     def compiling(self, report: Callable[[], None]) -> AbstractContextManager[None]:
         return watched(report)
+
+
+class Notices:
+    """Reports compilations in the thread that runs a pass, wherever they were announced."""
+
+    def __init__(self) -> None:
+        self._announced = threading.Event()
+        self._report: Callable[[], None] | None = None
+
+    @contextmanager
+    def go_to(self, report: Callable[[], None]) -> Iterator[None]:
+        """Deliver notices to a function; a context manager."""
+        self._report = report
+        try:
+            yield
+        finally:
+            self._report = None
+            self._announced.clear()
+
+    def announce(self, event: object = None) -> None:
+        """Note, in any thread, that a kernel is being compiled."""
+        self._announced.set()
+
+    def deliver(self) -> None:
+        """Report a compilation that was announced since the last call, in the calling thread."""
+        if self._report is not None and self._announced.is_set():
+            self._announced.clear()
+            self._report()
 
 
 class OnCluster:
@@ -155,8 +192,7 @@ class OnCluster:
         self._priority: int = LEVELS * dask.config.get("distmom.priority", 0)
         self._versions = environment().versions()
         self._environments: tuple[Environment, ...] | None = None
-        self._compiling = threading.Event()
-        self._report: Callable[[], None] | None = None
+        self._notices = Notices()
 
     @property
     def n_threads(self) -> int:
@@ -227,7 +263,7 @@ class OnCluster:
         name: str,
     ) -> Any:
         levels = tree_levels(len(arguments), fan_in)
-        watch = Watch(self.client, name, self._deliver)
+        watch = Watch(self.client, name, self._notices.deliver)
         run_key = f"{name}-{uuid.uuid4().hex[:8]}"
         ready: list[dict[int, distributed.Future]] = [{} for _ in levels]
         flying: dict[distributed.Future, tuple[int, int, int]] = {}
@@ -288,7 +324,7 @@ class OnCluster:
     def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
         iterator = iter(items)
         window: list[tuple[distributed.Future, Any]] = []
-        watch = Watch(self.client, "map", self._deliver)
+        watch = Watch(self.client, "map", self._notices.deliver)
 
         def start(item: Any) -> distributed.Future:
             # Scattered, not passed as an argument: a chunk of text is too large for the task graph.
@@ -326,7 +362,7 @@ class OnCluster:
 
     def on_scheduler(self, function: Callable[..., _R], load: Callable[[], Any], *arguments: Any) -> _R:
         future = self._submit(load, key=f"for-scheduler-{uuid.uuid4().hex[:8]}")
-        watch = Watch(self.client, "decomposition", self._deliver)
+        watch = Watch(self.client, "decomposition", self._notices.deliver)
         watch.finished([future])
         if future.status != "finished":
             _raise_unless_worker_lost(future, watch, MAX_ATTEMPTS)
@@ -339,26 +375,20 @@ class OnCluster:
             _raise_if_lost(error, "decomposition")
             raise
 
+    def settle(self) -> None:
+        return
+
     @contextmanager
     def compiling(self, report: Callable[[], None]) -> Iterator[None]:
         # Messages arrive on the event loop, where no call that waits for the cluster could be made.
         with suppress(ClosedClientError):
-            self.client.subscribe_topic(COMPILING, lambda event: self._compiling.set())
-        self._report = report
+            self.client.subscribe_topic(COMPILING, self._notices.announce)
         try:
-            with watched(self._compiling.set):
+            with self._notices.go_to(report), watched(self._notices.announce):
                 yield
         finally:
-            self._report = None
-            self._compiling.clear()
             with suppress(ClosedClientError):
                 self.client.unsubscribe_topic(COMPILING)
-
-    def _deliver(self) -> None:
-        """Report a compilation that was announced since the last call."""
-        if self._report is not None and self._compiling.is_set():
-            self._compiling.clear()
-            self._report()
 
 
 def _checked(versions: Mapping[str, str], function: Callable[..., _R], *arguments: Any) -> _R:

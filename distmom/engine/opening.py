@@ -76,5 +76,6 @@ def open_engine(
             run.record_environments(options["executor"].environments)
             yield Engine(corpus, run, observer=observe, **options)
         finally:
+            options["executor"].settle()
             run.drop_partials()
             run.flush()

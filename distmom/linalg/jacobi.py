@@ -100,7 +100,8 @@ def joint_diagonalise(
         The search ends after a sweep in which no angle exceeds ``tol``. As convergence is quadratic, matrices
         with a common eigenbasis are then diagonal up to about ``tol ** 2``.
     stall : float, default=1e-6
-        The search also ends after a sweep that reduces the off-diagonal share by less than this fraction.
+        The search also ends after a sweep that moves less energy to the diagonal than this fraction of what is
+        on the diagonal, and of what is not.
     max_sweeps : int, default=100
         Maximum number of sweeps over all pairs.
 
@@ -124,7 +125,7 @@ def joint_diagonalise(
         largest = _sweep(M, rows)
         share = max(0.0, 1.0 - _diagonal_energy(M) / energy)
         shares.append(share)
-        if largest <= tol or previous - share < stall * share:
+        if largest <= tol or previous - share < stall * min(share, 1.0 - share):
             return np.ascontiguousarray(rows.T), shares, True
         previous = share
     return np.ascontiguousarray(rows.T), shares, False

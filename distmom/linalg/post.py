@@ -73,8 +73,14 @@ def robust_components(T: ArrayLike, vectors: ArrayLike) -> NDArray[np.bool_]:
     eigenvalues = np.einsum("iii->i", rotated)
     if n == 1:
         return np.asarray(eigenvalues > 0.0)
-    largest = np.empty(n)
-    for i in range(n):
-        others = np.delete(np.delete(rotated[:, :, i], i, axis=0), i, axis=1)
-        largest[i] = np.linalg.eigvalsh((others + others.T) / 2.0)[-1]
-    return np.asarray((eigenvalues > 0.0) & (2.0 * largest < eigenvalues))
+    robust: NDArray[np.bool_] = np.asarray(eigenvalues > 0.0)
+    for i in np.flatnonzero(robust):
+        # Definite by its Cholesky factor, which takes a fraction of the time of eigenvalues.
+        gap = -(rotated[:, :, i] + rotated[:, :, i].T) / 2.0
+        gap[np.diag_indices(n)] += eigenvalues[i] / 2.0
+        gap[i], gap[:, i], gap[i, i] = 0.0, 0.0, 1.0
+        try:
+            np.linalg.cholesky(gap)
+        except np.linalg.LinAlgError:
+            robust[i] = False
+    return robust

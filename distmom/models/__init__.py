@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     # For type checkers, which do not see what `__getattr__` imports; a test compares them with `ESTIMATORS`.
     from distmom.models.eca.estimator import ECA as ECA
     from distmom.models.gaussian.estimator import SphericalMixture as SphericalMixture
+    from distmom.models.ica.estimator import ICA as ICA
     from distmom.models.markov.estimator import HiddenMarkov as HiddenMarkov
     from distmom.models.multilabel.estimator import MultiLabelMoM as MultiLabelMoM
     from distmom.models.multiview.estimator import MultiView as MultiView
@@ -58,6 +59,7 @@ ESTIMATORS = (
     Listing("product", "ProductMixture", "product"),
     Listing("multiview", "MultiView", "multiview.estimator"),
     Listing("gaussian", "SphericalMixture", "gaussian.estimator"),
+    Listing("ica", "ICA", "ica.estimator"),
     Listing("hmm", "HiddenMarkov", "markov.estimator"),
     Listing("moments", "TopicMoments", "topics.kept", command="moments"),
     Listing("search", "TopicSearch", "topics.search", command="search"),

@@ -49,7 +49,9 @@ def pieces(X: np.ndarray, origin: np.ndarray | None) -> Iterator[tuple[slice, np
     for start in range(0, len(X), step):
         rows = slice(start, min(start + step, len(X)))
         if origin is None:
-            yield rows, X[rows]
+            part = X[rows]
+            # Rows that another process sent may be at an address that BLAS cannot use; the last bits then differ.
+            yield rows, part if part.flags.aligned else part.copy()
         else:
             yield rows, np.subtract(X[rows], origin, out=room[: rows.stop - rows.start])
 

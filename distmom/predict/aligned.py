@@ -8,11 +8,10 @@ import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
 from distmom.errors import UsageError
+from distmom.spectral.documents import WARN_SHARE
 
 logger = logging.getLogger(__name__)
 
-#: share of unknown occurrences from which a warning is logged
-WARN_SHARE = 0.1
 #: number of unknown names shown in a message
 N_EXAMPLES = 5
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,10 @@ from distmom.corpus.texts import as_label_lists, as_texts, label_columns_of
 from distmom.errors import InputError, UsageError
 from distmom.spectral.inputs import check_n_features, checked_rows
 
+logger = logging.getLogger(__name__)
+
+#: share of occurrences of words unknown to a model from which a warning is logged
+WARN_SHARE = 0.1
 #: setting of a corpus whose columns were named by a table, and of models fitted to it
 NAMED_COLUMNS = "named_columns"
 
@@ -59,6 +64,7 @@ def block_in_memory(model: Any, X: Any, min_samples: int = 0) -> Block:
     model : SpectralEstimator
         A fitted model.
     X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
+        If at least a tenth of the words of texts are unknown to the model, a warning is logged.
     min_samples : int, default 0
         Least number of documents.
 
@@ -82,7 +88,9 @@ def block_in_memory(model: Any, X: Any, min_samples: int = 0) -> Block:
         like = SimpleNamespace(
             vocabulary=model.vocabulary_, label_names=model.label_names_, settings=model.settings_
         )
-        return _whole(text_corpus(texts, like=like, shard_documents=max(1, len(texts))))
+        corpus = text_corpus(texts, like=like, shard_documents=max(1, len(texts)))
+        _warn_of_unknown(corpus)
+        return _whole(corpus)
     check_column_names(model, X)
     rows = checked_rows(X, min_samples, name)
     check_n_features(rows.shape[1], model.n_features_in_, name)
@@ -92,6 +100,17 @@ def block_in_memory(model: Any, X: Any, min_samples: int = 0) -> Block:
 def _check_number(texts: list[str], least: int) -> None:
     if len(texts) < least:
         raise InputError(f"X: expected at least {least} documents, got {len(texts)}")
+
+
+def _warn_of_unknown(corpus: MemoryCorpus) -> None:
+    """Log a warning if at least a tenth of the words of texts are unknown to a model."""
+    n_unknown = int(corpus.warnings.get("unknown_words", 0))
+    total = n_unknown + round(float(np.asarray(corpus.word_frequency).sum()))
+    if n_unknown and n_unknown >= WARN_SHARE * total:
+        logger.warning(
+            "the model does not know %.0f %% of the words of the texts (%s of %s); they are left out",
+            100.0 * n_unknown / total, f"{n_unknown:,}", f"{total:,}",
+        )  # fmt: skip
 
 
 def _whole(corpus: MemoryCorpus) -> Block:

@@ -179,6 +179,7 @@ def test_text_for_people_has_every_key(place, run):
         ("fit {corpus} new -k 3 --memory-limit 1MB --workers 0", "raise the memory limit"),
         ("fit {corpus} new -k 3 --scheduler here", "expected an address such as tcp://HOST:8786, got 'here'"),
         ("fit {corpus} new -k 3 --scheduler tcp://127.0.0.1:1 --workers 2", "either a scheduler or"),
+        ("fit {corpus} new -k 3 --scheduler tcp://192.0.2.1:8786", "without TLS are refused"),
         ("fit {corpus} new -k 3 --seed -1", "--seed: expected at least 0, got -1"),
         ("moments {corpus} new -k 3 --seed -1", "--seed: expected at least 0, got -1"),
         ("search {corpus} --word cat --seed -1", "--seed: expected at least 0, got -1"),
@@ -591,7 +592,8 @@ def test_a_cold_fit_shows_that_kernels_are_compiled(tmp_path):
 
 def test_a_small_corpus_is_fitted_in_this_process(run, tmp_path, place, monkeypatch):
     fit = ("fit", place / "corpus", "-k", "3", "--head", "linear")
-    assert "fitting in this process" in run(*fit[:2], tmp_path / "m", *fit[2:])[2]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    assert "fitting on 2 threads of this process" in run(*fit[:2], tmp_path / "m", *fit[2:])[2]
     monkeypatch.setattr(shards, "KEPT_BYTES", 10)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
     assert "fitting on 1 threads of" in run(*fit[:2], tmp_path / "n", *fit[2:])[2]

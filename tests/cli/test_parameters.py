@@ -104,3 +104,8 @@ def test_help_imports_no_estimator(arguments):
     assert "distmom.cli.app" in loaded
     assert "sklearn" not in loaded
     assert {name for name in loaded if name.startswith("distmom.models")} == {"distmom.models"}
+
+
+def test_help_has_a_short_option_after_a_command_was_submitted(run, tmp_path):
+    assert run("submit", "fit", tmp_path, tmp_path / "m", "--scheduler", "tcp://127.0.0.1:1")[0] == 5
+    assert run("fit", "-h")[0] == 0

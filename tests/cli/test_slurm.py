@@ -54,6 +54,9 @@ def test_a_submitted_job_has_its_settings_and_the_same_bits(tmp_path):
         )
         job = sent.stdout.strip()
         wait_until(lambda: has_settings(job))
+        certificates = tmp_path / f".distmom-{job}"
+        assert certificates.stat().st_mode & 0o777 == 0o700
+        assert (certificates / "key.pem").stat().st_mode & 0o777 == 0o600
 
         def state():
             shown = subprocess.run(
@@ -63,6 +66,8 @@ def test_a_submitted_job_has_its_settings_and_the_same_bits(tmp_path):
 
         wait_until(lambda: state() not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"), 120)
         assert state() == "COMPLETED", log.read_text()
+    assert "tls://127.0.0.1" in log.read_text()
+    assert not certificates.exists()
     for name in ("vocabulary.txt", "labels.txt"):
         assert (tmp_path / "m" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
     for path in (tmp_path / "local" / "arrays.zarr").rglob("*"):

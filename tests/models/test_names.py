@@ -1,6 +1,7 @@
 """Names of labels as documents: zero-shot labels, and names that say nothing."""
 
 import numpy as np
+import pytest
 from numpy.testing import assert_allclose
 
 from distmom.models import MultiLabelMoM
@@ -50,3 +51,21 @@ def test_numbers_are_no_names():
     letters = [[{"4": "p", "5": "q", "9": "r"}[label] for label in own] for own in subjects]
     other = MultiLabelMoM(2, head="linear").fit(texts, letters)
     assert_allclose(model.decision_function(texts), other.decision_function(texts))
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["oak and pine", "herring"], None),
+        (["oak and pine and leaves and forest and oak", "herring and nets and whales"], None),
+        (["smoked salmon"], "50 % of the words of the texts (1 of 2)"),
+        (["nothing known"], "100 % of the words of the texts (2 of 2)"),
+        ([], None),
+    ],
+)
+def test_unknown_words_of_texts_are_reported(caplog, texts, message):
+    model = MultiLabelMoM(2, head="linear").fit(TEXTS, SUBJECTS)
+    model.predict(texts)
+    assert [record.getMessage() for record in caplog.records] == (
+        [] if message is None else [f"the model does not know {message}; they are left out"]
+    )

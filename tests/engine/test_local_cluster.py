@@ -1,0 +1,92 @@
+"""Workers that distmom starts serve the process that started them; other hosts are reached with TLS alone."""
+
+import socket
+from contextlib import ExitStack
+
+import dask
+import pytest
+from distributed import Client, Security
+from distributed.comm import parse_address
+
+from distmom.engine import open_executor
+from distmom.engine.connections import connected, insecure_allowed
+from distmom.errors import ClusterError, UsageError
+
+
+@pytest.fixture(scope="module")
+def executor():
+    with open_executor(workers=1) as executor:
+        yield executor
+
+
+def addresses(executor):
+    """Return the addresses of the scheduler, the worker and its nanny."""
+    info = executor.client.scheduler_info()
+    return [info["address"], *info["workers"], *(worker["nanny"] for worker in info["workers"].values())]
+
+
+def test_all_servers_listen_on_loopback_and_speak_tls(executor):
+    for address in addresses(executor):
+        scheme, place = parse_address(address)
+        assert scheme == "tls"
+        assert place.startswith("127.0.0.1:")
+
+
+def test_the_dashboard_listens_on_loopback(executor):
+    assert executor.dashboard.startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("kind", ["plain", "other certificate"])
+def test_a_client_without_the_certificate_is_refused(executor, kind):
+    for address in addresses(executor)[:2]:
+        if kind == "plain":
+            where, security = address.replace("tls://", "tcp://"), None
+        else:
+            where, security = address, Security.temporary()
+        with pytest.raises((OSError, TimeoutError)):
+            Client(where, security=security, set_as_default=False, timeout=2.0)
+    assert executor.client.submit(str, 3).result() == "3"
+
+
+def test_bytes_that_are_not_tls_are_answered_with_nothing_of_dask(executor):
+    for address in addresses(executor):
+        host, port = parse_address(address)[1].split(":")
+        with socket.create_connection((host, int(port)), timeout=5.0) as peer:
+            peer.settimeout(5.0)
+            peer.sendall(b"\x00" * 64)
+            try:
+                answer = peer.recv(4096)
+            except ConnectionResetError:
+                answer = b""
+        # An alert of TLS has type 21, and nothing else is sent.
+        assert answer[:1] in (b"", b"\x15")
+        assert len(answer) < 16
+
+
+@pytest.mark.parametrize(
+    "address", ["tcp://192.0.2.1:8786", "192.0.2.1:8786", "tcp://0.0.0.0:1", "ws://[2001:db8::1]:8786"]
+)
+def test_another_host_is_refused_without_tls(address):
+    with pytest.raises(UsageError, match="without TLS are refused"), connected(address, 1.0):
+        pass
+
+
+@pytest.mark.parametrize(
+    "address", ["tcp://127.0.0.1:1", "tcp://localhost:1", "tls://0.0.0.0:1", "tcp://no-such-host.invalid:1"]
+)
+def test_this_host_and_tls_are_not_refused(address):
+    with pytest.raises(ClusterError, match="no scheduler answers"), connected(address, 1.0):
+        pass
+
+
+@pytest.mark.parametrize("how", ["argument", "context", "configuration"])
+def test_a_connection_without_tls_may_be_asked_for(how):
+    with ExitStack() as stack:
+        if how == "context":
+            stack.enter_context(insecure_allowed())
+        elif how == "configuration":
+            stack.enter_context(dask.config.set({"distmom.insecure": True}))
+        with pytest.raises(ClusterError, match="no scheduler answers"):
+            stack.enter_context(
+                connected("tcp://0.0.0.0:1", 1.0, insecure=True if how == "argument" else None)
+            )

@@ -1,0 +1,91 @@
+"""Make a labelled corpus of Debian's package descriptions: ``debian-train.jsonl.xz`` and ``debian-test.jsonl.xz``.
+
+Texts are the long descriptions of the packages of a release, labels their tags (debtags), such as
+``role::program``. Each distinct description counts once. A fifth of them, drawn at random, are the test. No choice
+in distmom was made with this corpus.
+
+Example::
+
+    python workflows/debian_packages.py data
+    python workflows/benchmark_peers.py data/debian -k 200
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+MIRROR = "https://deb.debian.org/debian"
+#: share of the descriptions that are training documents
+TRAIN_SHARE = 0.8
+
+
+def paragraphs(text: str) -> Iterator[dict[str, str]]:
+    """Yield the fields of every paragraph of a control file."""
+    for paragraph in text.split("\n\n"):
+        fields: dict[str, str] = {}
+        name = ""
+        for line in paragraph.splitlines():
+            if line.startswith((" ", "\t")):
+                fields[name] += f"\n{line.strip()}"
+            else:
+                name, _, value = line.partition(":")
+                fields[name] = value.strip()
+        if fields:
+            yield fields
+
+
+def tagged_descriptions(packages: str, translation: str) -> dict[str, list[str]]:
+    """Return the tags of every distinct description, those of its first package."""
+    descriptions = {
+        fields["Description-md5"]: fields["Description-en"]
+        for fields in paragraphs(translation)
+        if "Description-en" in fields
+    }
+    found: dict[str, list[str]] = {}
+    for fields in paragraphs(packages):
+        text = descriptions.get(fields.get("Description-md5", ""))
+        if text is not None and "Tag" in fields:
+            found.setdefault(text.replace("\n", " "), fields["Tag"].replace("\n", " ").split(", "))
+    return found
+
+
+def fetch(path: str) -> str:
+    """Return a compressed file of the mirror as text."""
+    with urlopen(f"{MIRROR}/{path}") as response:
+        return lzma.decompress(response.read()).decode("utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the workflow and return its exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="directory of the two files")
+    parser.add_argument("--release", default="bookworm", help="release of Debian (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the order (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    place = f"dists/{options.release}/main"
+    tags = tagged_descriptions(
+        fetch(f"{place}/binary-amd64/Packages.xz"), fetch(f"{place}/i18n/Translation-en.xz")
+    )
+    documents = list(tags.items())
+    random.Random(options.seed).shuffle(documents)
+    n_train = int(TRAIN_SHARE * len(documents))
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, part in (("train", documents[:n_train]), ("test", documents[n_train:])):
+        with lzma.open(options.out / f"debian-{name}.jsonl.xz", "wt", encoding="utf-8") as out:
+            out.writelines(json.dumps({"text": text, "labels": labels}) + "\n" for text, labels in part)
+    labels = {label for each in tags.values() for label in each}
+    sys.stdout.write(f"{len(documents)} descriptions with {len(labels)} tags\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
