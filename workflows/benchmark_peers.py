@@ -223,7 +223,10 @@ def run_peer(name: str, exported: Exported, options: argparse.Namespace) -> dict
     place = exported.folder / name
     script = Path(__file__).with_name("run_peer.py")
     peak_mb = run_watched(
-        [python, str(script), name, str(exported.folder), f"--threads={options.threads}"],
+        [
+            python, str(script), name, str(exported.folder),
+            f"--threads={options.threads}", f"--seed={options.seed}",
+        ],
         place / "log.txt", timeout_s=options.timeout, memory_mb=1e3 * options.memory_gb,
     )  # fmt: skip
     times = json.loads((place / "times.json").read_text())
@@ -288,7 +291,12 @@ def arguments_parser() -> argparse.ArgumentParser:
         help=f"heads of distmom, one row each: some of {', '.join(HEADS)} [auto]")  # fmt: skip
     add("-k", "--n-components", type=int, default=100, help="number of components of distmom [%(default)s]")
     add("--threads", type=int, default=2, help="threads of a peer, worker processes of distmom [%(default)s]")
-    add("--seed", type=int, default=0, help="seed of distmom and of a planted corpus [%(default)s]")
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of a planted corpus and of all systems but omikuji, which takes none [%(default)s]",
+    )
     add("--pecos-python", help="interpreter with libpecos [this one]")
     add("--auc-documents", type=int, help="measure distmom's AUC on about this many rows")
     add("--timeout", type=float, default=3600.0, help="maximum seconds per system [%(default)s]")

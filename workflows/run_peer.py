@@ -44,12 +44,15 @@ class Task:
     out : Path
         Directory for the model of the peer.
     threads : int
+    seed : int
+        For peers that take one.
     """
 
-    def __init__(self, folder: Path, out: Path, threads: int) -> None:
+    def __init__(self, folder: Path, out: Path, threads: int, seed: int) -> None:
         self.folder = folder
         self.out = out
         self.threads = threads
+        self.seed = seed
 
     def matrix(self, name: str) -> csr_matrix:
         """Read one of the matrices."""
@@ -101,7 +104,7 @@ def run_napkinxc(task: Task, name: str) -> dict[str, Any]:
     from napkinxc.models import PLT
 
     X, Y = task.training()
-    model = PLT(str(task.out), threads=task.threads, seed=1)
+    model = PLT(str(task.out), threads=task.threads, seed=task.seed)
     started = time.monotonic()
     model.fit(X, Y)
     fit_s = time.monotonic() - started
@@ -120,7 +123,10 @@ def run_one_per_label(task: Task, name: str) -> dict[str, Any]:
     X, Y = task.training()
     used = np.flatnonzero(np.asarray(Y.sum(axis=0)).ravel())
     started = time.monotonic()
-    each = LinearSVC(C=0.3) if name == "linear-svc" else LogisticRegression(solver="liblinear")
+    if name == "linear-svc":
+        each = LinearSVC(C=0.3, random_state=task.seed)
+    else:
+        each = LogisticRegression(solver="liblinear", random_state=task.seed)
     model = OneVsRestClassifier(each, n_jobs=task.threads).fit(X, Y[:, used])
     fit_s = time.monotonic() - started
     coefficients = np.vstack([fitted.coef_ for fitted in model.estimators_])
@@ -154,7 +160,7 @@ def run_neighbors(task: Task, name: str) -> dict[str, Any]:
 
     X, Y = task.training()
     started = time.monotonic()
-    order = np.random.default_rng(0).permutation(X.shape[0])
+    order = np.random.default_rng(task.seed).permutation(X.shape[0])
     held, rest = np.split(order, [min(HELD_OUT, len(order) // 5)])
     distances, rows = nearest(X[rest], max(NEIGHBORS), X[held])
     means = {k: _mean_precision(_votes(distances[:, :k], rows[:, :k], Y[rest]), Y[held]) for k in NEIGHBORS}
@@ -192,7 +198,7 @@ def run_pecos(task: Task, name: str) -> dict[str, Any]:
     X, Y = task.matrix("X_train"), task.matrix("Y_train")
     started = time.monotonic()
     features = LabelEmbeddingFactory.create(Y, X, method="pifa")
-    chain = Indexer.gen(features, indexer_type="hierarchicalkmeans")
+    chain = Indexer.gen(features, indexer_type="hierarchicalkmeans", seed=task.seed)
     model = XLinearModel.train(X, Y, C=chain, threads=task.threads)
     fit_s = time.monotonic() - started
     model.save(str(task.out))
@@ -250,12 +256,13 @@ def main(arguments: list[str] | None = None) -> int:
         "folder", type=Path, help="folder of exported features; results are written to FOLDER/PEER"
     )
     parser.add_argument("--threads", type=int, default=1, help="[%(default)s]")
+    parser.add_argument("--seed", type=int, default=0, help="of peers that take one [%(default)s]")
     options = parser.parse_args(arguments)
     die_first()
     model = options.folder / options.peer / "model"
     model.mkdir(parents=True, exist_ok=True)
     try:
-        result = PEERS[options.peer](Task(options.folder, model, options.threads), options.peer)
+        result = PEERS[options.peer](Task(options.folder, model, options.threads, options.seed), options.peer)
     except ImportError as error:
         print(f"{options.peer}: not installed: {error}", file=sys.stderr)
         return NOT_INSTALLED

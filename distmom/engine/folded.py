@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from distmom.clock import add_spent
 from distmom.engine.scratch import ScratchArray
 from distmom.engine.sparse import SparsePart
@@ -30,6 +32,8 @@ class Folded:
         Runs of sparse sums, by name of the sum and group.
     files : tuple of ScratchArray
         Sums in files, including those merged already.
+    rows : dict of str to dict
+        Rows that are held in memory and not stored, by output and shard.
     """
 
     sums: Sums
@@ -38,12 +42,13 @@ class Folded:
     tall: dict[tuple[str, int, int], TallPart] = field(default_factory=dict)
     runs: dict[tuple[str, int], tuple[SparsePart, ...]] = field(default_factory=dict)
     files: tuple[ScratchArray, ...] = ()
+    rows: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
 
     def all_files(self) -> list[ScratchArray]:
         """Return all reported files."""
         files = list(self.files)
         for part in self.tall.values():
-            files += [part.single, part.double]
+            files += part.files()
         for runs in self.runs.values():
             for run in runs:
                 files += run.files()
@@ -57,6 +62,7 @@ def merge_partials(parts: Iterable[Folded]) -> Folded:
     tall: dict[tuple[str, int, int], TallPart] = {}
     runs: dict[tuple[str, int], tuple[SparsePart, ...]] = {}
     files: tuple[ScratchArray, ...] = ()
+    rows: dict[str, dict[str, np.ndarray]] = {}
     started = time.perf_counter()
 
     def sums() -> Iterator[Sums]:
@@ -67,9 +73,11 @@ def merge_partials(parts: Iterable[Folded]) -> Folded:
             files += part.files
             for name, of_shard in part.row_digests.items():
                 digests.setdefault(name, {}).update(of_shard)
+            for name, held in part.rows.items():
+                rows.setdefault(name, {}).update(held)
             add_spent(spent, part.spent)
             yield part.sums
 
     total = merge(sums())
     add_spent(spent, {"merge": time.perf_counter() - started})
-    return Folded(total, digests, spent, tall, runs, files + total.files())
+    return Folded(total, digests, spent, tall, runs, files + total.files(), rows)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -21,6 +20,7 @@ from distmom.engine.directory import RunDirectory
 from distmom.engine.events import GroupDone, KernelsMissing, Observer, PassDone, PassStarted
 from distmom.engine.executors import Executor, InProcess
 from distmom.engine.folded import Folded, merge_partials
+from distmom.engine.held import HELD_STATE_BYTES, HELD_SUM_BYTES, HeldOutput, HeldRows, may_hold
 from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
 from distmom.engine.results import PassResult, Tallies, TallResult, Timing
@@ -39,7 +39,7 @@ from distmom.engine.sparse import (
 )
 from distmom.engine.state import SLAB_ROWS, StoredArray, StoredRows, release_maps
 from distmom.engine.sums import Sums
-from distmom.engine.tall import PIECE_ROWS, Partials, RowFunction, RowOutput, Tall, finish_output, map_task
+from distmom.engine.tall import PIECE_ROWS, Partials, RowFunction, RowOutput, Tall, map_task
 from distmom.engine.tasks import fold_group, fold_tall
 from distmom.errors import StoreError
 
@@ -186,13 +186,14 @@ class Engine:
             tallies, folded = self._fold(pass_, rows, key)
             digests = folded.row_digests
             result = finish(tallies, *parameters)
+            result.rows = self._stored_rows(pass_, key, digests) | _held_rows(pass_, folded)
             self.directory.spare_partials(folded.all_files())
             self.directory.commit_pass(
                 pass_.name, key, {}, {"rows": digests, **result.to_json()}, result.stored_arrays()
             )
         else:
-            result, digests = TallResult.from_json(committed[1], self.directory.states), committed[1]["rows"]
-        result.rows = self._stored_rows(pass_, key, digests)
+            result = TallResult.from_json(committed[1], self.directory.states)
+            result.rows = self._stored_rows(pass_, key, committed[1]["rows"])
         return result
 
     def _committed(self, pass_: Pass, key: str) -> tuple[Sums, dict[str, Any]] | None:
@@ -241,9 +242,14 @@ class Engine:
             axes = {str(spec.tall) for spec in tall.values() if not spec.sparse}
             frequent = {axis: self.put(frequent_rows_of(self.corpus, axis, pass_.numbers)) for axis in axes}
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
+        held = (
+            self._holds(len(plan.groups) * n_slabs * plan.partial_bytes, HELD_SUM_BYTES),
+            not self.directory.durable
+            and self._holds(self.corpus.n_documents * pass_.row_bytes, HELD_STATE_BYTES),
+        )
         arguments = [
             (self.corpus, group, pass_.for_columns(j, plan.columns) if plan.columns else pass_, frequent,
-             plan.single, rows, outputs, files, i, j)
+             plan.single, rows, outputs, files, i, j, held)
             for i, group in enumerate(plan.groups)
             for j in range(n_slabs)
         ]  # fmt: skip
@@ -272,6 +278,10 @@ class Engine:
                 n_rows, width, columns, frequent.get(str(spec.tall)),
             )  # fmt: skip
         return Tallies(folded.sums, partials, runs), folded
+
+    def _holds(self, n_bytes: int, most: int) -> bool:
+        """Return whether arrays that tasks make are held in memory; at most ``most`` bytes without a limit."""
+        return isinstance(self.executor, InProcess) and may_hold(n_bytes, most, self.memory_limit)
 
     def plan(self, pass_: Pass) -> PassPlan:
         """Return how a pass is cut with this memory limit and executor."""
@@ -307,8 +317,12 @@ class Engine:
         outputs : dict of str to StoredArray
         sums : Sums
         """
-        files = {
-            name: RowOutput.create(self.directory.new_state(), n_rows, width, dtype, self.directory.spare)
+        n_bytes = sum(n_rows * width * np.dtype(dtype).itemsize for width, dtype in outputs.values())
+        held = not self.directory.durable and self._holds(n_bytes, HELD_STATE_BYTES)
+        files: dict[str, RowOutput | HeldOutput] = {
+            name: HeldOutput(n_rows, width, dtype)
+            if held
+            else RowOutput.create(self.directory.new_state(), n_rows, width, dtype, self.directory.spare)
             for name, (width, dtype) in outputs.items()
         }
         checksums: dict[str, list[str]] = {name: [] for name in files}
@@ -323,13 +337,10 @@ class Engine:
                     for name, checksum in written.items():
                         checksums[name].append(checksum)
                     total = Sums(sums) if total is None else total + sums
-            stored = {
-                name: finish_output(file, (n_rows, file.width), checksums[name], self.directory.states)
-                for name, file in files.items()
-            }
+            stored = {name: file.finish(n_rows, checksums[name]) for name, file in files.items()}
         except BaseException:
             for file in files.values():
-                Path(file.path).unlink(missing_ok=True)
+                file.discard()
             raise
         return stored, total if total is not None else Sums()
 
@@ -458,6 +469,11 @@ class Engine:
             finally:
                 # A worker's report may arrive later than its result.
                 reported.acquire(blocking=False)
+
+
+def _held_rows(pass_: Pass, folded: Folded) -> dict[str, StoredRows]:
+    """Return the rows that tasks hold in memory."""
+    return {name: HeldRows("", axis=pass_.row_axis, arrays=arrays) for name, arrays in folded.rows.items()}
 
 
 def _small_sums(pass_: Pass) -> Sums:

@@ -20,6 +20,7 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.clock import spend, taken
 from distmom.compiled import compiled
+from distmom.engine.held import HeldOutput, HeldSum
 from distmom.engine.scratch import ScratchArray, claimed, cleared, write_scratch
 from distmom.engine.state import (
     SLAB_ROWS,
@@ -91,16 +92,20 @@ def frequent_rows(frequency: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TallPart:
-    """An accumulator in files, as reported by the task that wrote them.
+    """An accumulator in files, as reported by the task that wrote them, or in the memory of this process.
 
     Attributes
     ----------
-    single, double : ScratchArray
+    single, double : ScratchArray or HeldSum
         See `TallSum`.
     """
 
-    single: ScratchArray
-    double: ScratchArray
+    single: ScratchArray | HeldSum
+    double: ScratchArray | HeldSum
+
+    def files(self) -> list[ScratchArray]:
+        """Return the files; none for an accumulator in memory."""
+        return [part for part in (self.single, self.double) if isinstance(part, ScratchArray)]
 
 
 def write_partial(directory: str, value: TallSum) -> TallPart:
@@ -113,7 +118,7 @@ def write_partial(directory: str, value: TallSum) -> TallPart:
 
 @dataclass(frozen=True)
 class Partials:
-    """The partial files of one tall sum, read as their total.
+    """The partial sums of one tall sum, in files or in memory, read as their total.
 
     Attributes
     ----------
@@ -181,6 +186,10 @@ class RowOutput:
             stream.truncate(stream.tell() + n_bytes)
         return cls(str(path), dtype, width)
 
+    def room(self, rows: slice) -> np.ndarray:
+        """Return the array in which some rows are made."""
+        return np.empty((rows.stop - rows.start, self.width), self.dtype)
+
     def write(self, start: int, rows: np.ndarray) -> str:
         """Write rows from ``start`` on and return their checksum."""
         content = np.ascontiguousarray(rows, self.dtype)
@@ -191,11 +200,22 @@ class RowOutput:
             stream.write(content.data)
         return slab_checksum(content)
 
+    def finish(self, n_rows: int, checksums: Sequence[str]) -> StoredArray:
+        """Rename the complete file to its digest and return its handle."""
+        digest = slab_digest((n_rows, self.width), np.dtype(self.dtype), checksums)
+        path = Path(self.path).with_name(f"{digest[:32]}.npy")
+        os.replace(self.path, path)
+        return StoredArray(str(path), digest)
+
+    def discard(self) -> None:
+        """Remove the file if it exists."""
+        Path(self.path).unlink(missing_ok=True)
+
 
 def map_task(
     function: RowFunction,
     inputs: Sequence[Tall],
-    outputs: Mapping[str, RowOutput],
+    outputs: Mapping[str, RowOutput | HeldOutput],
     n_rows: int,
     arguments: tuple[Any, ...],
     piece_rows: int,
@@ -225,13 +245,12 @@ def map_task(
 def _map_slab(
     function: RowFunction,
     inputs: Sequence[Tall],
-    outputs: Mapping[str, RowOutput],
+    outputs: Mapping[str, RowOutput | HeldOutput],
     rows: slice,
     arguments: tuple[Any, ...],
     piece_rows: int,
 ) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    n = rows.stop - rows.start
-    written = {name: np.empty((n, output.width), output.dtype) for name, output in outputs.items()}
+    written = {name: output.room(rows) for name, output in outputs.items()}
     sums: dict[str, np.ndarray] = {}
     # Temporary arrays of a function may be several times as large as its result.
     for start in range(rows.start, rows.stop, piece_rows):
@@ -259,13 +278,3 @@ def read_rows(item: Tall, rows: slice) -> np.ndarray:
             return np.concatenate([np.asarray(part[rows]) for part in opened.parts], axis=1)
         item = opened
     return np.asarray(item[rows])
-
-
-def finish_output(
-    output: RowOutput, shape: tuple[int, int], checksums: Sequence[str], directory: Path
-) -> StoredArray:
-    """Rename a complete file to its digest and return its handle."""
-    digest = slab_digest(shape, np.dtype(output.dtype), checksums)
-    path = directory / f"{digest[:32]}.npy"
-    os.replace(output.path, path)
-    return StoredArray(str(path), digest)

@@ -12,6 +12,7 @@ from distmom.clock import spend, taken
 from distmom.corpus import AnyCorpus, RowBlock
 from distmom.engine.abandoned import Requests
 from distmom.engine.folded import Folded
+from distmom.engine.held import HeldSum
 from distmom.engine.passes import Pass, cut_block, resolve
 from distmom.engine.shards import read_shard
 from distmom.engine.sparse import SparsePart, SparseSum
@@ -54,8 +55,14 @@ def fold_tall(
     files: str,
     group: int,
     slab: int,
+    held: tuple[bool, bool],
 ) -> Folded:
-    """Stream the shards of one group into tall accumulators, write them to files, and return the other sums."""
+    """Stream the shards of one group into tall accumulators, and return the other sums.
+
+    The dense accumulators, and the rows that the pass stores, are written to files; in a task of the process
+    that reads them, ``held`` states for each of the two whether they stay in memory.
+    """
+    hold_sums, hold_rows = held
     with one_blas_thread():
         taken()
         opened = resolve(pass_)
@@ -67,19 +74,22 @@ def fold_tall(
             # Sums that are not separable are accumulated by the first slab.
             for name in [name for name in sums if specs[name].tall and not specs[name].separable]:
                 del sums[name]
-        digests = _accumulate(corpus, shards, opened, sums, rows, outputs, files)
+        kept: dict[str, dict[str, np.ndarray]] | None = {} if hold_rows else None
+        digests = _accumulate(corpus, shards, opened, sums, rows, outputs, files, kept)
         tall: dict[tuple[str, int, int], TallPart] = {}
         runs: dict[tuple[str, int], tuple[SparsePart, ...]] = {}
         with spend("write"):
             for name in [name for name in sums if name not in small]:
                 if isinstance(sums[name], SparseSum):
                     runs[name, group] = sums[name].finish()
+                elif hold_sums:
+                    tall[name, group, slab] = TallPart(HeldSum(sums[name].single), HeldSum(sums[name].double))
                 else:
                     tall[name, group, slab] = write_partial(files, sums[name])
         release_maps()
         # Every slab of columns reads all documents; the small sums are taken from the first slab alone.
         own = Sums({name: sums[name] if slab == 0 else np.zeros_like(sums[name]) for name in small})
-        return Folded(own, digests, taken(), tall, runs)
+        return Folded(own, digests, taken(), tall, runs, rows=kept or {})
 
 
 def _accumulate(
@@ -90,8 +100,12 @@ def _accumulate(
     rows: Mapping[str, StoredRows],
     outputs: str,
     files: str,
+    kept: dict[str, dict[str, np.ndarray]] | None = None,
 ) -> dict[str, dict[str, str]]:
-    """Add shards to sums block by block and return the digests of the stored rows."""
+    """Add shards to sums block by block and return the digests of the stored rows.
+
+    Rows are added to ``kept`` in place of being stored, if it is given.
+    """
     digests: dict[str, dict[str, str]] = {}
     block: Any = None
     requests = Requests(files)
@@ -118,6 +132,9 @@ def _accumulate(
             for name, value in added.items():
                 written.setdefault(name, []).append(value)
         for name, values in written.items():
+            if kept is not None:
+                kept.setdefault(name, {})[str(index)] = np.concatenate(values)
+                continue
             with spend("write"):
                 digest = write_rows(f"{outputs}/{name}", index, np.concatenate(values))
             digests.setdefault(name, {})[str(index)] = digest

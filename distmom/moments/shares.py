@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from distmom.moments.share_kernels import (
     find_shares,
     half_counts,
     log_likelihood,
+    row_totals,
 )
 from distmom.moments.weighting import row_weights
 
@@ -95,7 +97,7 @@ def folds_of(words: csr_array, n_folds: int) -> np.ndarray:
     It is therefore the same in every pass, however the corpus is cut into shards, and equal documents are in
     one fold.
     """
-    return row_sums(words.indptr, words.indices).astype(np.int64) % n_folds
+    return np.asarray(row_totals(words.indptr, words.indices).astype(np.int64) % n_folds)
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,8 @@ class RefinePass(TopicsPass):
     Sums: ``counts0``, ``counts1``, ..., one per fold, (n_words, k) tall, to be multiplied by the topics of the
     fold; ``totals`` (n_folds, k), their column sums after that; ``shares`` (k,), the sum of shares over
     documents; with variational Bayes ``log_shares`` (k,), the sum of expected logarithms; ``documents``,
-    ``tokens`` and ``log_likelihood`` (). Rows, with EM only: ``shares`` (n, k), the initial shares of the next
-    step.
+    ``tokens`` and ``log_likelihood`` (). Rows, with EM over all documents: ``shares`` (n, k), the initial shares
+    of the next step.
     """
 
     how: str = "em"
@@ -165,8 +167,13 @@ class RefinePass(TopicsPass):
         return "refine"
 
     @property
+    def _stores_shares(self) -> bool:
+        # Stored shares have no gaps. Passes over some documents start from even shares.
+        return self.how == "em" and self.selection is None
+
+    @property
     def row_bytes(self) -> int:
-        return 4 * self.n_topics if self.how == "em" else 0
+        return 4 * self.n_topics if self._stores_shares else 0
 
     @property
     def mapped_bytes(self) -> int:
@@ -191,13 +198,20 @@ class RefinePass(TopicsPass):
             yield slice(None), words
             return
         folds = folds_of(words, self.n_folds)
-        for fold in range(self.n_folds):
-            mine = np.flatnonzero(folds == fold)
-            yield mine, words[mine]
+        order = np.argsort(folds, kind="stable")
+        by_fold, ends = words[order], np.cumsum(np.bincount(folds, minlength=self.n_folds))
+        for first, last in pairwise([0, *ends]):
+            begin, end = by_fold.indptr[first], by_fold.indptr[last]
+            own = (
+                by_fold.data[begin:end],
+                by_fold.indices[begin:end],
+                by_fold.indptr[first : last + 1] - begin,
+            )
+            yield order[first:last], csr_from_parts(*own, (last - first, words.shape[1]))
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         words, own = block.words, row_weights(block)
-        begin, lengths = rows.get("shares"), row_sums(words.indptr, words.data.astype(np.float64))
+        begin, lengths = rows.get("shares"), row_totals(words.indptr, words.data)
         shares = np.empty((words.shape[0], self.n_topics), self._matrix().dtype)
         for fold, (mine, read) in enumerate(self._folds(words)):
             counts = sums[f"counts{fold}"]
@@ -215,7 +229,7 @@ class RefinePass(TopicsPass):
         sums["shares"] += own @ shares.astype(np.float64)
         sums["documents"] += own.sum()
         sums["tokens"] += own @ lengths
-        return {"shares": shares} if self.how == "em" else None
+        return {"shares": shares} if self._stores_shares else None
 
 
 @dataclass(frozen=True)

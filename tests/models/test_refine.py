@@ -14,7 +14,7 @@ from distmom.models import AnchorTopics, SingleTopic, SpectralLDA
 from distmom.models.topics import longer
 from distmom.models.topics import program as topic_model
 from distmom.models.topics.initial import Initial
-from distmom.models.topics.refine import Completion, complete, initial_topics, refine_topics
+from distmom.models.topics.refine import Completion, _near, complete, initial_topics, refine_topics
 from distmom.models.topics.steps import Topics
 from distmom.moments.shares import folds_of
 from distmom.simulate.multilabel import planted
@@ -337,3 +337,11 @@ def test_a_background_takes_the_words_that_all_documents_share():
     assert mass[most] > 0.7
     assert np.delete(mass, most).max() < plain.components_[:, 200:].sum(axis=1).min()
     assert len(model.transform(counts)[0]) == 6
+
+
+@pytest.mark.parametrize(
+    ("best", "near"), [(0.1, (0.1, 0.2, 0.5)), (2.0, (1.0, 2.0, 5.0)), (50.0, (10.0, 20.0, 50.0))]
+)
+def test_sums_of_dirichlet_parameters_next_to_the_best_are_tried_again(best, near):
+    completion = Completion(best * np.array([0.25, 0.75]), -7.0, 100, 10)
+    assert _near(None, completion) == near

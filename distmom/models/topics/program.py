@@ -7,6 +7,7 @@ import math
 import shutil
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -204,18 +205,33 @@ class TopicModel(FittedTopics):
             tried = initials(run, moments, numbers, trials, self.background)
             chosen = self._choose(run.part("choose"), moments, tried, held)
             trials = [trials[0] if len(trials) == 1 else chosen.init.alpha0]
-            # All further steps use all documents, including those held out so far.
-            moments = extend_moments(run.part("extend"), moments, held)
-        init = initials(run, moments, numbers, trials, self.background)[0]
-        start = initial_topics(init.topics, init.proportions, self.n_folds(corpus), moments.settings.dtype)
+        from_moments = partial(self._start_of_all, moments=moments, numbers=numbers, trials=trials, held=held)
         if chosen is not None and self.chooses_start(corpus):
-            init, start = run.rows(_start, init, start, chosen, out=(init, start))
+            refined: Any = (chosen.init, chosen.start)
+            init, start = run.when(lambda: chosen.start is None, from_moments, otherwise=refined)
+        else:
+            init, start = from_moments(run)
         how, n_passes = self.way_of_refine(corpus), self.n_refine_passes(corpus)
         topics = refine_topics(run, start, how, n_passes, eta=self.eta)
         state: TopicState = run.rows(
             self._assembled, init, topics, words.n_words, rank, chosen, out=unknown()
         )
         return state
+
+    def _start_of_all(
+        self,
+        run: Run,
+        moments: CommittedMoments,
+        numbers: np.ndarray,
+        trials: list[float | None],
+        held: Selection | None,
+    ) -> tuple[Initial, Topics]:
+        """Return initial topics from the moments of all documents, including those held out so far."""
+        if held is not None:
+            moments = extend_moments(run.part("extend"), moments, held)
+        init = initials(run, moments, numbers, trials, self.background)[0]
+        n_folds = self.n_folds(run.corpus)
+        return init, initial_topics(init.topics, init.proportions, n_folds, moments.settings.dtype)
 
     def _assembled(
         self,
@@ -410,11 +426,6 @@ def _best(engine: Engine, tried: list[Chosen], several: bool) -> Chosen:
         }
         return replace(best, selection=selection)
     return best
-
-
-def _start(engine: Engine, init: Initial, start: Topics, chosen: Chosen) -> tuple[Initial, Topics]:
-    """Return the topics from which all documents are refined, and the initial topics that they come from."""
-    return (init, start) if chosen.start is None else (chosen.init, chosen.start)
 
 
 def _state_of(corpus: Any, init: Initial, topics: Topics, n_moment_words: int) -> TopicState:

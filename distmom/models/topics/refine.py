@@ -29,6 +29,8 @@ ETA = 0.05
 COMPLETION_SMOOTHING = 0.01
 #: sums of Dirichlet parameters that completion tries
 ALPHA_SUMS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+#: number of sums that are tried where the best one for similar topics is known
+N_NEAR = 3
 
 
 def initial_topics(
@@ -96,13 +98,13 @@ def refine_topics(
         out = TallResult({"topics": unknown_columns(d, k), "by_fold": by_fold}, unknown())
         found = run.scan(step, next_topics, topics, unigram, how, eta, out=out, rows=topics.rows)
         topics = run.rows(
-            _refined, topics, found, selection is None,
+            _refined, topics, found,
             out=replace(topics, matrix=out.states["topics"], by_fold=by_fold, smoothing=0.0),
         )  # fmt: skip
     return topics
 
 
-def _refined(engine: Engine, topics: Topics, found: TallResult, of_all: bool) -> Topics:
+def _refined(engine: Engine, topics: Topics, found: TallResult) -> Topics:
     values = found.values
     return Topics(
         found.states["topics"],
@@ -110,8 +112,7 @@ def _refined(engine: Engine, topics: Topics, found: TallResult, of_all: bool) ->
         np.asarray(values["shares"]),
         np.asarray(values["alpha"]),
         0.0,
-        # Shares stored for some documents cannot be used for all.
-        found.rows if of_all else {},
+        found.rows,
         (*topics.log_likelihoods, values["log_likelihood"]),
         topics.dtype,
     )
@@ -197,6 +198,18 @@ def complete(
     )  # fmt: skip
     out = Completion(unknown(k), unknown(), unknown(), unknown())
     return run.rows(_completion, normalised, pass_.alpha_sums, run.scan(pass_), out=out)
+
+
+def near_sums(run: Run, completion: Completion) -> tuple[float, ...]:
+    """Return the sums of Dirichlet parameters next to those of a completion, to try for similar topics."""
+    found: tuple[float, ...] = run.rows(_near, completion, out=ALPHA_SUMS[:N_NEAR])
+    return found
+
+
+def _near(engine: Engine, completion: Completion) -> tuple[float, ...]:
+    best = int(np.argmin(np.abs(np.array(ALPHA_SUMS) - completion.alpha.sum())))
+    first = min(max(0, best - N_NEAR // 2), len(ALPHA_SUMS) - N_NEAR)
+    return ALPHA_SUMS[first : first + N_NEAR]
 
 
 def _normalised(engine: Engine, proportions: np.ndarray) -> np.ndarray:

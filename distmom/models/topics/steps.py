@@ -72,13 +72,9 @@ def next_topics(
         tallies.tall[f"counts{fold}"] for fold in range(n_folds)
     ]
     if how != "mixture":
-        inputs += [topics.by_fold, unigram]
+        inputs += [unigram, *topics.by_fold.parts]
     folds = [f"fold{fold}" for fold in range(n_folds)] if n_folds > 1 else []
     outputs = dict.fromkeys(("topics", *folds), (k, topics.dtype))
-    stored, _ = engine.map_rows(
-        _distributions, inputs, n_words, outputs, np.asarray(sums["totals"]), eta * n_words, eta,
-        topics.smoothing,
-    )  # fmt: skip
     n = max(float(sums["documents"]), 1.0)
     alpha = topics.alpha
     shares = np.asarray(sums["shares"]) / max(float(np.sum(sums["shares"])), 1e-300)
@@ -91,10 +87,16 @@ def next_topics(
     likelihood = float(sums["log_likelihood"]) / max(float(sums["tokens"]), 1.0)
     # The first step is not over-relaxed, nor is a step after the likelihood has decreased.
     last = topics.log_likelihoods[-1:]
-    if how == "em" and last and likelihood >= last[0]:
-        stored["topics"] = _relaxed(engine, stored["topics"], topics.matrix)
-        for fold, old in zip(folds, topics.by_fold.parts, strict=False):
-            stored[fold] = _relaxed(engine, stored[fold], StoredColumns((old,)))
+    relaxed = how == "em" and bool(last) and likelihood >= last[0]
+    if relaxed and folds:
+        inputs.append(topics.matrix)
+    stored, found = engine.map_rows(
+        _distributions, inputs, n_words, outputs, np.asarray(sums["totals"]), eta * n_words, eta,
+        topics.smoothing, topics.dtype, relaxed,
+    )  # fmt: skip
+    if relaxed:
+        masses = [np.asarray(found[name]) for name in outputs]
+        stored, _ = engine.map_rows(_scaled, [stored[name] for name in outputs], n_words, outputs, masses)
     values = {
         "shares": [float(x) for x in shares],
         "alpha": [float(x) for x in alpha],
@@ -106,36 +108,58 @@ def next_topics(
 
 
 def _distributions(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
-    *inputs, totals, of_column, eta, smoothing = arguments
-    counts, before = inputs[: len(totals)], inputs[len(totals) :]
-    if before:
-        mixed = (1.0 - smoothing) * before[0] + smoothing * before[1]
-        parts = np.split(mixed, len(totals), axis=1)
-        counts = [own * part for own, part in zip(counts, parts, strict=True)]
-    whole, all_totals = sum(counts), totals.sum(axis=0)
-    found = {"topics": (whole + eta) / (all_totals + of_column)}
-    if len(counts) > 1:
+    """Return rows of the next topics, of all documents and, with folds, of all folds but one.
+
+    The rows of counts, which nothing else reads, are overwritten.
+
+    Over-relaxed topics are moved further from the topics before in the direction of a step of EM; they do not
+    sum to one, and their sums are returned too.
+    """
+    *inputs, totals, of_column, eta, smoothing, dtype, relaxed = arguments
+    n_folds = len(totals)
+    counts, (unigram, *before) = inputs[:n_folds], inputs[n_folds:] or [None]
+    by_fold = before[:n_folds]
+    if smoothing:
+        by_fold = [(1.0 - smoothing) * own + smoothing * unigram for own in by_fold]
+    if by_fold:
+        for own, part in zip(counts, by_fold, strict=True):
+            own *= part
+    whole, all_totals = np.array(counts[0]), totals.sum(axis=0)
+    for own in counts[1:]:
+        whole += own
+    found = {}
+    if n_folds > 1:
         for fold, (own, total) in enumerate(zip(counts, totals, strict=True)):
-            found[f"fold{fold}"] = (whole - own + eta) / (all_totals - total + of_column)
-    return found, {}
+            np.subtract(whole, own, out=own)
+            found[f"fold{fold}"] = _shares(own, all_totals - total, eta, of_column)
+    found["topics"] = _shares(whole, all_totals, eta, of_column)
+    if not relaxed:
+        return found, {}
+    # Without folds the topics of the only fold are those of all documents.
+    old = {"topics": before[-1], **{f"fold{fold}": before[fold] for fold in range(n_folds)}}
+    further = {name: _further(value.astype(dtype), old[name]) for name, value in found.items()}
+    return further, {name: value.sum(axis=0, dtype=np.float64) for name, value in further.items()}
 
 
-def _relaxed(engine: Engine, stepped: StoredArray, matrix: StoredColumns) -> StoredArray:
-    """Return topics over-relaxed: moved further from ``matrix`` in the direction of a step of EM."""
-    n_rows, k = stepped.load().shape
-    outputs = {"topics": (k, str(stepped.load().dtype))}
-    further, sums = engine.map_rows(_further, [stepped, matrix], n_rows, outputs)
-    scaled, _ = engine.map_rows(_scaled, [further["topics"]], n_rows, outputs, np.asarray(sums["mass"]))
-    return scaled["topics"]
+def _shares(counts: np.ndarray, totals: np.ndarray, eta: float, of_column: float) -> np.ndarray:
+    """Turn rows of counts, in place, into rows of shares."""
+    counts += eta
+    counts /= totals + of_column
+    return counts
 
 
-def _further(rows: slice, stepped: np.ndarray, before: np.ndarray) -> tuple[Slabs, Slabs]:
-    found = stepped * (stepped / before) ** (RELAXATION - 1.0)
-    return {"topics": found}, {"mass": found.sum(axis=0, dtype=np.float64)}
+def _further(stepped: np.ndarray, before: np.ndarray) -> np.ndarray:
+    ratio = stepped / before
+    ratio **= RELAXATION - 1.0
+    ratio *= stepped
+    return np.asarray(ratio)
 
 
-def _scaled(rows: slice, topics: np.ndarray, mass: np.ndarray) -> tuple[Slabs, Slabs]:
-    return {"topics": topics / mass}, {}
+def _scaled(rows: slice, *arguments: Any) -> tuple[Slabs, Slabs]:
+    """Return rows of topics divided by the sums of their columns."""
+    *unscaled, masses = arguments
+    names = ["topics", *(f"fold{fold}" for fold in range(len(unscaled) - 1))]
+    return {name: own / mass for name, own, mass in zip(names, unscaled, masses, strict=True)}, {}
 
 
 def fit_alpha(alpha: np.ndarray, mean_logs: np.ndarray) -> np.ndarray:
