@@ -26,6 +26,8 @@ class MarginsPass(Pass):
     idf : ndarray of shape (n_words,)
     nnz_words, nnz_labels : int
         Numbers of entries of the words and of the labels of all documents, for the plan.
+    labels : tuple of int, optional
+        The labels whose documents are collected, ascending, ``n_labels`` of them; all by default.
 
     Notes
     -----
@@ -38,8 +40,13 @@ class MarginsPass(Pass):
     idf: Any = None
     nnz_words: int = 0
     nnz_labels: int = 0
+    labels: tuple[int, ...] | None = None
 
     block_rows = 1 << 15
+
+    @property
+    def name(self) -> str:
+        return "margins" if self.labels is None else "frequent"
 
     @property
     def mapped_bytes(self) -> int:
@@ -71,7 +78,7 @@ class MarginsPass(Pass):
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
         a = tfidf_rows(block.words, self.idf, np.float32)
         sums["rows"].add(placed(a, block.first, self.n_documents))
-        y = block.labels.tocsc()
+        y = (block.labels if self.labels is None else block.labels[:, self.labels]).tocsc()
         holders = y.indices.astype(np.int32) + np.int32(block.first)
         ones = np.ones(len(holders), np.float32)
         sums["holders"].add(csr_from_parts(ones, holders, y.indptr, (self.n_labels, self.n_documents)))

@@ -78,6 +78,7 @@ def array(
     optional: bool = False,
     attribute: str | None = None,
     transposed: bool = False,
+    below: str | None = None,
 ) -> Any:
     """Declare a field of a state that is an array.
 
@@ -97,8 +98,10 @@ def array(
         Name of the attribute of the estimator; the name of the field with an underscore by default.
     transposed : bool, default False
         Whether the attribute is the transpose of the stored array.
+    below : str, optional
+        Name of the size that all values are below; no bound by default.
     """
-    layout = {"": Array(shape, types, least, finite=finite, optional=optional)}
+    layout = {"": Array(shape, types, least, below=below, finite=finite, optional=optional)}
     metadata = {"layout": layout, "attribute": attribute, "transposed": transposed, "kind": "array"}
     return field(default=None, metadata=metadata) if optional else field(metadata=metadata)
 

@@ -17,6 +17,7 @@ from distmom.models.multilabel.blend import Choice, choose_blend
 from distmom.models.multilabel.candidates import read_scores, stored_scorer
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.heads import (
+    FrequentHead,
     GateHead,
     Head,
     NeighborsHead,
@@ -103,6 +104,8 @@ class Parts:
     margins : MarginFit or None
     gate : MarginFit or None
         Classifiers for many labels.
+    frequent : MarginFit or None
+        Classifiers of the frequent ones of many labels.
     """
 
     features: Features | None
@@ -112,6 +115,7 @@ class Parts:
     index: NeighborsHead | None = None
     margins: MarginFit | None = None
     gate: MarginFit | None = None
+    frequent: MarginFit | None = None
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,8 @@ def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection)
             add(f"svm-{cost}", "svm", SparseHead(margins))
     if parts.gate is not None:
         add("gate", "gate", _gate(parts.gate, 1.0))
+    if parts.frequent is not None:
+        add("frequent", "frequent", _frequent(parts.frequent, 1.0))
     for n, power in sorted(NEIGHBOR_VARIANTS, reverse=True):
         add(f"neighbors-{n}-{power:g}", "neighbors", replace(parts.index, n_neighbors=n, power=power))
     add("best-cosine", "best", replace(parts.index, n_neighbors=75, power=3.0, factor=0.0, best=1.0))
@@ -325,6 +331,8 @@ def _weighted_heads(
         heads["svm"] = SparseHead(next(iter(parts.margins.weights.values())))
     if "gate" in weights and parts.gate is not None:
         heads["gate"] = _gate(parts.gate, weights["gate"])
+    if "frequent" in weights and parts.frequent is not None:
+        heads["frequent"] = _frequent(parts.frequent, weights["frequent"])
     if parts.ridge is not None:
         _, ridge = parts.ridge
         for name in weights:
@@ -346,6 +354,11 @@ def _weighted_heads(
 
 def _gate(fit: MarginFit, power: float) -> GateHead:
     return GateHead(next(iter(fit.weights.values())), power)
+
+
+def _frequent(fit: MarginFit, factor: float) -> FrequentHead:
+    (weights,) = fit.weights.values()
+    return FrequentHead(weights, np.array(fit.labels, np.int32), factor)
 
 
 def _sketch_neighbors(ridge: RidgeFit, index: NeighborsHead, selection: Selection | None) -> SketchNeighbors:

@@ -16,6 +16,7 @@ import numpy as np
 from distmom.engine import Csr, MixedRows
 from distmom.errors import UsageError
 from distmom.models.multilabel.heads import (
+    FrequentHead,
     GateHead,
     Head,
     NeighborsHead,
@@ -91,6 +92,15 @@ def head_of_labels(head: Head, labels: np.ndarray) -> Head:
         w = head.weights
         dense = np.ascontiguousarray(np.asarray(w.dense)[:, labels])
         return replace(head, weights=MixedRows(columns_of(w.sparse, labels), w.dense_row, dense))
+    if isinstance(head, FrequentHead):
+        places = np.full(max([-1, *labels.tolist(), *np.asarray(head.labels).tolist()]) + 1, -1, np.int32)
+        places[labels] = np.arange(len(labels), dtype=np.int32)
+        found = places[np.asarray(head.labels)]
+        own = np.flatnonzero(found >= 0).astype(np.int32)
+        w = head.weights
+        dense = np.ascontiguousarray(np.asarray(w.dense)[:, own])
+        weights = MixedRows(columns_of(w.sparse, own), w.dense_row, dense)
+        return replace(head, weights=weights, labels=found[own])
     if isinstance(head, NeighborsHead | SketchNeighbors):
         return replace(head, labels=columns_of(head.labels, labels))
     raise TypeError(f"expected a head, got {type(head).__name__}")

@@ -31,6 +31,7 @@ from distmom.models.multilabel.corpus_topics import (
 from distmom.models.multilabel.covariates import frequency_log_odds
 from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.heads import (
+    FrequentHead,
     GateHead,
     Head,
     NeighborsHead,
@@ -128,7 +129,7 @@ class MultiLabelState:
     basis: np.ndarray | None = array("d", "r", optional=True)
     states: LatentStates | None = group(LatentStates)
     heads: tuple[tuple[str, Head], ...] = variants(
-        StateHead, RidgeHead, SparseHead, GateHead, NeighborsHead, SketchNeighbors
+        StateHead, RidgeHead, SparseHead, GateHead, FrequentHead, NeighborsHead, SketchNeighbors
     )
     head_weights: list[float] = value()
     diagnostics: dict[str, Any] = value()

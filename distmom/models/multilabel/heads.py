@@ -12,6 +12,7 @@ head                score of label l
 `SparseHead`        ``(A, 1) W`` for sparse weights W: centroids, or diagonal ridge after residual passes
 `NeighborsHead`     votes of the rows of largest cosine in A, found exactly with an inverted index
 `SketchNeighbors`   votes of the rows of largest cosine in Z
+`FrequentHead`      probability by a classifier of its own, where l is frequent
 =================== ==========================================================================
 """
 
@@ -65,12 +66,20 @@ VISITS = 64
 _STATES_AT_A_TIME = 16
 #: labels (n, m) of the n indexed documents of a head
 LABELS = Matrix(("n", "m"), ("|u1",), ("<i4", "<i8"))
-#: weights (d + 1, m) of sparse features
-SPARSE_WEIGHTS: dict[str, Array | Matrix] = {
-    "sparse": Matrix(("d1", "m")),
-    "dense": Array(("dense rows*", "m"), ("<f4",)),
-    "dense_row": Array(("d1",), ("<i4",), least=-1, below="dense rows*"),
-}
+#: the probability of a frequent label is the logistic function of this number times the margin of its classifier
+SLOPE = 5.0
+
+
+def _sparse_weights(of_labels: str) -> dict[str, Array | Matrix]:
+    """Return the layout of weights (d + 1, m) of sparse features."""
+    return {
+        "sparse": Matrix(("d1", of_labels)),
+        "dense": Array(("dense rows*", of_labels), ("<f4",)),
+        "dense_row": Array(("d1",), ("<i4",), least=-1, below="dense rows*"),
+    }
+
+
+SPARSE_WEIGHTS = _sparse_weights("m")
 
 
 class Query:
@@ -294,6 +303,35 @@ class GateHead:
 
 
 @dataclass(frozen=True)
+class FrequentHead:
+    """Classifiers of frequent labels, whose probabilities are added; other labels have score 0.
+
+    Attributes
+    ----------
+    weights : MixedRows
+        W (d + 1, n_frequent); the last row holds the intercepts.
+    labels : ndarray of shape (n_frequent,), int32
+        The labels.
+    factor : float, default 1.0
+        The score of a label is ``factor * sigmoid(SLOPE * (A, 1) W)``.
+    """
+
+    weights: MixedRows = record(_sparse_weights("n_frequent"))
+    labels: Any = array("n_frequent", types=("<i4",), least=0, below="m")
+    factor: float = 1.0
+
+    def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
+        """Add ``factor`` times the scores."""
+        labels = np.asarray(self.labels)
+        odds = np.zeros((len(out), len(labels)), np.float32)
+        SparseHead(self.weights).add_scores(query, -SLOPE, odds)
+        with np.errstate(over="ignore"):
+            np.exp(odds, out=odds)
+        odds += 1.0
+        out[:, labels] += np.float32(factor * self.factor) / odds
+
+
+@dataclass(frozen=True)
 class NeighborsHead:
     """Votes of the nearest training rows in the sparse features.
 
@@ -380,7 +418,7 @@ class SketchNeighbors:
         add_votes(found, products, y.indptr, y.indices, k, self.power, factor * self.factor, 0.0, out)
 
 
-Head = StateHead | RidgeHead | SparseHead | GateHead | NeighborsHead | SketchNeighbors
+Head = StateHead | RidgeHead | SparseHead | GateHead | FrequentHead | NeighborsHead | SketchNeighbors
 
 
 @dataclass(frozen=True)

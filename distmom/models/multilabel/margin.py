@@ -38,6 +38,13 @@ COSTS = (0.1, 0.3, 1.0)
 #: largest number of labels with margin classifiers: a stack can use their signed scores only where all labels are
 #: candidates, and more labels have a gate, whose negatives are the documents for which a label is hard
 MAX_LABELS = ALL_LABELS
+#: least share of the documents that have a frequent label (see `frequent_labels`), and their largest number
+FREQUENT_SHARE, MAX_FREQUENT = 0.002, 300
+#: largest number of entries of the rows that the classifiers of frequent labels are fitted to, over all labels;
+#: where this does not suffice for the least number of labels, there are none
+MAX_ENTRIES, MIN_FREQUENT = 1_000_000_000, 20
+#: cost C of these classifiers
+FREQUENT_COST = 0.3
 #: largest number of groups of labels: each is written as one matrix with an offset for every word
 MAX_GROUPS = 24
 PRUNING = Pruning(share=0.0)
@@ -50,13 +57,18 @@ class MarginFit:
     Attributes
     ----------
     weights : dict of str to MixedRows
-        W (d + 1, L) by cost, such as ``"0.3"``; the last row holds the intercepts.
+        W (d + 1, m) by cost, such as ``"0.3"``; the last row holds the intercepts.
+    labels : tuple of int, optional
+        The m labels; all by default.
     """
 
     weights: dict[str, MixedRows]
+    labels: tuple[int, ...] | None = None
 
     @classmethod
-    def stored(cls, found: TallResult, costs: Sequence[float], n_labels: int) -> MarginFit:
+    def stored(
+        cls, found: TallResult, costs: Sequence[float], n_labels: int, labels: tuple[int, ...] | None = None
+    ) -> MarginFit:
         """Return the weights that `stored_weights` stored for some costs."""
 
         def weights(name: str) -> MixedRows:
@@ -65,7 +77,7 @@ class MarginFit:
             )
             return MixedRows(Csr(indptr, indices, data, n_labels), dense_row, dense)
 
-        return cls({cost_name(cost): weights(cost_name(cost)) for cost in costs})
+        return cls({cost_name(cost): weights(cost_name(cost)) for cost in costs}, labels)
 
 
 def stored_weights(name: str, mixed: MixedRows) -> dict[str, StoredColumns]:
@@ -73,6 +85,23 @@ def stored_weights(name: str, mixed: MixedRows) -> dict[str, StoredColumns]:
     arrays = {part: getattr(mixed.sparse, part) for part in CSR_PARTS}
     arrays |= {"dense_row": mixed.dense_row, "dense": mixed.dense}
     return {f"{name}.{part}": StoredColumns((array,)) for part, array in arrays.items()}
+
+
+def frequent_labels(corpus: Corpus | MemoryCorpus) -> tuple[int, ...]:
+    """Return the labels for which ``auto`` fits classifiers where there are too many labels to do so for all.
+
+    These are the most frequent ones, ascending. Labels that many documents have are often the first of a ranking,
+    and there are enough documents with and without them to fit such classifiers well.
+    """
+    if tries_margin(corpus):
+        return ()
+    frequency = np.asarray(corpus.label_frequency)
+    n_entries = sum(s.nnz_words for s in corpus.shards)
+    most = min(MAX_FREQUENT, MAX_ENTRIES // max(1, n_entries))
+    found = np.argsort(-frequency, kind="stable")[:most]
+    found = found[frequency[found] >= FREQUENT_SHARE * corpus.n_documents]
+    # The pass reads all documents, however few the labels are.
+    return tuple(sorted(found.tolist())) if most >= MIN_FREQUENT else ()
 
 
 def tries_margin(corpus: Corpus | MemoryCorpus) -> bool:
@@ -94,6 +123,7 @@ def fit_margins(
     trial: Trial | None = None,
     limits: WeightLimits = NO_LIMITS,
     tolerance: float = TOLERANCE,
+    labels: tuple[int, ...] | None = None,
 ) -> MarginFit:
     """Fit one classifier per label and cost to the selected documents.
 
@@ -114,26 +144,31 @@ def fit_margins(
         Limits on the number of weights per word and per label.
     tolerance : float, default 0.5
         Tolerance of the descent, see `fit_margin`.
+    labels : tuple of int, optional
+        The labels, ascending; all by default.
     """
     corpus = run.corpus
+    n_labels = corpus.n_labels if labels is None else len(labels)
     pass_ = MarginsPass(
         corpus.n_words,
         n_documents=corpus.n_documents,
-        n_labels=corpus.n_labels,
+        n_labels=n_labels,
         idf=features.idf,
         nnz_words=sum(s.nnz_words for s in corpus.shards),
         nnz_labels=sum(s.nnz_labels for s in corpus.shards),
+        labels=labels,
     )
     out = TallResult(unknown(), unknown())
-    arguments = selection, costs, seed, limits.of(PRUNING), tolerance
+    arguments = n_labels, selection, costs, seed, limits.of(PRUNING), tolerance
     found = run.scan(pass_, _fitted, *arguments, out=out, trial=trial)
-    fit: MarginFit = run.rows(_margin_fit, found, costs, out=unknown())
+    fit: MarginFit = run.rows(_margin_fit, found, costs, n_labels, labels, out=unknown())
     return fit
 
 
 def _fitted(
     engine: Engine,
     tallies: Tallies,
+    n_labels: int,
     selection: Selection | None,
     costs: tuple[float, ...],
     seed: int,
@@ -141,7 +176,7 @@ def _fitted(
     tolerance: float,
 ) -> TallResult:
     corpus = engine.corpus
-    n, n_labels, d = corpus.n_documents, corpus.n_labels, corpus.n_words
+    n, d = corpus.n_documents, corpus.n_words
     rows, holders = (engine.combine([Term(tallies.runs[name])]) for name in ("rows", "holders"))
     known = np.ones(n, bool) if selection is None else selection.mask(0, n)
     alive = engine.put(known.astype(np.uint8))
@@ -202,5 +237,11 @@ def fit_classifiers(
     return [engine.combine_mixed([Term(own)], pruning) for own in runs]
 
 
-def _margin_fit(engine: Engine, found: TallResult, costs: tuple[float, ...]) -> MarginFit:
-    return MarginFit.stored(found, costs, engine.corpus.n_labels)
+def _margin_fit(
+    engine: Engine,
+    found: TallResult,
+    costs: tuple[float, ...],
+    n_labels: int,
+    labels: tuple[int, ...] | None,
+) -> MarginFit:
+    return MarginFit.stored(found, costs, n_labels, labels)

@@ -30,7 +30,14 @@ from distmom.models.multilabel.gate import fit_gate, tries_gate
 from distmom.models.multilabel.heads import NeighborsHead
 from distmom.models.multilabel.kept_sums import kept_sums
 from distmom.models.multilabel.linear import LinearFit, extend_linear, fit_linear
-from distmom.models.multilabel.margin import MarginFit, cost_name, fit_margins, tries_margin
+from distmom.models.multilabel.margin import (
+    FREQUENT_COST,
+    MarginFit,
+    cost_name,
+    fit_margins,
+    frequent_labels,
+    tries_margin,
+)
 from distmom.models.multilabel.objective import corpus_propensity, weighs_propensity
 from distmom.models.multilabel.regression import (
     SKETCH_NEIGHBORS_ROWS,
@@ -80,7 +87,9 @@ def searches_sketch(corpus: Corpus | MemoryCorpus, effort: Effort) -> bool:
 def n_dense_heads(corpus: Corpus | MemoryCorpus, n_components: int, effort: Effort = NORMAL) -> int:
     """Return the number of heads tried by ``auto`` that score every label: all but those of the latent states."""
     n_ridge = len(RIDGE_PENALTIES) + effort.has_sketch_neighbors if tries_ridge(corpus, n_components) else 0
-    n_margins = len(effort.costs) if tries_margin(corpus) else int(tries_gate(corpus))
+    n_margins = (
+        len(effort.costs) if tries_margin(corpus) else tries_gate(corpus) + bool(frequent_labels(corpus))
+    )
     return n_ridge + n_margins + len(("centroid", "linear", "best-cosine")) + len(NEIGHBOR_VARIANTS)
 
 
@@ -127,7 +136,7 @@ def score_held_out(run: Run, settings: HeadSettings, chosen: Selection) -> tuple
     scoring = partial(
         scoring_seconds, pass_=pass_, n_documents=n_documents, rank=settings.n_components if ridge else None,
         n_sketched=n_documents if searches_sketch(run.corpus, effort) else 0, n_states=settings.states.n_states,
-        gate=tries_gate(run.corpus), n_costs=len(effort.costs),
+        gate=tries_gate(run.corpus), n_costs=len(effort.costs), frequent=bool(frequent_labels(run.corpus)),
     )  # fmt: skip
     if weighs_propensity(settings.objective):
         pass_ = replace(pass_, inverse=run.put(corpus_propensity(run.corpus)))
@@ -168,7 +177,7 @@ def fit_parts(
     def needs(*prefixes: str) -> bool:
         return wanted is None or any(name.startswith(prefixes) for name in wanted)
 
-    features = ridge = linear = index = margins = gate = None
+    features = ridge = linear = index = margins = gate = frequent = None
     if needs("ridge", "linear", "centroid", "neighbors", "best", "sketch", "svm"):
         features = fit_features(run, selection)
     required = settings.head in ("moment", "posterior")
@@ -189,16 +198,18 @@ def fit_parts(
             margins = _fit_margins(run, settings, features, selection, costs)
         if linear is not None and wanted is None and tries_gate(run.corpus):
             gate = _fit_gate(run, settings, features, linear, selection)
-    return Parts(features, states, ridge, linear, index, margins, gate)
+        if wanted is None and frequent_labels(run.corpus):
+            frequent = _fit_frequent(run, settings, features, selection)
+    return Parts(features, states, ridge, linear, index, margins, gate, frequent)
 
 
 def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selection, choice: Choice) -> Parts:
     """Add the held-out documents to the parts fitted without them, by adding their sums.
 
     Only the ridge head and the margin classifiers, if chosen, are fitted again: the label half of the basis of the
-    sketch depends on the labels of all documents, and classifiers are not sums. A gate is fitted again where the
-    held-out documents are more than a small share of all. The latent states of large corpora are not extended:
-    this would take another pass over all documents for their labels.
+    sketch depends on the labels of all documents, and classifiers are not sums. A gate and the classifiers of
+    frequent labels are fitted again where the held-out documents are more than a small share of all. The latent
+    states of large corpora are not extended: this would take another pass over all documents for their labels.
     """
     assert known.features is not None
 
@@ -227,7 +238,12 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
         gate = run.when(
             lambda: chose("gate"), _fit_gate, settings, features, known.linear, None, otherwise=None
         )
-    return Parts(features, states, ridge, linear, index, margins, gate)
+    frequent = known.frequent
+    if frequent is not None and refits_gate:
+        frequent = run.when(
+            lambda: chose("frequent"), _fit_frequent, settings, features, None, otherwise=None
+        )
+    return Parts(features, states, ridge, linear, index, margins, gate, frequent)
 
 
 def _refit_margins(run: Run, settings: HeadSettings, features: Features, choice: Choice) -> MarginFit:
@@ -248,6 +264,18 @@ def _fit_margins(
     )  # fmt: skip
     return fit_margins(
         run, features, selection, costs, settings.seed, trial, settings.limits, settings.effort.tolerance
+    )
+
+
+def _fit_frequent(
+    run: Run, settings: HeadSettings, features: Features, selection: Selection | None
+) -> MarginFit:
+    labels, tolerance = frequent_labels(run.corpus), settings.effort.tolerance
+    trial = partial(margin_seconds, n_documents=run.corpus.n_documents, n_labels=len(labels),
+        costs=(FREQUENT_COST,), tolerance=tolerance,
+    )  # fmt: skip
+    return fit_margins(
+        run, features, selection, (FREQUENT_COST,), settings.seed, trial, settings.limits, tolerance, labels
     )
 
 
