@@ -44,7 +44,7 @@ def test_an_effort_makes_the_planned_passes(effort, n_labels, fitted, corpus):
     planned = Counter(p.name for p in model.plan(corpus).passes)
     made = names_of(model.timings_)
     # These are made once more only where their head was chosen.
-    for name in ("residual", "margins", "features", "ridge", "gate"):
+    for name in ("residual", "margins", "features", "ridge", "gate", "frequent"):
         assert 0 <= planned.pop(name, 0) - made.pop(name, 0) <= EFFORTS[effort].n_residual_passes * 2
     assert made == planned
 

@@ -18,22 +18,27 @@ MIN_SHARE = 0.1
 POWERS = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0)
 #: name of the head whose scores multiply the sum of the others
 GATE = "gate"
+#: name of the head without which a sum is tried too: alone it is often best, and an ascent from it ends elsewhere
+FREQUENT = "frequent"
 
 
 def choose_weights(
     names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
 ) -> tuple[dict[str, float], float]:
     """Return the weights of a sum and the power of its gate, and the value of the objective."""
-    added = [i for i, name in enumerate(names) if name != GATE]
-    own = {**rows, "scores": rows["scores"][:, added], "best": rows["best"][:, added]}
-    weights, best = ascend([names[i] for i in added], own, groups, objective)
-    if GATE in names:
-        gated = [{**weights, GATE: power} for power in POWERS]
-        values = [objective.value(weighted_total(names, rows["scores"], each)) for each in gated]
-        i = int(np.argmax(values))
-        if values[i] > best + MIN_GAIN:
-            return gated[i], values[i]
-    return weights, best
+    found = []
+    for left_out in ((GATE,), (GATE, FREQUENT)) if FREQUENT in names else ((GATE,),):
+        added = [i for i, name in enumerate(names) if name not in left_out]
+        own = {**rows, "scores": rows["scores"][:, added], "best": rows["best"][:, added]}
+        weights, best = ascend([names[i] for i in added], own, groups, objective)
+        if GATE in names:
+            gated = [{**weights, GATE: power} for power in POWERS]
+            values = [objective.value(weighted_total(names, rows["scores"], each)) for each in gated]
+            i = int(np.argmax(values))
+            if values[i] > best + MIN_GAIN:
+                weights, best = gated[i], values[i]
+        found.append((weights, best))
+    return max(found, key=lambda each: each[1])
 
 
 def weighted_total(names: list[str], scores: np.ndarray, weights: dict[str, float]) -> np.ndarray:

@@ -1,0 +1,169 @@
+"""Classifiers of frequent labels, where labels are too many to fit classifiers to all."""
+
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers import planted_corpus
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array, random_array
+from sklearn.svm import LinearSVC
+
+from distmom.corpus import MemoryCorpus
+from distmom.engine import Csr, MixedRows
+from distmom.errors import StoreError
+from distmom.models import MultiLabelMoM, load_model
+from distmom.models.multilabel import blend, candidates, gate, margin, trials, weighted_sum
+from distmom.models.multilabel.chosen_labels import head_of_labels
+from distmom.models.multilabel.heads import SLOPE, FrequentHead
+from distmom.models.multilabel.margin import frequent_labels
+from distmom.models.multilabel.objective import Objective
+from distmom.moments.features import inverse_document_frequency, tfidf_rows
+
+
+@pytest.fixture
+def many(monkeypatch):
+    """Return a corpus with more labels than are ranked exhaustively."""
+    for module, name in (
+        (candidates, "ALL_LABELS"), (margin, "MAX_LABELS"), (gate, "MAX_LABELS"), (trials, "ALL_LABELS"),
+        (trials, "MAX_LABELS"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, 20)
+    monkeypatch.setattr(candidates, "PER_HEAD", 5)
+    monkeypatch.setattr(margin, "MIN_FREQUENT", 5)
+    monkeypatch.setattr(margin, "FREQUENT_SHARE", 0.04)
+    return planted_corpus(1500, n_labels=60, k=3)[2]
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """Let the classifiers be chosen whether or not they help."""
+    summed = blend.choose_weights
+
+    def with_frequent(*arguments):
+        weights, value = summed(*arguments)
+        return {**weights, "frequent": 0.5}, value
+
+    monkeypatch.setattr(blend, "choose_weights", with_frequent)
+    monkeypatch.setattr(Objective, "clearly_prefers", lambda *rankings: False)
+
+
+def test_frequent_labels_are_those_of_a_share_of_the_documents(many, monkeypatch):
+    share = np.asarray(many.label_frequency) / many.n_documents
+    assert frequent_labels(many) == tuple(np.flatnonzero(share >= 0.04).tolist())
+    assert 5 < len(frequent_labels(many)) < 60
+    monkeypatch.setattr(margin, "MAX_FREQUENT", 7)
+    assert frequent_labels(many) == tuple(sorted(np.argsort(-share, kind="stable")[:7].tolist()))
+
+
+def test_large_corpora_and_few_labels_have_none(many, monkeypatch):
+    n_entries = sum(shard.nnz_words for shard in many.shards)
+    monkeypatch.setattr(margin, "MAX_ENTRIES", 6 * n_entries)
+    assert len(frequent_labels(many)) == 6
+    monkeypatch.setattr(margin, "MAX_ENTRIES", 5 * n_entries - 1)
+    assert frequent_labels(many) == ()
+    monkeypatch.undo()
+    assert frequent_labels(many) == ()
+
+
+@pytest.fixture
+def head():
+    """Return weights (41, 4) of labels 7, 1, 5 and 11 of 12, dense rows among them, and their head."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((41, 4)).astype(np.float32) * (rng.random((41, 4)) < 0.5)
+    dense_row = np.full(41, -1, np.int32)
+    dense_row[[3, 40]] = [0, 1]
+    sparse = w.copy()
+    sparse[[3, 40]] = 0
+    mixed = MixedRows(Csr.of(csr_array(sparse)), dense_row, w[[3, 40]])
+    return w, FrequentHead(mixed, np.array([7, 1, 5, 11], np.int32), 0.7)
+
+
+def test_scores_are_probabilities_of_frequent_labels_alone(head):
+    w, frequent = head
+    rng = np.random.default_rng(1)
+    features = csr_array(random_array((25, 40), density=0.3, rng=rng, dtype=np.float32))
+    query = SimpleNamespace(features=features)
+    found = np.full((25, 12), 3.0, np.float32)
+    frequent.add_scores(query, 2.0, found)
+    expected = np.full((25, 12), 3.0)
+    margins = np.hstack([features.toarray(), np.ones((25, 1))]) @ w
+    expected[:, [7, 1, 5, 11]] += 2.0 * 0.7 / (1.0 + np.exp(-SLOPE * margins))
+    assert_allclose(found, expected, rtol=1e-5)
+    chosen = np.array([11, 2, 7, 0], np.int32)
+    own = np.full((25, 4), 3.0, np.float32)
+    head_of_labels(frequent, chosen).add_scores(query, 2.0, own)
+    assert_allclose(own, expected[:, chosen], rtol=1e-5)
+    none = np.zeros((25, 2), np.float32)
+    head_of_labels(frequent, np.array([2, 0], np.int32)).add_scores(query, 2.0, none)
+    assert not none.any()
+
+
+def test_margins_are_those_of_support_vector_machines(many, always):
+    model = MultiLabelMoM(3, effort="high").fit_corpus(many)
+    [own] = [head for _, head in model.scorer_.heads if isinstance(head, FrequentHead)]
+    labels = frequent_labels(many)
+    assert_array_equal(own.labels, labels)
+    block = many.read_shard(0)
+    whole = [many.read_shard(i) for i in range(len(many.shards))]
+    idf = inverse_document_frequency(np.asarray(many.document_frequency), many.n_documents)
+    rows = np.vstack([tfidf_rows(each.words, idf, np.float64).toarray() for each in whole])
+    truth = np.vstack([each.labels.toarray() for each in whole])
+    scores = np.zeros((block.n_documents, 60), np.float32)
+    own.add_scores(model.scorer_.query(block), 1.0 / own.factor, scores)
+    for label in labels[:4]:
+        machine = LinearSVC(C=margin.FREQUENT_COST, tol=1e-8, max_iter=100_000).fit(rows, truth[:, label])
+        expected = 1.0 / (1.0 + np.exp(-SLOPE * machine.decision_function(rows[: block.n_documents])))
+        assert_allclose(scores[:, label], expected, atol=0.02)
+
+
+def test_fits_have_the_planned_passes_and_are_saved(many, always, tmp_path):
+    model = MultiLabelMoM(3)
+    planned = Counter(p.name for p in model.plan(many).passes)
+    fitted = model.fit_corpus(many)
+    made = Counter(timing["name"] for timing in fitted.timings_)
+    assert planned["frequent"] == made["frequent"] == 2
+    fitted.save(tmp_path / "model")
+    X, loaded = many.read_shard(0).words, load_model(tmp_path / "model")
+    assert_array_equal(fitted.decision_function(X), loaded.decision_function(X))
+    names = fitted.label_names_[3:40:5]
+    assert_allclose(
+        loaded.decision_function(X, labels=names), fitted.decision_function(X)[:, 3:40:5], rtol=1e-6
+    )
+
+
+def test_labels_out_of_range_are_refused(many, always, tmp_path):
+    fitted = MultiLabelMoM(3).fit_corpus(many)
+    [own] = [head for _, head in fitted.scorer_.heads if isinstance(head, FrequentHead)]
+    own.labels[-1] = 60
+    fitted.save(tmp_path / "model")
+    with pytest.raises(StoreError, match="expected numbers below 60, got 60"):
+        load_model(tmp_path / "model")
+
+
+def test_updates_keep_the_classifiers(many, always):
+    model = MultiLabelMoM(3, keep_sums=True).fit_corpus(many)
+    block = many.read_shard(0)
+    before = model.scorer_.only("frequent").scores(model.scorer_.query(block))
+    names = [*model.label_names_, "new"]
+    Y = np.zeros((block.n_documents, len(names)), np.uint8)
+    Y[:, -1] = 1
+    model.partial_fit_corpus(MemoryCorpus(block.words, csr_array(Y), model.vocabulary_, names))
+    after = model.scorer_.only("frequent").scores(model.scorer_.query(block))
+    assert_allclose(after[:, :-1], before, atol=0.1)
+    assert not after[:, -1].any()
+
+
+def test_a_sum_without_the_classifiers_is_tried_too(monkeypatch):
+    tried = []
+
+    def ascend(names, rows, groups, objective):
+        tried.append(names)
+        return {names[0]: 1.0}, 1.0 if "frequent" in names else 2.0
+
+    monkeypatch.setattr(weighted_sum, "ascend", ascend)
+    rows = {"scores": np.zeros((4, 2, 3), np.float32), "best": np.zeros((4, 2), np.float32)}
+    weights, value = weighted_sum.choose_weights(["frequent", "linear"], rows, {}, None)
+    assert tried == [["frequent", "linear"], ["linear"]]
+    assert (weights, value) == ({"linear": 1.0}, 2.0)
