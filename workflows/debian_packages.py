@@ -1,8 +1,8 @@
-"""Make a labelled corpus of Debian's package descriptions: ``debian-train.jsonl.xz`` and ``debian-test.jsonl.xz``.
+"""Make labelled corpora of Debian's package descriptions, split at random into training and test.
 
-Texts are the long descriptions of the packages of a release, labels their tags (debtags), such as
-``role::program``. Each distinct description counts once. A fifth of them, drawn at random, are the test. No choice
-in distmom was made with this corpus.
+Texts are the long descriptions of the packages of a release, each distinct one once. Labels are the tags of its
+first package (debtags), such as ``role::program``, in ``debian-train.jsonl.xz`` and ``debian-test.jsonl.xz``, and
+with ``--labels depends`` the packages that it depends on, in files whose names begin with ``depends``.
 
 Example::
 
@@ -16,6 +16,7 @@ import argparse
 import json
 import lzma
 import random
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,8 +42,16 @@ def paragraphs(text: str) -> Iterator[dict[str, str]]:
             yield fields
 
 
-def tagged_descriptions(packages: str, translation: str) -> dict[str, list[str]]:
-    """Return the tags of every distinct description, those of its first package."""
+def labels_of(fields: dict[str, str], kind: str) -> list[str]:
+    """Return the tags of a package, or the packages that it depends on or may use instead; empty without any."""
+    if kind == "tags":
+        return [tag.strip() for tag in fields.get("Tag", "").split(",") if tag.strip()]
+    names = (re.sub(r"[ (:].*", "", each.strip()) for each in re.split(r"[,|]", fields.get("Depends", "")))
+    return sorted({name for name in names if name})
+
+
+def labelled_descriptions(packages: str, translation: str, kind: str) -> dict[str, list[str]]:
+    """Return the labels of every distinct description, those of its first package."""
     descriptions = {
         fields["Description-md5"]: fields["Description-en"]
         for fields in paragraphs(translation)
@@ -50,9 +59,9 @@ def tagged_descriptions(packages: str, translation: str) -> dict[str, list[str]]
     }
     found: dict[str, list[str]] = {}
     for fields in paragraphs(packages):
-        text = descriptions.get(fields.get("Description-md5", ""))
-        if text is not None and "Tag" in fields:
-            found.setdefault(text.replace("\n", " "), fields["Tag"].replace("\n", " ").split(", "))
+        text, labels = descriptions.get(fields.get("Description-md5", "")), labels_of(fields, kind)
+        if text and labels:
+            found.setdefault(text.replace("\n", " "), labels)
     return found
 
 
@@ -69,21 +78,22 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="directory of the two files")
     parser.add_argument("--release", default="bookworm", help="release of Debian (default: %(default)s)")
+    parser.add_argument("--labels", choices=("tags", "depends"), default="tags", help="[%(default)s]")
     parser.add_argument("--seed", type=int, default=0, help="of the order (default: %(default)s)")
     options = parser.parse_args(arguments)
     place = f"dists/{options.release}/main"
-    tags = tagged_descriptions(
-        fetch(f"{place}/binary-amd64/Packages.xz"), fetch(f"{place}/i18n/Translation-en.xz")
+    found = labelled_descriptions(
+        fetch(f"{place}/binary-amd64/Packages.xz"), fetch(f"{place}/i18n/Translation-en.xz"), options.labels
     )
-    documents = list(tags.items())
+    documents, prefix = list(found.items()), {"tags": "debian"}.get(options.labels, options.labels)
     random.Random(options.seed).shuffle(documents)
     n_train = int(TRAIN_SHARE * len(documents))
     options.out.mkdir(parents=True, exist_ok=True)
     for name, part in (("train", documents[:n_train]), ("test", documents[n_train:])):
-        with lzma.open(options.out / f"debian-{name}.jsonl.xz", "wt", encoding="utf-8") as out:
-            out.writelines(json.dumps({"text": text, "labels": labels}) + "\n" for text, labels in part)
-    labels = {label for each in tags.values() for label in each}
-    sys.stdout.write(f"{len(documents)} descriptions with {len(labels)} tags\n")
+        with lzma.open(options.out / f"{prefix}-{name}.jsonl.xz", "wt", encoding="utf-8") as out:
+            out.writelines(json.dumps({"text": text, "labels": own}) + "\n" for text, own in part)
+    n_labels = len({label for each in found.values() for label in each})
+    sys.stdout.write(f"{len(documents)} descriptions with {n_labels} labels\n")
     return 0
 
 
