@@ -167,3 +167,28 @@ def test_a_sum_without_the_classifiers_is_tried_too(monkeypatch):
     weights, value = weighted_sum.choose_weights(["frequent", "linear"], rows, {}, None)
     assert tried == [["frequent", "linear"], ["linear"]]
     assert (weights, value) == ({"linear": 1.0}, 2.0)
+    rows = {name: values[:, :1] for name, values in rows.items()}
+    assert weighted_sum.choose_weights(["frequent"], rows, {}, None) == ({"frequent": 1.0}, 1.0)
+
+
+def test_the_classifiers_are_not_used_alone(monkeypatch):
+    monkeypatch.setattr(candidates, "ALL_LABELS", 10)
+    monkeypatch.setattr(Objective, "clearly_prefers", lambda *rankings: True)
+    rng = np.random.default_rng(0)
+    n, c = 400, 12
+    truth = np.zeros((n, c), np.uint8)
+    truth[np.arange(n), rng.integers(0, c, n)] = 1
+    noise = rng.standard_normal((n, 2, c))
+    scores = np.exp(truth[:, None] * np.array([[3.0], [1.0]]) + noise).astype(np.float32)
+    labels = np.tile(np.arange(c, dtype=np.int32), (n, 1))
+    labels[:, -1] = -1
+    rows = {
+        "labels": labels,
+        "truth": truth,
+        "n_true": truth.sum(axis=1),
+        "scores": scores,
+        "best": scores.max(axis=2),
+    }
+    choice = blend.choose_blend(["frequent", "linear"], rows, {"frequent": "frequent", "linear": "linear"})
+    assert choice.scores["frequent"]["P@1"] > choice.scores["linear"]["P@1"] + 0.2
+    assert set(choice.weights) == {"linear"}

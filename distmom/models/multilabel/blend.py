@@ -20,7 +20,7 @@ from distmom.models.multilabel.objective import MEAN, Objective
 from distmom.models.multilabel.probabilities import Reliability, best_threshold
 from distmom.models.multilabel.stack import Pairs, Stack, fit_stack, probability, select_inputs
 from distmom.models.multilabel.varying import vary
-from distmom.models.multilabel.weighted_sum import GATE, ascend, choose_weights, weighted_total
+from distmom.models.multilabel.weighted_sum import FREQUENT, GATE, ascend, choose_weights, weighted_total
 
 #: groups whose variants share their arrays, so that a stack may have all of them
 STACKED_TOGETHER = ("neighbors",)
@@ -296,7 +296,8 @@ def _choose_sum(
     alone = {name: objective.value(own) for name, own in rankings.items()}
     totals, log_odds = _crossed_sum(names, rows, groups, objective)
     weights, value = choose_weights(names, rows, groups, objective.of_probability)
-    single = max((name for name in names if name != GATE), key=lambda name: alone[name])
+    # Alone, the classifiers of frequent labels would not rank the others.
+    single = max((name for name in names if name not in (GATE, FREQUENT)), key=lambda name: alone[name])
     if objective.clearly_prefers(rankings[single], totals):
         at = names.index(single)
         own = rows | {"scores": rows["scores"][:, [at]], "best": rows["best"][:, [at]]}

@@ -29,6 +29,8 @@ def choose_weights(
     found = []
     for left_out in ((GATE,), (GATE, FREQUENT)) if FREQUENT in names else ((GATE,),):
         added = [i for i, name in enumerate(names) if name not in left_out]
+        if not added:
+            continue
         own = {**rows, "scores": rows["scores"][:, added], "best": rows["best"][:, added]}
         weights, best = ascend([names[i] for i in added], own, groups, objective)
         if GATE in names:
