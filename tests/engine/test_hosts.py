@@ -214,14 +214,24 @@ def check_fit_on(hosts, tmp_path):
         done(sys.executable, "-c", PREPARE, store.address, str(store.port), corpus, address)
         # From here on the corpus can only come from the store.
         os.rename(corpus, tmp_path / "moved")
-        fit = done(*COMMAND, "fit", "s3://bucket/c", str(shared / "m"), *MODEL, "--scheduler", address)
+        fit = done(
+            *COMMAND, "fit", "s3://bucket/c", str(shared / "m"), *MODEL, "--scheduler", address, "--insecure"
+        )
         assert f"fitting on 2 threads of {address}" in fit.stderr
         counts = json.loads(done(sys.executable, "-c", COUNT_TASKS, address).stdout)
         assert min(counts.values()) > 0
         found = sorted(worker.split("/")[2].rpartition(":")[0] for worker in counts)
         assert found == [hosts["one"].address, hosts["two"].address]
         # What workers need of a model lies in the directory for temporary files.
-        evaluate = ("evaluate", str(shared / "m"), "s3://bucket/c", "--scheduler", address, "--json")
+        evaluate = (
+            "evaluate",
+            str(shared / "m"),
+            "s3://bucket/c",
+            "--scheduler",
+            address,
+            "--insecure",
+            "--json",
+        )
         there = json.loads(done(*COMMAND, *evaluate, TMPDIR=str(shared)).stdout)
     moved = tmp_path / "moved"
     assert scores(shared / "m", moved) == scores(tmp_path / "local", moved)
