@@ -197,7 +197,7 @@ def checked(found: Found, any_noise: bool, drop: bool) -> Found:
     Raises
     ------
     NumericalError
-        If Gaussian components cannot be told apart and are not to be left out, or if all are Gaussian.
+        If Gaussian components cannot be distinguished and are not to be left out, or if all are Gaussian.
     """
     n, k = n_gaussian(found.kurtosis, found.n_sampled), found.n_components
     least = 0 if any_noise else 1
