@@ -27,8 +27,7 @@ Array = NDArray[np.float64]
 
 # Up to this size all k slices are diagonalised, which is more accurate.
 _ALL_SLICES_UP_TO = 256
-#: gain at which sweeps end, as the polar steps refine their result. Smaller gains change the mean cosine to true
-#: components by at most 0.02, up or down, where the noise has up to four times the energy of the components
+#: gain at which sweeps end; smaller ones are left to the polar steps, which take less time
 STALL = 1e-3
 
 
