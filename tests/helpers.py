@@ -120,3 +120,15 @@ def peak_bytes(call):
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     return min(peaks)
+
+
+def rank_few_labels_exhaustively(monkeypatch):
+    """Let a corpus with more than 20 labels be fitted as one with more than 1,000."""
+    from distmom.models.multilabel import candidates, gate, margin, trials
+
+    for module, name in (
+        (candidates, "ALL_LABELS"), (margin, "MAX_LABELS"), (gate, "MAX_LABELS"), (trials, "ALL_LABELS"),
+        (trials, "MAX_LABELS"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, 20)
+    monkeypatch.setattr(candidates, "PER_HEAD", 5)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers import planted_corpus
+from helpers import planted_corpus, rank_few_labels_exhaustively
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array, random_array
 from sklearn.svm import LinearSVC
@@ -14,7 +14,7 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import Csr, MixedRows
 from distmom.errors import StoreError
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel import blend, candidates, gate, margin, trials, weighted_sum
+from distmom.models.multilabel import blend, candidates, margin, weighted_sum
 from distmom.models.multilabel.chosen_labels import head_of_labels
 from distmom.models.multilabel.heads import SLOPE, FrequentHead
 from distmom.models.multilabel.margin import frequent_labels
@@ -25,12 +25,7 @@ from distmom.moments.features import inverse_document_frequency, tfidf_rows
 @pytest.fixture
 def many(monkeypatch):
     """Return a corpus with more labels than are ranked exhaustively."""
-    for module, name in (
-        (candidates, "ALL_LABELS"), (margin, "MAX_LABELS"), (gate, "MAX_LABELS"), (trials, "ALL_LABELS"),
-        (trials, "MAX_LABELS"),
-    ):  # fmt: skip
-        monkeypatch.setattr(module, name, 20)
-    monkeypatch.setattr(candidates, "PER_HEAD", 5)
+    rank_few_labels_exhaustively(monkeypatch)
     monkeypatch.setattr(margin, "MIN_FREQUENT", 5)
     monkeypatch.setattr(margin, "FREQUENT_SHARE", 0.04)
     return planted_corpus(1500, n_labels=60, k=3)[2]

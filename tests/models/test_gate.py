@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from helpers import planted_corpus
+from helpers import planted_corpus, rank_few_labels_exhaustively
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array, random_array
 from sklearn.svm import LinearSVC
@@ -12,7 +12,7 @@ from sklearn.svm import LinearSVC
 from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import Csr
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel import blend, candidates, gate, heads, margin, program, trials, weighted_sum
+from distmom.models.multilabel import blend, candidates, gate, heads, program, weighted_sum
 from distmom.models.multilabel.gate import hardest_labels
 from distmom.models.multilabel.gate_solver import COST, gate_documents, gate_weights, n_drawn
 from distmom.models.multilabel.heads import GateHead
@@ -24,12 +24,7 @@ from distmom.moments.features import inverse_document_frequency, tfidf_rows
 @pytest.fixture
 def many(monkeypatch):
     """Return a corpus with more labels than are ranked exhaustively."""
-    for module, name in (
-        (candidates, "ALL_LABELS"), (margin, "MAX_LABELS"), (gate, "MAX_LABELS"), (trials, "ALL_LABELS"),
-        (trials, "MAX_LABELS"),
-    ):  # fmt: skip
-        monkeypatch.setattr(module, name, 20)
-    monkeypatch.setattr(candidates, "PER_HEAD", 5)
+    rank_few_labels_exhaustively(monkeypatch)
     return planted_corpus(1500, n_labels=60, k=3)[2]
 
 
