@@ -1,8 +1,9 @@
 """Make labelled corpora of Debian's package descriptions, split at random into training and test.
 
 Texts are the long descriptions of the packages of a release, each distinct one once. Labels are the tags of its
-first package (debtags), such as ``role::program``, in ``debian-train.jsonl.xz`` and ``debian-test.jsonl.xz``, and
-with ``--labels depends`` the packages that it depends on, in files whose names begin with ``depends``.
+first package (debtags), such as ``role::program``, in ``debian-train.jsonl.xz`` and ``debian-test.jsonl.xz``; with
+``--labels depends`` the packages that it depends on, and with ``--labels all`` its tags, section and maintainer,
+in files whose names begin with ``depends`` and ``all``.
 
 Example::
 
@@ -43,9 +44,18 @@ def paragraphs(text: str) -> Iterator[dict[str, str]]:
 
 
 def labels_of(fields: dict[str, str], kind: str) -> list[str]:
-    """Return the tags of a package, or the packages that it depends on or may use instead; empty without any."""
+    """Return the labels of a package, which may be none.
+
+    ``kind`` is "tags"; "depends", the packages that it depends on or may use instead; or "all", its tags, its
+    section and its maintainer.
+    """
+    tags = [tag.strip() for tag in fields.get("Tag", "").split(",") if tag.strip()]
     if kind == "tags":
-        return [tag.strip() for tag in fields.get("Tag", "").split(",") if tag.strip()]
+        return tags
+    if kind == "all":
+        maintainer = re.sub(r"<.*", "", fields.get("Maintainer", "")).strip().replace(",", " ")
+        named = {"section": fields.get("Section"), "maintainer": maintainer}
+        return sorted({*tags, *(f"{name} {label}" for name, label in named.items() if label)})
     names = (re.sub(r"[ (:].*", "", each.strip()) for each in re.split(r"[,|]", fields.get("Depends", "")))
     return sorted({name for name in names if name})
 
@@ -78,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("out", type=Path, metavar="OUT", help="directory of the two files")
     parser.add_argument("--release", default="bookworm", help="release of Debian (default: %(default)s)")
-    parser.add_argument("--labels", choices=("tags", "depends"), default="tags", help="[%(default)s]")
+    parser.add_argument("--labels", choices=("tags", "depends", "all"), default="tags", help="[%(default)s]")
     parser.add_argument("--seed", type=int, default=0, help="of the order (default: %(default)s)")
     options = parser.parse_args(arguments)
     place = f"dists/{options.release}/main"

@@ -26,8 +26,7 @@ from distmom.moments.features import inverse_document_frequency, tfidf_rows
 def many(monkeypatch):
     """Return a corpus with more labels than are ranked exhaustively."""
     rank_few_labels_exhaustively(monkeypatch)
-    monkeypatch.setattr(margin, "MIN_FREQUENT", 5)
-    monkeypatch.setattr(margin, "FREQUENT_SHARE", 0.04)
+    monkeypatch.setattr(margin, "MAX_FREQUENT", 30)
     return planted_corpus(1500, n_labels=60, k=3)[2]
 
 
@@ -44,22 +43,30 @@ def always(monkeypatch):
     monkeypatch.setattr(Objective, "clearly_prefers", lambda *rankings: False)
 
 
-def test_frequent_labels_are_those_of_a_share_of_the_documents(many, monkeypatch):
-    share = np.asarray(many.label_frequency) / many.n_documents
-    assert frequent_labels(many) == tuple(np.flatnonzero(share >= 0.04).tolist())
-    assert 5 < len(frequent_labels(many)) < 60
-    monkeypatch.setattr(margin, "MAX_FREQUENT", 7)
-    assert frequent_labels(many) == tuple(sorted(np.argsort(-share, kind="stable")[:7].tolist()))
+def counted(*counts, n_entries=1000):
+    """Return a corpus of labels with given numbers of documents."""
+    shards = (SimpleNamespace(nnz_words=n_entries),)
+    return SimpleNamespace(n_labels=len(counts), label_frequency=np.array(counts), shards=shards)
 
 
-def test_large_corpora_and_few_labels_have_none(many, monkeypatch):
-    n_entries = sum(shard.nnz_words for shard in many.shards)
-    monkeypatch.setattr(margin, "MAX_ENTRIES", 6 * n_entries)
-    assert len(frequent_labels(many)) == 6
-    monkeypatch.setattr(margin, "MAX_ENTRIES", 5 * n_entries - 1)
-    assert frequent_labels(many) == ()
-    monkeypatch.undo()
-    assert frequent_labels(many) == ()
+def test_frequent_labels_are_the_most_frequent_that_hold_half_of_the_pairs(monkeypatch):
+    monkeypatch.setattr(margin, "MAX_LABELS", 3)
+    monkeypatch.setattr(margin, "MAX_FREQUENT", 4)
+    assert frequent_labels(counted(9, 40, 8, 30, 7)) == (0, 1, 2, 3)
+    assert frequent_labels(counted(9, 40, 5, 30, 7)) == (0, 1, 3)
+    # Of equally frequent ones at the limit, none is taken.
+    assert frequent_labels(counted(9, 40, 9, 30, 9, 3)) == (1, 3)
+    assert frequent_labels(counted(*[10] * 4, 7, 7, 7)) == (0, 1, 2, 3)
+    assert frequent_labels(counted(*[10] * 4, *[7] * 6)) == ()
+    assert frequent_labels(counted(50, 40, 30)) == ()
+
+
+def test_large_corpora_have_fewer_or_none(monkeypatch):
+    monkeypatch.setattr(margin, "MAX_LABELS", 3)
+    monkeypatch.setattr(margin, "MAX_ENTRIES", 2000)
+    assert frequent_labels(counted(50, 40, 30, 20)) == (0, 1)
+    assert frequent_labels(counted(50, 40, 30, 20, n_entries=1001)) == ()
+    assert frequent_labels(counted(50, 40, 30, 20, n_entries=2001)) == ()
 
 
 @pytest.fixture

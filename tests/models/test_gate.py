@@ -12,7 +12,7 @@ from sklearn.svm import LinearSVC
 from distmom.corpus import Block, MemoryCorpus
 from distmom.engine import Csr
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel import blend, candidates, gate, heads, program, weighted_sum
+from distmom.models.multilabel import blend, candidates, gate, program, scorer, weighted_sum
 from distmom.models.multilabel.gate import hardest_labels
 from distmom.models.multilabel.gate_solver import COST, gate_documents, gate_weights, n_drawn
 from distmom.models.multilabel.heads import GateHead
@@ -128,7 +128,7 @@ def test_the_best_labels_are_found_from_few_factors(many, always, monkeypatch, f
     scores = model.scorer_.scores(model.scorer_.query(block))
     # With four times as many labels as are wanted, some documents need the factors of all.
     labels, values = top_labels(scores, 2)
-    monkeypatch.setattr(heads, "GATED_LABELS", few)
+    monkeypatch.setattr(scorer, "GATED_LABELS", few)
     found, best = model.scorer_.top(block, 2)
     assert_array_equal(found, labels)
     assert_allclose(best, values, rtol=1e-6)

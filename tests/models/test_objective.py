@@ -14,8 +14,9 @@ from distmom.evaluate.evaluation import evaluate_corpus
 from distmom.evaluate.metrics import RankingSums
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel.blend import choose_blend
+from distmom.models.multilabel.class_stack import ClassStack
 from distmom.models.multilabel.objective import EXPONENTS, MEAN, OBJECTIVES, Objective, ideal_gains
-from distmom.models.multilabel.stack import probability
+from distmom.models.multilabel.stack import Stack, probability
 from distmom.ranking import inverse_propensity
 
 METRICS = [each for each in OBJECTIVES if each != MEAN]
@@ -171,7 +172,7 @@ def test_a_model_for_psp_ranks_by_weighted_probability_and_beats_the_default(spl
     assert "expected" not in default.selection_
 
     scorer, block = model.scorer_, test.read_shard(0)
-    assert (scorer.stack is None) == (train.n_labels > 1000)
+    assert isinstance(scorer.stack, ClassStack if train.n_labels > 1000 else Stack)
     plain = replace(scorer, label_factor=None)
     p = plain.probabilities(plain.scores(plain.query(block)))
     weight = inverse_propensity(train.label_frequency, train.n_documents) ** exponent

@@ -12,7 +12,7 @@ from distmom.models import MultiLabelMoM
 from distmom.models.multilabel import varying
 from distmom.models.multilabel.blend import choose_blend
 from distmom.models.multilabel.covariates import MOST_DEVIATIONS, Covariates, frequency_log_odds
-from distmom.models.multilabel.heads import Scorer
+from distmom.models.multilabel.scorer import Scorer
 from distmom.models.multilabel.stack import PENALTY, Pairs, Stack, curve_of, fit_stack
 from distmom.models.multilabel.varying import CHANGE_PENALTY, covariate_names, vary
 

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from distmom.engine import Csr, Engine, PassResult, Selection, StoredArray, StoredColumns, Term
 from distmom.engine.passes import transform_fields
 from distmom.errors import NumericalError, UsageError
-from distmom.models.multilabel.blend import Choice, choose_blend
+from distmom.models.multilabel.blend import Choice, choose_blend, fitted_frequency
 from distmom.models.multilabel.candidates import read_scores, stored_scorer
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.heads import (
@@ -22,14 +22,13 @@ from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
     RidgeHead,
-    Scorer,
     SketchNeighbors,
     SparseHead,
     StateHead,
     rank_labels,
 )
 from distmom.models.multilabel.linear import LinearFit
-from distmom.models.multilabel.margin import MarginFit
+from distmom.models.multilabel.margin import MarginFit, frequent_labels
 from distmom.models.multilabel.objective import MEAN, corpus_propensity, weighs_propensity
 from distmom.models.multilabel.regression import (
     NO_LIMITS,
@@ -40,7 +39,9 @@ from distmom.models.multilabel.regression import (
     sketch_neighbors,
     sparse_head,
 )
+from distmom.models.multilabel.scorer import Scorer
 from distmom.models.multilabel.states import States, StateSettings
+from distmom.models.multilabel.weighted_sum import FREQUENT
 from distmom.spectral.recovery import WHOLE_BYTES
 from distmom.spectral.run import unknown
 
@@ -216,9 +217,25 @@ def choose(engine: Engine, offered: Offer, scored: PassResult, objective: str) -
         raise UsageError("no held-out document has a label: the corpus is too small for head='auto'")
     inverse = corpus_propensity(engine.corpus) if weighs_propensity(objective) else None
     frequency = np.asarray(engine.corpus.label_frequency), engine.corpus.n_documents
-    choice = choose_blend(offered.names, rows, offered.groups, objective, inverse, frequency)
+    least = 0
+    if FREQUENT in offered.names:
+        least = int(frequency[0][list(frequent_labels(engine.corpus))].min())
+        rows = without_classifiers(rows, offered.names.index(FREQUENT), frequency[0], least)
+    choice = choose_blend(offered.names, rows, offered.groups, objective, inverse, frequency, least)
     logger.info("chosen on %d held-out documents: %s", choice.n_documents, choice.weights)
     return choice
+
+
+def without_classifiers(
+    rows: dict[str, np.ndarray], head: int, counts: np.ndarray, least: int
+) -> dict[str, np.ndarray]:
+    """Return scores of candidates without classifiers of labels that fewer fitted documents have than ``least``.
+
+    Such a label has a classifier only because of its held-out documents, about which this would reveal something.
+    """
+    labels, scores = rows["labels"], rows["scores"].copy()
+    scores[:, head][fitted_frequency(rows, counts)[np.maximum(labels, 0)] < least] = 0.0
+    return {**rows, "scores": scores}
 
 
 def assemble(
@@ -309,6 +326,10 @@ def _stacked_heads(
             heads[name] = _sketch_neighbors(parts.ridge[1], parts.index, None)
         elif family in ("neighbors", "best") and parts.index is not None:
             heads["neighbors"] = parts.index
+        elif name == "gate" and parts.gate is not None:
+            heads[name] = _gate(parts.gate, 1.0)
+        elif name == "frequent" and parts.frequent is not None:
+            heads[name] = _frequent(parts.frequent, 1.0)
         elif isinstance(parts.states, States) and name in (states := _state_heads(parts.states)):
             heads[name] = states[name]
     return heads

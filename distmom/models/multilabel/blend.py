@@ -4,17 +4,21 @@ Every head scores the held-out documents; its scores are kept for the labels tha
 labels if there are few. With few labels the heads are stacked: a logistic regression of all their scores (see
 `distmom.models.multilabel.stack`). With many, weights of a sum are found by coordinate ascent on a fixed grid; the
 scores of each head are first divided by their mean best score, so that one grid serves heads of any scale, and a
-logistic regression of the sum makes it a probability. The expected metrics are those of halves of the held-out
-documents under a blend that was chosen on the other half; so are the probabilities on which a threshold is chosen.
+logistic regression of the sum makes it a probability. Where few of many labels hold most pairs, heads are also
+stacked by classes of labels (see `distmom.models.multilabel.class_stack`), and the better blend is chosen. The
+expected metrics are those of halves of the held-out documents under a blend that was chosen on the other half; so
+are the probabilities on which a threshold is chosen.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from distmom.models.multilabel.class_stack import ClassStack, class_cuts, fit_classes
 from distmom.models.multilabel.covariates import Covariates, frequency_log_odds
 from distmom.models.multilabel.objective import MEAN, Objective
 from distmom.models.multilabel.probabilities import Reliability, best_threshold
@@ -26,6 +30,10 @@ from distmom.models.multilabel.weighted_sum import FREQUENT, GATE, ascend, choos
 STACKED_TOGETHER = ("neighbors",)
 #: name of the sum of all heads as the input of a logistic regression
 TOTAL = "total"
+#: heads that a stack by classes leaves out: they know nothing about labels that updates add, and gain little
+NOT_STACKED = ("posterior", "moment")
+#: least gain of that stack over a weighted sum, which predicts in less time
+STACK_GAIN = 2e-3
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Choice:
         P@1, P@3, P@5, nDCG@5 (and AUC where all labels are candidates) of every head alone and of the blend.
     n_documents : int
         Number of held-out documents.
-    stack : Stack
+    stack : Stack or ClassStack
         Log-odds of a label: of the scores of the chosen heads, or, with the one input `TOTAL`, of their weighted
         sum.
     precision_error : float
@@ -64,7 +72,7 @@ class Choice:
     objective: float
     scores: dict[str, dict[str, float]]
     n_documents: int
-    stack: Stack
+    stack: Stack | ClassStack
     precision_error: float
     threshold: float
     reliability: Reliability
@@ -101,8 +109,9 @@ def choose_blend(
     metric: str = MEAN,
     inverse: np.ndarray | None = None,
     frequency: tuple[np.ndarray, int] | None = None,
+    least: int = 0,
 ) -> Choice:
-    """Choose a blend of heads: a stack where all labels are candidates, else a weighted sum.
+    """Choose a blend of heads: a stack where all labels are candidates, else a weighted sum or a stack by classes.
 
     The best head alone is taken where it is better than the blend on documents that neither was fitted to; for one
     metric, which varies more than a mean of several, where it is better by more than a standard error.
@@ -122,20 +131,40 @@ def choose_blend(
     frequency : (ndarray of shape (L,), int), optional
         Numbers of documents of the labels, and of all documents, including those held out. Without it, the
         coefficients of a stack do not vary.
+    least : int, default 0
+        Number of documents from which a label has a classifier of its own; 0 if no label has one, and then a stack
+        by classes is not tried.
     """
     objective = Objective(rows["labels"], rows["truth"], rows["n_true"], metric, inverse, rows.get("ideal"))
     if objective.has_auc:
         return _choose_stack(names, rows, groups, objective, frequency)
-    return _choose_sum(names, rows, groups, objective)
+    choice, totals = _choose_sum(names, rows, groups, objective)
+    if least and frequency is not None:
+        boundary = float(frequency_log_odds(np.array(least), frequency[1] - len(rows["truth"])))
+        stacked, others = _choose_classes(names, rows, groups, objective, frequency, boundary, choice)
+        if objective.value(others) > objective.value(totals) + STACK_GAIN:
+            return stacked
+    return choice
 
 
 def _covariates(rows: dict[str, np.ndarray], frequency: tuple[np.ndarray, int] | None) -> Covariates | None:
-    """Return the covariates of held-out documents, and of the labels in the documents that heads are fitted to."""
+    """Return the covariates of held-out documents, and of the labels in the documents that heads are fitted to.
+
+    The covariates of labels are those of the candidates of every document, unless all have the same candidates.
+    """
     if frequency is None:
         return None
     counts, n_documents = frequency
-    fitted = np.asarray(counts) - rows["truth"].sum(axis=0, dtype=np.int64)
-    return Covariates(rows["covariates"], frequency_log_odds(fitted, n_documents - len(rows["truth"])))
+    labels = rows["labels"]
+    log_odds = frequency_log_odds(fitted_frequency(rows, counts), n_documents - len(labels))
+    same = labels.shape[1] == len(counts) and bool((labels >= 0).all())
+    return Covariates(rows["covariates"], log_odds if same else log_odds[np.maximum(labels, 0)])
+
+
+def fitted_frequency(rows: dict[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
+    """Return the numbers of documents of labels (L,) without the held-out ones that have them as candidates."""
+    found = rows["labels"][rows["truth"] > 0]
+    return np.asarray(counts) - np.bincount(found, minlength=len(counts))
 
 
 def apply_choice(
@@ -183,11 +212,8 @@ def _choose_stack(
     report = {name: objective.named(own) for name, own in rankings.items()}
     alone = {name: objective.value(own) for name, own in rankings.items()}
     # One variant, also of equally good ones: the others would share its place among the heads of the model.
-    best_of = {
-        group: max((name for name in names if groups[name] == group), key=lambda name: alone[name])
-        for group in dict.fromkeys(groups[name] for name in names)
-    }
-    used = [name for name in names if groups[name] in STACKED_TOGETHER or best_of[groups[name]] == name]
+    best_of = _best_variants(names, groups, alone)
+    used = [name for name in names if groups[name] in STACKED_TOGETHER or name in best_of]
     chosen = [names.index(name) for name in used]
     pairs = Pairs(
         tuple(used),
@@ -199,9 +225,11 @@ def _choose_stack(
     )
     kept, fit = select_inputs(pairs)
     inputs = pairs.only(kept)
-    totals, log_odds = _crossed(inputs, objective, fit.stack)
+    # From the stack of all documents, the fits take fewer steps.
+    start = fit.stack
+    totals, log_odds = _crossed(inputs, objective, lambda own: fit_stack(own, start).stack)
     if frequency is not None:
-        varying = _crossed(inputs, objective, fit.stack, varies=True)
+        varying = _crossed(inputs, objective, lambda own: vary(own, fit_stack(own, start).stack))
         if _loss(varying[1], inputs.truth) < _loss(log_odds, inputs.truth):
             totals, log_odds = varying
             fit = replace(fit, stack=vary(inputs, fit.stack))
@@ -209,7 +237,7 @@ def _choose_stack(
     if objective.clearly_prefers(rankings[best], totals):
         own = pairs.only([used.index(best)])
         fit, totals = fit_stack(own), rankings[best]
-        _, log_odds = _crossed(own, objective, fit.stack)
+        _, log_odds = _crossed(own, objective, _fitted_stack)
     report["auto"] = objective.named(totals)
     n = len(objective.n_true)
     weights = {each.name: float(loss / n) for each, loss in zip(fit.stack.inputs, fit.losses, strict=True)}
@@ -220,7 +248,7 @@ def _choice(
     weights: dict[str, float],
     value: float,
     report: dict[str, dict[str, float]],
-    stack: Stack,
+    stack: Stack | ClassStack,
     objective: Objective,
     totals: np.ndarray,
     log_odds: np.ndarray,
@@ -241,9 +269,20 @@ def _rankings(names: list[str], scores: np.ndarray, objective: Objective) -> dic
         name: _crossed(
             Pairs((name,), (name.startswith("svm"),), own[None], objective.truth, objective.labels >= 0),
             objective,
+            _fitted_stack,
         )[0]
         for name, own in zip(names, scores, strict=True)
     }
+
+
+def _best_variants(names: list[str], groups: dict[str, str], alone: dict[str, float]) -> list[str]:
+    """Return the best head of every group; of equally good ones, the first."""
+    of_groups = {groups[name]: [own for own in names if groups[own] == groups[name]] for name in names}
+    return [max(variants, key=lambda name: alone[name]) for variants in of_groups.values()]
+
+
+def _fitted_stack(pairs: Pairs) -> Stack:
+    return fit_stack(pairs).stack
 
 
 def _loss(log_odds: np.ndarray, truth: np.ndarray) -> float:
@@ -253,20 +292,14 @@ def _loss(log_odds: np.ndarray, truth: np.ndarray) -> float:
 
 
 def _crossed(
-    pairs: Pairs, objective: Objective, start: Stack | None = None, varies: bool = False
+    pairs: Pairs, objective: Objective, fit: Callable[[Pairs], Stack | ClassStack]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what ranks each half of the documents under a stack fitted to the other half, and its log-odds.
-
-    ``start`` is the stack of all documents, from which the fits take fewer steps. With ``varies``, coefficients
-    vary with documents and labels.
-    """
+    """Return what ranks each half of the documents under a stack fitted to the other half, and its log-odds."""
     log_odds = np.zeros(objective.truth.shape, np.float32)
     totals = np.zeros_like(log_odds) if objective.weighs_propensity else log_odds
     for half, other in _halves(len(log_odds)):
         own, new = pairs.of(half), pairs.of(other)
-        stack = fit_stack(own, start).stack
-        if varies:
-            stack = vary(own, stack)
+        stack = fit(own)
         log_odds[other] = stack.log_odds(new.scores, new.covariates)
         if objective.weighs_propensity:
             exponent = objective.of(half).best_exponent(stack.log_odds(own.scores, own.covariates))
@@ -289,8 +322,11 @@ def _error(objective: Objective, totals: np.ndarray) -> float:
 
 def _choose_sum(
     names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
-) -> Choice:
-    """Choose the weights of a sum, and the regression that makes it a probability."""
+) -> tuple[Choice, np.ndarray]:
+    """Choose the weights of a sum, and the regression that makes it a probability.
+
+    Also return what ranks each half of the documents under a sum that was chosen on the other half.
+    """
     rankings = _rankings(names, rows["scores"].swapaxes(0, 1), objective)
     report = {name: objective.named(own) for name, own in rankings.items()}
     alone = {name: objective.value(own) for name, own in rankings.items()}
@@ -308,7 +344,41 @@ def _choose_sum(
         value = objective.value(totals)
     report["auto"] = objective.named(totals)
     stack = _of_total(objective, weighted_total(names, rows["scores"], weights))
-    return _choice(weights, value, report, stack, objective, totals, log_odds)
+    return _choice(weights, value, report, stack, objective, totals, log_odds), totals
+
+
+def _choose_classes(
+    names: list[str],
+    rows: dict[str, np.ndarray],
+    groups: dict[str, str],
+    objective: Objective,
+    frequency: tuple[np.ndarray, int],
+    boundary: float,
+    summed: Choice,
+) -> tuple[Choice, np.ndarray]:
+    """Stack the heads by classes of labels; of variants, the one that is best alone is used.
+
+    Also return what ranks each half of the documents under a stack that was fitted to the other half.
+    """
+    alone = {name: summed.scores[name]["nDCG@5"] for name in names}
+    used = [name for name in _best_variants(names, groups, alone) if name not in NOT_STACKED]
+    scores = np.ascontiguousarray(rows["scores"].swapaxes(0, 1)[[names.index(name) for name in used]])
+    pairs = Pairs(
+        tuple(used),
+        (False,) * len(used),
+        scores,
+        rows["truth"],
+        rows["labels"] >= 0,
+        _covariates(rows, frequency),
+    )
+    cuts = class_cuts(pairs, boundary)
+    totals, log_odds = _crossed(pairs, objective, lambda own: fit_classes(own, cuts, boundary)[0])
+    stack, losses = fit_classes(pairs, cuts, boundary)
+    n = len(objective.n_true)
+    weights = {name: float(loss / n) for name, loss in zip(pairs.names, losses, strict=True)}
+    report = {**summed.scores, "auto": objective.named(totals)}
+    value = objective.value(totals)
+    return _choice(weights, value, report, stack, objective, totals, log_odds), totals
 
 
 def _crossed_sum(

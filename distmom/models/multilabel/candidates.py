@@ -11,21 +11,25 @@ from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Engine, Pass, PassResult, Rows, Selection, Sums, SumSpec
 from distmom.engine.passes import transform_fields
 from distmom.engine.state import release_maps
-from distmom.models.multilabel.heads import GateHead, NeighborsHead, Query, Scorer, StateHead, rows_at_a_time
+from distmom.hashing import scramble_array
+from distmom.models.multilabel.heads import GateHead, NeighborsHead, Query, StateHead, rows_at_a_time
 from distmom.models.multilabel.kernels import top_labels
 from distmom.models.multilabel.objective import DEPTHS, ideal_gains
+from distmom.models.multilabel.scorer import Scorer
 
 #: up to this number of labels all of them are candidates
 ALL_LABELS = 1000
 #: labels that each head adds to the candidates of a document
 PER_HEAD = 30
+#: random labels that are added to them where a stack by classes of labels may be chosen
+N_RANDOM = 20
 #: least number of documents that are scored together by all heads
 MIN_ROWS = 16
 
 
-def n_candidates(n_labels: int, n_heads: int) -> int:
+def n_candidates(n_labels: int, n_heads: int, n_random: int = 0) -> int:
     """Return the number of candidate labels of a document, at most."""
-    return n_labels if n_labels <= ALL_LABELS else min(PER_HEAD, n_labels) * n_heads
+    return n_labels if n_labels <= ALL_LABELS else min(PER_HEAD, n_labels) * n_heads + n_random
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class CandidatesPass(Pass):
         size of the rows depend on them. The heads themselves are memory-mapped.
     inverse : ndarray of shape (L,), optional
         Inverse propensities of the labels, where the objective weights by them.
+    n_random : int, default 0
+        Number of random candidates of a document.
 
     Notes
     -----
@@ -54,6 +60,7 @@ class CandidatesPass(Pass):
     n_dense: int = 0
     n_heads: int = 0
     inverse: Any = None
+    n_random: int = 0
 
     # Few documents of a shard are held out, and searching for many of them at once is cheaper.
     block_rows = 1 << 15
@@ -72,7 +79,7 @@ class CandidatesPass(Pass):
 
     @property
     def row_bytes(self) -> int:
-        width = n_candidates(self.n_labels, self.n_heads)
+        width = n_candidates(self.n_labels, self.n_heads, self.n_random)
         of_document = width * (4 + 4 * self.n_heads + 1) + 4 * self.n_heads + 12
         of_document += 0 if self.inverse is None else 8 * len(DEPTHS)
         return int(of_document if self.selection is None else self.selection.fraction * of_document)
@@ -100,7 +107,8 @@ class CandidatesPass(Pass):
         n, n_labels = block.n_documents, scorer.n_labels
         every = n_labels <= ALL_LABELS
         depth = min(PER_HEAD, n_labels)
-        width = n_candidates(n_labels, sum(not isinstance(head, GateHead) for _, head in scorer.heads))
+        n_ranking = sum(not isinstance(head, GateHead) for _, head in scorer.heads)
+        width = n_candidates(n_labels, n_ranking, self.n_random)
         dense: dict[int, np.ndarray] = {}
         tops, best = [], []
         for h, (_, head) in enumerate(scorer.heads):
@@ -121,6 +129,7 @@ class CandidatesPass(Pass):
         if every:
             labels = np.broadcast_to(np.arange(n_labels, dtype=np.int32), (n, n_labels)).copy()
         else:
+            tops.append(drawn_labels(block, n_labels, self.n_random))
             labels = np.sort(np.hstack(tops), axis=1) if n else np.zeros((0, width), np.int32)
             labels[:, 1:][labels[:, 1:] == labels[:, :-1]] = -1
         known = np.maximum(labels, 0)
@@ -147,12 +156,24 @@ class CandidatesPass(Pass):
         }
 
 
+def drawn_labels(block: Block, n_labels: int, n: int) -> np.ndarray:
+    """Return random labels of every document of a block, (n_documents, n) int32, which may be repeated."""
+    places = np.arange(block.first * n, (block.first + block.n_documents) * n, dtype=np.uint64)
+    drawn = scramble_array(places) % np.uint64(n_labels)
+    return np.asarray(drawn.reshape(block.n_documents, n), np.int32)
+
+
 def candidates_pass(
-    corpus: Corpus | MemoryCorpus, selection: Selection, n_dense: int, n_heads: int
+    corpus: Corpus | MemoryCorpus, selection: Selection, n_dense: int, n_heads: int, n_random: int = 0
 ) -> CandidatesPass:
     """Return the pass that scores held-out documents, without its scorer."""
     return CandidatesPass(
-        corpus.n_words, selection, n_labels=corpus.n_labels, n_dense=n_dense, n_heads=n_heads
+        corpus.n_words,
+        selection,
+        n_labels=corpus.n_labels,
+        n_dense=n_dense,
+        n_heads=n_heads,
+        n_random=n_random,
     )
 
 

@@ -21,12 +21,12 @@ from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
     RidgeHead,
-    Scorer,
     SketchNeighbors,
     SparseHead,
     StateHead,
     rank_labels,
 )
+from distmom.models.multilabel.scorer import Scorer
 
 #: entries of a matrix whose columns are looked up at a time
 PIECE_ENTRIES = 1 << 22

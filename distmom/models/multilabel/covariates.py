@@ -36,7 +36,7 @@ class Covariates:
     ----------
     documents : ndarray of shape (n, 2)
         ``log(1 + number of known words)``, and the largest cosine to a training document.
-    labels : ndarray of shape (L,)
+    labels : ndarray of shape (L,), or (n, c) where documents have different candidates
         From `frequency_log_odds`.
     """
 
@@ -45,7 +45,8 @@ class Covariates:
 
     def of(self, documents: np.ndarray) -> Covariates:
         """Return the covariates of some documents."""
-        return replace(self, documents=self.documents[documents])
+        labels = self.labels if self.labels.ndim == 1 else self.labels[documents]
+        return replace(self, documents=self.documents[documents], labels=labels)
 
     def values(self, name: str) -> np.ndarray:
         """Return a covariate of all documents, (n,), or of all labels, (L,)."""

@@ -21,6 +21,7 @@ from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
 from distmom.models.multilabel.assembly import FittedHeads, HeadSettings
 from distmom.models.multilabel.blend import TOTAL
+from distmom.models.multilabel.class_stack import ClassStack, stack_from_json
 from distmom.models.multilabel.corpus_topics import (
     CorpusTopics,
     default_topics,
@@ -36,12 +37,10 @@ from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
     RidgeHead,
-    Scorer,
     SketchNeighbors,
     SparseHead,
     StateHead,
     rank_labels,
-    variant,
 )
 from distmom.models.multilabel.kept_sums import KeptSums, check_kept
 from distmom.models.multilabel.margin import MAX_LABELS
@@ -49,6 +48,7 @@ from distmom.models.multilabel.objective import MEAN, OBJECTIVES, weighs_propens
 from distmom.models.multilabel.prediction import TARGETS, LabelPredictor, checked_targets
 from distmom.models.multilabel.program import HEADS, fit_heads, held_out
 from distmom.models.multilabel.regression import WeightLimits
+from distmom.models.multilabel.scorer import Scorer, variant
 from distmom.models.multilabel.stack import Stack
 from distmom.models.multilabel.states import States, StateSettings, check_size
 from distmom.models.multilabel.updates import Updatable
@@ -400,18 +400,25 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
             raise ValueError(f"expected a finite weight for each of {len(heads)} heads, got {weights}")
         if state.basis is None and any(isinstance(head, RidgeHead | SketchNeighbors) for _, head in heads):
             raise ValueError("expected a basis of the sketch, got none")
-        stack = None if state.stack is None else Stack.from_json(state.stack)
-        is_total = stack is not None and stack.inputs[0].name == TOTAL
-        if stack is not None and not is_total:
+        stack = None if state.stack is None else stack_from_json(state.stack)
+        calibration = None
+        if isinstance(stack, Stack) and stack.inputs[0].name == TOTAL:
+            stack, calibration = None, stack
+        if stack is not None:
             for each in stack.inputs:
                 variant(dict(heads), each.name)
-            if any(effect.name == "cosine" for effect in stack.effects) and "neighbors" not in dict(heads):
+            effects = stack.effects if isinstance(stack, Stack) else ()
+            if any(effect.name == "cosine" for effect in effects) and "neighbors" not in dict(heads):
                 raise ValueError("expected an index of documents for coefficients that vary with the cosine")
+        log_odds = frequency_log_odds(self.label_frequency_, self.n_documents_)
+        if isinstance(stack, ClassStack):
+            owners = [head.labels for _, head in heads if isinstance(head, FrequentHead)]
+            log_odds = stack.limited(log_odds, np.concatenate([np.zeros(0, np.int32), *owners]))
         self.scorer_: Scorer = Scorer(
             n_labels=len(self.label_names_), idf=self.idf_, heads=heads, weights=weights, basis=self.basis_,
-            label_factor=self._label_factor(), stack=None if is_total else stack,
-            calibration=stack if is_total else None, weighs_probability="exponent" in (self.selection_ or {}),
-            label_log_odds=frequency_log_odds(self.label_frequency_, self.n_documents_),
+            label_factor=self._label_factor(), stack=stack,
+            calibration=calibration, weighs_probability="exponent" in (self.selection_ or {}),
+            label_log_odds=log_odds,
         )  # fmt: skip
 
     def _completed(self, name: str, head: Head) -> Head:

@@ -1,7 +1,7 @@
 """Heads: alternative ways to score all labels for a block of documents.
 
 A head is a frozen dataclass of arrays with a method ``add_scores(query, factor, out)`` that adds its scores times
-a factor to a dense matrix (n, L). A `Scorer` adds the scores of several heads. X is the presence of words, A the
+a factor to a dense matrix (n, L). X is the presence of words, A the
 tf-idf rows of unit length, Z = A R a sketch of them.
 
 =================== ==========================================================================
@@ -18,9 +18,7 @@ head                score of label l
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -29,20 +27,16 @@ from scipy.sparse import csr_array
 
 from distmom.corpus import Block
 from distmom.engine import Csr, MixedRows
-from distmom.errors import UsageError
-from distmom.models.multilabel.covariates import Covariates
 from distmom.models.multilabel.kernels import (
     check_labels,
     nearest_of,
     nearest_rows,
     sort_top,
     top_by_states,
-    top_labels,
     top_of_products,
     update_top,
 )
 from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes, sparse_scores_at
-from distmom.models.multilabel.stack import Stack, probability
 from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.kernels import gather
 from distmom.moments.labels import posteriors
@@ -54,8 +48,6 @@ SCORES_BYTES = 16 << 20
 MIN_ROWS = 64
 #: documents and labels of a block of scores from which the best are selected
 TOP_ROWS, TOP_LABELS = 512, 1024
-#: labels of the largest sums whose factors by a gate are computed first
-GATED_LABELS = 50
 #: relative error per term of a sum in float32
 ROUNDING = 2.0**-23
 #: number of labels of every state that are kept in descending order of probability
@@ -419,191 +411,6 @@ class SketchNeighbors:
 
 
 Head = StateHead | RidgeHead | SparseHead | GateHead | FrequentHead | NeighborsHead | SketchNeighbors
-
-
-@dataclass(frozen=True)
-class Scorer:
-    """The features, heads and weights that score documents.
-
-    Attributes
-    ----------
-    n_labels : int
-    idf : ndarray of shape (d,)
-    heads : tuple of (str, Head)
-        Names and heads.
-    weights : tuple of float
-        Factor of every head in the sum.
-    basis : ndarray of shape (d, r), optional
-        R of the sketch.
-    label_factor : ndarray of shape (L,), optional
-        Multiplies the positive part of every label's score (propensity re-weighting), or its probability where
-        heads are stacked; none by default.
-    stack : Stack, optional
-        Combines the scores of variants of the heads; their weighted sum by default.
-    calibration : Stack, optional
-        Log-odds of a label given the weighted sum; unknown by default.
-    label_log_odds : ndarray of shape (L,), optional
-        Log-odds of the frequency of every label; required by a stack whose coefficients vary.
-    weighs_probability : bool, default False
-        Whether ``label_factor`` multiplies the calibrated probability of a weighted sum instead of the sum.
-    """
-
-    n_labels: int
-    idf: Any
-    heads: tuple[tuple[str, Any], ...]
-    weights: tuple[float, ...]
-    basis: Any = None
-    label_factor: Any = None
-    stack: Stack | None = None
-    calibration: Stack | None = None
-    weighs_probability: bool = False
-    label_log_odds: Any = None
-
-    def query(self, block: Block) -> Query:
-        """Prepare a block for scoring."""
-        return Query(block, self.idf, self.basis)
-
-    def scores(self, query: Query) -> np.ndarray:
-        """Return the scores of all labels, (n, L) float32; log-odds where heads are stacked."""
-        out = np.zeros((query.block.n_documents, self.n_labels), np.float32)
-        if self.stack is not None:
-            heads, scores = dict(self.heads), np.zeros((len(self.stack.inputs), *out.shape), np.float32)
-            for own, given in zip(scores, self.stack.inputs, strict=True):
-                variant(heads, given.name).add_scores(query, 1.0, own)
-            out = self.stack.log_odds(scores, self._covariates(query))
-            if self.label_factor is not None:
-                out = probability(out) * np.asarray(self.label_factor, np.float32)
-            return out
-        self._add_sums(query, out)
-        if self.gate is not None:
-            self.gate.multiply(query, out)
-        if self.label_factor is not None:
-            if self.weighs_probability and self.calibration is not None:
-                out = probability(self.calibration.log_odds(out[None]))
-            else:
-                np.maximum(out, np.float32(1e-6), out=out)
-            out *= np.asarray(self.label_factor, np.float32)
-        return out
-
-    def _covariates(self, query: Query) -> Covariates | None:
-        if self.stack is None or not self.stack.effects:
-            return None
-        return Covariates(query.covariates(self.index), np.asarray(self.label_log_odds))
-
-    @property
-    def index(self) -> NeighborsHead | None:
-        """The first head with an index of training documents, if there is one."""
-        return next((head for _, head in self.heads if isinstance(head, NeighborsHead)), None)
-
-    @property
-    def gate(self) -> GateHead | None:
-        """The head that multiplies the sum of the others, if there is one."""
-        if len(self.heads) == 1:
-            return None
-        return next((head for _, head in self.heads if isinstance(head, GateHead)), None)
-
-    def _add_sums(self, query: Query, out: np.ndarray) -> None:
-        """Add the weighted sum of all heads but the gate."""
-        gate = self.gate
-        for (_, head), weight in zip(self.heads, self.weights, strict=True):
-            if head is not gate:
-                head.add_scores(query, weight, out)
-
-    @property
-    def has_probabilities(self) -> bool:
-        """Whether scores can be converted to probabilities."""
-        return self.label_factor is None and (self.stack is not None or self.calibration is not None)
-
-    def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """Return the probabilities of labels, given their scores (...), float32; see `has_probabilities`."""
-        if self.stack is not None:
-            return probability(scores)
-        if self.calibration is None:
-            raise ValueError("the scores of this model were not calibrated")
-        return probability(self.calibration.log_odds(np.ascontiguousarray(scores)[None]))
-
-    @property
-    def ranks_alone(self) -> bool:
-        """Whether `top` finds the best labels without a dense matrix of scores."""
-        heads = [head for _, head in self.heads]
-        alone = len(heads) == 1 and isinstance(heads[0], StateHead | RidgeHead)
-        return alone and self.label_factor is None and self.stack is None
-
-    def top(self, block: Block, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the k best labels of documents and their scores, (n, k) each; ties by smaller label."""
-        if self.ranks_alone:
-            labels, values = self.heads[0][1].top(self.query(block), self.weights[0], k)
-            check_labels(labels, self.n_labels)
-            return labels, values
-        labels = np.zeros((block.n_documents, k), np.int32)
-        values = np.zeros((block.n_documents, k), np.float32)
-        few = max(GATED_LABELS, 4 * k)
-        for rows in self.blocks(block.n_documents):
-            query = self.query(block.take(rows))
-            if self.gate is not None and self.label_factor is None and few < self.n_labels:
-                labels[rows], values[rows] = self._gated_top(query, self.gate, k, few)
-            else:
-                labels[rows], values[rows] = top_labels(self.scores(query), k)
-        return labels, values
-
-    def _gated_top(self, query: Query, gate: GateHead, k: int, few: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `top` does for a gated sum, with the factors of few labels where these suffice."""
-        sums = np.zeros((query.block.n_documents, self.n_labels), np.float32)
-        self._add_sums(query, sums)
-        found, totals = top_labels(sums, few)
-        gated = np.where(totals > 0.0, totals * gate.scores_at(query, found), totals)
-        order = np.lexsort((found, -gated), axis=1)[:, :k]
-        labels, values = np.take_along_axis(found, order, axis=1), np.take_along_axis(gated, order, axis=1)
-        # Factors are at most one, so a label beyond these has at most the last of their sums.
-        for row in np.flatnonzero(values[:, -1] <= totals[:, -1]):
-            own = slice(row, row + 1)
-            gate.multiply(query.part(own), sums[own])
-            labels[own], values[own] = top_labels(sums[own], k)
-        return labels, values
-
-    def blocks(self, n_documents: int, min_rows: int = MIN_ROWS) -> Iterator[slice]:
-        """Cut documents into blocks whose dense scores stay small."""
-        n_matrices = 1 if self.stack is None else 1 + len(self.stack.inputs)
-        step = rows_at_a_time(n_matrices * self.n_labels, min_rows)
-        for start in range(0, n_documents, step):
-            yield slice(start, min(start + step, n_documents))
-
-    def only(self, name: str) -> Scorer:
-        """Return the scorer of one head alone; a UsageError if there is no head of that name."""
-        heads = tuple(h for h in self.heads if h[0] == name)
-        if not heads:
-            names = ", ".join(known for known, _ in self.heads)
-            raise UsageError(f"head: expected one of {names}, which the model has, got {name!r}")
-        return replace(self, heads=heads, weights=(1.0,), stack=None, calibration=None)
-
-
-def variant(heads: Mapping[str, Any], name: str) -> Any:
-    """Return the head whose scores are the input of a stack of that name.
-
-    Parameters
-    ----------
-    heads : mapping of str to Head
-        The heads of a scorer.
-    name : str
-        ``neighbors-N-P`` stands for the votes of N neighbours with power P, ``best-cosine`` for the largest cosine
-        among 75 neighbours, and any other name for the head of that name, or of the part before its hyphen.
-
-    Raises
-    ------
-    KeyError
-        If there is no such head.
-    ValueError
-        If the name has no number of neighbours or no power.
-    """
-    family, _, rest = name.partition("-")
-    if family == "neighbors" and rest:
-        n, power = (float(part) for part in rest.split("-"))
-        if not (n >= 1 and n.is_integer() and math.isfinite(power)):
-            raise ValueError(f"expected a number of neighbours and a power, got {name!r}")
-        return replace(heads[family], n_neighbors=int(n), power=power, factor=1.0, best=0.0)
-    if name == "best-cosine":
-        return replace(heads["neighbors"], n_neighbors=75, power=3.0, factor=0.0, best=1.0)
-    return heads[name] if name in heads else heads[family]
 
 
 def rows_at_a_time(n_labels: int, min_rows: int) -> int:

@@ -38,11 +38,12 @@ COSTS = (0.1, 0.3, 1.0)
 #: largest number of labels with margin classifiers: a stack can use their signed scores only where all labels are
 #: candidates, and more labels have a gate, whose negatives are the documents for which a label is hard
 MAX_LABELS = ALL_LABELS
-#: least share of the documents that have a frequent label (see `frequent_labels`), and their largest number
-FREQUENT_SHARE, MAX_FREQUENT = 0.002, 300
-#: largest number of entries of the rows that the classifiers of frequent labels are fitted to, over all labels;
-#: where this does not suffice for the least number of labels, there are none
-MAX_ENTRIES, MIN_FREQUENT = 1_000_000_000, 20
+#: largest number of frequent labels (see `frequent_labels`), and least number of documents of such a label
+MAX_FREQUENT, MIN_DOCUMENTS = 1000, 8
+#: least share of the pairs of a document and a label that frequent labels hold; below it, there are none
+FREQUENT_SHARE = 0.5
+#: largest number of entries of the rows that their classifiers are fitted to, over all labels
+MAX_ENTRIES = 2_000_000_000
 #: cost C of these classifiers
 FREQUENT_COST = 0.3
 #: largest number of groups of labels: each is written as one matrix with an offset for every word
@@ -90,18 +91,22 @@ def stored_weights(name: str, mixed: MixedRows) -> dict[str, StoredColumns]:
 def frequent_labels(corpus: Corpus | MemoryCorpus) -> tuple[int, ...]:
     """Return the labels for which ``auto`` fits classifiers where there are too many labels to do so for all.
 
-    These are the most frequent ones, ascending. Labels that many documents have are often the first of a ranking,
-    and there are enough documents with and without them to fit such classifiers well.
+    These are the most frequent ones, ascending, where a few thousand labels hold most pairs of a document and a
+    label. They are then often the first of a ranking, and there are enough documents with and without them to fit
+    such classifiers well.
     """
     if tries_margin(corpus):
         return ()
     frequency = np.asarray(corpus.label_frequency)
     n_entries = sum(s.nnz_words for s in corpus.shards)
     most = min(MAX_FREQUENT, MAX_ENTRIES // max(1, n_entries))
-    found = np.argsort(-frequency, kind="stable")[:most]
-    found = found[frequency[found] >= FREQUENT_SHARE * corpus.n_documents]
-    # The pass reads all documents, however few the labels are.
-    return tuple(sorted(found.tolist())) if most >= MIN_FREQUENT else ()
+    least = MIN_DOCUMENTS
+    if most < len(frequency):
+        # Of labels that are equally frequent, all are taken, or none.
+        least = max(least, int(np.partition(frequency, -most - 1)[-most - 1]) + 1)
+    found = np.flatnonzero(frequency >= least)
+    enough = frequency[found].sum() >= FREQUENT_SHARE * frequency.sum()
+    return tuple(found.tolist()) if enough else ()
 
 
 def tries_margin(corpus: Corpus | MemoryCorpus) -> bool:

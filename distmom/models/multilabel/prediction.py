@@ -20,7 +20,7 @@ from distmom.models.multilabel.needs import needs
 from distmom.models.multilabel.probabilities import DEFAULT_THRESHOLD, checked_threshold
 
 if TYPE_CHECKING:
-    from distmom.models.multilabel.heads import Scorer
+    from distmom.models.multilabel.scorer import Scorer
 
 #: setting of a model that was fitted in memory: the form of its labels, which is that of its predictions
 TARGETS = "targets"

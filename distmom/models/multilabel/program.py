@@ -24,7 +24,7 @@ from distmom.models.multilabel.assembly import (
     recipe_of,
 )
 from distmom.models.multilabel.blend import Choice
-from distmom.models.multilabel.candidates import candidates_pass
+from distmom.models.multilabel.candidates import N_RANDOM, CandidatesPass, candidates_pass
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.gate import fit_gate, tries_gate
 from distmom.models.multilabel.heads import NeighborsHead
@@ -107,8 +107,7 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
         return _assembled(run, settings, parts, weights, None)
     chosen = held_out(run.corpus, settings.seed, settings.effort)
     parts, offered, scored = score_held_out(run, settings, chosen)
-    n_heads = n_dense_heads(run.corpus, settings.n_components, settings.effort)
-    pass_ = candidates_pass(run.corpus, chosen, n_heads, n_heads + _n_state_heads(settings.effort))
+    pass_ = scoring_pass(run.corpus, settings, chosen)
     choosing_seconds = partial(choice_seconds, pass_=pass_, n_documents=run.corpus.n_documents)
     choice = run.rows(choose, offered, scored, settings.objective, out=unknown(), trial=choosing_seconds)
     parts = extend_parts(run.part("extend"), settings, parts, chosen, choice)
@@ -130,8 +129,7 @@ def score_held_out(run: Run, settings: HeadSettings, chosen: Selection) -> tuple
     choosing = run.part("choose")
     parts = fit_parts(choosing, settings, rest, None)
     offered = run.rows(offer, settings, parts, rest, out=Offer(unknown(), unknown(), unknown()))
-    n_dense, n_documents = n_dense_heads(run.corpus, settings.n_components, effort), run.corpus.n_documents
-    pass_ = candidates_pass(run.corpus, chosen, n_dense, n_dense + _n_state_heads(effort))
+    pass_, n_documents = scoring_pass(run.corpus, settings, chosen), run.corpus.n_documents
     ridge = tries_ridge(run.corpus, settings.n_components)
     scoring = partial(
         scoring_seconds, pass_=pass_, n_documents=n_documents, rank=settings.n_components if ridge else None,
@@ -143,8 +141,11 @@ def score_held_out(run: Run, settings: HeadSettings, chosen: Selection) -> tuple
     return parts, offered, choosing.scan(replace(pass_, scorer=offered.stored), trial=scoring)
 
 
-def _n_state_heads(effort: Effort) -> int:
-    return N_STATE_HEADS if effort.has_states else 0
+def scoring_pass(corpus: Corpus | MemoryCorpus, settings: HeadSettings, chosen: Selection) -> CandidatesPass:
+    """Return the pass that scores the held-out documents, without its scorer."""
+    n_dense = n_dense_heads(corpus, settings.n_components, settings.effort)
+    n_heads = n_dense + (N_STATE_HEADS if settings.effort.has_states else 0)
+    return candidates_pass(corpus, chosen, n_dense, n_heads, N_RANDOM if frequent_labels(corpus) else 0)
 
 
 def weights_of(head: str) -> dict[str, float]:

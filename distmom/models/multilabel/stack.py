@@ -70,6 +70,11 @@ class Stack:
     intercept: float
     effects: tuple[Effect, ...] = ()
 
+    @property
+    def has_covariates(self) -> bool:
+        """Whether coefficients vary with covariates."""
+        return bool(self.effects)
+
     def log_odds(self, scores: np.ndarray, covariates: Covariates | None = None) -> np.ndarray:
         """Return the log-odds of pairs, shape (...), from scores of the inputs, shape (n_inputs, ...).
 

@@ -30,7 +30,6 @@ from distmom.models.multilabel.heads import (
     Head,
     NeighborsHead,
     RidgeHead,
-    Scorer,
     SketchNeighbors,
     SparseHead,
     StateHead,
@@ -39,6 +38,7 @@ from distmom.models.multilabel.heads import (
 from distmom.models.multilabel.margin import COSTS, MAX_FREQUENT, MAX_LABELS
 from distmom.models.multilabel.margin_solver import batch_weights, n_batches, n_negatives
 from distmom.models.multilabel.objective import Objective
+from distmom.models.multilabel.scorer import Scorer
 from distmom.models.multilabel.stack import FIT_PAIRS, Pairs, fit_stack
 from distmom.models.multilabel.varying import vary
 from distmom.models.multilabel.weighted_sum import GRID
@@ -118,7 +118,7 @@ def scoring_seconds(
 def choice_seconds(block: Block, pass_: CandidatesPass, n_documents: int) -> float:
     """Return the seconds in which a blend is chosen: one regression or evaluation, times their usual number."""
     n = _held_out(pass_, n_documents)
-    width = n_candidates(pass_.n_labels, pass_.n_heads)
+    width = n_candidates(pass_.n_labels, pass_.n_heads, pass_.n_random)
     rng = np.random.default_rng(0)
     if pass_.n_labels <= ALL_LABELS:
         n_tried = min(n, max(1, TRIED_PAIRS // width))

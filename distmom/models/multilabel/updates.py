@@ -36,7 +36,7 @@ from distmom.errors import UsageError
 from distmom.models.multilabel.additions import Start, collect, parts_of
 from distmom.models.multilabel.assembly import Recipe, heads_of
 from distmom.models.multilabel.effort import EFFORTS
-from distmom.models.multilabel.heads import GateHead, Scorer
+from distmom.models.multilabel.heads import GateHead
 from distmom.models.multilabel.kept_sums import (
     Content,
     KeptSums,
@@ -49,6 +49,7 @@ from distmom.models.multilabel.needs import needs
 from distmom.models.multilabel.prediction import checked_targets
 from distmom.models.multilabel.program import weights_of
 from distmom.models.multilabel.regression import WeightLimits
+from distmom.models.multilabel.scorer import Scorer
 from distmom.spectral.aligned import AlignedCorpus, align
 from distmom.spectral.documents import column_names
 from distmom.spectral.execute import execute
