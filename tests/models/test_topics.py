@@ -18,6 +18,7 @@ from distmom.models import (
     AnchorTopics,
     IndependentTopics,
     SingleTopic,
+    SparseTopics,
     SpectralLDA,
     TopicMoments,
     TopicSearch,
@@ -497,6 +498,7 @@ def test_negative_counts_and_other_vocabularies_are_refused():
 @parametrize_with_checks([
     SpectralLDA(2, alpha0=1.0, init="tensor", min_df=0.0, max_df=1.0),
     AnchorTopics(2, min_df=0.0, max_df=1.0),
+    SparseTopics(2, min_df=0.0, max_df=1.0),
     SingleTopic(2, min_df=0.0, max_df=1.0),
 ])  # fmt: skip
 def test_scikit_learn_contract(estimator, check, monkeypatch):
