@@ -61,10 +61,14 @@ def squared_norms(X: np.ndarray) -> np.ndarray:
     return np.asarray(np.einsum("ij,ij->i", X, X))
 
 
-def dense_rows(block: RowBlock) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the rows of a block without context, and the weight of each; None where all weights are 1."""
+def dense_rows(block: RowBlock, n_columns: int | None = None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the rows of a block without context, and the weight of each; None where all weights are 1.
+
+    Only the first ``n_columns`` columns are returned; all by default.
+    """
     weights = None if block.weights is None else np.repeat(np.asarray(block.weights, np.float64), block.sizes)
-    return block.rows[block.context :], weights
+    rows = block.rows[block.context :]
+    return rows if n_columns is None else rows[:, :n_columns], weights
 
 
 def mass_of(X: np.ndarray, weights: np.ndarray | None) -> float:
@@ -114,7 +118,7 @@ class RowSketchPass(SketchPass):
         return replace(self, origin=origin)
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        X, weights = dense_rows(block)
+        X, weights = dense_rows(block, self.n_features)
         columns = self.columns or slice(0, self.n_columns)
         if self.basis is None:
             key = omega_key(self.seed)
@@ -174,7 +178,7 @@ class RowCovariancePass(Pass):
         return {"second": SumSpec((d, d)), "mean": SumSpec((d,)), "mass": SumSpec(())}
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        X, weights = dense_rows(block)
+        X, weights = dense_rows(block, self.n_features)
         sums["mass"] += mass_of(X, weights)
         for piece, part in pieces(X, None):
             weighted = part if weights is None else part * weights[piece, None]
@@ -247,24 +251,36 @@ class RowMomentsPass(Pass):
         return specs
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        X, weights = dense_rows(block)
+        for many, Y, s, own in self.projected(sums, block):
+            self.add_projected(sums, block, many, Y, s, own)
+        if self.n_kept:
+            self._keep(sums["kept"], block, self.basis, np.asarray(self.origin)[:, 0])
+        return None
+
+    def projected(
+        self, sums: Sums, block: RowBlock
+    ) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray | None]]:
+        """Count rows, and yield some at a time: which ones, their y and s, and their weights."""
+        X, weights = dense_rows(block, self.n_features)
         sums["mass"] += mass_of(X, weights)
         sums["sampled"] += len(X) if weights is None else 0
-        basis, origin = self.basis, np.asarray(self.origin)[:, 0]
+        origin = np.asarray(self.origin)[:, 0]
         for start in range(0, len(X), BLOCK_ROWS):
             many = slice(start, min(start + BLOCK_ROWS, len(X)))
-            Y, s = project(X[many], origin, basis)
-            own = None if weights is None else weights[many]
-            weighted = Y if own is None else Y * own[:, None]
-            sums["s"] += s.sum() if own is None else own @ s
-            sums["y"] += weighted.sum(axis=0)
-            sums["yy"] += Y.T @ weighted
-            if self.third:
-                sums["ys"] += s @ weighted
-                add_third_moment(sums["yyy"], Y, Y, own)
-        if self.n_kept:
-            self._keep(sums["kept"], block, basis, origin)
-        return None
+            Y, s = project(X[many], origin, self.basis)
+            yield many, Y, s, None if weights is None else weights[many]
+
+    def add_projected(
+        self, sums: Sums, block: RowBlock, many: slice, Y: np.ndarray, s: np.ndarray, own: np.ndarray | None
+    ) -> None:
+        """Add projected rows to the sums."""
+        weighted = Y if own is None else Y * own[:, None]
+        sums["s"] += s.sum() if own is None else own @ s
+        sums["y"] += weighted.sum(axis=0)
+        sums["yy"] += Y.T @ weighted
+        if self.third:
+            sums["ys"] += s @ weighted
+            add_third_moment(sums["yyy"], Y, Y, own)
 
     def _keep(self, out: np.ndarray, block: RowBlock, basis: Any, origin: np.ndarray) -> None:
         """Keep the first rows of the selected units that begin in this block."""

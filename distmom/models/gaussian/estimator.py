@@ -22,22 +22,22 @@ from distmom.models.gaussian.fitting import (
     agreed_count,
     gaussians_of,
     kept_positions,
-    leading_basis,
     load_moments,
     maximise,
     mixture_state,
     offset_of,
+    row_basis,
     stored_gaussians,
+    takes_whole,
     widened,
 )
 from distmom.models.gaussian.pictures import mixture_pictures
 from distmom.models.gaussian.posterior import Gaussians, RowAssignPass, RowEMPass, posterior_of
 from distmom.models.gaussian.recovery import Found, recover
-from distmom.moments.gaussian import RowCovariancePass, RowMomentsPass, RowSketchPass
+from distmom.moments.gaussian import RowMomentsPass
 from distmom.spectral.bases import DensityMixin, TransformerMixin
-from distmom.spectral.basis import Basis, range_basis, unknown_columns
+from distmom.spectral.basis import Basis
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.components import basis_slabs
 from distmom.spectral.estimator import (
     SpectralEstimator,
     layer_parameter,
@@ -178,7 +178,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         d, shares, auto = run.corpus.n_words, None, self.n_components == "auto"
         most = min(MOST_COMPONENTS, d, max(1, run.corpus.n_rows // 2)) if auto else int(self.n_components)
         # The plan knows only an upper bound of the number of components.
-        whole = d <= 2 * (self.n_power_iter + 1) * min(most + self.n_oversamples, d)
+        whole = takes_whole(d, most, self.n_oversamples, self.n_power_iter)
         k = most
         if auto:
             k, shares = self._count(run.part("components"), most, whole)
@@ -209,23 +209,8 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         return state
 
     def _basis(self, run: Run, k: int, whole: bool, selection: Selection | None) -> Basis:
-        """Find a basis that contains the leading eigenvectors of the covariance.
-
-        The ``whole`` covariance takes one pass. Where there are few columns, it also takes fewer operations
-        than all passes of a sketch together.
-        """
-        d = run.corpus.n_words
-        r = min(k + self.n_oversamples, d)
-        if whole:
-            scanned = run.scan(RowCovariancePass(d, selection))
-            rank = min(max(k - 1, 2), d)
-            out = Basis(unknown_columns(d, rank), rank, 0.0, unknown(d, 1))
-            return run.rows(leading_basis, scanned, rank, out=out)
-        sketch = RowSketchPass(d, selection, n_columns=r, seed=self.random_state)
-        n_slabs = basis_slabs(run, sketch, (RowMomentsPass(d, rank=r),))
-        return range_basis(
-            run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=False, n_signals=max(k - 1, 1)
-        )
+        options = (self.n_oversamples, self.n_power_iter, self.random_state)
+        return row_basis(run, run.corpus.n_words, k, *options, whole, selection)
 
     def _count(self, run: Run, most: int, whole: bool) -> tuple[int, Any]:
         """Return the number of components that random halves of the rows agree on."""

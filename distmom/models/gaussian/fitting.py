@@ -8,18 +8,25 @@ from typing import Any
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.engine import Engine, PassResult, StoredColumns
+from distmom.engine import Engine, PassResult, Selection, StoredColumns
 from distmom.engine.directory import load_sums
 from distmom.engine.state import SLAB_ROWS
 from distmom.engine.tall import read_rows
 from distmom.errors import NumericalError
 from distmom.models.gaussian.posterior import Gaussians, Posterior, maximised
 from distmom.models.gaussian.recovery import LEAST_NOISE, LEAST_VARIANCE, Found, count_components
-from distmom.moments.gaussian import RowMoments, row_moments
-from distmom.spectral.basis import Basis
+from distmom.moments.gaussian import (
+    RowCovariancePass,
+    RowMoments,
+    RowMomentsPass,
+    RowSketchPass,
+    row_moments,
+)
+from distmom.spectral.basis import Basis, range_basis, unknown_columns
+from distmom.spectral.components import basis_slabs
 from distmom.spectral.layout import array, value
 from distmom.spectral.recovery import product
-from distmom.spectral.run import Run
+from distmom.spectral.run import Run, unknown
 
 #: rows that are kept for pictures, at most
 N_KEPT = 500
@@ -54,6 +61,39 @@ class MixtureState:
     kept: np.ndarray = array("kept*", "axes")
     kept_components: np.ndarray = array("kept*", types=("<i4",), least=0)
     diagnostics: dict[str, Any] = value()
+
+
+def takes_whole(d: int, k: int, n_oversamples: int, n_power_iter: int) -> bool:
+    """Return whether adding up the whole covariance takes fewer operations than all passes of a sketch."""
+    return d <= 2 * (n_power_iter + 1) * min(k + n_oversamples, d)
+
+
+def row_basis(
+    run: Run,
+    d: int,
+    k: int,
+    n_oversamples: int,
+    n_power_iter: int,
+    seed: int,
+    whole: bool,
+    selection: Selection | None = None,
+) -> Basis:
+    """Find a basis that contains the k - 1 leading eigenvectors of the covariance of the first d columns.
+
+    The ``whole`` covariance takes one pass. Where there are few columns, it also takes fewer operations than
+    all passes of a sketch together (see `takes_whole`).
+    """
+    r = min(k + n_oversamples, d)
+    if whole:
+        scanned = run.scan(RowCovariancePass(d, selection))
+        rank = min(max(k - 1, 2), d)
+        out = Basis(unknown_columns(d, rank), rank, 0.0, unknown(d, 1))
+        return run.rows(leading_basis, scanned, rank, out=out)
+    sketch = RowSketchPass(d, selection, n_columns=r, seed=seed)
+    n_slabs = basis_slabs(run, sketch, (RowMomentsPass(d, rank=r),))
+    return range_basis(
+        run, sketch, n_power_iter, "float64", n_slabs, indefinite=False, n_signals=max(k - 1, 1)
+    )
 
 
 def kept_positions(n: int, seed: int) -> np.ndarray:

@@ -106,18 +106,15 @@ def recover(
         origin that their covariance is inexact, or the values are so large or small that moments overflow or
         underflow.
     """
-    if not np.isfinite(moments.trace) or 0.0 < moments.trace < LEAST_TRACE:
-        raise NumericalError(
-            f"the rows have a total variance of {moments.trace:.3g}, whose third moments are out of range: scale "
-            "the rows"
-        )
-    _check_offset(moments, k, d, offset)
+    check_range(moments, k, d, offset)
     with one_blas_thread():
         values, vectors = np.linalg.eigh(moments.second)
         values, vectors = values[::-1], vectors[:, ::-1]
-        while lower and k > 1 and _n_usable(values, _noise(values, moments.trace, k, d), d, moments) < k - 1:
+        while (
+            lower and k > 1 and _n_usable(values, noise_of(values, moments.trace, k, d), d, moments) < k - 1
+        ):
             k -= 1
-        noise = _noise(values, moments.trace, k, d)
+        noise = noise_of(values, moments.trace, k, d)
         least = LEAST_NOISE * moments.trace / d + 1e-15 * offset / d + np.finfo(float).tiny
         common_facts = {
             "spectrum": [float(x) for x in values],
@@ -129,7 +126,7 @@ def recover(
             variances = np.full(1, max(noise, least))
             facts = {**common_facts, "n_floored_variances": int(noise < least)}
             return Found(np.zeros((len(values), 1)), np.ones(1), variances, plane, moments.kept, facts)
-        white = _whitened(moments, values, k, noise, d)
+        white = whitened_covariance(moments, values, k, noise, d)
         tensor, mixed = _extended(moments, white, noise, d, common)
         found = decompose(tensor, method, random_state=seed)
         robust = robust_components(tensor, found.eigenvectors)
@@ -172,13 +169,18 @@ def noise_level(noise: float, d: int, n: int) -> float:
     return max(noise, 0.0) * (2.0 * float(np.sqrt(ratio)) + ratio)
 
 
-def _noise(values: np.ndarray, trace: float, k: int, d: int) -> float:
+def noise_of(values: np.ndarray, trace: float, k: int, d: int) -> float:
     """Return the average of the eigenvalues of the covariance beyond the first k - 1."""
     return max((trace - float(values[: k - 1].sum())) / (d - k + 1), 0.0)
 
 
-def _check_offset(moments: RowMoments, k: int, d: int, offset: float) -> None:
-    """Refuse rows whose covariance has lost its digits in the subtraction of the products of the mean."""
+def check_range(moments: RowMoments, k: int, d: int, offset: float) -> None:
+    """Refuse rows whose moments are out of range, or inexact because the rows are far from the origin."""
+    if not np.isfinite(moments.trace) or 0.0 < moments.trace < LEAST_TRACE:
+        raise NumericalError(
+            f"the rows have a total variance of {moments.trace:.3g}, whose third moments are out of range: scale "
+            "the rows"
+        )
     eps = float(np.finfo(float).eps)
     rounding = eps * offset
     # Constant rows are refused later, with a message of their own.
@@ -204,7 +206,7 @@ def _n_usable(values: np.ndarray, noise: float, d: int, moments: RowMoments) -> 
     return int(np.count_nonzero(values > _threshold(values, noise, d, moments)))
 
 
-def _whitened(moments: RowMoments, values: np.ndarray, k: int, noise: float, d: int) -> Whitening:
+def whitened_covariance(moments: RowMoments, values: np.ndarray, k: int, noise: float, d: int) -> Whitening:
     """Whiten the covariance minus the noise by its k - 1 leading eigenvalues."""
     n_usable = _n_usable(values, noise, d, moments)
     if n_usable < k - 1:

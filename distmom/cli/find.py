@@ -1,0 +1,88 @@
+"""Command find: one component of a fitted search, from side information."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import click
+import numpy as np
+
+from distmom.cli.options import json_option
+from distmom.cli.shared import load_model_that, show
+from distmom.cli.terminal import say
+from distmom.errors import UsageError
+from distmom.spectral.capabilities import Capability
+
+
+@click.command()
+@click.argument("model", type=click.Path())
+@click.option(
+    "--rows",
+    type=click.Path(),
+    default=None,
+    help="File (.npy) of labelled rows, most of them of the component; with the response last, for regressions.",
+)
+@click.option(
+    "--along",
+    type=click.Path(),
+    default=None,
+    help="File (.npy) of a vector whose product is largest with the component, in place of labelled rows.",
+)
+@click.option(
+    "--target",
+    default=None,
+    help="Name or number, from 0, of a column of side information of the fit, in place of labelled rows.",
+)
+@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Columns shown.")
+@click.option(
+    "--force", is_flag=True, help="Show a component even if the side information does not determine it."
+)
+@json_option
+def find(
+    model: str, rows: str | None, along: str | None, target: str | None, top: int, force: bool, as_json: bool
+) -> None:
+    """Find one component of a mixture of rows from side information, without the others.
+
+    MODEL is the result of 'distmom fit --model gaussian-search', 'regression-search' or 'subspace-search'. No pass
+    is made.
+
+    \b
+    Examples: distmom find model --rows labelled.npy
+              distmom find model --target 0
+    """
+    fitted = load_model_that(model, Capability.SEARCH, "'distmom search' finds topics of documents")
+    if sum(given is not None for given in (rows, along, target)) != 1:
+        raise UsageError("give one of --rows, --along and --target")
+    if target is not None and "n_targets" not in fitted.get_params():
+        raise UsageError(f"--target: not an option with {model}, which has no columns of side information")
+    given: dict[str, Any] = {name: _read(path) for name, path in (("rows", rows), ("along", along)) if path}
+    if target is not None:
+        given["target"] = int(target) if target.isdecimal() else target
+    found = fitted.search(**given, force=force)
+    result = {name: _plain(value) for name, value in vars(found).items()}
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    values = np.array([x for name in ("mean", "coef", "basis") if name in result for x in result.pop(name)])
+    show(result, as_json)
+    if values.ndim > 1:
+        # A basis has many columns, and any rotation of them spans the same subspace.
+        values = np.linalg.norm(values, axis=1)
+    for i in np.argsort(-np.abs(values), kind="stable")[:top]:
+        say(f"{values[i]:>12.6g}  {fitted.vocabulary_[i]}")
+
+
+def _read(path: str) -> np.ndarray:
+    try:
+        return np.asarray(np.load(path, allow_pickle=False))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: cannot be read as an .npy file: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a field as a JSON value; numbers that are not finite are None."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,1 @@
+"""Search for one component of a mixture of rows from side information."""

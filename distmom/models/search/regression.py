@@ -1,0 +1,307 @@
+"""Search for one component of a mixture of linear regressions, with its noise.
+
+Source: Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models" (JMLR 18, 2018), section 3.3,
+with ``E[y^2]`` in place of the smallest singular value, any covariance of the features, and an intercept per
+component.
+
+Features are ``x = m + S^(1/2) z`` with standard Gaussian z, and the response of component i is
+``beta_i'z + b_i``, in excess of its mean, plus noise of variance s_i. By Stein's identity, whatever the
+intercepts and variances,
+
+    E[y z] = sum_i p_i beta_i
+    (E[y^2 z z'] - E[y^2] I) / 2 = sum_i p_i beta_i beta_i'
+    (E[g z (x) z (x) z] - sym(E[g z] I)) / 6 = sum_i p_i beta_i (x) beta_i (x) beta_i
+    (E[t y^2 z z'] - E[t y^2] I) / 2 = sum_i p_i E[t | i] beta_i beta_i'
+    E[y^2 z] / 2 = sum_i p_i b_i beta_i
+    E[y^3 z] / 3 = sum_i p_i (||beta_i||^2 + b_i^2 + s_i) beta_i
+
+for side information t that is independent of x and of the noise given the component. Q has the leading
+eigenvectors of the second matrix, and the coordinates of a component are ``Q'beta_i``. g is ``y^3`` minus a
+linear function of z, which only reduces the sampling error. Coefficients of x are
+``S^(-1/2) beta_i``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from distmom.blas import one_blas_thread
+from distmom.engine import Engine, PassResult, StoredArray, StoredColumns, Sums
+from distmom.errors import NumericalError
+from distmom.linalg import Whitening, whiten
+from distmom.models.search.base import FoundComponent, RowSearch
+from distmom.models.search.state import (
+    Part,
+    SearchState,
+    loaded_halves,
+    search_state,
+    symmetric_product,
+    whitened_cube,
+)
+from distmom.moments.gaussian import RowCovariancePass
+from distmom.moments.search import ResponseMomentsPass, ResponsePairsPass, whole_third
+from distmom.spectral.rank import halves
+from distmom.spectral.run import Run, unknown
+
+#: least eigenvalue of the covariance of the features, as a share of the largest
+LEAST_SHARE = 1e-10
+#: eigenvalues that are reported
+N_SPECTRUM = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundRegression(FoundComponent):
+    """A component of a mixture of linear regressions, found by a search.
+
+    Attributes
+    ----------
+    coef : ndarray of shape (n_features,)
+        Coefficients of the features.
+    intercept : float
+    variance : float
+        Variance of the noise; an estimate from few rows may be negative.
+    weight, gap, noise, n_rows_needed, preferences
+        As in `distmom.models.search.base.FoundComponent`.
+    """
+
+    coef: np.ndarray
+    intercept: float
+    variance: float
+
+
+@dataclass(frozen=True)
+class Standardised:
+    """A map of features to uncorrelated ones of variance one.
+
+    Attributes
+    ----------
+    root : ndarray of shape (d, d)
+        ``S^(-1/2)``.
+    origin : StoredArray of shape (d + 1, 1)
+        Mean of the features and, last, of the response.
+    """
+
+    root: np.ndarray
+    origin: StoredArray
+
+
+@dataclass(frozen=True)
+class RegressionBasis:
+    """A basis of the coefficients.
+
+    Attributes
+    ----------
+    matrix : StoredColumns of shape (d, k)
+        ``S^(-1/2) Q``.
+    slopes : StoredArray of shape (k, 1)
+        Slopes of the cubed response on the standardised features in the basis.
+    white : Whitening
+        Whitening of ``sum_i p_i beta_i beta_i'`` in the basis.
+    """
+
+    matrix: StoredColumns
+    slopes: StoredArray
+    white: Whitening
+
+
+class RegressionSearch(RowSearch):
+    """Find one component of a mixture of linear regressions from side information about it.
+
+    Features are Gaussian, with any mean and covariance. Every component has its own coefficients, intercept and
+    variance of the noise.
+
+    Attributes
+    ----------
+    center_ : ndarray of shape (n_features + 1,)
+        Mean of the features and, last, of the response.
+    basis_ : ndarray of shape (n_features, n_components)
+        Maps coordinates to coefficients.
+    diagnostics_ : dict
+        ``spectrum`` has the leading eigenvalues of the weighted sum of the products of the standardised
+        coefficients.
+    vocabulary_ : list of str
+        Names of the columns: the features, the response, and those of side information.
+    n_features_in_ : int
+        Number of features.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> coefs = np.array([[2.0, 0.0, 0.0], [0.0, 2.0, 0.0]])
+    >>> z = rng.integers(0, 2, 20_000)
+    >>> X = rng.normal(size=(20_000, 3))
+    >>> y = np.sum(X * coefs[z], axis=1) + 0.5 * rng.normal(size=20_000)
+    >>> found = RegressionSearch(2).fit(X, y).search(along=[0.0, 1.0, 0.0])
+    >>> bool(np.abs(found.coef - coefs[1]).max() < 0.3)
+    True
+    """
+
+    n_responses = 1
+    shown = ("noise_level", "relative_gap")
+
+    def fit(self, X: Any, y: Any, side: Any = None) -> Self:
+        """Add up the moments of rows in memory.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_rows, n_features)
+            Features, finite numbers.
+        y : array_like of shape (n_rows,)
+            Responses.
+        side : array_like of shape (n_rows,) or (n_rows, n_targets), optional
+            Side information: numbers that are larger, on average, in the component to be found than in any
+            other, and independent of features and noise given the component, such as 1 for rows that are
+            labelled and 0 for others. None by default.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If a parameter is invalid, or there are fewer rows or features than components.
+        InputError
+            If a value is not finite, or there is not one response per row.
+        NumericalError
+            If the features are linearly dependent, or the moments carry fewer components than requested.
+        """
+        response = np.asarray(y)
+        return self.fit_corpus(self._in_memory(X, response.reshape(len(response), 1), side))
+
+    def program(self, run: Run) -> SearchState:
+        """Add up the moments by the passes of a run, in two halves, and return the state."""
+        (d, q), k = self._sizes_of(run.corpus), self.n_components
+        out = Standardised(unknown(d, d), unknown(d + 1, 1))
+        scale = run.rows(standardised, run.scan(RowCovariancePass(d + 1)), out=out)
+        pairs = run.scan(ResponsePairsPass(d, origin=scale.origin))
+        white = Whitening(unknown(k, k), unknown(k, k), unknown(d), unknown(), unknown(), unknown())
+        basis = run.rows(
+            regression_basis,
+            pairs,
+            scale,
+            k,
+            out=RegressionBasis(StoredColumns((unknown(d, k),)), unknown(k, 1), white),
+        )
+        pass_ = ResponseMomentsPass(
+            d, basis=basis.matrix, origin=scale.origin, slopes=basis.slopes, rank=k, n_targets=q
+        )
+        parts = tuple(
+            run.scan(replace(pass_, selection=half)).directory for half in halves(self.random_state)
+        )
+        state: SearchState = run.rows(_state, basis, scale, parts, out=unknown())
+        return state
+
+    def search(
+        self, along: Any = None, *, rows: Any = None, target: int | str | None = None, force: bool = False
+    ) -> FoundRegression:
+        """Find the component that side information prefers, without a pass over the rows.
+
+        Parameters
+        ----------
+        along : array_like of shape (n_features,), optional
+            A vector whose product with the coefficients of the component is larger than with those of any other.
+        rows : array_like of shape (n, n_features + 1), optional
+            Labelled rows, features and last the response, most of them of the component, in place of a vector.
+        target : int or str, optional
+            Number, from 0, or name of a column of side information of the fit, in place of a vector.
+        force : bool, default False
+            Return a component even if the side information does not determine it.
+
+        Returns
+        -------
+        FoundRegression
+
+        Raises
+        ------
+        UsageError
+            If not exactly one of along, rows and target is given, or it does not suit the fit.
+        InputError
+            If a value of the labelled rows is not finite.
+        NumericalError
+            If the gap is not larger than the noise and ``force`` is False.
+        """
+        found, facts = self._search(along, rows, target, force)
+        coef = self.basis_ @ found.component
+        excess, square = self._extras_of(found)
+        # The basis of the standardised coefficients is orthonormal.
+        variance = float(square - found.component @ found.component - excess**2)
+        intercept = float(self.center_[-1] + excess - self.center_[:-1] @ coef)
+        return FoundRegression(coef=coef, intercept=intercept, variance=variance, **facts)
+
+    def _coordinates(self, X: np.ndarray) -> np.ndarray:
+        return np.asarray((X[:, :-1] @ self.basis_) * X[:, -1:])
+
+
+def standardised(engine: Engine, scanned: PassResult) -> Standardised:
+    """Return the map that standardises the features, from the second moment of features and response."""
+    mass = float(scanned.sums["mass"])
+    if not mass > 0.0:
+        raise NumericalError("expected rows of positive weight, got none")
+    mean = np.asarray(scanned.sums["mean"]) / mass
+    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+        covariance = (np.asarray(scanned.sums["second"]) / mass - np.outer(mean, mean))[:-1, :-1]
+        if not np.isfinite(covariance).all():
+            raise NumericalError("the covariance of the features overflows: scale the rows")
+        values, vectors = np.linalg.eigh(covariance)
+    if not values[0] > LEAST_SHARE * max(float(values[-1]), 1e-5 * float(mean[:-1] @ mean[:-1])):
+        raise NumericalError(
+            "the features are linearly dependent, or far from the origin: the eigenvalues of their covariance are "
+            f"between {values[0]:.3g} and {values[-1]:.3g}, and their mean has norm "
+            f"{np.linalg.norm(mean[:-1]):.3g}; leave features out, or subtract the mean"
+        )
+    with one_blas_thread():
+        return Standardised((vectors / np.sqrt(values)) @ vectors.T, engine.put(mean[:, None]))
+
+
+def regression_basis(engine: Engine, scanned: PassResult, scale: Standardised, k: int) -> RegressionBasis:
+    """Return the k leading directions of the coefficients, from the sums of `ResponsePairsPass`."""
+    sums, mass = scanned.sums, float(scanned.sums["mass"])
+    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+        moment = scale.root @ (np.asarray(sums["xx"]) / mass) @ scale.root
+        A = (moment + moment.T) / 4.0 - float(sums["squares"]) / mass / 2.0 * np.eye(len(moment))
+        white = whiten(A, k)
+        sizes = np.sqrt(white.eigenvalues[:k])
+        matrix = scale.root @ (white.W * sizes)
+    small = replace(white, W=np.diag(1.0 / sizes), B=np.diag(sizes))
+    slopes = np.asarray(sums["cubes"]) / mass @ matrix
+    columns = StoredColumns((engine.put(np.ascontiguousarray(matrix)),))
+    return RegressionBasis(columns, engine.put(slopes[:, None]), small)
+
+
+def regression_part(sums: Sums, W: np.ndarray) -> Part:
+    """Return the moments of some rows in whitened coordinates.
+
+    Parameters
+    ----------
+    sums : Sums
+        Sums of `distmom.moments.search.ResponseMomentsPass`.
+    W : ndarray of shape (k, k)
+        Whitening of ``sum_i p_i beta_i beta_i'`` in the basis.
+    """
+    mass, k = float(sums["mass"]), len(W)
+    cube = whole_third(sums["gzzz"]) / mass - symmetric_product(np.asarray(sums["gz"]) / mass, np.eye(k))
+    targets = np.asarray(sums["tyyzz"]) - np.asarray(sums["tyy"])[:, None, None] * np.eye(k)
+    extras = np.stack([sums["yyz"] / mass / 2.0, sums["yyyz"] / mass / 3.0], axis=1)
+    return Part(
+        np.asarray(sums["yz"]) / mass, whitened_cube(cube / 6.0, W),
+        np.ascontiguousarray((W.T @ (targets / mass / 2.0) @ W).transpose(1, 2, 0)), W.T @ extras,
+    )  # fmt: skip
+
+
+def _state(
+    engine: Engine, basis: RegressionBasis, scale: Standardised, directories: tuple[str, ...]
+) -> SearchState:
+    (whole, first, second), white = loaded_halves(directories), basis.white
+    with one_blas_thread():
+        parts = [regression_part(sums, white.W) for sums in (whole, first, second)]
+    facts = {
+        "spectrum": [float(x) for x in white.eigenvalues[:N_SPECTRUM]], "noise_level": float(white.noise),
+        "relative_gap": float(white.gap),
+    }  # fmt: skip
+    matrix, center = basis.matrix.parts[0].load(), np.asarray(scale.origin.load())[:, 0]
+    return search_state(np.asarray(matrix), center, white, parts, int(whole["sampled"]), facts)

@@ -1,0 +1,347 @@
+"""Search for one of several subspaces near which rows lie.
+
+Source: Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models" (JMLR 18, 2018), section 3.4 and
+algorithm 3. A row of component i is ``U_i g + e`` with the orthonormal columns U_i of a basis of its subspace, of
+dimension m, standard Gaussian g and Gaussian noise of variance s along every axis. With ``S = v v'`` for a
+vector v, or the average of such products over labelled rows,
+
+    A = E[x x'] - s I = sum_i p_i U_i U_i'
+    B = E[(x'S x) x x'] - s tr(S A) I - s tr(S) A - s^2 (tr(S) I + 2 S) - 2 s (A S + S A)
+      = sum_i p_i tr(U_i'S U_i) U_i U_i' + 2 sum_i p_i U_i U_i'S U_i U_i'
+
+where the paper prints ``s^2 S`` in place of ``2 s^2 S`` (its proof has the factor). Only the part of S within the
+subspaces matters, so everything is computed in a basis of the range of A, whose fourth moment is added up once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from distmom.blas import one_blas_thread
+from distmom.corpus import RowCorpus
+from distmom.engine import Engine, PassResult, StoredArray, StoredColumns
+from distmom.errors import NumericalError, UsageError
+from distmom.models.search.base import FoundComponent, checked_rows, judged
+from distmom.models.search.state import loaded_halves
+from distmom.moments.gaussian import RowCovariancePass
+from distmom.moments.ica import RowFourthPass
+from distmom.spectral.capabilities import Capability
+from distmom.spectral.estimator import SpectralEstimator, layer_parameter, seed_parameter
+from distmom.spectral.layout import array, value
+from distmom.spectral.parameters import parameter
+from distmom.spectral.rank import halves
+from distmom.spectral.run import Run, unknown
+
+#: eigenvalues that are reported
+N_SPECTRUM = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundSubspace(FoundComponent):
+    """A subspace found by a search.
+
+    Attributes
+    ----------
+    basis : ndarray of shape (n_features, dimension)
+        Orthonormal columns.
+    spread : float
+        Smallest singular value, as a share of the largest, of the matrix whose columns span the subspace; 1 for
+        exact moments.
+    mismatch : float
+        Largest difference of the eigenvalues of the subspace from those that its basis and the side information
+        imply. It is as large as the gap where directions of several subspaces are mixed.
+    weight, gap, noise, n_rows_needed
+        As in `distmom.models.search.base.FoundComponent`.
+    preferences : ndarray of shape (r,)
+        All eigenvalues of the whitened side information, descending. For a vector v, component i has
+        ``3 ||U_i'v||^2`` once, and ``||U_i'v||^2`` otherwise. The gap is between the eigenvalues of the subspace
+        and the next one.
+    """
+
+    basis: np.ndarray
+    spread: float
+    mismatch: float
+
+    @property
+    def informative(self) -> bool:
+        """Whether the gap is larger than the noise and the mismatch."""
+        return self.gap > self.noise and self.gap > self.mismatch
+
+
+@dataclass(frozen=True)
+class SubspaceState:
+    """The state of a fitted search.
+
+    Attributes
+    ----------
+    basis : ndarray of shape (d, r)
+        Eigenvectors of the second moment.
+    eigenvalues : ndarray of shape (r,)
+        Eigenvalues of A, descending.
+    fourth : ndarray of shape (r (r + 1) / 2, r (r + 1) / 2)
+        Fourth moment of the coordinates i <= j.
+    fourth_error : ndarray of the same shape
+        A draw of its sampling error; zero for an enumerated population.
+    noise_variance : float
+        s.
+    n_sampled : int
+        Number of rows; 0 for an enumerated population.
+    diagnostics : dict
+    """
+
+    basis: np.ndarray = array("d", "r")
+    eigenvalues: np.ndarray = array("r", least=0.0)
+    fourth: np.ndarray = array("p", "p")
+    fourth_error: np.ndarray = array("p", "p")
+    noise_variance: float = value()
+    n_sampled: int = value()
+    diagnostics: dict[str, Any] = value()
+
+
+@dataclass(frozen=True)
+class SubspaceBasis:
+    """The range of A.
+
+    Attributes
+    ----------
+    matrix : StoredColumns of shape (d, r)
+    origin : StoredArray of shape (d, 1)
+        Zero: subspaces contain the origin.
+    eigenvalues : ndarray of shape (r,)
+        Eigenvalues of A.
+    noise_variance : float
+    facts : dict
+    """
+
+    matrix: StoredColumns
+    origin: StoredArray
+    eigenvalues: np.ndarray
+    noise_variance: float
+    facts: dict[str, Any]
+
+
+class SubspaceAttributes:
+    """The attributes of a fitted search (see `SubspaceState`)."""
+
+    basis_: np.ndarray
+    eigenvalues_: np.ndarray
+    fourth_: np.ndarray
+    fourth_error_: np.ndarray
+    noise_variance_: float
+    n_sampled_: int
+
+
+class SubspaceSearch(SubspaceAttributes, SpectralEstimator):
+    """Find one of several subspaces near which rows lie, from side information about it.
+
+    Attributes
+    ----------
+    basis_ : ndarray of shape (n_features, n_components * dimension)
+        Leading eigenvectors of the second moment: a basis of the sum of all subspaces.
+    noise_variance_ : float
+        Variance of the noise along every axis.
+    diagnostics_ : dict
+        ``spectrum`` has the leading eigenvalues of the second moment.
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> bases = [np.linalg.qr(rng.normal(size=(8, 2)))[0] for _ in range(3)]
+    >>> z = rng.integers(0, 3, 20_000)
+    >>> X = np.stack([bases[i] @ rng.normal(size=2) for i in z]) + 0.1 * rng.normal(size=(20_000, 8))
+    >>> found = SubspaceSearch(3, dimension=2).fit(X).search(rows=X[z == 1][:10])
+    >>> bool(np.linalg.norm(found.basis @ found.basis.T - bases[1] @ bases[1].T, 2) < 0.2)
+    True
+    """
+
+    State = SubspaceState
+    reads = ("dense",)
+    capabilities = frozenset({Capability.ROWS, Capability.SEARCH})
+    shown = ("noise_variance", "relative_gap")
+
+    n_components: int = parameter("Number of subspaces.", default=5, least=2, kw_only=False)
+    dimension: int = parameter("Dimension of every subspace.", default=2, least=1)
+    layer: str | None = layer_parameter()
+    random_state: int = seed_parameter()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = tags.input_tags.sparse = False
+        return tags
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Add up the moments of rows in memory.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_rows, n_features)
+            Finite numbers.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If a parameter is invalid, or there are too few features or rows.
+        InputError
+            If a value is not finite.
+        NumericalError
+            If the second moment carries fewer dimensions than the subspaces have together.
+        """
+        return self.fit_corpus(RowCorpus(checked_rows(X, "X")))
+
+    def check(self, corpus: Any) -> None:
+        """Check that the parameters are valid and suit a corpus; raise a UsageError otherwise."""
+        super().check(corpus)
+        r = self.n_components * self.dimension
+        if r >= corpus.n_words or r > corpus.n_rows:
+            raise UsageError(
+                f"n_components, dimension: expected a product below {corpus.n_words}, the number of features, "
+                f"and at most {corpus.n_rows}, the number of rows, got {r}"
+            )
+
+    def program(self, run: Run) -> SubspaceState:
+        """Add up the moments by the passes of a run, in two halves, and return the state."""
+        d, r = run.corpus.n_words, self.n_components * self.dimension
+        out = SubspaceBasis(StoredColumns((unknown(d, r),)), unknown(d, 1), unknown(r), unknown(), unknown())
+        basis = run.rows(subspace_basis, run.scan(RowCovariancePass(d)), r, out=out)
+        pass_ = RowFourthPass(d, matrix=basis.matrix, origin=basis.origin, rank=r)
+        parts = tuple(
+            run.scan(replace(pass_, selection=half)).directory for half in halves(self.random_state)
+        )
+        state: SubspaceState = run.rows(_state, basis, parts, out=unknown())
+        return state
+
+    def search(self, along: Any = None, *, rows: Any = None, force: bool = False) -> FoundSubspace:
+        """Find the subspace that side information prefers, without a pass over the rows.
+
+        Parameters
+        ----------
+        along : array_like of shape (n_features,), optional
+            A vector; the square of its norm in the subspace must be more than three times that in any other.
+        rows : array_like of shape (n, n_features), optional
+            Labelled rows of the subspace, in place of a vector. With many of them, it is enough that the average
+            of their squared norms is larger in the subspace than in any other.
+        force : bool, default False
+            Return a subspace even if the side information does not determine it.
+
+        Returns
+        -------
+        FoundSubspace
+
+        Raises
+        ------
+        UsageError
+            If not exactly one of along and rows is given, or it does not suit the fit.
+        InputError
+            If a value is not finite.
+        NumericalError
+            If the gap is not larger than the noise or the mismatch, and ``force`` is False.
+        """
+        check_is_fitted(self)
+        if (along is None) == (rows is None):
+            raise UsageError("search: specify either along or rows")
+        X = checked_rows(np.atleast_2d(along) if rows is None else rows, "along" if rows is None else "rows")
+        if X.shape[1] != len(self.basis_):
+            raise UsageError(f"search: expected {len(self.basis_)} features, got {X.shape[1]}")
+        m = self.dimension
+        with one_blas_thread():
+            Y = X @ self.basis_
+            S = Y.T @ Y / len(Y)
+            A, s = np.diag(self.eigenvalues_), self.noise_variance_
+            root = np.sqrt(self.eigenvalues_)
+            R = subspace_side(contracted_fourth(self.fourth_, S), A, S, s) / np.outer(root, root)
+            error = contracted_fourth(self.fourth_error_, S) / np.outer(root, root)
+            values, vectors = np.linalg.eigh((R + R.T) / 2.0)
+            noise = float(np.abs(np.linalg.eigvalsh((error + error.T) / 2.0)).max())
+            Z = root[:, None] * vectors[:, -m:]
+            left, singular, _ = np.linalg.svd(Z, full_matrices=False)
+            basis = self.basis_ @ left
+            inner = np.linalg.eigvalsh(left.T @ S @ left)[::-1]
+        preferences = values[::-1]
+        gap = float(preferences[m - 1] - preferences[m])
+        mismatch = float(np.abs(preferences[:m] - (inner.sum() + 2.0 * inner)).max())
+        facts = judged(gap, noise, self.n_sampled_, force)
+        if not (force or gap > mismatch):
+            raise NumericalError(
+                f"the side information prefers directions of several subspaces: the eigenvalues differ by "
+                f"{mismatch:.3g} from those of a single one, and the gap is {gap:.3g}; give more labelled rows"
+            )
+        return FoundSubspace(
+            basis=basis, spread=float(singular[-1] / singular[0]), mismatch=mismatch,
+            weight=float(np.sum(singular**2) / m), preferences=preferences, **facts,
+        )  # fmt: skip
+
+    def pictures(self) -> list[dict[str, Any]]:
+        """Return what a report draws: the spectrum of the second moment."""
+        check_is_fitted(self)
+        spectrum = self.diagnostics_["spectrum"]
+        return [
+            {
+                "kind": "lines", "title": "Spectrum", "caption": "Leading eigenvalues of the second moment.",
+                "x": list(range(1, len(spectrum) + 1)), "ys": {"eigenvalues": spectrum},
+            }
+        ]  # fmt: skip
+
+
+def contracted_fourth(packed: np.ndarray, S: np.ndarray) -> np.ndarray:
+    """Return ``E[(y'S y) y y']``, (r, r), from the fourth moment of the coordinates i <= j."""
+    i, j = np.triu_indices(len(S))
+    sums = packed @ (S[i, j] * np.where(i == j, 1.0, 2.0))
+    found = np.empty_like(S)
+    found[i, j] = found[j, i] = sums
+    return found
+
+
+def subspace_side(moment: np.ndarray, A: np.ndarray, S: np.ndarray, s: float) -> np.ndarray:
+    """Return B, (r, r), from ``E[(x'S x) x x']`` in a basis, A, S and the variance of the noise."""
+    eye, crossed = np.eye(len(A)), A @ S
+    noise = s * float(np.sum(S * A)) * eye + s * float(np.trace(S)) * A + 2.0 * s * (crossed + crossed.T)
+    return np.asarray(moment - noise - s**2 * (float(np.trace(S)) * eye + 2.0 * S))
+
+
+def subspace_basis(engine: Engine, scanned: PassResult, r: int) -> SubspaceBasis:
+    """Return the r leading eigenvectors of the second moment, and the variance of the noise."""
+    mass = float(scanned.sums["mass"])
+    if not mass > 0.0:
+        raise NumericalError("expected rows of positive weight, got none")
+    with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
+        second = np.asarray(scanned.sums["second"]) / mass
+        if not np.isfinite(second).all():
+            raise NumericalError("the second moment of the rows overflows: scale the rows")
+        values, vectors = np.linalg.eigh(second)
+    values, vectors = values[::-1], vectors[:, ::-1]
+    noise = max(float(values[r:].mean()), 0.0)
+    if not values[r - 1] - noise > 1e-12 * float(values[0]):
+        shown = ", ".join(f"{x:.3g}" for x in values[: r + 1])
+        raise NumericalError(
+            f"the second moment carries fewer than {r} dimensions: its eigenvalue {r} must be above the variance "
+            f"of the noise, {noise:.3g}; the largest are {shown}"
+        )
+    facts = {
+        "spectrum": [float(x) for x in values[:N_SPECTRUM]], "noise_variance": noise,
+        "relative_gap": float(1.0 - (values[r] - noise) / (values[r - 1] - noise)),
+    }  # fmt: skip
+    columns = StoredColumns((engine.put(np.ascontiguousarray(vectors[:, :r])),))
+    return SubspaceBasis(columns, engine.put(np.zeros((len(values), 1))), values[:r] - noise, noise, facts)
+
+
+def _state(engine: Engine, basis: SubspaceBasis, directories: tuple[str, ...]) -> SubspaceState:
+    whole, first, second = loaded_halves(directories)
+    n_sampled = int(whole["sampled"])
+    packed = [np.asarray(sums["fourth"]) / float(sums["mass"]) for sums in (whole, first, second)]
+    error = (0.5 if n_sampled else 0.0) * (packed[1] - packed[2])
+    matrix = np.ascontiguousarray(basis.matrix.parts[0].load())
+    return SubspaceState(
+        matrix, basis.eigenvalues, packed[0], error, basis.noise_variance, n_sampled, basis.facts
+    )

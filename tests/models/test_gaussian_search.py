@@ -1,0 +1,342 @@
+"""Search for one component of a mixture of spherical Gaussians: exact populations, samples, plans and refusals."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import WeightedRows
+from numpy.testing import assert_allclose
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.mixture import GaussianMixture
+
+from distmom.cli.main import main
+from distmom.corpus import RowBlock, RowCorpus, ingest_rows
+from distmom.errors import InputError, NumericalError, UsageError
+from distmom.models import GaussianSearch, load_model
+from distmom.moments.search import RowTargetsPass
+
+
+def parameters(d, k, seed=0, scale=2.0):
+    """Return means, weights and variances of a mixture."""
+    rng = np.random.default_rng(seed)
+    return scale * rng.normal(size=(k, d)), rng.dirichlet(np.full(k, 5.0)), rng.uniform(0.5, 2.0, k)
+
+
+def population(means, weights, variances, side=None, **options):
+    """Return points with the moments of a mixture up to order three: two per component and axis.
+
+    ``side`` has the expectation of every target in every component, (k, q).
+    """
+    d = means.shape[1]
+    steps = np.sqrt(d * variances)[:, None, None] * np.eye(d)
+    X = np.concatenate([means[:, None] + steps, means[:, None] - steps], axis=1).reshape(-1, d)
+    if side is not None:
+        X = np.hstack([X, np.repeat(side, 2 * d, axis=0)])
+    return WeightedRows(X, np.repeat(weights / (2 * d), 2 * d), **options)
+
+
+def sample(means, weights, variances, n, seed):
+    rng = np.random.default_rng(seed)
+    z = rng.choice(len(weights), n, p=weights)
+    return means[z] + rng.normal(size=(n, means.shape[1])) * np.sqrt(variances[z])[:, None], z
+
+
+def assert_is(found, mean, weight, variance, tolerance=1e-10):
+    assert_allclose(found.mean, mean, atol=tolerance)
+    assert found.weight == pytest.approx(weight, abs=tolerance)
+    assert found.variance == pytest.approx(variance, abs=tolerance)
+
+
+@pytest.mark.parametrize("method", ["whitening", "cancellation"])
+@pytest.mark.parametrize(
+    ("d", "k", "options", "names"),
+    [
+        (6, 3, {}, ["covariance", "moments", "moments"]),
+        (4, 4, {}, ["covariance", "moments", "moments"]),
+        (90, 4, {"n_oversamples": 6}, ["sketch", "power", "power", "moments", "moments"]),
+    ],
+)
+def test_an_exact_population_gives_every_component_by_any_side_information(method, d, k, options, names):
+    true = means, weights, variances = parameters(d, k)
+    # The second target is negative everywhere, and its largest value is preferred.
+    side = np.stack([np.roll(np.arange(k) / k, 1), -1.0 - np.arange(k)], axis=1)
+    corpus = population(*true, side, shard_rows=50)
+    model = GaussianSearch(k, n_targets=2, method=method, **options).fit_corpus(corpus)
+    assert [timing["name"] for timing in model.timings_] == names
+    for i in range(k):
+        # A vector whose product is one with a mean and zero with the others, less a constant.
+        along = np.linalg.pinv(means - means.mean(axis=0))[:, i]
+        products = means @ along
+        if products.argmax() == i and products[i] - np.delete(products, i).max() > 1e-3:
+            found = model.search(along)
+            assert_is(found, means[i], weights[i], variances[i])
+            assert_allclose(found.preferences, np.sort(products - products @ weights)[::-1], atol=1e-9)
+        found = model.search(rows=means[i : i + 1])
+        assert_is(found, means[i], weights[i], variances[i])
+        # The preference of labelled rows is the inverse of the weight.
+        assert_allclose(found.preferences[0], 1.0 / weights[i], rtol=1e-9)
+        assert_allclose(found.preferences[1:], 0.0, atol=1e-9)
+        assert found.informative
+    for j in range(2):
+        i, found = side[:, j].argmax(), model.search(target=j)
+        assert_is(found, means[i], weights[i], variances[i])
+        assert_allclose(found.preferences, np.sort(side[:, j])[::-1], atol=1e-9)
+        assert found.noise == 0.0
+
+
+def test_a_preference_along_a_vector_is_that_of_the_paper():
+    means, weights, variances = parameters(6, 3)
+    model = GaussianSearch(3).fit_corpus(population(means, weights, variances))
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        v = rng.normal(size=6)
+        i = (means @ v).argmax()
+        found = model.search(v)
+        assert_is(found, means[i], weights[i], variances[i], 1e-8)
+        assert_allclose(
+            found.preferences[0] - found.preferences[1], np.diff(np.sort(means @ v))[-1], atol=1e-8
+        )
+
+
+def test_the_origin_of_the_rows_does_not_matter():
+    means, weights, variances = parameters(6, 3)
+    # Linearly dependent means: their average is zero.
+    centred = means - weights @ means
+    model = GaussianSearch(3).fit_corpus(population(centred, weights, variances))
+    assert_is(model.search(rows=centred[:1]), centred[0], weights[0], variances[0])
+    far = GaussianSearch(3).fit_corpus(population(centred + 1e4, weights, variances))
+    assert_is(far.search(rows=centred[:1] + 1e4), centred[0] + 1e4, weights[0], variances[0], 1e-6)
+
+
+def test_sums_are_those_of_their_definition():
+    rng = np.random.default_rng(0)
+    X, weights = rng.normal(size=(40, 7)), rng.uniform(0.5, 2.0, 40)
+    Q, m = np.linalg.qr(rng.normal(size=(5, 3)))[0], rng.normal(size=(5, 1))
+    pass_ = RowTargetsPass(5, basis=Q, origin=m, rank=3, n_targets=2)
+    sums = pass_.zero()
+    for rows in (slice(0, 15), slice(15, 40)):
+        block = RowBlock(X[rows], np.arange(rows.stop - rows.start + 1), rows.start, weights=weights[rows])
+        pass_.add(sums, block, {})
+    centred = X[:, :5] - m[:, 0]
+    Y, s, t = centred @ Q, (centred**2).sum(axis=1), X[:, 5:] * weights[:, None]
+    assert_allclose(sums["t"], t.sum(axis=0))
+    assert_allclose(sums["ty"], t.T @ Y)
+    assert_allclose(sums["tyy"], np.einsum("nq,na,nb->qab", t, Y, Y))
+    assert_allclose(sums["ts"], t.T @ s)
+    assert_allclose(sums["ys"], (weights * s) @ Y)
+    assert_allclose(sums["yy"], (Y * weights[:, None]).T @ Y)
+
+
+@pytest.mark.parametrize("how", ["along", "rows", "target"])
+def test_errors_fall_with_the_root_of_the_number_of_rows(how):
+    true = means, weights, _ = parameters(20, 3, scale=1.0)
+    errors, noises = [], []
+    for n in (4_000, 64_000):
+        for seed in range(6):
+            X, z = sample(*true, n, seed)
+            marked = np.random.default_rng((seed, 1)).random(n) < np.where(z == 1, 0.5, 0.1)
+            model = GaussianSearch(3).fit(X, marked.astype(float))
+            given = {"along": means[1] - means.mean(axis=0), "rows": means[1:2], "target": 0}[how]
+            found = model.search(**{how: given})
+            errors.append(np.linalg.norm(found.mean - means[1]))
+            noises.append(found.noise)
+            assert found.weight == pytest.approx(weights[1], abs=0.1)
+    few, many = np.mean(errors[:6]), np.mean(errors[6:])
+    # A sixteenth of the variance is a quarter of the error.
+    assert 2.6 < few / many < 6.0
+    assert 2.0 < np.mean(noises[:6]) / np.mean(noises[6:]) < 8.0
+
+
+def test_a_rare_component_is_found_where_other_methods_miss_it():
+    rng = np.random.default_rng(0)
+    d, n = 30, 20_000
+    means = 1.2 * rng.normal(size=(4, d))
+    means[0] = means[1] + 0.45 * rng.normal(size=d)
+    weights, variances = np.array([0.05, 0.45, 0.3, 0.2]), np.full(4, 1.0)
+    errors = {name: [] for name in ("search", "em", "k-means", "seeded k-means")}
+    for seed in range(3):
+        X, z = sample(means, weights, variances, n, seed)
+        # Two in three rows of the component are labelled, and one in a hundred of the others.
+        marked = np.random.default_rng((seed, 1)).random(n) < np.where(z == 0, 0.67, 0.01)
+        found = GaussianSearch(4).fit(X, marked.astype(float)).search(target=0)
+        em = GaussianMixture(4, covariance_type="spherical", random_state=seed).fit(X).means_
+        centers = KMeans(4, n_init=1, random_state=seed).fit(X).cluster_centers_
+        # The first cluster starts from the labelled rows, and the others from random rows.
+        started = np.vstack([X[marked].mean(axis=0), kmeans_plusplus(X, 3, random_state=seed)[0]])
+        seeded = KMeans(4, init=started, n_init=1).fit(X).cluster_centers_[:1]
+        errors["search"].append(np.linalg.norm(found.mean - means[0]))
+        for name, others in (("em", em), ("k-means", centers), ("seeded k-means", seeded)):
+            errors[name].append(np.linalg.norm(others - means[0], axis=1).min())
+    search = np.mean(errors.pop("search"))
+    for name, others in errors.items():
+        assert search < 0.6 * np.mean(others), name
+
+
+def test_uninformative_side_information_is_refused_with_the_number_of_rows_needed():
+    means, weights, variances = parameters(8, 3)
+    X, _ = sample(means, weights, variances, 3000, 0)
+    chance = np.random.default_rng(1).random(3000)
+    model = GaussianSearch(3).fit(X, chance)
+    with pytest.raises(
+        NumericalError, match=r"prefers one by \S+, but the sampling error is .*about [\d,]+ rows"
+    ):
+        model.search(target=0)
+    found = model.search(target=0, force=True)
+    assert not found.informative
+    assert found.n_rows_needed == pytest.approx(3000 * (found.noise / found.gap) ** 2)
+
+
+def test_the_noise_of_labelled_rows_is_that_of_repeated_draws():
+    true = means, _, variances = parameters(8, 3, scale=1.0)
+    model = GaussianSearch(3).fit(sample(*true, 100_000, 0)[0])
+    rng = np.random.default_rng(1)
+    draws = means[1] + np.sqrt(variances[1]) * rng.normal(size=(400, 10, 8))
+    found = [model.search(rows=rows, force=True) for rows in draws]
+    # The error of the fit, which repeated draws do not change, is small.
+    assert model.search(rows=means[1:2]).noise < 0.2 * np.mean([each.noise for each in found])
+    spread = np.std([each.gap for each in found])
+    assert 0.7 < np.sqrt(np.mean([each.noise**2 for each in found])) / spread < 1.6
+    with pytest.raises(NumericalError, match="give other side information, more labelled rows"):
+        # One of each component.
+        model.search(rows=means)
+
+
+def test_the_plan_lists_the_passes_and_a_saved_model_is_the_same(tmp_path):
+    for d, n_power_iter in ((12, 2), (120, 1)):
+        X, z = sample(*parameters(d, 3), 600, 0)
+        corpus = RowCorpus(np.c_[X, z == 1], shard_rows=100)
+        model = GaussianSearch(3, n_targets=1, n_power_iter=n_power_iter, n_oversamples=5)
+        planned = [p.name for p in model.plan(corpus).passes]
+        model.fit_corpus(corpus).save(tmp_path / f"m{d}")
+        assert [timing["name"] for timing in model.timings_] == planned
+        loaded = load_model(tmp_path / f"m{d}")
+        assert loaded.n_features_in_ == model.n_features_in_ == d
+        for given in ({"target": 0}, {"rows": X[z == 1][:5]}):
+            ours, theirs = model.search(**given), loaded.search(**given)
+            assert (ours.mean == theirs.mean).all()
+            assert (ours.weight, ours.variance, ours.noise) == (theirs.weight, theirs.variance, theirs.noise)
+        assert loaded.pictures() == model.pictures()
+        assert json.loads(json.dumps(model.summary()))["n_targets"] == 1
+
+
+def test_a_file_gives_the_bits_of_memory_and_other_shards_the_same_numbers(tmp_path):
+    X, z = sample(*parameters(12, 3), 1500, 0)
+    rows = np.c_[X, z == 1]
+    models = [
+        GaussianSearch(3, n_targets=1).fit_corpus(corpus, **options)
+        for corpus, options in (
+            (RowCorpus(rows, shard_rows=200), {}),
+            (RowCorpus(rows, shard_rows=200), {"memory_limit": 1 << 30}),
+            (ingest_rows(rows, tmp_path / "c", shard_rows=200), {}),
+            (RowCorpus(rows, shard_rows=640), {}),
+        )
+    ]
+    found = [model.search(target=0) for model in models]
+    for other in found[1:3]:
+        assert (other.mean == found[0].mean).all()
+        assert (other.weight, other.variance, other.noise) == (
+            found[0].weight,
+            found[0].variance,
+            found[0].noise,
+        )
+    assert_allclose(found[3].mean, found[0].mean, rtol=1e-9)
+
+
+def test_what_does_not_suit_is_refused():
+    X, z = sample(*parameters(6, 3), 500, 0)
+    model = GaussianSearch(3).fit(X, z == 1)
+    for given in ({}, {"along": X[0], "target": 0}):
+        with pytest.raises(UsageError, match="specify one of along, rows and target"):
+            model.search(**given)
+    with pytest.raises(UsageError, match=r"target: expected a number below 1, or one of 6, got 1"):
+        model.search(target=1)
+    with pytest.raises(UsageError, match="target: expected none without side information"):
+        GaussianSearch(3).fit(X).search(target=0)
+    with pytest.raises(UsageError, match="rows: expected 6 columns, got 7"):
+        model.search(rows=np.ones((1, 7)))
+    with pytest.raises(UsageError, match=r"along: expected 6 finite numbers, got an array of shape \(2,\)"):
+        model.search([1.0, 2.0])
+    with pytest.raises(UsageError, match="n_components: expected at most 6, the number of features, got 7"):
+        GaussianSearch(7).fit(X, z)
+    with pytest.raises(UsageError, match="n_targets: expected 1 as side information has columns, got 2"):
+        GaussianSearch(3, n_targets=2).fit(X, z)
+    with pytest.raises(UsageError, match="n_targets: expected fewer than 6, as a row has 6 columns, got 6"):
+        GaussianSearch(3, n_targets=6).fit_corpus(RowCorpus(X))
+    with pytest.raises(InputError, match="side: expected 500 rows as X has, got 499"):
+        GaussianSearch(3).fit(X, z[1:])
+    with pytest.raises(InputError, match="NaN"):
+        GaussianSearch(3).fit(np.where(X > 5.0, np.nan, X))
+    with pytest.raises(NumericalError, match="are in one of two random halves of the units"):
+        GaussianSearch(3).fit_corpus(RowCorpus(X, [500]))
+    X = sample(np.eye(3, 8) * 5.0, np.full(3, 1 / 3), np.ones(3), 2000, 0)[0]
+    with pytest.raises(NumericalError, match="fewer than 5 components"):
+        GaussianSearch(5).fit(X)
+
+
+def test_the_command_line_finds_a_component_of_a_fitted_search(tmp_path, capsys):
+    means, weights, variances = parameters(6, 3, scale=4.0)
+    X, z = sample(means, weights, variances, 800, 0)
+    np.save(tmp_path / "X.npy", np.c_[X, z == 1])
+    np.save(tmp_path / "rows.npy", X[z == 1][:4])
+    np.save(tmp_path / "v.npy", np.linalg.pinv(means - means.mean(axis=0))[:, 1])
+    corpus, place = str(tmp_path / "c"), str(tmp_path / "m")
+    assert main(["ingest", str(tmp_path / "X.npy"), corpus]) == 0
+    plan = [
+        "plan",
+        corpus,
+        "--model",
+        "gaussian-search",
+        "-k",
+        "3",
+        "--n-targets",
+        "1",
+        "--workers",
+        "0",
+        "--json",
+    ]
+    fit = [
+        "fit",
+        corpus,
+        place,
+        "--model",
+        "gaussian-search",
+        "-k",
+        "3",
+        "--n-targets",
+        "1",
+        "--workers",
+        "0",
+    ]
+    capsys.readouterr()
+    assert main(plan) == 0
+    assert json.loads(capsys.readouterr().out)["n_scans"] == 3
+    assert main([*fit, "--quiet"]) == 0
+    capsys.readouterr()
+    for given in (
+        ["--rows", str(tmp_path / "rows.npy")],
+        ["--target", "0"],
+        ["--along", str(tmp_path / "v.npy")],
+    ):
+        assert main(["find", place, *given, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert_allclose(found["mean"], means[1], atol=0.5)
+        assert found["weight"] == pytest.approx(weights[1], abs=0.05)
+    assert main(["find", place, "--target", "0", "--top", "2"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in shown[-2:]] == [str(i) for i in np.argsort(-np.abs(means[1]))[:2]]
+    assert main(["find", place]) == 2
+    assert "give one of --rows, --along and --target" in capsys.readouterr().err
+    assert main(["find", place, "--rows", corpus]) == 2
+    assert "cannot be read as an .npy file" in capsys.readouterr().err
+    assert main(["report", place, str(tmp_path / "r.html")]) == 0
+    assert "Spectrum" in (tmp_path / "r.html").read_text()
+
+
+def test_the_example_of_the_documentation_runs():
+    text = (Path(__file__).parents[2] / "docs" / "search.md").read_text(encoding="utf-8")
+    code = re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0]
+    names = {}
+    exec(code, names)
+    assert np.abs(names["found"].mean - names["centers"][2]).max() < 0.3

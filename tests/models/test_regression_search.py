@@ -1,0 +1,210 @@
+"""Search for one component of a mixture of linear regressions: exact populations, samples, plans and refusals."""
+
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+from helpers import WeightedRows
+from numpy.polynomial.hermite_e import hermegauss
+from numpy.testing import assert_allclose
+
+from distmom.cli.main import main
+from distmom.corpus import RowBlock, RowCorpus, ingest_rows
+from distmom.errors import InputError, NumericalError, UsageError
+from distmom.models import RegressionSearch, load_model
+from distmom.moments.search import ResponseMomentsPass, ResponsePairsPass, whole_third
+
+
+def parameters(d, k, seed=0, scale=2.0):
+    """Return coefficients, intercepts, variances of the noise and weights of a mixture."""
+    rng = np.random.default_rng(seed)
+    coefs, intercepts = scale * rng.normal(size=(k, d)), rng.normal(size=k)
+    return coefs, intercepts, rng.uniform(0.2, 1.0, k), rng.dirichlet(np.full(k, 8.0))
+
+
+def features(d, seed=1):
+    """Return the mean of the features, and a root of their covariance."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=d), np.eye(d) + 0.4 * rng.normal(size=(d, d))
+
+
+def population(coefs, intercepts, variances, weights, side, **options):
+    """Return points with the moments of Gaussian features up to order 7, and of the noise up to order 3."""
+    k, d = coefs.shape
+    nodes, mass = hermegauss(4)
+    mass = mass / mass.sum()
+    mean, root = features(d)
+    X = mean + np.array(list(product(nodes, repeat=d))) @ root.T
+    p = np.array([np.prod(each) for each in product(mass, repeat=d)])
+    rows, found = [], []
+    for i in range(k):
+        for noise in (-np.sqrt(variances[i]), np.sqrt(variances[i])):
+            y = X @ coefs[i] + intercepts[i] + noise
+            rows.append(np.c_[X, y, np.tile(side[i], (len(X), 1))])
+            found.append(weights[i] * p / 2.0)
+    return WeightedRows(np.concatenate(rows), np.concatenate(found), **options)
+
+
+def sample(coefs, intercepts, variances, weights, n, seed):
+    """Return features, responses and components of rows."""
+    rng = np.random.default_rng(seed)
+    z = rng.choice(len(weights), n, p=weights)
+    mean, root = features(coefs.shape[1])
+    X = mean + rng.normal(size=(n, coefs.shape[1])) @ root.T
+    y = np.sum(X * coefs[z], axis=1) + intercepts[z] + np.sqrt(variances[z]) * rng.normal(size=n)
+    return X, y, z
+
+
+def assert_is(found, true, i, tolerance=1e-10):
+    coefs, intercepts, variances, weights = true
+    assert_allclose(found.coef, coefs[i], atol=tolerance)
+    assert found.intercept == pytest.approx(intercepts[i], abs=tolerance)
+    assert found.variance == pytest.approx(variances[i], abs=10 * tolerance)
+    assert found.weight == pytest.approx(weights[i], abs=tolerance)
+
+
+@pytest.mark.parametrize("method", ["whitening", "cancellation"])
+@pytest.mark.parametrize(("d", "k"), [(4, 3), (3, 3), (4, 2)])
+def test_an_exact_population_gives_every_component_by_any_side_information(method, d, k):
+    true = coefs, intercepts, _, weights = parameters(d, k)
+    side = np.stack([np.roll(np.arange(k) / k, 1), -1.0 - np.arange(k)], axis=1)
+    corpus = population(*true, side, shard_rows=300)
+    model = RegressionSearch(k, n_targets=2, method=method).fit_corpus(corpus)
+    assert [timing["name"] for timing in model.timings_] == ["covariance", "pairs", "moments", "moments"]
+    rng = np.random.default_rng(2)
+    for i in range(k):
+        along = np.linalg.pinv(coefs)[:, i] + 0.1 * rng.normal(size=d)
+        assert (coefs @ along).argmax() == i
+        found = model.search(along)
+        assert_is(found, true, i)
+        assert_allclose(found.preferences, np.sort(coefs @ along)[::-1], atol=1e-9)
+        # All rows of the component, as its rows without noise at the nodes of the features.
+        X = corpus.read_shard(0).rows[:, :d]
+        mean, root = features(d)
+        X = mean + np.concatenate([np.eye(d), -np.eye(d)]) * np.sqrt(d) @ root.T
+        labelled = np.c_[X, X @ coefs[i] + intercepts[i]]
+        # They are so few that only force finds the component.
+        found = model.search(rows=labelled, force=True)
+        assert_is(found, true, i)
+        assert_allclose(found.preferences[0], 1.0 / weights[i], rtol=1e-9)
+        assert_allclose(found.preferences[1:], 0.0, atol=1e-9)
+    for j in range(2):
+        found = model.search(target=j)
+        assert_is(found, true, side[:, j].argmax())
+        assert_allclose(found.preferences, np.sort(side[:, j])[::-1], atol=1e-9)
+        assert found.noise == 0.0
+
+
+def test_sums_are_those_of_their_definition():
+    rng = np.random.default_rng(0)
+    rows, weights = rng.normal(size=(40, 7)), rng.uniform(0.5, 2.0, 40)
+    P, m, slopes = rng.normal(size=(4, 3)), rng.normal(size=(5, 1)), rng.normal(size=(3, 1))
+    of_moments = ResponseMomentsPass(4, basis=P, origin=m, slopes=slopes, rank=3, n_targets=2)
+    of_pairs = ResponsePairsPass(4, origin=m)
+    moments, pairs = of_moments.zero(), of_pairs.zero()
+    for cut in (slice(0, 15), slice(15, 40)):
+        block = RowBlock(rows[cut], np.arange(cut.stop - cut.start + 1), cut.start, weights=weights[cut])
+        of_moments.add(moments, block, {})
+        of_pairs.add(pairs, block, {})
+    x, y, t = rows[:, :4] - m[:4, 0], rows[:, 4] - m[4, 0], rows[:, 5:]
+    Z, w = x @ P, weights
+    assert_allclose(pairs["xx"], np.einsum("n,na,nb->ab", w * y**2, x, x))
+    assert_allclose(pairs["squares"], w @ y**2)
+    assert_allclose(pairs["cubes"], (w * y**3) @ x)
+    for power, name in enumerate(("yz", "yyz", "yyyz"), 1):
+        assert_allclose(moments[name], (w * y**power) @ Z)
+    g = y**3 - Z @ slopes[:, 0]
+    assert_allclose(moments["gz"], (w * g) @ Z)
+    assert_allclose(whole_third(moments["gzzz"]), np.einsum("n,na,nb,nc->abc", w * g, Z, Z, Z))
+    assert_allclose(moments["tyy"], (w * y**2) @ t)
+    assert_allclose(moments["tyyzz"], np.einsum("n,nq,na,nb->qab", w * y**2, t, Z, Z))
+
+
+@pytest.mark.parametrize("how", ["along", "rows", "target"])
+def test_errors_fall_with_the_root_of_the_number_of_rows(how):
+    true = coefs, _, _, weights = parameters(4, 2, 3)
+    errors = []
+    for n in (20_000, 320_000):
+        for seed in range(5):
+            X, y, z = sample(*true, n, seed)
+            marked = np.random.default_rng((seed, 1)).random(n) < np.where(z == 1, 0.5, 0.1)
+            labelled = np.c_[X, y][z == 1][:200]
+            model = RegressionSearch(2).fit(X, y, marked.astype(float))
+            given = {"along": coefs[1] - coefs[0], "rows": labelled, "target": 0}[how]
+            found = model.search(**{how: given})
+            errors.append(np.linalg.norm(found.coef - coefs[1]))
+    assert found.weight == pytest.approx(weights[1], abs=0.05)
+    few, many = np.mean(errors[:5]), np.mean(errors[5:])
+    # A sixteenth of the variance is a quarter of the error.
+    assert 2.4 < few / many < 7.0
+
+
+def test_the_plan_lists_the_passes_and_a_saved_model_is_the_same(tmp_path):
+    X, y, z = sample(*parameters(4, 2), 20_000, 0)
+    corpus = RowCorpus(np.c_[X, y, z == 1], shard_rows=2000)
+    model = RegressionSearch(2, n_targets=1)
+    planned = [p.name for p in model.plan(corpus).passes]
+    model.fit_corpus(corpus).save(tmp_path / "m")
+    assert [timing["name"] for timing in model.timings_] == planned
+    loaded = load_model(tmp_path / "m")
+    stored = RegressionSearch(2, n_targets=1).fit_corpus(
+        ingest_rows(np.c_[X, y, z == 1], tmp_path / "c", shard_rows=2000)
+    )
+    limited = RegressionSearch(2, n_targets=1).fit_corpus(corpus, memory_limit=1 << 30)
+    ours = model.search(target=0)
+    for other in (loaded, stored, limited):
+        theirs = other.search(target=0)
+        assert (ours.coef == theirs.coef).all()
+        assert (ours.weight, ours.variance, ours.noise) == (theirs.weight, theirs.variance, theirs.noise)
+    cut = RegressionSearch(2, n_targets=1).fit_corpus(RowCorpus(np.c_[X, y, z == 1], shard_rows=5000))
+    assert_allclose(cut.search(target=0).coef, ours.coef, rtol=1e-9)
+    assert loaded.pictures() == model.pictures()
+
+
+def test_what_does_not_suit_is_refused():
+    true = parameters(4, 2)
+    X, y, _ = sample(*true, 2000, 0)
+    model = RegressionSearch(2).fit(X, y)
+    with pytest.raises(UsageError, match="rows: expected 5 columns, got 4"):
+        model.search(rows=X)
+    with pytest.raises(UsageError, match="n_components: expected at most 4, the number of features, got 5"):
+        RegressionSearch(5).fit(X, y)
+    with pytest.raises(InputError, match="y: expected 2000 rows as X has, got 1999"):
+        RegressionSearch(2).fit(X, y[1:])
+    with pytest.raises(NumericalError, match="the features are linearly dependent"):
+        RegressionSearch(2).fit(np.c_[X, X[:, 0]], y)
+    with pytest.raises(NumericalError, match="the features are linearly dependent, or far from the origin"):
+        RegressionSearch(2).fit(X + 1e9, y)
+    with pytest.raises(NumericalError, match="rank < k"):
+        # Noise alone has no component.
+        RegressionSearch(4).fit(X, np.random.default_rng(0).normal(size=2000))
+    chance = np.random.default_rng(2).random(2000)
+    with pytest.raises(NumericalError, match="does not determine a component"):
+        RegressionSearch(2).fit(X, y, chance).search(target=0)
+
+
+def test_the_command_line_finds_a_regression(tmp_path, capsys):
+    true = coefs, _, _, weights = parameters(4, 2, 3)
+    X, y, z = sample(*true, 40_000, 0)
+    np.save(tmp_path / "X.npy", np.c_[X, y, z == 1])
+    np.save(tmp_path / "rows.npy", np.c_[X, y][z == 1][:200])
+    corpus, place = str(tmp_path / "c"), str(tmp_path / "m")
+    assert main(["ingest", str(tmp_path / "X.npy"), corpus]) == 0
+    options = ["--model", "regression-search", "-k", "2", "--n-targets", "1", "--workers", "0"]
+    assert main(["fit", corpus, place, *options, "--quiet"]) == 0
+    capsys.readouterr()
+    model = load_model(place)
+    labelled = model.search(rows=np.load(tmp_path / "rows.npy"))
+    for given, expected in (
+        (["--rows", str(tmp_path / "rows.npy")], labelled),
+        (["--target", "0"], model.search(target=0)),
+    ):
+        assert main(["find", place, *given, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["coef"] == expected.coef.tolist()
+        assert found["variance"] == expected.variance
+    assert_allclose(found["coef"], coefs[1], atol=0.5)
+    assert found["weight"] == pytest.approx(weights[1], abs=0.1)
+    assert main(["find", place, "--target", "0"]) == 0
+    assert "intercept" in capsys.readouterr().out

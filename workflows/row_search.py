@@ -1,0 +1,269 @@
+"""Search for one component of simulated rows, beside estimates of all components: errors and seconds.
+
+Every task draws rows of a mixture, and labels for some of them: a share of the rows of the target and a share of
+all others, which are wrong labels. All systems get the rows and the labels, and estimate the mean, or the
+coefficients, of the target. Systems that find all components without labels are scored by the component that is
+nearest to the target, which favours them.
+
+search (labels), search (rows)
+    `GaussianSearch` or `RegressionSearch` with the labels as a column of side information, or with the labelled
+    rows; `SubspaceSearch` with the labelled rows.
+labelled rows
+    Mean of the labelled rows, least squares in them, or their leading singular vectors.
+k-means, EM
+    From k-means++ with one start, and from the mean of random responsibilities for regressions. EM has spherical
+    components.
+seeded k-means, seeded EM, EM from the search
+    The same with the first component started from the labelled rows, or from the search with the labels.
+k-means and singular vectors
+    Of subspaces: the leading singular vectors of every cluster, and of these the ones nearest to the labelled
+    rows.
+alternating minimisation
+    Of regressions: rows are assigned to the component with the smallest residual, and components fitted to them.
+
+error
+    Euclidean distance to the true mean or coefficients, or spectral norm of the difference of the projections on
+    both subspaces, on average over the seeds.
+
+Example::
+
+    python workflows/row_search.py --rows 20000 --seeds 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.mixture import GaussianMixture
+
+from distmom.errors import NumericalError
+from distmom.models import GaussianSearch, RegressionSearch, SubspaceSearch
+
+#: what systems return, and its error
+Systems = dict[str, tuple[Callable[[], Any], Callable[[Any], float]]]
+
+#: iterations of the methods for regressions
+_ITERATIONS = 200
+
+
+def gaussian_rows(
+    n: int, d: int, k: int, distance: float, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return rows with noise of variance one, their components, and the means.
+
+    Component 0 has a weight of 0.05 and is at ``distance`` from component 1; others are farther.
+    """
+    rng = np.random.default_rng(seed)
+    means = 1.2 * rng.normal(size=(k, d))
+    offset = rng.normal(size=d)
+    means[0] = means[1] + distance * offset / np.linalg.norm(offset)
+    z = rng.choice(k, n, p=np.append(0.05, np.full(k - 1, 0.95 / (k - 1))))
+    return means[z] + rng.normal(size=(n, d)), z, means
+
+
+def regression_rows(
+    n: int, d: int, k: int, noise: float, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return features, responses, components and coefficients of norm 2; component 0 has a weight of 0.2."""
+    rng = np.random.default_rng(seed)
+    coefs = rng.normal(size=(k, d))
+    coefs *= 2.0 / np.linalg.norm(coefs, axis=1, keepdims=True)
+    z = rng.choice(k, n, p=np.append(0.2, np.full(k - 1, 0.8 / (k - 1))))
+    X = rng.normal(size=(n, d))
+    return X, np.sum(X * coefs[z], axis=1) + noise * rng.normal(size=n), z, coefs
+
+
+def labels(z: np.ndarray, share: float, wrong: float, seed: int) -> np.ndarray:
+    """Return which rows are labelled."""
+    rng = np.random.default_rng((seed, 1))
+    return np.asarray(rng.random(len(z)) < np.where(z == 0, share, wrong))
+
+
+def alternating_minimisation(X: np.ndarray, y: np.ndarray, coefs: np.ndarray) -> np.ndarray:
+    """Return coefficients of components, (k, d), fitted to the rows that each explains best."""
+    for _ in range(_ITERATIONS):
+        own = np.abs(y[:, None] - X @ coefs.T).argmin(axis=1)
+        after = np.stack([_fit(X, y, (own == i).astype(float), coef) for i, coef in enumerate(coefs)])
+        if np.allclose(after, coefs, atol=1e-10):
+            break
+        coefs = after
+    return coefs
+
+
+def regression_em(X: np.ndarray, y: np.ndarray, coefs: np.ndarray) -> np.ndarray:
+    """Return coefficients of components, (k, d), by expectation and maximisation; variances differ."""
+    k = len(coefs)
+    weights, variances = np.full(k, 1.0 / k), np.full(k, float(np.var(y)) / 2.0)
+    before = -np.inf
+    for _ in range(_ITERATIONS):
+        squares = (y[:, None] - X @ coefs.T) ** 2
+        logs = np.log(weights) - (np.log(variances) + squares / variances) / 2.0
+        top = logs.max(axis=1, keepdims=True)
+        p = np.exp(logs - top)
+        total = p.sum(axis=1, keepdims=True)
+        p /= total
+        likelihood = float(np.mean(top + np.log(total)))
+        weights = np.maximum(p.mean(axis=0), 1e-12)
+        coefs = np.stack([_fit(X, y, p[:, i], coefs[i]) for i in range(k)])
+        squares = (y[:, None] - X @ coefs.T) ** 2
+        variances = np.maximum((p * squares).sum(axis=0) / np.maximum(p.sum(axis=0), 1e-12), 1e-6)
+        if likelihood - before < 1e-10:
+            break
+        before = likelihood
+    return coefs
+
+
+def _fit(X: np.ndarray, y: np.ndarray, weights: np.ndarray, before: np.ndarray) -> np.ndarray:
+    """Return weighted least squares; the coefficients before if few rows have weight."""
+    if weights.sum() <= X.shape[1]:
+        return before
+    weighted = X * weights[:, None]
+    return np.asarray(np.linalg.solve(X.T @ weighted + 1e-12 * np.eye(X.shape[1]), weighted.T @ y))
+
+
+def random_coefs(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
+    """Return least squares in k random groups of rows."""
+    group = np.random.default_rng((seed, 2)).integers(0, k, len(y))
+    size = X.shape[1] * 2
+    return np.stack([np.linalg.lstsq(X[group == i][:size], y[group == i][:size])[0] for i in range(k)])
+
+
+def of_gaussians(arguments: argparse.Namespace, seed: int) -> Systems:
+    """Return the systems of the Gaussian task."""
+    k, d = arguments.components, arguments.features
+    X, z, means = gaussian_rows(arguments.rows, d, k, arguments.distance, seed)
+    marked = labels(z, arguments.share, arguments.wrong, seed)
+    mean = X[marked].mean(axis=0)
+    others = kmeans_plusplus(X, k, random_state=seed)[0]
+    started = np.vstack([mean, others[1:]])
+    model = GaussianSearch(k)
+
+    def by_labels() -> Any:
+        return model.fit(X, marked.astype(float)).search(target=0, force=True).mean
+
+    em = {"n_components": k, "covariance_type": "spherical", "random_state": seed, "max_iter": 300}
+    systems = {
+        "search (labels)": by_labels,
+        "search (rows)": lambda: model.fit(X).search(rows=X[marked], force=True).mean,
+        "labelled rows": lambda: mean,
+        "k-means": lambda: KMeans(k, n_init=1, random_state=seed).fit(X).cluster_centers_,
+        "seeded k-means": lambda: KMeans(k, init=started, n_init=1).fit(X).cluster_centers_[0],
+        "EM": lambda: GaussianMixture(**em).fit(X).means_,
+        "seeded EM": lambda: GaussianMixture(**em, means_init=started).fit(X).means_[0],
+        "EM from the search": lambda: (
+            GaussianMixture(**em, means_init=np.vstack([by_labels(), others[1:]])).fit(X).means_[0]
+        ),
+    }
+    return {name: (system, partial(nearest, target=means[0])) for name, system in systems.items()}
+
+
+def of_regressions(arguments: argparse.Namespace, seed: int) -> Systems:
+    """Return the systems of the regression task."""
+    k, d = arguments.components, arguments.features
+    X, y, z, coefs = regression_rows(10 * arguments.rows, d, k, arguments.noise, seed)
+    marked = labels(z, arguments.share, arguments.wrong, seed)
+    rows = np.c_[X, y]
+    first = random_coefs(X, y, k, seed)
+    own = np.linalg.lstsq(X[marked], y[marked])[0]
+    started = np.vstack([own, first[1:]])
+    model = RegressionSearch(k)
+
+    def by_labels() -> Any:
+        return model.fit(X, y, marked.astype(float)).search(target=0, force=True).coef
+
+    systems = {
+        "search (labels)": by_labels,
+        "search (rows)": lambda: model.fit(X, y).search(rows=rows[marked], force=True).coef,
+        "labelled rows": lambda: own,
+        "alternating minimisation": lambda: alternating_minimisation(X, y, first),
+        "seeded alternating minimisation": lambda: alternating_minimisation(X, y, started)[0],
+        "EM": lambda: regression_em(X, y, first),
+        "seeded EM": lambda: regression_em(X, y, started)[0],
+        "EM from the search": lambda: regression_em(X, y, np.vstack([by_labels(), first[1:]]))[0],
+    }
+    return {name: (system, partial(nearest, target=coefs[0])) for name, system in systems.items()}
+
+
+def kmeans_subspace(X: np.ndarray, k: int, m: int, marked: np.ndarray, seed: int) -> np.ndarray:
+    """Return the m singular vectors of the cluster in which labelled rows have the largest squared norm."""
+    assigned = KMeans(k, n_init=1, random_state=seed).fit(X).labels_
+    found = [leading_vectors(X[assigned == i], m) for i in range(k)]
+    return max(found, key=lambda basis: float(np.sum((X[marked] @ basis) ** 2)))
+
+
+def leading_vectors(X: np.ndarray, m: int) -> np.ndarray:
+    """Return the m leading right singular vectors of rows, (d, m)."""
+    return np.asarray(np.linalg.svd(X, full_matrices=False)[2][:m].T)
+
+
+def of_subspaces(arguments: argparse.Namespace, seed: int) -> Systems:
+    """Return the systems of the subspace task."""
+    k, d, m = arguments.components, 3 * arguments.features, arguments.dimension
+    rng = np.random.default_rng(seed)
+    bases = np.stack([np.linalg.qr(rng.normal(size=(d, m)))[0] for _ in range(k)])
+    z = rng.choice(k, arguments.rows, p=np.append(0.1, np.full(k - 1, 0.9 / (k - 1))))
+    X = np.einsum("ndm,nm->nd", bases[z], rng.normal(size=(len(z), m))) + 0.2 * rng.normal(size=(len(z), d))
+    marked = labels(z, arguments.share, arguments.wrong, seed)
+    model = SubspaceSearch(k, dimension=m)
+    systems: dict[str, Callable[[], Any]] = {
+        "search (rows)": lambda: model.fit(X).search(rows=X[marked], force=True).basis,
+        "labelled rows": lambda: leading_vectors(X[marked], m),
+        "k-means and singular vectors": lambda: kmeans_subspace(X, k, m, marked, seed),
+    }
+    return {name: (system, partial(between, target=bases[0])) for name, system in systems.items()}
+
+
+def nearest(found: np.ndarray, target: np.ndarray) -> float:
+    """Return the distance of the nearest row, or of the only one, to the target."""
+    return float(np.linalg.norm(np.atleast_2d(found) - target, axis=1).min())
+
+
+def between(found: np.ndarray, target: np.ndarray) -> float:
+    """Return the distance of two subspaces, given by orthonormal columns."""
+    return float(np.linalg.norm(found @ found.T - target @ target.T, 2))
+
+
+TASKS = {"gaussian": of_gaussians, "regression": of_regressions, "subspace": of_subspaces}
+
+
+def main() -> None:
+    """Run the tasks and print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS), help="[all]")
+    add("--rows", type=int, default=20_000, help="rows; regressions have ten times as many [%(default)s]")
+    add("--features", type=int, default=20, help="[%(default)s]")
+    add("--components", type=int, default=4, help="[%(default)s]")
+    add("--distance", type=float, default=2.5, help="of the target from its neighbour [%(default)s]")
+    add("--noise", type=float, default=1.0, help="standard deviation of responses [%(default)s]")
+    add("--share", type=float, default=0.5, help="of the target that is labelled [%(default)s]")
+    add("--wrong", type=float, default=0.02, help="share of other rows that is labelled [%(default)s]")
+    add("--dimension", type=int, default=5, help="of subspaces [%(default)s]")
+    add("--seeds", type=int, default=5, help="[%(default)s]")
+    arguments = parser.parse_args()
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for task in arguments.tasks:
+        for seed in range(arguments.seeds):
+            for name, (system, error_of) in TASKS[task](arguments, seed).items():
+                started = time.perf_counter()
+                try:
+                    error = error_of(system())
+                except NumericalError:
+                    error = np.nan
+                found.setdefault((task, name), []).append((error, time.perf_counter() - started))
+    print("| task | system | error | seconds |\n|---|---|---:|---:|")
+    for (task, name), runs in found.items():
+        error, seconds = np.mean(runs, axis=0)
+        print(f"| {task} | {name} | {error:.3f} | {seconds:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
