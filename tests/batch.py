@@ -1,7 +1,6 @@
 """A SLURM of one node, which runs on this machine for the time of a test."""
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -9,14 +8,13 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from clusters import wait_until
+from deployment import needs
 from stores import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol")
-missing = [name for name in PROGRAMS if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]
 #: mark of tests that need it
-needs_slurm = pytest.mark.skipif(bool(missing), reason=f"needs SLURM and munge: {', '.join(missing)}")
+needs_slurm = needs(*PROGRAMS)
 
 SETTINGS = """
 ClusterName=test

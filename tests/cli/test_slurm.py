@@ -1,16 +1,18 @@
-"""deploy/slurm.sh under a real SLURM, which runs on this machine for the time of the test."""
+"""deploy/slurm.sh under a real SLURM, which runs on this machine for the time of a test."""
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
 from batch import needs_slurm, slurm
 from clusters import wait_until
+from deployment import needs
 from helpers import planted_corpus
 from stores import free_port
 
 from distmom.cli.main import main
-from distmom.corpus import from_arrays
+from distmom.corpus import from_arrays, open_corpus
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 pytestmark = [
@@ -19,6 +21,23 @@ pytestmark = [
     pytest.mark.skipif(not DEPLOY.is_dir(), reason="needs the files of deploy/"),
     needs_slurm,
 ]
+
+MODEL = ("-k", "3", "--head", "posterior")
+#: makes every task of a worker take a while, as long as a file exists
+SLOW = """
+import os, time
+from distmom.engine import tasks
+
+
+def slow(*arguments, accumulate=tasks._accumulate):
+    time.sleep(2.0 if os.path.exists({file!r}) else 0.0)
+    return accumulate(*arguments)
+
+
+# A worker may load this twice.
+if tasks._accumulate.__name__ != "slow":
+    tasks._accumulate = slow
+"""
 
 
 def has_settings(job):
@@ -33,43 +52,132 @@ def has_settings(job):
     return False
 
 
-def test_a_submitted_job_has_its_settings_and_the_same_bits(tmp_path):
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A corpus, and a model of it that was fitted in this process."""
+    folder = tmp_path_factory.mktemp("slurm")
     block = planted_corpus(800, d=300, n_labels=12, k=3, shard_documents=800)[2].read_shard(0)
-    corpus, model = str(tmp_path / "corpus"), ("-k", "3", "--head", "posterior")
-    from_arrays(corpus, block.words, block.labels, shard_documents=100)
-    assert main(["fit", corpus, str(tmp_path / "local"), *model, "--workers", "0", "--quiet"]) == 0
+    from_arrays(folder / "corpus", block.words, block.labels, shard_documents=40)
+    fit = ["fit", str(folder / "corpus"), str(folder / "local"), *MODEL, "--workers", "0", "--quiet"]
+    assert main(fit) == 0
+    return folder
+
+
+@pytest.fixture
+def batch(tmp_path):
     with slurm(tmp_path / "slurm") as environment:
-        log = tmp_path / "job.log"
-        sbatch = [
-            "sbatch",
-            "--parsable",
-            "--ntasks=2",
-            "--mem-per-cpu=1G",
-            f"--output={log}",
-        ]
-        variables = {**environment, "HOST": "127.0.0.1", "PORT": str(free_port()), "MEMORY": "1GiB"}
-        fit = [str(DEPLOY / "slurm.sh"), corpus, str(tmp_path / "m"), *model]
-        sent = subprocess.run(
-            [*sbatch, *fit], env=variables, capture_output=True, text=True, check=True, cwd=tmp_path
-        )
-        job = sent.stdout.strip()
-        wait_until(lambda: has_settings(job))
-        certificates = tmp_path / f".distmom-{job}"
-        assert certificates.stat().st_mode & 0o777 == 0o700
-        assert (certificates / "key.pem").stat().st_mode & 0o777 == 0o600
+        yield Batch(tmp_path, environment)
 
-        def state():
-            shown = subprocess.run(
-                ["scontrol", "show", "job", job], env=environment, capture_output=True, text=True, check=True
-            ).stdout
-            return shown.split("JobState=")[1].split()[0]
 
-        wait_until(lambda: state() not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"), 120)
-        assert state() == "COMPLETED", log.read_text()
-    assert "tls://127.0.0.1" in log.read_text()
-    assert not certificates.exists()
+class Batch:
+    """A running SLURM, in which deploy/slurm.sh is submitted with two workers."""
+
+    def __init__(self, folder, environment):
+        self.folder, self.environment, self.log = folder, environment, folder / "job.log"
+
+    def command(self, *command, **variables):
+        done = subprocess.run(
+            command, env={**self.environment, **variables}, capture_output=True, text=True, check=True,
+            cwd=self.folder,
+        )  # fmt: skip
+        return done.stdout
+
+    def submit(self, *arguments, options=(), **variables):
+        own = {"HOST": "127.0.0.1", "PORT": str(free_port()), "MEMORY": "1GiB", **variables}
+        sbatch = ("sbatch", "--parsable", "--ntasks=2", "--mem-per-cpu=1G", f"--output={self.log}")
+        return self.command(*sbatch, *options, str(DEPLOY / "slurm.sh"), *map(str, arguments), **own).strip()
+
+    def shown(self, job, entry):
+        return self.command("scontrol", "show", "job", job).split(f"{entry}=")[1].split()[0]
+
+    def wait(self, job, state):
+        busy = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"} - {state}
+        wait_until(lambda: self.shown(job, "JobState") not in busy, 120)
+        assert self.shown(job, "JobState") == state, self.log.read_text()
+
+
+def assert_same_models(found, expected):
     for name in ("vocabulary.txt", "labels.txt"):
-        assert (tmp_path / "m" / name).read_bytes() == (tmp_path / "local" / name).read_bytes()
-    for path in (tmp_path / "local" / "arrays.zarr").rglob("*"):
+        assert (found / name).read_bytes() == (expected / name).read_bytes()
+    for path in (expected / "arrays.zarr").rglob("*"):
         if path.is_file():
-            assert (tmp_path / "m" / path.relative_to(tmp_path / "local")).read_bytes() == path.read_bytes()
+            assert (found / path.relative_to(expected)).read_bytes() == path.read_bytes()
+
+
+def slowed(batch):
+    """Make workers slow as long as the returned file exists; return also the variables of their job."""
+    slow, module, dask = (batch.folder / name for name in ("slow", "slow.py", "dask"))
+    slow.touch()
+    module.write_text(SLOW.format(file=str(slow)))
+    dask.write_text(f'#!/bin/sh\nexec python -m dask "$@" --preload {module}\n')
+    dask.chmod(0o755)
+    return slow, {"PATH": f"{batch.folder}:{batch.environment['PATH']}"}
+
+
+def committed(run):
+    return {path: path.stat().st_mtime_ns for path in run.glob("passes/*/DONE.json")}
+
+
+def test_a_submitted_job_has_its_settings_and_the_same_bits(place, batch, tmp_path):
+    job = batch.submit(place / "corpus", tmp_path / "m", *MODEL)
+    wait_until(lambda: has_settings(job))
+    certificates = tmp_path / f".distmom-{job}"
+    assert certificates.stat().st_mode & 0o777 == 0o700
+    assert (certificates / "key.pem").stat().st_mode & 0o777 == 0o600
+    batch.wait(job, "COMPLETED")
+    assert "tls://127.0.0.1" in batch.log.read_text()
+    assert not certificates.exists()
+    assert_same_models(tmp_path / "m", place / "local")
+
+
+def test_a_job_that_reaches_its_time_limit_is_queued_again_and_resumes(place, batch, tmp_path):
+    slow, variables = slowed(batch)
+    fit = (place / "corpus", tmp_path / "m", *MODEL, "--run", tmp_path / "run")
+    # SLURM looks every 30 seconds, and sends the signal at most 150 seconds before the limit.
+    job = batch.submit(*fit, options=("--time=3",), **variables)
+    wait_until(lambda: committed(tmp_path / "run"))
+    wait_until(lambda: batch.shown(job, "Restarts") == "1", 120)
+    batch.wait(job, "PENDING")
+    before = committed(tmp_path / "run")
+    ended = json.loads((tmp_path / "run" / "epochs" / "0001.end.json").read_text())
+    assert (ended["state"], ended["exit_code"]) == ("failed", 130)
+    assert not (tmp_path / "m").exists()
+    # As after a start that was killed.
+    (tmp_path / f".distmom-{job}").mkdir()
+    (tmp_path / f".distmom-{job}" / "key.pem").touch()
+    slow.unlink()
+    # Otherwise SLURM waits for two minutes.
+    batch.command("scontrol", "update", f"JobId={job}", "StartTime=now")
+    batch.wait(job, "COMPLETED")
+    assert before
+    assert before.items() < committed(tmp_path / "run").items()
+    assert_same_models(tmp_path / "m", place / "local")
+
+
+def test_a_job_that_is_cancelled_is_not_queued_again(place, batch, tmp_path):
+    _, variables = slowed(batch)
+    job = batch.submit(
+        place / "corpus", tmp_path / "m", *MODEL, "--run", tmp_path / "run", REQUEUES="9", **variables
+    )
+    wait_until((tmp_path / "run" / "run.json").exists)
+    batch.command("scancel", job)
+    batch.wait(job, "CANCELLED")
+    ended = json.loads((tmp_path / "run" / "epochs" / "0001.end.json").read_text())
+    assert (ended["state"], ended["exit_code"]) == ("failed", 130)
+    assert batch.shown(job, "Restarts") == "0"
+
+
+def test_an_ingest_has_the_same_bytes(batch, tmp_path):
+    lines = [f"label{i % 5}\tword{i % 7} word{i % 11} word{i % 13}\n" for i in range(400)]
+    (tmp_path / "titles.tsv").write_text("".join(lines))
+    ingest = (tmp_path / "titles.tsv", "--shard-docs", "100")
+    assert main(["ingest", *map(str, ingest), str(tmp_path / "local"), "--workers", "0", "--quiet"]) == 0
+    job = batch.submit(tmp_path / "titles.tsv", tmp_path / "c", "--shard-docs", "100", COMMAND="ingest")
+    batch.wait(job, "COMPLETED")
+    assert open_corpus(tmp_path / "c").digest == open_corpus(tmp_path / "local").digest
+
+
+@needs("shellcheck")
+def test_scripts_follow_the_rules_of_shellcheck():
+    scripts = (DEPLOY / "slurm.sh", DEPLOY.parent / "tests" / "packages.sh")
+    subprocess.run(["shellcheck", *map(str, scripts)], check=True)
