@@ -37,6 +37,10 @@ class StoreError(DistmomError):
     exit_code = 4
 
 
+class OutOfSpaceError(DistmomError, OSError):
+    """A disk that became full; the message gives the path, and the bytes that are free."""
+
+
 class ClusterError(DistmomError):
     """A Dask cluster that could not finish its work."""
 

@@ -230,6 +230,10 @@ class Lock:
             try:
                 os.write(descriptor, content)
                 os.fsync(descriptor)
+            except BaseException:
+                # On a full disk the file would name no owner, and nobody could take it over.
+                self.release()
+                raise
             finally:
                 os.close(descriptor)
             return

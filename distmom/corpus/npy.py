@@ -7,13 +7,19 @@ declared size.
 
 from __future__ import annotations
 
+import lzma
 import math
 import os
 import re
+import struct
+import tokenize
+import zipfile
+import zlib
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
+from scipy import sparse
 
 from distmom.errors import StoreError
 
@@ -21,6 +27,12 @@ _MAGIC = b"\x93NUMPY\x01\x00"
 _DICTIONARY = re.compile(
     r"\{'descr': '(<[fiu][248]|\|[iub]1)', 'fortran_order': (False|True), 'shape': \(([0-9, ]{0,99})\), \} *\n"
 )
+
+#: errors with which NumPy, SciPy and zipfile meet damaged or crafted arrays and archives
+UNREADABLE = (
+    OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError,
+    RuntimeError, SyntaxError, struct.error, zipfile.BadZipFile, zlib.error, lzma.LZMAError, tokenize.TokenError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,3 +97,15 @@ def map_npy(path: str | os.PathLike[str]) -> np.ndarray:
         return np.memmap(path, header.dtype, "r", header.offset, header.shape, header.order)  # type: ignore[call-overload,no-any-return]
     except (OSError, ValueError, OverflowError) as error:
         raise StoreError(f"{path}: cannot be read: {error}") from error
+
+
+def load_sparse(path: str | os.PathLike[str]) -> Any:
+    """Read a matrix of ``scipy.sparse.save_npz``; one of `UNREADABLE` if there is none.
+
+    The structure of a matrix that is not CSR is checked, as its conversion would write out of bounds; that of
+    a CSR matrix is left to the caller.
+    """
+    matrix: Any = sparse.load_npz(path)
+    if matrix.format in ("csc", "bsr"):
+        matrix.check_format(full_check=True)
+    return matrix

@@ -11,12 +11,15 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar
 
 from distmom.corpus.commit import sha256_file, write_atomic
 from distmom.errors import StoreError
+
+_T = TypeVar("_T")
 
 #: maximum size of a record in bytes
 MAX_RECORD_BYTES = 256 << 20
@@ -101,6 +104,41 @@ class RecordFormat:
         except OSError as error:
             raise StoreError(f"{path}: cannot be read: {error.strerror or error}") from error
         return self.parse(str(path), content)[0]
+
+
+#: types of the fields of a dataclass that a record may hold, by annotation
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "int | None": (int, NoneType),
+    "float": (int, float),
+    "bool": (bool,),
+    "list[str]": (list,),
+    "dict[str, str]": (dict,),
+    "Mapping[str, str] | None": (dict, NoneType),
+}
+
+
+def from_record(kind: type[_T], record: Mapping[str, Any], place: str) -> _T:
+    """Return a dataclass with the entries of a record; StoreError if one is missing or of another type.
+
+    Fields are annotated as `_FIELDS` lists; the entries of a list and the values of a dict are texts.
+    """
+    values: dict[str, Any] = {}
+    for each in fields(kind):  # type: ignore[arg-type]
+        if each.name not in record:
+            raise StoreError(f"{place}: {each.name}: expected an entry, got none")
+        value = values[each.name] = record[each.name]
+        inner = value if isinstance(value, list) else value.values() if isinstance(value, dict) else ()
+        # True is an int to Python.
+        is_other = isinstance(value, bool) and each.type != "bool"
+        if (
+            is_other
+            or not isinstance(value, _FIELDS[str(each.type)])
+            or not all(isinstance(x, str) for x in inner)
+        ):
+            raise StoreError(f"{place}: {each.name}: expected {each.type}, got {value!r}")
+    return kind(**values)
 
 
 def dump_json(content: Mapping[str, Any]) -> bytes:

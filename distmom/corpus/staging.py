@@ -20,6 +20,7 @@ from distmom.corpus.commit import (
     sync_tree,
     write_atomic,
 )
+from distmom.corpus.space import space_explained
 from distmom.corpus.storage import is_url
 from distmom.errors import InputError, UsageError
 
@@ -69,15 +70,16 @@ class StagedCorpus:
         self._lock = Lock(f"{self.path}.lock")
 
     def __enter__(self) -> Self:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock.acquire()
-        try:
-            restore_replaced(self.path)
-            self._check_target()
-            self._prepare_partial()
-        except BaseException:
-            self._lock.release()
-            raise
+        with space_explained(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+            try:
+                restore_replaced(self.path)
+                self._check_target()
+                self._prepare_partial()
+            except BaseException:
+                self._lock.release()
+                raise
         return self
 
     def __exit__(
@@ -91,6 +93,9 @@ class StagedCorpus:
                 shutil.rmtree(self.partial, ignore_errors=True)
         finally:
             self._lock.release()
+        if isinstance(error, OSError):
+            with space_explained(self.path):
+                raise error
 
     def commit(self, manifest: bytes, *, is_synced: bool = False) -> None:
         """Commit a corpus whose other files have all been written below ``directory``.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zipfile
-import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,6 +16,7 @@ from scipy.sparse import csr_array
 from distmom.clock import spend
 from distmom.corpus.block import RowBlock
 from distmom.corpus.layers import SHARD_BYTES, Layer, RowShard
+from distmom.corpus.npy import UNREADABLE, load_sparse
 from distmom.errors import InputError, StoreError, UsageError
 
 
@@ -69,7 +68,7 @@ class ArrayFile:
             )
         try:
             found = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             raise InputError(f"{self.path}: not an .npy or .npz file of numbers: {error}") from error
         if isinstance(found, np.ndarray):
             return found
@@ -84,10 +83,12 @@ def _read_archive(file: ArrayFile) -> Any:
         with np.load(file.path, allow_pickle=False) as archive:
             names = archive.files
             if {"format", "shape"} <= set(names):
-                return csr_array(sparse.load_npz(file.path))
+                matrix = csr_array(load_sparse(file.path))
+                matrix.check_format(full_check=True)
+                return matrix
             if len(names) == 1:
                 return archive[names[0]]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except UNREADABLE as error:
         raise InputError(f"{file.path}: not an .npz file of numbers: {error}") from error
     raise InputError.at(
         file.path,

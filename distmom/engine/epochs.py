@@ -27,7 +27,7 @@ from functools import cache
 from pathlib import Path
 
 from distmom.corpus.commit import birth, is_alive
-from distmom.corpus.records import RecordFormat
+from distmom.corpus.records import RecordFormat, from_record
 from distmom.errors import StoreError
 
 _REMEDY = "remove the run directory and start the run again"
@@ -84,6 +84,11 @@ class Owner:
     pid: int
     born: int | None
     since: str
+
+    def __post_init__(self) -> None:
+        # Signals to other numbers reach whole groups of processes.
+        if not 0 < self.pid < 1 << 31:
+            raise StoreError(f"pid: expected the number of a process, got {self.pid}")
 
     @classmethod
     def this(cls) -> Owner:
@@ -228,18 +233,18 @@ def latest_epoch(run: Path) -> int:
 def owner_of(run: Path, epoch: int) -> Owner | None:
     """Return who began an epoch; None if its record cannot be read."""
     try:
-        record = EPOCH.read(file_of(run, epoch))
-        return Owner(**{name: record[name] for name in Owner.__dataclass_fields__})
-    except (StoreError, KeyError):
+        place = file_of(run, epoch)
+        return from_record(Owner, EPOCH.read(place), str(place))
+    except StoreError:
         return None
 
 
 def end_of(run: Path, epoch: int) -> End | None:
     """Return how an epoch ended; None if it has not, or the record cannot be read."""
     try:
-        record = END.read(file_of(run, epoch, ".end.json"))
-        return End(**{name: record[name] for name in End.__dataclass_fields__})
-    except (StoreError, KeyError):
+        place = file_of(run, epoch, ".end.json")
+        return from_record(End, END.read(place), str(place))
+    except StoreError:
         return None
 
 
@@ -252,9 +257,9 @@ def write_end(run: Path, epoch: int, end: End) -> bool:
 def beat_of(run: Path) -> Beat | None:
     """Return the last beat; None if there is none."""
     try:
-        record = LEASE.read(run / "lease.json")
-        return Beat(**{name: record[name] for name in Beat.__dataclass_fields__})
-    except (StoreError, KeyError):
+        place = run / "lease.json"
+        return from_record(Beat, LEASE.read(place), str(place))
+    except StoreError:
         return None
 
 

@@ -25,7 +25,7 @@ from distmom.errors import CancelledError, DistmomError, TakenOverError, UsageEr
 
 logger = logging.getLogger(__name__)
 
-#: ids of the owners that this process has been, but not an earlier program in the same process
+#: ids of the owners that this process is, but not those that have ended or were an earlier program in the process
 _OWN: set[str] = set()
 #: the lease that a command in this context joins, if it carries out the same run
 _SHARED: ContextVar[Lease | None] = ContextVar("distmom_lease", default=None)
@@ -86,7 +86,7 @@ class Lease:
         """Wait until the owner of an epoch that has not ended is known to be gone, or the records change."""
         owner = epochs.owner_of(self.run, epoch)
         if owner is not None and owner.is_here and owner.pid == os.getpid() and owner.id not in _OWN:
-            # This process has replaced its program.
+            # This process has replaced its program, or could not record the end of the epoch.
             return True
         watch, announced = Observation(self.run), False
         while (found := watch.look()).state == "unknown" and found.epoch == epoch:
@@ -127,9 +127,11 @@ class Lease:
                 "cancelled" if asked else "failed", exit_code_of(error), type(error).__name__, str(error),
                 next(iter(notes), ""),
             )  # fmt: skip
-        # A refused or temporary run may have been removed.
-        with suppress(FileNotFoundError):
+        # A refused or temporary run may have been removed. Where a run has failed, as on a full disk, its own
+        # error is reported, and this process may begin another epoch without the record.
+        with suppress(FileNotFoundError if error is None else OSError):
             epochs.write_end(self.run, self.epoch, end)
+        _OWN.discard(self._owner.id)
 
     def check(self) -> None:
         """Check that the run is still to be carried out by this process.

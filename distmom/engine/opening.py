@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from distmom.corpus import AnyCorpus
+from distmom.corpus.space import space_explained
 from distmom.engine.directory import RunDirectory
 from distmom.engine.events import Event, EventLog, Observer
 from distmom.engine.executors import Executor, InProcess
@@ -48,13 +49,18 @@ def open_engine(
         If another process has taken the run over, as this one seemed to have ended.
     CancelledError
         If the end of the run has been requested.
+    OutOfSpaceError
+        On exit with an error, if the disk is full.
     """
     options: dict[str, Any] = {"executor": executor or InProcess(), "memory_limit": memory_limit}
     observers: list[Observer] = []
     with ExitStack() as stack:
         stack.enter_context(keeping_shards())
         if directory is None:
-            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="distmom-"))
+            # An abandoned task may write to it while it is removed.
+            temporary = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="distmom-", ignore_cleanup_errors=True)
+            )
             run = RunDirectory(temporary, durable=False)
         elif isinstance(directory, RunDirectory):
             run = directory
@@ -72,6 +78,7 @@ def open_engine(
             for each in observers:
                 each(event)
 
+        stack.enter_context(space_explained(run.path))
         try:
             run.record_environments(options["executor"].environments)
             yield Engine(corpus, run, observer=observe, **options)

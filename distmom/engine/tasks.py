@@ -131,6 +131,8 @@ def _accumulate(
                 added = opened.add(sums, block, block_rows) or {}
             for name, value in added.items():
                 written.setdefault(name, []).append(value)
+        # The directory of an abandoned task is being removed.
+        requests.check()
         for name, values in written.items():
             if kept is not None:
                 kept.setdefault(name, {})[str(index)] = np.concatenate(values)

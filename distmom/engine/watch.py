@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import distributed
 from distributed import Client
 from distributed.client import ClosedClientError
-from distributed.comm.core import connect
+from distributed.comm.core import CommClosedError, connect
 
 from distmom.errors import ClusterError
 
@@ -100,7 +100,7 @@ class Watch:
         Raises
         ------
         ClusterError
-            If the scheduler does not answer, or the limit is exceeded.
+            If the scheduler does not answer, the connection is lost, or the limit is exceeded.
         """
         future, started = _in_thread(function, *arguments, **options), time.monotonic()
         while True:
@@ -109,6 +109,8 @@ class Watch:
             except TimeoutError:
                 if future.done():
                     raise
+            except CommClosedError as error:
+                raise ClusterError(f"{self.name}: the cluster was lost: {error}") from error
             finally:
                 self._tick()
             self._ask()

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from distmom.corpus.records import RecordFormat
+from distmom.corpus.records import RecordFormat, from_record
 from distmom.corpus.storage import is_url
 from distmom.engine.environment import environment
 from distmom.engine.epochs import now, put_once
@@ -133,11 +133,11 @@ def read_record(run: Path) -> JobRecord:
     """
     if not (run / "job.json").exists():
         raise UsageError(f"{run}: is not the directory of a job")
-    content = JOB.read(run / "job.json")
-    try:
-        return JobRecord(**{name: content[name] for name in JobRecord.__dataclass_fields__})
-    except KeyError as error:
-        raise StoreError(f"{run / 'job.json'}: {error}: expected an entry, got none") from error
+    place = run / "job.json"
+    record = from_record(JobRecord, JOB.read(place), str(place))
+    if not record.arguments or record.arguments[0] not in COMMANDS:
+        raise StoreError(f"{place}: arguments: expected one of {', '.join(COMMANDS)} and its arguments")
+    return record
 
 
 def jobs_directory(path: str | os.PathLike[str] | None = None) -> Path:

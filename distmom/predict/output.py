@@ -6,19 +6,27 @@ An output is written to a temporary directory and then renamed. It contains a re
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from distmom.corpus.commit import destination, put_directory, restore_replaced
-from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files
+from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files, from_record
+from distmom.corpus.space import space_explained
+from distmom.engine.epochs import Owner
 from distmom.errors import StoreError, UsageError
 
+#: record of the process that writes an output, in its temporary directory
+_OWNER = RecordFormat("distmom-workspace", 1, "remove the directory")
+#: seconds for which tasks that were cancelled may still write to the temporary directory
+_SETTLE_S = 3.0
 #: record formats, by kind of output
 OUTPUTS = {
     "components": RecordFormat("distmom-components", 1, "run 'distmom transform' again"),
@@ -84,14 +92,38 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
     workspace = Workspace(temporary / "run", temporary / "out")
+    _sweep(target)
     workspace.out.mkdir(parents=True)
     try:
-        yield workspace
-        files = describe_files(workspace.out)
-        OUTPUTS[kind].write(workspace.out / f"{kind}.json", {**workspace.summary, "files": files})
-        put_directory(workspace.out, target)
+        with space_explained(target):
+            _OWNER.write(temporary / "owner.json", asdict(Owner.this()), survives_power_failure=False)
+            yield workspace
+            files = describe_files(workspace.out)
+            OUTPUTS[kind].write(workspace.out / f"{kind}.json", {**workspace.summary, "files": files})
+            put_directory(workspace.out, target)
     finally:
+        _remove(temporary)
+
+
+def _remove(temporary: Path) -> None:
+    """Remove a directory to which abandoned tasks may still be writing."""
+    ends = time.monotonic() + _SETTLE_S
+    shutil.rmtree(temporary, ignore_errors=True)
+    while temporary.exists() and time.monotonic() < ends:
+        time.sleep(0.1)
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _sweep(target: Path) -> None:
+    """Remove temporary directories of processes that were killed while they wrote the same output."""
+    for left in target.parent.glob(f".tmp-{glob.escape(target.name)}-*"):
+        try:
+            owner = from_record(Owner, _OWNER.read(left / "owner.json"), str(left))
+        except StoreError:
+            # Of another process that is about to write its record, or of another version.
+            continue
+        if owner.is_gone:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def output_kind(path: str | os.PathLike[str]) -> str | None:

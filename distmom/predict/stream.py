@@ -28,8 +28,8 @@ from distmom.errors import UsageError
 from distmom.models.multilabel.candidates import stored_scorer
 from distmom.models.multilabel.chosen_labels import label_numbers, of_labels
 from distmom.models.multilabel.estimator import MultiLabelMoM
-from distmom.models.multilabel.heads import Scorer
 from distmom.models.multilabel.probabilities import checked_threshold
+from distmom.models.multilabel.scorer import Scorer
 from distmom.predict.aligned import check_words
 from distmom.predict.lines import AnswerLines, answer_lines, check_output_format
 from distmom.predict.output import put_in_place

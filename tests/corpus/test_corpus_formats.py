@@ -390,6 +390,16 @@ def test_bad_headers_of_xmc(tmp_path, content, message):
         ("docword.x", "2\n2\n2\n1 1 1\n2 1 9999999999\n", r":5: count"),
         ("docword.x", "2\n2\n2\n1 1 1\n" + "9" * 5000 + " 1 1\n", r":5: triple"),
         ("docword.x", "2\n2\n3\n1 1 1\n2 1 1\n", r":3: header: expected 2 triples, as in the file, got 3"),
+        (
+            "docword.x",
+            "1000001\n2\n3\n1 1 1\n",
+            r":1: header: expected at most 1000000 documents for 3 triples",
+        ),
+        (
+            "docword.x",
+            f"{10**12 - 1}\n2\n{10**11}\n1 1 1\n2 1 1\n",
+            r":3: header: expected 2 triples, as in the file, got 100000000000",
+        ),
         ("x.ldac", "1 0:1\n2 0:1\n", r":2: number of pairs: expected 1, as on the line, got 2"),
     ],
 )

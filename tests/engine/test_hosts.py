@@ -73,7 +73,7 @@ def obstacle():
     if os.geteuid() != 0:
         return "network namespaces are made by root only"
     if shutil.which("ip") is None:
-        return "network namespaces need the command ip (iproute2)"
+        return "network namespaces need the command ip (iproute2): run tests/packages.sh"
     space = f"distmom-{uuid.uuid4().hex[:6]}"
     try:
         ip("netns", "add", space)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +15,7 @@ from scipy import sparse
 from distmom.corpus.layer_write import LayerShard
 from distmom.corpus.layers import Layer, cut_units, rows_per_shard
 from distmom.corpus.names import check_names
+from distmom.corpus.npy import UNREADABLE, load_sparse
 from distmom.corpus.readers.rows import RowSource, RowSpec, units_of
 from distmom.corpus.rows import as_array, checked_rows_of_layer, starts_of
 from distmom.errors import InputError, UsageError
@@ -89,7 +88,7 @@ def open_npz(spec: RowSpec, run_map: Any) -> RowSource:
         with loaded as archive:
             names = set(archive.files)
             if {"format", "shape"} <= names:
-                values = sparse.load_npz(spec.path)
+                values = load_sparse(spec.path)
             elif names == {"values", "lengths"}:
                 values = archive["values"]
                 lengths = archive["lengths"]
@@ -102,7 +101,7 @@ def open_npz(spec: RowSpec, run_map: Any) -> RowSource:
                 )  # fmt: skip
     except InputError:
         raise
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except UNREADABLE as error:
         raise InputError(f"{spec.path}: not an .npz file of numbers: {error}") from error
     if names == {"values", "lengths"}:
         if spec.lengths is not None:
@@ -151,7 +150,7 @@ def _source(
 def _map_npy(path: str) -> Any:
     try:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except UNREADABLE as error:
         raise InputError(f"{path}: not an .npy file of numbers: {error}") from error
     if not isinstance(found, np.ndarray):
         raise InputError(f"{path}: expected an .npy file, got an archive; use --format rows-npz")

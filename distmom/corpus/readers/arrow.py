@@ -11,6 +11,7 @@ import numpy as np
 
 from distmom.corpus.layer_write import LayerShard
 from distmom.corpus.layers import Layer, rows_per_shard
+from distmom.corpus.npy import UNREADABLE
 from distmom.corpus.readers.arrays import Slice, slices_of
 from distmom.corpus.readers.rows import RowSource, RowSpec
 from distmom.corpus.readers.tables import position_of, used_columns
@@ -52,7 +53,7 @@ def open_parquet(spec: RowSpec, run_map: Any) -> RowSource:
         with pa.parquet.ParquetFile(spec.path) as file:
             counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             header = tuple(file.schema_arrow.names)
-    except (OSError, pa.ArrowException) as error:
+    except (*UNREADABLE, pa.ArrowException) as error:
         raise _unreadable(spec.path, "Parquet", error) from error
     return _open(spec, _Pieces(spec.path, header, np.cumsum([0, *counts]), _load_parquet))
 
@@ -66,7 +67,7 @@ def open_arrow(spec: RowSpec, run_map: Any) -> RowSource:
             file = pa.ipc.open_file(stream, options=pa.ipc.IpcReadOptions(included_fields=[0]))
             counts = [file.get_batch(i).num_rows for i in range(file.num_record_batches)]
             header = tuple(pa.ipc.open_file(stream).schema.names)
-    except (OSError, pa.ArrowException) as error:
+    except (*UNREADABLE, pa.ArrowException) as error:
         raise _unreadable(spec.path, "an Arrow IPC file", error) from error
     return _open(spec, _Pieces(spec.path, header, np.cumsum([0, *counts]), _load_arrow))
 
@@ -160,7 +161,7 @@ def _load_parquet(path: str, first: int, last: int, columns: list[str]) -> Any:
     try:
         with pa.parquet.ParquetFile(path) as file:
             return file.read_row_groups(list(range(first, last)), columns)
-    except (OSError, pa.ArrowException) as error:
+    except (*UNREADABLE, pa.ArrowException) as error:
         raise _unreadable(path, "Parquet", error) from error
 
 
@@ -173,5 +174,5 @@ def _load_arrow(path: str, first: int, last: int, columns: list[str]) -> Any:
             file = pa.ipc.open_file(stream, options=options)
             batches = [file.get_batch(i) for i in range(first, last)]
             return pa.Table.from_batches(batches, file.schema).select(columns)
-    except (OSError, pa.ArrowException) as error:
+    except (*UNREADABLE, pa.ArrowException) as error:
         raise _unreadable(path, "an Arrow IPC file", error) from error

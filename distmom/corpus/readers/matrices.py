@@ -7,19 +7,20 @@ import zipfile
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from scipy import sparse
 from scipy.sparse import csr_array
 
 from distmom.corpus.block import MAX_VALUE, label_matrix, word_matrix
+from distmom.corpus.npy import UNREADABLE, load_sparse
 from distmom.corpus.readers.part import Part, gather
 from distmom.corpus.readers.source import Chunk, LineReader, Tally, join_lines
 from distmom.corpus.readers.spec import Source, Spec
 from distmom.errors import InputError, UsageError
 
 _TRIPLE = re.compile(rb"[1-9]\d{0,9} [1-9]\d{0,9} \d{1,10}")
+#: documents that a header of UCI triples may declare in any case, and for each triple
+MAX_DOCUMENTS, DOCUMENTS_PER_TRIPLE = 1_000_000, 100
 _NPZ_ARRAYS = ("_is_array", "format", "shape", "data", "indices", "indptr", "row", "col")
 #: an archive is rejected before reading if its expanded size exceeds both limits
 MAX_EXPANSION = 100
@@ -40,6 +41,11 @@ def open_uci(spec: Spec) -> Source:
     n_documents, n_words, n_triples = header
     if n_words > MAX_VALUE:
         raise InputError.at(spec.path, 2, "header", f"at most {MAX_VALUE} words", str(n_words))
+    most = max(MAX_DOCUMENTS, DOCUMENTS_PER_TRIPLE * n_triples)
+    if n_documents > most:
+        raise InputError.at(
+            spec.path, 1, "header", f"at most {most} documents for {n_triples} triples", str(n_documents)
+        )
 
     def chunks(size: int) -> Iterator[Chunk]:
         total, first = 0, 0
@@ -51,6 +57,9 @@ def open_uci(spec: Spec) -> Source:
             total += sum(1 for line in taken if line.strip())
             yield Chunk(start, join_lines(taken), first, last - first)
             first = last
+            if not pending and total != n_triples:
+                # Further documents would be empty, and there may be billions.
+                break
         if total != n_triples:
             raise InputError.at(spec.path, 3, "header", f"{total} triples, as in the file", str(n_triples))
 
@@ -192,12 +201,11 @@ def _read_npz(path: str) -> csr_array:
                 f"at most {MAX_EXPANSION} times the compressed size",
                 f"{full} bytes in {packed}",
             )
-        matrix: Any = sparse.load_npz(path)
-        matrix = csr_array(matrix)
+        matrix = csr_array(load_sparse(path))
         matrix.check_format(full_check=True)
     except FileNotFoundError as error:
         raise UsageError(f"{path}: cannot be opened: {error.strerror}") from error
-    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         if isinstance(error, InputError):
             raise
         raise InputError.at(path, None, "content", "a SciPy sparse matrix", str(error)) from error

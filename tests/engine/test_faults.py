@@ -1,0 +1,334 @@
+"""Faults of workers, network, disk and clock end in the same bits or in one error that names the thing."""
+
+import errno
+import os
+import random
+import shutil
+import socket
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from disks import needs_mount, small_disk
+from distributed import Client, LocalCluster
+from distributed.comm.core import CommClosedError
+from helpers import random_corpus
+
+from distmom.cli.main import main
+from distmom.corpus import from_arrays, ingest, open_corpus
+from distmom.corpus.commit import Lock
+from distmom.corpus.space import space_explained
+from distmom.engine import (
+    OnCluster,
+    Pass,
+    RunDirectory,
+    SumSpec,
+    executors,
+    open_engine,
+    open_executor,
+    watch,
+)
+from distmom.engine.tasks import fold_group
+from distmom.errors import ClusterError, OutOfSpaceError
+
+MODEL = ("-k", "3", "--head", "posterior", "--workers", "0", "--quiet")
+
+
+@contextmanager
+def threads(n_workers=1):
+    """A cluster whose workers are threads of this process."""
+    with (
+        LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
+        ) as local,
+        Client(local, set_as_default=False) as client,
+    ):
+        yield local, client
+
+
+@dataclass(frozen=True)
+class RootPass(Pass):
+    """Adds irrational numbers, whose sum depends on the order, and stores rows."""
+
+    delays: tuple[float, ...] = ()
+
+    def specs(self):
+        return {"x": SumSpec((self.n_features,))}
+
+    def add(self, sums, block, rows):
+        if self.delays:
+            time.sleep(self.delays[block.first % len(self.delays)])
+        values = np.sqrt(block.words.toarray() + 0.1)
+        sums["x"] += values.sum(axis=0)
+        return {"first": values[:, :2]}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    block = random_corpus(n=300, shard_documents=300).read_shard(0)
+    return from_arrays(tmp_path_factory.mktemp("faults") / "c", block.words, block.labels, shard_documents=20)
+
+
+def total(corpus, executor=None, delays=(), during=lambda: None):
+    """Return the bits of the sum and of the rows of a pass."""
+    with open_engine(corpus, executor=executor) as engine:
+        thread = threading.Thread(target=during)
+        thread.start()
+        found = engine.run(RootPass(corpus.n_words, delays=delays))
+        thread.join()
+        rows = [found.rows["first"].read(i).tobytes() for i in range(len(corpus.shards))]
+        return found.sums["x"].tobytes(), rows
+
+
+def fail(place, times, error):
+    """Fail for the first times, and note every call."""
+    with Path(place).open("a") as stream:
+        stream.write("call\n")
+    if Path(place).read_text().count("\n") <= times:
+        raise error
+    return 7
+
+
+def test_an_error_of_the_disk_that_passes_is_followed_by_another_attempt(cluster, tmp_path):
+    error = OSError(errno.EIO, "Input/output error", "/mnt/shard")
+    arguments = [(str(tmp_path / "calls"), 2, error)]
+    found = OnCluster(cluster).reduce(fail, arguments, sum, 2, lambda index: None, "pass")
+    assert (found, (tmp_path / "calls").read_text()) == (7, "call\n" * 3)
+
+
+def test_an_error_of_the_disk_that_stays_names_the_path(cluster, tmp_path):
+    error = OSError(errno.EIO, "Input/output error", "/mnt/shard")
+    arguments = [(str(tmp_path / "calls"), 99, error)]
+    with pytest.raises(OSError, match="/mnt/shard") as caught:
+        OnCluster(cluster).reduce(fail, arguments, sum, 2, lambda index: None, "pass")
+    assert caught.value.errno == errno.EIO
+    assert (tmp_path / "calls").read_text() == "call\n" * 3
+
+
+def test_a_cluster_without_workers_is_given_up(monkeypatch):
+    monkeypatch.setattr(watch, "NO_WORKERS_TIMEOUT_S", 1.0)
+    with (
+        threads(n_workers=0) as (_, client),
+        pytest.raises(ClusterError, match="map: the cluster has had no worker for 1 s"),
+    ):
+        next(OnCluster(client).map(abs, [1]))
+
+
+def test_tasks_that_finish_in_another_order_change_no_bit(corpus, cluster):
+    delays = tuple(random.Random(0).choices((0.0, 0.01, 0.1), k=17))
+    assert total(corpus, OnCluster(cluster), delays) == total(corpus)
+
+
+def test_workers_that_join_and_leave_change_no_bit(corpus):
+    with threads() as (local, client):
+
+        def scale():
+            time.sleep(0.2)
+            local.scale(3)
+            time.sleep(0.6)
+            local.scale(1)
+
+        assert total(corpus, OnCluster(client), (0.1,), during=scale) == total(corpus)
+
+
+def test_a_task_that_was_carried_out_twice_counts_once_and_replaces_nothing(corpus, tmp_path):
+    def attempt():
+        pass_, outputs = RootPass(corpus.n_words), str(tmp_path / "rows" / "pass")
+        return fold_group(corpus, (0, 1), pass_, {}, outputs, str(tmp_path / "partial" / "x" / "pass"))
+
+    (tmp_path / "rows").mkdir()
+    first = attempt()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "rows").rglob("*") if path.is_file()}
+    second = attempt()
+    assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "rows").rglob("*") if p.is_file()}
+    assert second.row_digests == first.row_digests
+    np.testing.assert_array_equal(first.sums["x"], second.sums["x"])
+
+
+def die(value):
+    """Kill the worker for one of the values."""
+    if value == 7:
+        os._exit(1)
+    return value
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_task_that_kills_every_worker_is_named_and_others_are_not_blamed(monkeypatch):
+    monkeypatch.setattr(executors, "MAX_ATTEMPTS", 1)
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        open_executor(workers=1) as executor,
+    ):
+        results = executor.map(die, iter(range(20)))
+        assert [next(results) for _ in range(7)] == list(range(7))
+        with pytest.raises(ClusterError, match=r"map: the worker of task \S+ died 2 times"):
+            next(results)
+
+
+@contextmanager
+def proxied(port):
+    """Forward connections to a port of this host; yield another port, and a function that cuts all connections."""
+    open_, server = [], socket.create_server(("127.0.0.1", 0))
+
+    def forward(one, other):
+        with suppress(OSError):
+            while content := one.recv(1 << 16):
+                other.sendall(content)
+        for each in (one, other):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def serve():
+        with suppress(OSError):
+            while True:
+                near = server.accept()[0]
+                far = socket.create_connection(("127.0.0.1", port))
+                open_.extend((near, far))
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=forward, args=pair, daemon=True).start()
+
+    def cut():
+        with suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        for each in open_:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield server.getsockname()[1], cut
+    finally:
+        cut()
+        for each in open_:
+            each.close()
+
+
+def test_a_connection_that_is_cut_ends_a_pass_within_seconds(corpus, monkeypatch):
+    monkeypatch.setattr(watch, "SILENCE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("distmom.engine.connections.CLOSE_TIMEOUT_S", 2.0)
+    with threads() as (local, _), proxied(int(local.scheduler_address.rpartition(":")[2])) as (port, cut):
+
+        def interrupted():
+            with open_executor(scheduler=f"tcp://127.0.0.1:{port}") as executor:
+                timer = threading.Timer(0.3, cut)
+                timer.start()
+                total(corpus, executor, (0.2,))
+
+        started = time.monotonic()
+        with pytest.raises(ClusterError, match=r"cluster was lost|connection to the scheduler|not answered"):
+            interrupted()
+        assert time.monotonic() - started < 30
+        assert total(corpus, OnCluster(local.get_client())) == total(corpus)
+
+
+class Connected:
+    """A client whose scheduler answers."""
+
+    status = "running"
+
+    def nthreads(self):
+        return {"worker": 1}
+
+
+def test_a_connection_that_is_lost_during_a_request_is_an_error_of_the_cluster():
+    def lost():
+        raise CommClosedError("Stream is closed")
+
+    with pytest.raises(ClusterError, match="cluster: the cluster was lost: Stream is closed"):
+        watch.Watch(Connected(), "cluster").call(lost)
+
+
+def content(model):
+    files = [path for path in sorted(model.rglob("*")) if path.is_file() and path.name != "model.json"]
+    return {path.relative_to(model): path.read_bytes() for path in files}
+
+
+def test_a_clock_that_jumps_changes_no_bit(corpus, tmp_path, monkeypatch):
+    fit = ["fit", str(corpus.path)]
+    assert main([*fit, str(tmp_path / "calm"), *MODEL]) == 0
+    jumps = random.Random(1)
+    monkeypatch.setattr(time, "time", lambda: jumps.uniform(0.0, 2e9))
+    assert main([*fit, str(tmp_path / "m"), *MODEL, "--run", str(tmp_path / "run")]) == 0
+    assert content(tmp_path / "m") == content(tmp_path / "calm")
+    assert RunDirectory(tmp_path / "run").verify() == []
+
+
+def test_a_run_that_cannot_be_written_is_refused_before_work(corpus, tmp_path, capsys):
+    for place in ("/proc/none/run", "/dev/null/run"):
+        assert main(["fit", str(corpus.path), str(tmp_path / "m"), *MODEL, "--run", place]) == 2
+        assert place.rpartition("/")[0] in capsys.readouterr().err
+    assert not (tmp_path / "m").exists()
+
+
+@needs_mount
+def test_a_run_on_a_full_disk_ends_with_its_path_and_resumes_with_the_same_bits(corpus, tmp_path, capsys):
+    fit = ["fit", str(corpus.path)]
+    assert main([*fit, str(tmp_path / "calm"), *MODEL, "--run", str(tmp_path / "run")]) == 0
+    needed = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
+    with small_disk(tmp_path / "disk", needed // 2) as resize:
+        run = tmp_path / "disk" / "run"
+        assert main([*fit, str(tmp_path / "m"), *MODEL, "--run", str(run)]) == 1
+        error = capsys.readouterr().err
+        assert f"{run}: no space left on device" in error
+        assert f"to resume: distmom resume {run}" in error
+        assert not (tmp_path / "m").exists()
+        resize(4 * needed + (1 << 20))
+        assert main(["resume", str(run), "--workers", "0"]) == 0
+        assert RunDirectory(run).verify() == []
+    assert content(tmp_path / "m") == content(tmp_path / "calm")
+
+
+@needs_mount
+def test_an_ingest_on_a_full_disk_leaves_no_corpus_and_resumes(tmp_path, capsys):
+    lines = (f"l{i % 7}\tword{i} word{i + 1} other{i}\n" for i in range(4000))
+    (tmp_path / "texts.tsv").write_text("".join(lines))
+    expected = ingest(tmp_path / "texts.tsv", tmp_path / "c", min_df=1).digest
+    needed = sum(path.stat().st_size for path in (tmp_path / "c").rglob("*") if path.is_file())
+    shutil.rmtree(tmp_path / "c")
+    command = [
+        "ingest",
+        str(tmp_path / "texts.tsv"),
+        str(tmp_path / "disk" / "c"),
+        "--min-df",
+        "1",
+        *MODEL[-3:],
+    ]
+    with small_disk(tmp_path / "disk", needed) as resize:
+        assert main(command) == 1
+        error = capsys.readouterr().err
+        assert f"{tmp_path / 'disk' / 'c'}: no space left on device" in error
+        assert not (tmp_path / "disk" / "c").exists()
+        resize(20 * needed)
+        assert main(command) == 0
+        assert open_corpus(tmp_path / "disk" / "c").digest == expected
+
+
+def test_a_lock_that_could_not_be_written_is_not_left(tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    lock = Lock(tmp_path / "lock")
+    with monkeypatch.context() as change:
+        change.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            lock.acquire()
+    assert not (tmp_path / "lock").exists()
+    with lock:
+        pass
+
+
+@pytest.mark.parametrize("file", [None, "/mnt/part"])
+def test_an_error_of_a_full_disk_has_its_path_and_the_bytes_that_are_free(tmp_path, file):
+    expected = rf"^{file or tmp_path}: no space left on device: [\d,]+ of [\d,]+ bytes are free$"
+    with pytest.raises(OutOfSpaceError, match=expected), space_explained(tmp_path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file)
+    with pytest.raises(OSError, match="Input/output") as caught, space_explained(tmp_path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), file)
+    assert not isinstance(caught.value, OutOfSpaceError)
