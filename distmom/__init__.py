@@ -17,14 +17,18 @@ if TYPE_CHECKING:
     from distmom.models import ECA as ECA
     from distmom.models import ICA as ICA
     from distmom.models import AnchorTopics as AnchorTopics
+    from distmom.models import GaussianSearch as GaussianSearch
     from distmom.models import HiddenMarkov as HiddenMarkov
     from distmom.models import IndependentTopics as IndependentTopics
     from distmom.models import MultiLabelMoM as MultiLabelMoM
     from distmom.models import MultiView as MultiView
     from distmom.models import ProductMixture as ProductMixture
+    from distmom.models import RegressionSearch as RegressionSearch
     from distmom.models import SingleTopic as SingleTopic
+    from distmom.models import SparseTopics as SparseTopics
     from distmom.models import SpectralLDA as SpectralLDA
     from distmom.models import SphericalMixture as SphericalMixture
+    from distmom.models import SubspaceSearch as SubspaceSearch
     from distmom.models import TopicMoments as TopicMoments
     from distmom.models import TopicSearch as TopicSearch
     from distmom.models import load_model as load_model

@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 import distmom
-from distmom.cli import corpora, fits, jobs, models, moments, places, topics, updates, warm
+from distmom.cli import corpora, find, fits, jobs, models, moments, places, topics, updates, warm
 from distmom.cli.options import DataFlowGroup
 
 
@@ -47,6 +47,7 @@ for command in (
     models.evaluate,
     topics.topics,
     topics.search,
+    find.find,
     models.report,
     jobs.submit,
     jobs.jobs,

@@ -37,7 +37,8 @@ def _exit_code(arguments: list[str] | None) -> int:
         from distmom.cli.app import cli
 
         # After the import, which sets levels of its own.
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        for name in ("distributed", "distributed.client"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         cli.main(args=arguments, prog_name="distmom", standalone_mode=False)
     except click.ClickException as error:
         with io.StringIO() as shown:

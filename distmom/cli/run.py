@@ -17,6 +17,7 @@ from distmom.cli.shared import open_input
 from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus
 from distmom.corpus.commit import sha256_file
 from distmom.corpus.records import RecordFormat
+from distmom.corpus.space import space_explained
 from distmom.engine import RunDirectory, epochs
 from distmom.engine.environment import differing, environment
 from distmom.engine.events import read_log
@@ -171,7 +172,8 @@ class Run:
         may_replace = self.may_replace
         assert directory.lease is not None
         directory.lease.mark_saving()
-        model.save(self.model, overwrite=may_replace)
+        with space_explained(self.model):
+            model.save(self.model, overwrite=may_replace)
 
     def is_finished(self) -> bool:
         """Whether the run has ended well, and its model is still the one that it has made."""

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from distmom.models.multilabel.estimator import MultiLabelMoM as MultiLabelMoM
     from distmom.models.multiview.estimator import MultiView as MultiView
     from distmom.models.product import ProductMixture as ProductMixture
+    from distmom.models.search.gaussian import GaussianSearch as GaussianSearch
+    from distmom.models.search.regression import RegressionSearch as RegressionSearch
+    from distmom.models.search.subspace import SubspaceSearch as SubspaceSearch
     from distmom.models.topics.estimators import AnchorTopics as AnchorTopics
     from distmom.models.topics.estimators import IndependentTopics as IndependentTopics
     from distmom.models.topics.estimators import SingleTopic as SingleTopic
     from distmom.models.topics.estimators import SpectralLDA as SpectralLDA
     from distmom.models.topics.kept import TopicMoments as TopicMoments
     from distmom.models.topics.search import TopicSearch as TopicSearch
+    from distmom.models.topics.sparse import SparseTopics as SparseTopics
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,16 @@ ESTIMATORS = (
     Listing("single-topic", "SingleTopic", "topics.estimators"),
     Listing("anchors", "AnchorTopics", "topics.estimators"),
     Listing("eca", "IndependentTopics", "topics.estimators"),
+    Listing("sparse", "SparseTopics", "topics.sparse"),
     Listing("factors", "ECA", "eca.estimator"),
     Listing("product", "ProductMixture", "product"),
     Listing("multiview", "MultiView", "multiview.estimator"),
     Listing("gaussian", "SphericalMixture", "gaussian.estimator"),
     Listing("ica", "ICA", "ica.estimator"),
     Listing("hmm", "HiddenMarkov", "markov.estimator"),
+    Listing("gaussian-search", "GaussianSearch", "search.gaussian"),
+    Listing("regression-search", "RegressionSearch", "search.regression"),
+    Listing("subspace-search", "SubspaceSearch", "search.subspace"),
     Listing("moments", "TopicMoments", "topics.kept", command="moments"),
     Listing("search", "TopicSearch", "topics.search", command="search"),
 )

@@ -33,6 +33,8 @@ class Capability(StrEnum):
     FACTORS = "factors"
     #: assigns rows to components or hidden states: ``assign``
     COMPONENTS = "components"
+    #: finds one component of rows from side information: ``search``
+    SEARCH = "search"
 
 
 _PHRASES = {
@@ -45,6 +47,7 @@ _PHRASES = {
     Capability.TOPICS: "has topics or latent states",
     Capability.FACTORS: "infers factors",
     Capability.COMPONENTS: "assigns rows to components",
+    Capability.SEARCH: "finds one component of rows from side information",
 }
 
 
