@@ -1,14 +1,23 @@
-"""Limiting BLAS to one thread, for results that must not depend on the number of cores."""
+"""Arithmetic whose results do not depend on the number of cores: one BLAS thread, and pieces on several cores."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import TypeVar
 
 import threadpoolctl
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+#: most threads of `map_on_cores`: the work between the passes is small
+MAX_CORES = 8
 
 
 class _Shared:
@@ -54,3 +63,40 @@ def _take_control() -> None:
     release = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
     if release is not None:
         release(force=True)
+
+
+def pieces(n: int, size: int) -> list[slice]:
+    """Divide ``range(n)`` into slices of one size, the last of which may be smaller."""
+    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+
+def map_on_cores(function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+    """Apply a function to pieces of an array on the cores that this process may use, with one BLAS thread each.
+
+    For work outside of the tasks of an executor, while its threads and processes are idle. The results do not
+    depend on the number of cores if the division into pieces does not.
+
+    Parameters
+    ----------
+    function : callable
+        Must not call `map_on_cores` itself.
+    items : iterable
+        The pieces.
+
+    Returns
+    -------
+    list
+        The results, in the order of the pieces.
+    """
+    items = list(items)
+    n_cores = min(MAX_CORES, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    with one_blas_thread():
+        if min(n_cores, len(items)) < 2:
+            return [function(item) for item in items]
+        return list(_cores(os.getpid(), n_cores).map(function, items))
+
+
+@lru_cache(maxsize=1)
+def _cores(process: int, n_cores: int) -> ThreadPoolExecutor:
+    """Return the threads of this process; a forked process has none of those of its parent."""
+    return ThreadPoolExecutor(n_cores, thread_name_prefix="distmom-core")

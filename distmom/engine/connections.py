@@ -15,7 +15,7 @@ from distributed.comm import parse_address, parse_host_port
 
 from distmom.engine.executors import Executor, InProcess, OnCluster
 from distmom.engine.threads import on_threads
-from distmom.engine.watch import check_address, kept_alive
+from distmom.engine.watch import check_address, kept_alive, touch
 from distmom.errors import ClusterError, UsageError
 
 #: freed memory that glibc keeps in the workers of our LocalCluster. With Dask's default all of it is returned
@@ -198,6 +198,8 @@ def certified(ca_file: str | None, cert: str | None, key: str | None) -> Iterato
 def _in_use(client: Client) -> Iterator[OnCluster]:
     """Check the versions of the workers of a cluster, and keep its scheduler alive."""
     executor = OnCluster(client)
+    # A scheduler that has been idle since its start may have little time left, and imports distmom to answer.
+    touch(client)
     with kept_alive(client, executor.idle_timeout_s()):
         executor.check()
         yield executor

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 import distributed
 from distributed import Client
-from distributed.client import ClosedClientError
+from distributed.client import ClosedClientError, FuturesCancelledError
 from distributed.comm.core import CommClosedError, connect
 
+from distmom.engine.stalled import restart_stalled
 from distmom.errors import ClusterError
 
 _R = TypeVar("_R")
@@ -59,14 +60,16 @@ class Watch:
         return self._n_threads
 
     def finished(self, flying: Iterable[distributed.Future]) -> list[distributed.Future]:
-        """Wait until at least one task has ended, and return all that have.
+        """Wait until at least one task has ended or was lost, and return all that have.
+
+        Where none does, the workers that have them are restarted once.
 
         Raises
         ------
         ClusterError
             If no task ends, there are no workers, or the scheduler does not answer.
         """
-        futures, started = list(flying), time.monotonic()
+        futures, started, restarted = list(flying), time.monotonic(), False
         while True:
             try:
                 # wait() needs a current client, and this one is deliberately not the default.
@@ -74,6 +77,12 @@ class Watch:
                     return list(distributed.wait(futures, timeout=1.0, return_when="FIRST_COMPLETED").done)
             except TimeoutError:
                 pass
+            except FuturesCancelledError:
+                # Their data went with a worker, unless the connection to the scheduler is lost.
+                self._ask()
+                if gone := [future for future in futures if future.done()]:
+                    return gone
+                raise
             finally:
                 self._tick()
             self._ask()
@@ -83,7 +92,9 @@ class Watch:
                     f"{self.name}: the cluster has had no worker for {NO_WORKERS_TIMEOUT_S:.0f} s"
                 )
             if now - started > STALL_TIMEOUT_S:
-                raise ClusterError(f"{self.name}: no task has finished for {STALL_TIMEOUT_S:.0f} s")
+                if restarted or not self._restarts([future.key for future in futures]):
+                    raise ClusterError(f"{self.name}: no task has finished for {STALL_TIMEOUT_S:.0f} s")
+                started, restarted = time.monotonic(), True
 
     def call(
         self, function: Callable[..., _R], *arguments: Any, limit_s: float | None = None, **options: Any
@@ -116,6 +127,13 @@ class Watch:
             self._ask()
             if limit_s is not None and time.monotonic() - started > limit_s:
                 raise ClusterError(f"{self.name}: a worker has not answered for {limit_s:.0f} s")
+
+    def _restarts(self, keys: list[str]) -> bool:
+        """Restart the workers on which tasks stand still; return whether there are any."""
+        try:
+            return bool(restart_stalled(self.client, keys, self.name, _in_thread))
+        except (TimeoutError, OSError):
+            return False
 
     def _ask(self) -> None:
         """Request the number of threads from the scheduler."""
@@ -156,6 +174,11 @@ def _in_thread(function: Callable[..., _R], *arguments: Any, **options: Any) -> 
     return future
 
 
+def touch(client: Client) -> None:
+    """Submit a trivial task, by which the scheduler counts as busy."""
+    client.submit(int, key=f"distmom-alive-{uuid.uuid4().hex[:8]}", pure=False)
+
+
 @contextmanager
 def kept_alive(client: Client, idle_timeout_s: float | None) -> Iterator[None]:
     """Submit trivial tasks to a scheduler, so that it does not close itself while idle; a context manager.
@@ -175,7 +198,7 @@ def kept_alive(client: Client, idle_timeout_s: float | None) -> Iterator[None]:
         # A closed connection is reported by whoever waits for the cluster.
         with suppress(ClosedClientError):
             while not ended.wait(period) and client.status == "running":
-                client.submit(int, key=f"distmom-alive-{uuid.uuid4().hex[:8]}", pure=False)
+                touch(client)
 
     thread = threading.Thread(target=work, name="distmom-alive", daemon=True)
     thread.start()

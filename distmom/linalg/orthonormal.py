@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import qr, solve_triangular
 
+from distmom.blas import map_on_cores, pieces
 from distmom.errors import NumericalError, UsageError
 
 Array = NDArray[np.float64]
@@ -23,6 +25,8 @@ _EPS = float(np.finfo(np.float64).eps)
 # After the first Cholesky step the deviation from orthonormality is about eps / eigenvalue, and the second step
 # squares it. This minimum eigenvalue of the equilibrated Gram matrix leaves a wide margin.
 _SAFE_EIGENVALUE = 1e-9
+#: rows that are multiplied at a time
+_PIECE_ROWS = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -81,10 +85,9 @@ def orthonormalise(slabs: Sequence[NDArray[Any]], *, rtol: float | None = None) 
     gram = np.zeros((r, r))
     largest = np.zeros(r)
     for slab in slabs:
-        block = np.asarray(slab, dtype=np.float64)
-        gram += block.T @ block
-        if block.size:
-            largest = np.maximum(largest, np.abs(block).max(axis=0))
+        for own, entry in map_on_cores(partial(_gram_of, slab), pieces(len(slab), _PIECE_ROWS)):
+            gram += own
+            largest = np.maximum(largest, entry)
     if not np.isfinite(gram).all():
         raise NumericalError("the matrix to orthonormalise has entries that are not finite or overflow")
     # The largest entry distinguishes a zero column from one whose squared norm underflows.
@@ -104,6 +107,12 @@ def orthonormalise(slabs: Sequence[NDArray[Any]], *, rtol: float | None = None) 
     return Basis(result, rank, r - rank, "householder")
 
 
+def _gram_of(slab: NDArray[Any], rows: slice) -> tuple[Array, Array]:
+    """Return the Gram matrix of some rows, and the largest entries of the columns."""
+    block = np.asarray(slab[rows], dtype=np.float64)
+    return block.T @ block, np.abs(block).max(axis=0)
+
+
 def _columns(slab: NDArray[Any], live: NDArray[np.intp], scale: Array) -> Array:
     """Return the nonzero columns of a slab, equilibrated."""
     columns: Array = np.asarray(slab, dtype=np.float64)[:, live] / scale
@@ -119,12 +128,25 @@ def _cholesky(
     """Apply CholeskyQR twice; the result of the first step is recomputed rather than stored."""
     identity = np.eye(live.size)
     first = solve_triangular(np.linalg.cholesky(gram).T, identity)
+
+    def own_gram(slab: NDArray[Any], rows: slice) -> Array:
+        block = _columns(slab[rows], live, scale) @ first
+        return np.asarray(block.T @ block)
+
     second_gram = np.zeros_like(gram)
     for slab in slabs:
-        block = _columns(slab, live, scale) @ first
-        second_gram += block.T @ block
+        for own in map_on_cores(partial(own_gram, slab), pieces(len(slab), _PIECE_ROWS)):
+            second_gram += own
     second = solve_triangular(np.linalg.cholesky(second_gram).T, identity)
-    return [(_columns(slab, live, scale) @ first) @ second for slab in slabs]
+
+    def own_rows(slab: NDArray[Any], out: Array, rows: slice) -> None:
+        # The product of both factors would be applied with the rounding errors of an ill-conditioned matrix.
+        np.matmul(_columns(slab[rows], live, scale) @ first, second, out=out[rows])
+
+    found = [np.empty((len(slab), live.size)) for slab in slabs]
+    for slab, out in zip(slabs, found, strict=True):
+        map_on_cores(partial(own_rows, slab, out), pieces(len(slab), _PIECE_ROWS))
+    return found
 
 
 def _householder(

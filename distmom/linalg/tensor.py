@@ -10,11 +10,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from distmom.blas import map_on_cores, pieces
 from distmom.errors import NumericalError, UsageError
 
 Array = NDArray[np.float64]
 
 _ASYMMETRY_LIMIT = 1e-6
+#: entries of a tensor that are contracted at a time
+_PIECE_ENTRIES = 1 << 17
 
 
 def as_cube(T: ArrayLike) -> Array:
@@ -181,9 +184,14 @@ def contract_two(T: Array, U: Array) -> Array:
     """
     k = T.shape[0]
     columns = U.reshape(k, -1)
-    # One matrix product for the last mode; the weighted sum for the second mode costs 1 / k of it.
-    half = (T.reshape(k * k, k) @ columns).reshape(k, k, -1)
-    result: Array = np.einsum("ijn,jn->in", half, columns)
+
+    def rows(piece: slice) -> Array:
+        # One matrix product for the last mode; the weighted sum for the second mode costs 1 / k of it.
+        own = T[piece]
+        half = (own.reshape(-1, k) @ columns).reshape(len(own), k, -1)
+        return np.asarray(np.einsum("ijn,jn->in", half, columns))
+
+    result: Array = np.concatenate(map_on_cores(rows, pieces(k, -(-_PIECE_ENTRIES // k**2))))
     return result.reshape(U.shape)
 
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from helpers import planted_corpus, random_corpus
 
 import distmom
 from distmom.corpus import from_arrays
-from distmom.engine import open_engine, open_executor, watch
+from distmom.engine import open_engine, open_executor, stalled, watch
 from distmom.engine.environment import differing, environment
 from distmom.errors import ClusterError
 from distmom.models import MultiLabelMoM
@@ -97,6 +98,36 @@ def test_a_worker_that_stands_still_is_given_up(tmp_path, monkeypatch):
             stopped()
 
 
+def _stands_still_once(marker, how):
+    """Freeze the process or sleep, but only where the marker does not exist yet."""
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return 7
+    if how == "frozen":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+    return 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "reported"), [("frozen", "has not reported its call stack"), ("asleep", "in _stands_still_once")]
+)
+def test_a_worker_that_stands_still_is_restarted_once(how, reported, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(watch, "STALL_TIMEOUT_S", 12.0)
+    monkeypatch.setattr(stalled, "REPORT_TIMEOUT_S", 3.0)
+    with (
+        scheduler(tmp_path) as (address, _),
+        worker(tmp_path, address, "nannied", "--nanny", PYTHONPATH=str(Path(__file__).parent)),
+        open_executor(scheduler=address) as executor,
+    ):
+        marker = tmp_path / "marker"
+        assert list(executor.map(partial(_stands_still_once, how=how), iter([marker]))) == [7]
+    assert reported in caplog.text
+    assert "map: restarted as no task had finished: tcp://127.0.0.1" in caplog.text
+
+
 @pytest.mark.slow
 def test_a_worker_that_stands_still_from_the_beginning_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "SILENCE_TIMEOUT_S", 2.0)
@@ -145,11 +176,11 @@ def _slow_sum(value, seconds):
 def test_a_decomposition_outlasts_the_idle_timeout_of_its_scheduler(tmp_path):
     """Work on the scheduler node is not a task, so that the cluster is idle to Dask."""
     with (
-        cluster_of_processes(tmp_path, 1, options=("--idle-timeout", "5s")) as (address, _),
+        cluster_of_processes(tmp_path, 1, options=("--idle-timeout", "15s")) as (address, _),
         open_executor(scheduler=address) as executor,
     ):
-        assert executor.idle_timeout_s() == 5.0
-        assert executor.on_scheduler(_slow_sum, _ones, 14.0) == 3.0
+        assert executor.idle_timeout_s() == 15.0
+        assert executor.on_scheduler(_slow_sum, _ones, 24.0) == 3.0
 
 
 def altered_package(directory):

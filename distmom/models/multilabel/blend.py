@@ -12,7 +12,7 @@ are the probabilities on which a threshold is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -226,10 +226,11 @@ def _choose_stack(
     kept, fit = select_inputs(pairs)
     inputs = pairs.only(kept)
     # From the stack of all documents, the fits take fewer steps.
-    start = fit.stack
-    totals, log_odds = _crossed(inputs, objective, lambda own: fit_stack(own, start).stack)
+    stacks = [fit_stack(own, fit.stack).stack for own in _halves_of(inputs)]
+    totals, log_odds = _crossed(inputs, objective, stacks)
     if frequency is not None:
-        varying = _crossed(inputs, objective, lambda own: vary(own, fit_stack(own, start).stack))
+        varied = [vary(own, stack) for own, stack in zip(_halves_of(inputs), stacks, strict=True)]
+        varying = _crossed(inputs, objective, varied)
         if _loss(varying[1], inputs.truth) < _loss(log_odds, inputs.truth):
             totals, log_odds = varying
             fit = replace(fit, stack=vary(inputs, fit.stack))
@@ -237,7 +238,7 @@ def _choose_stack(
     if objective.clearly_prefers(rankings[best], totals):
         own = pairs.only([used.index(best)])
         fit, totals = fit_stack(own), rankings[best]
-        _, log_odds = _crossed(own, objective, _fitted_stack)
+        _, log_odds = _crossed(own, objective, _fitted_stacks(own))
     report["auto"] = objective.named(totals)
     n = len(objective.n_true)
     weights = {each.name: float(loss / n) for each, loss in zip(fit.stack.inputs, fit.losses, strict=True)}
@@ -265,14 +266,12 @@ def _rankings(names: list[str], scores: np.ndarray, objective: Objective) -> dic
     """Return what every head ranks the candidates by if it is alone, (n, c) each: its scores, except for PSP@k."""
     if not objective.weighs_propensity:
         return dict(zip(names, scores, strict=True))
-    return {
-        name: _crossed(
-            Pairs((name,), (name.startswith("svm"),), own[None], objective.truth, objective.labels >= 0),
-            objective,
-            _fitted_stack,
-        )[0]
-        for name, own in zip(names, scores, strict=True)
-    }
+    rankings = {}
+    for name, own in zip(names, scores, strict=True):
+        signed = name.startswith("svm")
+        pairs = Pairs((name,), (signed,), own[None], objective.truth, objective.labels >= 0)
+        rankings[name] = _crossed(pairs, objective, _fitted_stacks(pairs))[0]
+    return rankings
 
 
 def _best_variants(names: list[str], groups: dict[str, str], alone: dict[str, float]) -> list[str]:
@@ -281,8 +280,13 @@ def _best_variants(names: list[str], groups: dict[str, str], alone: dict[str, fl
     return [max(variants, key=lambda name: alone[name]) for variants in of_groups.values()]
 
 
-def _fitted_stack(pairs: Pairs) -> Stack:
-    return fit_stack(pairs).stack
+def _halves_of(pairs: Pairs) -> list[Pairs]:
+    """Return the pairs of the documents that `_crossed` requires stacks of."""
+    return [pairs.of(half) for half, _ in _halves(len(pairs.truth))]
+
+
+def _fitted_stacks(pairs: Pairs) -> list[Stack]:
+    return [fit_stack(own).stack for own in _halves_of(pairs)]
 
 
 def _loss(log_odds: np.ndarray, truth: np.ndarray) -> float:
@@ -292,14 +296,13 @@ def _loss(log_odds: np.ndarray, truth: np.ndarray) -> float:
 
 
 def _crossed(
-    pairs: Pairs, objective: Objective, fit: Callable[[Pairs], Stack | ClassStack]
+    pairs: Pairs, objective: Objective, stacks: Sequence[Stack | ClassStack]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what ranks each half of the documents under a stack fitted to the other half, and its log-odds."""
+    """Return what ranks each half of the documents under the stack fitted to the other half, and its log-odds."""
     log_odds = np.zeros(objective.truth.shape, np.float32)
     totals = np.zeros_like(log_odds) if objective.weighs_propensity else log_odds
-    for half, other in _halves(len(log_odds)):
+    for (half, other), stack in zip(_halves(len(log_odds)), stacks, strict=True):
         own, new = pairs.of(half), pairs.of(other)
-        stack = fit(own)
         log_odds[other] = stack.log_odds(new.scores, new.covariates)
         if objective.weighs_propensity:
             exponent = objective.of(half).best_exponent(stack.log_odds(own.scores, own.covariates))
@@ -372,7 +375,8 @@ def _choose_classes(
         _covariates(rows, frequency),
     )
     cuts = class_cuts(pairs, boundary)
-    totals, log_odds = _crossed(pairs, objective, lambda own: fit_classes(own, cuts, boundary)[0])
+    halves = [fit_classes(own, cuts, boundary)[0] for own in _halves_of(pairs)]
+    totals, log_odds = _crossed(pairs, objective, halves)
     stack, losses = fit_classes(pairs, cuts, boundary)
     n = len(objective.n_true)
     weights = {name: float(loss / n) for name, loss in zip(pairs.names, losses, strict=True)}

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from distmom.blas import one_blas_thread
+from distmom.blas import map_on_cores, one_blas_thread, pieces
 from distmom.compiled import compiled
 from distmom.models.multilabel.covariates import Covariates, Effect, add_varying_input, varied
 
@@ -214,60 +214,108 @@ def fit_stack(pairs: Pairs, start: Stack | None = None) -> StackFit:
     start : Stack, optional
         Coefficients to start from, of the same inputs; by default those of the mean.
     """
-    pairs = pairs.some(FIT_PAIRS)
-    floors = [max(FLOOR_SHARE * float(own.max()), 1e-30) for own in pairs.scores]
-    with one_blas_thread():
-        x, y = _features(pairs, floors)
-        centre, scale = _standardise(x)
-        b = _start(start, float(y.mean()), centre, scale)
+    return _Design.of(pairs.some(FIT_PAIRS)).fit(range(len(pairs.names)), start)
+
+
+@dataclass(frozen=True)
+class _Design:
+    """Features of pairs, from which regressions with some of the inputs are fitted.
+
+    Attributes
+    ----------
+    names : tuple of str
+    signed : tuple of bool
+    floors : tuple of float
+        Of all inputs.
+    x : ndarray of shape (m, 2 n_inputs + 1)
+        Standardised score and curve of every input, and ones.
+    truth : ndarray of shape (m,)
+    centre, scale : ndarray of shape (2 n_inputs,)
+        Means and standard deviations of the features.
+    """
+
+    names: tuple[str, ...]
+    signed: tuple[bool, ...]
+    floors: tuple[float, ...]
+    x: np.ndarray
+    truth: np.ndarray
+    centre: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def of(cls, pairs: Pairs) -> _Design:
+        """Return the features of pairs."""
+        truth = pairs.truth[pairs.known].astype(np.float64)
+        floors = tuple(max(FLOOR_SHARE * float(own.max()), 1e-30) for own in pairs.scores)
+        x = np.ones((len(truth), 2 * len(floors) + 1))
+        centre, scale = np.zeros(2 * len(floors)), np.ones(2 * len(floors))
+
+        def of_input(i: int) -> None:
+            s = pairs.scores[i][pairs.known].astype(np.float64)
+            for at, feature in ((2 * i, s), (2 * i + 1, curve_of(s, pairs.signed[i], floors[i]))):
+                mean, spread = feature.mean(), feature.std()
+                centre[at] = mean
+                scale[at] = spread if spread > 1e-9 * max(abs(mean), 1e-9) else 1.0
+                x[:, at] = (feature - mean) / scale[at]
+
+        map_on_cores(of_input, range(len(floors)))
+        return cls(pairs.names, pairs.signed, floors, x, truth, centre, scale)
+
+    def fit(self, kept: Sequence[int], start: Stack | None) -> StackFit:
+        """Fit the regression with some of the inputs, from the coefficients of ``start`` or of the mean."""
+        columns = np.array([c for i in kept for c in (2 * i, 2 * i + 1)] + [self.x.shape[1] - 1])
+        centre, scale = self.centre[columns[:-1]], self.scale[columns[:-1]]
+        b = _start(start, float(self.truth.mean()), centre, scale)
         ridge = np.append(np.full(len(centre), PENALTY), 1e-9)
-        value, gradient, hessian = _derivatives(x, y, b, ridge)
+        value, gradient, hessian = self._derivatives(columns, b, ridge)
         for _ in range(MAX_STEPS):
             step = np.linalg.solve(hessian, gradient)
             decrement, size = float(gradient @ step), 1.0
             while True:
                 trial = b - size * step
-                now, gradient, hessian = _derivatives(x, y, trial, ridge)
+                now, gradient, hessian = self._derivatives(columns, trial, ridge)
                 if now <= value or size < 1e-3:
                     break
                 size /= 2.0
             b, value = trial, now
             if decrement < DECREMENT * max(1.0, value):
                 break
-        covariance = np.linalg.inv(hessian)
-    coefficients = b[:-1] / scale
-    inputs, losses = [], []
-    for i, (name, signed) in enumerate(zip(pairs.names, pairs.signed, strict=True)):
-        own = [2 * i, 2 * i + 1]
-        losses.append(0.5 * b[own] @ np.linalg.solve(covariance[np.ix_(own, own)], b[own]))
-        linear, curve = (float(coefficients[j]) for j in own)
-        inputs.append(StackInput(name, bool(signed), floors[i], linear, curve))
-    return StackFit(Stack(tuple(inputs), float(b[-1] - coefficients @ centre)), np.array(losses))
+        with one_blas_thread():
+            covariance = np.linalg.inv(hessian)
+        coefficients = b[:-1] / scale
+        inputs, losses = [], []
+        for at, i in enumerate(kept):
+            own = [2 * at, 2 * at + 1]
+            losses.append(0.5 * b[own] @ np.linalg.solve(covariance[np.ix_(own, own)], b[own]))
+            linear, curve = (float(coefficients[j]) for j in own)
+            inputs.append(StackInput(self.names[i], bool(self.signed[i]), self.floors[i], linear, curve))
+        return StackFit(Stack(tuple(inputs), float(b[-1] - coefficients @ centre)), np.array(losses))
 
+    def _derivatives(
+        self, columns: np.ndarray, b: np.ndarray, ridge: np.ndarray
+    ) -> tuple[float, np.ndarray, np.ndarray]:
+        """Return the penalised negative log-likelihood, its gradient and its Hessian."""
 
-def _features(pairs: Pairs, floors: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the features (n_pairs, 2 n_inputs + 1), the last of which is constant, and the truth."""
-    known = pairs.known
-    x = np.ones((int(known.sum()), 2 * len(floors) + 1))
-    for i, (own, signed, floor) in enumerate(zip(pairs.scores, pairs.signed, floors, strict=True)):
-        s = own[known].astype(np.float64)
-        x[:, 2 * i] = s
-        x[:, 2 * i + 1] = curve_of(s, signed, floor)
-    return x, pairs.truth[known].astype(np.float64)
+        def of_piece(piece: slice) -> tuple[float, np.ndarray, np.ndarray]:
+            own, truth = self.x[piece], self.truth[piece]
+            if len(columns) < own.shape[1]:
+                own = own[:, columns]
+            z = own @ b
+            # exp(-|z|) serves both the probability and the logarithm.
+            small = np.exp(-np.abs(z))
+            p = np.where(z >= 0, 1.0, small) / (1.0 + small)
+            value = float((np.maximum(z, 0.0) + np.log1p(small) - truth * z).sum())
+            return value, own.T @ (p - truth), (own * (p * (1.0 - p))[:, None]).T @ own
+
+        sums = 0.5 * float(ridge @ b**2), ridge * b, np.diag(ridge)
+        for added in map_on_cores(of_piece, pieces(len(self.truth), PIECE_PAIRS)):
+            sums = sums[0] + added[0], sums[1] + added[1], sums[2] + added[2]
+        return sums
 
 
 def curve_of(scores: np.ndarray, signed: bool, floor: float) -> np.ndarray:
     """Return the curve of scores."""
     return np.asarray(-np.logaddexp(0.0, -2.0 * scores) if signed else np.log(np.maximum(scores, floor)))
-
-
-def _standardise(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Standardise all features but the constant one, in place; return their means and standard deviations."""
-    centre, spread = x[:, :-1].mean(axis=0), x[:, :-1].std(axis=0)
-    scale = np.where(spread > 1e-9 * np.maximum(np.abs(centre), 1e-9), spread, 1.0)
-    x[:, :-1] -= centre
-    x[:, :-1] /= scale
-    return centre, scale
 
 
 def _start(start: Stack | None, mean: float, centre: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -281,36 +329,19 @@ def _start(start: Stack | None, mean: float, centre: np.ndarray, scale: np.ndarr
     return np.append(raw * scale, start.intercept + raw @ centre)
 
 
-def _derivatives(
-    x: np.ndarray, y: np.ndarray, b: np.ndarray, ridge: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray]:
-    """Return the penalised negative log-likelihood, its gradient and its Hessian."""
-    value, gradient, hessian = 0.5 * float(ridge @ b**2), ridge * b, np.diag(ridge)
-    for start in range(0, len(y), PIECE_PAIRS):
-        own, truth = x[start : start + PIECE_PAIRS], y[start : start + PIECE_PAIRS]
-        z = own @ b
-        # exp(-|z|) serves both the probability and the logarithm.
-        small = np.exp(-np.abs(z))
-        p = np.where(z >= 0, 1.0, small) / (1.0 + small)
-        value += float((np.maximum(z, 0.0) + np.log1p(small) - truth * z).sum())
-        gradient = gradient + own.T @ (p - truth)
-        hessian = hessian + (own * (p * (1.0 - p))[:, None]).T @ own
-    return value, gradient, hessian
-
-
 def select_inputs(pairs: Pairs) -> tuple[list[int], StackFit]:
     """Return the inputs that a regression needs, by Akaike's criterion, and the regression of these.
 
     One input after the other is left out, as long as two coefficients gain less than two units of log-likelihood.
     """
-    pairs = pairs.some(FIT_PAIRS)
+    design = _Design.of(pairs.some(FIT_PAIRS))
     kept = list(range(len(pairs.names)))
-    fit = fit_stack(pairs)
+    fit = design.fit(kept, None)
     while len(kept) > 1:
         least = int(np.argmin(fit.losses))
         if fit.losses[least] > 2.0:
             break
         del kept[least]
         rest = tuple(each for i, each in enumerate(fit.stack.inputs) if i != least)
-        fit = fit_stack(pairs.only(kept), Stack(rest, fit.stack.intercept))
+        fit = design.fit(kept, Stack(rest, fit.stack.intercept))
     return kept, fit

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from distmom.blas import one_blas_thread
+from distmom.blas import map_on_cores, one_blas_thread, pieces
 from distmom.models.multilabel.covariates import OF_DOCUMENTS, OF_LABELS, Effect
 from distmom.models.multilabel.stack import (
     DECREMENT,
@@ -55,20 +55,22 @@ class _Design:
 
     def derivatives(self, b: np.ndarray, ridge: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Return the penalised negative log-likelihood, its gradient and its Hessian."""
-        value, gradient, hessian = 0.5 * float(ridge @ b**2), ridge * b, np.diag(ridge)
         single = b.astype(np.float32)
-        for start in range(0, len(self.truth), PIECE_PAIRS):
-            piece = slice(start, start + PIECE_PAIRS)
+
+        def of_piece(piece: slice) -> tuple[float, np.ndarray, np.ndarray]:
             x, truth, weights = self.x[piece], self.truth[piece], self.weights[piece]
             full = np.hstack([x, *(x * column[:, None] for column in self.z[piece].T)])
             s = full @ single
             small = np.exp(-np.abs(s))
             p = np.where(s >= 0, np.float32(1.0), small) / (np.float32(1.0) + small)
             loss = weights * (np.maximum(s, 0.0) + np.log1p(small) - truth * s)
-            value += float(loss.sum(dtype=np.float64))
-            gradient = gradient + full.T @ (weights * (p - truth))
-            hessian = hessian + (full * (weights * p * (1.0 - p))[:, None]).T @ full
-        return value, gradient, hessian
+            hessian = (full * (weights * p * (1.0 - p))[:, None]).T @ full
+            return float(loss.sum(dtype=np.float64)), full.T @ (weights * (p - truth)), hessian
+
+        sums = 0.5 * float(ridge @ b**2), ridge * b, np.diag(ridge)
+        for added in map_on_cores(of_piece, pieces(len(self.truth), PIECE_PAIRS)):
+            sums = sums[0] + added[0], sums[1] + added[1], sums[2] + added[2]
+        return sums
 
 
 def vary(pairs: Pairs, stack: Stack) -> Stack:
@@ -99,13 +101,17 @@ def vary(pairs: Pairs, stack: Stack) -> Stack:
         return stack
     x = np.ones((len(rows), 2 * n_inputs + 1), np.float32)
     centre, scale = np.zeros(2 * n_inputs + 1), np.ones(2 * n_inputs + 1)
-    for i, (scores, each) in enumerate(zip(pairs.scores, stack.inputs, strict=True)):
-        s = scores[rows, columns].astype(np.float64)
+
+    def of_input(i: int) -> None:
+        each = stack.inputs[i]
+        s = pairs.scores[i][rows, columns].astype(np.float64)
         for at, feature in ((i, s), (n_inputs + i, curve_of(s, each.signed, each.floor))):
             mean = float(np.average(feature, weights=weights))
             spread = float(np.sqrt(np.average((feature - mean) ** 2, weights=weights)))
             centre[at], scale[at] = mean, spread if spread > 1e-9 * max(abs(mean), 1e-9) else 1.0
             x[:, at] = (feature - centre[at]) / scale[at]
+
+    map_on_cores(of_input, range(n_inputs))
     truth = pairs.truth[rows, columns].astype(np.float32)
     design = _Design(x, np.stack(z, axis=1).astype(np.float32), truth, weights.astype(np.float32))
     start = stack.coefficients()
