@@ -104,6 +104,7 @@ def kernels(run_in):
 @pytest.mark.skipif(os.getuid() != 0, reason="needs the rights of root, to build an image without a daemon")
 @pytest.mark.cluster
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_an_image_runs_a_cluster_without_rights(image, tmp_path):
     settings = json.loads(image("inspect", "--type", "image", "localhost/distmom"))["OCIv1"]["config"]

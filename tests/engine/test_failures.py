@@ -111,6 +111,7 @@ def _stands_still_once(marker, how):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("how", "reported"), [("frozen", "has not reported its call stack"), ("asleep", "in _stands_still_once")]
 )
