@@ -72,6 +72,50 @@ def test_an_exact_population_gives_back_the_parameters(d, k, options, names):
         assert model.diagnostics_["n_robust"] == k
 
 
+@pytest.mark.parametrize(
+    ("d", "k", "options", "names"),
+    [
+        (6, 3, {}, ["covariance", "moments"]),
+        (9, 4, {"n_rotations": 3}, ["covariance", "moments"]),
+        (3, 1, {}, ["covariance", "moments"]),
+        (150, 3, {"n_oversamples": 5, "n_power_iter": 3}, ["sketch", "power", "power", "power", "moments"]),
+    ],
+)
+def test_an_exact_population_gives_back_the_parameters_by_rotations(d, k, options, names):
+    true = parameters(d, k)
+    model = SphericalMixture(k, route="rotation", **options).fit_corpus(population(*true, shard_rows=50))
+    assert [timing["name"] for timing in model.timings_] == names
+    assert_recovered(model, *true)
+    if k > 1:
+        assert model.diagnostics_["n_rotations"] == options.get("n_rotations", 20)
+        assert model.diagnostics_["spread"] < 1e-10
+        assert model.diagnostics_["asymmetry"] < 1e-10
+
+
+def test_the_average_of_rotations_is_better_than_one_and_as_good_as_an_estimate_of_the_noise():
+    means, weights, variances = parameters(9, 3, scale=1.0)
+    errors = {}
+    for seed in range(6):
+        X = sample(means, weights, variances, 5000, seed)[0]
+        for name, options in {
+            "noise": {}, "one": {"route": "rotation", "n_rotations": 1}, "many": {"route": "rotation"},
+        }.items():  # fmt: skip
+            found = SphericalMixture(3, random_state=seed, **options).fit(X).means_
+            errors.setdefault(name, []).append(matched(found, means)[0])
+    noise, one, many = (np.mean(errors[name]) for name in ("noise", "one", "many"))
+    assert many < 0.2 * one
+    assert many < 1.3 * noise
+
+
+def test_rotations_average_the_variances_where_they_are_common():
+    means, weights, _ = parameters(9, 3)
+    same = np.full(3, 1.3)
+    model = SphericalMixture(3, route="rotation", variances="common").fit_corpus(
+        population(means, weights, same)
+    )
+    assert_recovered(model, means, weights, same)
+
+
 def test_a_common_variance_is_recovered_and_differing_ones_are_averaged():
     means, weights, variances = parameters(6, 3)
     same = np.full(3, 1.3)
@@ -111,11 +155,13 @@ def test_the_scale_of_the_rows_does_not_matter(scale):
     assert_allclose(scaled.predict_proba(scale * X), plain.predict_proba(X), atol=1e-9)
 
 
-def test_errors_fall_with_the_root_of_the_number_of_rows():
+@pytest.mark.parametrize("route", ["noise", "rotation"])
+def test_errors_fall_with_the_root_of_the_number_of_rows(route):
     true = parameters(20, 3, scale=1.0)
     errors = []
     for n in (2_000, 32_000):
-        found = [SphericalMixture(3).fit(sample(*true, n, seed)[0]).means_ for seed in range(8)]
+        models = [SphericalMixture(3, route=route).fit(sample(*true, n, seed)[0]) for seed in range(8)]
+        found = [model.means_ for model in models]
         errors.append(
             np.mean([np.linalg.norm(m - true[0][matched(m, true[0])[1]], axis=1).mean() for m in found])
         )

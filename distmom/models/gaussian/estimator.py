@@ -34,6 +34,7 @@ from distmom.models.gaussian.fitting import (
 from distmom.models.gaussian.pictures import mixture_pictures
 from distmom.models.gaussian.posterior import Gaussians, RowAssignPass, RowEMPass, posterior_of
 from distmom.models.gaussian.recovery import Found, recover
+from distmom.models.gaussian.rotation import most_components, n_directions, recover_by_rotation
 from distmom.moments.gaussian import RowMomentsPass
 from distmom.spectral.bases import DensityMixin, TransformerMixin
 from distmom.spectral.basis import Basis
@@ -50,6 +51,7 @@ from distmom.spectral.rank import MOST_COMPONENTS, halves
 from distmom.spectral.run import Run, unknown
 
 VARIANCES = ("differing", "common")
+ROUTES = ("noise", "rotation")
 
 
 class MixtureAttributes:
@@ -87,8 +89,8 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
     diagnostics_ : dict
         ``spectrum`` has the leading eigenvalues of the covariance, ``noise_variance`` the average of those
         beyond the first ``n_found - 1``; ``residual`` is the share of the whitened third moment that the
-        components do not explain, ``log_likelihoods`` the average per row before each EM pass (see
-        docs/gaussian.md).
+        components do not explain, ``log_likelihoods`` the average per row before each EM pass, and ``spread`` how
+        far the means by single rotations are from their average, as a share of their size (see docs/gaussian.md).
     n_features_in_ : int
 
     Examples
@@ -116,6 +118,14 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         "Whether every component has its own variance (differing), or all have the same (common).",
         default="differing", choices=VARIANCES,
     )  # fmt: skip
+    route: str = parameter(
+        "How the noise is removed: by subtracting its estimate, or by random rotations, which make views without "
+        "common noise of at least three times as many features as components.",
+        default="noise", choices=ROUTES,
+    )  # fmt: skip
+    n_rotations: int = parameter(
+        "Rotations whose estimates are averaged, with the route of rotations.", default=20, least=1
+    )
     n_oversamples: int = parameter("Columns of the sketch beyond the components.", default=10, least=0)
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
     decomposition: str = parameter(
@@ -172,17 +182,28 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
                 raise UsageError(
                     f"n_components: expected at most {number}, the number of {name}, got {self.n_components}"
                 )
+        most = most_components(corpus.n_words)
+        if self.route == "rotation" and int(self.n_components) > most:
+            raise UsageError(
+                f"n_components: expected at most {most} with route='rotation' and {corpus.n_words} features, got "
+                f"{self.n_components}"
+            )
 
     def program(self, run: Run) -> MixtureState:
         """Fit the model by the passes of a run and return its state."""
         d, shares, auto = run.corpus.n_words, None, self.n_components == "auto"
         most = min(MOST_COMPONENTS, d, max(1, run.corpus.n_rows // 2)) if auto else int(self.n_components)
+        if self.route == "rotation":
+            most = min(most, most_components(d))
         # The plan knows only an upper bound of the number of components.
         whole = takes_whole(d, most, self.n_oversamples, self.n_power_iter)
         k = most
         if auto:
             k, shares = self._count(run.part("components"), most, whole)
-        basis = self._basis(run, k, whole, None)
+        rotates = self.route == "rotation"
+        n_columns = min(d, n_directions(k)) + 1 if rotates else k
+        whole = takes_whole(d, n_columns, self.n_oversamples, self.n_power_iter) if rotates else whole
+        basis = self._basis(run, n_columns, whole, None)
         positions = kept_positions(run.corpus.n_documents, self.random_state)
         pass_ = RowMomentsPass(
             d, basis=basis.matrix, origin=basis.mean, rank=basis.rank, kept=run.put(positions),
@@ -191,8 +212,9 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         load = partial(load_moments, run.scan(pass_).directory)
         offset = run.rows(offset_of, basis, out=unknown())
         common = self.variances == "common"
+        function, last = (recover_by_rotation, self.n_rotations) if rotates else (recover, auto)
         found = run.small(
-            recover, load, k, d, common, self.decomposition, self.random_state, offset, auto,
+            function, load, k, d, common, self.decomposition, self.random_state, offset, last,
             where=self.decompose_on, out=Found.upto(basis.rank, k, len(positions)),
         )  # fmt: skip
         out = Gaussians(unknown(d, 1), unknown(k, d), unknown(k), unknown(k))
