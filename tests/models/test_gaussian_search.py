@@ -9,6 +9,7 @@ import pytest
 from helpers import WeightedRows
 from numpy.testing import assert_allclose
 from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.metrics import normalized_mutual_info_score
 from sklearn.mixture import GaussianMixture
 
 from distmom.cli.main import main
@@ -172,6 +173,31 @@ def test_a_rare_component_is_found_where_other_methods_miss_it():
     search = np.mean(errors.pop("search"))
     for name, others in errors.items():
         assert search < 0.6 * np.mean(others), name
+
+
+def test_segments_of_an_image_are_found_from_a_pixel_each():
+    """Section 4.2 of the paper: every pixel belongs to the nearest of the means that single pixels lead to."""
+    rng = np.random.default_rng(3)
+    truth = np.zeros((60, 60), int)
+    truth[:, 30:] = 1
+    truth[40:] = 2
+    colours = rng.uniform(0, 10, (3, 3))
+    image = colours[truth]
+    padded = np.pad(image, ((1, 1), (1, 1), (0, 0)), mode="edge")
+    shifted = [padded[a : a + 60, b : b + 60] for a in range(3) for b in range(3)]
+    X = np.concatenate(shifted, axis=-1).reshape(-1, 27)
+    X = X + rng.normal(size=X.shape)
+    flat = truth.ravel()
+    pixels = [rng.choice(np.flatnonzero(flat == i)) for i in range(3)]
+    model = GaussianSearch(3).fit(X)
+    means = np.stack([model.search(rows=X[[pixel]]).mean for pixel in pixels])
+    segments = ((X[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
+    clusters = KMeans(3, init=X[pixels], n_init=1).fit_predict(X)
+    by_search, by_clusters = (normalized_mutual_info_score(flat, own) for own in (segments, clusters))
+    assert by_search > by_clusters - 0.02
+    assert by_search > 0.9
+    # Features at the edges are averages of neighbouring segments, and belong to either.
+    assert (segments == flat).mean() > 0.97
 
 
 def test_uninformative_side_information_is_refused_with_the_number_of_rows_needed():
