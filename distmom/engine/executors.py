@@ -19,6 +19,7 @@ import distributed
 from distributed import Client
 from distributed.client import ClosedClientError
 from distributed.comm.core import CommClosedError
+from distributed.protocol import pickle
 from distributed.protocol.serialize import Serialize, Serialized, merge_and_deserialize
 
 from distmom.compiled import watched
@@ -247,10 +248,15 @@ class OnCluster:
             return None
         return found
 
-    def _submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> distributed.Future:
+    def _submit(
+        self, function: Callable[..., Any], *arguments: Any, results: tuple[Any, ...] = (), **options: Any
+    ) -> distributed.Future:
+        """Submit a call; the results of other tasks, or data on workers, follow the arguments."""
         priority = self._priority + options.pop("level", 0)
+        # A worker that cannot read what Dask sends leaves the task waiting; bytes are read within the task.
+        packed = pickle.dumps((function, arguments))
         return self.client.submit(
-            _checked, self._versions, function, *arguments, pure=False, priority=priority, **options
+            _checked, self._versions, packed, *results, pure=False, priority=priority, **options
         )
 
     def reduce(
@@ -276,7 +282,7 @@ class OnCluster:
             else:
                 below = ready[level - 1]
                 parts = [below[c] for c in tree_node_children(index, fan_in, levels[level - 1])]
-                future = self._submit(merge, parts, key=key, retries=2, level=level)
+                future = self._submit(merge, results=(parts,), key=key, retries=2, level=level)
             flying[future] = (level, index, attempt)
 
         def settle(level: int, index: int, future: distributed.Future) -> None:
@@ -333,7 +339,7 @@ class OnCluster:
                 if isinstance(item, int)
                 else watch.call(self.client.scatter, item, hash=False, limit_s=limits.STALL_TIMEOUT_S)
             )
-            return self._submit(function, data)
+            return self._submit(function, results=(data,))
 
         def submit() -> None:
             for item in iterator:
@@ -391,12 +397,28 @@ class OnCluster:
                 self.client.unsubscribe_topic(COMPILING)
 
 
-def _checked(versions: Mapping[str, str], function: Callable[..., _R], *arguments: Any) -> _R:
-    """Call a function if this process runs the versions of the client; else a ClusterError."""
+def _checked(versions: Mapping[str, str], packed: bytes, *results: Any) -> Any:
+    """Make a call that was packed by a client, if this process runs the versions of the client.
+
+    Raises
+    ------
+    ClusterError
+        If the versions differ, or the call cannot be read, as a module is missing here.
+    """
+    _check_versions(versions)
+    try:
+        function, arguments = pickle.loads(packed)
+    except Exception as error:
+        raise ClusterError(
+            f"a process of the cluster cannot read a task: {type(error).__name__}: {error}"
+        ) from error
+    with watched(_announce):
+        return function(*arguments, *results)
+
+
+def _check_versions(versions: Mapping[str, str]) -> None:
     if wrong := differing(versions, environment().versions()):
         raise ClusterError(f"a process of the cluster runs other versions than the client: {wrong}")
-    with watched(_announce):
-        return function(*arguments)
 
 
 def _announce() -> None:
@@ -434,8 +456,9 @@ async def _on_scheduler(
         opened = value.data if isinstance(value, Serialize) else value
         if isinstance(value, Serialized):
             opened = merge_and_deserialize(value.header, value.frames)
+        _check_versions(versions)
         with watched(announce):
-            return _checked(versions, work, opened, *arguments)
+            return work(opened, *arguments)
 
     return await asyncio.to_thread(opened_and_done)
 

@@ -1,6 +1,7 @@
 """Clusters that are not what they should be: silent, standing still, idle, of other versions."""
 
 import http.server
+import importlib
 import os
 import shutil
 import signal
@@ -215,6 +216,27 @@ def test_a_worker_with_another_distmom_is_refused_before_and_after_it_has_come(t
             open_executor(scheduler=address),
         ):
             pass
+
+
+@pytest.mark.slow
+def test_a_pass_that_a_worker_cannot_import_ends_with_the_name_of_the_module(tmp_path, monkeypatch):
+    corpus = random_corpus()
+    place = tmp_path / "only_here"
+    place.mkdir()
+    (place / "passes_of_the_client.py").write_text(
+        "from distmom.moments.words import WordMomentsPass\nclass OwnPass(WordMomentsPass):\n    pass\n"
+    )
+    with cluster_of_processes(tmp_path, 1) as (address, _):
+        monkeypatch.syspath_prepend(place)
+        own = importlib.import_module("passes_of_the_client").OwnPass
+        with (
+            open_executor(scheduler=address) as executor,
+            open_engine(corpus, None, executor) as engine,
+            pytest.raises(
+                ClusterError, match=r"cannot read a task: ModuleNotFoundError.*passes_of_the_client"
+            ),
+        ):
+            engine.run(own(corpus.n_words, basis=np.eye(corpus.n_words, 3), rank=3))
 
 
 def test_versions_that_differ_are_named():

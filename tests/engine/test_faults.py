@@ -44,7 +44,7 @@ def threads(n_workers=1):
     """A cluster whose workers are threads of this process."""
     with (
         LocalCluster(
-            n_workers=n_workers, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
+            n_workers=n_workers, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=":0"
         ) as local,
         Client(local, set_as_default=False) as client,
     ):
