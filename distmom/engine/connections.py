@@ -74,15 +74,7 @@ def open_executor(
         variables = {**dask.config.get("distributed.nanny.pre-spawn-environ"), **WORKER_ENVIRONMENT}
         with (
             dask.config.set({"distributed.nanny.pre-spawn-environ": variables}),
-            LocalCluster(
-                n_workers=workers,
-                threads_per_worker=1,
-                memory_limit=memory_limit or "auto",
-                dashboard_address="127.0.0.1:0",
-                silence_logs=logging.CRITICAL,
-                # Whoever reaches a port of Dask runs code as its user, and other users of the host reach loopback.
-                security=Security.temporary(),
-            ) as cluster,
+            _local_cluster(workers, memory_limit) as cluster,
             Client(cluster, set_as_default=False) as local,
             _in_use(local) as executor,
         ):
@@ -92,6 +84,23 @@ def open_executor(
             yield executor
     else:
         yield InProcess()
+
+
+def _local_cluster(n_workers: int, memory_limit: int | None) -> LocalCluster:
+    """Start worker processes of one thread each; a ClusterError if one of them ends before it is ready."""
+    try:
+        return LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            memory_limit=memory_limit or "auto",
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+            # Whoever reaches a port of Dask runs code as its user, and other users of the host reach loopback.
+            security=Security.temporary(),
+        )
+    except RuntimeError as error:
+        cause = error.__cause__ or error
+        raise ClusterError(f"the worker processes did not start: {type(cause).__name__}: {cause}") from error
 
 
 @contextmanager

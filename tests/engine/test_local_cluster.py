@@ -90,3 +90,13 @@ def test_a_connection_without_tls_may_be_asked_for(how):
             stack.enter_context(
                 connected("tcp://0.0.0.0:1", 1.0, insecure=True if how == "argument" else None)
             )
+
+
+def test_workers_that_end_before_they_are_ready_are_an_error_of_the_cluster(tmp_path):
+    (tmp_path / "ends.py").write_text("import os\nos._exit(3)\n")
+    with (
+        dask.config.set({"distributed.worker.preload": [str(tmp_path / "ends.py")]}),
+        pytest.raises(ClusterError, match="the worker processes did not start"),
+        open_executor(workers=1),
+    ):
+        pass
