@@ -267,20 +267,20 @@ class _Design:
         centre, scale = self.centre[columns[:-1]], self.scale[columns[:-1]]
         b = _start(start, float(self.truth.mean()), centre, scale)
         ridge = np.append(np.full(len(centre), PENALTY), 1e-9)
-        value, gradient, hessian = self._derivatives(columns, b, ridge)
-        for _ in range(MAX_STEPS):
-            step = np.linalg.solve(hessian, gradient)
-            decrement, size = float(gradient @ step), 1.0
-            while True:
-                trial = b - size * step
-                now, gradient, hessian = self._derivatives(columns, trial, ridge)
-                if now <= value or size < 1e-3:
-                    break
-                size /= 2.0
-            b, value = trial, now
-            if decrement < DECREMENT * max(1.0, value):
-                break
         with one_blas_thread():
+            value, gradient, hessian = self._derivatives(columns, b, ridge)
+            for _ in range(MAX_STEPS):
+                step = np.linalg.solve(hessian, gradient)
+                decrement, size = float(gradient @ step), 1.0
+                while True:
+                    trial = b - size * step
+                    now, gradient, hessian = self._derivatives(columns, trial, ridge)
+                    if now <= value or size < 1e-3:
+                        break
+                    size /= 2.0
+                b, value = trial, now
+                if decrement < DECREMENT * max(1.0, value):
+                    break
             covariance = np.linalg.inv(hessian)
         coefficients = b[:-1] / scale
         inputs, losses = [], []
