@@ -101,10 +101,13 @@ def _interruptible() -> Iterator[None]:
 def _say(text: str, error: BaseException | None) -> None:
     for line in text.split("\n"):
         say(line, err=True)
-    while error is not None:
+    # An error that is raised again while that which it caused is handled makes a circle.
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
         for note in getattr(error, "__notes__", []):
             say(f"to resume: {note}", err=True)
             return
+        seen.add(id(error))
         error = error.__cause__ or error.__context__
 
 

@@ -20,6 +20,7 @@ from distmom.cli.main import main
 from distmom.corpus import from_arrays, open_corpus
 from distmom.engine import KernelsMissing, shards
 from distmom.engine.events import read_log
+from distmom.errors import CancelledError
 from distmom.models import MultiLabelMoM
 
 WORDS = {
@@ -541,6 +542,21 @@ def test_paths_may_hold_what_looks_like_a_chain_of_urls(run, tmp_path):
         "c::1", "l::1", "m::1", "p::1", "r::1", "s::1", "t::1.tsv"
     ]  # fmt: skip
     assert [entry.name for entry in tmp_path.iterdir()] == ["a::b"]
+
+
+def test_an_error_that_is_the_cause_of_its_context_is_reported_once(monkeypatch, capsys):
+    def interrupted(**options):
+        try:
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt as error:
+                raise CancelledError("cancelled") from error
+        except CancelledError as error:
+            raise error.__cause__ from None
+
+    monkeypatch.setattr(cli, "main", interrupted)
+    assert main([]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 @pytest.mark.slow

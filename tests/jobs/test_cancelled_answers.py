@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from clusters import cluster_of_processes, wait_until
 from distributed import Client
@@ -111,6 +112,7 @@ def test_a_cancelled_job_ends_between_two_blocks_and_leaves_nothing(place, clust
     arguments = [str(each) for each in arguments_of(command, place, out)]
     found = distmom.submit([*arguments, "--quiet"], scheduler=cluster, directory=tmp_path / "job")
     begun(place, found)
+    driver = psutil.Process(found.status()["pid"])
     started = time.monotonic()
     status = found.cancel()
     assert (status["state"], status["exit_code"]) == ("cancelled", 130), status
@@ -120,6 +122,8 @@ def test_a_cancelled_job_ends_between_two_blocks_and_leaves_nothing(place, clust
     before = n_blocks(place)
     time.sleep(1.0)
     assert n_blocks(place) == before
+    # Its parent may not have asked for its exit code yet.
+    wait_until(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE, SECONDS)
     assert list(out.parent.iterdir()) == []
     assert sorted(path.name for path in found.directory.iterdir()) == [
         "cancel", "epochs", "job.json", "lease.json", "out.txt",
