@@ -115,7 +115,7 @@ def recover(
         ):
             k -= 1
         noise = noise_of(values, moments.trace, k, d)
-        least = LEAST_NOISE * moments.trace / d + 1e-15 * offset / d + np.finfo(float).tiny
+        least = least_variance(moments, d, offset)
         common_facts = {
             "spectrum": [float(x) for x in values],
             "noise_variance": float(noise),
@@ -172,6 +172,11 @@ def noise_level(noise: float, d: int, n: int) -> float:
 def noise_of(values: np.ndarray, trace: float, k: int, d: int) -> float:
     """Return the average of the eigenvalues of the covariance beyond the first k - 1."""
     return max((trace - float(values[: k - 1].sum())) / (d - k + 1), 0.0)
+
+
+def least_variance(moments: RowMoments, d: int, offset: float) -> float:
+    """Return the least variance of a component, also where rows have no noise."""
+    return float(LEAST_NOISE * moments.trace / d + 1e-15 * offset / d + np.finfo(float).tiny)
 
 
 def check_range(moments: RowMoments, k: int, d: int, offset: float) -> None:

@@ -27,11 +27,11 @@ from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
 from distmom.linalg import multilinear
 from distmom.models.gaussian.recovery import (
-    LEAST_NOISE,
     LEAST_VARIANCE,
     LEAST_WEIGHT,
     Found,
     check_range,
+    least_variance,
     noise_of,
 )
 from distmom.moments.gaussian import RowMoments
@@ -99,8 +99,7 @@ def recover_by_rotation(
     clipped = weights < LEAST_WEIGHT
     weights = np.maximum(weights, LEAST_WEIGHT)
     weights = weights / weights.sum()
-    least = LEAST_NOISE * moments.trace / d + 1e-15 * offset / d + np.finfo(float).tiny
-    floor = max(LEAST_VARIANCE * noise, least)
+    floor = max(LEAST_VARIANCE * noise, least_variance(moments, d, offset))
     variances = np.full(k, weights @ raw) if common else raw
     facts = {
         "spectrum": [float(x) for x in values],
