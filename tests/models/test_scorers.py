@@ -16,7 +16,10 @@ from distmom.models.multilabel import linear
 from distmom.models.multilabel.linear import DIAGONAL_PENALTY, extend_linear, fit_linear
 from distmom.models.multilabel.regression import (
     extend_features,
+    extend_ridge,
     fit_features,
+    fit_ridge,
+    sketch_basis,
 )
 from distmom.moments.residuals import ResidualPass
 
@@ -117,6 +120,28 @@ def test_added_documents_bring_their_part_of_every_step(data):
     expected = known * (inverse / fit.inverse)[:, None] + inverse[:, None] * own
     assert_allclose(found, expected, atol=2e-6)
     assert np.abs(expected - known).max() > 0.01
+
+
+@pytest.mark.parametrize("store", [False, True])
+def test_added_documents_join_the_sums_of_the_sketch(data, store):
+    X, Y = data
+    chosen = Selection(0.3, heldout=True, seed=0)
+    with open_engine(MemoryCorpus(X, Y)) as engine:
+        features = carried_out(engine, fit_features, replace(chosen, heldout=False))
+        basis = carried_out(engine, sketch_basis, features, 20, 1, 10, 0)
+        fit = carried_out(engine, fit_ridge, features, basis, store=store)
+        _, added = carried_out(engine, extend_features, features, chosen)
+        same, extended = carried_out(engine, extend_ridge, (basis, fit), added)
+        Z = with_ones(X)[:, :-1] @ np.asarray(basis[0].load())
+    assert same is basis
+    assert fit.sums["n_documents"] < extended.sums["n_documents"] == N_DOCUMENTS
+    expected = {"zz": Z.T @ Z, "z": Z.sum(axis=0), "zy": Y.T @ Z, "y": Y.sum(axis=0)}
+    for name, value in expected.items():
+        assert_allclose(extended.sums[name], value, rtol=1e-5, atol=1e-5)
+    if store:
+        assert_allclose(extended.rows, Z, rtol=1e-5, atol=1e-6)
+    else:
+        assert extended.rows is None
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

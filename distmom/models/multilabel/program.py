@@ -44,6 +44,7 @@ from distmom.models.multilabel.regression import (
     Features,
     RidgeFit,
     extend_features,
+    extend_ridge,
     fit_features,
     fit_neighbors,
     fit_ridge,
@@ -207,8 +208,7 @@ def fit_parts(
 def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selection, choice: Choice) -> Parts:
     """Add the held-out documents to the parts fitted without them, by adding their sums.
 
-    Only the ridge head and the margin classifiers, if chosen, are fitted again: the label half of the basis of the
-    sketch depends on the labels of all documents, and classifiers are not sums. A gate and the classifiers of
+    Only the margin classifiers, if chosen, are fitted again, as they are not sums. A gate and the classifiers of
     frequent labels are fitted again where the held-out documents are more than a small share of all. The latent
     states of large corpora are not extended: this would take another pass over all documents for their labels.
     """
@@ -224,7 +224,7 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
             lambda: chose("linear"), extend_linear, known.linear, features, added, otherwise=None
         )
     if known.ridge is not None:
-        ridge = run.when(lambda: chose("ridge", "sketch"), _fit_sketch, settings, features, otherwise=None)
+        ridge = run.when(lambda: chose("ridge", "sketch"), extend_ridge, known.ridge, added, otherwise=None)
     states = known.states
     if extends_states(run.corpus, settings.seed, settings.effort):
         fitted = not isinstance(states, NumericalError)

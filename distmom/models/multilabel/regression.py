@@ -23,6 +23,7 @@ from distmom.engine import (
     Tallies,
     TallResult,
     Term,
+    merge,
 )
 from distmom.engine.state import release_maps
 from distmom.models.multilabel.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
@@ -287,6 +288,25 @@ def fit_ridge(run: Run, features: Features, basis: tuple[StoredArray, int], *, s
         )
     )  # fmt: skip
     return run.rows(_ridge_fit, result, store, out=RidgeFit(unknown(), unknown() if store else None))
+
+
+def extend_ridge(
+    run: Run, known: tuple[tuple[StoredArray, int], RidgeFit], added: Features
+) -> tuple[tuple[StoredArray, int], RidgeFit]:
+    """Add the documents that some features are of to ridge sums in the same basis, which is returned with them."""
+    basis, fit = known
+    new = fit_ridge(run, added, basis, store=fit.rows is not None)
+    out = RidgeFit(unknown(), unknown() if fit.rows is not None else None)
+    return basis, run.rows(_joined_ridge, fit, new, added.selection, out=out)
+
+
+def _joined_ridge(engine: Engine, fit: RidgeFit, new: RidgeFit, added: Selection) -> RidgeFit:
+    rows = None
+    if fit.rows is not None and new.rows is not None:
+        mask = added.mask(0, engine.corpus.n_documents)
+        rows = np.empty((len(mask), fit.rows.shape[1]), np.float32)
+        rows[mask], rows[~mask] = new.rows, fit.rows
+    return RidgeFit(merge(iter((fit.sums, new.sums))), rows)
 
 
 def _ridge_fit(engine: Engine, result: PassResult, store: bool) -> RidgeFit:
