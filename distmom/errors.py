@@ -48,7 +48,7 @@ class ClusterError(DistmomError):
 
 
 class TakenOverError(ClusterError):
-    """A run that another process has taken over, as this one seemed to have ended."""
+    """A run or an ingest that another process has taken over, as this one seemed to have ended."""
 
 
 class CancelledError(DistmomError):

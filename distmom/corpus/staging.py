@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from distmom.corpus.commit import (
-    Lock,
     commit_directory,
     destination,
     replace_directory,
@@ -20,6 +19,7 @@ from distmom.corpus.commit import (
     sync_tree,
     write_atomic,
 )
+from distmom.corpus.lock import Lock
 from distmom.corpus.space import space_explained
 from distmom.corpus.storage import is_url
 from distmom.errors import InputError, UsageError
@@ -89,7 +89,7 @@ class StagedCorpus:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if isinstance(error, (InputError, UsageError)):
+            if isinstance(error, (InputError, UsageError)) and self._lock.is_held():
                 shutil.rmtree(self.partial, ignore_errors=True)
         finally:
             self._lock.release()
@@ -106,11 +106,18 @@ class StagedCorpus:
             Content of ``manifest.json``.
         is_synced : bool, default=False
             Whether the other files have already been flushed to disk; if not, they are flushed first.
+
+        Raises
+        ------
+        TakenOverError
+            If another process writes to the location by now, as this one seemed to have ended.
         """
         root = Path(self.directory)
+        self._lock.check()
         shutil.rmtree(root / "wip", ignore_errors=True)
         if not is_synced:
             sync_tree(root)
+        self._lock.check()
         write_atomic(root / "manifest.json", manifest)
         if self.path.exists():
             replace_directory(root, self.path, is_synced=True)

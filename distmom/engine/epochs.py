@@ -23,10 +23,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 
-from distmom.corpus.commit import birth, is_alive
+from distmom.corpus import lock
+from distmom.corpus.lock import birth, is_alive, this_boot
 from distmom.corpus.records import RecordFormat, from_record
 from distmom.errors import StoreError
 
@@ -40,25 +40,15 @@ LEASE = RecordFormat("distmom-lease", 1, "remove the file if no process carries 
 #: format of cancel
 CANCEL = RecordFormat("distmom-cancel", 1, "remove the file")
 #: seconds between two beats of a driver
-BEAT_S = 10.0
+BEAT_S = lock.BEAT_S
 #: seconds for which a beat must stand still before another process takes the run over
-LEASE_S = 60.0
+LEASE_S = lock.LEASE_S
 #: seconds between two looks at the records
 LOOK_S = 1.0
 #: errors of file systems without hard links
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 #: longest text of an error that is kept
 _TEXT = 10_000
-
-
-@cache
-def this_boot() -> str:
-    """Return what tells apart boots of a host and namespaces of processes; empty where that is not reported."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return ""
 
 
 @dataclass(frozen=True)
@@ -73,7 +63,7 @@ class Owner:
         Name of the host, and its boot (see `this_boot`).
     pid : int
     born : int or None
-        When the process started (see `distmom.corpus.commit.birth`).
+        When the process started (see `distmom.corpus.lock.birth`).
     since : str
         Time at which the epoch began, for messages.
     """

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 _R = TypeVar("_R")
 Merge = Callable[[Iterable[Any]], Any]
 OnDone = Callable[[int], None]
+Subject = Callable[[int], str]
 
 #: topic of the events of Dask with which workers and the scheduler report that they compile kernels
 COMPILING = "distmom-compiling"
@@ -40,6 +41,10 @@ COMPILING = "distmom-compiling"
 MAX_ATTEMPTS = 3
 #: more than the levels of a tree, of which the upper ones are preferred within the priority of a job
 LEVELS = 100
+
+
+def _no_subject(index: int) -> str:
+    return ""
 
 
 class Executor(Protocol):
@@ -65,8 +70,12 @@ class Executor(Protocol):
         fan_in: int,
         on_done: OnDone,
         name: str,
+        subject: Subject = _no_subject,
     ) -> Any:
-        """Call ``function`` with every argument tuple and merge the results in a fixed tree."""
+        """Call ``function`` with every argument tuple and merge the results in a fixed tree.
+
+        ``subject(index)`` names, for messages, the data of a call.
+        """
         ...
 
     def map(self, function: Callable[[Any], _R], items: Iterable[Any]) -> Iterator[_R]:
@@ -118,6 +127,7 @@ class InProcess:
         fan_in: int,
         on_done: OnDone,
         name: str,
+        subject: Subject = _no_subject,
     ) -> Any:
         levels = tree_levels(len(arguments), fan_in)
         # The tree asks for its leaves in their order.
@@ -267,6 +277,7 @@ class OnCluster:
         fan_in: int,
         on_done: OnDone,
         name: str,
+        subject: Subject = _no_subject,
     ) -> Any:
         levels = tree_levels(len(arguments), fan_in)
         watch = Watch(self.client, name, self._notices.deliver)
@@ -318,7 +329,7 @@ class OnCluster:
                                 ready[level - 1].pop(child)
                         settle(level, index, future)
                         continue
-                    _raise_unless_worker_lost(future, watch, attempt)
+                    _raise_unless_worker_lost(future, watch, attempt, subject(index) if level == 0 else "")
                     logger.warning("%s: task %s lost its worker, submitted again", name, future.key)
                     submit(level, index, attempt + 1)
             return watch.call(ready[-1][0].result, limit_s=limits.STALL_TIMEOUT_S)
@@ -463,7 +474,10 @@ async def _on_scheduler(
     return await asyncio.to_thread(opened_and_done)
 
 
-def _raise_unless_worker_lost(future: distributed.Future, watch: Watch, attempt: int) -> None:
+def _raise_unless_worker_lost(
+    future: distributed.Future, watch: Watch, attempt: int, subject: str = ""
+) -> None:
+    name = f"{watch.name}: {subject}" if subject else watch.name
     if future.status == "error":
         error = watch.call(future.exception, limit_s=limits.STALL_TIMEOUT_S)
         if isinstance(error, ImportError):
@@ -472,11 +486,11 @@ def _raise_unless_worker_lost(future: distributed.Future, watch: Watch, attempt:
             raise error
         if attempt >= MAX_ATTEMPTS:
             raise ClusterError(
-                f"{watch.name}: the worker of task {future.key} died {attempt + 1} times; "
+                f"{name}: the worker of task {future.key} died {attempt + 1} times; "
                 "the task may need more memory than the worker's limit"
             ) from error
     elif attempt >= MAX_ATTEMPTS:
-        raise ClusterError(f"{watch.name}: task {future.key} was lost {attempt + 1} times ({future.status})")
+        raise ClusterError(f"{name}: task {future.key} was lost {attempt + 1} times ({future.status})")
 
 
 def _raise_if_lost(error: BaseException, name: str) -> None:

@@ -16,9 +16,10 @@ from contextvars import ContextVar
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from distmom.corpus.commit import Lock, write_atomic
+from distmom.corpus.commit import write_atomic
+from distmom.corpus.lock import Lock, this_boot
 from distmom.engine import epochs
-from distmom.engine.epochs import EPOCH, LEASE, Beat, End, Owner, this_boot
+from distmom.engine.epochs import EPOCH, LEASE, Beat, End, Owner
 from distmom.engine.events import Event, GroupDone, PassStarted
 from distmom.engine.observation import Observation
 from distmom.errors import CancelledError, DistmomError, TakenOverError, UsageError, exit_code_of

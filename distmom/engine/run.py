@@ -260,8 +260,9 @@ class Engine:
         folded = Folded(_small_sums(pass_), {})
         if arguments:
             folded = self.executor.reduce(
-                fold_tall, arguments, merge_partials, plan.fan_in, on_done, pass_.name
-            )
+                fold_tall, arguments, merge_partials, plan.fan_in, on_done, pass_.name,
+                lambda index: self._shards_named(plan.groups[index // n_slabs]),
+            )  # fmt: skip
             add_spent(self.spent, folded.spent)
         partials: dict[str, Partials] = {}
         runs: dict[str, Runs] = {}
@@ -278,6 +279,11 @@ class Engine:
                 n_rows, width, columns, frequent.get(str(spec.tall)),
             )  # fmt: skip
         return Tallies(folded.sums, partials, runs), folded
+
+    def _shards_named(self, group: Sequence[int]) -> str:
+        """Return the name of a group of neighbouring shards, for messages."""
+        first, last = (self.corpus.shards[i].id for i in (group[0], group[-1]))
+        return f"shard {first}" if first == last else f"shards {first} to {last}"
 
     def _holds(self, n_bytes: int, most: int) -> bool:
         """Return whether arrays that tasks make are held in memory; at most ``most`` bytes without a limit."""
@@ -440,8 +446,9 @@ class Engine:
 
         arguments = [(self.corpus, group, pass_, rows, outputs, files) for group in plan.groups]
         result: Folded = self.executor.reduce(
-            fold_group, arguments, merge_partials, plan.fan_in, on_done, pass_.name
-        )
+            fold_group, arguments, merge_partials, plan.fan_in, on_done, pass_.name,
+            lambda index: self._shards_named(plan.groups[index]),
+        )  # fmt: skip
         add_spent(self.spent, result.spent)
         return result
 

@@ -1,5 +1,6 @@
 """Ingest end to end: vocabularies, label names, models, interruption, and real corpora."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 
-from distmom.corpus import MemoryCorpus, ingest, open_corpus, text_corpus, write_corpus
+from distmom.corpus import MemoryCorpus, ingest, lock, open_corpus, text_corpus, write_corpus
 from distmom.corpus.tokenize import Tokenizer, choose_words
 from distmom.errors import InputError, StoreError, UsageError
 
@@ -341,9 +342,9 @@ def test_other_settings_start_again(tmp_path):
     assert "wba" not in corpus.vocabulary
 
 
-@pytest.mark.parametrize("file", ["p00002", "s00003"])
-def test_killed_ingest_resumes(tmp_path, file):
-    """A child process is killed once the file exists; the next run produces the same corpus."""
+@pytest.mark.parametrize(("file", "host"), [("p00002", None), ("s00003", None), ("s00003", "elsewhere")])
+def test_killed_ingest_resumes(tmp_path, file, host, monkeypatch):
+    """A child process is killed once the file exists; the next run, on any host, produces the same corpus."""
     source = texts(tmp_path / "x.tsv", 8000)
     whole = ingest(source, tmp_path / "whole", shard_documents=200)
     arguments = f"{str(source)!r}, {str(tmp_path / 'c')!r}, shard_documents=200"
@@ -360,7 +361,10 @@ def test_killed_ingest_resumes(tmp_path, file):
     child.send_signal(signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL
     assert not (tmp_path / "c").exists()
-    assert (tmp_path / "c.lock").exists()
+    holder = json.loads((tmp_path / "c.lock").read_text())
+    if host is not None:
+        (tmp_path / "c.lock").write_text(json.dumps({**holder, "host": host}))
+        monkeypatch.setattr(lock, "LEASE_S", 1.0)
     corpus = ingest(source, tmp_path / "c", shard_documents=200)
     assert corpus.digest == whole.digest
     assert corpus.verify() == []

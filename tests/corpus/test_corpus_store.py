@@ -4,8 +4,6 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +16,7 @@ from scipy import sparse
 
 from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays, open_corpus
 from distmom.corpus.arrays import encode_matrices
-from distmom.corpus.commit import Lock, commit_directory, restore_replaced, write_atomic
+from distmom.corpus.commit import commit_directory, restore_replaced, write_atomic
 from distmom.corpus.manifest import CORPUS, parse_manifest
 from distmom.corpus.names import number_lines
 from distmom.corpus.records import dump_json
@@ -394,32 +392,3 @@ def test_commit_directory_never_replaces(tmp_path):
         (tmp_path / name).mkdir()
     with pytest.raises(StoreError, match="already exists"):
         commit_directory(tmp_path / "a", tmp_path / "b")
-
-
-def test_lock_of_a_live_process(tmp_path):
-    with Lock(tmp_path / "lock"), pytest.raises(UsageError, match=rf"process {os.getpid()} on host .* since"):
-        Lock(tmp_path / "lock").acquire()
-    assert not (tmp_path / "lock").exists()
-
-
-def test_lock_of_a_dead_process_is_taken_over(tmp_path, caplog):
-    child = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import os, sys; from distmom.corpus.commit import Lock; Lock(sys.argv[1]).acquire(); os._exit(9)",
-            str(tmp_path / "lock"),
-        ],
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )
-    assert child.returncode == 9
-    with Lock(tmp_path / "lock"):
-        assert "no longer running" in caplog.text
-    holder = {"host": "elsewhere", "pid": 1, "born": None, "since": "then"}
-    (tmp_path / "lock").write_text(json.dumps(holder))
-    with pytest.raises(UsageError, match="process 1 on host elsewhere since then"):
-        Lock(tmp_path / "lock").acquire()
-    (tmp_path / "lock").write_text("")
-    with pytest.raises(UsageError, match="with an unreadable owner"):
-        Lock(tmp_path / "lock").acquire()

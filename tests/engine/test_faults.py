@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from helpers import random_corpus
 
 from distmom.cli.main import main
 from distmom.corpus import from_arrays, ingest, open_corpus
-from distmom.corpus.commit import Lock
+from distmom.corpus.lock import Lock
 from distmom.corpus.space import space_explained
 from distmom.engine import (
     OnCluster,
@@ -171,6 +172,36 @@ def test_a_task_that_kills_every_worker_is_named_and_others_are_not_blamed(monke
         assert [next(results) for _ in range(7)] == list(range(7))
         with pytest.raises(ClusterError, match=r"map: the worker of task \S+ died 2 times"):
             next(results)
+
+
+@dataclass(frozen=True)
+class DeadlyPass(Pass):
+    """Kills every worker that reads the eighth shard."""
+
+    def specs(self):
+        return {"n": SumSpec(())}
+
+    def add(self, sums, block, rows):
+        if block.first == 140:
+            os._exit(1)
+        sums["n"] += block.n_documents
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_the_shards_that_kill_every_worker_are_named(corpus, monkeypatch):
+    monkeypatch.setattr(executors, "MAX_ATTEMPTS", 1)
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        open_executor(workers=1) as executor,
+        open_engine(corpus, executor=executor) as engine,
+        pytest.raises(ClusterError, match="deadly: shard") as caught,
+    ):
+        engine.run(DeadlyPass(corpus.n_words))
+    named = re.search(r"shards? (\S+)(?: to (\S+))?: the worker of task \S+ died 2 times", str(caught.value))
+    first, last = named[1], named[2] or named[1]
+    assert first <= corpus.shards[7].id <= last
+    assert last < corpus.shards[-1].id or first > corpus.shards[0].id
 
 
 @contextmanager

@@ -1,0 +1,149 @@
+"""One process at a time writes to a location, and a lock whose holder has ended is taken over."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+
+import pytest
+from scipy.sparse import csr_array
+
+from distmom.corpus import from_arrays, lock, open_corpus
+from distmom.corpus.lock import Holder, Lock
+from distmom.errors import TakenOverError, UsageError
+
+CHILD = "import os, sys; from distmom.corpus.lock import Lock; Lock(sys.argv[1]).acquire(); os._exit(9)"
+
+
+def elsewhere(**changes):
+    """A holder on another host."""
+    return replace(Holder.this(), host="elsewhere", pid=1, since="then", **changes)
+
+
+def write(path, holder):
+    path.write_text(json.dumps(asdict(holder)))
+
+
+@contextmanager
+def touched(path, every_s):
+    """Touch a file until the block ends."""
+    ended = threading.Event()
+
+    def work():
+        while not ended.wait(every_s):
+            os.utime(path)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_a_live_process_is_named(tmp_path):
+    with Lock(tmp_path / "lock"), pytest.raises(UsageError, match=rf"process {os.getpid()} on host .* since"):
+        Lock(tmp_path / "lock").acquire()
+    assert not (tmp_path / "lock").exists()
+
+
+def test_the_lock_of_a_dead_process_is_taken_over_at_once(tmp_path, caplog):
+    child = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path / "lock")], check=False)
+    assert child.returncode == 9
+    with Lock(tmp_path / "lock"):
+        assert "no longer running" in caplog.text
+        assert "waiting" not in caplog.text
+
+
+def test_a_file_without_a_readable_owner_is_left(tmp_path):
+    for content in ("", "[]", "{}", '{"host": "x", "pid": 1, "born": "y", "since": ""}'):
+        (tmp_path / "lock").write_text(content)
+        with pytest.raises(UsageError, match="with an unreadable owner"):
+            Lock(tmp_path / "lock").acquire()
+        assert (tmp_path / "lock").read_text() == content
+
+
+def test_the_holder_touches_its_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "BEAT_S", 0.01)
+    with Lock(tmp_path / "lock"):
+        first, ends = os.stat(tmp_path / "lock").st_mtime_ns, time.monotonic() + 30
+        while os.stat(tmp_path / "lock").st_mtime_ns == first and time.monotonic() < ends:
+            time.sleep(0.01)
+        assert os.stat(tmp_path / "lock").st_mtime_ns > first
+
+
+@pytest.mark.parametrize("changes", [{}, {"host": "this", "boot": "another"}])
+def test_a_holder_elsewhere_that_gives_no_sign_of_life_is_followed(tmp_path, monkeypatch, caplog, changes):
+    monkeypatch.setattr(lock, "LEASE_S", 0.5)
+    holder = elsewhere()
+    if changes:
+        # Another boot of this host, or another namespace of processes.
+        holder = replace(holder, host=Holder.this().host, boot=changes["boot"])
+    write(tmp_path / "lock", holder)
+    with Lock(tmp_path / "lock") as own:
+        assert own.is_held()
+    assert "it is not known whether process 1 on host" in caplog.text
+    assert "which has shown no sign of life" in caplog.text
+
+
+def test_a_holder_elsewhere_that_is_running_is_named(tmp_path):
+    write(tmp_path / "lock", elsewhere())
+    started = time.monotonic()
+    with (
+        touched(tmp_path / "lock", 0.2),
+        pytest.raises(UsageError, match="process 1 on host elsewhere since then; wait for it to finish"),
+    ):
+        Lock(tmp_path / "lock").acquire()
+    assert time.monotonic() - started < lock.LEASE_S / 2
+
+
+def test_a_holder_elsewhere_without_beats_is_never_taken_to_have_ended(tmp_path, monkeypatch):
+    """Earlier versions did not touch their files."""
+    monkeypatch.setattr(lock, "LEASE_S", 0.1)
+    (tmp_path / "lock").write_text(json.dumps({"host": "elsewhere", "pid": 1, "born": None, "since": "then"}))
+    with pytest.raises(UsageError, match="process 1 on host elsewhere since then"):
+        Lock(tmp_path / "lock").acquire()
+
+
+def test_whoever_was_followed_notices_and_leaves_the_file(tmp_path):
+    own = Lock(tmp_path / "lock")
+    own.acquire()
+    write(tmp_path / "lock", elsewhere())
+    with pytest.raises(TakenOverError, match="it was taken over by process 1 on host elsewhere"):
+        own.check()
+    own.release()
+    assert (tmp_path / "lock").exists()
+    other = Lock(tmp_path / "other")
+    other.acquire()
+    (tmp_path / "other").unlink()
+    with pytest.raises(TakenOverError, match="the file was removed"):
+        other.check()
+    other.release()
+
+
+def test_a_writer_that_was_followed_commits_nothing(tmp_path):
+    words, labels = csr_array([[1, 0], [0, 2], [1, 1]]), csr_array([[1], [0], [1]])
+    expected = from_arrays(tmp_path / "whole", words, labels).digest
+    place = tmp_path / "c.lock"
+    check = Lock.check
+
+    def taken_over_before_the_end(self):
+        write(place, elsewhere())
+        check(self)
+
+    with pytest.MonkeyPatch.context() as change:
+        change.setattr(Lock, "check", taken_over_before_the_end)
+        with pytest.raises(TakenOverError, match=r"c\.lock: this process was taken to have ended"):
+            from_arrays(tmp_path / "c", words, labels)
+    assert not (tmp_path / "c").exists()
+    assert (tmp_path / "c.partial").exists()
+    with pytest.MonkeyPatch.context() as change:
+        change.setattr(lock, "LEASE_S", 0.1)
+        from_arrays(tmp_path / "c", words, labels)
+    assert open_corpus(tmp_path / "c").digest == expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "whole"]
