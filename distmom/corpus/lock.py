@@ -152,14 +152,11 @@ class Lock:
         TakenOverError
             If another process has taken it over, or its file was removed.
         """
-        if not self.is_held():
-            found = self._look()
-            by = (
-                "the file was removed"
-                if found is None
-                else f"it was taken over by {found[0] or 'another process'}"
-            )
-            raise TakenOverError(f"{self.path}: this process was taken to have ended: {by}")
+        if self.is_held():
+            return
+        found = self._look()
+        by = "the file was removed" if found is None else f"it was taken over by {found[0] or 'another one'}"
+        raise TakenOverError(f"{self.path}: this process was taken to have ended: {by}")
 
     def __enter__(self) -> Lock:
         self.acquire()
