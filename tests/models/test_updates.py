@@ -617,7 +617,7 @@ def test_documents_are_joined_and_transposed_piece_by_piece(first, data, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.realdata
-def test_an_update_of_bibtex_is_as_good_as_a_fit_to_all(real_data, tmp_path):
+def test_an_update_of_bibtex_is_between_the_first_fit_and_a_fit_to_all(real_data, tmp_path):
     folder = real_data("bibtex")
     options = {
         "format": "xmc",
@@ -632,11 +632,18 @@ def test_an_update_of_bibtex_is_as_good_as_a_fit_to_all(real_data, tmp_path):
         return vstack([b.words for b in blocks]).tocsr(), vstack([b.labels for b in blocks]).tocsr()
 
     (X, Y), new = matrices(train), matrices(test)
-    order = np.random.default_rng(0).permutation(X.shape[0])
-    start, added = order[: int(0.8 * len(order))], order[int(0.8 * len(order)) :]
-    whole = MultiLabelMoM(100, n_topics=0).fit(X, Y).score(*new)
-    model = MultiLabelMoM(100, n_topics=0, keep_sums=True).fit(X[start], Y[start])
-    first = model.score(*new)
-    assert model.partial_fit(X[added], Y[added]).score(*new) > whole - 0.005
-    gone = added[:500]
-    assert model.remove(X[gone], Y[gone]).score(*new) > first - 0.005
+    scores = []
+    for seed in range(4):
+        order = np.random.default_rng(seed).permutation(X.shape[0])
+        start, added = order[: int(0.8 * len(order))], order[int(0.8 * len(order)) :]
+        whole = MultiLabelMoM(100, n_topics=0, random_state=seed).fit(X, Y).score(*new)
+        model = MultiLabelMoM(100, n_topics=0, random_state=seed, keep_sums=True).fit(X[start], Y[start])
+        first = model.score(*new)
+        updated = model.partial_fit(X[added], Y[added]).score(*new)
+        gone = added[:500]
+        less = model.remove(X[gone], Y[gone]).score(*new)
+        scores.append((whole, first, updated, less))
+    whole, first, updated, less = np.mean(scores, axis=0)
+    print(f"P@1 of the whole {whole:.4f}, the start {first:.4f}, updated {updated:.4f}, less {less:.4f}")
+    assert max(first, whole - 0.0125) < updated
+    assert first - 0.005 < less < updated
