@@ -1,6 +1,7 @@
 """Documents that are added to a fitted multi-label model and removed from it, compared with sums over all."""
 
 import json
+import logging
 from copy import copy
 from dataclasses import replace
 
@@ -644,6 +645,7 @@ def test_an_update_of_bibtex_is_between_the_first_fit_and_a_fit_to_all(real_data
         less = model.remove(X[gone], Y[gone]).score(*new)
         scores.append((whole, first, updated, less))
     whole, first, updated, less = np.mean(scores, axis=0)
-    print(f"P@1 of the whole {whole:.4f}, the start {first:.4f}, updated {updated:.4f}, less {less:.4f}")
+    figures = "P@1 of the whole %.4f, the start %.4f, updated %.4f, less %.4f"
+    logging.getLogger(__name__).info(figures, whole, first, updated, less)
     assert max(first, whole - 0.0125) < updated
     assert first - 0.005 < less < updated
