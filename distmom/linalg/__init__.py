@@ -5,6 +5,7 @@ from distmom.linalg.decompose import (
     Decomposition,
     decompose,
     decompose_slices,
+    power_step,
     slice_directions,
 )
 from distmom.linalg.orthonormal import Basis, orthonormalise
@@ -42,6 +43,7 @@ __all__ = [
     "multilinear",
     "orthonormalise",
     "polar",
+    "power_step",
     "robust_components",
     "slice_directions",
     "symmetrise",

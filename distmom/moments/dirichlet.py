@@ -100,6 +100,27 @@ def corrected_slices(
     return np.asarray(out)
 
 
+def third_moment_steps(
+    m1: np.ndarray, e2: np.ndarray, steps: np.ndarray, vectors: np.ndarray, alpha0: float
+) -> np.ndarray:
+    """Return M3(I, v_l, v_l) from M1, E2 and E3(I, v_l, v_l) in the same coordinates.
+
+    Parameters
+    ----------
+    m1 : ndarray of shape (k,)
+    e2 : ndarray of shape (k, k)
+    steps : ndarray of shape (k, m)
+        E3(I, v_l, v_l).
+    vectors : ndarray of shape (k, m)
+        The v_l.
+    alpha0 : float
+    """
+    _, b, c = shifts(alpha0)
+    along, across = m1 @ vectors, e2 @ vectors
+    twice = np.einsum("al,al->l", vectors, across)
+    return np.asarray(steps - 2.0 * b * along * across + np.outer(m1, c * along**2 - b * twice))
+
+
 def proportions_of_mean(mean: np.ndarray, eigenvalues: np.ndarray, alpha0: float) -> np.ndarray:
     """Return ``alpha_i / alpha0`` as the topics' coordinates of M1 (ECA paper, algorithm 3, as ``O^+ E[x]``).
 

@@ -36,7 +36,7 @@ def word_moments(sums: Sums, kind: MomentKind, basis: Tall | None = None) -> Sma
     m3 = fill_symmetric(np.array(sums["m3"])) if "m3" in sums else None
     if kind.distinct:
         pairs = None if m3 is None else np.zeros_like(m3)
-        for part, q in _basis_rows(basis, len(sums["pair_mass"])):
+        for part, q in basis_rows(basis, len(sums["pair_mass"])):
             m2 -= q.T @ (q * np.asarray(sums["pair_mass"][part])[:, None])
             if pairs is not None:
                 # sym3(q q z) with z = pair_rows - 2/3 triple_mass q: one product for both corrections.
@@ -45,7 +45,7 @@ def word_moments(sums: Sums, kind: MomentKind, basis: Tall | None = None) -> Sma
             fill_pairs(pairs)
             for order in ((0, 1, 2), (0, 2, 1), (2, 1, 0)):
                 m3 -= pairs.transpose(order)
-    mass1, mass2, mass3 = (_positive(x) for x in sums["mass"])
+    mass1, mass2, mass3 = (positive(x) for x in sums["mass"])
     if m3 is not None:
         m3 /= mass3
     count, usable, n1, n2, n3, n2m = (float(x) for x in sums["lengths"])
@@ -79,7 +79,7 @@ def sum_rules(sums: Sums, kind: MomentKind) -> dict[str, float]:
     """
     if not kind.has_sum_rules:
         return {}
-    masses = [_positive(x) for x in sums["mass"]]
+    masses = [positive(x) for x in sums["mass"]]
     # The sums still include repeated positions, which are subtracted from copies.
     below = {2: np.asarray(sums["m1"]), 3: np.asarray(sums["m2"]).sum(axis=1)}
     found = {}
@@ -105,7 +105,7 @@ def half_rows(half: np.ndarray, pair_mass: np.ndarray, mass: float, basis_rows: 
     basis_rows : ndarray of shape (n, r)
         Rows of the basis of the pass for these words.
     """
-    return np.asarray((half - pair_mass[:, None] * basis_rows) / _positive(mass))
+    return np.asarray((half - pair_mass[:, None] * basis_rows) / positive(mass))
 
 
 def word_slices(
@@ -134,7 +134,7 @@ def word_slices(
     else:
         # sym3(q q z) as in `word_moments`, contracted: (z'h) q q' + (q'h) (q z' + z q').
         cross = np.zeros_like(total)
-        for part, row in _basis_rows(basis, len(sums["triple_mass"])):
+        for part, row in basis_rows(basis, len(sums["triple_mass"])):
             q = row @ whitener
             z = _repeated_rows(sums, part, q)
             add_slices(total, q, q, -(z @ directions))
@@ -142,11 +142,11 @@ def word_slices(
         found = np.ascontiguousarray(fill_pairs(total.transpose(0, 2, 1)))
         found -= cross.transpose(0, 2, 1)
         found -= cross.transpose(2, 0, 1)
-    found /= _positive(sums["mass"])
+    found /= positive(sums["mass"])
     return found
 
 
-def _basis_rows(basis: Tall | None, n_rows: int) -> Iterator[tuple[slice, np.ndarray]]:
+def basis_rows(basis: Tall | None, n_rows: int) -> Iterator[tuple[slice, np.ndarray]]:
     """Yield slabs of rows of a basis, float64, and release their mapped pages."""
     if basis is None:
         raise ValueError("moments of distinct positions need the basis")
@@ -164,5 +164,6 @@ def _repeated_rows(sums: Sums, part: slice, q: np.ndarray) -> np.ndarray:
     return np.asarray(rows)
 
 
-def _positive(mass: Any) -> float:
+def positive(mass: Any) -> float:
+    """Return a mass by which sums can be divided: that of no documents is the least positive number."""
     return max(float(mass), np.finfo(float).tiny)

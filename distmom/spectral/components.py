@@ -6,7 +6,8 @@ Q (d x r), one pass adds up the moments in that basis, W whitens ``Q'M2 Q``, and
 Where the r^3 entries of M3(Q, Q, Q) do not fit, one pass adds up the first two moments and a second pass the
 slices T(I, I, h) for a few directions h, which are diagonalised jointly. The directions are drawn in the whitened
 space, and so after the second moment is known: directions drawn earlier, in the basis, would have components
-outside of the range of W, which carry only noise.
+outside of the range of W, which carry only noise. Power steps of all components, one further pass each, then use
+the whole of T without forming it (`distmom.moments.power`).
 """
 
 from __future__ import annotations
@@ -16,24 +17,30 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from distmom.engine import Selection, StoredArray
+import numpy as np
+
+from distmom.engine import Engine, Selection, StoredArray, StoredColumns
 from distmom.engine.passes import Pass
 from distmom.errors import NumericalError
 from distmom.linalg import slice_directions
+from distmom.moments.power import WordPowerPass
 from distmom.moments.sketching import SketchPass
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
-from distmom.spectral.basis import N_PROBES, Basis, range_basis
+from distmom.spectral.basis import N_PROBES, Basis, range_basis, unknown_columns
 from distmom.spectral.core import (
     Core,
     CoreSettings,
     decompose_contracted,
     decompose_each,
     decompose_moments,
+    improved,
     load_moments,
     load_slices,
+    load_steps,
     moments_and_whitening,
     unknown_whitening,
 )
+from distmom.spectral.recovery import Slabs, store_columns
 from distmom.spectral.run import Run, unknown
 
 _S = TypeVar("_S", bound="CoreSettings")
@@ -64,7 +71,12 @@ def settled(run: Run, settings: _S, words: Words) -> _S:
     full = settings.decomposition != "joint" or run.fits(
         WordMomentsPass(**common_fields(settings, words, None), rank=_rank(settings, words))
     )
-    return replace(settings, third_moment="full" if full else "slices")
+    # The whole moment is decomposed until nothing improves.
+    return (
+        replace(settings, third_moment="full", power_steps=0)
+        if full
+        else replace(settings, third_moment="slices")
+    )
 
 
 def fit_basis(run: Run, settings: CoreSettings, words: Words, selection: Selection | None = None) -> Basis:
@@ -170,9 +182,37 @@ def find_components(
     contracted = partial(
         load_slices, run.scan(pass_).directory, settings.kind, basis.matrix, white.W, directions
     )
-    return run.small(
+    core = run.small(
         decompose_contracted, contracted, moments, white, directions, settings.alpha0, where=where, out=out
     )
+    for _ in range(settings.power_steps):
+        power = WordPowerPass(
+            slices.n_features, slices.selection, numbers=slices.numbers, kind=slices.kind, vectors=0,
+            n_vectors=k, single=slices.single,
+        )  # fmt: skip
+        n_slabs = run.plan(power).n_mapped
+        out_vectors = unknown_columns(power.n_features, k, n_slabs)
+        vectors = run.rows(
+            _power_vectors, basis, core, power.n_features, n_slabs, settings.dtype, out=out_vectors
+        )
+        directory = run.scan(replace(power, vectors=vectors)).directory
+        steps = partial(load_steps, directory, settings.kind, basis.matrix, core.W, core.V)
+        core = run.small(improved, steps, moments, core, settings.alpha0, where=where, out=out)
+    return core
+
+
+def _power_vectors(
+    engine: Engine, basis: Basis, core: Core, n_words: int, n_slabs: int, dtype: str
+) -> StoredColumns:
+    """Store the components ``Q W v`` as vectors over the words."""
+    small = core.W @ core.V
+    outputs = {"vectors": (small.shape[1], n_slabs)}
+    found = store_columns(engine, _vector_rows, (basis.matrix,), n_words, outputs, dtype, small)
+    return found["vectors"]
+
+
+def _vector_rows(rows: slice, q: np.ndarray, small: np.ndarray) -> tuple[Slabs, Slabs]:
+    return {"vectors": np.asarray(q, np.float64) @ small}, {}
 
 
 def find_each(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,13 @@ from distmom.linalg import (
     decompose,
     decompose_slices,
     multilinear,
+    power_step,
     robust_components,
     symmetrise,
     whiten,
 )
-from distmom.moments.dirichlet import second_moment, third_moment, third_moment_slices
+from distmom.moments.dirichlet import second_moment, third_moment, third_moment_slices, third_moment_steps
+from distmom.moments.power import word_steps
 from distmom.moments.small import SmallMoments
 from distmom.moments.weighting import MomentKind
 from distmom.moments.word_moments import word_moments, word_slices
@@ -56,6 +58,8 @@ class CoreSettings:
         "full" adds up the whole third moment; "slices" adds up contractions with a few directions, which takes
         one more pass and requires ``decomposition="joint"``; "auto" uses slices where the whole does not fit a
         worker; "none" stops after the second moment.
+    power_steps : int, default 0
+        Power steps that improve the components found by slices, each by one more pass.
     alpha0 : float, default 0.0
         Sum of the Dirichlet parameters of the components in a document; 0 means one component per document.
     seed : int, default 0
@@ -73,6 +77,7 @@ class CoreSettings:
     n_power_iter: int = 2
     decomposition: str = "joint"
     third_moment: str = "auto"
+    power_steps: int = 0
     alpha0: float = 0.0
     seed: int = 0
     single_precision: bool = True
@@ -88,6 +93,11 @@ class CoreSettings:
             raise UsageError(
                 f"decomposition={self.decomposition!r} needs the whole third moment: "
                 "third_moment='slices' requires decomposition='joint'"
+            )
+        if self.third_moment == "full" and self.power_steps:
+            raise UsageError(
+                f"power_steps={self.power_steps} improve components found by slices: "
+                "they require third_moment='slices' or 'auto'"
             )
 
     @property
@@ -171,6 +181,14 @@ def load_slices(
     """Finish the committed sums of a slices pass; runs on a worker."""
     with one_blas_thread():
         return word_slices(added_sums((directory,)), kind, whitener, directions, basis)
+
+
+def load_steps(
+    directory: str, kind: MomentKind, basis: StoredColumns, whitener: np.ndarray, vectors: np.ndarray
+) -> np.ndarray:
+    """Finish the committed sums of a pass of power steps; runs on a worker."""
+    with one_blas_thread():
+        return word_steps(added_sums((directory,)), kind, whitener, vectors, basis)
 
 
 def added_sums(directories: tuple[str, ...], *, without: str = "") -> Sums:
@@ -285,6 +303,26 @@ def decompose_contracted(
         found = decompose_slices(slices, directions)
     how = {"third_moment": "slices", "n_slices": directions.shape[1], "decomposition": "joint"}
     return _core(moments, white, found, how)
+
+
+def improved(steps: np.ndarray, moments: SmallMoments, core: Core, alpha0: float) -> Core:
+    """Improve components by a power step of each; runs on the scheduler node."""
+    with one_blas_thread():
+        m1, e2 = moments.m1 @ core.W, core.W.T @ moments.m2 @ core.W
+        steps = third_moment_steps(m1, e2, steps, core.V, alpha0)
+        values, vectors, measures = power_step(core.V, steps)
+        # A step reorders components whose eigenvalues are nearly equal.
+        nearest = np.abs(core.V.T @ vectors).max(axis=0)
+    change = float(np.sqrt(2.0 * max(0.0, 1.0 - nearest.min())))
+    history = [*core.diagnostics["history"], ["power", change]]
+    diagnostics = {
+        **core.diagnostics,
+        **measures,
+        "history": history,
+        "n_iter": len(history),
+        "eigenvalues": [float(x) for x in values],
+    }
+    return replace(core, V=vectors, eigenvalues=values, mean=m1 @ vectors, diagnostics=diagnostics)
 
 
 def _core(moments: SmallMoments, white: Whitening, found: Decomposition, how: dict[str, Any]) -> Core:

@@ -17,6 +17,7 @@ from distmom.linalg import (
     frobenius,
     multilinear,
     polar,
+    power_step,
     robust_components,
     slice_directions,
     symmetrise,
@@ -478,3 +479,19 @@ def test_robust_components_are_those_of_the_second_derivative_test():
     # Another basis of two components: their sum and their difference, of which the first is a saddle.
     turned = np.stack([V[:, 0] + V[:, 1], V[:, 0] - V[:, 1]], axis=1) / np.sqrt(2.0)
     assert robust_components(compose([1.0, 1.0], V[:, :2]), turned).tolist() == [False, False]
+
+
+def test_a_power_step_squares_the_error_of_the_components_of_an_exact_tensor():
+    T = orthogonal_tensor(12)[0]
+    exact = decompose(T)
+    V, values = exact.eigenvectors, exact.eigenvalues
+    start = polar(V + 1e-3 * np.random.default_rng(0).standard_normal(V.shape))
+    contracted = np.einsum("abc,bi,ci->ai", T, start, start)
+    found, vectors, measures = power_step(start, contracted)
+    before, after = np.abs(start - V).max(), np.abs(vectors - V).max()
+    assert 1e-4 < before < 1e-2
+    assert after < 10 * before**2
+    np.testing.assert_allclose(found, values, atol=20 * before**2)
+    assert measures["max_inner"] < 1e-12
+    with pytest.raises(NumericalError, match="expected finite contractions"):
+        power_step(start, np.full((12, 12), np.nan))

@@ -132,6 +132,33 @@ def test_sampled_slices_recover_states_as_well_as_the_whole_third_moment():
 
 
 @pytest.mark.parametrize("moments", ["paper", "distinct"])
+def test_power_steps_bring_the_states_of_slices_to_those_of_the_whole_third_moment(moments):
+    _, _, corpus = planted_corpus(6000, d=100, n_labels=30, k=24, length=(8, 16))
+    settings = StateSettings(24, MomentKind(moments, "document"), n_oversamples=24, single_precision=False)
+
+    def components(third_moment, power_steps):
+        own = replace(settings, third_moment=third_moment, power_steps=power_steps)
+        with open_engine(corpus) as engine:
+            return carried_out(engine, fit_states, own)
+
+    whole = components("full", 0).components
+    distances = []
+    for power_steps in (0, 1, 8):
+        states = components("slices", power_steps)
+        own = states.components[matched(states.components, whole)]
+        distances.append(np.abs(own - whole).sum(axis=1).mean())
+        steps = [name for name, _ in states.diagnostics["history"]].count("power")
+        assert steps == power_steps
+    assert distances[1] < 0.75 * distances[0]
+    assert distances[2] < 0.25 * distances[0]
+
+
+def test_power_steps_without_slices_are_refused():
+    with pytest.raises(UsageError, match="power_steps=2 improve components found by slices"):
+        StateSettings(3, third_moment="full", power_steps=2)
+
+
+@pytest.mark.parametrize("moments", ["paper", "distinct"])
 def test_slices_are_taken_where_the_whole_third_moment_does_not_fit(moments):
     corpus = planted_corpus(3000, d=300, k=40, n_labels=50)[2]
     settings = StateSettings(40, MomentKind(moments), n_power_iter=1, lower=True)

@@ -13,6 +13,7 @@ from distmom.moments.dirichlet import (
     shifts,
     third_moment,
     third_moment_slices,
+    third_moment_steps,
     topic_factor,
 )
 from distmom.simulate.topics import TopicPopulation
@@ -66,3 +67,16 @@ def test_limits_are_raw_and_central_moments():
 @pytest.mark.parametrize("alpha0", [0.0, 0.5, 30.0])
 def test_the_least_skewness_is_that_of_the_only_topic(alpha0):
     assert_allclose(proportions(np.array([least_skewness(alpha0)]), alpha0), 1.0, rtol=1e-14)
+
+
+@pytest.mark.parametrize("alpha0", [0.0, 0.7, np.inf])
+def test_power_steps_are_those_of_the_corrected_third_moment(alpha0):
+    rng = np.random.default_rng(1)
+    m1, e2, e3 = rng.standard_normal(4), rng.standard_normal((4, 4)), rng.standard_normal((4, 4, 4))
+    e2 = e2 + e2.T
+    e3 = sum(e3.transpose(order) for order in itertools.permutations(range(3)))
+    vectors = rng.standard_normal((4, 6))
+    whole = third_moment(m1, e2, e3, alpha0)
+    expected = np.einsum("abc,bl,cl->al", whole, vectors, vectors)
+    steps = np.einsum("abc,bl,cl->al", e3, vectors, vectors)
+    assert_allclose(third_moment_steps(m1, e2, steps, vectors, alpha0), expected, atol=1e-12)

@@ -11,6 +11,7 @@ from distmom.engine import TallResult, TallSum, open_engine, plan_pass
 from distmom.engine.tall import FREQUENT, frequent_rows
 from distmom.errors import UsageError
 from distmom.moments.kernels import add_slices, add_third_moment, fill_pairs, fill_symmetric
+from distmom.moments.power import WordPowerPass, word_steps
 from distmom.moments.weighting import MomentKind, document_weights
 from distmom.moments.word_moments import word_moments, word_slices
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
@@ -82,6 +83,22 @@ def test_moments_are_those_of_all_tuples_of_positions(moments, weighting, binary
     white = basis @ whitener
     expected = np.einsum("abc,ai,bj,cl->ijl", m3, white, white, white @ directions)
     assert_allclose(contracted, expected, atol=1e-12)
+    vectors = rng.standard_normal((3, 5))
+    with open_engine(corpus) as engine:
+        steps = [
+            word_steps(
+                engine.run(WordPowerPass(6, kind=kind, vectors=each, n_vectors=5)).sums,
+                kind,
+                whitener,
+                vectors,
+                basis,
+            )
+            for each in (white @ vectors, engine.put(white @ vectors))
+        ]
+    eta = white @ vectors
+    expected = np.einsum("abc,ai,bl,cl->il", m3, white, eta, eta)
+    for each in steps:
+        assert_allclose(each, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("orders", [2, 3])

@@ -233,6 +233,10 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         "which requires decomposition=joint. auto uses slices where the whole does not fit the memory limit.",
         default="auto", choices=("auto", "full", "slices"),
     )  # fmt: skip
+    power_steps: int = parameter(
+        "Power steps that improve the states found by slices, each by one more pass. The whole third moment "
+        "needs none.", default=0, least=0,
+    )  # fmt: skip
     n_oversamples: int | None = parameter(
         "Columns of the sketch beyond its rank.",
         default=None, kind=int, least=0, none=True,
@@ -536,6 +540,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
             n_power_iter=(6 if kind.distinct else 2) if self.n_power_iter is None else self.n_power_iter,
             decomposition=self.decomposition,
             third_moment=self.third_moment,
+            power_steps=self.power_steps,
             smoothing=self.smoothing,
             seed=self.random_state,
             single_precision=self.precision == "single",

@@ -80,7 +80,9 @@ class States:
 
 
 def fit_states(run: Run, settings: StateSettings, selection: Selection | None = None) -> States:
-    """Fit latent states and their labels in ``n_power_iter + 3`` passes, or one more with slices.
+    """Fit latent states and their labels in ``n_power_iter + 3`` passes.
+
+    Slices take one more pass, and so does every power step.
 
     Raises
     ------
