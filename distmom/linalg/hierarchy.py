@@ -1,0 +1,110 @@
+"""Hierarchies of latent variables, level by level, from the covariance of the lowest level.
+
+Each level depends only on the one above it, ``h_i = A_i h_(i+1) + epsilon_i`` with independent noises, and the
+lowest level is observed. The covariance of a level is the sum of a diagonal matrix, the noise, and a matrix of low
+rank. The sparsest vectors in its range are the columns of A_i, and determine the covariance of the level above.
+
+Source: Anandkumar, Hsu, Javanmard, Kakade, "Learning Topic Models and Latent Bayesian Networks Under Expansion
+Constraints" (arXiv:1209.5350), section 5.2: definition 5.4, theorem 5.5 and remark 5.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from distmom.errors import UsageError
+from distmom.linalg.lowrank import find_split
+from distmom.linalg.sparse import sparse_columns
+from distmom.linalg.whiten import whiten
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of a hierarchy, and how it depends on the level above.
+
+    Attributes
+    ----------
+    loadings : ndarray of shape (n, k)
+        A, in the coordinates of this level. The entry of largest magnitude of every column is 1, which determines
+        the scales and signs of the variables above.
+    noise : ndarray of shape (n,)
+        Variances of the noises of this level.
+    covariance : ndarray of shape (k, k)
+        Covariance of the level above, with its noise.
+    leaks : ndarray of shape (k,)
+        As in `SparseColumns`.
+    off_diagonal_share : float
+        As in `DiagonalLowRank`.
+    """
+
+    loadings: np.ndarray
+    noise: np.ndarray
+    covariance: np.ndarray
+    leaks: np.ndarray
+    off_diagonal_share: float
+
+
+def learn_hierarchy(
+    covariance: np.ndarray, sizes: Sequence[int], *, n_partitions: int = 100, seed: int = 0
+) -> list[Level]:
+    """Return the levels of a hierarchy with a covariance of observed variables (theorem 5.5).
+
+    The order, the scales and the signs of the variables of a level are those of the columns of the loadings below
+    it. The highest level may be correlated in any way (remark 5.6).
+
+    Parameters
+    ----------
+    covariance : ndarray of shape (n, n)
+        Covariance of the observed variables.
+    sizes : sequence of int
+        Numbers of variables of the hidden levels from the lowest to the highest, each at most a third of the one
+        before.
+    n_partitions : int, default 100
+        As in `find_split`.
+    seed : int, default 0
+
+    Returns
+    -------
+    list of Level
+        From the observed level upwards; the covariance of the last is that of the highest level.
+
+    Raises
+    ------
+    UsageError
+        If there is no hidden level, a level has less than three times as many variables as the one above, or the
+        covariance is not symmetric.
+    NumericalError
+        If the covariance of a level does not carry the level above, or the supports of the loadings overlap too
+        much.
+    """
+    if not sizes:
+        raise UsageError("sizes: expected at least one hidden level")
+    widths = [len(covariance), *sizes]
+    for below, above in pairwise(widths):
+        if not 1 <= above <= below // 3:
+            raise UsageError(
+                f"sizes: expected at most {below // 3} variables above {below}, a third, got {above}"
+            )
+    levels: list[Level] = []
+    for k in sizes:
+        levels.append(_level(covariance, k, n_partitions, seed))
+        covariance = levels[-1].covariance
+    return levels
+
+
+def _level(covariance: np.ndarray, k: int, n_partitions: int, seed: int) -> Level:
+    split = find_split(covariance, k, n_partitions=n_partitions, seed=seed)
+    white = whiten(split.low_rank, k)
+    roots = np.linalg.norm(white.B, axis=0)
+    basis = white.B / roots
+    found = sparse_columns(
+        basis, n_constraints=len(basis), n_program_rows=len(basis), n_starts=10 * k, seed=seed
+    )
+    factors = np.linalg.solve(found.coefficients, np.diag(roots))
+    return Level(
+        basis @ found.coefficients, split.diagonal, factors @ factors.T, found.leaks, split.off_diagonal_share
+    )

@@ -1,0 +1,95 @@
+"""Hierarchies of latent variables from exact and sampled covariances of their lowest level."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from distmom.errors import NumericalError, UsageError
+from distmom.linalg.hierarchy import learn_hierarchy
+
+
+def tree(k, seed, n_children=3):
+    """Return the loadings of the children of k parents."""
+    rng = np.random.default_rng(seed)
+    n = k * n_children
+    return (
+        np.kron(np.eye(k), np.ones((n_children, 1)))
+        * rng.uniform(0.6, 1.4, (n, 1))
+        * rng.choice([-1, 1], (n, 1))
+    )
+
+
+def crossed(k, seed, n_children):
+    """Return the loadings of children of which some have two parents."""
+    rng = np.random.default_rng(seed)
+    loadings = tree(k, seed, n_children)
+    for parent in range(k):
+        loadings[rng.integers(n_children) + n_children * ((parent + 1) % k), parent] = rng.uniform(0.4, 0.8)
+    return loadings
+
+
+def population(loadings, top, seed=0):
+    """Return the covariances of all levels, lowest first, and the variances of the noises of the lower ones."""
+    rng = np.random.default_rng(seed)
+    covariances, noises = [top], []
+    for A in reversed(loadings):
+        noises.insert(0, rng.uniform(0.3, 0.8, len(A)))
+        covariances.insert(0, A @ covariances[0] @ A.T + np.diag(noises[0]))
+    return covariances, noises
+
+
+def in_found_coordinates(found, true):
+    """Return the columns of the found loadings, and h' = t h in which ``found = A / t``."""
+    cosines = (found / np.linalg.norm(found, axis=0)).T @ (true / np.linalg.norm(true, axis=0))
+    nodes = np.abs(cosines).argmax(axis=1)
+    assert sorted(nodes) == list(range(true.shape[1]))
+    return nodes, np.sum(true[:, nodes] * found, axis=0) / np.sum(found**2, axis=0)
+
+
+@pytest.mark.parametrize("make", ["tree", "crossed"])
+def test_an_exact_covariance_gives_back_all_levels(make):
+    loadings = [tree(9, 1), tree(3, 2)] if make == "tree" else [crossed(8, 1, 6), crossed(2, 2, 4)]
+    k = loadings[-1].shape[1]
+    # The highest level may be correlated.
+    top = np.eye(k) + 0.3
+    covariances, noises = population(loadings, top)
+    levels = learn_hierarchy(covariances[0], [A.shape[1] for A in loadings], n_partitions=20)
+    nodes, scales = np.arange(len(covariances[0])), np.ones(len(covariances[0]))
+    for level, A, noise, above in zip(levels, loadings, noises, covariances[1:], strict=True):
+        # Variables of this level come in the order and scale of the columns below.
+        true = A[nodes] * scales[:, None]
+        assert_allclose(level.noise, noise[nodes] * scales**2, atol=1e-7)
+        nodes, scales = in_found_coordinates(level.loadings, true)
+        assert_allclose(level.loadings * scales, true[:, nodes], atol=1e-7)
+        assert_allclose(level.covariance, above[np.ix_(nodes, nodes)] * np.outer(scales, scales), atol=1e-7)
+        assert level.off_diagonal_share < 1e-7
+    assert len(levels) == 2
+
+
+def test_errors_fall_with_the_root_of_the_number_of_rows():
+    loadings = [crossed(6, 3, 5), tree(2, 4)]
+    covariances, _ = population(loadings, np.eye(2))
+    root = np.linalg.cholesky(covariances[0])
+    errors = []
+    for n in (4_000, 64_000):
+        found = []
+        for seed in range(3):
+            rows = np.random.default_rng(seed).standard_normal((n, 30)) @ root.T
+            level = learn_hierarchy(np.cov(rows.T), [6], n_partitions=5, seed=seed)[0]
+            nodes, scales = in_found_coordinates(level.loadings, loadings[0])
+            found.append(np.sqrt(np.mean((level.loadings * scales - loadings[0][:, nodes]) ** 2)))
+        errors.append(np.mean(found))
+    assert 2.0 < errors[0] / errors[1] < 8.0
+    assert errors[1] < 0.05
+
+
+def test_sizes_that_no_hierarchy_has_are_refused():
+    covariance = population([tree(9, 1)], np.eye(9))[0][0]
+    with pytest.raises(UsageError, match="expected at least one hidden level"):
+        learn_hierarchy(covariance, [])
+    with pytest.raises(UsageError, match="expected at most 9 variables above 27, a third, got 10"):
+        learn_hierarchy(covariance, [10])
+    with pytest.raises(UsageError, match="expected at most 3 variables above 9, a third, got 4"):
+        learn_hierarchy(covariance, [9, 4])
+    with pytest.raises(NumericalError):
+        learn_hierarchy(np.eye(27), [3], n_partitions=2)
