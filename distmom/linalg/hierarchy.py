@@ -17,8 +17,8 @@ from itertools import pairwise
 import numpy as np
 
 from distmom.errors import UsageError
+from distmom.linalg.latent_networks import sparse_loadings
 from distmom.linalg.lowrank import find_split
-from distmom.linalg.sparse import sparse_columns
 from distmom.linalg.whiten import whiten
 
 
@@ -99,12 +99,8 @@ def learn_hierarchy(
 def _level(covariance: np.ndarray, k: int, n_partitions: int, seed: int) -> Level:
     split = find_split(covariance, k, n_partitions=n_partitions, seed=seed)
     white = whiten(split.low_rank, k)
-    roots = np.linalg.norm(white.B, axis=0)
-    basis = white.B / roots
-    found = sparse_columns(
-        basis, n_constraints=len(basis), n_program_rows=len(basis), n_starts=10 * k, seed=seed
-    )
-    factors = np.linalg.solve(found.coefficients, np.diag(roots))
+    n = len(covariance)
+    found = sparse_loadings(white, n_constraints=n, n_program_rows=n, n_starts=10 * k, seed=seed)
     return Level(
-        basis @ found.coefficients, split.diagonal, factors @ factors.T, found.leaks, split.off_diagonal_share
+        found.loadings, split.diagonal, found.covariance, found.columns.leaks, split.off_diagonal_share
     )

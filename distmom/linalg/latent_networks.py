@@ -93,26 +93,73 @@ def latent_network(
     if basis is not None and basis.shape[1] != r:
         raise UsageError(f"basis: expected {r} columns, got {basis.shape[1]}")
     factors, skewness = _skewed_factors(whitening, third, noise, seed)
-    roots = np.linalg.norm(whitening.B, axis=0)
-    directions = whitening.B / roots
-    tall = directions if basis is None else np.asarray(basis @ directions)
-    columns = sparse_columns(
-        tall,
+    found = sparse_loadings(
+        whitening,
+        basis,
         n_constraints=6 * k if n_constraints is None else n_constraints,
         n_program_rows=40 * k if n_program_rows is None else n_program_rows,
         n_starts=10 * k if n_starts is None else n_starts,
         seed=seed,
     )
-    # The directions are orthonormal: the coefficients of S in A need no pseudoinverse.
-    responses = np.linalg.solve(columns.coefficients, directions.T @ factors)
-    roots_in_columns = np.linalg.solve(columns.coefficients, np.diag(roots))
-    return LatentNetwork(
-        loadings=tall @ columns.coefficients,
-        network=network_of_factors(responses),
-        covariance=roots_in_columns @ roots_in_columns.T,
-        skewness=skewness,
-        columns=columns,
+    network = network_of_factors(found.inverse @ factors)
+    return LatentNetwork(found.loadings, network, found.covariance, skewness, found.columns)
+
+
+@dataclass(frozen=True)
+class SparseLoadings:
+    """Sparse loadings of latent variables, and the second moment of these.
+
+    Attributes
+    ----------
+    loadings : ndarray of shape (n, k)
+        A, scaled such that the entry of largest magnitude of every column is 1.
+    inverse : ndarray of shape (k, r)
+        Pseudoinverse of A in the coordinates of the second moment.
+    covariance : ndarray of shape (k, k)
+        ``E[hh']`` of the latent variables.
+    columns : SparseColumns
+    """
+
+    loadings: np.ndarray
+    inverse: np.ndarray
+    covariance: np.ndarray
+    columns: SparseColumns
+
+
+def sparse_loadings(
+    whitening: Whitening,
+    basis: np.ndarray | None = None,
+    *,
+    n_constraints: int,
+    n_program_rows: int,
+    n_starts: int,
+    seed: int,
+) -> SparseLoadings:
+    """Return the sparse loadings A with ``A E[hh'] A'`` the second moment.
+
+    Parameters
+    ----------
+    whitening : Whitening
+        Whitening of the second moment of shape (r, r), with k columns.
+    basis : ndarray of shape (n, r), optional
+        Orthonormal columns in whose coordinates the second moment was whitened; the unit matrix by default.
+    n_constraints, n_program_rows, n_starts, seed : int
+        As in `sparse_columns`.
+
+    Raises
+    ------
+    NumericalError
+        If the sparse columns span fewer than k dimensions.
+    """
+    directions = whitening.B / np.linalg.norm(whitening.B, axis=0)
+    tall = directions if basis is None else np.asarray(basis @ directions)
+    columns = sparse_columns(
+        tall, n_constraints=n_constraints, n_program_rows=n_program_rows, n_starts=n_starts, seed=seed
     )
+    # The directions are orthonormal, so their inverse is their transpose.
+    inverse = np.linalg.solve(columns.coefficients, directions.T)
+    roots = inverse @ whitening.B
+    return SparseLoadings(tall @ columns.coefficients, inverse, roots @ roots.T, columns)
 
 
 def observed_network(

@@ -20,6 +20,7 @@ import numpy as np
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.lowrank import find_split, independent_parts
+from distmom.linalg.tensor import compose
 from distmom.linalg.whiten import Whitening, whiten
 
 #: random partitions of which the best conditioned one is used
@@ -92,7 +93,7 @@ def denoised_moments(
     whitening = whiten(split.low_rank, rank)
     thirds = noise_moments(centred, whitening.B, find_parts(whitening.B, seed=seed), weights)[1]
     white = centred @ whitening.W
-    third = np.einsum("ia,ib,ic->abc", white * weights[:, None], white, white, optimize=True)
+    third = compose(weights, white.T)
     return DenoisedMoments(
         mean,
         whitening,
@@ -183,4 +184,4 @@ def without_noise(third: np.ndarray, W: np.ndarray, thirds: np.ndarray) -> np.nd
     thirds : ndarray of shape (n,)
         Third moments mu of the noises.
     """
-    return np.asarray(third - np.einsum("i,ia,ib,ic->abc", thirds, W, W, W, optimize=True))
+    return np.asarray(third - compose(thirds, W.T))

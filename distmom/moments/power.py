@@ -59,7 +59,7 @@ class WordPowerPass(Pass):
 
     @property
     def name(self) -> str:
-        return "power"
+        return "tensor-power"
 
     @property
     def n_stored_slabs(self) -> int:

@@ -25,6 +25,7 @@ from distmom.errors import NumericalError
 from distmom.linalg import slice_directions
 from distmom.moments.power import WordPowerPass
 from distmom.moments.sketching import SketchPass
+from distmom.moments.small import SmallMoments
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 from distmom.spectral.basis import N_PROBES, Basis, range_basis, unknown_columns
 from distmom.spectral.core import (
@@ -185,19 +186,32 @@ def find_components(
     core = run.small(
         decompose_contracted, contracted, moments, white, directions, settings.alpha0, where=where, out=out
     )
+    return _with_power_steps(run, settings, basis, moments, core, slices) if settings.power_steps else core
+
+
+def _with_power_steps(
+    run: Run, settings: CoreSettings, basis: Basis, moments: SmallMoments, core: Core, slices: WordSlicesPass
+) -> Core:
+    """Improve components by power steps over the documents of the slices."""
+    d, k, out = slices.n_features, core.W.shape[1], Core.upto(basis.rank, settings.n_states)
+    pass_ = WordPowerPass(
+        d,
+        slices.selection,
+        numbers=slices.numbers,
+        kind=slices.kind,
+        vectors=0,
+        n_vectors=k,
+        single=slices.single,
+    )
+    n_slabs = run.plan(pass_).n_mapped
+    stored = unknown_columns(d, k, n_slabs)
     for _ in range(settings.power_steps):
-        power = WordPowerPass(
-            slices.n_features, slices.selection, numbers=slices.numbers, kind=slices.kind, vectors=0,
-            n_vectors=k, single=slices.single,
-        )  # fmt: skip
-        n_slabs = run.plan(power).n_mapped
-        out_vectors = unknown_columns(power.n_features, k, n_slabs)
-        vectors = run.rows(
-            _power_vectors, basis, core, power.n_features, n_slabs, settings.dtype, out=out_vectors
-        )
-        directory = run.scan(replace(power, vectors=vectors)).directory
+        vectors = run.rows(_power_vectors, basis, core, d, n_slabs, settings.dtype, out=stored)
+        directory = run.scan(replace(pass_, vectors=vectors)).directory
         steps = partial(load_steps, directory, settings.kind, basis.matrix, core.W, core.V)
-        core = run.small(improved, steps, moments, core, settings.alpha0, where=where, out=out)
+        core = run.small(
+            improved, steps, moments, core, settings.alpha0, where=settings.decompose_on, out=out
+        )
     return core
 
 

@@ -220,7 +220,7 @@ def decompose_moments(moments: SmallMoments, settings: CoreSettings, noise: floa
     white = whiten_words(moments, settings, noise)
     with one_blas_thread():
         # The correction for alpha0 is applied to small arrays.
-        m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
+        m1, e2 = _whitened(moments, white.W)
         e3 = multilinear(moments.m3, white.W, white.W, white.W)
         # Rounding of float32 products breaks the symmetry noticeably where the tensor is noise alone.
         tensor = symmetrise(third_moment(m1, e2, e3, settings.alpha0))
@@ -297,7 +297,7 @@ def decompose_contracted(
 ) -> Core:
     """Decompose the third moment, given by its slices; runs on the scheduler node."""
     with one_blas_thread():
-        m1, e2 = moments.m1 @ white.W, white.W.T @ moments.m2 @ white.W
+        m1, e2 = _whitened(moments, white.W)
         slices = third_moment_slices(m1, e2, slices, directions, alpha0)
         slices = (slices + slices.transpose(1, 0, 2)) / 2.0
         found = decompose_slices(slices, directions)
@@ -308,7 +308,7 @@ def decompose_contracted(
 def improved(steps: np.ndarray, moments: SmallMoments, core: Core, alpha0: float) -> Core:
     """Improve components by a power step of each; runs on the scheduler node."""
     with one_blas_thread():
-        m1, e2 = moments.m1 @ core.W, core.W.T @ moments.m2 @ core.W
+        m1, e2 = _whitened(moments, core.W)
         steps = third_moment_steps(m1, e2, steps, core.V, alpha0)
         values, vectors, measures = power_step(core.V, steps)
         # A step reorders components whose eigenvalues are nearly equal.
@@ -323,6 +323,11 @@ def improved(steps: np.ndarray, moments: SmallMoments, core: Core, alpha0: float
         "eigenvalues": [float(x) for x in values],
     }
     return replace(core, V=vectors, eigenvalues=values, mean=m1 @ vectors, diagnostics=diagnostics)
+
+
+def _whitened(moments: SmallMoments, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first two moments in whitened coordinates, before the correction for alpha0."""
+    return moments.m1 @ W, W.T @ moments.m2 @ W
 
 
 def _core(moments: SmallMoments, white: Whitening, found: Decomposition, how: dict[str, Any]) -> Core:

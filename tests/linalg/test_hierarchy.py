@@ -58,11 +58,11 @@ def test_an_exact_covariance_gives_back_all_levels(make):
     for level, A, noise, above in zip(levels, loadings, noises, covariances[1:], strict=True):
         # Variables of this level come in the order and scale of the columns below.
         true = A[nodes] * scales[:, None]
-        assert_allclose(level.noise, noise[nodes] * scales**2, atol=1e-7)
+        assert_allclose(level.noise, noise[nodes] * scales**2, atol=1e-10)
         nodes, scales = in_found_coordinates(level.loadings, true)
-        assert_allclose(level.loadings * scales, true[:, nodes], atol=1e-7)
-        assert_allclose(level.covariance, above[np.ix_(nodes, nodes)] * np.outer(scales, scales), atol=1e-7)
-        assert level.off_diagonal_share < 1e-7
+        assert_allclose(level.loadings * scales, true[:, nodes], atol=1e-10)
+        assert_allclose(level.covariance, above[np.ix_(nodes, nodes)] * np.outer(scales, scales), atol=1e-10)
+        assert level.off_diagonal_share < 1e-10
     assert len(levels) == 2
 
 

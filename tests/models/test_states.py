@@ -11,6 +11,7 @@ from distmom.engine import Selection, open_engine, plan_pass
 from distmom.engine.plan import LIMIT_SHARE
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import decompose, decompose_slices, multilinear, slice_directions, whiten
+from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.states import StateSettings, check_size, extend_states, fit_states
 from distmom.moments.weighting import MomentKind
 from distmom.moments.words import WordMomentsPass, WordSketchPass
@@ -151,6 +152,12 @@ def test_power_steps_bring_the_states_of_slices_to_those_of_the_whole_third_mome
         assert steps == power_steps
     assert distances[1] < 0.75 * distances[0]
     assert distances[2] < 0.25 * distances[0]
+
+
+def test_a_model_carries_out_its_power_steps():
+    _, _, corpus = planted_corpus(600, d=60, n_labels=12, k=6, length=(8, 16))
+    model = MultiLabelMoM(6, head="posterior", third_moment="slices", power_steps=2).fit_corpus(corpus)
+    assert [timing["name"] for timing in model.timings_].count("tensor-power") == 2
 
 
 def test_power_steps_without_slices_are_refused():
