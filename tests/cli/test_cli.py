@@ -21,7 +21,7 @@ from distmom.corpus import from_arrays, open_corpus
 from distmom.engine import KernelsMissing, shards
 from distmom.engine.events import read_log
 from distmom.errors import CancelledError
-from distmom.models import MultiLabelMoM
+from distmom.models import MultiLabelMoM, load_model
 
 WORDS = {
     "animals": ["cat", "dog", "bird", "fish", "horse"],
@@ -578,12 +578,24 @@ def test_kernels_are_compiled_ahead_into_the_cache(tmp_path):
         f"l{i % 3}\t{letters[i % 7] * 3} {letters[i % 5] * 4} {letters[i % 11] * 5}\n" for i in range(300)
     )
     source.write_text("".join(lines))
-    for arguments in (
-        ["ingest", source, tmp_path / "c"],
-        ["fit", tmp_path / "c", tmp_path / "m", "-k", "3", "--workers", "0"],
-        ["predict", tmp_path / "m", source, tmp_path / "out", "--workers", "0"],
-    ):
-        subprocess.run([*command, *map(str, arguments)], env=environment, check=True, capture_output=True)
+    # Many labels, which depend on a word and on the number of words.
+    many, rng = tmp_path / "many.tsv", np.random.default_rng(0)
+    lines = []
+    for i in range(600):
+        word, n_words = rng.integers(10), 2 + 10 * rng.integers(2)
+        label = f"l{(word + n_words) % 10},m{word if n_words > 2 else 9 - word},rare{i},rare{2 * i}"
+        text = " ".join(f"{letters[word] * 3}{letters[rng.integers(4)]}" for _ in range(n_words))
+        lines.append(f"{label}\t{text}\n")
+    many.write_text("".join(lines))
+    for name, corpus in (("few", source), ("many", many)):
+        made = {part: tmp_path / f"{name}-{part}" for part in ("corpus", "model", "out")}
+        for arguments in (
+            ["ingest", corpus, made["corpus"]],
+            ["fit", made["corpus"], made["model"], "-k", "3", "--workers", "0"],
+            ["predict", made["model"], corpus, made["out"], "--workers", "0"],
+        ):
+            subprocess.run([*command, *map(str, arguments)], env=environment, check=True, capture_output=True)
+    assert load_model(tmp_path / "many-model").scorer_.reranker is not None
     assert compiled() - before == set()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ from distmom.models.multilabel.regression import (
     sketch_neighbors,
     sparse_head,
 )
+from distmom.models.multilabel.reranking import Reranker
 from distmom.models.multilabel.scorer import Scorer
 from distmom.models.multilabel.states import States, StateSettings
 from distmom.models.multilabel.weighted_sum import FREQUENT
@@ -269,13 +270,20 @@ class Recipe:
     Attributes
     ----------
     inputs : tuple of str
-        Names of the inputs of a stack; empty for a weighted sum.
+        Names of the variants of heads whose scores are used one by one: by a stack, or by a reranker and the sum
+        that it ranks again. Empty for a weighted sum alone.
     weights : dict of str to float
-        Weights of the heads of a sum; empty for a stack.
+        Weights of the heads of a sum; empty where there are inputs.
     """
 
     inputs: tuple[str, ...]
     weights: dict[str, float]
+
+    @classmethod
+    def of_inputs(cls, names: Iterable[str], reranker: Reranker | None) -> Recipe:
+        """Return the recipe of heads whose scores are combined, and of those that a reranker uses too."""
+        further = () if reranker is None else reranker.inputs
+        return cls(tuple(dict.fromkeys([*names, *further])), {})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -290,7 +298,9 @@ class Recipe:
 def recipe_of(weights: dict[str, float] | None, choice: Choice | None) -> Recipe:
     """Return the heads of a choice, or those of given weights."""
     if choice is not None and choice.is_stacked:
-        return Recipe(tuple(each.name for each in choice.stack.inputs), {})
+        return Recipe.of_inputs((each.name for each in choice.stack.inputs), choice.reranker)
+    if choice is not None and choice.reranker is not None:
+        return Recipe.of_inputs(choice.weights, choice.reranker)
     return Recipe((), dict(choice.weights if choice is not None else weights or {}))
 
 

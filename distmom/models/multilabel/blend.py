@@ -5,7 +5,8 @@ labels if there are few. With few labels the heads are stacked: a logistic regre
 `distmom.models.multilabel.stack`). With many, weights of a sum are found by coordinate ascent on a fixed grid; the
 scores of each head are first divided by their mean best score, so that one grid serves heads of any scale, and a
 logistic regression of the sum makes it a probability. Where few of many labels hold most pairs, heads are also
-stacked by classes of labels (see `distmom.models.multilabel.class_stack`), and the better blend is chosen. The
+stacked by classes of labels (see `distmom.models.multilabel.class_stack`), and the better blend is chosen. Trees
+then rank the best labels again (see `distmom.models.multilabel.reranking`), if that is better still. The
 expected metrics are those of halves of the held-out documents under a blend that was chosen on the other half; so
 are the probabilities on which a threshold is chosen.
 """
@@ -20,8 +21,10 @@ import numpy as np
 
 from distmom.models.multilabel.class_stack import ClassStack, class_cuts, fit_classes
 from distmom.models.multilabel.covariates import Covariates, frequency_log_odds
+from distmom.models.multilabel.kernels import top_candidates
 from distmom.models.multilabel.objective import MEAN, Objective
 from distmom.models.multilabel.probabilities import Reliability, best_threshold
+from distmom.models.multilabel.reranking import DEPTH, Reranker, fit_reranker, pair_features
 from distmom.models.multilabel.stack import Pairs, Stack, fit_stack, probability, select_inputs
 from distmom.models.multilabel.varying import vary
 from distmom.models.multilabel.weighted_sum import FREQUENT, GATE, ascend, choose_weights, weighted_total
@@ -30,10 +33,15 @@ from distmom.models.multilabel.weighted_sum import FREQUENT, GATE, ascend, choos
 STACKED_TOGETHER = ("neighbors",)
 #: name of the sum of all heads as the input of a logistic regression
 TOTAL = "total"
-#: heads that a stack by classes leaves out: they know nothing about labels that updates add, and gain little
+#: heads that a stack by classes and a reranker leave out: they know nothing about labels that updates add, and
+#: gain little
 NOT_STACKED = ("posterior", "moment")
 #: least gain of that stack over a weighted sum, which predicts in less time
 STACK_GAIN = 2e-3
+#: least gain of a reranker over the blend
+RERANK_GAIN = 1e-3
+#: name of the blend before its best labels are ranked again, in the reported metrics
+BLEND = "blend"
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,8 @@ class Choice:
         Standard error of the objective, unless that is a mean of metrics.
     exponent : float or None, default None
         Power of the inverse propensity that multiplies the probability of a label, where the metric weights by it.
+    reranker : Reranker or None, default None
+        What ranks the best labels again.
     """
 
     weights: dict[str, float]
@@ -79,6 +89,7 @@ class Choice:
     metric: str = MEAN
     error: float = 0.0
     exponent: float | None = None
+    reranker: Reranker | None = None
 
     @property
     def is_stacked(self) -> bool:
@@ -99,6 +110,7 @@ class Choice:
             "reliability": self.reliability.to_json(),
             **({"expected": expected} if stated else {}),
             **({} if self.exponent is None else {"exponent": self.exponent}),
+            **({} if self.reranker is None else {"reranked": self.reranker.summary()}),
         }
 
 
@@ -138,13 +150,17 @@ def choose_blend(
     objective = Objective(rows["labels"], rows["truth"], rows["n_true"], metric, inverse, rows.get("ideal"))
     if objective.has_auc:
         return _choose_stack(names, rows, groups, objective, frequency)
-    choice, totals = _choose_sum(names, rows, groups, objective)
-    if least and frequency is not None:
+    choice, totals, log_odds = _choose_sum(names, rows, groups, objective)
+    if frequency is None:
+        return choice
+    if least:
         boundary = float(frequency_log_odds(np.array(least), frequency[1] - len(rows["truth"])))
-        stacked, others = _choose_classes(names, rows, groups, objective, frequency, boundary, choice)
-        if objective.value(others) > objective.value(totals) + STACK_GAIN:
-            return stacked
-    return choice
+        classes = _choose_classes(names, rows, groups, objective, frequency, boundary, choice)
+        if objective.value(classes[1]) > objective.value(totals) + STACK_GAIN:
+            choice, totals, log_odds = classes
+    if objective.weighs_propensity:
+        return choice
+    return _choose_reranked(names, rows, groups, objective, frequency, choice, log_odds)
 
 
 def _covariates(rows: dict[str, np.ndarray], frequency: tuple[np.ndarray, int] | None) -> Covariates | None:
@@ -182,11 +198,19 @@ def apply_choice(
     names, rows, frequency
         As for `choose_blend`; the frequency is required where coefficients vary.
     """
-    if not choice.is_stacked:
-        return weighted_total(names, rows["scores"], choice.weights)
-    inputs = [names.index(each.name) for each in choice.stack.inputs]
-    scores = np.ascontiguousarray(rows["scores"][:, inputs].swapaxes(0, 1))
-    return choice.stack.log_odds(scores, _covariates(rows, frequency))
+    if choice.is_stacked:
+        inputs = [names.index(each.name) for each in choice.stack.inputs]
+        scores = np.ascontiguousarray(rows["scores"][:, inputs].swapaxes(0, 1))
+        totals = choice.stack.log_odds(scores, _covariates(rows, frequency))
+    else:
+        totals = weighted_total(names, rows["scores"], choice.weights)
+    if choice.reranker is None:
+        return totals
+    log_odds = totals if choice.is_stacked else choice.stack.log_odds(totals[None])
+    best, known = _best_candidates(log_odds, rows)
+    x = _reranked_features(names, choice.reranker.inputs, rows, frequency, best, log_odds)
+    found = choice.reranker.trees.log_odds(x.reshape(-1, x.shape[2])).reshape(best.shape)
+    return _with_best(log_odds, best, known, found)
 
 
 def _halves(n: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -325,10 +349,11 @@ def _error(objective: Objective, totals: np.ndarray) -> float:
 
 def _choose_sum(
     names: list[str], rows: dict[str, np.ndarray], groups: dict[str, str], objective: Objective
-) -> tuple[Choice, np.ndarray]:
+) -> tuple[Choice, np.ndarray, np.ndarray]:
     """Choose the weights of a sum, and the regression that makes it a probability.
 
-    Also return what ranks each half of the documents under a sum that was chosen on the other half.
+    Also return what ranks each half of the documents under a sum that was chosen on the other half, and its
+    log-odds.
     """
     rankings = _rankings(names, rows["scores"].swapaxes(0, 1), objective)
     report = {name: objective.named(own) for name, own in rankings.items()}
@@ -347,7 +372,7 @@ def _choose_sum(
         value = objective.value(totals)
     report["auto"] = objective.named(totals)
     stack = _of_total(objective, weighted_total(names, rows["scores"], weights))
-    return _choice(weights, value, report, stack, objective, totals, log_odds), totals
+    return _choice(weights, value, report, stack, objective, totals, log_odds), totals, log_odds
 
 
 def _choose_classes(
@@ -358,13 +383,13 @@ def _choose_classes(
     frequency: tuple[np.ndarray, int],
     boundary: float,
     summed: Choice,
-) -> tuple[Choice, np.ndarray]:
+) -> tuple[Choice, np.ndarray, np.ndarray]:
     """Stack the heads by classes of labels; of variants, the one that is best alone is used.
 
-    Also return what ranks each half of the documents under a stack that was fitted to the other half.
+    Also return what ranks each half of the documents under a stack that was fitted to the other half, and its
+    log-odds.
     """
-    alone = {name: summed.scores[name]["nDCG@5"] for name in names}
-    used = [name for name in _best_variants(names, groups, alone) if name not in NOT_STACKED]
+    used = _stacked_variants(names, groups, summed)
     scores = np.ascontiguousarray(rows["scores"].swapaxes(0, 1)[[names.index(name) for name in used]])
     pairs = Pairs(
         tuple(used),
@@ -382,7 +407,77 @@ def _choose_classes(
     weights = {name: float(loss / n) for name, loss in zip(pairs.names, losses, strict=True)}
     report = {**summed.scores, "auto": objective.named(totals)}
     value = objective.value(totals)
-    return _choice(weights, value, report, stack, objective, totals, log_odds), totals
+    return _choice(weights, value, report, stack, objective, totals, log_odds), totals, log_odds
+
+
+def _stacked_variants(names: list[str], groups: dict[str, str], choice: Choice) -> list[str]:
+    """Return the best head of every group whose scores are stacked or used by a reranker."""
+    alone = {name: choice.scores[name]["nDCG@5"] for name in names}
+    return [name for name in _best_variants(names, groups, alone) if name not in NOT_STACKED]
+
+
+def _choose_reranked(
+    names: list[str],
+    rows: dict[str, np.ndarray],
+    groups: dict[str, str],
+    objective: Objective,
+    frequency: tuple[np.ndarray, int],
+    choice: Choice,
+    log_odds: np.ndarray,
+) -> Choice:
+    """Rank the best labels of a blend again, if that is better on documents that the trees were not fitted to.
+
+    The trees are fitted to the log-odds (n, c) of each half of the documents under a blend that was chosen on the
+    other half.
+    """
+    inputs = _stacked_variants(names, groups, choice)
+    best, known = _best_candidates(log_odds, rows)
+    x = _reranked_features(names, inputs, rows, frequency, best, log_odds)
+    truth = np.take_along_axis(rows["truth"], best, axis=1)
+    reranker, found = fit_reranker(inputs, x, truth, known, _halves(len(truth)))
+    totals = _with_best(log_odds, best, known, found)
+    value = objective.value(totals)
+    if value <= objective.value(log_odds) + RERANK_GAIN:
+        return choice
+    threshold, reliability = _calibrated(objective, totals)
+    scores = {**choice.scores, BLEND: choice.scores["auto"], "auto": objective.named(totals)}
+    return replace(
+        choice, objective=value, scores=scores, reranker=reranker, precision_error=_error(objective, totals),
+        threshold=threshold, reliability=reliability, error=objective.error(totals),
+    )  # fmt: skip
+
+
+def _best_candidates(log_odds: np.ndarray, rows: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the columns of the best candidates of every document, (n, m), and which of them are labels."""
+    best = top_candidates(log_odds, rows["labels"], min(DEPTH, log_odds.shape[1]))
+    return np.maximum(best, 0), best >= 0
+
+
+def _reranked_features(
+    names: list[str],
+    inputs: list[str],
+    rows: dict[str, np.ndarray],
+    frequency: tuple[np.ndarray, int] | None,
+    best: np.ndarray,
+    log_odds: np.ndarray,
+) -> np.ndarray:
+    """Return the features of the best candidates for a reranker."""
+    covariates = _covariates(rows, frequency)
+    assert covariates is not None
+    heads = [names.index(name) for name in inputs]
+    scores = np.stack([np.take_along_axis(rows["scores"][:, h], best, axis=1) for h in heads])
+    blended, of_labels = (np.take_along_axis(own, best, axis=1) for own in (log_odds, covariates.labels))
+    return pair_features(scores, blended, of_labels, covariates.documents)
+
+
+def _with_best(log_odds: np.ndarray, best: np.ndarray, known: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """Return the log-odds of all candidates with those of the best ones replaced, and the others below them."""
+    blended = np.take_along_axis(log_odds, best, axis=1)
+    lowest, last = (np.where(known, own, np.inf).min(axis=1, keepdims=True) for own in (found, blended))
+    out = (log_odds + np.where(lowest < last, lowest - last, 0.0)).astype(np.float32)
+    rows = np.broadcast_to(np.arange(len(best))[:, None], best.shape)
+    out[rows[known], best[known]] = found[known]
+    return out
 
 
 def _crossed_sum(

@@ -65,6 +65,8 @@ def label_numbers(names: Sequence[str], known: Sequence[str]) -> np.ndarray:
 def of_labels(scorer: Scorer, labels: np.ndarray) -> Scorer:
     """Return the scorer of some labels, numbered by their place among ``labels``.
 
+    The labels are ranked by the blend: ranking the best labels again depends on all labels.
+
     Parameters
     ----------
     scorer : Scorer
@@ -78,6 +80,7 @@ def of_labels(scorer: Scorer, labels: np.ndarray) -> Scorer:
         heads=tuple((name, head_of_labels(head, labels)) for name, head in scorer.heads),
         label_factor=None if factor is None else np.asarray(factor)[labels],
         label_log_odds=None if log_odds is None else np.asarray(log_odds)[labels],
+        reranker=None,
     )
 
 

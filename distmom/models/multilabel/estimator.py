@@ -48,6 +48,7 @@ from distmom.models.multilabel.objective import MEAN, OBJECTIVES, weighs_propens
 from distmom.models.multilabel.prediction import TARGETS, LabelPredictor, checked_targets
 from distmom.models.multilabel.program import HEADS, fit_heads, held_out
 from distmom.models.multilabel.regression import WeightLimits
+from distmom.models.multilabel.reranking import Reranker
 from distmom.models.multilabel.scorer import Scorer, variant
 from distmom.models.multilabel.stack import Stack
 from distmom.models.multilabel.states import States, StateSettings, check_size
@@ -117,6 +118,8 @@ class MultiLabelState:
     stack : dict or None
         How the scores of the heads are combined, or their weighted sum made a probability; None where no blend was
         chosen.
+    reranker : Reranker or None
+        What ranks the best labels again; None where nothing does.
     topics : CorpusTopics or None
         None where none were requested, or the corpus does not support them.
     sums : KeptSums or None
@@ -135,6 +138,7 @@ class MultiLabelState:
     diagnostics: dict[str, Any] = value()
     selection: dict[str, Any] | None = value()
     stack: dict[str, Any] | None = value(default=None)
+    reranker: Reranker | None = group(Reranker, may_lack=True)
     topics: CorpusTopics | None = group(CorpusTopics, may_lack=True)
     sums: KeptSums | None = group(KeptSums, may_lack=True)
 
@@ -405,7 +409,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         if state.basis is None and any(isinstance(head, RidgeHead | SketchNeighbors) for _, head in heads):
             raise ValueError("expected a basis of the sketch, got none")
         stack = None if state.stack is None else stack_from_json(state.stack)
-        calibration = None
+        calibration: Stack | None = None
         if isinstance(stack, Stack) and stack.inputs[0].name == TOTAL:
             stack, calibration = None, stack
         if stack is not None:
@@ -414,6 +418,16 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
             effects = stack.effects if isinstance(stack, Stack) else ()
             if any(effect.name == "cosine" for effect in effects) and "neighbors" not in dict(heads):
                 raise ValueError("expected an index of documents for coefficients that vary with the cosine")
+        reranker = None if state.reranker is None else state.reranker.checked()
+        summed = None
+        if reranker is not None:
+            if stack is None:
+                weights_of_sum = (self.selection_ or {}).get("weights")
+                if calibration is None or not isinstance(weights_of_sum, dict):
+                    raise ValueError("expected a stack, or the weights of a calibrated sum, for a reranker")
+                summed = {name: float(weight) for name, weight in weights_of_sum.items()}
+            for name in (*reranker.inputs, *(summed or ())):
+                variant(dict(heads), name)
         log_odds = frequency_log_odds(self.label_frequency_, self.n_documents_)
         if isinstance(stack, ClassStack):
             owners = [head.labels for _, head in heads if isinstance(head, FrequentHead)]
@@ -422,7 +436,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
             n_labels=len(self.label_names_), idf=self.idf_, heads=heads, weights=weights, basis=self.basis_,
             label_factor=self._label_factor(), stack=stack,
             calibration=calibration, weighs_probability="exponent" in (self.selection_ or {}),
-            label_log_odds=log_odds,
+            label_log_odds=log_odds, summed=summed, reranker=reranker,
         )  # fmt: skip
 
     def _completed(self, name: str, head: Head) -> Head:
@@ -459,6 +473,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
             diagnostics=self.diagnostics_,
             selection=self.selection_,
             stack=self.stack_,
+            reranker=self.scorer_.reranker,
             topics=self.corpus_topics_,
             sums=self.sums_,
         )
@@ -690,6 +705,7 @@ def _state_of(
         diagnostics=diagnostics,
         selection=None if fitted.choice is None else fitted.choice.to_json(),
         stack=None if fitted.choice is None else fitted.choice.stack.to_json(),
+        reranker=None if fitted.choice is None else fitted.choice.reranker,
         topics=topics if isinstance(topics, CorpusTopics) else None,
         sums=fitted.sums,
     )

@@ -1,8 +1,9 @@
 """Heads: alternative ways to score all labels for a block of documents.
 
 A head is a frozen dataclass of arrays with a method ``add_scores(query, factor, out)`` that adds its scores times
-a factor to a dense matrix (n, L). X is the presence of words, A the
-tf-idf rows of unit length, Z = A R a sketch of them.
+a factor to a dense matrix (n, L), and a method ``scores_at(query, labels)`` that returns its scores of some
+different labels (n, m) of every document. X is the presence of words, A the tf-idf rows of unit length, Z = A R a
+sketch of them.
 
 =================== ==========================================================================
 head                score of label l
@@ -36,7 +37,7 @@ from distmom.models.multilabel.kernels import (
     top_of_products,
     update_top,
 )
-from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes, sparse_scores_at
+from distmom.models.multilabel.score_kernels import add_sparse_scores, add_votes, sparse_scores_at, votes_at
 from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.kernels import gather
 from distmom.moments.labels import posteriors
@@ -204,6 +205,11 @@ class RidgeHead:
         out += np.float32(factor) * (query.sketch @ np.asarray(self.coefficients, np.float32))
         out += np.float32(factor) * np.asarray(self.intercept, np.float32)
 
+    def scores_at(self, query: Query, labels: np.ndarray) -> np.ndarray:
+        """Return the scores of some labels (n, m) of every document."""
+        columns = np.asarray(self.coefficients, np.float32).T[labels]
+        return np.asarray(np.einsum("nr,nmr->nm", query.sketch, columns) + self.intercept[labels], np.float32)
+
     def top(self, query: Query, factor: float, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best labels and their scores, from products of blocks that fit the processor's cache."""
         z = np.float32(factor) * query.sketch
@@ -241,6 +247,16 @@ class SparseHead:
             factor, out,
         )  # fmt: skip
 
+    def scores_at(self, query: Query, labels: np.ndarray, factor: float = 1.0) -> np.ndarray:
+        """Return ``factor`` times the scores of some labels (n, m); those of repeated labels are undefined."""
+        a, w = with_constant(query.features), self.weights
+        out = np.zeros(labels.shape, np.float32)
+        sparse_scores_at(
+            a.indptr, a.indices, a.data, w.sparse.indptr, w.sparse.indices, w.sparse.data, w.dense_row, w.dense,
+            factor, labels, w.sparse.n_columns, out,
+        )  # fmt: skip
+        return out
+
 
 @dataclass(frozen=True)
 class GateHead:
@@ -276,13 +292,7 @@ class GateHead:
 
     def scores_at(self, query: Query, labels: np.ndarray) -> np.ndarray:
         """Return the factors of some labels (n, m) of every document; those of repeated labels are undefined."""
-        a, w = with_constant(query.features), self.weights
-        margins = np.zeros(labels.shape, np.float32)
-        sparse_scores_at(
-            a.indptr, a.indices, a.data, w.sparse.indptr, w.sparse.indices, w.sparse.data, w.dense_row, w.dense,
-            -2.0, labels, w.sparse.n_columns, margins,
-        )  # fmt: skip
-        return self._factors(margins)
+        return self._factors(SparseHead(self.weights).scores_at(query, labels, -2.0))
 
     def _factors(self, margins: np.ndarray) -> np.ndarray:
         """Return the factors of margins times -2, in place."""
@@ -321,6 +331,17 @@ class FrequentHead:
             np.exp(odds, out=odds)
         odds += 1.0
         out[:, labels] += np.float32(factor * self.factor) / odds
+
+    def scores_at(self, query: Query, labels: np.ndarray) -> np.ndarray:
+        """Return the scores of some labels (n, m) of every document; those of repeated labels are undefined."""
+        own = np.asarray(self.labels)
+        places = np.full(max(int(labels.max(initial=0)), int(own.max(initial=0))) + 1, -1, np.int32)
+        places[own] = np.arange(len(own), dtype=np.int32)
+        found = places[labels]
+        odds = SparseHead(self.weights).scores_at(query, found, -SLOPE)
+        with np.errstate(over="ignore"):
+            scores = np.float32(self.factor) / (np.exp(odds) + np.float32(1.0))
+        return np.where(found >= 0, scores, np.float32(0.0))
 
 
 @dataclass(frozen=True)
@@ -370,6 +391,16 @@ class NeighborsHead:
             factor * self.factor, factor * self.best, out,
         )  # fmt: skip
 
+    def scores_at(self, query: Query, labels: np.ndarray) -> np.ndarray:
+        """Return the scores of some labels (n, m) of every document; those of repeated labels are undefined."""
+        found, cosines = query.nearest(self, self.n_neighbors)
+        y, out = self.labels, np.zeros(labels.shape, np.float32)
+        votes_at(
+            found, cosines, y.indptr, y.indices, self.n_neighbors, self.power, self.factor, self.best, labels,
+            y.n_columns, out,
+        )  # fmt: skip
+        return out
+
 
 @dataclass(frozen=True)
 class SketchNeighbors:
@@ -397,6 +428,21 @@ class SketchNeighbors:
 
     def add_scores(self, query: Query, factor: float, out: np.ndarray) -> None:
         """Add ``factor * votes``."""
+        found, products = self._nearest(query)
+        y, k = self.labels, products.shape[1]
+        add_votes(found, products, y.indptr, y.indices, k, self.power, factor * self.factor, 0.0, out)
+
+    def scores_at(self, query: Query, labels: np.ndarray) -> np.ndarray:
+        """Return the scores of some labels (n, m) of every document; those of repeated labels are undefined."""
+        found, products = self._nearest(query)
+        y, k, out = self.labels, products.shape[1], np.zeros(labels.shape, np.float32)
+        votes_at(
+            found, products, y.indptr, y.indices, k, self.power, self.factor, 0.0, labels, y.n_columns, out
+        )
+        return out
+
+    def _nearest(self, query: Query) -> tuple[np.ndarray, np.ndarray]:
+        """Return the nearest rows and their cosines, (n, k) each."""
         z = unit_rows(query.sketch)
         k = min(self.n_neighbors, len(self.alive))
         rows = np.asarray(self.rows, np.float32)
@@ -405,9 +451,7 @@ class SketchNeighbors:
         # Products with equal rows may differ in the last bits, depending on where the rows are stored.
         margin = np.float32(2 * ROUNDING * rows.shape[1])
         least = np.partition(cosines, -k, axis=1)[:, -k] - margin
-        found, products = nearest_of(cosines, least, z, rows, k)
-        y = self.labels
-        add_votes(found, products, y.indptr, y.indices, k, self.power, factor * self.factor, 0.0, out)
+        return nearest_of(cosines, least, z, rows, k)
 
 
 Head = StateHead | RidgeHead | SparseHead | GateHead | FrequentHead | NeighborsHead | SketchNeighbors

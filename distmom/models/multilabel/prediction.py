@@ -115,6 +115,7 @@ class LabelPredictor:
             From 0 to 1; `threshold_` by default.
         labels : list of str, optional
             Names of the labels to choose from; all by default. Fewer labels take less time.
+            Where the best labels are ranked again (see `Reranker`), chosen labels are not.
 
         Returns
         -------
@@ -172,6 +173,7 @@ class LabelPredictor:
             As for `predict`.
         labels : list of str, optional
             Names of the labels to score, which are then the columns; all by default. Fewer labels take less time.
+            Where the best labels are ranked again (see `Reranker`), chosen labels are not.
 
         Returns
         -------

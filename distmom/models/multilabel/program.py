@@ -215,7 +215,7 @@ def extend_parts(run: Run, settings: HeadSettings, known: Parts, chosen: Selecti
     assert known.features is not None
 
     def chose(*prefixes: str) -> bool:
-        return any(name.startswith(prefixes) for name in choice.weights)
+        return recipe_of(None, choice).has(*prefixes)
 
     features, added = extend_features(run, known.features, chosen)
     linear = ridge = None

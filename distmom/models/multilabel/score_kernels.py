@@ -1,4 +1,4 @@
-"""Compiled loops that add scores of all labels: sparse weights, and votes of the nearest rows."""
+"""Compiled loops that add scores of labels, all or some: sparse weights, and votes of the nearest rows."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def sparse_scores_at(
     """Add ``factor * A W`` at some labels (n, m) of every document to ``out`` (n, m).
 
     The other parameters are those of `add_sparse_scores`, and so are the bits. A label that a document has several
-    times is scored at its first place.
+    times is scored at its first place; -1 stands for no label.
     """
     place = np.full(n_labels, -1, np.int32)
     for i in range(labels.shape[0]):
         for j in range(labels.shape[1]):
-            if place[labels[i, j]] < 0:
+            if labels[i, j] >= 0 and place[labels[i, j]] < 0:
                 place[labels[i, j]] = j
         for p in range(indptr[i], indptr[i + 1]):
             v = indices[p]
             x = np.float32(factor * data[p])
             if dense_row[v] >= 0:
                 for j in range(labels.shape[1]):
-                    if place[labels[i, j]] == j:
+                    if labels[i, j] >= 0 and place[labels[i, j]] == j:
                         out[i, j] += x * dense[dense_row[v], labels[i, j]]
             else:
                 for q in range(w_indptr[v], w_indptr[v + 1]):
@@ -79,7 +79,8 @@ def sparse_scores_at(
                     if j >= 0:
                         out[i, j] += x * w_data[q]
         for j in range(labels.shape[1]):
-            place[labels[i, j]] = -1
+            if labels[i, j] >= 0:
+                place[labels[i, j]] = -1
 
 
 @compiled
@@ -137,3 +138,50 @@ def add_votes(
                 if best[label] > 0.0:
                     out[i, label] += np.float32(best_factor) * best[label]
                     best[label] = 0.0
+
+
+@compiled
+def votes_at(
+    rows: np.ndarray,
+    products: np.ndarray,
+    y_indptr: np.ndarray,
+    y_indices: np.ndarray,
+    n_neighbors: int,
+    power: float,
+    factor: float,
+    best_factor: float,
+    labels: np.ndarray,
+    n_labels: int,
+    out: np.ndarray,
+) -> None:
+    """Add the scores of `add_votes` at some labels (n, m) of every document to ``out`` (n, m).
+
+    The bits are those of `add_votes`. A label that a document has several times is scored at its first place.
+    """
+    place = np.full(n_labels, -1, np.int32)
+    best = np.zeros(labels.shape[1], np.float32)
+    m = min(n_neighbors, rows.shape[1])
+    for i in range(labels.shape[0]):
+        total = 0.0
+        for j in range(m):
+            if rows[i, j] >= 0:
+                total += products[i, j] ** power
+        if total <= 0.0:
+            continue
+        for c in range(labels.shape[1]):
+            best[c] = 0.0
+            if place[labels[i, c]] < 0:
+                place[labels[i, c]] = c
+        for j in range(m):
+            r = rows[i, j]
+            if r < 0:
+                continue
+            vote = np.float32(factor * products[i, j] ** power / total)
+            for q in range(y_indptr[r], y_indptr[r + 1]):
+                c = place[y_indices[q]]
+                if c >= 0:
+                    out[i, c] += vote
+                    best[c] = max(best[c], products[i, j])
+        for c in range(labels.shape[1]):
+            out[i, c] += np.float32(best_factor) * best[c]
+            place[labels[i, c]] = -1

@@ -23,7 +23,9 @@ from distmom.models.multilabel.heads import (
     rows_at_a_time,
 )
 from distmom.models.multilabel.kernels import check_labels, top_labels
+from distmom.models.multilabel.reranking import Reranker
 from distmom.models.multilabel.stack import Stack, probability
+from distmom.models.multilabel.weighted_sum import GATE
 
 #: labels of the largest sums whose factors by a gate are computed first
 GATED_LABELS = 50
@@ -51,9 +53,15 @@ class Scorer:
     calibration : Stack, optional
         Log-odds of a label given the weighted sum; unknown by default.
     label_log_odds : ndarray of shape (L,), optional
-        Log-odds of the frequency of every label; required by a stack whose coefficients depend on it.
+        Log-odds of the frequency of every label; required by a reranker, and by a stack whose coefficients depend
+        on it.
     weighs_probability : bool, default False
         Whether ``label_factor`` multiplies the calibrated probability of a weighted sum instead of the sum.
+    summed : dict of str to float, optional
+        Weights of variants of the heads, and the power of a gate, where the heads are not multiplied by their
+        weights; ``weights`` are then not used. Scores are then the log-odds by ``calibration``, which is required.
+    reranker : Reranker, optional
+        Ranks the best labels again; requires a stack or ``summed``.
     """
 
     n_labels: int
@@ -66,32 +74,78 @@ class Scorer:
     calibration: Stack | None = None
     weighs_probability: bool = False
     label_log_odds: Any = None
+    summed: Mapping[str, float] | None = None
+    reranker: Reranker | None = None
 
     def query(self, block: Block) -> Query:
         """Prepare a block for scoring."""
         return Query(block, self.idf, self.basis)
 
     def scores(self, query: Query) -> np.ndarray:
-        """Return the scores of all labels, (n, L) float32; log-odds where heads are stacked."""
-        out = np.zeros((query.block.n_documents, self.n_labels), np.float32)
-        if self.stack is not None:
-            heads, scores = dict(self.heads), np.zeros((len(self.stack.inputs), *out.shape), np.float32)
-            for own, given in zip(scores, self.stack.inputs, strict=True):
-                variant(heads, given.name).add_scores(query, 1.0, own)
-            out = self.stack.log_odds(scores, self._covariates(query))
-            if self.label_factor is not None:
-                out = probability(out) * np.asarray(self.label_factor, np.float32)
-            return out
-        self._add_sums(query, out)
-        if self.gate is not None:
-            self.gate.multiply(query, out)
+        """Return the scores of all labels, (n, L) float32; see `has_log_odds`."""
+        blended, known = self._blended(query)
+        out = self._log_odds_of(blended)
+        if self.reranker is not None and out.size:
+            labels, blended = top_labels(out, min(self.reranker.depth, self.n_labels))
+            found = self._reranked(query, self.reranker, labels, blended, known)
+            out += _shift(found, blended)
+            np.put_along_axis(out, labels, found, axis=1)
         if self.label_factor is not None:
-            if self.weighs_probability and self.calibration is not None:
+            if self.has_log_odds:
+                out = probability(out)
+            elif self.weighs_probability and self.calibration is not None:
                 out = probability(self.calibration.log_odds(out[None]))
             else:
                 np.maximum(out, np.float32(1e-6), out=out)
             out *= np.asarray(self.label_factor, np.float32)
         return out
+
+    @property
+    def has_log_odds(self) -> bool:
+        """Whether scores are log-odds."""
+        return self.stack is not None or self.summed is not None
+
+    def _blended(self, query: Query) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return what the blend ranks all labels by: log-odds of a stack, or a weighted sum.
+
+        Also return the scores of the inputs of a stack, (n, L) each, by their names.
+        """
+        out = np.zeros((query.block.n_documents, self.n_labels), np.float32)
+        if self.stack is not None:
+            heads, scores = dict(self.heads), np.zeros((len(self.stack.inputs), *out.shape), np.float32)
+            for own, given in zip(scores, self.stack.inputs, strict=True):
+                variant(heads, given.name).add_scores(query, 1.0, own)
+            named = zip((given.name for given in self.stack.inputs), scores, strict=True)
+            return self.stack.log_odds(scores, self._covariates(query)), dict(named)
+        self._add_sums(query, out)
+        if self.gate is not None:
+            self.gate.multiply(query, out)
+        return out, {}
+
+    def _log_odds_of(self, blended: np.ndarray) -> np.ndarray:
+        """Return the scores of labels, given what the blend ranks them by: log-odds if `has_log_odds`."""
+        if self.summed is None:
+            return blended
+        assert self.calibration is not None
+        return self.calibration.log_odds(np.ascontiguousarray(blended)[None])
+
+    def _reranked(
+        self,
+        query: Query,
+        reranker: Reranker,
+        labels: np.ndarray,
+        blended: np.ndarray,
+        known: Mapping[str, np.ndarray],
+    ) -> np.ndarray:
+        """Return the log-odds of the best labels (n, m) of a blend by its reranker, given some heads' scores."""
+        heads, scores = dict(self.heads), np.empty((len(reranker.inputs), *labels.shape), np.float32)
+        for own, name in zip(scores, reranker.inputs, strict=True):
+            if name in known:
+                own[:] = np.take_along_axis(known[name], labels, axis=1)
+            else:
+                own[:] = variant(heads, name).scores_at(query, labels)
+        frequency = np.asarray(self.label_log_odds)[labels]
+        return reranker.log_odds(scores, blended, frequency, query.covariates(self.index))
 
     def _covariates(self, query: Query) -> Covariates | None:
         if self.stack is None or not self.stack.has_covariates:
@@ -106,12 +160,23 @@ class Scorer:
     @property
     def gate(self) -> GateHead | None:
         """The head that multiplies the sum of the others, if there is one."""
-        if len(self.heads) == 1 or self.stack is not None:
+        if self.stack is not None:
+            return None
+        if self.summed is not None:
+            power = self.summed.get(GATE)
+            return None if power is None else replace(variant(dict(self.heads), GATE), power=power)
+        if len(self.heads) == 1:
             return None
         return next((head for _, head in self.heads if isinstance(head, GateHead)), None)
 
     def _add_sums(self, query: Query, out: np.ndarray) -> None:
         """Add the weighted sum of all heads but the gate."""
+        if self.summed is not None:
+            heads = dict(self.heads)
+            for name, weight in self.summed.items():
+                if name != GATE:
+                    variant(heads, name).add_scores(query, weight, out)
+            return
         gate = self.gate
         for (_, head), weight in zip(self.heads, self.weights, strict=True):
             if head is not gate:
@@ -120,11 +185,11 @@ class Scorer:
     @property
     def has_probabilities(self) -> bool:
         """Whether scores can be converted to probabilities."""
-        return self.label_factor is None and (self.stack is not None or self.calibration is not None)
+        return self.label_factor is None and (self.has_log_odds or self.calibration is not None)
 
     def probabilities(self, scores: np.ndarray) -> np.ndarray:
         """Return the probabilities of labels, given their scores (...), float32; see `has_probabilities`."""
-        if self.stack is not None:
+        if self.has_log_odds:
             return probability(scores)
         if self.calibration is None:
             raise ValueError("the scores of this model were not calibrated")
@@ -135,7 +200,7 @@ class Scorer:
         """Whether `top` finds the best labels without a dense matrix of scores."""
         heads = [head for _, head in self.heads]
         alone = len(heads) == 1 and isinstance(heads[0], StateHead | RidgeHead)
-        return alone and self.label_factor is None and self.stack is None
+        return alone and self.label_factor is None and not self.has_log_odds
 
     def top(self, block: Block, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best labels of documents and their scores, (n, k) each; ties by smaller label."""
@@ -145,14 +210,42 @@ class Scorer:
             return labels, values
         labels = np.zeros((block.n_documents, k), np.int32)
         values = np.zeros((block.n_documents, k), np.float32)
-        few = max(GATED_LABELS, 4 * k)
+        # A reranker takes more labels than are asked for.
+        n_blended = k if self.reranker is None else min(max(k, self.reranker.depth), self.n_labels)
+        few = max(GATED_LABELS, 4 * n_blended)
         for rows in self.blocks(block.n_documents):
             query = self.query(block.take(rows))
-            if self.gate is not None and self.label_factor is None and few < self.n_labels:
-                labels[rows], values[rows] = self._gated_top(query, self.gate, k, few)
-            else:
+            if self.label_factor is not None:
                 labels[rows], values[rows] = top_labels(self.scores(query), k)
+                continue
+            known: dict[str, np.ndarray] = {}
+            if self.gate is not None and few < self.n_labels:
+                found, blended = self._gated_top(query, self.gate, n_blended, few)
+            else:
+                scores, known = self._blended(query)
+                found, blended = top_labels(scores, n_blended)
+            blended = self._log_odds_of(blended)
+            if self.reranker is not None:
+                found, blended = self._reordered(query, self.reranker, found, blended, known)
+            labels[rows], values[rows] = found[:, :k], blended[:, :k]
         return labels, values
+
+    def _reordered(
+        self,
+        query: Query,
+        reranker: Reranker,
+        labels: np.ndarray,
+        blended: np.ndarray,
+        known: Mapping[str, np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the best labels of a blend in the order of the reranker, and their log-odds."""
+        depth = min(reranker.depth, labels.shape[1])
+        first = np.ascontiguousarray(labels[:, :depth]), np.ascontiguousarray(blended[:, :depth])
+        values = self._reranked(query, reranker, *first, known)
+        rest = blended[:, depth:] + _shift(values, first[1])
+        order = np.lexsort((first[0], -values), axis=1)
+        found, values = (np.take_along_axis(each, order, axis=1) for each in (first[0], values))
+        return np.hstack([found, labels[:, depth:]]), np.hstack([values, rest])
 
     def _gated_top(self, query: Query, gate: GateHead, k: int, few: int) -> tuple[np.ndarray, np.ndarray]:
         """Return what `top` does for a gated sum, with the factors of few labels where these suffice."""
@@ -171,7 +264,7 @@ class Scorer:
 
     def blocks(self, n_documents: int, min_rows: int = MIN_ROWS) -> Iterator[slice]:
         """Cut documents into blocks whose dense scores stay small."""
-        n_matrices = 1 if self.stack is None else 1 + len(self.stack.inputs)
+        n_matrices = 1 + (self.reranker is not None) if self.stack is None else 1 + len(self.stack.inputs)
         step = rows_at_a_time(n_matrices * self.n_labels, min_rows)
         for start in range(0, n_documents, step):
             yield slice(start, min(start + step, n_documents))
@@ -182,11 +275,18 @@ class Scorer:
         if not heads:
             names = ", ".join(known for known, _ in self.heads)
             raise UsageError(f"head: expected one of {names}, which the model has, got {name!r}")
-        return replace(self, heads=heads, weights=(1.0,), stack=None, calibration=None)
+        return replace(
+            self, heads=heads, weights=(1.0,), stack=None, calibration=None, summed=None, reranker=None
+        )
+
+
+def _shift(found: np.ndarray, blended: np.ndarray) -> np.ndarray:
+    """Return what moves the log-odds of further labels below those of the reranked ones, (n, 1)."""
+    return np.asarray(np.minimum(found.min(axis=1, keepdims=True) - blended[:, -1:], np.float32(0.0)))
 
 
 def variant(heads: Mapping[str, Any], name: str) -> Any:
-    """Return the head whose scores are the input of a stack of that name.
+    """Return the head whose scores are the input of that name of a stack or a reranker.
 
     Parameters
     ----------

@@ -18,6 +18,7 @@ from distmom.blas import one_blas_thread
 from distmom.corpus import Block, Corpus, MemoryCorpus
 from distmom.engine import Csr, MixedRows
 from distmom.engine.csr import transposed_product
+from distmom.models.multilabel.boosting import fit_trees
 from distmom.models.multilabel.candidates import ALL_LABELS, CandidatesPass, n_candidates
 from distmom.models.multilabel.chosen_labels import columns_of
 from distmom.models.multilabel.covariates import Covariates
@@ -38,6 +39,7 @@ from distmom.models.multilabel.heads import (
 from distmom.models.multilabel.margin import COSTS, MAX_FREQUENT, MAX_LABELS
 from distmom.models.multilabel.margin_solver import batch_weights, n_batches, n_negatives
 from distmom.models.multilabel.objective import Objective
+from distmom.models.multilabel.reranking import DEPTH, MAX_TREES, N_COMMON
 from distmom.models.multilabel.scorer import Scorer
 from distmom.models.multilabel.stack import FIT_PAIRS, Pairs, fit_stack
 from distmom.models.multilabel.varying import vary
@@ -56,6 +58,8 @@ N_FITS, N_VARYING = 4, 2
 N_ASCENTS = 2
 #: rounds of coordinate ascent over all heads and weights, the last of which finds no gain
 N_ROUNDS = 3
+#: trees that are tried, and the pairs that they are fitted to
+N_TREES_TRIED, TRIED_EVENTS = 5, 20_000
 
 
 def scoring_seconds(
@@ -145,7 +149,19 @@ def choice_seconds(block: Block, pass_: CandidatesPass, n_documents: int) -> flo
     objective.value(totals)
     started = time.perf_counter()
     objective.value(totals + np.float32(GRID[-1]) * scores)
-    return N_ASCENTS * pass_.n_heads * len(GRID) * N_ROUNDS * (time.perf_counter() - started)
+    ascents = N_ASCENTS * pass_.n_heads * len(GRID) * N_ROUNDS * (time.perf_counter() - started)
+    return ascents + _reranker_seconds(n * min(DEPTH, width), 2 * pass_.n_heads + N_COMMON)
+
+
+def _reranker_seconds(n_pairs: int, n_features: int) -> float:
+    """Return the seconds in which trees are fitted to all pairs and to both halves, on one thread."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(min(n_pairs, TRIED_EVENTS), n_features)).astype(np.float32)
+    truth = (rng.uniform(size=len(x)) < x[:, 0]).astype(np.uint8)
+    fit_trees(x[:8], truth[:8], 1)
+    started = time.perf_counter()
+    fit_trees(x, truth, N_TREES_TRIED)
+    return 2 * n_pairs / len(x) * MAX_TREES / N_TREES_TRIED * (time.perf_counter() - started)
 
 
 def margin_seconds(

@@ -2,7 +2,7 @@
 
 The sums kept with ``keep_sums=True`` suffice to make the heads again, so an update only reads the new documents.
 The idf weights, the basis of the sketch, the stages of the linear head, the blend with its
-calibration and its gate, the latent states and the topics stay those of the first fit.
+calibration, its gate and its reranker, the latent states and the topics stay those of the first fit.
 """
 
 from __future__ import annotations
@@ -303,6 +303,7 @@ class Updatable:
             stages,
             states,
             self.stack_,
+            self.scorer_.reranker,
             self.vocabulary_,
         )
         return fingerprint(fixed)
@@ -371,9 +372,11 @@ class Updatable:
 
     def _start(self) -> Start:
         """Return all that updates do not change; a UsageError if the model was fitted without its sums."""
-        sums, stack = self.require_sums(), self.scorer_.stack
+        sums, stack, reranker = self.require_sums(), self.scorer_.stack, self.scorer_.reranker
         if stack is not None:
-            recipe = Recipe(tuple(each.name for each in stack.inputs), {})
+            recipe = Recipe.of_inputs((each.name for each in stack.inputs), reranker)
+        elif self.scorer_.summed is not None:
+            recipe = Recipe.of_inputs(self.scorer_.summed, reranker)
         else:
             recipe = Recipe((), dict((self.selection_ or {}).get("weights") or weights_of(self.head)))
         stages = () if sums.linear is None else tuple(stage for _, stage in sums.linear.stages)

@@ -1,0 +1,319 @@
+"""Gradient boosted regression trees for the probability of an event, with the same bits on any number of cores.
+
+The log-odds of an event are a sum of trees. Each tree is fitted to the gradients of the negative log-likelihood at
+the sum of the trees before it, with the gain of a split by second derivatives (Chen and Guestrin, "XGBoost", KDD
+2016, equations 5 to 7); it grows by the split of largest gain, over histograms of features that are cut into bins
+(Ke et al., "LightGBM", NeurIPS 2017).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.compiled import compiled
+from distmom.spectral.layout import array
+
+#: most bins of a feature
+N_BINS = 128
+#: events whose quantiles are the borders of bins
+BIN_ROWS = 200_000
+#: leaves of a tree, at most
+MAX_LEAVES = 31
+#: factor of the values of all trees
+LEARNING_RATE = 0.1
+#: least sum of second derivatives in a leaf, and penalty of the squares of the values of leaves
+LEAST_CURVATURE, PENALTY = 0.5, 1.0
+#: least gain of a split
+LEAST_GAIN = 1e-3
+
+
+@dataclass(frozen=True)
+class Trees:
+    """A sum of binary trees, as arrays of the nodes of all trees.
+
+    Attributes
+    ----------
+    roots : ndarray of shape (n_trees,), int32
+        The first node of every tree, ascending.
+    features : ndarray of shape (n_nodes,), int32
+        The feature that a node compares.
+    borders : ndarray of shape (n_nodes,), float32
+        A value above the border goes to the right.
+    children : ndarray of shape (n_nodes,), int32
+        The left child, which the right one follows; 0 for a leaf.
+    values : ndarray of shape (n_nodes,), float32
+        What a leaf adds to the log-odds.
+    start : ndarray of shape (1,), float64
+        Log-odds before the first tree.
+    """
+
+    roots: Any = array("n_trees*", types=("<i4",), least=0, below="n_nodes*")
+    features: Any = array("n_nodes*", types=("<i4",), least=0)
+    borders: Any = array("n_nodes*", types=("<f4",))
+    children: Any = array("n_nodes*", types=("<i4",), least=0, below="n_nodes*")
+    values: Any = array("n_nodes*", types=("<f4",))
+    start: Any = array(1, types=("<f8",))
+
+    def log_odds(self, x: np.ndarray) -> np.ndarray:
+        """Return the log-odds of events, (n,) float32, from their features (n, n_features), float32."""
+        out = np.full(len(x), self.start[0])
+        add_trees(x, self.roots, self.features, self.borders, self.children, self.values, out)
+        return np.asarray(out, np.float32)
+
+    def first(self, n_trees: int) -> Trees:
+        """Return the sum of the first trees."""
+        n_nodes = len(self.features) if n_trees >= len(self.roots) else int(self.roots[n_trees])
+        return Trees(
+            self.roots[:n_trees], self.features[:n_nodes], self.borders[:n_nodes], self.children[:n_nodes],
+            self.values[:n_nodes], self.start,
+        )  # fmt: skip
+
+    def stages(self, x: np.ndarray, step: int) -> np.ndarray:
+        """Return the log-odds by the first ``step``, ``2 step`` ... trees, (n_stages, n) float32."""
+        out, total = [], np.full(len(x), self.start[0])
+        for begin in range(0, len(self.roots), step):
+            roots = self.roots[begin : begin + step]
+            add_trees(x, roots, self.features, self.borders, self.children, self.values, total)
+            out.append(total.astype(np.float32))
+        return np.array(out)
+
+    def checked(self, n_features: int) -> Trees:
+        """Return the trees; a ValueError if a feature does not exist, or a node precedes its parent."""
+        nodes = np.arange(len(self.features))
+        inner = np.asarray(self.children) > 0
+        forward = (self.children > nodes) & (self.children + 1 < len(nodes))
+        if not (np.all(forward[inner]) and np.all(self.features < n_features)):
+            raise ValueError(f"expected trees over {n_features} features whose nodes precede their children")
+        return self
+
+
+def fit_trees(x: np.ndarray, truth: np.ndarray, n_trees: int) -> Trees:
+    """Fit boosted trees.
+
+    Parameters
+    ----------
+    x : ndarray of shape (n, n_features), float32
+        Features of the events; finite.
+    truth : ndarray of shape (n,)
+        1 for the events that occurred, else 0.
+    n_trees : int
+        At least one; fewer are fitted where no split gains anything.
+    """
+    borders = [_borders(column) for column in x[:: max(1, len(x) // BIN_ROWS)].T]
+    codes = np.empty(x.shape, np.uint8)
+    for j, own in enumerate(borders):
+        codes[:, j] = np.searchsorted(own, x[:, j], side="left")
+    n, wanted = len(x), truth.astype(np.float64)
+    mean = np.clip(wanted.mean() if n else 0.5, 1e-9, 1.0 - 1e-9)
+    start = float(np.log(mean / (1.0 - mean)))
+    totals, gradients, curvatures = np.full(n, start), np.empty(n), np.empty(n)
+    order, moved = np.arange(n, dtype=np.int32), np.empty(n, np.int32)
+    grown: list[tuple[np.ndarray, ...]] = []
+    for _ in range(n_trees):
+        derive(totals, wanted, gradients, curvatures)
+        features, bins, children, values = grow_tree(
+            codes, gradients, curvatures, order, moved, N_BINS, MAX_LEAVES, LEAST_CURVATURE, PENALTY,
+            LEAST_GAIN, LEARNING_RATE, totals,
+        )  # fmt: skip
+        inner = np.flatnonzero(children)
+        if grown and not len(inner):
+            break
+        limits = np.zeros(len(features), np.float32)
+        limits[inner] = [borders[features[node]][bins[node]] for node in inner]
+        grown.append((features, limits, children, values.astype(np.float32)))
+    roots = np.cumsum([0, *(len(own[0]) for own in grown)])[:-1].astype(np.int32)
+    # Children are numbered among the nodes of all trees.
+    moved_children = [np.where(own[2] > 0, own[2] + root, 0) for own, root in zip(grown, roots, strict=True)]
+    return Trees(
+        roots,
+        np.concatenate([own[0] for own in grown]),
+        np.concatenate([own[1] for own in grown]),
+        np.concatenate(moved_children).astype(np.int32),
+        np.concatenate([own[3] for own in grown]),
+        np.array([start]),
+    )
+
+
+def _borders(column: np.ndarray) -> np.ndarray:
+    """Return the borders between the bins of a feature, ascending, fewer than `N_BINS`."""
+    different = np.unique(column)
+    if len(different) > N_BINS:
+        different = np.unique(np.quantile(column, np.arange(1, N_BINS) / N_BINS, method="lower"))
+        return np.asarray(different, np.float32)
+    return np.asarray(different[:-1], np.float32)
+
+
+@compiled
+def derive(totals: np.ndarray, truth: np.ndarray, gradients: np.ndarray, curvatures: np.ndarray) -> None:
+    """Write the first and second derivatives of the negative log-likelihood by the log-odds."""
+    for i in range(totals.shape[0]):
+        p = 1.0 / (1.0 + np.exp(-totals[i]))
+        gradients[i] = p - truth[i]
+        curvatures[i] = p * (1.0 - p)
+
+
+@compiled
+def _add_histogram(
+    codes: np.ndarray, gradients: np.ndarray, curvatures: np.ndarray, rows: np.ndarray, sums: np.ndarray
+) -> None:
+    """Add the derivatives of some rows to the sums (n_features, n_bins, 2) of their bins."""
+    for i in rows:
+        g, h = gradients[i], curvatures[i]
+        for j in range(codes.shape[1]):
+            own = sums[j, codes[i, j]]
+            own[0] += g
+            own[1] += h
+
+
+@compiled
+def _best_split(
+    sums: np.ndarray, gradient: float, curvature: float, least: float, penalty: float
+) -> tuple[float, int, int]:
+    """Return the largest gain of a split of a node, its feature, and the last bin on the left."""
+    whole = gradient * gradient / (curvature + penalty)
+    best, feature, last = 0.0, -1, -1
+    for j in range(sums.shape[0]):
+        g = h = 0.0
+        for b in range(sums.shape[1] - 1):
+            g += sums[j, b, 0]
+            h += sums[j, b, 1]
+            if h < least:
+                continue
+            if curvature - h < least:
+                break
+            rest = gradient - g
+            gain = g * g / (h + penalty) + rest * rest / (curvature - h + penalty) - whole
+            if gain > best:
+                best, feature, last = gain, j, b
+    return best, feature, last
+
+
+@compiled
+def grow_tree(
+    codes: np.ndarray,
+    gradients: np.ndarray,
+    curvatures: np.ndarray,
+    order: np.ndarray,
+    moved: np.ndarray,
+    n_bins: int,
+    max_leaves: int,
+    least: float,
+    penalty: float,
+    least_gain: float,
+    rate: float,
+    totals: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Grow a tree by the split of largest gain, and add its values to the log-odds of all rows.
+
+    Parameters
+    ----------
+    codes : ndarray of shape (n, n_features), uint8
+        Bins of the features.
+    gradients, curvatures : ndarray of shape (n,)
+    order : ndarray of shape (n,), int32
+        All rows in any order, which is changed.
+    moved : ndarray of shape (n,), int32
+        Working memory.
+    n_bins, max_leaves : int
+    least : float
+        Least sum of second derivatives in a leaf.
+    penalty : float
+        Of the squares of the values of leaves.
+    least_gain : float
+        Least gain of a split.
+    rate : float
+        Factor of the values.
+    totals : ndarray of shape (n,)
+        Changed in place.
+
+    Returns
+    -------
+    (ndarray, ndarray, ndarray, ndarray)
+        Of every node its feature, the last bin on the left, its left child (0 for a leaf) and its value.
+    """
+    n_features = codes.shape[1]
+    most = 2 * max_leaves - 1
+    features, bins = np.zeros(most, np.int32), np.zeros(most, np.int32)
+    children, values = np.zeros(most, np.int32), np.zeros(most)
+    begins, ends = np.zeros(most, np.int64), np.zeros(most, np.int64)
+    g, h, gains = np.zeros(most), np.zeros(most), np.full(most, -1.0)
+    # A split leaves the histogram of its node to the larger child, so leaves alone have one.
+    places = np.zeros(most, np.int32)
+    sums = np.zeros((max_leaves, n_features, n_bins, 2))
+    ends[0] = order.shape[0]
+    _add_histogram(codes, gradients, curvatures, order, sums[0])
+    for b in range(n_bins):
+        g[0] += sums[0, 0, b, 0]
+        h[0] += sums[0, 0, b, 1]
+    gains[0], features[0], bins[0] = _best_split(sums[0], g[0], h[0], least, penalty)
+    n_nodes, n_leaves = 1, 1
+    while n_leaves < max_leaves:
+        node = int(np.argmax(gains[:n_nodes]))
+        if gains[node] < least_gain:
+            break
+        j, last = features[node], bins[node]
+        begin, end = begins[node], ends[node]
+        n_left = begin
+        n_right = 0
+        for at in range(begin, end):
+            i = order[at]
+            if codes[i, j] <= last:
+                order[n_left] = i
+                n_left += 1
+            else:
+                moved[n_right] = i
+                n_right += 1
+        order[n_left:end] = moved[:n_right]
+        left, right = n_nodes, n_nodes + 1
+        children[node] = left
+        gains[node] = -1.0
+        begins[left], ends[left], begins[right], ends[right] = begin, n_left, n_left, end
+        for b in range(last + 1):
+            g[left] += sums[places[node], j, b, 0]
+            h[left] += sums[places[node], j, b, 1]
+        g[right], h[right] = g[node] - g[left], h[node] - h[left]
+        # The smaller child is added up, and the larger one is what remains.
+        is_left_small = n_left - begin <= end - n_left
+        small = left if is_left_small else right
+        large = right if is_left_small else left
+        places[large], places[small] = places[node], n_leaves
+        own, rest = sums[places[small]], sums[places[large]]
+        _add_histogram(codes, gradients, curvatures, order[begins[small] : ends[small]], own)
+        rest -= own
+        n_nodes += 2
+        n_leaves += 1
+        if n_leaves < max_leaves:
+            for child in (left, right):
+                gains[child], features[child], bins[child] = _best_split(
+                    sums[places[child]], g[child], h[child], least, penalty
+                )
+    for node in range(n_nodes):
+        if children[node] == 0:
+            features[node] = 0
+            values[node] = -rate * g[node] / (h[node] + penalty)
+            for at in range(begins[node], ends[node]):
+                totals[order[at]] += values[node]
+    return features[:n_nodes], bins[:n_nodes], children[:n_nodes], values[:n_nodes]
+
+
+@compiled
+def add_trees(
+    x: np.ndarray,
+    roots: np.ndarray,
+    features: np.ndarray,
+    borders: np.ndarray,
+    children: np.ndarray,
+    values: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Add the values of trees (see `Trees`) to the log-odds (n,) of events with features (n, n_features)."""
+    for i in range(x.shape[0]):
+        row = x[i]
+        for root in roots:
+            node = root
+            while children[node] > 0:
+                node = children[node] + (row[features[node]] > borders[node])
+            out[i] += values[node]

@@ -1,0 +1,256 @@
+"""Ranking the best labels of a blend again: features, the fit, the choice, and models that do it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import planted_corpus, rank_few_labels_exhaustively
+from numpy.testing import assert_allclose, assert_array_equal
+
+from distmom.corpus import MemoryCorpus
+from distmom.engine import open_executor
+from distmom.errors import StoreError
+from distmom.models import MultiLabelMoM, load_model
+from distmom.models.multilabel import blend, margin, reranking
+from distmom.models.multilabel.blend import BLEND, apply_choice, choose_blend
+from distmom.models.multilabel.kernels import top_labels
+from distmom.models.multilabel.objective import Objective
+from distmom.models.multilabel.reranking import N_COMMON, Reranker, fit_reranker, pair_features
+from distmom.models.multilabel.scorer import variant
+
+GROUPS = {"a": "a", "b": "b", "posterior": "posterior"}
+NAMES = list(GROUPS)
+
+
+def scored(n=2000, c=40, seed=0):
+    """Return scores of candidates: head b is right about documents of many words, and head a about the others."""
+    rng = np.random.default_rng(seed)
+    truth = np.zeros((n, c), np.uint8)
+    truth[np.arange(n), rng.integers(0, c, n)] = 1
+    long = rng.random(n) < 0.5
+    good, noise = truth + rng.gamma(1.0, 0.25, (n, c)), rng.gamma(1.0, 0.5, (n, c))
+    scores = np.stack(
+        [np.where(long[:, None], noise, good), np.where(long[:, None], good, noise), noise], axis=1
+    ).astype(np.float32)
+    labels = np.sort(rng.permuted(np.tile(np.arange(3 * c), (n, 1)), axis=1)[:, :c], axis=1).astype(np.int32)
+    # Fewer candidates than columns.
+    labels[truth[:, 0] == 0, 0] = -1
+    rows = {
+        "labels": labels, "scores": scores, "best": scores.max(axis=2), "truth": truth,
+        "n_true": np.ones(n, np.int32),
+        "covariates": np.stack([np.where(long, 4.0, 1.0), np.zeros(n)], axis=1).astype(np.float32),
+    }  # fmt: skip
+    return rows, (np.full(3 * c, n // c), 5 * n)
+
+
+def test_features_are_scores_ratios_ranks_and_covariates():
+    rng = np.random.default_rng(0)
+    scores = rng.standard_normal((3, 5, 4)).astype(np.float32)
+    scores[1, 2] = -1.0
+    blended = -np.sort(-rng.standard_normal((5, 4)), axis=1).astype(np.float32)
+    frequency, documents = rng.standard_normal((5, 4)), rng.standard_normal((5, 2))
+    x = pair_features(scores, blended, frequency, documents)
+    assert x.shape == (5, 4, 2 * 3 + N_COMMON)
+    for i in range(5):
+        for j in range(4):
+            largest = np.maximum(scores[:, i].max(axis=1), 0.0)
+            ratios = scores[:, i, j] / np.where(largest > 0, largest, 1e-9)
+            expected = np.stack([scores[:, i, j], ratios], axis=1).ravel()
+            assert_allclose(x[i, j, :6], expected, rtol=1e-5)
+            step = blended[i, j + 1] - blended[i, j] if j < 3 else 0.0
+            common = [blended[i, j], blended[i, j] - blended[i, 0], step, j, frequency[i, j], *documents[i]]
+            assert_allclose(x[i, j, 6:], common, rtol=1e-5)
+
+
+def test_log_odds_of_documents_come_from_trees_of_others():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((400, 3, 4)).astype(np.float32)
+    truth = (x[:, :, 0] > 0.5).astype(np.uint8)
+    known = np.ones(truth.shape, bool)
+    known[::3, 2] = False
+    halves = [(np.arange(0, 400, 2), np.arange(1, 400, 2)), (np.arange(1, 400, 2), np.arange(0, 400, 2))]
+    whole, crossed = fit_reranker(["a"], x, truth, known, halves)
+    n_trees = len(whole.trees.roots)
+    assert n_trees % reranking.STEP == 0 or n_trees == len(whole.trees.roots)
+    for half, other in halves:
+        own = reranking.fit_trees(x[half][known[half]], truth[half][known[half]], n_trees)
+        assert_allclose(crossed[other][known[other]], own.log_odds(x[other][known[other]]), rtol=1e-6)
+    assert not crossed[~known].any()
+
+
+def test_a_reranker_is_chosen_where_no_sum_is_as_good_and_ranks_other_documents_better():
+    rows, frequency = scored()
+    choice = choose_blend(NAMES, rows, GROUPS, frequency=frequency)
+    assert choice.reranker is not None
+    # States do not take part.
+    assert choice.reranker.inputs == ["a", "b"]
+    assert choice.scores["auto"]["P@1"] > choice.scores[BLEND]["P@1"] + 0.1
+    new, _ = scored(seed=1)
+    objective = Objective(*(new[name] for name in ("labels", "truth", "n_true")))
+    found = objective.named(apply_choice(choice, NAMES, new, frequency))
+    plain = objective.named(apply_choice(replace(choice, reranker=None), NAMES, new, frequency))
+    # The expected metrics are those of documents that nothing was fitted to.
+    assert found["P@1"] == pytest.approx(choice.scores["auto"]["P@1"], abs=0.03)
+    assert plain["P@1"] == pytest.approx(choice.scores[BLEND]["P@1"], abs=0.03)
+
+
+def test_candidates_beyond_the_best_follow_in_the_order_of_the_blend(monkeypatch):
+    monkeypatch.setattr(blend, "DEPTH", 7)
+    rows, frequency = scored(c=30)
+    choice = choose_blend(NAMES, rows, GROUPS, frequency=frequency)
+    assert choice.reranker is not None
+    totals = apply_choice(choice, NAMES, rows, frequency)
+    before = apply_choice(replace(choice, reranker=None), NAMES, rows, frequency)
+    # The columns without a candidate come last.
+    order, old = (
+        np.argsort(np.where(rows["labels"] >= 0, -own, np.inf), axis=1, kind="stable")
+        for own in (totals, before)
+    )
+    assert_array_equal(np.sort(order[:, :7]), np.sort(old[:, :7]))
+    assert_array_equal(order[:, 7:], old[:, 7:])
+
+
+def test_a_reranker_that_gains_nothing_is_not_chosen():
+    rng = np.random.default_rng(0)
+    rows, frequency = scored()
+    # One head has all information: the log-odds of a label are a function of its score.
+    truth = rows["truth"]
+    own = np.where(truth, rng.normal(1.0, 0.5, truth.shape), rng.normal(0.0, 0.5, truth.shape))
+    rows["scores"] = np.exp(own[:, None]).repeat(3, axis=1).astype(np.float32)
+    rows["covariates"][:] = 1.0
+    assert choose_blend(NAMES, rows, GROUPS, frequency=frequency).reranker is None
+
+
+def test_propensity_weights_leave_the_blend_as_it_is():
+    rows, frequency = scored()
+    rows["ideal"] = np.ones((len(rows["truth"]), 3))
+    choice = choose_blend(NAMES, rows, GROUPS, "PSP@1", np.ones(len(frequency[0])), frequency)
+    assert choice.reranker is None
+
+
+@pytest.fixture(params=["sum", "classes"])
+def corpus(request, monkeypatch):
+    """Return a corpus with more labels than are ranked exhaustively, whose blend is ranked again."""
+    rank_few_labels_exhaustively(monkeypatch)
+    monkeypatch.setattr(blend, "RERANK_GAIN", -1.0)
+    monkeypatch.setattr(blend, "DEPTH", 8)
+    if request.param == "classes":
+        monkeypatch.setattr(margin, "MAX_FREQUENT", 30)
+        monkeypatch.setattr(blend, "STACK_GAIN", -1.0)
+    return planted_corpus(1500, n_labels=60, k=3)[2]
+
+
+def dense_scores(scorer, query, name):
+    out = np.zeros((query.block.n_documents, scorer.n_labels), np.float32)
+    variant(dict(scorer.heads), name).add_scores(query, 1.0, out)
+    return out
+
+
+def test_a_model_ranks_the_best_labels_again(corpus, tmp_path):
+    model = MultiLabelMoM(5, n_topics=0).fit_corpus(corpus)
+    scorer, block = model.scorer_, corpus.read_shard(0)
+    assert scorer.reranker is not None
+    assert model.selection_["reranked"] == scorer.reranker.summary()
+    assert {"auto", BLEND} <= set(model.selection_["held_out"])
+    query = scorer.query(block)
+    scores = scorer.scores(query)
+    if scorer.summed is not None:
+        total = sum(
+            weight * dense_scores(scorer, query, name)
+            for name, weight in scorer.summed.items() if name != "gate"
+        )  # fmt: skip
+        if "gate" in scorer.summed:
+            total *= np.where(total > 0, dense_scores(scorer, query, "gate") ** scorer.summed["gate"], 1.0)
+        by_hand = scorer.calibration.log_odds(np.asarray(total, np.float32)[None])
+        assert_allclose(replace(scorer, reranker=None).scores(query), by_hand, rtol=1e-3, atol=1e-3)
+    # By hand: the best labels of the blend, their features, and the trees.
+    plain = replace(scorer, reranker=None)
+    before = plain.scores(query)
+    labels, blended = top_labels(before, 8)
+    dense = [dense_scores(scorer, query, name) for name in scorer.reranker.inputs]
+    x = pair_features(
+        np.stack([np.take_along_axis(own, labels, axis=1) for own in dense]), blended,
+        scorer.label_log_odds[labels], query.covariates(scorer.index),
+    )  # fmt: skip
+    found = scorer.reranker.trees.log_odds(x.reshape(-1, x.shape[2])).reshape(labels.shape)
+    assert_allclose(np.take_along_axis(scores, labels, axis=1), found, atol=1e-5)
+    # The others keep their order, below these.
+    rest = np.setdiff1d(np.arange(60), labels[0])
+    assert_array_equal(rest[np.argsort(-scores[0, rest])], rest[np.argsort(-before[0, rest], kind="stable")])
+    assert scores[0, rest].max() <= found[0].min() + 1e-5
+    # The same lists without scores of all labels, of any length.
+    for k in (1, 5, 8, 30):
+        lists, values = scorer.top(block, k)
+        assert_array_equal(lists, top_labels(scores, k)[0])
+        assert_allclose(values, top_labels(scores, k)[1], atol=1e-5)
+    assert_allclose(scorer.probabilities(scores), 1 / (1 + np.exp(-scores)), rtol=1e-5)
+    model.save(tmp_path / "model")
+    again = load_model(tmp_path / "model")
+    assert_array_equal(again.decision_function(block.words), scores)
+    with open_executor(workers=0, threads=2) as threads:
+        assert_array_equal(
+            MultiLabelMoM(5, n_topics=0).fit_corpus(corpus, client=threads).scorer_.scores(query), scores
+        )
+
+
+def test_chosen_labels_and_single_heads_are_not_ranked_again(corpus):
+    model = MultiLabelMoM(5, n_topics=0).fit_corpus(corpus)
+    block = corpus.read_shard(0)
+    plain = replace(model.scorer_, reranker=None)
+    some = ["5", "40", "7"] if model.label_names_[5] == "5" else [model.label_names_[i] for i in (5, 40, 7)]
+    expected = plain.probabilities(plain.scores(plain.query(block)))[:, [5, 40, 7]]
+    assert_allclose(model.predict_proba(block.words, labels=some), expected, atol=1e-6)
+    log_odds = model.decision_function(block.words, labels=some)
+    assert_allclose(log_odds, plain.scores(plain.query(block))[:, [5, 40, 7]], atol=1e-4)
+    alone = model.scorer_.only("linear")
+    assert alone.reranker is None
+    assert not alone.has_probabilities
+
+
+def test_a_factor_of_labels_multiplies_the_probabilities(corpus):
+    model = MultiLabelMoM(5, n_topics=0, propensity=1.0).fit_corpus(corpus)
+    scorer, block = model.scorer_, corpus.read_shard(0)
+    query = scorer.query(block)
+    p = replace(scorer, label_factor=None)
+    expected = p.probabilities(p.scores(query)) * scorer.label_factor
+    assert_allclose(scorer.scores(query), expected, rtol=1e-5)
+    assert_array_equal(scorer.top(block, 5)[0], top_labels(scorer.scores(query), 5)[0])
+
+
+def test_updates_keep_the_trees(corpus):
+    blocks = [corpus.read_shard(i) for i in range(2)]
+    first, new = (MemoryCorpus(b.words, b.labels) for b in blocks)
+    model = MultiLabelMoM(5, n_topics=0, keep_sums=True).fit_corpus(first)
+    trees, start = model.scorer_.reranker.trees, model.start_digest
+    before = model.decision_function(blocks[1].words)
+    model.partial_fit_corpus(new)
+    assert model.scorer_.reranker.trees is trees
+    assert model.start_digest == start
+    assert not np.array_equal(model.decision_function(blocks[1].words), before)
+
+
+def test_damaged_rerankers_are_refused(corpus, tmp_path):
+    model = MultiLabelMoM(5, n_topics=0).fit_corpus(corpus)
+    scorer = model.scorer_
+    trees = scorer.reranker.trees
+    own = np.flatnonzero(trees.children)[-1]
+    children = trees.children.copy()
+    children[own] = own
+    for name, bad in {
+        "loop": replace(scorer.reranker, trees=replace(trees, children=children)),
+        "head": replace(scorer.reranker, inputs=["unheard"] * len(scorer.reranker.inputs)),
+        "few": replace(scorer.reranker, inputs=[]),
+        "depth": replace(scorer.reranker, depth=0),
+    }.items():
+        model.scorer_ = replace(scorer, reranker=bad)
+        model.save(tmp_path / name)
+        with pytest.raises(StoreError):
+            load_model(tmp_path / name)
+
+
+def test_names_and_trees_must_suit_one_another():
+    x = np.random.default_rng(0).standard_normal((50, 2 + N_COMMON)).astype(np.float32)
+    trees = reranking.fit_trees(x, (x[:, -1] > 0).astype(np.uint8), 2)
+    assert Reranker(["a"], 3, trees).checked().depth == 3
+    with pytest.raises(ValueError, match="names"):
+        Reranker([], 3, trees).checked()
