@@ -134,8 +134,12 @@ class WindowSketchPass(SketchPass):
         width = 5 * self.n_columns + 2 * self.n_features if self.degree else N_STEPS
         return 8 * (n_rows + PIECE_ROWS * width) + matrix
 
+    def windows(self, block: RowBlock) -> np.ndarray:
+        """Return the weight of the window that begins at each row of a block."""
+        return window_weights(block)
+
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        windows = window_weights(block)
+        windows = self.windows(block)
         sums["mass"] += windows.sum()
         columns = self.columns or slice(0, self.n_columns)
         if self.basis is None:
@@ -248,9 +252,13 @@ class WindowMomentsPass(ProjectedWindowsPass):
             specs["squares"] = SumSpec((2, self.n_values, r))
         return specs
 
+    def windows(self, block: RowBlock) -> np.ndarray:
+        """Return the weight of the window that begins at each row of a block."""
+        return window_weights(block)
+
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         matrix = _whole(self.basis)
-        windows = window_weights(block)
+        windows = self.windows(block)
         sums["mass"] += windows.sum()
         for piece, begins, weights in _first_steps(block):
             sums["n_first"] += weights.sum()
@@ -259,16 +267,20 @@ class WindowMomentsPass(ProjectedWindowsPass):
             Y, squares = self._project(block.rows[piece], matrix)
             views = [Y[a : a + len(weight)] for a in range(N_STEPS)]
             weighted = [view * weight[:, None] for view in views]
-            for a in range(N_STEPS):
-                sums["means"][a] += weighted[a].sum(axis=0)
-            for i, (a, b) in enumerate(PAIRS):
-                sums["pairs"][i] += weighted[a].T @ views[b]
-            add_slices(sums["triples"], weighted[0], views[2], views[1])
+            self.add_views(sums, views, weighted)
             if squares is not None:
                 middle = squares[1 : 1 + len(weight)].T
                 sums["squares"][0] += middle @ weighted[0]
                 sums["squares"][1] += middle @ weighted[2]
         return None
+
+    def add_views(self, sums: Sums, views: list[np.ndarray], weighted: list[np.ndarray]) -> None:
+        """Add up the moments of the three steps of windows, given also times the weights of the windows."""
+        for a in range(N_STEPS):
+            sums["means"][a] += weighted[a].sum(axis=0)
+        for i, (a, b) in enumerate(PAIRS):
+            sums["pairs"][i] += weighted[a].T @ views[b]
+        add_slices(sums["triples"], weighted[0], views[2], views[1])
 
     def _project(self, rows: np.ndarray, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Return steps in the basis, and the squares of dense ones."""

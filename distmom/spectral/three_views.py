@@ -15,7 +15,7 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
-from distmom.linalg import decompose, multilinear, symmetrise
+from distmom.linalg import Whitening, decompose, multilinear, symmetrise
 from distmom.moments.product import GroupMoments
 from distmom.spectral.core import whiten_moment
 
@@ -39,6 +39,72 @@ class ViewComponents:
     means: np.ndarray
     weights: np.ndarray
     diagnostics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SymmetricView:
+    """The second and third moments of three views, symmetrised towards the last one.
+
+    Attributes
+    ----------
+    white : Whitening
+        Of the second moment of view c, in its coordinates.
+    third : ndarray of shape (k, k, k)
+        The third moment in whitened coordinates, symmetrised.
+    asymmetry : float
+        Relative asymmetry of the second moment before it was symmetrised.
+    """
+
+    white: Whitening
+    third: np.ndarray
+    asymmetry: float
+
+
+def shared_range(pairs: np.ndarray, k: int, first: np.ndarray | None = None) -> np.ndarray:
+    """Return an orthonormal basis (r, k) of the range that the views of all pairs share.
+
+    Parameters
+    ----------
+    pairs : ndarray of shape (r, m)
+        Moments of pairs of views side by side.
+    k : int
+    first : ndarray of shape (r, 1), optional
+        The first column of the basis; none is given by default.
+
+    Raises
+    ------
+    NumericalError
+        If the rank of the pairs is less than k.
+    """
+    rest = pairs if first is None else pairs - first @ (first.T @ pairs)
+    left, values, _ = np.linalg.svd(rest)
+    known = 0 if first is None else 1
+    n = known + int(np.sum(values > _LEAST_SHARE * np.linalg.norm(pairs, 2)))
+    if n < k:
+        raise NumericalError(
+            f"n_components={k}: expected moments of windows of at least that rank, got {n}; use a smaller "
+            "number, or more data"
+        )
+    return left[:, :k] if first is None else np.hstack([first, left[:, : k - 1]])
+
+
+def symmetric_view(
+    ab: np.ndarray,
+    ac: np.ndarray,
+    bc: np.ndarray,
+    triples: np.ndarray,
+    coordinates: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> SymmetricView:
+    """Symmetrise three views towards the last one, and whiten it; parameters as for `decompose_views`."""
+    from_a, from_b = mapped(bc.T, ab), mapped(ac.T, ab.T)
+    second = from_a @ ac
+    u_a, u_b, u_c = coordinates
+    third = multilinear(triples, u_a @ from_a.T, u_b @ from_b.T, u_c)
+    asymmetry = float(np.linalg.norm(second - second.T) / np.linalg.norm(second))
+    second = (second + second.T) / 2.0
+    # All k eigenvalues are needed, and a negative one shows how far noise has moved them.
+    white = whiten_moment(second, len(second), max(-float(np.linalg.eigvalsh(second)[0]), 0.0))
+    return SymmetricView(white, symmetrise(multilinear(third, white.W, white.W, white.W)), asymmetry)
 
 
 def decompose_views(
@@ -67,21 +133,14 @@ def decompose_views(
     NumericalError
         If the symmetrised second moment carries fewer than k components.
     """
-    from_a, from_b = mapped(bc.T, ab), mapped(ac.T, ab.T)
-    second = from_a @ ac
-    u_a, u_b, u_c = coordinates
-    third = multilinear(triples, u_a @ from_a.T, u_b @ from_b.T, u_c)
-    asymmetry = float(np.linalg.norm(second - second.T) / np.linalg.norm(second))
-    second = (second + second.T) / 2.0
-    # All k eigenvalues are needed, and a negative one shows how far noise has moved them.
-    white = whiten_moment(second, len(second), max(-float(np.linalg.eigvalsh(second)[0]), 0.0))
-    found = decompose(symmetrise(multilinear(third, white.W, white.W, white.W)), method)
+    view = symmetric_view(ab, ac, bc, triples, coordinates)
+    white, found = view.white, decompose(view.third, method)
     weights = found.eigenvalues**-2.0
     return ViewComponents(
         white.B @ (found.eigenvectors * found.eigenvalues),
         weights,
         {
-            "asymmetry": asymmetry,
+            "asymmetry": view.asymmetry,
             "residual": float(found.residual),
             "sum_weights": float(weights.sum()),
             "eigenvalues": [float(x) for x in found.eigenvalues],

@@ -216,11 +216,14 @@ def filter_steps(steps: Steps, chain: Chain, edges: Edges) -> tuple[np.ndarray, 
 
 
 def posterior(
-    steps: Steps, chain: Chain, edges: Edges, dtype: str = "float64"
+    steps: Steps, chain: Chain, edges: Edges, dtype: str = "float64", values: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return log-likelihoods of the steps (n,), and posterior probabilities of the states (n, k) as ``dtype``."""
+    """Return log-likelihoods of the steps (n,), and posterior probabilities of the states (n, k) as ``dtype``.
+
+    With ``values`` (k, m) of the states, their posterior means (n, m) replace the probabilities.
+    """
     logs, pieces = filter_steps(steps, chain, edges)
-    found = np.empty((len(steps), chain.n_states), dtype)
+    found = np.empty((len(steps), chain.n_states if values is None else values.shape[1]), dtype)
     room = np.empty((min(PIECE_ROWS, len(steps)), chain.n_states))
     message = np.array(edges.after, np.float64)
     transition = np.ascontiguousarray(chain.transition, np.float64)
@@ -228,7 +231,7 @@ def posterior(
         own = room[: len(part.alpha)]
         begins = steps.begins[part.piece]
         backward(part.index, part.table, begins, transition, message, part.alpha, own)
-        found[part.piece] = own
+        found[part.piece] = own if values is None else own @ values
     return logs, found
 
 

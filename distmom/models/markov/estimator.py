@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from distmom.corpus import RowBlock, RowCorpus
+from distmom.corpus import RowBlock
 from distmom.engine import Engine, StoredRows
 from distmom.errors import InputError, UsageError
 from distmom.linalg import METHODS
@@ -31,8 +30,9 @@ from distmom.models.markov.contexts import (
     unknown_contexts,
 )
 from distmom.models.markov.fitting import SEQUENCES_PER_STATE, Fitting, frequency_of, standards
+from distmom.models.markov.inputs import sequences_in_memory
 from distmom.models.markov.kernels import draw_states
-from distmom.models.markov.passes import DecodePass, ExpectationPass, TransferPass, cut_edges, is_cut
+from distmom.models.markov.passes import DecodePass, ExpectationPass, stored_edges
 from distmom.models.markov.pictures import pictures_of
 from distmom.models.markov.recovery import ROUTES, Recovered, load_windows, recover
 from distmom.moments.sequences import (
@@ -188,7 +188,7 @@ class HiddenMarkov(SpectralEstimator):
         NumericalError
             If the moments carry fewer states than requested.
         """
-        return self.fit_corpus(_sequences(X, lengths))
+        return self.fit_corpus(sequences_in_memory(X, lengths))
 
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; raise a UsageError or InputError otherwise."""
@@ -260,7 +260,7 @@ class HiddenMarkov(SpectralEstimator):
         d, k, dense = run.corpus.n_words, self.n_components, fields["degree"] > 0
         logs: list[Any] = []
         for _ in range(self.n_em_iter):
-            rows = self._edges(run, chain, dense, paths=False)
+            rows = stored_edges(run, chain, dense, paths=False)
             step = ExpectationPass(d, chain=chain, n_states=k, dense=dense, origin=fields.get("origin"))
             counts = run.scan(step, rows=rows)
             chain, log = run.rows(
@@ -269,17 +269,6 @@ class HiddenMarkov(SpectralEstimator):
             logs.append(log)
         state: MarkovState = run.rows(_state, chain, notes, logs, out=unknown())
         return state
-
-    def _edges(self, run: Run, chain: Chain, dense: bool, *, paths: bool) -> dict[str, StoredRows]:
-        """Return the stored edges of cut sequences, for passes with a model; empty where none is cut."""
-        if not is_cut(run.corpus):
-            return {}
-        k = chain.n_states
-        products = run.scan(
-            TransferPass(run.corpus.n_words, chain=chain, n_states=k, dense=dense, paths=paths)
-        ).rows
-        edges: StoredRows = run.rows(cut_edges, products["products"], chain, out=unknown())
-        return {"edges": edges}
 
     # Using a fitted model
 
@@ -316,7 +305,7 @@ class HiddenMarkov(SpectralEstimator):
         self._check_layer(corpus.layers[0].kind, corpus.n_words)
         dense = chain.table is None
         pass_ = DecodePass(corpus.n_words, chain=chain, n_states=chain.n_states, dense=dense)
-        found = run.scan(pass_, rows=self._edges(run, chain, dense, paths=True)).rows
+        found = run.scan(pass_, rows=stored_edges(run, chain, dense, paths=True)).rows
         return {name: found[name] for name in ("states", "probabilities")}
 
     def _check_layer(self, kind: str, width: int) -> None:
@@ -329,7 +318,7 @@ class HiddenMarkov(SpectralEstimator):
     def _steps(self, X: Any, lengths: Any) -> tuple[Steps, Chain, RowBlock]:
         chain = self._chain()
         n_symbols = None if chain.table is None else self.n_features_in_
-        corpus = _sequences(X, lengths, n_symbols, shard_rows=1 << 62, dense=n_symbols is None)
+        corpus = sequences_in_memory(X, lengths, n_symbols, shard_rows=1 << 62, dense=n_symbols is None)
         self._check_layer(corpus.layers[0].kind, corpus.n_words)
         if not corpus.n_rows:
             raise InputError.at("X", None, "number of steps", "at least 1", "0")
@@ -453,29 +442,6 @@ class HiddenMarkov(SpectralEstimator):
 
     def summary(self) -> dict[str, Any]:
         return super().summary() | {"startprob": [round(float(x), 6) for x in self.startprob_]}
-
-
-def _sequences(
-    X: Any, lengths: Any, n_symbols: int | None = None, shard_rows: int | None = None, dense: bool = False
-) -> RowCorpus:
-    """Return sequences in memory as a corpus; one sequence by default, and symbols may be a column.
-
-    A column of integers holds values where steps are known to be ``dense``.
-    """
-    try:
-        given = X if sparse.issparse(X) else np.asarray(X)
-    except ValueError as error:
-        raise InputError.at(
-            "X", None, "shape", "a vector of symbols or a matrix of steps, all sequences one after the other",
-            "rows of different lengths",
-        ) from error  # fmt: skip
-    if not dense and given.ndim == 2 and given.shape[1] == 1 and given.dtype.kind in "iub":
-        given = given[:, 0]
-    if lengths is None and given.ndim and given.shape[0]:
-        lengths = [given.shape[0]]
-    if given.ndim != 1:
-        n_symbols = None
-    return RowCorpus(given, lengths, n_symbols=n_symbols, shard_rows=shard_rows)
 
 
 def _unknown_chain(d: int, k: int, dense: bool) -> Chain:

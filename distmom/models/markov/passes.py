@@ -33,6 +33,7 @@ from distmom.models.markov.kernels import add_counts, expect
 from distmom.moments.gaussian import dense_rows, mass_of
 from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.sequences import weights_of
+from distmom.spectral.run import Run, unknown
 
 
 @dataclass(frozen=True)
@@ -272,3 +273,15 @@ def cut_edges(engine: Engine, products: StoredRows, chain: Chain) -> StoredRows:
     directory = engine.directory.rows_directory("edges", key, "edges")
     digests = {str(i): write_rows(directory, i, rows[i : i + 1]) for i in range(len(shards))}
     return StoredRows(directory, digests)
+
+
+def stored_edges(run: Run, chain: Chain, dense: bool, *, paths: bool) -> dict[str, StoredRows]:
+    """Return the stored edges of cut sequences, for passes with a model; empty where none is cut."""
+    if not is_cut(run.corpus):
+        return {}
+    k = chain.n_states
+    products = run.scan(
+        TransferPass(run.corpus.n_words, chain=chain, n_states=k, dense=dense, paths=paths)
+    ).rows
+    edges: StoredRows = run.rows(cut_edges, products["products"], chain, out=unknown())
+    return {"edges": edges}

@@ -20,7 +20,7 @@ from distmom.engine.directory import load_sums
 from distmom.errors import NumericalError
 from distmom.moments.sequences import WindowMoments, window_moments
 from distmom.spectral.run import Decomposed, unknown
-from distmom.spectral.three_views import decompose_views, mapped
+from distmom.spectral.three_views import decompose_views, mapped, shared_range
 
 #: estimates of the transition matrix
 ROUTES = ("pairs", "forward", "backward")
@@ -135,14 +135,7 @@ def _common_range(moments: WindowMoments, k: int) -> np.ndarray:
             f"expected finite moments of windows, and a mean step other than zero, got {length:.3g}"
         )
     first = mean[:, None] / length
-    left, values, _ = np.linalg.svd(pairs - first @ (first.T @ pairs))
-    n = 1 + int(np.sum(values > 1e-12 * np.linalg.norm(pairs, 2)))
-    if n < k:
-        raise NumericalError(
-            f"n_components={k}: expected moments of windows of at least that rank, got {n}; use fewer states, or "
-            "more data"
-        )
-    return np.hstack([first, left[:, : k - 1]])
+    return shared_range(pairs, k, first)
 
 
 def _rows_to_laws(matrix: np.ndarray) -> np.ndarray:

@@ -1,0 +1,34 @@
+"""Sequences given in memory, as a corpus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from distmom.corpus import RowCorpus
+from distmom.errors import InputError
+
+
+def sequences_in_memory(
+    X: Any, lengths: Any, n_symbols: int | None = None, shard_rows: int | None = None, dense: bool = False
+) -> RowCorpus:
+    """Return sequences in memory as a corpus; one sequence by default, and symbols may be a column.
+
+    A column of integers holds values where steps are known to be ``dense``.
+    """
+    try:
+        given = X if sparse.issparse(X) else np.asarray(X)
+    except ValueError as error:
+        raise InputError.at(
+            "X", None, "shape", "a vector of symbols or a matrix of steps, all sequences one after the other",
+            "rows of different lengths",
+        ) from error  # fmt: skip
+    if not dense and given.ndim == 2 and given.shape[1] == 1 and given.dtype.kind in "iub":
+        given = given[:, 0]
+    if lengths is None and given.ndim and given.shape[0]:
+        lengths = [given.shape[0]]
+    if given.ndim != 1:
+        n_symbols = None
+    return RowCorpus(given, lengths, n_symbols=n_symbols, shard_rows=shard_rows)
