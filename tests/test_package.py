@@ -23,6 +23,7 @@ def test_the_public_names():
     assert distmom.__all__ == [
         "AnchorTopics",
         "ECA",
+        "FactorialHMM",
         "GaussianSearch",
         "HiddenMarkov",
         "ICA",

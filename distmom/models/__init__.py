@@ -12,6 +12,7 @@ from distmom.errors import StoreError, UsageError
 if TYPE_CHECKING:
     # For type checkers, which do not see what `__getattr__` imports; a test compares them with `ESTIMATORS`.
     from distmom.models.eca.estimator import ECA as ECA
+    from distmom.models.factorial.estimator import FactorialHMM as FactorialHMM
     from distmom.models.gaussian.estimator import SphericalMixture as SphericalMixture
     from distmom.models.ica.estimator import ICA as ICA
     from distmom.models.markov.estimator import HiddenMarkov as HiddenMarkov
@@ -66,6 +67,7 @@ ESTIMATORS = (
     Listing("gaussian", "SphericalMixture", "gaussian.estimator"),
     Listing("ica", "ICA", "ica.estimator"),
     Listing("hmm", "HiddenMarkov", "markov.estimator"),
+    Listing("factorial-hmm", "FactorialHMM", "factorial.estimator"),
     Listing("gaussian-search", "GaussianSearch", "search.gaussian"),
     Listing("regression-search", "RegressionSearch", "search.regression"),
     Listing("subspace-search", "SubspaceSearch", "search.subspace"),

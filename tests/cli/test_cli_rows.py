@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 import zarr
+from helpers import matched
 
-from distmom.models import HiddenMarkov, SphericalMixture
+from distmom.models import FactorialHMM, HiddenMarkov, SphericalMixture
+from distmom.simulate.chains import FactorialChains
 
 LOCAL = ("--workers", "0")
 
@@ -87,6 +89,34 @@ def test_a_hidden_markov_model_of_tagged_texts(place, run, tmp_path):
     assert "expected the 10 features of HiddenMarkov, got 7" in err
     assert not (tmp_path / "no").exists()
     assert model.n_features_in_ == 10
+
+
+def test_a_factorial_hidden_markov_model_of_a_file(run, tmp_path):
+    rng = np.random.default_rng(3)
+    fall, rise = np.array([[0.3, 0.4], [0.1, 0.15]])
+    chains = FactorialChains(rng.standard_normal((2, 5)), np.ones(5), np.array([0.2, 0.3]), fall, rise)
+    drawn = chains.sample(8000, 3, noise=0.4, seed=1)
+    np.save(tmp_path / "x.npy", drawn.X)
+    np.save(tmp_path / "l.npy", drawn.lengths)
+    ingest = ("ingest", tmp_path / "x.npy", tmp_path / "c", "--lengths", tmp_path / "l.npy")
+    assert run(*ingest, "--shard-rows", 5000, *LOCAL)[0] == 0
+    fit = ("--model", "factorial-hmm", "-k", 2, "--n-em-iter", 2)
+    code, out, _ = run("plan", tmp_path / "c", *fit, "--json")
+    assert code == 0
+    assert run("fit", tmp_path / "c", tmp_path / "m", *fit, *LOCAL, "--quiet")[0] == 0
+    model = FactorialHMM.load(tmp_path / "m")
+    assert len(model.timings_) == json.loads(out)["n_scans"]
+    assert matched(model.components_, chains.components)[0] < 0.1
+    assert run("transform", tmp_path / "m", tmp_path / "c", tmp_path / "out", *LOCAL)[0] == 0
+    group = zarr.open_group(tmp_path / "out/components.zarr", mode="r")
+    np.testing.assert_allclose(group["means"][...], model.transform(drawn.X, drawn.lengths), atol=1e-6)
+    np.testing.assert_array_equal(group["states"][...], model.predict(drawn.X, drawn.lengths))
+    assert run("verify", tmp_path / "out")[0] == 0
+    assert run("report", tmp_path / "m", tmp_path / "r.html")[0] == 0
+    assert "FactorialHMM" in (tmp_path / "r.html").read_text()
+    code, _, err = run("fit", tmp_path / "c", tmp_path / "n", "--model", "factorial-hmm", "-k", 6, *LOCAL)
+    assert code == 2
+    assert "n_components: expected at most 5, the number of values of a step, got 6" in err
 
 
 @pytest.mark.parametrize(
