@@ -103,8 +103,8 @@ class FactorialHMM(SpectralEstimator):
         default=1e-3, least=0.0,
     )  # fmt: skip
     n_em_iter: int = parameter(
-        "Passes of Baum and Welch (EM) over the joint states of at most 8 chains after the moments, each one scan, "
-        "or two where sequences are cut over shards.", default=0, least=0,
+        "Passes of Baum and Welch (EM) over the joint states of at most 8 chains after the moments, each one "
+        "scan, or two where sequences are cut over shards.", default=0, least=0,
     )  # fmt: skip
     n_oversamples: int = parameter("Columns of the sketch beyond the chains.", default=10, least=0)
     n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)

@@ -97,11 +97,11 @@ def recover(moments: ChainMoments, k: int, pooled: bool) -> Canonical:
         P12, _, P13, _, P23, _ = (U.T @ pair @ U for pair in pairs)
         smallest = [float(np.linalg.svd(pair, compute_uv=False)[-1]) for pair in (P12, P13, P23)]
         if not min(smallest) > ROUNDING * float(np.linalg.norm(P12, 2)):
-            raise NumericalError(
-                f"n_components={k}: the moments of two steps carry fewer chains; a chain whose next state does "
-                "not depend on its state cannot be found"
-            )
-        view = symmetric_view(P13, P12, P23.T, moments.triples.swapaxes(1, 2), (U, U, U))
+            raise _too_few(k, f"their smallest singular value is {min(smallest):.3g}")
+        try:
+            view = symmetric_view(P13, P12, P23.T, moments.triples.swapaxes(1, 2), (U, U, U))
+        except NumericalError as error:
+            raise _too_few(k, str(error)) from error
         found = find_factors([Slices(view.third, (np.eye(k),))], (3,))
         if found.n_rejected:
             raise _without_skewness(found.n_rejected)
@@ -146,7 +146,10 @@ def _levels(
     strength = np.clip(np.abs(memory), 1e-3, 1.0)
     share = np.maximum((1.0 - strength) / (1.0 + strength), 1e-3) if pooled else 1.0
     unit = DEVIATIONS / np.sqrt(n_windows * share)
-    return np.maximum(spread * unit, ROUNDING), np.maximum(spread**1.5 / strength**2 * unit, ROUNDING)
+    return (
+        np.maximum(spread / strength * unit, ROUNDING),
+        np.maximum(spread**1.5 / strength**2 * unit, ROUNDING),
+    )
 
 
 def _check_identified(
@@ -157,13 +160,20 @@ def _check_identified(
     if short.any():
         i = int(np.argmax(short))
         raise NumericalError(
-            f"n_components={len(memory)}: {int(short.sum())} chains whose next state is not seen to depend on "
-            f"their state cannot be found: expected 1 - P(+ to -) - P(- to +) above {memory_level[i]:.3g} in "
+            f"{int(short.sum())} of n_components={len(memory)} chains cannot be found, as their next state is not "
+            f"seen to depend on their state: expected 1 - P(+ to -) - P(- to +) above {memory_level[i]:.3g} in "
             f"magnitude, got {memory[i]:.3g}; use fewer chains, or more data"
         )
     even = int((skewness <= skewness_level).sum())
     if even > 1:
         raise _without_skewness(even)
+
+
+def _too_few(k: int, reason: str) -> NumericalError:
+    return NumericalError(
+        f"n_components={k}: the covariances of the steps of windows carry fewer chains; chains that never change, "
+        f"or whose next state does not depend on their state, cannot be found: {reason}"
+    )
 
 
 def _without_skewness(n: int) -> NumericalError:
