@@ -332,7 +332,7 @@ UNIDENTIFIED = {
     ),
     "one that never changes": (
         with_laws([0.0, 0.3], [0.5, 0.3], [0.0, 0.1]),
-        "n_components=2: expected moments of windows of at least that rank, got 1",
+        "n_components=2: the cross moments of the steps of windows have rank 1",
     ),
 }  # fmt: skip
 
@@ -345,7 +345,7 @@ def test_chains_that_cannot_be_identified_are_refused(name):
     for seed in range(3):
         drawn = chains.sample(20_000, 3, noise=0.3, seed=seed)
         with pytest.raises(
-            NumericalError, match="chains (cannot be found|that never change|are in both states)"
+            NumericalError, match=r"chains (cannot be found|that never change|are in both states)"
         ):
             FactorialHMM(2).fit(drawn.X, drawn.lengths)
 
