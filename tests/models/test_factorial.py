@@ -1,6 +1,7 @@
 """Factorial hidden Markov models: exact populations, samples, decoding by all paths, refusals."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,7 +152,27 @@ def test_errors_fall_with_the_root_of_the_number_of_sequences(windows):
     assert ((ratios > 2.3) & (ratios < 7.0)).all(), ratios
 
 
-def fitted(chains, **laws):
+def test_one_long_sequence_is_enough_for_stationary_chains():
+    chains = planted(2, 5, seed=3, stationary=True)
+    model = FactorialHMM(2, windows="all").fit(chains.sample(1, 60_000, noise=0.5, seed=1).X)
+    error, order = matched(model.components_, chains.components)
+    assert error < 0.1
+    assert_allclose(model.rise_, chains.rise[order], atol=0.03)
+    assert_allclose(model.startprob_, chains.start[order], atol=0.05)
+
+
+def test_ten_chains_are_fitted_though_not_decoded():
+    rng = np.random.default_rng(0)
+    fall, rise = rng.uniform(0.1, 0.2, 10), rng.uniform(0.02, 0.05, 10)
+    chains = FactorialChains(rng.standard_normal((10, 20)), np.zeros(20), rise / (rise + fall), fall, rise)
+    drawn = chains.sample(2000, 50, noise=0.3, seed=1)
+    model = FactorialHMM(10, windows="all").fit(drawn.X, drawn.lengths)
+    assert matched(model.components_, chains.components)[0] < 0.2
+    with pytest.raises(UsageError, match="at most 8 chains, which have 256 joint states, got 10"):
+        model.predict(drawn.X, drawn.lengths)
+
+
+def fitted(chains):
     """A fitted model with the parameters of planted chains."""
     model = FactorialHMM(2).fit_corpus(population(planted()))
     model.components_, model.intercept_ = chains.components, chains.intercept
@@ -388,3 +409,11 @@ def test_passes_take_no_more_memory_than_planned():
             sums = pass_.zero()
             peak = peak_bytes(lambda pass_=pass_, sums=sums, rows=rows: pass_.add(sums, rows, {}))
             assert peak <= 1.1 * (pass_.working_bytes(n) + pass_.row_bytes * n) + 50_000, pass_.name
+
+
+def test_the_example_of_the_page_runs():
+    text = (Path(__file__).parents[2] / "docs" / "factorial.md").read_text()
+    names = {}
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    assert names["right"] > 0.98
+    assert sorted(names["order"]) == [0, 1, 2]
