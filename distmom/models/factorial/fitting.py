@@ -112,11 +112,14 @@ def state_of(
         columns = canonical / deviation
         means = middle + (np.linalg.pinv(found.columns / deviation) @ (found.means - found.means[1]).T).T
     laws = laws_of(means, found.memory)
+    # A check: the covariance of the first two steps has the variance of the first, which its mean implies too.
+    second = found.backward * deviation**2 / np.maximum(1.0 - means[0] ** 2, 1e-3)
     offset = origin + scale * (average[1] - columns @ middle)
     noise = found.squares - average[1] ** 2 - canonical**2 @ np.ones(len(middle))
     floor = _floor(min_variance)
     diagnostics = {
         **found.diagnostics,
+        "disagreement": [float(x) for x in np.abs(second - found.memory)],
         "drift": [float(x) for x in laws.drift],
         "clipped": laws.clipped,
         "clipped_variances": float((noise < floor).mean()),

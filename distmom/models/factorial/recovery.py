@@ -43,6 +43,8 @@ class Canonical(Decomposed):
         Skewness of the chains at the middle step.
     memory : ndarray of shape (k,)
         ``1 - P(+ -> -) - P(- -> +)`` of every chain.
+    backward : ndarray of shape (k,)
+        The same times the ratio of the variances of a chain at the first and at the middle step.
     means : ndarray of shape (3, r)
         Means of the steps of windows in the basis.
     squares : ndarray of shape (d,)
@@ -53,6 +55,7 @@ class Canonical(Decomposed):
     columns: np.ndarray
     skewness: np.ndarray
     memory: np.ndarray
+    backward: np.ndarray
     means: np.ndarray
     squares: np.ndarray
     diagnostics: dict[str, Any]
@@ -65,7 +68,8 @@ class Canonical(Decomposed):
     @classmethod
     def upto(cls, r: int, k: int, d: int) -> Canonical:
         """Return a result of known shapes without content, for a ledger."""
-        return cls(unknown(r, k), unknown(k), unknown(k), unknown(3, r), unknown(d), unknown())
+        laws = (unknown(k), unknown(k), unknown(k))
+        return cls(unknown(r, k), *laws, unknown(3, r), unknown(d), unknown())
 
 
 def load_chains(directory: str) -> ChainMoments:
@@ -112,7 +116,7 @@ def recover(moments: ChainMoments, k: int, pooled: bool) -> Canonical:
         columns = U @ own
         # Variances of the least-squares chains of a step, of which one is that of the chain itself.
         spread = np.einsum("ir,rs,is->i", inverse @ U.T, moments.own, inverse @ U.T)
-        ratio = np.diag(inverse @ P13 @ inverse.T) / np.diag(inverse @ P12 @ inverse.T)
+        backward = np.diag(inverse @ P12 @ inverse.T).copy()
     levels = _levels(moments.n_windows, spread, memory, pooled)
     _check_identified(memory, skewness, *levels)
     order = np.argsort(-np.linalg.norm(columns, axis=0), kind="stable")
@@ -121,7 +125,6 @@ def recover(moments: ChainMoments, k: int, pooled: bool) -> Canonical:
         "asymmetry": view.asymmetry,
         "off_diagonal_share": float(found.off_diagonal_share),
         "coupling": float(np.abs(off).max() / np.abs(memory).max()),
-        "disagreement": [float(x) for x in np.abs(memory - ratio)[order]],
         "skewness": [float(x) for x in skewness[order]],
         "skewness_level": [float(x) for x in levels[1][order]],
         "memory": [float(x) for x in memory[order]],
@@ -130,8 +133,9 @@ def recover(moments: ChainMoments, k: int, pooled: bool) -> Canonical:
         "spectrum": [float(x) for x in view.white.eigenvalues],
     }
     return Canonical(
-        columns[:, order], skewness[order], memory[order], moments.means, moments.squares, diagnostics
-    )
+        columns[:, order], skewness[order], memory[order], backward[order], moments.means, moments.squares,
+        diagnostics,
+    )  # fmt: skip
 
 
 def _levels(
