@@ -52,6 +52,7 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     from distmom.evaluate.dispatch import evaluate
     from distmom.models import ESTIMATORS, estimator
     from distmom.predict import assign_rows, predict_corpus, transform_corpus
+    from distmom.simulate.chains import FactorialChains
     from distmom.simulate.views import poisson_sentences
     from distmom.spectral.capabilities import Capability
 
@@ -75,6 +76,11 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
 
     three_views = RowCorpus(rng.standard_normal((_N_STEPS, 9)) + 3.0 * states[:, None])
     sources = RowCorpus(rng.random((_N_STEPS, _N_TOPICS)))
+    # Several chains are found by their skewness.
+    start, fall, rise = np.array([[0.2, 0.3], [0.4, 0.3], [0.1, 0.1]])
+    chains = FactorialChains(rng.normal(size=(_N_TOPICS, 6)), np.zeros(6), start, fall, rise)
+    drawn = chains.sample(2 * _N_STEPS, 3, noise=0.1)
+    windows = RowCorpus(drawn.X, drawn.lengths)
 
     # Many labels have a gate, a stack by classes is tried where few of them hold most pairs, and the best labels are
     # ranked again where that helps, as it does if the labels of documents depend on their lengths. Limits on weights
@@ -91,10 +97,12 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
             model = estimator(name)(_N_TOPICS, widths="3,3,3", **options).fit_corpus(three_views)
             assign_rows(model, three_views, place / name, overwrite=True)
             return
-        if name == "ica":
-            # Independent components are not Gaussian.
-            assign_rows(estimator(name)(_N_TOPICS).fit_corpus(sources), sources, place / name, overwrite=True)
-            return
+        # Independent components are not Gaussian, and chains are skewed.
+        for each, data, more in (("ica", sources, {}), ("factorial-hmm", windows, {"n_em_iter": 1})):
+            if name == each:
+                model = estimator(name)(_N_TOPICS, **more).fit_corpus(data)
+                assign_rows(model, data, place / name, overwrite=True)
+                return
         if Capability.SEARCH in estimator(name).capabilities:
             # Searches of rows have no compiled kernels.
             return

@@ -578,14 +578,15 @@ def test_kernels_are_compiled_ahead_into_the_cache(tmp_path):
         f"l{i % 3}\t{letters[i % 7] * 3} {letters[i % 5] * 4} {letters[i % 11] * 5}\n" for i in range(300)
     )
     source.write_text("".join(lines))
-    # Many labels, which depend on a word and on the number of words.
-    many, rng = tmp_path / "many.tsv", np.random.default_rng(0)
-    lines = []
+    # Many labels, of which the frequent ones depend on the kind of the words and on their number.
+    many, rng, lines = tmp_path / "many.tsv", np.random.default_rng(0), []
+    names = [f"{letters[w // 10] * 2}{letters[w % 10] * 2}" for w in range(60)]
     for i in range(600):
-        word, n_words = rng.integers(10), 2 + 10 * rng.integers(2)
-        label = f"l{(word + n_words) % 10},m{word if n_words > 2 else 9 - word},rare{i},rare{2 * i}"
-        text = " ".join(f"{letters[word] * 3}{letters[rng.integers(4)]}" for _ in range(n_words))
-        lines.append(f"{label}\t{text}\n")
+        kind, is_long = rng.integers(2, size=2)
+        share = np.where(np.arange(60) % 2 == kind, 0.6, 0.1)
+        words = np.repeat(names, rng.poisson(share * (3.0 if is_long else 0.5)))
+        frequent = np.flatnonzero(rng.random(60) < (share if is_long else share[::-1]))
+        lines.append(f"{','.join(map(str, frequent))},first{i},second{i}\t{' '.join(words)}\n")
     many.write_text("".join(lines))
     for name, corpus in (("few", source), ("many", many)):
         made = {part: tmp_path / f"{name}-{part}" for part in ("corpus", "model", "out")}

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from helpers import planted_corpus, rank_few_labels_exhaustively
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
 
 from distmom.corpus import MemoryCorpus
-from distmom.engine import open_executor
+from distmom.engine import Csr, open_executor
 from distmom.errors import StoreError
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel import blend, margin, reranking
 from distmom.models.multilabel.blend import BLEND, apply_choice, choose_blend
+from distmom.models.multilabel.companions import companion_features, companion_shares
 from distmom.models.multilabel.kernels import top_labels
 from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.reranking import N_COMMON, Reranker, fit_reranker, pair_features
@@ -43,13 +45,59 @@ def scored(n=2000, c=40, seed=0):
     return rows, (np.full(3 * c, n // c), 5 * n)
 
 
+def no_companions(n_labels):
+    return Csr.of(csr_array((n_labels, n_labels), dtype=np.float32))
+
+
+def chosen(rows, frequency, metric="mean", inverse=None):
+    """Return the choice among heads a, b and posterior."""
+    companions = no_companions(len(frequency[0]))
+    return choose_blend(NAMES, rows, GROUPS, metric, inverse, frequency, companions=companions)
+
+
+def test_companions_are_counted_in_the_documents_that_are_alive():
+    rng = np.random.default_rng(0)
+    y = (rng.random((200, 12)) < 0.2).astype(np.uint8)
+    alive = rng.random(200) < 0.7
+    found = companion_shares(Csr.of(csr_array(y), np.uint8), alive).to_scipy().toarray()
+    own = y[alive].astype(int)
+    together = own.T @ own
+    expected = np.where(together >= 2, together / (own.sum(axis=0)[:, None] + 2.0), 0.0)
+    np.fill_diagonal(expected, 0.0)
+    assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_documents_with_very_many_pairs_are_sampled(monkeypatch):
+    y = np.ones((100, 10), np.uint8)
+    monkeypatch.setattr("distmom.models.multilabel.companions.MOST_PAIRS", 1000)
+    found = companion_shares(Csr.of(csr_array(y), np.uint8), np.ones(100)).to_scipy()
+    # Ten documents are counted.
+    assert_allclose(found.data, 10 / 12)
+    assert found.nnz == 90
+
+
+def test_companions_of_a_ranking_are_sums_over_the_other_labels():
+    rng = np.random.default_rng(0)
+    shares = np.where(rng.random((15, 15)) < 0.4, rng.random((15, 15)), 0.0)
+    np.fill_diagonal(shares, 0.0)
+    labels = np.stack([rng.permutation(15)[:5] for _ in range(20)]).astype(np.int32)
+    z = rng.standard_normal((20, 5)).astype(np.float32)
+    found = companion_features(labels, z, Csr.of(csr_array(shares)))
+    for own, log_odds, got in zip(labels, z, found, strict=True):
+        p = 1 / (1 + np.exp(-log_odds))
+        assert_allclose(got[:, 0], p @ shares[np.ix_(own, own)], rtol=1e-5)
+        assert_allclose(got[:, 1], shares[own[0], own], rtol=1e-6)
+
+
 def test_features_are_scores_ratios_ranks_and_covariates():
     rng = np.random.default_rng(0)
     scores = rng.standard_normal((3, 5, 4)).astype(np.float32)
     scores[1, 2] = -1.0
     blended = -np.sort(-rng.standard_normal((5, 4)), axis=1).astype(np.float32)
     frequency, documents = rng.standard_normal((5, 4)), rng.standard_normal((5, 2))
-    x = pair_features(scores, blended, frequency, documents)
+    labels = np.stack([rng.permutation(9)[:4] for _ in range(5)]).astype(np.int32)
+    companions = Csr.of(csr_array(rng.random((9, 9)).astype(np.float32)))
+    x = pair_features(labels, scores, blended, frequency, documents, companions)
     assert x.shape == (5, 4, 2 * 3 + N_COMMON)
     for i in range(5):
         for j in range(4):
@@ -59,7 +107,8 @@ def test_features_are_scores_ratios_ranks_and_covariates():
             assert_allclose(x[i, j, :6], expected, rtol=1e-5)
             step = blended[i, j + 1] - blended[i, j] if j < 3 else 0.0
             common = [blended[i, j], blended[i, j] - blended[i, 0], step, j, frequency[i, j], *documents[i]]
-            assert_allclose(x[i, j, 6:], common, rtol=1e-5)
+            assert_allclose(x[i, j, 6:13], common, rtol=1e-5)
+    assert_array_equal(x[:, :, 13:], companion_features(labels, blended, companions))
 
 
 def test_log_odds_of_documents_come_from_trees_of_others():
@@ -69,7 +118,7 @@ def test_log_odds_of_documents_come_from_trees_of_others():
     known = np.ones(truth.shape, bool)
     known[::3, 2] = False
     halves = [(np.arange(0, 400, 2), np.arange(1, 400, 2)), (np.arange(1, 400, 2), np.arange(0, 400, 2))]
-    whole, crossed = fit_reranker(["a"], x, truth, known, halves)
+    whole, crossed = fit_reranker(["a"], x, truth, known, no_companions(3), halves)
     n_trees = len(whole.trees.roots)
     assert n_trees % reranking.STEP == 0 or n_trees == len(whole.trees.roots)
     for half, other in halves:
@@ -80,7 +129,7 @@ def test_log_odds_of_documents_come_from_trees_of_others():
 
 def test_a_reranker_is_chosen_where_no_sum_is_as_good_and_ranks_other_documents_better():
     rows, frequency = scored()
-    choice = choose_blend(NAMES, rows, GROUPS, frequency=frequency)
+    choice = chosen(rows, frequency)
     assert choice.reranker is not None
     # States do not take part.
     assert choice.reranker.inputs == ["a", "b"]
@@ -97,7 +146,7 @@ def test_a_reranker_is_chosen_where_no_sum_is_as_good_and_ranks_other_documents_
 def test_candidates_beyond_the_best_follow_in_the_order_of_the_blend(monkeypatch):
     monkeypatch.setattr(blend, "DEPTH", 7)
     rows, frequency = scored(c=30)
-    choice = choose_blend(NAMES, rows, GROUPS, frequency=frequency)
+    choice = chosen(rows, frequency)
     assert choice.reranker is not None
     totals = apply_choice(choice, NAMES, rows, frequency)
     before = apply_choice(replace(choice, reranker=None), NAMES, rows, frequency)
@@ -118,13 +167,13 @@ def test_a_reranker_that_gains_nothing_is_not_chosen():
     own = np.where(truth, rng.normal(1.0, 0.5, truth.shape), rng.normal(0.0, 0.5, truth.shape))
     rows["scores"] = np.exp(own[:, None]).repeat(3, axis=1).astype(np.float32)
     rows["covariates"][:] = 1.0
-    assert choose_blend(NAMES, rows, GROUPS, frequency=frequency).reranker is None
+    assert chosen(rows, frequency).reranker is None
 
 
 def test_propensity_weights_leave_the_blend_as_it_is():
     rows, frequency = scored()
     rows["ideal"] = np.ones((len(rows["truth"]), 3))
-    choice = choose_blend(NAMES, rows, GROUPS, "PSP@1", np.ones(len(frequency[0])), frequency)
+    choice = chosen(rows, frequency, "PSP@1", np.ones(len(frequency[0])))
     assert choice.reranker is None
 
 
@@ -169,9 +218,12 @@ def test_a_model_ranks_the_best_labels_again(corpus, tmp_path):
     labels, blended = top_labels(before, 8)
     dense = [dense_scores(scorer, query, name) for name in scorer.reranker.inputs]
     x = pair_features(
-        np.stack([np.take_along_axis(own, labels, axis=1) for own in dense]), blended,
-        scorer.label_log_odds[labels], query.covariates(scorer.index),
+        labels, np.stack([np.take_along_axis(own, labels, axis=1) for own in dense]), blended,
+        scorer.label_log_odds[labels], query.covariates(scorer.index), scorer.reranker.companions,
     )  # fmt: skip
+    counted = companion_shares(scorer.index.labels, scorer.index.alive)
+    assert_array_equal(scorer.reranker.companions.data, counted.data)
+    assert len(scorer.index.alive) == corpus.n_documents
     found = scorer.reranker.trees.log_odds(x.reshape(-1, x.shape[2])).reshape(labels.shape)
     assert_allclose(np.take_along_axis(scores, labels, axis=1), found, atol=1e-5)
     # The others keep their order, below these.
@@ -225,6 +277,10 @@ def test_updates_keep_the_trees(corpus):
     before = model.decision_function(blocks[1].words)
     model.partial_fit_corpus(new)
     assert model.scorer_.reranker.trees is trees
+    # The companions are those of all documents.
+    counted = companion_shares(model.scorer_.index.labels, model.scorer_.index.alive)
+    assert_array_equal(model.scorer_.reranker.companions.data, counted.data)
+    assert len(model.scorer_.index.alive) == 1000
     assert model.start_digest == start
     assert not np.array_equal(model.decision_function(blocks[1].words), before)
 
@@ -251,6 +307,6 @@ def test_damaged_rerankers_are_refused(corpus, tmp_path):
 def test_names_and_trees_must_suit_one_another():
     x = np.random.default_rng(0).standard_normal((50, 2 + N_COMMON)).astype(np.float32)
     trees = reranking.fit_trees(x, (x[:, -1] > 0).astype(np.uint8), 2)
-    assert Reranker(["a"], 3, trees).checked().depth == 3
+    assert Reranker(["a"], 3, no_companions(4), trees).checked().depth == 3
     with pytest.raises(ValueError, match="names"):
-        Reranker([], 3, trees).checked()
+        Reranker([], 3, no_companions(4), trees).checked()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,8 @@ from distmom.engine import Csr, Engine, PassResult, Selection, StoredArray, Stor
 from distmom.engine.passes import transform_fields
 from distmom.errors import NumericalError, UsageError
 from distmom.models.multilabel.blend import Choice, choose_blend, fitted_frequency
-from distmom.models.multilabel.candidates import read_scores, stored_scorer
+from distmom.models.multilabel.candidates import ALL_LABELS, read_scores, stored_scorer
+from distmom.models.multilabel.companions import companion_shares
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.heads import (
     FrequentHead,
@@ -132,6 +133,8 @@ class FittedHeads:
         Basis of the sketch, where a head needs it.
     choice : Choice or None
         The choice of ``head="auto"``.
+    reranker : Reranker or None
+        What ranks the best labels again, with the companions of labels in all documents.
     sums : KeptSums or None
         The sums that the heads were made from, if they are kept.
     """
@@ -140,6 +143,7 @@ class FittedHeads:
     states: States | NumericalError | None
     basis: np.ndarray | None
     choice: Choice | None
+    reranker: Reranker | None = None
     sums: KeptSums | None = None
 
     @classmethod
@@ -222,7 +226,12 @@ def choose(engine: Engine, offered: Offer, scored: PassResult, objective: str) -
     if FREQUENT in offered.names:
         least = int(frequency[0][list(frequent_labels(engine.corpus))].min())
         rows = without_classifiers(rows, offered.names.index(FREQUENT), frequency[0], least)
-    choice = choose_blend(offered.names, rows, offered.groups, objective, inverse, frequency, least)
+    companions = None
+    if engine.corpus.n_labels > ALL_LABELS and (index := offered.stored.index) is not None:
+        companions = companion_shares(index.labels.opened(), opened_array(index.alive))
+    choice = choose_blend(
+        offered.names, rows, offered.groups, objective, inverse, frequency, least, companions
+    )
     logger.info("chosen on %d held-out documents: %s", choice.n_documents, choice.weights)
     return choice
 
@@ -260,7 +269,17 @@ def assemble(
         logger.warning("the latent states could not be fitted: %s", parts.states)
     needs_basis = any(isinstance(head, RidgeHead | SketchNeighbors) for head in opened.values())
     basis = np.asarray(parts.ridge[0][0].load()) if parts.ridge is not None and needs_basis else None
-    return FittedHeads(opened, parts.states, basis, choice)
+    reranker = None if choice is None else choice.reranker
+    if reranker is not None:
+        reranker = with_companions(reranker, opened)
+    return FittedHeads(opened, parts.states, basis, choice, reranker)
+
+
+def with_companions(reranker: Reranker, heads: Mapping[str, Head]) -> Reranker:
+    """Return a reranker with the companions of labels in all documents of a model."""
+    index = heads["neighbors"]
+    assert isinstance(index, NeighborsHead)
+    return replace(reranker, companions=companion_shares(index.labels, index.alive))
 
 
 @dataclass(frozen=True)

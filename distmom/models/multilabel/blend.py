@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from distmom.engine import Csr
 from distmom.models.multilabel.class_stack import ClassStack, class_cuts, fit_classes
 from distmom.models.multilabel.covariates import Covariates, frequency_log_odds
 from distmom.models.multilabel.kernels import top_candidates
@@ -122,6 +123,7 @@ def choose_blend(
     inverse: np.ndarray | None = None,
     frequency: tuple[np.ndarray, int] | None = None,
     least: int = 0,
+    companions: Csr | None = None,
 ) -> Choice:
     """Choose a blend of heads: a stack where all labels are candidates, else a weighted sum or a stack by classes.
 
@@ -146,6 +148,9 @@ def choose_blend(
     least : int, default 0
         Number of documents from which a label has a classifier of its own; 0 if no label has one, and then a stack
         by classes is not tried.
+    companions : Csr, optional
+        From `companion_shares`, of the documents that the heads were fitted to. Without it, or without
+        frequencies, no labels are ranked again.
     """
     objective = Objective(rows["labels"], rows["truth"], rows["n_true"], metric, inverse, rows.get("ideal"))
     if objective.has_auc:
@@ -158,9 +163,9 @@ def choose_blend(
         classes = _choose_classes(names, rows, groups, objective, frequency, boundary, choice)
         if objective.value(classes[1]) > objective.value(totals) + STACK_GAIN:
             choice, totals, log_odds = classes
-    if objective.weighs_propensity:
+    if objective.weighs_propensity or companions is None:
         return choice
-    return _choose_reranked(names, rows, groups, objective, frequency, choice, log_odds)
+    return _choose_reranked(names, rows, groups, objective, frequency, companions, choice, log_odds)
 
 
 def _covariates(rows: dict[str, np.ndarray], frequency: tuple[np.ndarray, int] | None) -> Covariates | None:
@@ -208,7 +213,8 @@ def apply_choice(
         return totals
     log_odds = totals if choice.is_stacked else choice.stack.log_odds(totals[None])
     best, known = _best_candidates(log_odds, rows)
-    x = _reranked_features(names, choice.reranker.inputs, rows, frequency, best, log_odds)
+    own = choice.reranker
+    x = _reranked_features(names, own.inputs, rows, frequency, own.companions, best, log_odds)
     found = choice.reranker.trees.log_odds(x.reshape(-1, x.shape[2])).reshape(best.shape)
     return _with_best(log_odds, best, known, found)
 
@@ -422,6 +428,7 @@ def _choose_reranked(
     groups: dict[str, str],
     objective: Objective,
     frequency: tuple[np.ndarray, int],
+    companions: Csr,
     choice: Choice,
     log_odds: np.ndarray,
 ) -> Choice:
@@ -432,9 +439,9 @@ def _choose_reranked(
     """
     inputs = _stacked_variants(names, groups, choice)
     best, known = _best_candidates(log_odds, rows)
-    x = _reranked_features(names, inputs, rows, frequency, best, log_odds)
+    x = _reranked_features(names, inputs, rows, frequency, companions, best, log_odds)
     truth = np.take_along_axis(rows["truth"], best, axis=1)
-    reranker, found = fit_reranker(inputs, x, truth, known, _halves(len(truth)))
+    reranker, found = fit_reranker(inputs, x, truth, known, companions, _halves(len(truth)))
     totals = _with_best(log_odds, best, known, found)
     value = objective.value(totals)
     if value <= objective.value(log_odds) + RERANK_GAIN:
@@ -458,6 +465,7 @@ def _reranked_features(
     inputs: list[str],
     rows: dict[str, np.ndarray],
     frequency: tuple[np.ndarray, int] | None,
+    companions: Csr,
     best: np.ndarray,
     log_odds: np.ndarray,
 ) -> np.ndarray:
@@ -467,7 +475,8 @@ def _reranked_features(
     heads = [names.index(name) for name in inputs]
     scores = np.stack([np.take_along_axis(rows["scores"][:, h], best, axis=1) for h in heads])
     blended, of_labels = (np.take_along_axis(own, best, axis=1) for own in (log_odds, covariates.labels))
-    return pair_features(scores, blended, of_labels, covariates.documents)
+    labels = np.maximum(np.take_along_axis(rows["labels"], best, axis=1), 0)
+    return pair_features(labels, scores, blended, of_labels, covariates.documents, companions)
 
 
 def _with_best(log_odds: np.ndarray, best: np.ndarray, known: np.ndarray, found: np.ndarray) -> np.ndarray:

@@ -705,7 +705,7 @@ def _state_of(
         diagnostics=diagnostics,
         selection=None if fitted.choice is None else fitted.choice.to_json(),
         stack=None if fitted.choice is None else fitted.choice.stack.to_json(),
-        reranker=None if fitted.choice is None else fitted.choice.reranker,
+        reranker=fitted.reranker,
         topics=topics if isinstance(topics, CorpusTopics) else None,
         sums=fitted.sums,
     )

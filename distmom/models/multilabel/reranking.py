@@ -14,15 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from distmom.blas import map_on_cores
+from distmom.engine import Csr
 from distmom.models.multilabel.boosting import Trees, fit_trees
-from distmom.spectral.layout import group, value
+from distmom.models.multilabel.companions import companion_features
+from distmom.spectral.layout import Matrix, group, record, value
 
 #: number of labels that are ranked again
 DEPTH = 20
 #: most trees, and the step of the numbers of trees that are compared
 MAX_TREES, STEP = 200, 25
 #: numbers of a pair beside the two of every head
-N_COMMON = 7
+N_COMMON = 9
 #: scores whose largest is below this number are not divided by it
 LEAST_SCORE = 1e-9
 
@@ -37,19 +39,27 @@ class Reranker:
         Names of the variants of heads whose scores the trees use.
     depth : int
         Number of labels that are ranked again.
+    companions : Csr
+        From `companion_shares`.
     trees : Trees
         Over the features of `pair_features`.
     """
 
     inputs: list[str] = value()
     depth: int = value()
+    companions: Csr = record({"": Matrix(("m", "m"))})
     trees: Trees = group(Trees)
 
     def log_odds(
-        self, scores: np.ndarray, blended: np.ndarray, frequency: np.ndarray, documents: np.ndarray
+        self,
+        labels: np.ndarray,
+        scores: np.ndarray,
+        blended: np.ndarray,
+        frequency: np.ndarray,
+        documents: np.ndarray,
     ) -> np.ndarray:
         """Return the log-odds of the best labels, (n, m) float32; the parameters are those of `pair_features`."""
-        x = pair_features(scores, blended, frequency, documents)
+        x = pair_features(labels, scores, blended, frequency, documents, self.companions)
         return self.trees.log_odds(x.reshape(-1, x.shape[2])).reshape(blended.shape)
 
     def summary(self) -> dict[str, int | list[str]]:
@@ -68,12 +78,18 @@ class Reranker:
 
 
 def pair_features(
-    scores: np.ndarray, blended: np.ndarray, frequency: np.ndarray, documents: np.ndarray
+    labels: np.ndarray,
+    scores: np.ndarray,
+    blended: np.ndarray,
+    frequency: np.ndarray,
+    documents: np.ndarray,
+    companions: Csr,
 ) -> np.ndarray:
     """Return the numbers by which pairs of a document and one of its best labels are judged.
 
     Parameters
     ----------
+    labels : ndarray of shape (n, m), int32
     scores : ndarray of shape (n_heads, n, m), float32
         Scores of every head.
     blended : ndarray of shape (n, m), float32
@@ -82,12 +98,15 @@ def pair_features(
         Log-odds of the frequency of the labels.
     documents : ndarray of shape (n, 2)
         Covariates of the documents (see `Covariates`).
+    companions : Csr
+        From `companion_shares`.
 
     Returns
     -------
     ndarray of shape (n, m, 2 n_heads + N_COMMON), float32
         Every score, and its ratio to the largest score of the document; the log-odds by the blend, their distances
-        to the first and to the next label, and the rank; the frequency; and both covariates.
+        to the first and to the next label, and the rank; the frequency; both covariates; and both numbers of
+        `companion_features`.
     """
     n_heads, n, m = scores.shape
     x = np.zeros((n, m, 2 * n_heads + N_COMMON), np.float32)
@@ -100,7 +119,8 @@ def pair_features(
     x[:, :-1, at + 2] = np.diff(blended, axis=1)
     x[:, :, at + 3] = np.arange(m)
     x[:, :, at + 4] = frequency
-    x[:, :, at + 5 :] = np.asarray(documents, np.float32)[:, None]
+    x[:, :, at + 5 : at + 7] = np.asarray(documents, np.float32)[:, None]
+    x[:, :, at + 7 :] = companion_features(labels, blended, companions)
     return x
 
 
@@ -109,6 +129,7 @@ def fit_reranker(
     x: np.ndarray,
     truth: np.ndarray,
     known: np.ndarray,
+    companions: Csr,
     halves: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> tuple[Reranker, np.ndarray]:
     """Fit the trees, as many as make other documents most probable.
@@ -122,6 +143,8 @@ def fit_reranker(
         Which labels are true.
     known : ndarray of shape (n, m), bool
         Which pairs have a label.
+    companions : Csr
+        From `companion_shares`, those of the features.
     halves : sequence of (ndarray, ndarray)
         Documents to fit to, and documents to measure on.
 
@@ -153,4 +176,4 @@ def fit_reranker(
         found = np.zeros((len(other), truth.shape[1]), np.float32)
         found[known[other]] = own[best]
         crossed[other] = found
-    return Reranker(list(inputs), truth.shape[1], whole.first(STEP * (best + 1))), crossed
+    return Reranker(list(inputs), truth.shape[1], companions, whole.first(STEP * (best + 1))), crossed

@@ -145,7 +145,7 @@ class Scorer:
             else:
                 own[:] = variant(heads, name).scores_at(query, labels)
         frequency = np.asarray(self.label_log_odds)[labels]
-        return reranker.log_odds(scores, blended, frequency, query.covariates(self.index))
+        return reranker.log_odds(labels, scores, blended, frequency, query.covariates(self.index))
 
     def _covariates(self, query: Query) -> Covariates | None:
         if self.stack is None or not self.stack.has_covariates:

@@ -34,7 +34,7 @@ from distmom.engine import (
 )
 from distmom.errors import UsageError
 from distmom.models.multilabel.additions import Start, collect, parts_of
-from distmom.models.multilabel.assembly import Recipe, heads_of
+from distmom.models.multilabel.assembly import Recipe, heads_of, with_companions
 from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.heads import GateHead
 from distmom.models.multilabel.kept_sums import (
@@ -294,7 +294,7 @@ class Updatable:
             ]
             for own in start.stages
         ]
-        states = np.asarray(getattr(self, "weights_", np.zeros(0)))
+        states, reranker = np.asarray(getattr(self, "weights_", np.zeros(0))), self.scorer_.reranker
         fixed = (
             start.recipe,
             start.seed,
@@ -303,7 +303,7 @@ class Updatable:
             stages,
             states,
             self.stack_,
-            self.scorer_.reranker,
+            None if reranker is None else (reranker.inputs, reranker.depth, reranker.trees),
             self.vocabulary_,
         )
         return fingerprint(fixed)
@@ -420,9 +420,10 @@ class Updatable:
             )  # fmt: skip
         if topics is not None:
             topics = replace(topics, label_components=_padded(topics.label_components, n_labels))
+        reranker = None if state.reranker is None else with_companions(state.reranker, dict(heads))
         state = replace(
-            state, heads=heads, label_frequency=content.label_counts, states=states, topics=topics,
-            sums=opened(sums),
+            state, heads=heads, reranker=reranker, label_frequency=content.label_counts, states=states,
+            topics=topics, sums=opened(sums),
         )  # fmt: skip
         self.label_names_, self.n_documents_ = label_names, content.n_documents
         self._keep(state)
