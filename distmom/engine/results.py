@@ -19,11 +19,11 @@ class PassResult:
     Attributes
     ----------
     sums : Sums
-        The total, memory-mapped.
+        The total, memory-mapped if it is committed.
     rows : dict of str to StoredRows
         The stored row outputs.
     directory : str
-        Directory in which the total is committed.
+        Directory in which the total is committed; empty where rows are held in memory, and nothing is.
     """
 
     sums: Sums

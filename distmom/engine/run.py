@@ -165,6 +165,11 @@ class Engine:
     ) -> PassResult:
         if committed is None:
             sums, folded = self._compute(pass_, rows, key)
+            if folded.rows:
+                # What is held is lost with this process, so there is nothing to resume.
+                total = Sums({name: np.array(value) for name, value in sums.items()})
+                self.directory.spare_partials(folded.all_files())
+                return PassResult(total, _held_rows(pass_, folded), "")
             self.directory.commit_pass(pass_.name, key, sums, {"rows": folded.row_digests})
             self.directory.spare_partials(folded.all_files())
             committed = self.directory.load_pass(pass_.name, key)
@@ -244,8 +249,7 @@ class Engine:
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
         held = (
             self._holds(len(plan.groups) * n_slabs * plan.partial_bytes, HELD_SUM_BYTES),
-            not self.directory.durable
-            and self._holds(self.corpus.n_documents * pass_.row_bytes, HELD_STATE_BYTES),
+            self._holds_states(self.corpus.n_documents * pass_.row_bytes),
         )
         arguments = [
             (self.corpus, group, pass_.for_columns(j, plan.columns) if plan.columns else pass_, frequent,
@@ -289,6 +293,10 @@ class Engine:
         """Return whether arrays that tasks make are held in memory; at most ``most`` bytes without a limit."""
         return isinstance(self.executor, InProcess) and may_hold(n_bytes, most, self.memory_limit)
 
+    def _holds_states(self, n_bytes: int) -> bool:
+        """Return whether arrays that later passes read are held: only in a run that is not resumed."""
+        return not self.directory.durable and self._holds(n_bytes, HELD_STATE_BYTES)
+
     def plan(self, pass_: Pass) -> PassPlan:
         """Return how a pass is cut with this memory limit and executor."""
         return plan_pass(self.corpus, pass_, self.memory_limit, self.executor.n_threads)
@@ -324,7 +332,7 @@ class Engine:
         sums : Sums
         """
         n_bytes = sum(n_rows * width * np.dtype(dtype).itemsize for width, dtype in outputs.values())
-        held = not self.directory.durable and self._holds(n_bytes, HELD_STATE_BYTES)
+        held = self._holds_states(n_bytes)
         files: dict[str, RowOutput | HeldOutput] = {
             name: HeldOutput(n_rows, width, dtype)
             if held
@@ -444,7 +452,8 @@ class Engine:
         def on_done(index: int) -> None:
             self.observer(GroupDone(pass_.name, sizes[index] // len(plan.slabs)))
 
-        arguments = [(self.corpus, group, pass_, rows, outputs, files) for group in plan.groups]
+        held = self._holds_states(self.corpus.n_documents * pass_.row_bytes)
+        arguments = [(self.corpus, group, pass_, rows, outputs, files, held) for group in plan.groups]
         result: Folded = self.executor.reduce(
             fold_group, arguments, merge_partials, plan.fan_in, on_done, pass_.name,
             lambda index: self._shards_named(plan.groups[index]),

@@ -28,20 +28,23 @@ def fold_group(
     rows: Mapping[str, StoredRows],
     outputs: str,
     files: str,
+    hold_rows: bool,
 ) -> Folded:
     """Stream the shards of one group through an accumulator, and write its large dense sums to files.
 
-    BLAS runs with one thread, as the number of threads would change the bits of the sums.
+    The rows that the pass stores are written to files, unless ``hold_rows``, for a task of the process that reads
+    them. BLAS runs with one thread, as the number of threads would change the bits of the sums.
     """
     with one_blas_thread():
         taken()
         opened = resolve(pass_)
         sums = opened.zero()
-        digests = _accumulate(corpus, shards, opened, sums, rows, outputs, files)
+        kept: dict[str, dict[str, np.ndarray]] | None = {} if hold_rows else None
+        digests = _accumulate(corpus, shards, opened, sums, rows, outputs, files, kept)
         release_maps()
         with spend("write"):
             left = large_to_files(sums, files)
-        return Folded(left, digests, taken(), files=left.files())
+        return Folded(left, digests, taken(), files=left.files(), rows=kept or {})
 
 
 def fold_tall(
@@ -100,11 +103,11 @@ def _accumulate(
     rows: Mapping[str, StoredRows],
     outputs: str,
     files: str,
-    kept: dict[str, dict[str, np.ndarray]] | None = None,
+    kept: dict[str, dict[str, np.ndarray]] | None,
 ) -> dict[str, dict[str, str]]:
     """Add shards to sums block by block and return the digests of the stored rows.
 
-    Rows are added to ``kept`` in place of being stored, if it is given.
+    Rows are added to ``kept`` in place of being stored, unless it is None.
     """
     digests: dict[str, dict[str, str]] = {}
     block: Any = None

@@ -75,6 +75,36 @@ def test_a_fit_in_one_process_holds_small_arrays_and_gives_the_bits_of_files(tmp
     assert list(without.path.glob("states/*"))
 
 
+@dataclass(frozen=True)
+class LengthsPass(Pass):
+    """Adds up the lengths of documents, and stores them."""
+
+    def specs(self):
+        return {"total": SumSpec(())}
+
+    @property
+    def row_bytes(self):
+        return 8
+
+    def add(self, sums, block, rows):
+        lengths = np.asarray(block.words.sum(axis=1), np.float64).ravel()
+        sums["total"] += lengths.sum()
+        return {"lengths": lengths}
+
+
+def test_rows_of_small_sums_are_held_and_nothing_is_committed(tmp_path):
+    corpus, found = random_corpus(), []
+    for durable in (True, False):
+        engine = Engine(corpus, RunDirectory(tmp_path / str(durable), durable=durable))
+        result = engine.run(LengthsPass(corpus.n_words))
+        lengths = [result.rows["lengths"].read(i).tobytes() for i in range(len(corpus.shards))]
+        found.append((float(result.sums["total"]), lengths))
+        assert isinstance(result.rows["lengths"], HeldRows) is not durable
+        assert bool(result.directory) is durable
+    assert found[0] == found[1]
+    assert not [path for path in (tmp_path / "False").rglob("*") if path.is_file()]
+
+
 def test_a_resumed_run_reads_what_was_stored(tmp_path):
     corpus = random_corpus()
     found = []
