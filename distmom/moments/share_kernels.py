@@ -31,8 +31,8 @@ FULL_ITER, FULL_TOLERANCE = 100, 1e-4
 NO_COUNTS = 1e-3
 #: count of a word in a document above which halves are drawn from a normal distribution, not position by position
 MANY_POSITIONS = 1 << 16
-#: numbers that are added in parallel
-LANES = 16
+#: numbers that are added in parallel: of a vector, and of a sum over topics
+LANES, CHAINS = 16, 8
 #: probability of a word that no topic has; a count divided by it is still a finite float32
 LEAST = 1e-30
 
@@ -56,6 +56,23 @@ def _widest(indptr: Any) -> Any:
     for i in range(indptr.shape[0] - 1):
         widest = max(widest, indptr[i + 1] - indptr[i])
     return widest
+
+
+@compiled
+def _total(values: Any) -> Any:
+    """Return the sum of values whose number is a multiple of `CHAINS`; each addition waits for the eighth last."""
+    s0, s1, s2, s3 = values[0], values[1], values[2], values[3]
+    s4, s5, s6, s7 = values[4], values[5], values[6], values[7]
+    for j in range(CHAINS, values.shape[0], CHAINS):
+        s0 += values[j]
+        s1 += values[j + 1]
+        s2 += values[j + 2]
+        s3 += values[j + 3]
+        s4 += values[j + 4]
+        s5 += values[j + 5]
+        s6 += values[j + 6]
+        s7 += values[j + 7]
+    return ((s0 + s4) + (s1 + s5)) + ((s2 + s6) + (s3 + s7))
 
 
 @compiled
@@ -343,13 +360,19 @@ def find_collapsed(
     """
     k, n, widest = topics.shape[1], indptr.shape[0] - 1, _widest(indptr)
     kind = topics.dtype.type
-    by_word = np.empty((widest, k), topics.dtype)
-    taken = np.empty((widest, k), topics.dtype)
-    after = np.empty(k, topics.dtype)
-    counts = np.empty(k, topics.dtype)
+    # Padded with zeros to whole rounds of `_total`.
+    width = -(-k // CHAINS) * CHAINS
+    by_word = np.zeros((widest, width), topics.dtype)
+    taken = np.zeros((widest, width), topics.dtype)
+    after = np.zeros(width, topics.dtype)
+    counts = np.zeros(width, topics.dtype)
+    moved = np.zeros(width, topics.dtype)
+    given = np.zeros(width, topics.dtype)
+    found = np.zeros(width, topics.dtype)
     prior = 0.0
     for c in range(k):
         prior += alpha[c]
+        given[c] = alpha[c]
     likelihood = 0.0
     for i in range(n):
         start, stop = indptr[i], indptr[i + 1]
@@ -360,42 +383,44 @@ def find_collapsed(
                 theta[c] = alpha[c] / prior
             continue
         counts[:] = 0.0
+        found[:k] = theta
         for p in range(stop - start):
-            s = LEAST
-            for c in range(k):
-                taken[p, c] = by_word[p, c] * theta[c]
-                s += taken[p, c]
-            for c in range(k):
-                taken[p, c] /= kind(s)
-                counts[c] += kind(data[start + p]) * taken[p, c]
+            count, word, row = kind(data[start + p]), by_word[p], taken[p]
+            for c in range(width):
+                after[c] = word[c] * found[c]
+            scale = kind(1.0) / (kind(LEAST) + _total(after))
+            for c in range(width):
+                row[c] = scale * after[c]
+                counts[c] += count * row[c]
         for _ in range(n_iter):
-            change = 0.0
+            moved[:] = 0.0
             for p in range(stop - start):
-                count, row, s = kind(data[start + p]), taken[p], LEAST
-                for c in range(k):
-                    after[c] = by_word[p, c] * max(counts[c] - row[c] + kind(alpha[c]), kind(0.0))
-                    s += after[c]
-                scale = kind(1.0 / s)
-                for c in range(k):
+                count, word, row = kind(data[start + p]), by_word[p], taken[p]
+                for c in range(width):
+                    after[c] = word[c] * max(counts[c] - row[c] + given[c], kind(0.0))
+                scale = kind(1.0) / (kind(LEAST) + _total(after))
+                for c in range(width):
                     value = scale * after[c]
-                    step = value - row[c]
-                    counts[c] += count * step
-                    change += count * abs(step)
+                    step = count * (value - row[c])
+                    counts[c] += step
+                    moved[c] += abs(step)
                     row[c] = value
-            if change < tolerance * length:
+            if _total(moved) < tolerance * length:
                 break
         for c in range(k):
             theta[c] = (counts[c] + alpha[c]) / (length + prior)
         if not out.shape[0] or own[i] == 0.0:
             continue
+        found[:k] = theta
         for p in range(stop - start):
-            s, weight = LEAST, own[i] * data[start + p]
+            weight, word, row = own[i] * data[start + p], by_word[p], taken[p]
             target = out[np.uint64(indices[start + p])]
+            for c in range(width):
+                after[c] = word[c] * found[c]
             for c in range(k):
-                s += by_word[p, c] * theta[c]
-                target[c] += kind(weight) * taken[p, c] / max(by_word[p, c], kind(LEAST))
-                totals[c] += weight * taken[p, c]
-            likelihood += weight * np.log(s)
+                target[c] += kind(weight) * row[c] / max(word[c], kind(LEAST))
+                totals[c] += weight * row[c]
+            likelihood += weight * np.log(kind(LEAST) + _total(after))
     return likelihood
 
 
