@@ -20,7 +20,7 @@ from distmom.errors import NumericalError, UsageError
 from distmom.linalg.algebraic import flattening_vectors, pencil_vectors
 from distmom.linalg.jacobi import joint_diagonalise, orthonormal_directions, slices
 from distmom.linalg.post import polar
-from distmom.linalg.power import History, power_deflation, power_stopping
+from distmom.linalg.power import History, PackedCube, power_deflation, power_stopping
 from distmom.linalg.tensor import as_symmetric, compose, contract_two, cubic_form, frobenius, multilinear
 
 Array = NDArray[np.float64]
@@ -75,7 +75,14 @@ class Decomposition:
     diagnostics: dict[str, float]
 
 
-def decompose(T: ArrayLike, method: str = "joint", *, random_state: int = 0, **options: Any) -> Decomposition:
+def decompose(
+    T: ArrayLike,
+    method: str = "joint",
+    *,
+    random_state: int = 0,
+    initial: ArrayLike | None = None,
+    **options: Any,
+) -> Decomposition:
     """Decompose a symmetric tensor into k components.
 
     Runs on one BLAS thread, so that a seed gives the same bits for any number of cores.
@@ -107,6 +114,9 @@ def decompose(T: ArrayLike, method: str = "joint", *, random_state: int = 0, **o
             Eigenvectors of one random contraction; an oracle for exact tensors. Option ``n_draws`` (8).
     random_state : int, default=0
         Seed of all random draws.
+    initial : array_like of shape (k, k), optional
+        Columns near the components, such as those of a similar tensor, from which "joint" takes its polar steps.
+        By default, and with other methods, components are found without.
     **options
         Options of the method, listed above with their defaults.
 
@@ -139,7 +149,10 @@ def decompose(T: ArrayLike, method: str = "joint", *, random_state: int = 0, **o
         if norm == 0.0:
             raise NumericalError(f"the tensor of shape {cube.shape} is zero: there is nothing to decompose")
         # Iterations run at norm 1, where no product of three entries can overflow or vanish.
-        found = run(cube / norm, np.random.default_rng(random_state), settings)
+        if initial is not None and method == "joint":
+            found = _refined(cube / norm, _checked_basis(initial, len(cube)), [], True, settings)
+        else:
+            found = run(cube / norm, np.random.default_rng(random_state), settings)
         return _describe(cube, norm, found, method)
 
 
@@ -368,10 +381,22 @@ def _joint(T: Array, rng: np.random.Generator, settings: Mapping[str, Any]) -> _
     V, shares, converged = joint_diagonalise(
         slices(T, n_slices, rng), stall=STALL, max_sweeps=settings["max_sweeps"]
     )
-    history: History = [("sweep", share) for share in shares]
+    return _refined(T, V, [("sweep", share) for share in shares], converged, settings)
+
+
+def _refined(T: Array, V: Array, history: History, converged: bool, settings: Mapping[str, Any]) -> _Found:
+    """Take polar steps from a basis, and add them to the history."""
     V, residuals, settled = _polar_steps(T, V, settings["max_polar_steps"])
-    history += [("polar", residual) for residual in residuals]
-    return _Found(V, None, history, converged and settled)
+    steps: History = [("polar", residual) for residual in residuals]
+    return _Found(V, None, history + steps, converged and settled)
+
+
+def _checked_basis(initial: ArrayLike, k: int) -> Array:
+    """Check initial vectors; return them as a float64 array."""
+    V = np.asarray(initial, np.float64)
+    if V.shape != (k, k) or not np.isfinite(V).all():
+        raise UsageError(f"initial: expected finite vectors of shape {(k, k)}, got shape {V.shape}")
+    return V
 
 
 def _polar_steps(T: Array, V: Array, max_steps: int) -> tuple[Array, list[float], bool]:
@@ -382,8 +407,8 @@ def _polar_steps(T: Array, V: Array, max_steps: int) -> tuple[Array, list[float]
     divided equally between the two components of each pair rather than by precision. A step that lowers the
     sum is undone. The iteration ends when a step gains less than 1e-5 of the unexplained part.
     """
-    V = polar(V)
-    gradient = contract_two(T, V)
+    V, cube = polar(V), PackedCube(T)
+    gradient = cube.contract_two(V)
     values = np.einsum("in,in->n", V, gradient)
     best = float(values @ values)
     residuals: list[float] = []
@@ -392,7 +417,7 @@ def _polar_steps(T: Array, V: Array, max_steps: int) -> tuple[Array, list[float]
         if not scaled.any():
             return V, residuals, True
         candidate = polar(scaled)
-        gradient = contract_two(T, candidate)
+        gradient = cube.contract_two(candidate)
         values = np.einsum("in,in->n", candidate, gradient)
         total = float(values @ values)
         if total < best * (1.0 - 1e-14):

@@ -7,15 +7,20 @@ Source: Anandkumar et al., "Tensor decompositions for learning latent variable m
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+
+from distmom.blas import map_on_cores, pieces
 
 Array = NDArray[np.float64]
 History = list[tuple[str, float]]
 
 _FIXED = 1e-13
 _SETTLED = 1e-7
+#: entries of packed outer products that are multiplied at a time, at most
+PIECE_ENTRIES = 1 << 18
 
 
 class PackedCube:
@@ -32,19 +37,32 @@ class PackedCube:
 
     def __init__(self, T: Array) -> None:
         self.k: int = T.shape[0]
-        self._i, self._j = np.triu_indices(self.k)
-        self._times = np.where(self._i == self._j, 1.0, 2.0)
-        self._rows = T[self._i, self._j, :] * self._times[:, None]
+        i, j = np.triu_indices(self.k)
+        self._times = np.where(i == j, 1.0, 2.0)
+        self._rows = T[i, j, :] * self._times[:, None]
+        # Rows (i, i), ..., (i, k - 1) begin at ``starts[i]``.
+        self._starts = np.append(np.searchsorted(i, np.arange(self.k)), len(i))
 
-    def _pairs(self, U: Array) -> Array:
-        """Return the packed outer product of each column with itself, of shape (p, m)."""
-        pairs: Array = U[self._i] * U[self._j]
+    def _pairs(self, U: Array, of: slice) -> Array:
+        """Return the packed outer product of each column with itself, the rows (i, j) with i in a slice."""
+        starts = self._starts[of.start : of.stop + 1] - self._starts[of.start]
+        pairs = np.empty((starts[-1], U.shape[1]))
+        for i, (first, last) in enumerate(pairwise(starts), of.start):
+            np.multiply(U[i], U[i:], out=pairs[first:last])
         return pairs
 
     def contract_two(self, U: Array) -> Array:
         """Return ``T(I, u, u)`` for the columns of a (k, m) matrix, as a (k, m) matrix."""
-        image: Array = self._rows.T @ self._pairs(U)
-        return image
+
+        def of_piece(piece: slice) -> Array:
+            rows = self._rows[self._starts[piece.start] : self._starts[piece.stop]]
+            return np.asarray(rows.T @ self._pairs(U, piece))
+
+        size = max(1, PIECE_ENTRIES // (self.k * U.shape[1]))
+        first, *rest = map_on_cores(of_piece, pieces(self.k, size))
+        for each in rest:
+            first += each
+        return first
 
     def cubic_form(self, U: Array) -> Array:
         """Return ``T(u, u, u)`` for the columns of a (k, m) matrix, of shape (m,)."""
@@ -62,7 +80,9 @@ class PackedCube:
 
     def deflate(self, eigenvalue: float, u: Array) -> None:
         """Subtract ``eigenvalue * u (x) u (x) u`` in place."""
-        self._rows -= (eigenvalue * self._times * self._pairs(u[:, None])[:, 0])[:, None] * u
+        self._rows -= (eigenvalue * self._times * self._pairs(u[:, None], slice(0, self.k))[:, 0])[
+            :, None
+        ] * u
 
 
 def _unit_columns(U: Array, fallback: Array) -> Array:

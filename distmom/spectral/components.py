@@ -150,6 +150,7 @@ def find_components(
     basis: Basis,
     directories: tuple[str, ...],
     slices: WordSlicesPass | None,
+    near: Core | None = None,
 ) -> Core:
     """Whiten the second moment of some committed passes and decompose the third, whole or by slices.
 
@@ -162,6 +163,8 @@ def find_components(
         Directories of the committed passes whose sums are the moments.
     slices : WordSlicesPass, optional
         Contracts the third moment in a separate pass; None where the committed sums hold the whole third moment.
+    near : Core, optional
+        Components of most of the documents, which are improved where the whole third moment is known.
 
     Raises
     ------
@@ -171,7 +174,7 @@ def find_components(
     load = partial(load_moments, directories, settings.kind, basis.matrix)
     where, out = settings.decompose_on, Core.upto(basis.rank, settings.n_states)
     if slices is None:
-        return run.small(decompose_moments, load, settings, basis.noise, where=where, out=out)
+        return run.small(decompose_moments, load, settings, basis.noise, near, where=where, out=out)
     whitening = unknown_whitening(basis.rank, settings.n_states)
     moments, white = run.small(
         moments_and_whitening, load, settings, basis.noise, where=where, out=(unknown(), whitening)

@@ -214,8 +214,19 @@ def decompose_each(
     return found
 
 
-def decompose_moments(moments: SmallMoments, settings: CoreSettings, noise: float) -> Core:
-    """Whiten the second moment above a noise level and decompose the third; runs on the scheduler node."""
+def decompose_moments(
+    moments: SmallMoments, settings: CoreSettings, noise: float, near: Core | None = None
+) -> Core:
+    """Whiten the second moment above a noise level and decompose the third; runs on the scheduler node.
+
+    Parameters
+    ----------
+    moments : SmallMoments
+    settings : CoreSettings
+    noise : float
+    near : Core, optional
+        Components of most of the documents in the same basis, which are improved where there are as many.
+    """
     assert moments.m3 is not None
     white = whiten_words(moments, settings, noise)
     with one_blas_thread():
@@ -224,7 +235,10 @@ def decompose_moments(moments: SmallMoments, settings: CoreSettings, noise: floa
         e3 = multilinear(moments.m3, white.W, white.W, white.W)
         # Rounding of float32 products breaks the symmetry noticeably where the tensor is noise alone.
         tensor = symmetrise(third_moment(m1, e2, e3, settings.alpha0))
-        found = decompose(tensor, settings.decomposition, random_state=settings.seed)
+        initial = None
+        if near is not None and near.V.shape == tensor.shape[:2]:
+            initial = white.W.T @ (near.B @ near.V)
+        found = decompose(tensor, settings.decomposition, random_state=settings.seed, initial=initial)
         robust = robust_components(tensor, found.eigenvectors)
     how = {
         "third_moment": "full",

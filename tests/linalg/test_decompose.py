@@ -294,6 +294,19 @@ def test_packed_tensor_agrees_with_the_cube():
     np.testing.assert_allclose(cube.contract_two(u), np.einsum("ijl,jn,ln->in", rest, u, u), atol=1e-11)
 
 
+def test_joint_begins_with_the_components_of_a_similar_tensor():
+    rng = np.random.default_rng(5)
+    V, values = np.linalg.qr(rng.standard_normal((12, 12)))[0], np.linspace(1.5, 6.0, 12)
+    tensors = [symmetrise(compose(values, V) + 0.02 * rng.standard_normal((12, 12, 12))) for _ in range(2)]
+    near = decompose(tensors[0])
+    cold, warm = decompose(tensors[1]), decompose(tensors[1], initial=near.eigenvectors)
+    np.testing.assert_allclose(warm.eigenvectors, cold.eigenvectors, atol=1e-3)
+    assert warm.residual == pytest.approx(cold.residual, rel=1e-4)
+    assert {kind for kind, _ in warm.history} == {"polar"}
+    with pytest.raises(UsageError, match=r"initial: expected finite vectors of shape \(12, 12\)"):
+        decompose(tensors[1], initial=V[:, :3])
+
+
 def test_power_and_joint_agree_within_the_noise():
     T = orthogonal_tensor(15, 1.0, 3.0)[0] + noise(15, 0.05, 6)
     joint, power = decompose(T), decompose(T, "power", orthogonalise=True)

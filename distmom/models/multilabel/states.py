@@ -62,6 +62,8 @@ class States:
         Ritz values of the second moment.
     basis : Basis
         Basis of the moments.
+    core : Core
+        Components in that basis.
     directories : tuple of str
         Directories of the committed passes whose sums are the moments.
     diagnostics : dict
@@ -75,6 +77,7 @@ class States:
     log_topics: StoredColumns
     spectrum: np.ndarray
     basis: Basis
+    core: Core
     directories: tuple[str, ...]
     diagnostics: dict[str, Any]
 
@@ -99,6 +102,8 @@ def fit_states(run: Run, settings: StateSettings, selection: Selection | None = 
 def extend_states(run: Run, settings: StateSettings, states: States, added: Selection) -> States:
     """Add documents to fitted states: add their moments in the same basis, and repeat the steps after that.
 
+    Where the whole third moment is known, its decomposition begins with the components of the fitted states.
+
     Parameters
     ----------
     run : Run
@@ -114,7 +119,7 @@ def extend_states(run: Run, settings: StateSettings, states: States, added: Sele
     directories = (*states.directories, run.scan(moments).directory)
     # The new second moment has another whitening, so slices are added up over all documents again.
     slices = [replace(pass_, selection=None) for pass_ in slices]
-    return _finish(run, settings, None, states.basis, directories, slices)
+    return _finish(run, settings, None, states.basis, directories, slices, states.core)
 
 
 def _finish(
@@ -124,10 +129,11 @@ def _finish(
     basis: Basis,
     directories: tuple[str, ...],
     slices: Sequence[WordSlicesPass],
+    near: Core | None = None,
 ) -> States:
     """Decompose the moments of some committed passes and fit the labels of the states."""
     d, n_labels, k = run.corpus.n_words, run.corpus.n_labels, settings.n_states
-    core = find_components(run, settings, basis, directories, slices[0] if slices else None)
+    core = find_components(run, settings, basis, directories, slices[0] if slices else None, near)
     pass_ = LabelMomentsPass(
         d, selection, kind=settings.kind, n_labels=n_labels, n_states=k, single=settings.single_precision,
         directions=0 if settings.cross_moment else None,
@@ -146,7 +152,7 @@ def _finish(
     labels = run.scan(pass_, _label_states, settings.dtype, out=TallResult(unknown(), unknown()))
     found = States(
         unknown(k), unknown(k, d), unknown(k, n_labels) if settings.cross_moment else None,
-        unknown(k, n_labels), columns, unknown(basis.rank), basis, directories, unknown(),
+        unknown(k, n_labels), columns, unknown(basis.rank), basis, core, directories, unknown(),
     )  # fmt: skip
     return run.rows(_states, core, words, labels, basis, directories, out=found)
 
@@ -169,6 +175,7 @@ def _states(
         log_topics=words.log_topics,
         spectrum=core.spectrum,
         basis=basis,
+        core=core,
         directories=directories,
         diagnostics={
             **words.diagnostics,
