@@ -247,10 +247,7 @@ class Engine:
             axes = {str(spec.tall) for spec in tall.values() if not spec.sparse}
             frequent = {axis: self.put(frequent_rows_of(self.corpus, axis, pass_.numbers)) for axis in axes}
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
-        held = (
-            self._holds(len(plan.groups) * n_slabs * plan.partial_bytes, HELD_SUM_BYTES),
-            self._holds_states(self.corpus.n_documents * pass_.row_bytes),
-        )
+        held = self._held(pass_, len(plan.groups) * n_slabs * plan.partial_bytes)
         arguments = [
             (self.corpus, group, pass_.for_columns(j, plan.columns) if plan.columns else pass_, frequent,
              plan.single, rows, outputs, files, i, j, held)
@@ -292,6 +289,11 @@ class Engine:
     def _holds(self, n_bytes: int, most: int) -> bool:
         """Return whether arrays that tasks make are held in memory; at most ``most`` bytes without a limit."""
         return isinstance(self.executor, InProcess) and may_hold(n_bytes, most, self.memory_limit)
+
+    def _held(self, pass_: Pass, n_bytes: int) -> tuple[bool, bool]:
+        """Return whether the partial sums of a pass, of ``n_bytes`` together, and its rows are held in memory."""
+        of_rows = self.corpus.n_documents * pass_.row_bytes
+        return self._holds(n_bytes, HELD_SUM_BYTES), self._holds_states(of_rows)
 
     def _holds_states(self, n_bytes: int) -> bool:
         """Return whether arrays that later passes read are held: only in a run that is not resumed."""
@@ -452,7 +454,7 @@ class Engine:
         def on_done(index: int) -> None:
             self.observer(GroupDone(pass_.name, sizes[index] // len(plan.slabs)))
 
-        held = self._holds_states(self.corpus.n_documents * pass_.row_bytes)
+        held = self._held(pass_, len(plan.groups) * plan.partial_bytes)
         arguments = [(self.corpus, group, pass_, rows, outputs, files, held) for group in plan.groups]
         result: Folded = self.executor.reduce(
             fold_group, arguments, merge_partials, plan.fan_in, on_done, pass_.name,

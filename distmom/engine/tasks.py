@@ -28,13 +28,15 @@ def fold_group(
     rows: Mapping[str, StoredRows],
     outputs: str,
     files: str,
-    hold_rows: bool,
+    held: tuple[bool, bool],
 ) -> Folded:
-    """Stream the shards of one group through an accumulator, and write its large dense sums to files.
+    """Stream the shards of one group through an accumulator.
 
-    The rows that the pass stores are written to files, unless ``hold_rows``, for a task of the process that reads
-    them. BLAS runs with one thread, as the number of threads would change the bits of the sums.
+    The large dense sums, and the rows that the pass stores, are written to files; in a task of the process that
+    reads them, ``held`` states for each of the two whether they stay in memory. BLAS runs with one thread, as the
+    number of threads would change the bits of the sums.
     """
+    hold_sums, hold_rows = held
     with one_blas_thread():
         taken()
         opened = resolve(pass_)
@@ -43,7 +45,7 @@ def fold_group(
         digests = _accumulate(corpus, shards, opened, sums, rows, outputs, files, kept)
         release_maps()
         with spend("write"):
-            left = large_to_files(sums, files)
+            left = sums if hold_sums else large_to_files(sums, files)
         return Folded(left, digests, taken(), files=left.files(), rows=kept or {})
 
 

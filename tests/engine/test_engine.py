@@ -33,6 +33,7 @@ from distmom.engine.csr import combine
 from distmom.engine.directory import load_sums
 from distmom.engine.environment import environment
 from distmom.engine.executors import tree_levels
+from distmom.engine.held import HELD_SUM_BYTES
 from distmom.engine.plan import LIMIT_SHARE, RESERVED_BYTES
 from distmom.engine.state import _maps, release_maps
 from distmom.engine.sums import _add_files, large_to_files
@@ -348,9 +349,10 @@ def test_large_sums_are_merged_in_files_to_the_same_bits(tmp_path, monkeypatch):
 
     monkeypatch.setattr("distmom.engine.sums._add_files", counted)
     monkeypatch.setattr("distmom.engine.sums._CHUNK", 77)
-    for limit in (1 << 30, 1000):
-        monkeypatch.setattr("distmom.engine.sums.FILE_BYTES", limit)
-        engine = Engine(corpus, RunDirectory(tmp_path / str(limit)))
+    monkeypatch.setattr("distmom.engine.sums.FILE_BYTES", 1000)
+    for most in (HELD_SUM_BYTES, 0):
+        monkeypatch.setattr("distmom.engine.run.HELD_SUM_BYTES", most)
+        engine = Engine(corpus, RunDirectory(tmp_path / str(most)))
         sums = engine.run(count(corpus, factor=0.1)).sums
         found.append({name: np.asarray(x).tobytes() for name, x in sums.items()})
         assert [place.name for place in engine.directory.spare.parent.iterdir()] == ["spare"]

@@ -142,7 +142,9 @@ def test_workers_that_join_and_leave_change_no_bit(corpus):
 def test_a_task_that_was_carried_out_twice_counts_once_and_replaces_nothing(corpus, tmp_path):
     def attempt():
         pass_, outputs = RootPass(corpus.n_words), str(tmp_path / "rows" / "pass")
-        return fold_group(corpus, (0, 1), pass_, {}, outputs, str(tmp_path / "partial" / "x" / "pass"), False)
+        return fold_group(
+            corpus, (0, 1), pass_, {}, outputs, str(tmp_path / "partial" / "x" / "pass"), (False, False)
+        )
 
     (tmp_path / "rows").mkdir()
     first = attempt()
