@@ -15,7 +15,7 @@ from distmom.engine.state import StoredArray, StoredRows, slab_checksum, slab_di
 
 #: largest number of bytes of the partial sums of a pass, of the outputs of a map over rows, and of the rows of a
 #: pass that are held; of the latter two a program keeps several
-HELD_SUM_BYTES, HELD_STATE_BYTES = 128 << 20, 32 << 20
+HELD_SUM_BYTES, HELD_STATE_BYTES = 256 << 20, 32 << 20
 #: share of a memory limit that these bytes may take
 HELD_SHARE = 1 / 32
 
