@@ -141,14 +141,13 @@ def symmetrise(T: ArrayLike) -> Array:
 def _mirror(cube: Array) -> Array:
     """Copy the entries with sorted indices to all permutations of the indices."""
     k = cube.shape[0]
-    order = np.arange(k)
-    low = np.minimum.outer(order, order)
-    high = np.maximum.outer(order, order)
+    upper = np.tri(k, dtype=bool).T
     result = np.empty_like(cube)
     for n in range(k):
-        first = np.minimum(low, n)
-        last = np.maximum(high, n)
-        result[:, :, n] = cube[first, low + high + n - first - last, last]
+        # Indices from n on; the entries with smaller ones are known.
+        own = cube[n, n:, n:]
+        own = np.where(upper[n:, n:], own, own.T)
+        result[n, n:, n:] = result[n:, n, n:] = result[n:, n:, n] = own
     return result
 
 

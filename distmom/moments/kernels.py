@@ -5,6 +5,8 @@ All kernels run on one thread without the GIL and add in a fixed order, so the s
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from distmom.compiled import compiled
@@ -193,16 +195,13 @@ def fill_symmetric(tensor: np.ndarray) -> np.ndarray:
     tensor : ndarray of shape (r, r, r)
         As accumulated by `add_third_moment` with ``right is left``.
     """
-    r = len(tensor)
-    block = np.arange(r) // TENSOR_BLOCK
-    i, j = np.meshgrid(np.arange(r), np.arange(r), indexing="ij")
-    for a in range(r):
-        # Sort the three block numbers by choosing, for every index triple, the stored permutation.
-        triple = np.stack([np.full_like(i, a), i, j])
-        order = np.argsort(block[triple], axis=0, kind="stable")
-        x, y, z = np.take_along_axis(triple, order, axis=0)
-        # The given blocks are overwritten with their own values, so the order of rows does not matter.
-        tensor[a] = tensor[x, y, z]
+    blocks = _blocks(0, len(tensor))
+    for triple in product(range(len(blocks)), repeat=3):
+        order = sorted(range(3), key=triple.__getitem__)
+        if order != [0, 1, 2]:
+            # The stored permutation is that with ascending blocks, which are not written.
+            stored = tensor[tuple(blocks[triple[axis]] for axis in order)]
+            tensor[tuple(blocks[own] for own in triple)] = stored.transpose(np.argsort(order))
     return tensor
 
 
