@@ -21,6 +21,7 @@ from distmom.clock import spend, taken
 from distmom.corpus.block import csr_from_parts
 from distmom.engine.csr import Csr, MixedRows, combine, drop_small, largest_of_rows, nearly_full
 from distmom.engine.directory import RunDirectory
+from distmom.engine.held import HeldSum
 from distmom.engine.limits import ColumnLimit, drop_small_of_columns
 from distmom.engine.scratch import ScratchArray, write_scratch
 from distmom.engine.state import StoredArray, release_maps
@@ -36,26 +37,35 @@ _PARTS = (("indptr", "int64"), ("indices", "int32"), ("data", "float32"))
 
 @dataclass(frozen=True)
 class SparsePart:
-    """A sparse matrix in files, as reported by the task that wrote them.
+    """A sparse matrix in files, as reported by the task that wrote them, or in memory.
 
     Attributes
     ----------
-    indptr, indices, data : ScratchArray
+    indptr, indices, data : ScratchArray or HeldSum
     """
 
-    indptr: ScratchArray
-    indices: ScratchArray
-    data: ScratchArray
+    indptr: ScratchArray | HeldSum
+    indices: ScratchArray | HeldSum
+    data: ScratchArray | HeldSum
 
     @classmethod
     def write(cls, directory: str, value: csr_array) -> SparsePart:
         """Write a matrix to three files of a directory."""
-        arrays = [getattr(value, name).astype(dtype, copy=False) for name, dtype in _PARTS]
-        return cls(*(write_scratch(directory, array) for array in arrays))
+        return cls(*(write_scratch(directory, array) for array in _arrays_of(value)))
+
+    @classmethod
+    def held(cls, value: csr_array) -> SparsePart:
+        """Keep a matrix in memory."""
+        return cls(*map(HeldSum, _arrays_of(value)))
 
     def files(self) -> tuple[ScratchArray, ...]:
-        """Return the files in the order of `_PARTS`."""
-        return self.indptr, self.indices, self.data
+        """Return the files in the order of `_PARTS`; none of a matrix in memory."""
+        parts = self.indptr, self.indices, self.data
+        return tuple(part for part in parts if isinstance(part, ScratchArray))
+
+
+def _arrays_of(value: csr_array) -> list[np.ndarray]:
+    return [getattr(value, name).astype(dtype, copy=False) for name, dtype in _PARTS]
 
 
 class SparseSum:
@@ -82,8 +92,10 @@ class SparseSum:
         """Return the sum of the parts in memory."""
         return combine(self._parts)
 
-    def finish(self) -> tuple[SparsePart, ...]:
-        """Write the parts that are still in memory, and report all runs."""
+    def finish(self, hold: bool = False) -> tuple[SparsePart, ...]:
+        """Write the parts that are still in memory, or hold them as one run, and report all runs."""
+        if hold and self._parts:
+            return *self._runs, SparsePart.held(combine(self._parts))
         self._write()
         return tuple(self._runs)
 

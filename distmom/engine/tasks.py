@@ -64,8 +64,8 @@ def fold_tall(
 ) -> Folded:
     """Stream the shards of one group into tall accumulators, and return the other sums.
 
-    The dense accumulators, and the rows that the pass stores, are written to files; in a task of the process
-    that reads them, ``held`` states for each of the two whether they stay in memory.
+    The accumulators, and the rows that the pass stores, are written to files; in a task of the process that reads
+    them, ``held`` states for each of the two whether they stay in memory.
     """
     hold_sums, hold_rows = held
     with one_blas_thread():
@@ -86,7 +86,7 @@ def fold_tall(
         with spend("write"):
             for name in [name for name in sums if name not in small]:
                 if isinstance(sums[name], SparseSum):
-                    runs[name, group] = sums[name].finish()
+                    runs[name, group] = sums[name].finish(hold_sums)
                 elif hold_sums:
                     tall[name, group, slab] = TallPart(HeldSum(sums[name].single), HeldSum(sums[name].double))
                 else:

@@ -21,6 +21,7 @@ from distmom.engine import (
     sparse,
 )
 from distmom.engine.csr import combine, drop_small, largest_of_rows, transposed_product
+from distmom.engine.held import HELD_SUM_BYTES
 from distmom.errors import StoreError
 from distmom.moments.regression import CrossMomentPass
 
@@ -206,7 +207,19 @@ def test_a_sum_over_no_document_is_empty():
     assert found["matrix"].nnz == 0
 
 
-def test_a_run_that_is_cut_short_is_an_error():
+def test_runs_in_memory_give_the_bits_of_those_in_files(monkeypatch):
+    corpus, found = random_corpus(n=100, d=30, density=0.2, shard_documents=50), []
+    monkeypatch.setattr(sparse, "RUN_ENTRIES", 40)
+    for most in (HELD_SUM_BYTES, 0):
+        monkeypatch.setattr("distmom.engine.run.HELD_SUM_BYTES", most)
+        with open_engine(corpus) as engine:
+            matrix = cross(engine)["matrix"]
+        found.append([getattr(matrix, name).tobytes() for name in ("indptr", "indices", "data")])
+    assert found[0] == found[1]
+
+
+def test_a_run_that_is_cut_short_is_an_error(monkeypatch):
+    monkeypatch.setattr("distmom.engine.run.HELD_SUM_BYTES", 0)
     corpus = random_corpus(n=100, d=30, density=0.2, shard_documents=50)
     with open_engine(corpus) as engine:
 
