@@ -42,9 +42,9 @@ class _Design:
 
     Attributes
     ----------
-    x : ndarray of shape (m, 2 n_inputs + 1), float32
+    x : ndarray of shape (2 n_inputs + 1, m), float32
         Standardised scores, standardised curves, and ones.
-    z : ndarray of shape (m, n_covariates), float32
+    z : ndarray of shape (n_covariates, m), float32
     truth, weights : ndarray of shape (m,), float32
     """
 
@@ -58,14 +58,16 @@ class _Design:
         single = b.astype(np.float32)
 
         def of_piece(piece: slice) -> tuple[float, np.ndarray, np.ndarray]:
-            x, truth, weights = self.x[piece], self.truth[piece], self.weights[piece]
-            full = np.hstack([x, *(x * column[:, None] for column in self.z[piece].T)])
-            s = full @ single
+            x, truth, weights = self.x[:, piece], self.truth[piece], self.weights[piece]
+            full = np.vstack([x, *(x * row for row in self.z[:, piece])])
+            s = single @ full
             small = np.exp(-np.abs(s))
             p = np.where(s >= 0, np.float32(1.0), small) / (np.float32(1.0) + small)
             loss = weights * (np.maximum(s, 0.0) + np.log1p(small) - truth * s)
-            hessian = (full * (weights * p * (1.0 - p))[:, None]).T @ full
-            return float(loss.sum(dtype=np.float64)), full.T @ (weights * (p - truth)), hessian
+            gradient = full @ (weights * (p - truth))
+            # A matrix times its own transpose is half of the work.
+            full *= np.sqrt(weights * p * (1.0 - p))
+            return float(loss.sum(dtype=np.float64)), gradient, full @ full.T
 
         sums = 0.5 * float(ridge @ b**2), ridge * b, np.diag(ridge)
         for added in map_on_cores(of_piece, pieces(len(self.truth), PIECE_PAIRS)):
@@ -99,7 +101,7 @@ def vary(pairs: Pairs, stack: Stack) -> Stack:
         z.append(effect.standardised(covariates)[columns if name == OF_LABELS else rows])
     if not effects:
         return stack
-    x = np.ones((len(rows), 2 * n_inputs + 1), np.float32)
+    x = np.ones((2 * n_inputs + 1, len(rows)), np.float32)
     centre, scale = np.zeros(2 * n_inputs + 1), np.ones(2 * n_inputs + 1)
 
     def of_input(i: int) -> None:
@@ -109,11 +111,11 @@ def vary(pairs: Pairs, stack: Stack) -> Stack:
             mean = float(np.average(feature, weights=weights))
             spread = float(np.sqrt(np.average((feature - mean) ** 2, weights=weights)))
             centre[at], scale[at] = mean, spread if spread > 1e-9 * max(abs(mean), 1e-9) else 1.0
-            x[:, at] = (feature - centre[at]) / scale[at]
+            x[at] = (feature - centre[at]) / scale[at]
 
     map_on_cores(of_input, range(n_inputs))
     truth = pairs.truth[rows, columns].astype(np.float32)
-    design = _Design(x, np.stack(z, axis=1).astype(np.float32), truth, weights.astype(np.float32))
+    design = _Design(x, np.stack(z).astype(np.float32), truth, weights.astype(np.float32))
     start = stack.coefficients()
     b = np.zeros((1 + len(effects), len(scale)))
     b[0] = start * scale
