@@ -11,7 +11,6 @@ import click
 from distmom.cli import run as runs
 from distmom.cli.moments import add_up, are_moments, fit_kept
 from distmom.cli.options import (
-    LocalPath,
     cluster_options,
     json_option,
     memory_option,
@@ -124,7 +123,7 @@ def floor(
 
 @click.command(cls=ModelCommand, models=tuple(e.name for e in ESTIMATORS if e.command == "fit"))
 @click.argument("corpus", type=click.Path())
-@click.argument("model", type=LocalPath())
+@click.argument("model", type=click.Path())
 @run_option("MODEL")
 @overwrite_option
 @cluster_options
@@ -142,6 +141,7 @@ def fit(
               distmom fit corpus topics -k 50 --model lda
               distmom fit moments topics -k 50 --model lda
               distmom fit views.npy model -k 5 --model factors --groups groups.npy
+              distmom fit corpus s3://bucket/model -k 100 --run run
 
     In place of a corpus, topic models take moments that 'distmom moments' has kept. Then the defaults are --alpha0 1,
     --init tensor and --n-refine 0. Factors are fitted to views, rows of numbers in an .npy or .npz file.
@@ -174,7 +174,7 @@ def resume(
     """
     begun = runs.reopen(run)
     if begun.is_finished():
-        show({"model": str(begun.model), "finished": True}, as_json)
+        show({"model": begun.model, "finished": True}, as_json)
         return
     carry_on = add_up if begun.model_name == runs.MOMENTS else _run_fit
     if begun.model_name != runs.MOMENTS and begun.like is not None:
@@ -214,7 +214,7 @@ def _run_fit(
                 f"words that are in more than {model.max_df:.0%} of the documents make up {common:.0%} of the text and "
                 "are shared by the topics; --background gives them one of their own"
             )
-    result = {"model": str(run.model), "fit_seconds": round(model.fit_seconds_, 2), **model.summary()}
+    result = {"model": run.model, "fit_seconds": round(model.fit_seconds_, 2), **model.summary()}
     if as_json:
         show(result, as_json)
         return

@@ -148,7 +148,7 @@ def combine(dst: str, added: tuple[str, ...], taken: tuple[str, ...], overwrite:
     """
     from distmom.models import TopicMoments
 
-    check_target(Path(dst).absolute(), overwrite)
+    check_target(dst, overwrite)
     if not are_moments(added[0]):
         combine_models(dst, added, taken, overwrite, as_json)
         return
@@ -190,7 +190,7 @@ def fit_kept(src: str, dst: str, model_name: str, overwrite: bool, options: dict
         names = [e.name for e in ESTIMATORS if e.command == "fit" and can(e.name, Capability.MOMENTS)]
         raise UsageError(f"{src}: holds moments of topics: expected --model {', '.join(names)}")
     kind = estimator(model_name)
-    check_target(Path(dst).absolute(), overwrite)
+    check_target(dst, overwrite)
     if Path(src).resolve() == Path(dst).resolve():
         raise UsageError(f"{dst}: holds the moments themselves")
     moments = TopicMoments.load(src)

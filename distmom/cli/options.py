@@ -92,7 +92,7 @@ class LocalPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if is_url(value):
-            self.fail(f"expected a local path, got {value!r}; only 'distmom copy' takes URLs", param, ctx)
+            self.fail(f"expected a local path, got {value!r}", param, ctx)
         return super().convert(value, param, ctx)
 
 

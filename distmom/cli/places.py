@@ -15,11 +15,12 @@ from distmom.cli.shared import describe_corpus, show
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
 from distmom.corpus.storage import is_url
+from distmom.corpus.uploads import find_contents
 from distmom.engine.epochs import check_records
 from distmom.errors import StoreError, UsageError
 from distmom.models import load_model
 from distmom.simulate import load_truth
-from distmom.spectral.artifact import load_record
+from distmom.spectral.artifact import load_record, local_model
 from distmom.spectral.capabilities import Capability
 
 _OUTPUTS = ("components", "factors", "predictions", "shares")
@@ -36,9 +37,8 @@ def info(path: str, as_json: bool) -> None:
     """
     kind = _kind(path)
     if kind == "model":
-        place = Path(path)
-        record = load_record(place)
-        model = load_model(place)
+        with local_model(path) as place:
+            record, model, n_bytes = load_record(place), load_model(place), _size(place)
         heads = {"heads": [name for name, _ in model.scorer_.heads]} if model.can(Capability.LABELS) else {}
         sizes = {"n_words": model.n_features_in_, "n_labels": len(model.label_names_),
                  "n_documents": model.n_documents_}  # fmt: skip
@@ -51,7 +51,7 @@ def info(path: str, as_json: bool) -> None:
             **sizes,
             **heads,
             "fit_seconds": round(model.fit_seconds_, 2),
-            "bytes": _size(place),
+            "bytes": n_bytes,
         }
     elif kind == "moments":
         from distmom.models import TopicMoments
@@ -130,7 +130,12 @@ def verify(path: str, as_json: bool) -> None:
 def _kind(path: str) -> str:
     """Return the kind of a place; a corpus if it is nothing else."""
     if is_url(path):
-        return "corpus"
+        try:
+            contents = find_contents(path)
+        except UsageError:
+            # Without the right to list, a store refuses access to an object that is not there.
+            return "corpus"
+        return "corpus" if contents is None else contents.kind
     if not Path(path).exists():
         raise UsageError(f"{path}: there is no such directory")
     if are_moments(path):

@@ -15,14 +15,14 @@ from typing import Any
 from distmom.cli.parameters import table
 from distmom.cli.shared import open_input
 from distmom.corpus import Corpus, LayeredCorpus, ViewCorpus
-from distmom.corpus.commit import sha256_file
 from distmom.corpus.records import RecordFormat
 from distmom.corpus.space import space_explained
+from distmom.corpus.storage import is_url, place_of
 from distmom.engine import RunDirectory, epochs
 from distmom.engine.environment import differing, environment
 from distmom.engine.events import read_log
 from distmom.errors import CancelledError, ClusterError, InputError, StoreError, TakenOverError, UsageError
-from distmom.spectral.artifact import check_target
+from distmom.spectral.artifact import check_target, record_digest
 
 #: name of the estimator of kept moments
 MOMENTS = "moments"
@@ -65,8 +65,8 @@ class Run:
         Its directory.
     corpus, corpus_digest : str
         Path or URL of the corpus or the file of views, and its digest.
-    model : Path
-        Where the model or the moments will be written.
+    model : str
+        Path or URL where the model or the moments will be written.
     model_name : str
         Of the estimator, as `distmom.models.ESTIMATORS` lists it.
     parameters : dict
@@ -86,7 +86,7 @@ class Run:
     path: Path
     corpus: str
     corpus_digest: str
-    model: Path
+    model: str
     model_name: str
     parameters: dict[str, Any]
     overwrite: bool
@@ -133,7 +133,7 @@ class Run:
         return " ".join(["distmom resume", shlex.quote(str(self.path)), *where])
 
     def _result(self) -> dict[str, str]:
-        return {"model": str(self.model), "sha256": sha256_file(self.model / "model.json")}
+        return {"model": self.model, "sha256": str(record_digest(self.model))}
 
     def _begin(self) -> None:
         """Write the record; a UsageError if another run has begun here meanwhile."""
@@ -141,7 +141,7 @@ class Run:
         record = {
             "corpus": self.corpus,
             "corpus_digest": self.corpus_digest,
-            "model": str(self.model),
+            "model": self.model,
             "model_name": self.model_name,
             "parameters": self.parameters,
             "overwrite": self.overwrite,
@@ -180,7 +180,7 @@ class Run:
         end = epochs.end_of(self.path, epochs.latest_epoch(self.path))
         if end is None or end.state != "done" or end.result is None:
             return False
-        return (self.model / "model.json").exists() and dict(end.result) == self._result()
+        return dict(end.result) == self._result()
 
     def open_corpus(self) -> Corpus | LayeredCorpus | ViewCorpus:
         """Open the corpus or the views.
@@ -231,8 +231,10 @@ def create(
         If the model exists, or the directory holds another run. The record of a new run is written when it is
         carried out.
     """
-    target = Path(model).absolute()
-    path = Path(run).absolute() if run is not None else target.with_name(target.name + ".run")
+    target = place_of(model)
+    if run is None and is_url(target):
+        raise UsageError(f"{target}: give --run, a directory on a file system, where passes are committed")
+    path = Path(run).absolute() if run is not None else Path(f"{target}.run")
     check_target(target, overwrite or epochs.was_saving(path))
     opened = open_input(corpus, model_name, groups)
     place = str(Path(corpus).absolute()) if isinstance(opened, ViewCorpus) else opened.path
@@ -297,7 +299,7 @@ def reopen(path: str | Path) -> Run:
         wrong = differing(record["versions"], environment().versions())
         raise UsageError(f"{path}: was begun with other versions: {wrong}; begin a new run")
     return Run(
-        Path(path).absolute(), record["corpus"], record["corpus_digest"], Path(record["model"]),
+        Path(path).absolute(), record["corpus"], record["corpus_digest"], record["model"],
         record["model_name"], record["parameters"], record["overwrite"], record["temporary"],
         Like(**record["like"]) if "like" in record else None, record.get("groups"),
     )  # fmt: skip

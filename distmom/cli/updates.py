@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from distmom.cli.options import LocalPath, cluster_options, json_option, overwri
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
 from distmom.errors import StoreError, UsageError
+from distmom.spectral.artifact import record_digest
 
 if TYPE_CHECKING:
     from distmom.models import MultiLabelMoM
@@ -46,7 +46,7 @@ def update(
               distmom update newer withdrawn less --remove
     """
     first = _model(model)
-    like = runs.Like(str(Path(model).absolute()), _digest(model))
+    like = runs.Like(str(Path(model).absolute()), str(record_digest(model)))
     run = runs.create(corpus, dst, run_path, MULTILABEL, {"remove": remove}, overwrite, like)
     add_documents(run, workers, memory_limit, scheduler, quiet, as_json, first)
 
@@ -84,7 +84,7 @@ def add_documents(
             run.save(model, directory)
     show(
         {
-            "model": str(run.model),
+            "model": run.model,
             "update_seconds": round(model.fit_seconds_, 2),
             "n_documents": model.n_documents_,
             "n_labels": len(model.label_names_),
@@ -115,11 +115,6 @@ def _model(path: str) -> MultiLabelMoM:
     return model
 
 
-def _digest(path: str) -> str:
-    """Return the digest of the record of a model, which has the digests of all its files."""
-    return hashlib.sha256((Path(path) / "model.json").read_bytes()).hexdigest()
-
-
 def _begun_with(run: runs.Run) -> MultiLabelMoM:
     """Return the model that an update began with.
 
@@ -136,6 +131,6 @@ def _begun_with(run: runs.Run) -> MultiLabelMoM:
     except UsageError as error:
         # The model may be on a disk that is not mounted now, which is no reason to discard finished passes.
         raise StoreError(str(error)) from error
-    if _digest(run.like.path) != run.like.digest:
+    if record_digest(run.like.path) != run.like.digest:
         raise UsageError(f"{run.like.path}: changed since the update began")
     return model

@@ -24,6 +24,7 @@ from distmom.corpus.storage import (
 )
 from distmom.corpus.store import Corpus
 from distmom.corpus.stored import COPY_OF
+from distmom.corpus.uploads import find_contents
 from distmom.errors import StoreError, UsageError
 
 _log = logging.getLogger(__name__)
@@ -82,6 +83,8 @@ def _to_store(place: str, manifest: bytes, overwrite: bool, write_to: Callable[[
     """Write a corpus below a URL. Nothing can be renamed there, so an old manifest is deleted first."""
     # The first request has short timeouts, so that a wrong address is reported within seconds.
     found = _manifest_at(open_storage(place, first=True))
+    if place.startswith("s3://") and (other := find_contents(place)) is not None:
+        raise UsageError(f"{place}: holds {other.kind} and cannot be replaced by a corpus")
     storage = open_storage(place)
     old: set[str] = set()
     if found is not None:

@@ -1,6 +1,6 @@
-"""Storage of a corpus: a local directory, or a prefix in an object store.
+"""Storage of a corpus, a model or an output: a local directory, or a prefix in an object store.
 
-Stores are never listed, because the manifest of a corpus names all its files.
+Stores are never listed, because a record of each names all its files.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,7 +28,9 @@ _T = TypeVar("_T")
 SCHEMES = ("s3", "http", "https")
 #: concurrent requests to a store; most of the time for a small file is latency
 N_REQUESTS = 8
-#: timeout in seconds for one object
+#: larger files are read and written in parts of this size in bytes
+PART_BYTES = 16 << 20
+#: timeout in seconds for one request
 TIMEOUT_S = 300.0
 #: environment variables from which the client reads the address of a store
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -80,6 +82,10 @@ class MissingError(AccessError):
     """A readable location that does not contain the file."""
 
 
+class ConflictError(StoreError):
+    """An object that another process has written meanwhile."""
+
+
 class Storage(ABC):
     """Files below one location, by relative path.
 
@@ -118,13 +124,14 @@ class Storage(ABC):
             key, entry = item
             return key, self.read_checked(key, entry["size"], entry["sha256"])
 
-        return dict(self._map(read, entries.items()))
+        return dict(self.each(read, entries.items()))
 
     def write_all(self, files: Mapping[str, bytes]) -> None:
         """Write files in any order."""
-        self._map(lambda item: self.write_bytes(*item), files.items())
+        self.each(lambda item: self.write_bytes(*item), files.items())
 
-    def _map(self, function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+    def each(self, function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+        """Return the results of a function for all items, computed at once where requests take time."""
         return [function(item) for item in items]
 
 
@@ -210,20 +217,50 @@ class ObjectStorage(Storage):
             raise UsageError(f"{url}: cannot be used: {_said(error)}") from error
 
     def read_bytes(self, key: str, limit: int | None = None) -> bytes:
+        return self.read_tagged(key, limit)[0]
+
+    def read_tagged(self, key: str, limit: int | None = None) -> tuple[bytes, str | None]:
+        """Read an object as `read_bytes` does, and the tag of its version if the store gives one."""
         try:
             found = self._store.get(key)
             if limit is not None and found.meta["size"] > limit:
                 raise StoreError(
                     f"{self.root}/{key}: size: expected at most {limit} bytes, got {found.meta['size']}"
                 )
-            return bytes(found.bytes())
+            return bytes(found.bytes()), found.meta["e_tag"]
         except self._errors as error:
             raise self._failure(key, "read", error) from error
 
+    def read_parts(self, key: str, size: int) -> Iterator[bytes]:
+        """Yield an object of known size in parts of at most `PART_BYTES`, each read by one request."""
+        for start in range(0, max(size, 1), PART_BYTES):
+            span = (start, min(start + PART_BYTES, size))
+            try:
+                found = self._store.get(key, options={"range": span} if size > PART_BYTES else None)
+                if (got := found.meta["size"]) != size:
+                    raise StoreError(f"{self.root}/{key}: size: expected {size} bytes, got {got}")
+                part = bytes(found.bytes())
+            except self._errors as error:
+                raise self._failure(key, "read", error) from error
+            yield part
+
     def write_bytes(self, key: str, content: bytes) -> None:
+        self._put(key, content)
+
+    def write_file(self, key: str, path: Path) -> None:
+        """Write an object with the content of a file, a large one in parts."""
+        self._put(key, path, chunk_size=PART_BYTES)
+
+    def write_if(self, key: str, content: bytes, tag: str | None) -> None:
+        """Write an object if its version still has a tag, or if there is none yet; ConflictError otherwise."""
+        self._put(key, content, mode="create" if tag is None else {"e_tag": tag})
+
+    def _put(self, key: str, content: bytes | Path, **options: Any) -> None:
         try:
-            self._store.put(key, content)
+            self._store.put(key, content, **options)
         except self._errors as error:
+            if type(error).__name__ in ("AlreadyExistsError", "PreconditionError"):
+                raise ConflictError(f"{self.root}/{key}: was written by another process") from error
             raise self._failure(key, "written", error) from error
 
     def delete(self, key: str) -> None:
@@ -234,7 +271,7 @@ class ObjectStorage(Storage):
         except self._errors as error:
             raise self._failure(key, "removed", error) from error
 
-    def _map(self, function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+    def each(self, function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
         with ThreadPoolExecutor(N_REQUESTS) as threads:
             return list(threads.map(function, items))
 

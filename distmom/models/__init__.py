@@ -110,22 +110,23 @@ def load_model(path: str | os.PathLike[str]) -> Any:
     Parameters
     ----------
     path : path-like
-        A directory written by ``save``.
+        A directory written by ``save``, or its URL, whose files are downloaded to ``TMPDIR``.
 
     Raises
     ------
     UsageError
-        If the directory holds no model.
+        If there is no model.
     StoreError
         If the model is damaged, of another version or of an unknown class.
     """
     # Imported here, because it takes long and the command line often does without.
-    from distmom.spectral.artifact import load_record
+    from distmom.spectral.artifact import load_record, local_model
 
-    kind = str(load_record(path).get("model"))
-    if kind == "TopicMoments":
-        raise UsageError(f"{path}: kept moments, not a model; fit a model to them first")
-    kinds = [listing.estimator for listing in ESTIMATORS if listing.command == "fit"]
-    if kind not in kinds:
-        raise StoreError(f"{path}: expected a model of {', '.join(kinds)}, got {kind!r}")
-    return _imported(kind).load(path)
+    with local_model(path) as place:
+        kind = str(load_record(place).get("model"))
+        if kind == "TopicMoments":
+            raise UsageError(f"{path}: kept moments, not a model; fit a model to them first")
+        kinds = [listing.estimator for listing in ESTIMATORS if listing.command == "fit"]
+        if kind not in kinds:
+            raise StoreError(f"{path}: expected a model of {', '.join(kinds)}, got {kind!r}")
+        return _imported(kind).load(place)

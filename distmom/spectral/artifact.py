@@ -1,4 +1,4 @@
-"""Models on disk: a directory of Zarr arrays and one JSON file, written whole or not at all.
+"""Stored models: a directory of Zarr arrays and one JSON file, written whole or not at all.
 
 Layout::
 
@@ -8,6 +8,7 @@ Layout::
     vocabulary.txt    one word per line
     labels.txt        one label name per line
 
+In an object store a model is such a directory that was uploaded (see `distmom.corpus.uploads`).
 Opening a model executes nothing: there is no pickle. Every file is compared with its digest, and every array with
 the layout of its class, so that neither damage nor a crafted file reaches a compiled loop.
 """
@@ -18,9 +19,10 @@ import math
 import os
 import re
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +32,7 @@ import numpy as np
 import zarr
 
 from distmom.corpus.arrays import create_array, decode_array
-from distmom.corpus.commit import destination, put_directory, restore_replaced, write_atomic
+from distmom.corpus.commit import destination, put_directory, restore_replaced, sha256_file, write_atomic
 from distmom.corpus.records import (
     RecordFormat,
     are_files,
@@ -39,11 +41,17 @@ from distmom.corpus.records import (
     locate,
     read_file,
 )
+from distmom.corpus.storage import is_url
+from distmom.corpus.uploads import check_vacant, find_contents, local_directory, upload_directory
 from distmom.engine import Csr, MixedRows
 from distmom.engine.state import map_file, release, state_digest
 from distmom.errors import StoreError, UsageError
 from distmom.spectral.layout import Layout, check_entries, check_values, group_entry
 
+#: kind of the directory of a model in an object store
+KIND = "model"
+#: file of the record
+RECORD = "model.json"
 #: format of model.json
 MODEL = RecordFormat("distmom-model", 4, "fit again, or add moments up again", older=(3,))
 #: arrays beyond this size are stored as separate files
@@ -67,12 +75,12 @@ def save_model(
     overwrite: bool = False,
     large_bytes: int | None = None,
 ) -> None:
-    """Write a model directory.
+    """Write a model.
 
     Parameters
     ----------
     path : path-like
-        The directory to create.
+        The directory to create, or the URL below which its files are uploaded.
     record : dict
         JSON values: everything that is not an array.
     arrays : dict of str to ndarray
@@ -88,6 +96,13 @@ def save_model(
     UsageError
         If the path exists and is not a model, or is a model and ``overwrite`` is False.
     """
+    if is_url(path):
+        with tempfile.TemporaryDirectory(prefix="distmom-", ignore_cleanup_errors=True) as folder:
+            save_model(
+                Path(folder) / "model", record, arrays, vocabulary, label_names, large_bytes=large_bytes
+            )
+            upload_directory(Path(folder) / "model", path, KIND, overwrite=overwrite)
+        return
     target = destination(path)
     restore_replaced(target)
     check_target(target, overwrite)
@@ -109,7 +124,7 @@ def save_model(
         files: dict[str, dict[str, Any]] = {}
         for part in ("arrays.zarr", "vocabulary.txt", "labels.txt"):
             files |= describe_files(temporary, part)
-        MODEL.write(temporary / "model.json", {"arrays": entries, "files": files, **record})
+        MODEL.write(temporary / RECORD, {"arrays": entries, "files": files, **record})
         put_directory(temporary, target)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -148,14 +163,32 @@ def _linked(source: Path, target: Path) -> bool:
     return True
 
 
-def check_target(target: Path, overwrite: bool) -> None:
-    """Raise a UsageError if the target exists and may not be replaced by a model."""
+def check_target(path: str | os.PathLike[str], overwrite: bool) -> None:
+    """Raise a UsageError if a path or URL exists and may not be replaced by a model."""
+    if is_url(path):
+        check_vacant(path, KIND, overwrite)
+        return
+    target = Path(path).absolute()
     if not target.exists():
         return
-    if not (target / "model.json").exists():
+    if not (target / RECORD).exists():
         raise UsageError(f"{target}: exists and is not a model")
     if not overwrite:
         raise UsageError(f"{target}: the model exists; choose another path or allow overwriting")
+
+
+def record_digest(path: str | os.PathLike[str]) -> str | None:
+    """Return the sha256 of the record of a model, which has the digests of all its files; None without a model."""
+    if is_url(path):
+        contents = find_contents(path)
+        return None if contents is None else contents.files.get(RECORD, {}).get("sha256")
+    file = Path(path) / RECORD
+    return sha256_file(file) if file.exists() else None
+
+
+def local_model(path: str | os.PathLike[str]) -> AbstractContextManager[Path]:
+    """Provide a model as a local directory, downloaded if the path is a URL; see `local_directory`."""
+    return local_directory(path, KIND)
 
 
 def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -173,7 +206,7 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     StoreError
         If the record is damaged or has another format version.
     """
-    file = Path(path) / "model.json"
+    file = Path(path) / RECORD
     if not file.is_file():
         raise UsageError(f"{path}: not a model (no model.json)")
     record = _upgraded(str(file), MODEL.read(file))

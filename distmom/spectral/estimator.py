@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
 
 import numpy as np
@@ -18,6 +17,7 @@ from distmom.spectral.artifact import (
     load_arrays,
     load_names,
     load_record_of,
+    local_model,
     pack,
     save_model,
     unpack,
@@ -253,6 +253,7 @@ class SpectralEstimator(Parametrised):
         Parameters
         ----------
         path : path-like
+            A local path, or a URL (``s3://BUCKET/PREFIX``).
         overwrite : bool, default False
             Replace an existing model.
 
@@ -262,7 +263,7 @@ class SpectralEstimator(Parametrised):
             If the path exists and is not a model, or is a model and ``overwrite`` is False.
         """
         check_is_fitted(self)
-        check_target(Path(path).absolute(), overwrite)
+        check_target(path, overwrite)
         arrays: dict[str, np.ndarray] = {}
         record = {
             "model": type(self).__name__,
@@ -279,6 +280,7 @@ class SpectralEstimator(Parametrised):
         Parameters
         ----------
         path : path-like
+            A local path, or a URL, whose files are downloaded to ``TMPDIR``.
 
         Raises
         ------
@@ -287,15 +289,16 @@ class SpectralEstimator(Parametrised):
         StoreError
             If the model is damaged.
         """
-        record = load_record_of(path, cls.__name__)
-        with whole_description(path):
-            model = cls(**record["parameters"])
-            model.vocabulary_, model.label_names_ = load_names(path, record)
-            arrays = load_arrays(path, record, layout_of(cls.State, record["state"]), model._sizes())
-            for name in _RECORDED:
-                setattr(model, f"{name}_", record[name])
-            model._name_columns()
-            model._keep(unpack(cls.State, record["state"], arrays))
+        with local_model(path) as place:
+            record = load_record_of(place, cls.__name__)
+            with whole_description(place):
+                model = cls(**record["parameters"])
+                model.vocabulary_, model.label_names_ = load_names(place, record)
+                arrays = load_arrays(place, record, layout_of(cls.State, record["state"]), model._sizes())
+                for name in _RECORDED:
+                    setattr(model, f"{name}_", record[name])
+                model._name_columns()
+                model._keep(unpack(cls.State, record["state"], arrays))
         return model
 
     def _sizes(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ from stores import free_port
 
 from distmom.cli.main import main
 from distmom.corpus import from_arrays, open_corpus
+from distmom.corpus.storage import ObjectStorage
 from distmom.models import MultiLabelMoM
 
 LOCAL = ("--workers", "0", "--quiet")
@@ -130,6 +131,68 @@ def test_a_store_that_cannot_be_reached_does_not_cost_a_run(url, run, tmp_path, 
     assert "found committed" in err
 
 
+def test_a_model_in_a_store_serves_every_command_as_a_local_one(bucket, s3, run, place, tmp_path):
+    local, model, corpus = place / "model", f"s3://{bucket}/m", place / "corpus"
+    fit = ("fit", corpus, model, *MODEL, "--run", tmp_path / "run", *LOCAL)
+    assert run(*fit)[0] == 0
+    assert json.loads(run("resume", tmp_path / "run", "--json")[1]) == {"model": model, "finished": True}
+    assert scores(model, corpus) == scores(local, corpus)
+    for command in (["evaluate", corpus, *LOCAL], ["topics"], ["topics", "--states"]):
+        name, *rest = command
+        expected = run(name, local, *rest, "--json")
+        assert run(name, model, *rest, "--json") == expected
+        assert expected[0] == 0
+    for each, out in ((local, "a"), (model, "b")):
+        assert run("predict", each, corpus, tmp_path / out, *LOCAL)[0] == 0
+        assert run("report", each, tmp_path / f"{out}.html")[0] == 0
+    texts = [(tmp_path / out / "predictions.tsv").read_bytes() for out in "ab"]
+    assert texts[0] == texts[1]
+    told, expected = (json.loads(run("info", each, "--json")[1]) for each in (model, local))
+    assert told["kind"] == "model"
+    assert told.keys() == expected.keys()
+    assert run("verify", model) == (0, f"{model}: all bytes are as written\n", "")
+    code, _, err = run("fit", corpus, model, *MODEL, "--run", tmp_path / "second", *LOCAL)
+    assert code == 2
+    assert f"{model}: already exists; choose another location or overwrite it" in err
+    assert not (tmp_path / "second").exists()
+    key = next(key for key in sorted(s3.keys(bucket)) if key.endswith("/vocabulary.txt"))
+    content = s3.get(bucket, key)
+    s3.put(bucket, key, content[:-2] + b"~\n")
+    code, out, _ = run("verify", model, "--json")
+    assert code == 4
+    assert json.loads(out)["problems"][0].startswith(f"s3://{bucket}/{key}: sha256: expected ")
+    assert run("predict", model, corpus, tmp_path / "c", *LOCAL)[0] == 4
+    assert not (tmp_path / "c").exists()
+    assert run(*fit, "--overwrite")[0] == 0
+    assert run("verify", model)[0] == 0
+
+
+def test_a_fit_whose_upload_fails_is_resumed(bucket, s3, run, place, tmp_path, monkeypatch):
+    model, directory = f"s3://{bucket}/m", tmp_path / "run"
+    write = ObjectStorage.write_file
+
+    def interrupted(self, key, path):
+        if key.endswith("labels.txt"):
+            raise KeyboardInterrupt
+        write(self, key, path)
+
+    with monkeypatch.context() as change:
+        change.setattr(ObjectStorage, "write_file", interrupted)
+        code, _, err = run("fit", place / "corpus", model, *MODEL, "--run", directory, *LOCAL)
+    assert code == 130
+    assert f"distmom resume {directory}" in err
+    code, _, err = run("info", model)
+    assert code == 2
+    assert run("evaluate", model, place / "corpus", *LOCAL)[0] == 2
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    code, _, err = run("resume", directory, *LOCAL)
+    assert code == 4
+    assert f"{model}/contents.json: cannot be read" in err
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+    assert run("resume", directory, *LOCAL)[0] == 0
+    assert scores(model, place / "corpus") == scores(place / "model", place / "corpus")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -137,7 +200,19 @@ def test_a_store_that_cannot_be_reached_does_not_cost_a_run(url, run, tmp_path, 
         ("fit s3://{bucket}/nothing m -k 4", 2, "is not a corpus: there is no manifest.json below it"),
         ("plan gs://{bucket}/c", 2, "expected a local path or one of s3://, http://, https://, got gs://"),
         ("ingest {place}/corpus s3://{bucket}/c", 2, "expected a local path, got 's3://{bucket}/c'"),
-        ("fit {place}/corpus s3://{bucket}/m", 2, "expected a local path"),
+        (
+            "fit {place}/corpus s3://{bucket}/m",
+            2,
+            "s3://{bucket}/m: give --run, a directory on a file system",
+        ),
+        ("fit {place}/corpus s3://no-such-bucket/m --run r", 2, "cannot be used: there is no such bucket"),
+        ("fit {place}/corpus https://host/m --run r", 2, "expected a local path or s3://BUCKET/PREFIX"),
+        (
+            "predict s3://{bucket}/m {place}/corpus p",
+            2,
+            "s3://{bucket}/m: holds no model: there is no contents",
+        ),
+        ("moments {place}/corpus s3://{bucket}/m", 2, "expected a local path"),
         ("fit {place}/corpus m --run s3://{bucket}/m", 2, "expected a local path"),
         ("predict {place}/model {place}/corpus s3://{bucket}/p", 2, "expected a local path"),
         ("report {place}/model s3://{bucket}/r.html", 2, "expected a local path"),

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -404,7 +403,7 @@ class TopicMoments(TopicEstimator):
             If the path exists and is not a model, or is a model and ``overwrite`` is False.
         """
         check_is_fitted(self, "sources_")
-        check_target(Path(path).absolute(), overwrite)
+        check_target(path, overwrite)
         arrays = {"basis": self.basis_, "numbers": self.numbers_}
         if self.scale_ is not None:
             arrays["scale"] = self.scale_
