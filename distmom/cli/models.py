@@ -32,7 +32,7 @@ from distmom.spectral.capabilities import Capability, require
 @click.command()
 @click.argument("model", type=click.Path())
 @click.argument("src", type=click.Path())
-@click.argument("out", type=LocalPath())
+@click.argument("out", type=click.Path())
 @click.option("--top", type=click.IntRange(min=1), default=5, show_default=True, help="Labels per document.")
 @click.option(
     "--threshold",
@@ -63,6 +63,7 @@ def predict(
     Examples: distmom predict model new-titles.tsv out --top 5
               distmom predict model new-titles.tsv out --top 20 --threshold best
               distmom predict model new-titles.tsv out --only-labels fisheries,forestry
+              distmom predict model s3://bucket/corpus s3://bucket/out
     """
     from distmom.predict import predict_corpus
 
@@ -165,12 +166,12 @@ def evaluate(
 )
 @click.option(
     "--shares",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     default=None,
-    help="Directory written by 'distmom transform'; documents, correlations and labels of topics are included.",
+    help="Directory, or its URL, written by 'distmom transform'; documents, correlations and labels of topics are included.",
 )
 @overwrite_option
-def report(model: str, out: Path, metrics: Path | None, shares: Path | None, overwrite: bool) -> None:
+def report(model: str, out: Path, metrics: Path | None, shares: str | None, overwrite: bool) -> None:
     """Write a self-contained HTML report of a model.
 
     \b

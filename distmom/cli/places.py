@@ -15,7 +15,7 @@ from distmom.cli.shared import describe_corpus, show
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
 from distmom.corpus.storage import is_url
-from distmom.corpus.uploads import find_contents
+from distmom.corpus.uploads import find_contents, local_directory
 from distmom.engine.epochs import check_records
 from distmom.errors import StoreError, UsageError
 from distmom.models import load_model
@@ -38,7 +38,7 @@ def info(path: str, as_json: bool) -> None:
     kind = _kind(path)
     if kind == "model":
         with local_model(path) as place:
-            record, model, n_bytes = load_record(place), load_model(place), _size(place)
+            record, model = load_record(place), load_model(place)
         heads = {"heads": [name for name, _ in model.scorer_.heads]} if model.can(Capability.LABELS) else {}
         sizes = {"n_words": model.n_features_in_, "n_labels": len(model.label_names_),
                  "n_documents": model.n_documents_}  # fmt: skip
@@ -51,7 +51,7 @@ def info(path: str, as_json: bool) -> None:
             **sizes,
             **heads,
             "fit_seconds": round(model.fit_seconds_, 2),
-            "bytes": n_bytes,
+            "bytes": _size(path),
         }
     elif kind == "moments":
         from distmom.models import TopicMoments
@@ -66,10 +66,11 @@ def info(path: str, as_json: bool) -> None:
     elif kind in _OUTPUTS:
         from distmom.predict.output import read_output
 
-        record = read_output(path, kind)
+        with local_directory(path, kind, only={f"{kind}.json"}) as place:
+            record = read_output(place, kind)
         hidden = ("files", "format", "format_version")
         entries = {name: value for name, value in record.items() if name not in hidden}
-        result = {"kind": kind, **entries, "n_files": len(record["files"]), "bytes": _size(Path(path))}
+        result = {"kind": kind, **entries, "n_files": len(record["files"]), "bytes": _size(path)}
     elif kind == "truth":
         truth = load_truth(path)
         sizes = {name: value for name, value in vars(truth.model).items() if name.startswith("n_")}
@@ -109,7 +110,8 @@ def verify(path: str, as_json: bool) -> None:
         elif kind in _OUTPUTS:
             from distmom.predict.output import verify_output
 
-            problems = verify_output(path, kind)
+            with local_directory(path, kind) as place:
+                problems = verify_output(place, kind)
         elif kind == "truth":
             load_truth(path)
         else:
@@ -150,5 +152,8 @@ def _kind(path: str) -> str:
     return output_kind(path) or "corpus"
 
 
-def _size(place: Path) -> int:
-    return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+def _size(path: str) -> int:
+    """Return the size of all files of a model or an output in bytes."""
+    if is_url(path) and (contents := find_contents(path)) is not None:
+        return contents.n_bytes
+    return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())

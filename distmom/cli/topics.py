@@ -15,7 +15,6 @@ from scipy.sparse import vstack
 
 from distmom.cli.moments import are_moments
 from distmom.cli.options import (
-    LocalPath,
     cluster_options,
     input_options,
     json_option,
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", type=click.Path())
 @click.argument("src", type=click.Path())
-@click.argument("out", type=LocalPath())
+@click.argument("out", type=click.Path())
 @click.option(
     "--method",
     type=click.Choice(["vb", "fast"]),

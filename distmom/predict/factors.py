@@ -92,7 +92,7 @@ def transform_views(
     model : ECA
     corpus : ViewCorpus or LayeredCorpus
     out : path-like
-        Output directory.
+        Output directory, or a URL (``s3://BUCKET/PREFIX``).
     client : distributed.Client or Executor, optional
         Where the pass runs; this process by default.
     memory_limit : int, optional

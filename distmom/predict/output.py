@@ -1,7 +1,8 @@
 """Atomic writing of output directories: predictions, topic shares, factors and components of rows.
 
-An output is written to a temporary directory and then renamed. It contains a record, such as
-``predictions.json``, with size and sha256 of all other files.
+An output is written to a temporary directory and then renamed, or uploaded to an object store (see
+`distmom.corpus.uploads`). It contains a record, such as ``predictions.json``, with size and sha256 of all other
+files.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from distmom.corpus.commit import destination, put_directory, restore_replaced
 from distmom.corpus.records import RecordFormat, are_files, check_file, describe_files, from_record
 from distmom.corpus.space import space_explained
+from distmom.corpus.storage import is_url
+from distmom.corpus.uploads import check_vacant, upload_directory
 from distmom.engine.epochs import Owner
 from distmom.errors import StoreError, UsageError
 
@@ -45,7 +50,7 @@ _HOLDS = {
 
 @dataclass(frozen=True)
 class Workspace:
-    """A temporary directory beside an output.
+    """A temporary directory beside an output, or in ``TMPDIR`` for one in an object store.
 
     Attributes
     ----------
@@ -71,7 +76,7 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
     Parameters
     ----------
     out : path-like
-        Directory of the output.
+        Directory of the output, or the URL below which its files are uploaded.
     kind : {"components", "factors", "predictions", "shares"}
     overwrite : bool, default=False
         Replace an earlier output of the same kind.
@@ -85,22 +90,29 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
     UsageError
         If ``out`` exists, unless it is an earlier output of the same kind and ``overwrite`` is True.
     """
-    target = destination(out)
-    restore_replaced(target)
-    if target.exists() and not (overwrite and (target / _HOLDS[kind]).exists()):
-        raise UsageError(f"{target}: exists; choose another path, or overwrite earlier {kind}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
+    publish: Callable[[Path], None]
+    if is_url(out):
+        check_vacant(out, kind, overwrite)
+        temporary = Path(tempfile.mkdtemp(prefix="distmom-"))
+        publish = partial(upload_directory, place=out, kind=kind, overwrite=overwrite)
+    else:
+        target = destination(out)
+        restore_replaced(target)
+        if target.exists() and not (overwrite and (target / _HOLDS[kind]).exists()):
+            raise UsageError(f"{target}: exists; choose another path, or overwrite earlier {kind}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
+        publish = partial(put_directory, final=target)
+        _sweep(target)
     workspace = Workspace(temporary / "run", temporary / "out")
-    _sweep(target)
     workspace.out.mkdir(parents=True)
     try:
-        with space_explained(target):
+        with space_explained(temporary):
             _OWNER.write(temporary / "owner.json", asdict(Owner.this()), survives_power_failure=False)
             yield workspace
             files = describe_files(workspace.out)
             OUTPUTS[kind].write(workspace.out / f"{kind}.json", {**workspace.summary, "files": files})
-            put_directory(workspace.out, target)
+            publish(workspace.out)
     finally:
         _remove(temporary)
 

@@ -41,7 +41,7 @@ def assign_rows(
     model : SpectralEstimator
     corpus : LayeredCorpus or RowCorpus
     out : path-like
-        Output directory.
+        Output directory, or a URL (``s3://BUCKET/PREFIX``).
     client : distributed.Client or Executor, optional
         Where the passes run; this process by default.
     memory_limit : int, optional

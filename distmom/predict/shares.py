@@ -120,7 +120,7 @@ def transform_corpus(
     model : TopicModel
     corpus : Corpus or MemoryCorpus
     out : path-like
-        Output directory.
+        Output directory, or a URL (``s3://BUCKET/PREFIX``).
     method : {"vb", "fast"}, default="vb"
         As in `SpectralLDA.transform`.
     output_format : {"tsv", "jsonl", "zarr"}, default="tsv"

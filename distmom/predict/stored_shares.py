@@ -10,8 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from distmom.corpus.records import read_file
+from distmom.corpus.uploads import local_directory
 from distmom.errors import StoreError, UsageError
 from distmom.predict.output import output_kind, read_output
+
+#: files of which the summary consists
+_SUMMARY = ("shares.json", "topics.json", "labels.tsv")
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def read_shares(path: str | os.PathLike[str]) -> StoredShares:
     Parameters
     ----------
     path : path-like
-        A directory written by `transform_corpus`.
+        A directory written by `transform_corpus`, or its URL.
 
     Returns
     -------
@@ -73,7 +77,11 @@ def read_shares(path: str | os.PathLike[str]) -> StoredShares:
     StoreError
         If a file in it is damaged.
     """
-    place = Path(path)
+    with local_directory(path, "shares", only=_SUMMARY) as place:
+        return _read_summary(place)
+
+
+def _read_summary(place: Path) -> StoredShares:
     if output_kind(place) != "shares":
         raise UsageError(
             f"{place}: expected a directory written by 'distmom transform', got one without shares.json"

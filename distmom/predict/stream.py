@@ -128,7 +128,7 @@ def predict_corpus(
     model : MultiLabelMoM
     corpus : Corpus or MemoryCorpus
     out : path-like
-        Output directory.
+        Output directory, or a URL (``s3://BUCKET/PREFIX``).
     top : int, default=5
         Number of labels per document; all labels if the model has fewer.
     fill : bool, default=False

@@ -214,7 +214,6 @@ def test_a_fit_whose_upload_fails_is_resumed(bucket, s3, run, place, tmp_path, m
         ),
         ("moments {place}/corpus s3://{bucket}/m", 2, "expected a local path"),
         ("fit {place}/corpus m --run s3://{bucket}/m", 2, "expected a local path"),
-        ("predict {place}/model {place}/corpus s3://{bucket}/p", 2, "expected a local path"),
         ("report {place}/model s3://{bucket}/r.html", 2, "expected a local path"),
         ("copy {place}/corpus s3://no-such-bucket/c", 2, "cannot be a destination: there is no such bucket"),
         ("copy nothing s3://{bucket}/c", 2, "nothing: is not a corpus"),

@@ -19,6 +19,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Corpus, MemoryCorpus
+from distmom.corpus.storage import is_url
 from distmom.engine import (
     Engine,
     Observer,
@@ -400,8 +401,10 @@ class TopicMoments(TopicEstimator):
         Raises
         ------
         UsageError
-            If the path exists and is not a model, or is a model and ``overwrite`` is False.
+            If the path is a URL, or exists and is not a model, or is a model and ``overwrite`` is False.
         """
+        if is_url(path):
+            raise UsageError(f"{path}: expected a local path, as moments are kept on a file system")
         check_is_fitted(self, "sources_")
         check_target(path, overwrite)
         arrays = {"basis": self.basis_, "numbers": self.numbers_}
