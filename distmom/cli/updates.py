@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from distmom.cli import run as runs
-from distmom.cli.options import LocalPath, cluster_options, json_option, overwrite_option, run_option
+from distmom.cli.options import cluster_options, json_option, overwrite_option, run_option
 from distmom.cli.progress import PassProgress
 from distmom.cli.shared import open_workers, show
+from distmom.corpus.storage import place_of
 from distmom.errors import StoreError, UsageError
 from distmom.spectral.artifact import record_digest
 
@@ -22,9 +22,9 @@ MULTILABEL = "multilabel"
 
 
 @click.command()
-@click.argument("model", type=LocalPath())
+@click.argument("model", type=click.Path())
 @click.argument("corpus", type=click.Path())
-@click.argument("dst", type=LocalPath())
+@click.argument("dst", type=click.Path())
 @click.option("--remove", is_flag=True, help="Remove the documents of the corpus instead of adding them.")
 @run_option("DST")
 @overwrite_option
@@ -46,7 +46,7 @@ def update(
               distmom update newer withdrawn less --remove
     """
     first = _model(model)
-    like = runs.Like(str(Path(model).absolute()), str(record_digest(model)))
+    like = runs.Like(place_of(model), str(record_digest(model)))
     run = runs.create(corpus, dst, run_path, MULTILABEL, {"remove": remove}, overwrite, like)
     add_documents(run, workers, memory_limit, scheduler, quiet, as_json, first)
 

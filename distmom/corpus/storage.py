@@ -131,7 +131,7 @@ class Storage(ABC):
         self.each(lambda item: self.write_bytes(*item), files.items())
 
     def each(self, function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
-        """Return the results of a function for all items, computed at once where requests take time."""
+        """Return the results of a function for all items, several at a time in an object store."""
         return [function(item) for item in items]
 
 

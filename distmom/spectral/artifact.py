@@ -21,9 +21,8 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -43,10 +42,9 @@ from distmom.corpus.records import (
 )
 from distmom.corpus.storage import is_url
 from distmom.corpus.uploads import check_vacant, find_contents, local_directory, upload_directory
-from distmom.engine import Csr, MixedRows
 from distmom.engine.state import map_file, release, state_digest
 from distmom.errors import StoreError, UsageError
-from distmom.spectral.layout import Layout, check_entries, check_values, group_entry
+from distmom.spectral.layout import Layout, check_entries, check_values
 
 #: kind of the directory of a model in an object store
 KIND = "model"
@@ -61,8 +59,6 @@ _MAX_PACKED_BYTES = LARGE_BYTES
 _LINES_AT_A_TIME = 1 << 16
 #: prefix of the names of the files of the packed arrays
 _ARRAYS = "arrays.zarr/"
-#: records that a state may hold, by name
-_RECORDS: dict[str, type[Any]] = {"Csr": Csr, "MixedRows": MixedRows}
 
 
 def save_model(
@@ -364,99 +360,3 @@ def load_names(path: str | os.PathLike[str], record: dict[str, Any]) -> tuple[li
             raise StoreError(f"{Path(path) / name}: the last line has no line end")
         lists.append(lines)
     return lists[0], lists[1]
-
-
-def pack(state: Any, arrays: dict[str, np.ndarray], prefix: str = "") -> dict[str, Any]:
-    """Add the arrays of a state (see `distmom.spectral.layout`) to ``arrays`` and return its other fields."""
-    rest: dict[str, Any] = {}
-    for f in fields(state):
-        item, kind, place = getattr(state, f.name), f.metadata.get("kind", "value"), f"{prefix}{f.name}"
-        if kind == "array":
-            if item is not None:
-                arrays[place] = item
-        elif kind == "record":
-            rest[f.name] = _pack_record(item, place, arrays)
-        elif kind == "group":
-            rest[f.name] = None if item is None else pack(item, arrays, f"{place}/")
-        elif kind == "variants":
-            rest[f.name] = [
-                {"name": name, "kind": type(own).__name__, "fields": pack(own, arrays, f"{place}/{name}/")}
-                for name, own in item
-            ]
-        else:
-            rest[f.name] = item
-    return rest
-
-
-def _pack_record(item: Any, prefix: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    rest: dict[str, Any] = {}
-    for f in fields(item):
-        part = getattr(item, f.name)
-        if is_dataclass(part) and not isinstance(part, type):
-            rest[f.name] = {"record": type(part).__name__, **_pack_record(part, f"{prefix}/{f.name}", arrays)}
-        elif isinstance(part, np.ndarray):
-            arrays[f"{prefix}/{f.name}"] = part
-        else:
-            rest[f.name] = part
-    return {"record": type(item).__name__, **rest}
-
-
-def unpack(
-    state: type[Any], rest: Mapping[str, Any], arrays: Mapping[str, np.ndarray], prefix: str = ""
-) -> Any:
-    """Rebuild a state from what `pack` gave; a ValueError if a field has another type."""
-    values: dict[str, Any] = {}
-    for f in fields(state):
-        kind, place = f.metadata.get("kind", "value"), f"{prefix}{f.name}"
-        if kind == "array":
-            values[f.name] = arrays.get(place)
-        elif kind == "record":
-            values[f.name] = _unpack_record(rest[f.name], place, arrays)
-        elif kind == "group":
-            own = group_entry(f, rest)
-            values[f.name] = None if own is None else unpack(f.metadata["state"], own, arrays, f"{place}/")
-        elif kind == "variants":
-            values[f.name] = tuple(
-                (
-                    entry["name"],
-                    unpack(
-                        f.metadata["states"][entry["kind"]],
-                        entry["fields"],
-                        arrays,
-                        f"{place}/{entry['name']}/",
-                    ),
-                )
-                for entry in rest[f.name]
-            )
-        elif f.name not in rest and f.default is not MISSING:
-            # A field that models of this version may lack.
-            values[f.name] = f.default
-        elif "kind" in f.metadata or _is_number(rest[f.name], str(f.type)):
-            values[f.name] = rest[f.name]
-        else:
-            raise ValueError(f"{place}: expected {f.type}, got {rest[f.name]!r}")
-    return state(**values)
-
-
-def _unpack_record(rest: Mapping[str, Any], prefix: str, arrays: Mapping[str, np.ndarray]) -> Any:
-    kind, values = _RECORDS[rest["record"]], dict[str, Any]()
-    for f in fields(kind):
-        place = f"{prefix}/{f.name}"
-        if place in arrays:
-            values[f.name] = arrays[place]
-        elif f.type in _RECORDS:
-            values[f.name] = _unpack_record(rest[f.name], place, arrays)
-        elif _is_number(rest[f.name], str(f.type)):
-            values[f.name] = rest[f.name]
-        else:
-            raise ValueError(f"{place}: expected {f.type}, got {rest[f.name]!r}")
-    return kind(**values)
-
-
-def _is_number(value: Any, kind: str) -> bool:
-    """Return whether a value suits a field: a size, a finite number, or None for an array that is absent."""
-    if kind == "int":
-        return type(value) is int and value > 0
-    if kind == "float":
-        return type(value) in (int, float) and math.isfinite(value)
-    return value is None

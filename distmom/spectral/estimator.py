@@ -18,9 +18,7 @@ from distmom.spectral.artifact import (
     load_names,
     load_record_of,
     local_model,
-    pack,
     save_model,
-    unpack,
     whole_description,
 )
 from distmom.spectral.capabilities import Capability
@@ -29,6 +27,7 @@ from distmom.spectral.execute import execute
 from distmom.spectral.inputs import WORDS, with_layer
 from distmom.spectral.layout import layout_of
 from distmom.spectral.ledger import Ledger
+from distmom.spectral.packing import pack, unpack
 from distmom.spectral.parameters import Parametrised, fixed, parameter
 from distmom.spectral.plan import Plan
 from distmom.spectral.run import PLACES, Run

@@ -79,6 +79,22 @@ def test_documents_and_labels_are_added_and_removed(place, run, tmp_path):
     np.testing.assert_array_equal(again, np.hstack([first, np.zeros((3, 1))]))
 
 
+def test_a_model_in_an_object_store_is_updated(place, run, tmp_path, s3):
+    s3.make_bucket("updates")
+    first, newer = "s3://updates/first", "s3://updates/newer"
+    MultiLabelMoM.load(place / "model").save(first)
+    found = updated(run, first, place / "monday", newer, "--run", tmp_path / "run")
+    assert (found["model"], found["n_documents"]) == (newer, 90)
+    updated(run, place / "model", place / "monday", tmp_path / "newer")
+    texts = ["owl and wren", "herring of the sea", "oak bark"]
+    scores = [MultiLabelMoM.load(path).decision_function(texts) for path in (newer, tmp_path / "newer")]
+    np.testing.assert_array_equal(*scores)
+    code, out, _ = run("resume", tmp_path / "run", "--json")
+    assert (code, json.loads(out)) == (0, {"model": newer, "finished": True})
+    code, _, err = run("combine", tmp_path / "less", "--add", newer, "--subtract", first)
+    assert code == 0, err
+
+
 def test_updates_are_combined(place, run, tmp_path):
     for day in ("monday", "tuesday"):
         updated(run, place / "model", place / day, tmp_path / day)
@@ -149,7 +165,7 @@ def test_an_update_of_a_model_that_is_gone_or_changed_does_not_resume(place, run
         ("{model} {monday} {bare}", 2, "the model exists"),
         ("{monday} {monday} {out}", 2, "not a model"),
         ("{model} {model} {out}", 2, "is not a corpus"),
-        ("{model} {monday} s3://bucket/model", 2, "expected a local path"),
+        ("{model} {monday} s3://bucket/model", 2, "s3://bucket/model: give --run"),
     ],
 )
 def test_wrong_updates_are_refused(place, run, tmp_path, arguments, code, message):
