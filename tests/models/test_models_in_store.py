@@ -132,12 +132,8 @@ def test_every_damaged_object_is_found_before_use(model, s3, bucket, url):
     s3.put(bucket, "a/model/contents.json", record.replace(b'"size": ', b'"size": 1', 1))
     with pytest.raises(StoreError, match=f"{url}/contents.json: checksum"):
         load_model(url)
-    outside = {**contents(s3, bucket), "files": {"../x": {"size": 1, "sha256": "0" * 64}}}
-    s3.put(
-        bucket,
-        "a/model/contents.json",
-        uploads._FORMAT.dump({k: outside[k] for k in ("kind", "upload", "files")}),
-    )
+    outside = uploads.Contents("model", "0" * 32, {"../x": {"size": 1, "sha256": "0" * 64}})
+    s3.put(bucket, "a/model/contents.json", uploads._FORMAT.dump(vars(outside)))
     with pytest.raises(StoreError, match=f"{url}/contents.json: expected kind, name and files"):
         load_model(url)
     # Its files are not known, but they do not prevent a new model.
