@@ -240,7 +240,7 @@ def _choose_stack(
     scores = rows["scores"].swapaxes(0, 1)
     rankings = _rankings(names, scores, objective)
     report = {name: objective.named(own) for name, own in rankings.items()}
-    alone = {name: objective.value(own) for name, own in rankings.items()}
+    alone = {name: _value(objective, rankings[name], metrics) for name, metrics in report.items()}
     # One variant, also of equally good ones: the others would share its place among the heads of the model.
     best_of = _best_variants(names, groups, alone)
     used = [name for name in names if groups[name] in STACKED_TOGETHER or name in best_of]
@@ -304,6 +304,11 @@ def _rankings(names: list[str], scores: np.ndarray, objective: Objective) -> dic
     return rankings
 
 
+def _value(objective: Objective, totals: np.ndarray, metrics: dict[str, float]) -> float:
+    """Return the value of the objective, given its metrics: their mean, or one metric."""
+    return float(np.mean([*metrics.values()])) if objective.metric == MEAN else objective.value(totals)
+
+
 def _best_variants(names: list[str], groups: dict[str, str], alone: dict[str, float]) -> list[str]:
     """Return the best head of every group; of equally good ones, the first."""
     of_groups = {groups[name]: [own for own in names if groups[own] == groups[name]] for name in names}
@@ -363,7 +368,7 @@ def _choose_sum(
     """
     rankings = _rankings(names, rows["scores"].swapaxes(0, 1), objective)
     report = {name: objective.named(own) for name, own in rankings.items()}
-    alone = {name: objective.value(own) for name, own in rankings.items()}
+    alone = {name: _value(objective, rankings[name], metrics) for name, metrics in report.items()}
     totals, log_odds = _crossed_sum(names, rows, groups, objective)
     weights, value = choose_weights(names, rows, groups, objective.of_probability)
     # Alone, the classifiers of frequent labels would not rank the others.
