@@ -3,8 +3,9 @@
 For every fold, all heads are fitted to the other training documents and score those of the fold. A blend is
 chosen on each fold and measured on the next one. The tables have the metrics of ``auto`` in percent, and for every
 variant the difference in points, with the standard error over folds; the last column is the mean over corpora.
-Variants leave out one head, or keep the coefficients of a stack constant; ``--with`` adds variants of the
-parameters of the model, for which all heads are fitted again. Test documents are not read.
+Variants leave out one head, keep the coefficients of a stack constant, or, with more than 1,000 labels, do not
+rank the best labels again; ``--with`` adds variants of the parameters of the model, for which all heads are fitted
+again. Test documents are not read.
 
 Example::
 
@@ -29,8 +30,8 @@ from distmom.corpus import Corpus
 from distmom.engine import Executor, open_executor
 from distmom.engine.opening import open_engine
 from distmom.models import MultiLabelMoM
+from distmom.models.multilabel.assembly import blend_inputs
 from distmom.models.multilabel.blend import apply_choice, choose_blend
-from distmom.models.multilabel.candidates import ALL_LABELS, read_scores
 from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.program import held_out, score_held_out
 from distmom.spectral.execute import execute
@@ -46,31 +47,34 @@ class Scored:
 
     Attributes
     ----------
-    names : list of str
-        Of the heads.
-    groups : dict of str to str
-    rows : dict of str to ndarray
-        From `read_scores`.
-    frequency : (ndarray of shape (L,), int) or None
-        Numbers of documents of the labels, and of all documents; None with many labels.
+    inputs : dict
+        Arguments of `choose_blend`, by name.
     """
 
-    names: list[str]
-    groups: dict[str, str]
-    rows: dict[str, np.ndarray]
-    frequency: tuple[np.ndarray, int] | None
+    inputs: dict[str, Any]
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """Group of every head."""
+        groups: dict[str, str] = self.inputs["groups"]
+        return groups
+
+    def with_inputs(self, **inputs: Any) -> Scored:
+        """Return the scores with other arguments."""
+        return Scored({**self.inputs, **inputs})
 
     def without(self, group: str) -> Scored:
         """Return the scores of all heads but those of a group."""
-        kept = [i for i, name in enumerate(self.names) if self.groups[name] != group]
-        rows = {**self.rows, "scores": self.rows["scores"][:, kept], "best": self.rows["best"][:, kept]}
-        return replace(self, names=[self.names[i] for i in kept], rows=rows)
+        names, rows = self.inputs["names"], self.inputs["rows"]
+        kept = [i for i, name in enumerate(names) if self.groups[name] != group]
+        rows = {**rows, "scores": rows["scores"][:, kept], "best": rows["best"][:, kept]}
+        return self.with_inputs(names=[names[i] for i in kept], rows=rows)
 
     def measure(self, other: Scored) -> np.ndarray:
         """Return the metrics of the documents of another fold under the blend of this one, in percent."""
-        choice = choose_blend(self.names, self.rows, self.groups, frequency=self.frequency)
-        objective = Objective(*(other.rows[name] for name in ("labels", "truth", "n_true")))
-        found = objective.named(apply_choice(choice, other.names, other.rows, other.frequency))
+        names, rows, frequency = (other.inputs[name] for name in ("names", "rows", "frequency"))
+        objective = Objective(*(rows[name] for name in ("labels", "truth", "n_true")))
+        found = objective.named(apply_choice(choose_blend(**self.inputs), names, rows, frequency))
         return 100.0 * np.array([found[metric] for metric in METRICS])
 
 
@@ -117,10 +121,7 @@ def score_fold(model: MultiLabelMoM, corpus: Corpus, fold: int, executor: Execut
     chosen = replace(chosen, offset=fold * chosen.fraction)
     with open_engine(corpus, None, executor) as engine:
         _, offered, scored = execute(partial(score_held_out, settings=settings, chosen=chosen), engine)
-        rows = read_scores(engine, scored)
-    few = corpus.n_labels <= ALL_LABELS
-    frequency = (np.asarray(corpus.label_frequency), corpus.n_documents) if few else None
-    return Scored(offered.names, offered.groups, rows, frequency)
+        return Scored(blend_inputs(engine, offered, scored))
 
 
 def compare(
@@ -138,8 +139,12 @@ def compare(
             results.add(name, setting, scored.measure(following))
             if setting != WHOLE:
                 continue
-            if scored.frequency is not None:
-                results.add(name, "constant coefficients", replace(scored, frequency=None).measure(following))
+            if scored.inputs["companions"] is None:
+                constant = scored.with_inputs(frequency=None)
+                results.add(name, "constant coefficients", constant.measure(following))
+            else:
+                blended = scored.with_inputs(companions=None)
+                results.add(name, "without ranking again", blended.measure(following))
             for group in dict.fromkeys(scored.groups.values()):
                 results.add(name, f"without {group}", scored.without(group).measure(following))
         print(f"{name}: {setting}", file=sys.stderr, flush=True)

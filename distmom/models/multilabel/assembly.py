@@ -217,23 +217,33 @@ def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection)
 
 def choose(engine: Engine, offered: Offer, scored: PassResult, objective: str) -> Choice:
     """Choose a blend by the scores of held-out documents; a UsageError if no held-out document has a label."""
+    choice = choose_blend(**blend_inputs(engine, offered, scored, objective))
+    logger.info("chosen on %d held-out documents: %s", choice.n_documents, choice.weights)
+    return choice
+
+
+def blend_inputs(engine: Engine, offered: Offer, scored: PassResult, objective: str = MEAN) -> dict[str, Any]:
+    """Return the arguments of `choose_blend`, by name; a UsageError if no held-out document has a label."""
     rows = read_scores(engine, scored)
     if not rows["n_true"].any():
         raise UsageError("no held-out document has a label: the corpus is too small for head='auto'")
-    inverse = corpus_propensity(engine.corpus) if weighs_propensity(objective) else None
     frequency = np.asarray(engine.corpus.label_frequency), engine.corpus.n_documents
-    least = 0
+    least, companions = 0, None
     if FREQUENT in offered.names:
         least = int(frequency[0][list(frequent_labels(engine.corpus))].min())
         rows = without_classifiers(rows, offered.names.index(FREQUENT), frequency[0], least)
-    companions = None
     if engine.corpus.n_labels > ALL_LABELS and (index := offered.stored.index) is not None:
         companions = companion_shares(index.labels.opened(), opened_array(index.alive))
-    choice = choose_blend(
-        offered.names, rows, offered.groups, objective, inverse, frequency, least, companions
-    )
-    logger.info("chosen on %d held-out documents: %s", choice.n_documents, choice.weights)
-    return choice
+    return {
+        "names": offered.names,
+        "rows": rows,
+        "groups": offered.groups,
+        "metric": objective,
+        "inverse": corpus_propensity(engine.corpus) if weighs_propensity(objective) else None,
+        "frequency": frequency,
+        "least": least,
+        "companions": companions,
+    }
 
 
 def without_classifiers(
