@@ -147,9 +147,9 @@ def test_a_model_in_a_store_serves_every_command_as_a_local_one(bucket, s3, run,
         assert run("report", each, tmp_path / f"{out}.html")[0] == 0
     texts = [(tmp_path / out / "predictions.tsv").read_bytes() for out in "ab"]
     assert texts[0] == texts[1]
-    told, expected = (json.loads(run("info", each, "--json")[1]) for each in (model, local))
-    assert told["kind"] == "model"
-    assert told.keys() == expected.keys()
+    found, expected = (json.loads(run("info", each, "--json")[1]) for each in (model, local))
+    assert found["kind"] == "model"
+    assert found.keys() == expected.keys()
     assert run("verify", model) == (0, f"{model}: all bytes are as written\n", "")
     code, _, err = run("fit", corpus, model, *MODEL, "--run", tmp_path / "second", *LOCAL)
     assert code == 2

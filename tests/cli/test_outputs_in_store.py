@@ -63,13 +63,13 @@ def test_an_output_in_a_store_has_the_bytes_of_the_local_one(
     command, model, kind, place, bucket, run, tmp_path
 ):
     url, local = f"s3://{bucket}/out", tmp_path / "out"
-    told = []
+    reports = []
     for out in (local, url):
         code, printed, _ = run(command, place / model, place / "corpus", out, *LOCAL, "--json")
         assert code == 0
-        told.append(json.loads(printed))
-        assert told[-1].pop("out") == str(out)
-    assert told[0] == told[1]
+        reports.append(json.loads(printed))
+        assert reports[-1].pop("out") == str(out)
+    assert reports[0] == reports[1]
     with uploads.local_directory(url, kind) as found:
         assert files_of(found) == files_of(local)
     expected = run("info", local, "--json")

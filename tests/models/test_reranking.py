@@ -120,7 +120,14 @@ def test_log_odds_of_documents_come_from_trees_of_others():
     halves = [(np.arange(0, 400, 2), np.arange(1, 400, 2)), (np.arange(1, 400, 2), np.arange(0, 400, 2))]
     whole, crossed = fit_reranker(["a"], x, truth, known, no_companions(3), halves)
     n_trees = len(whole.trees.roots)
-    assert n_trees % reranking.STEP == 0 or n_trees == len(whole.trees.roots)
+    # As many as make the other half most probable.
+    losses = dict.fromkeys(range(reranking.STEP, reranking.MAX_TREES + 1, reranking.STEP), 0.0)
+    for half, other in halves:
+        every = reranking.fit_trees(x[half][known[half]], truth[half][known[half]], reranking.MAX_TREES)
+        for n in losses:
+            z = every.first(n).log_odds(x[other][known[other]]).astype(np.float64)
+            losses[n] += float((np.logaddexp(0.0, z) - truth[other][known[other]] * z).sum())
+    assert n_trees == min(losses, key=losses.get)
     for half, other in halves:
         own = reranking.fit_trees(x[half][known[half]], truth[half][known[half]], n_trees)
         assert_allclose(crossed[other][known[other]], own.log_odds(x[other][known[other]]), rtol=1e-6)

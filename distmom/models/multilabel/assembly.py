@@ -228,18 +228,19 @@ def blend_inputs(engine: Engine, offered: Offer, scored: PassResult, objective: 
     if not rows["n_true"].any():
         raise UsageError("no held-out document has a label: the corpus is too small for head='auto'")
     frequency = np.asarray(engine.corpus.label_frequency), engine.corpus.n_documents
-    least, companions = 0, None
+    least, companions, weighs = 0, None, weighs_propensity(objective)
     if FREQUENT in offered.names:
         least = int(frequency[0][list(frequent_labels(engine.corpus))].min())
         rows = without_classifiers(rows, offered.names.index(FREQUENT), frequency[0], least)
-    if engine.corpus.n_labels > ALL_LABELS and (index := offered.stored.index) is not None:
+    # Rankings by weighted probability are not ranked again.
+    if engine.corpus.n_labels > ALL_LABELS and not weighs and (index := offered.stored.index) is not None:
         companions = companion_shares(index.labels.opened(), opened_array(index.alive))
     return {
         "names": offered.names,
         "rows": rows,
         "groups": offered.groups,
         "metric": objective,
-        "inverse": corpus_propensity(engine.corpus) if weighs_propensity(objective) else None,
+        "inverse": corpus_propensity(engine.corpus) if weighs else None,
         "frequency": frequency,
         "least": least,
         "companions": companions,

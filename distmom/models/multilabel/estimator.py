@@ -426,6 +426,8 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
                 if calibration is None or not isinstance(weights_of_sum, dict):
                     raise ValueError("expected a stack, or the weights of a calibrated sum, for a reranker")
                 summed = {name: float(weight) for name, weight in weights_of_sum.items()}
+                if not all(map(math.isfinite, summed.values())):
+                    raise ValueError(f"expected finite weights of the sum, got {summed}")
             for name in (*reranker.inputs, *(summed or ())):
                 variant(dict(heads), name)
         log_odds = frequency_log_odds(self.label_frequency_, self.n_documents_)
