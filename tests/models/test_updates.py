@@ -75,9 +75,9 @@ def centroids(monkeypatch, request):
         monkeypatch.setattr(updates, "weights_of", lambda head: {"centroid": 1.0})
 
 
-def _every_head(names, rows, groups, *others):
+def _every_head(names, rows, groups, **others):
     """Choose a stack of one variant of every head, and of all neighbours."""
-    found = blend.choose_blend(names, rows, groups, *others)
+    found = blend.choose_blend(names, rows, groups, **others)
     scale = np.maximum(rows["best"].mean(axis=0), 1e-3)
     one_of = {group if group != "neighbors" else name: i for i, (name, group) in enumerate(groups.items())}
     inputs = tuple(
@@ -87,9 +87,9 @@ def _every_head(names, rows, groups, *others):
     return replace(found, stack=Stack(inputs, -3.0), weights={each.name: 1.0 for each in inputs})
 
 
-def _summed(names, rows, groups, *others):
+def _summed(names, rows, groups, **others):
     """Choose a weighted sum of one variant of every head but the classifiers, which are only stacked."""
-    found = blend.choose_blend(names, rows, groups, *others)
+    found = blend.choose_blend(names, rows, groups, **others)
     scale = np.maximum(rows["best"].mean(axis=0), 1e-3)
     one_of = {group: i for i, group in enumerate(groups.values()) if group != "svm"}
     weights = {names[i]: 0.5 / float(scale[i]) for i in one_of.values()}
@@ -542,8 +542,8 @@ def test_documents_with_ids_are_named(first, data, tmp_path):
 def test_models_whose_states_rank_alone_say_so(data, caplog, monkeypatch):
     X, Y = data
 
-    def states_alone(*arguments):
-        return replace(_summed(*arguments), weights={"posterior": 1.0})
+    def states_alone(**arguments):
+        return replace(_summed(**arguments), weights={"posterior": 1.0})
 
     monkeypatch.setattr(assembly, "choose_blend", states_alone)
     model = MultiLabelMoM(5, keep_sums=True, n_topics=0).fit(X[:N_FIRST], Y[:N_FIRST])
