@@ -1,5 +1,6 @@
 """Corpora and populations that several tests share."""
 
+import time
 import tracemalloc
 from dataclasses import replace
 
@@ -109,12 +110,13 @@ class WeightedRows(RowCorpus):
 
 
 def peak_bytes(call):
-    """Peak memory of a call of Python and NumPy, the least of three.
+    """Peak memory of a call of Python and NumPy, the least of five.
 
-    The first call may import or compile something, and threads of earlier tests may allocate meanwhile.
+    The first call may import or compile something, and threads of earlier tests may allocate for a while.
     """
     peaks = []
-    for _ in range(3):
+    for _ in range(5):
+        time.sleep(0.05)
         tracemalloc.start()
         call()
         peaks.append(tracemalloc.get_traced_memory()[1])
