@@ -81,6 +81,17 @@ def fetch(path: str) -> str:
         return lzma.decompress(response.read()).decode("utf-8")
 
 
+def write_split(found: dict[str, list[str]], out: Path, name: str, seed: int) -> None:
+    """Write texts and their labels in random order to ``NAME-train.jsonl.xz`` and ``NAME-test.jsonl.xz``."""
+    documents = list(found.items())
+    random.Random(seed).shuffle(documents)
+    n_train = int(TRAIN_SHARE * len(documents))
+    out.mkdir(parents=True, exist_ok=True)
+    for part, own in (("train", documents[:n_train]), ("test", documents[n_train:])):
+        with lzma.open(out / f"{name}-{part}.jsonl.xz", "wt", encoding="utf-8") as stream:
+            stream.writelines(json.dumps({"text": text, "labels": labels}) + "\n" for text, labels in own)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the workflow and return its exit code."""
     parser = argparse.ArgumentParser(
@@ -95,15 +106,9 @@ def main(arguments: list[str] | None = None) -> int:
     found = labelled_descriptions(
         fetch(f"{place}/binary-amd64/Packages.xz"), fetch(f"{place}/i18n/Translation-en.xz"), options.labels
     )
-    documents, prefix = list(found.items()), {"tags": "debian"}.get(options.labels, options.labels)
-    random.Random(options.seed).shuffle(documents)
-    n_train = int(TRAIN_SHARE * len(documents))
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name, part in (("train", documents[:n_train]), ("test", documents[n_train:])):
-        with lzma.open(options.out / f"{prefix}-{name}.jsonl.xz", "wt", encoding="utf-8") as out:
-            out.writelines(json.dumps({"text": text, "labels": own}) + "\n" for text, own in part)
+    write_split(found, options.out, {"tags": "debian"}.get(options.labels, options.labels), options.seed)
     n_labels = len({label for each in found.values() for label in each})
-    sys.stdout.write(f"{len(documents)} descriptions with {n_labels} labels\n")
+    sys.stdout.write(f"{len(found)} descriptions with {n_labels} labels\n")
     return 0
 
 
