@@ -22,7 +22,7 @@ from distmom.engine import RunDirectory, epochs
 from distmom.engine.environment import differing, environment
 from distmom.engine.events import read_log
 from distmom.errors import CancelledError, ClusterError, InputError, StoreError, TakenOverError, UsageError
-from distmom.spectral.artifact import check_target, record_digest
+from distmom.spectral.artifact import check_target, record_digest, staged
 
 #: name of the estimator of kept moments
 MOMENTS = "moments"
@@ -152,28 +152,56 @@ class Run:
         }
         RUN.write(self.path / "run.json", record)
 
-    @property
-    def may_replace(self) -> bool:
-        """Whether the model may be replaced: as requested, or as an earlier driver ended while it saved it."""
-        return self.overwrite or epochs.was_saving(self.path)
-
     def check_target(self) -> None:
-        """Check that the model can be written; a UsageError otherwise."""
-        check_target(self.model, self.may_replace)
+        """Check that the model can be written, or that an earlier driver of the run has; a UsageError otherwise."""
+        with self._conflict_explained():
+            if self.overwrite or not self._is_saved():
+                check_target(self.model, self.overwrite)
 
     def save(self, model: Any, directory: RunDirectory) -> None:
-        """Save a model, or moments, as the result of the run.
+        """Save a model, or moments, as the result of the run, unless an earlier driver of the run has done so.
 
         Raises
         ------
         TakenOverError
             If another process has taken the run over.
+        UsageError
+            If the model of another run is in its place and may not be replaced.
         """
-        may_replace = self.may_replace
+        if not self.overwrite and self._is_saved():
+            return
         assert directory.lease is not None
-        directory.lease.mark_saving()
-        with space_explained(self.model):
-            model.save(self.model, overwrite=may_replace)
+        with (
+            self._conflict_explained(),
+            space_explained(self.model),
+            staged(self.model, overwrite=self.overwrite) as (temporary, put),
+        ):
+            model.save(temporary)
+            directory.lease.mark_saving(str(record_digest(temporary)))
+            try:
+                put()
+            except UsageError:
+                # Another driver of this run, which was taken to have ended, may have been faster.
+                if not self._is_saved():
+                    raise
+
+    def _is_saved(self) -> bool:
+        """Whether the model in its place is one that this run has put there."""
+        digests = epochs.saved_digests(self.path)
+        return bool(digests) and record_digest(self.model) in digests
+
+    @contextmanager
+    def _conflict_explained(self) -> Iterator[None]:
+        """Say in errors about the place of the model what becomes of the passes; a context manager."""
+        try:
+            yield
+        except UsageError as error:
+            if not _has_passes(self.path):
+                raise
+            raise UsageError(
+                f"{error}; this run is kept: give its command again with another destination, or with --overwrite, "
+                f"and with --run {shlex.quote(str(self.path))}"
+            ) from error
 
     def is_finished(self) -> bool:
         """Whether the run has ended well, and its model is still the one that it has made."""
@@ -235,7 +263,6 @@ def create(
     if run is None and is_url(target):
         raise UsageError(f"{target}: give --run, a directory on a file system, where passes are committed")
     path = Path(run).absolute() if run is not None else Path(f"{target}.run")
-    check_target(target, overwrite or epochs.was_saving(path))
     opened = open_input(corpus, model_name, groups)
     place = str(Path(corpus).absolute()) if isinstance(opened, ViewCorpus) else opened.path
     groups = None if groups is None else str(Path(groups).absolute())
@@ -252,6 +279,7 @@ def create(
         groups,
         is_new=True,
     )
+    begun.check_target()
     _check_same(begun)
     known = ("run.json", "epochs", "job.json")
     if path.exists() and any(path.iterdir()) and not any((path / name).exists() for name in known):

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from distmom.errors import StoreError
+from distmom.errors import StoreError, UsageError
 
 
 def write_atomic(
@@ -123,9 +123,35 @@ def replace_directory(
     shutil.rmtree(old, ignore_errors=True)
 
 
-def put_directory(temporary: str | os.PathLike[str], final: str | os.PathLike[str]) -> None:
-    """Rename a finished directory to its final name, replacing an existing one."""
-    (replace_directory if os.path.lexists(final) else commit_directory)(temporary, final)
+def put_directory(
+    temporary: str | os.PathLike[str], final: str | os.PathLike[str], *, overwrite: bool = False
+) -> None:
+    """Rename a finished directory to its final name.
+
+    Parameters
+    ----------
+    temporary : path-like
+        The finished directory.
+    final : path-like
+    overwrite : bool, default False
+        Replace an existing directory.
+
+    Raises
+    ------
+    UsageError
+        If ``final`` exists and may not be replaced.
+    """
+    if overwrite and os.path.lexists(final):
+        replace_directory(temporary, final)
+        return
+    try:
+        commit_directory(temporary, final)
+    except (StoreError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        raise UsageError(
+            f"{final}: another process has written there meanwhile; choose another path or overwrite it"
+        ) from error
 
 
 def put_if_absent(

@@ -3,7 +3,7 @@
 A run is carried out by one process at a time, its driver, and every driver begins an epoch of the run::
 
     epochs/0001.json        who began the epoch; written once
-    epochs/0001.saving      the epoch has begun to save its model
+    epochs/0001.saving      digest of the model that the epoch has begun to put in its place
     epochs/0001.end.json    how the epoch ended; written once
     lease.json              beat of the driver and the progress of its pass, rewritten every ten seconds
     cancel                  a request to end the run
@@ -264,12 +264,14 @@ def is_cancelled(run: Path) -> bool:
     return (run / "cancel").exists()
 
 
-def was_saving(run: Path) -> bool:
-    """Whether an earlier driver was ended while it saved the model, so that the model may be replaced."""
+def saved_digests(run: Path) -> set[str]:
+    """Return the digests of the models that drivers have begun to put in place; none once one has ended well."""
     epochs = range(1, latest_epoch(run) + 1)
-    started = any(file_of(run, epoch, ".saving").exists() for epoch in epochs)
-    ends = [end_of(run, epoch) for epoch in epochs] if started else []
-    return started and not any(end is not None and end.state == "done" for end in ends)
+    files = [place for epoch in epochs if (place := file_of(run, epoch, ".saving")).exists()]
+    ends = [end_of(run, epoch) for epoch in epochs] if files else []
+    if any(end is not None and end.state == "done" for end in ends):
+        return set()
+    return {place.read_text() for place in files}
 
 
 def forget_request(run: Path) -> None:

@@ -168,10 +168,11 @@ class Lease:
         if self._stop is not None:
             raise self._stop
 
-    def mark_saving(self) -> None:
-        """Record that the model is about to be saved; errors as `fence`."""
+    def mark_saving(self, digest: str) -> None:
+        """Record that the model of a digest is about to be put in its place; errors as `fence`."""
         self.fence()
-        epochs.file_of(self.run, self.epoch, ".saving").touch()
+        place = epochs.file_of(self.run, self.epoch, ".saving")
+        write_atomic(place, digest.encode(), survives_power_failure=self._durable)
 
     def restarted(self, error: DistmomError) -> None:
         """Record that this epoch failed, and that the same process is about to begin another."""

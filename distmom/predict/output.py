@@ -102,7 +102,7 @@ def put_in_place(out: str | os.PathLike[str], kind: str, *, overwrite: bool = Fa
             raise UsageError(f"{target}: exists; choose another path, or overwrite earlier {kind}")
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
-        publish = partial(put_directory, final=target)
+        publish = partial(put_directory, final=target, overwrite=overwrite)
         _sweep(target)
     workspace = Workspace(temporary / "run", temporary / "out")
     workspace.out.mkdir(parents=True)

@@ -90,7 +90,7 @@ def synthesise(
         corpus = writer.finalise(settings={"format": "planted", **description})
     temporary = Path(f"{truth}.{uuid.uuid4().hex}")
     _write_truth(temporary, description, model, states)
-    put_directory(temporary, truth)
+    put_directory(temporary, truth, overwrite=overwrite)
     return corpus
 
 

@@ -21,7 +21,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -92,20 +92,8 @@ def save_model(
     UsageError
         If the path exists and is not a model, or is a model and ``overwrite`` is False.
     """
-    if is_url(path):
-        with tempfile.TemporaryDirectory(prefix="distmom-", ignore_cleanup_errors=True) as folder:
-            save_model(
-                Path(folder) / "model", record, arrays, vocabulary, label_names, large_bytes=large_bytes
-            )
-            upload_directory(Path(folder) / "model", path, KIND, overwrite=overwrite)
-        return
-    target = destination(path)
-    restore_replaced(target)
-    check_target(target, overwrite)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
-    temporary.mkdir()
-    try:
+    with staged(path, overwrite=overwrite) as (temporary, put):
+        temporary.mkdir()
         group = zarr.create_group(store=temporary / "arrays.zarr")
         entries: dict[str, dict[str, Any]] = {}
         for name, value in arrays.items():
@@ -121,10 +109,51 @@ def save_model(
         for part in ("arrays.zarr", "vocabulary.txt", "labels.txt"):
             files |= describe_files(temporary, part)
         MODEL.write(temporary / RECORD, {"arrays": entries, "files": files, **record})
-        put_directory(temporary, target)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        put()
+
+
+@contextmanager
+def staged(
+    path: str | os.PathLike[str], *, overwrite: bool = False
+) -> Iterator[tuple[Path, Callable[[], None]]]:
+    """Provide a path to write a model to, and a function that puts it in its place; a context manager.
+
+    Parameters
+    ----------
+    path : path-like
+        The directory to create, or the URL below which its files are uploaded.
+    overwrite : bool, default False
+        Replace an existing model.
+
+    Yields
+    ------
+    temporary : Path
+        Does not exist yet. It is beside ``path``, or in ``TMPDIR`` for a URL, and is removed at the end.
+    put : callable
+        Raises a UsageError if another process has written to ``path`` meanwhile.
+
+    Raises
+    ------
+    UsageError
+        If the path exists and is not a model, or is a model and ``overwrite`` is False.
+    """
+    put: Callable[..., None]
+    if is_url(path):
+        check_target(path, overwrite)
+        folder = Path(tempfile.mkdtemp(prefix="distmom-"))
+        put = partial(upload_directory, place=path, kind=KIND)
+    else:
+        target = destination(path)
+        restore_replaced(target)
+        check_target(target, overwrite)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder = target.parent / f".tmp-{target.name}-{uuid.uuid4().hex[:8]}"
+        folder.mkdir()
+        put = partial(put_directory, final=target)
+    try:
+        yield folder / "model", partial(put, folder / "model", overwrite=overwrite)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_lines(stream: BinaryIO, lines: list[str]) -> None:

@@ -25,8 +25,8 @@ from distmom.engine import Pass, RunDirectory, SumSpec, abandoned, epochs, open_
 from distmom.engine.epochs import EPOCH, LEASE, Beat, End, Owner
 from distmom.engine.observation import condition
 from distmom.errors import CancelledError, ClusterError, TakenOverError, UsageError
-from distmom.models import MultiLabelMoM
 from distmom.moments.words import WordMomentsPass
+from distmom.spectral import artifact
 
 #: the command with a lease of two seconds
 QUICK = """
@@ -301,15 +301,16 @@ def test_a_finished_run_is_not_run_again(corpus, tmp_path, capsys, monkeypatch):
 
 def test_a_driver_that_ends_after_the_model_was_saved_is_followed(corpus, tmp_path, monkeypatch):
     """The model exists, but nothing says that it is that of the run."""
-    run, save = tmp_path / "run", MultiLabelMoM.save
+    run, put = tmp_path / "run", artifact.put_directory
 
-    def killed(*arguments, **options):
-        save(*arguments, **options)
-        raise KeyboardInterrupt
+    def killed(temporary, final, **options):
+        put(temporary, final, **options)
+        if final == tmp_path / "m":
+            raise KeyboardInterrupt
 
     fit = ["fit", corpus, str(tmp_path / "m"), *MODEL, "--run", str(run)]
     with monkeypatch.context() as change:
-        change.setattr(MultiLabelMoM, "save", killed)
+        change.setattr(artifact, "put_directory", killed)
         assert main(fit) == 130
     expected = content(tmp_path / "m")
     assert main(fit) == 0
