@@ -1,6 +1,6 @@
 """Storage of a corpus, a model or an output: a local directory, or a prefix in an object store.
 
-Stores are never listed, because a record of each names all its files.
+Files are found by the records that name them; a store is listed only to remove what no record names.
 """
 
 from __future__ import annotations
@@ -270,6 +270,15 @@ class ObjectStorage(Storage):
             return
         except self._errors as error:
             raise self._failure(key, "removed", error) from error
+
+    def keys_in(self, folders: str) -> list[str]:
+        """Return the names of all objects in folders directly below the URL whose names match a pattern."""
+        try:
+            found = self._store.list_with_delimiter()["common_prefixes"]
+            matching = [folder for folder in found if re.fullmatch(folders, folder)]
+            return [meta["path"] for folder in matching for part in self._store.list(folder) for meta in part]
+        except self._errors as error:
+            raise self._failure("", "listed", error) from error
 
     def each(self, function: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
         with ThreadPoolExecutor(N_REQUESTS) as threads:

@@ -5,8 +5,12 @@ Layout below the URL::
     contents.json     kind, and size and sha256 of every file; written last, with a checksum
     UPLOAD/...        the files of the directory; every upload has a name of its own
 
-``contents.json`` is created, or replaced, by one conditional request, and files of the upload that it replaces are
-removed afterwards. So readers find one upload or another, never a part of one; of several writers one succeeds.
+``contents.json`` is created, or replaced, by one conditional request. So readers find one upload or another, never
+a part of one; of several writers one succeeds.
+
+The files of all other uploads that were there before that request are removed after it: those of the upload that
+it replaces, and of uploads that were killed. One that is still running fails in any case: the condition of its
+request is the version of ``contents.json`` that it found before it wrote its first file, and that is replaced.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +44,9 @@ from distmom.errors import StoreError, UsageError
 
 #: file that makes the objects below a URL a model or an output
 CONTENTS = "contents.json"
+#: begins the names of uploads, so that no folder of others is taken for one
+_PREFIX = "upload-"
+_DIGITS = "[0-9a-f]{32}"
 _FORMAT = RecordFormat("distmom-directory", 1, "write it again")
 _log = logging.getLogger(__name__)
 
@@ -138,11 +145,15 @@ def upload_directory(directory: Path, place: Any, kind: str, *, overwrite: bool 
     url = place_of(place)
     old, tag = _find_replaced(url, kind, overwrite)
     storage = ObjectStorage(url, PATIENT)
-    new = Contents(kind, uuid.uuid4().hex, describe_files(directory))
+    new = Contents(kind, f"{_PREFIX}{uuid.uuid4().hex}", describe_files(directory))
+    stale = set[str]() if old is None else set(old.keys)
     try:
         storage.each(lambda key: storage.write_file(f"{new.upload}/{key}", directory / key), new.files)
+        # Keys that may not list a store may still write to it.
+        with suppress(StoreError):
+            stale.update(storage.keys_in(_PREFIX + _DIGITS))
     except BaseException:
-        _remove(ObjectStorage(url, FIRST), new)
+        _remove(ObjectStorage(url, FIRST), new.keys)
         raise
     content = _FORMAT.dump(vars(new))
     try:
@@ -150,12 +161,11 @@ def upload_directory(directory: Path, place: Any, kind: str, *, overwrite: bool 
     except ConflictError as error:
         # A request that was repeated because its response was lost meets its own result.
         if storage.read_bytes(CONTENTS, MAX_RECORD_BYTES) != content:
-            _remove(storage, new)
+            _remove(storage, new.keys)
             raise UsageError(
                 f"{url}: another process has written there meanwhile; choose another location or overwrite it"
             ) from error
-    if old is not None:
-        _remove(storage, old)
+    _remove(storage, stale.difference(new.keys))
 
 
 @contextmanager
@@ -242,7 +252,11 @@ def _parsed(storage: ObjectStorage, content: bytes) -> Contents:
     place = f"{storage.root}/{CONTENTS}"
     record = _FORMAT.parse(place, content)[0]
     kind, upload, files = (record.get(name) for name in ("kind", "upload", "files"))
-    if not isinstance(kind, str) or re.fullmatch("[0-9a-f]{32}", str(upload)) is None or not are_files(files):
+    if (
+        not isinstance(kind, str)
+        or re.fullmatch(f"({_PREFIX})?{_DIGITS}", str(upload)) is None
+        or not are_files(files)
+    ):
         raise StoreError(f"{place}: expected kind, name and files of an upload, got other entries")
     return Contents(kind, str(upload), dict(files or {}))
 
@@ -270,7 +284,7 @@ def _find_replaced(url: str, kind: str, overwrite: bool) -> tuple[Contents | Non
     return old, found[1]
 
 
-def _remove(storage: ObjectStorage, contents: Contents) -> None:
-    """Remove the files of an upload that is no longer, or not yet, one of a URL; errors leave some of them."""
+def _remove(storage: ObjectStorage, keys: Iterable[str]) -> None:
+    """Remove objects that no ``contents.json`` names; errors leave some of them."""
     with suppress(StoreError):
-        storage.each(storage.delete, contents.keys)
+        storage.each(storage.delete, keys)

@@ -1,6 +1,10 @@
 """Predictions and shares in an object store: the bytes of the local output, or one clear error."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 import tempfile
 import uuid
 
@@ -15,6 +19,23 @@ from distmom.errors import StoreError, UsageError
 from distmom.predict import read_shares
 
 LOCAL = ("--workers", "0", "--quiet")
+#: the command line, in a process that is killed when it has uploaded four files
+KILLED = """
+import os, signal, sys, threading
+from distmom.cli.main import main
+from distmom.corpus.storage import ObjectStorage
+write, written, one_at_a_time = ObjectStorage.write_file, [], threading.Lock()
+
+def killed(self, key, path):
+    with one_at_a_time:
+        if len(written) == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(self, key, path)
+        written.append(key)
+
+ObjectStorage.write_file = killed
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +170,58 @@ def test_an_interrupted_upload_is_no_output_and_is_repaired(predict, bucket, run
             read_shares(url)
     assert predict()[0] == 0
     assert run("verify", url)[0] == 0
+
+
+@pytest.mark.parametrize("command", ["predict", "fit"])
+def test_objects_of_an_upload_that_was_killed_are_removed(command, place, bucket, run, s3, tmp_path):
+    """The same command, or the resumed run, uploads again; what lies below neighbouring URLs is left alone."""
+    arguments = {
+        "predict": ("predict", place / "labels", place / "corpus", f"s3://{bucket}/p"),
+        "fit": (
+            "fit",
+            place / "corpus",
+            f"s3://{bucket}/p",
+            "-k",
+            "4",
+            "--head",
+            "linear",
+            "--run",
+            tmp_path / "run",
+        ),
+    }[command]
+    elsewhere = {f"{folder}/upload-{'0' * 32}/x" for folder in ("p2", "p/below", "")} | {
+        "p/upload-/x",
+        "p/notes/x",
+    }
+    for key in elsewhere:
+        s3.put(bucket, key.lstrip("/"), b"of others")
+    before = s3.keys(bucket)
+    (tmp_path / "killed").mkdir()
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, *map(str, arguments), *LOCAL],
+        env={**os.environ, "TMPDIR": str(tmp_path / "killed")},
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    left = s3.keys(bucket) - before
+    assert len(left) == 4
+    assert f"p/{uploads.CONTENTS}" not in left
+    assert run(*(("resume", tmp_path / "run", *LOCAL) if command == "fit" else (*arguments, *LOCAL)))[0] == 0
+    contents = uploads.find_contents(f"s3://{bucket}/p")
+    assert s3.keys(bucket) - before == {f"p/{key}" for key in (*contents.keys, uploads.CONTENTS)}
+    assert before < s3.keys(bucket)
+    assert run("verify", f"s3://{bucket}/p")[0] == 0
+
+
+def test_a_store_that_may_not_be_listed_can_be_written(predict, bucket, s3, monkeypatch):
+    def refused(self, folders):
+        raise StoreError("access is refused")
+
+    monkeypatch.setattr(ObjectStorage, "keys_in", refused)
+    assert predict()[0] == 0
+    before = s3.keys(bucket)
+    assert predict("--overwrite")[0] == 0
+    assert before & s3.keys(bucket) == {"p/contents.json"}
 
 
 def test_a_store_that_cannot_be_written_costs_no_pass(place, bucket, run, monkeypatch):

@@ -172,7 +172,35 @@ def test_an_interrupted_upload_is_no_model_and_is_repaired(model, corpus, s3, bu
         load_model(url)
     model.save(url)
     assert scores(load_model(url), corpus) == scores(model, corpus)
-    assert left < s3.keys(bucket)
+    assert not left & s3.keys(bucket)
+    assert len(s3.keys(bucket)) == len(contents(s3, bucket)["files"]) + 1
+
+
+def test_an_upload_that_begins_while_leftovers_are_removed_is_spared(
+    model, other, corpus, s3, bucket, url, monkeypatch
+):
+    write, uploaded, swept = ObjectStorage.write_if, threading.Event(), threading.Event()
+    second = threading.Thread(target=other.save, args=(url,), kwargs={"overwrite": True})
+
+    def first_then_second(self, *arguments):
+        if threading.current_thread() is second:
+            uploaded.set()
+            assert swept.wait(30)
+        write(self, *arguments)
+        if threading.current_thread() is not second:
+            second.start()
+            assert uploaded.wait(30)
+
+    monkeypatch.setattr(ObjectStorage, "write_if", first_then_second)
+    nested = f"a/model/{uuid.uuid4().hex}/model.json"
+    s3.put(bucket, nested, b"of others")
+    s3.put(bucket, f"a/model/upload-{uuid.uuid4().hex}/part/model.json", b"of an upload that was killed")
+    model.save(url)
+    assert len({key.split("/")[2] for key in s3.keys(bucket)}) == 4
+    swept.set()
+    second.join()
+    assert scores(load_model(url), corpus) == scores(other, corpus)
+    assert len(s3.keys(bucket) - {nested}) == len(contents(s3, bucket)["files"]) + 1
 
 
 def test_overwriting_is_atomic_and_removes_the_old_files(model, other, corpus, s3, bucket, url, monkeypatch):
