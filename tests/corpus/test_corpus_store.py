@@ -16,7 +16,7 @@ from scipy import sparse
 
 from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays, open_corpus
 from distmom.corpus.arrays import encode_matrices
-from distmom.corpus.commit import commit_directory, restore_replaced, write_atomic
+from distmom.corpus.commit import commit_directory, put_directory, restore_replaced, write_atomic
 from distmom.corpus.manifest import CORPUS, parse_manifest
 from distmom.corpus.names import number_lines
 from distmom.corpus.records import dump_json
@@ -385,6 +385,23 @@ def test_write_atomic_keeps_the_old_content(tmp_path):
         write_atomic(path, breaks_off)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_put_directory_replaces_on_request_only(tmp_path, monkeypatch, seen):
+    """Nor does it replace a directory that appears between its look and the renaming."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    with monkeypatch.context() as change:
+        if not seen:
+            change.setattr(os.path, "lexists", lambda path: False)
+        with pytest.raises(UsageError, match="b: another process has written there meanwhile"):
+            put_directory(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b" / "file").read_text() == "b"
+    put_directory(tmp_path / "a", tmp_path / "b", overwrite=True)
+    assert (tmp_path / "b" / "file").read_text() == "a"
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
 
 
 def test_commit_directory_never_replaces(tmp_path):
