@@ -114,7 +114,12 @@ def prepare(options: argparse.Namespace, n_train: int | None, out: Path) -> Data
     """Ingest a folder, or simulate ``n_train`` training rows and the test rows of a preset."""
     with open_executor(workers=options.threads) as executor:
         if not options.data.startswith(PLANTED):
-            train, test, ingest_s = ingest_folder(Path(options.data), out, executor)
+            texts = {
+                name: value
+                for name, value in (("ngram_max", options.ngrams), ("min_df", options.min_df))
+                if value is not None
+            }
+            train, test, ingest_s = ingest_folder(Path(options.data), out, executor, **texts)
             return Data(Path(options.data).resolve().name, train, test, ingest_s)
         name = options.data.removeprefix(PLANTED)
         model = preset(name, n_documents=n_train, seed=options.seed)
@@ -297,6 +302,8 @@ def arguments_parser() -> argparse.ArgumentParser:
         default=0,
         help="seed of a planted corpus and of all systems but omikuji, which takes none [%(default)s]",
     )
+    add("--ngrams", type=int, metavar="MAX", help="longest run of words of a text that is a feature [1]")
+    add("--min-df", type=int, metavar="N", help="fewest documents of a feature of a text [2]")
     add("--pecos-python", help="interpreter with libpecos [this one]")
     add("--auc-documents", type=int, help="measure distmom's AUC on about this many rows")
     add("--timeout", type=float, default=3600.0, help="maximum seconds per system [%(default)s]")

@@ -10,7 +10,7 @@ import platform
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from statistics import median
@@ -194,8 +194,15 @@ def directory_mb(path: Path) -> float:
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6
 
 
-def ingest_bibtex(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpus]:
+def refuse_options(data: Path, texts: dict[str, Any]) -> None:
+    """End the workflow if features of texts are asked for, as the words are counted already."""
+    if texts:
+        raise SystemExit(f"{data}: {', '.join(texts)}: expected texts, got counts of words")
+
+
+def ingest_bibtex(data: Path, out: Path, executor: Executor, **texts: Any) -> tuple[Corpus, Corpus]:
     """Ingest the training and test documents of the Bibtex folder."""
+    refuse_options(data, texts)
     options: dict[str, Any] = {
         "format": "xmc",
         "overwrite": True,
@@ -208,12 +215,12 @@ def ingest_bibtex(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Co
     return train, ingest(data / "bibtex-test.xmc.txt.xz", out / "test", like=train, **options)
 
 
-def ingest_yso(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpus]:
+def ingest_yso(data: Path, out: Path, executor: Executor, **texts: Any) -> tuple[Corpus, Corpus]:
     """Ingest the first 90 % of the YSO titles as training documents, the others as test documents."""
     train_text, test_text = split_rows(data / "docs.tsv.xz", out)
     options: dict[str, Any] = {"format": "tsv", "overwrite": True, "map": executor.map}
     options["labels"] = data / "labels.tsv.xz"
-    train = ingest(train_text, out / "train", min_df=2, **options)
+    train = ingest(train_text, out / "train", **texts, **options)
     return train, ingest(test_text, out / "test", like=train, **options)
 
 
@@ -229,22 +236,27 @@ def split_rows(source: Path, out: Path, train_percent: int = 90) -> tuple[Path, 
     return paths
 
 
-def ingest_pair(prefix: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpus]:
+def ingest_pair(prefix: Path, out: Path, executor: Executor, **texts: Any) -> tuple[Corpus, Corpus]:
     """Ingest ``PREFIX-train.*`` and ``PREFIX-test.*``: JSON lines, or XMC files with names beside them."""
     options: dict[str, Any] = {"overwrite": True, "map": executor.map, "shard_documents": 5000}
     ending = "jsonl.xz"
     if not prefix.with_name(f"{prefix.name}-train.{ending}").is_file():
+        refuse_options(prefix, texts)
         ending = "xmc.txt.xz"
         options["vocabulary"] = prefix.with_name(f"{prefix.name}.features.txt.xz")
         options["labels"] = prefix.with_name(f"{prefix.name}.labels.txt.xz")
-    train = ingest(prefix.with_name(f"{prefix.name}-train.{ending}"), out / "train", **options)
+    train = ingest(prefix.with_name(f"{prefix.name}-train.{ending}"), out / "train", **texts, **options)
     return train, ingest(
         prefix.with_name(f"{prefix.name}-test.{ending}"), out / "test", like=train, **options
     )
 
 
-def ingest_folder(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Corpus, float]:
-    """Ingest Bibtex or YSO from a folder, or a pair of files by their prefix; also return the seconds taken."""
+def ingest_folder(data: Path, out: Path, executor: Executor, **texts: Any) -> tuple[Corpus, Corpus, float]:
+    """Ingest Bibtex or YSO from a folder, or a pair of files by their prefix; also return the seconds taken.
+
+    ``texts`` are arguments of `ingest` that say which features texts have.
+    """
+    read: Callable[..., tuple[Corpus, Corpus]]
     if (data / "bibtex-train.xmc.txt.xz").is_file():
         read = ingest_bibtex
     elif (data / "docs.tsv.xz").is_file():
@@ -256,7 +268,7 @@ def ingest_folder(data: Path, out: Path, executor: Executor) -> tuple[Corpus, Co
             f"{data}: contains neither bibtex-train.xmc.txt.xz nor docs.tsv.xz, and is no prefix of -train files"
         )
     watch = Stopwatch()
-    train, test = read(data, out, executor)
+    train, test = read(data, out, executor, **texts)
     return train, test, watch.seconds
 
 
