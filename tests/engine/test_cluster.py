@@ -15,6 +15,7 @@ from distmom.corpus import from_arrays
 from distmom.engine import Engine, OnCluster, Pass, RunDirectory, SumSpec, open_engine, open_executor
 from distmom.errors import ClusterError, InputError, UsageError
 from distmom.models import MultiLabelMoM
+from distmom.models.multilabel import blend
 from distmom.moments.words import WordMomentsPass
 
 pytestmark = pytest.mark.cluster
@@ -51,6 +52,22 @@ def test_same_bits_in_process_and_with_one_two_and_three_workers(corpus, cluster
             Client(local, set_as_default=False) as client,
         ):
             assert fitted(corpus, client) == expected
+
+
+@pytest.mark.slow
+def test_many_labels_that_are_ranked_again_have_the_same_bits_on_two_workers(tmp_path, cluster, monkeypatch):
+    _, _, memory = planted_corpus(2000, n_labels=1100, shard_documents=150)
+    blocks = [memory.read_shard(i) for i in range(len(memory.shards))]
+    X, Y = vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
+    many = from_arrays(tmp_path / "c", X, Y, shard_documents=150)
+    monkeypatch.setattr(blend, "RERANK_GAIN", -1.0)
+
+    def scored(client=None):
+        scorer = MultiLabelMoM(5, n_topics=0).fit_corpus(many, client=client).scorer_
+        assert {"linear", "gate", "best-cosine"} <= set(scorer.reranker.inputs)
+        return scorer.scores(scorer.query(blocks[0])).tobytes()
+
+    assert scored(cluster) == scored()
 
 
 def test_workers_that_are_threads_of_this_process_give_the_same_bits(corpus):

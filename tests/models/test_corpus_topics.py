@@ -67,6 +67,10 @@ def test_topics_have_their_words_and_labels(model):
         model.topics(3, "fame")
 
 
+def test_words_are_ranked_by_relevance_by_default(model):
+    assert model.topics(5) == model.topics(5, "relevance") != model.topics(5, "probability")
+
+
 def test_the_background_has_the_common_words(model):
     background = model.corpus_topics_.components[:, -1]
     assert set(np.argsort(-background)[:N_COMMON]) == set(range(K * N_OWN, K * N_OWN + N_COMMON))

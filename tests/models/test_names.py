@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from distmom.corpus import ingest
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.names import name_sums
 
@@ -30,7 +31,7 @@ def test_a_name_is_a_row_of_its_words():
     assert_allclose(found, expected, atol=1e-6)
 
 
-def test_a_label_without_documents_is_found_by_its_name():
+def test_a_label_with_one_document_is_found_by_its_name():
     # The 61st document is the only one of "salmon": too few to learn that the label goes with the word.
     model = MultiLabelMoM(2, head="linear").fit([*TEXTS, "nothing in common"], [*SUBJECTS, ["salmon"]])
     found = model.decision_function(["smoked salmon"])[0]
@@ -42,6 +43,18 @@ def test_a_label_without_documents_is_found_by_its_name():
         found[names.index("salmon")]
         > 2 * other.decision_function(["smoked salmon"])[0][list(other.classes_).index("x")]
     )
+
+
+def test_a_label_without_documents_is_found_by_its_name(tmp_path):
+    names = ["trees", "fish", "squid"]
+    rows = [("oak pine forest", "trees"), ("herring net", "fish")] * 30 + [("squid net", "fish")] * 2
+    (tmp_path / "rows.tsv").write_text("".join(f"{label}\t{text}\n" for text, label in rows))
+    (tmp_path / "names.txt").write_text("\n".join(names))
+    corpus = ingest(tmp_path / "rows.tsv", tmp_path / "corpus", labels=tmp_path / "names.txt")
+    assert dict(zip(names, corpus.label_frequency, strict=True)) == {"trees": 30, "fish": 32, "squid": 0}
+    scores = MultiLabelMoM(2, head="linear").fit_corpus(corpus).decision_function(["squid", "herring"])
+    assert scores[0].argmax() == 2
+    assert scores[1].argmax() == 1
 
 
 def test_numbers_are_no_names():
