@@ -151,7 +151,7 @@ def test_a_reranker_is_chosen_where_no_sum_is_as_good_and_ranks_other_documents_
 
 
 def test_candidates_beyond_the_best_follow_in_the_order_of_the_blend(monkeypatch):
-    monkeypatch.setattr(blend, "DEPTH", 7)
+    monkeypatch.setattr(reranking, "DEPTH", 7)
     rows, frequency = scored(c=30)
     choice = chosen(rows, frequency)
     assert choice.reranker is not None
@@ -189,7 +189,7 @@ def corpus(request, monkeypatch):
     """Return a corpus with more labels than are ranked exhaustively, whose blend is ranked again."""
     rank_few_labels_exhaustively(monkeypatch)
     monkeypatch.setattr(blend, "RERANK_GAIN", -1.0)
-    monkeypatch.setattr(blend, "DEPTH", 8)
+    monkeypatch.setattr(reranking, "DEPTH", 8)
     if request.param == "classes":
         monkeypatch.setattr(margin, "MAX_FREQUENT", 30)
         monkeypatch.setattr(blend, "STACK_GAIN", -1.0)

@@ -22,10 +22,15 @@ import numpy as np
 from distmom.engine import Csr
 from distmom.models.multilabel.class_stack import ClassStack, class_cuts, fit_classes
 from distmom.models.multilabel.covariates import Covariates, frequency_log_odds
-from distmom.models.multilabel.kernels import top_candidates
 from distmom.models.multilabel.objective import MEAN, Objective
 from distmom.models.multilabel.probabilities import Reliability, best_threshold
-from distmom.models.multilabel.reranking import DEPTH, Reranker, fit_reranker, pair_features
+from distmom.models.multilabel.reranking import (
+    Reranker,
+    best_candidates,
+    fit_reranker,
+    pair_features,
+    with_best,
+)
 from distmom.models.multilabel.stack import Pairs, Stack, fit_stack, probability, select_inputs
 from distmom.models.multilabel.varying import vary
 from distmom.models.multilabel.weighted_sum import FREQUENT, GATE, ascend, choose_weights, weighted_total
@@ -212,11 +217,11 @@ def apply_choice(
     if choice.reranker is None:
         return totals
     log_odds = totals if choice.is_stacked else choice.stack.log_odds(totals[None])
-    best, known = _best_candidates(log_odds, rows)
+    best, known = best_candidates(log_odds, rows["labels"])
     own = choice.reranker
     x = _reranked_features(names, own.inputs, rows, frequency, own.companions, best, log_odds)
     found = choice.reranker.trees.log_odds(x.reshape(-1, x.shape[2])).reshape(best.shape)
-    return _with_best(log_odds, best, known, found)
+    return with_best(log_odds, best, known, found)
 
 
 def _halves(n: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -443,11 +448,11 @@ def _choose_reranked(
     other half.
     """
     inputs = _stacked_variants(names, groups, choice)
-    best, known = _best_candidates(log_odds, rows)
+    best, known = best_candidates(log_odds, rows["labels"])
     x = _reranked_features(names, inputs, rows, frequency, companions, best, log_odds)
     truth = np.take_along_axis(rows["truth"], best, axis=1)
     reranker, found = fit_reranker(inputs, x, truth, known, companions, _halves(len(truth)))
-    totals = _with_best(log_odds, best, known, found)
+    totals = with_best(log_odds, best, known, found)
     value = objective.value(totals)
     if value <= objective.value(log_odds) + RERANK_GAIN:
         return choice
@@ -457,12 +462,6 @@ def _choose_reranked(
         choice, objective=value, scores=scores, reranker=reranker, precision_error=_error(objective, totals),
         threshold=threshold, reliability=reliability, error=objective.error(totals),
     )  # fmt: skip
-
-
-def _best_candidates(log_odds: np.ndarray, rows: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the columns of the best candidates of every document, (n, m), and which of them are labels."""
-    best = top_candidates(log_odds, rows["labels"], min(DEPTH, log_odds.shape[1]))
-    return np.maximum(best, 0), best >= 0
 
 
 def _reranked_features(
@@ -482,16 +481,6 @@ def _reranked_features(
     blended, of_labels = (np.take_along_axis(own, best, axis=1) for own in (log_odds, covariates.labels))
     labels = np.maximum(np.take_along_axis(rows["labels"], best, axis=1), 0)
     return pair_features(labels, scores, blended, of_labels, covariates.documents, companions)
-
-
-def _with_best(log_odds: np.ndarray, best: np.ndarray, known: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Return the log-odds of all candidates with those of the best ones replaced, and the others below them."""
-    blended = np.take_along_axis(log_odds, best, axis=1)
-    lowest, last = (np.where(known, own, np.inf).min(axis=1, keepdims=True) for own in (found, blended))
-    out = (log_odds + np.where(lowest < last, lowest - last, 0.0)).astype(np.float32)
-    rows = np.broadcast_to(np.arange(len(best))[:, None], best.shape)
-    out[rows[known], best[known]] = found[known]
-    return out
 
 
 def _crossed_sum(

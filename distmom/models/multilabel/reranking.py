@@ -17,6 +17,7 @@ from distmom.blas import map_on_cores
 from distmom.engine import Csr
 from distmom.models.multilabel.boosting import Trees, fit_trees
 from distmom.models.multilabel.companions import companion_features
+from distmom.models.multilabel.kernels import top_candidates
 from distmom.spectral.layout import Matrix, group, record, value
 
 #: number of labels that are ranked again
@@ -124,6 +125,20 @@ def pair_features(
     return x
 
 
+def best_candidates(log_odds: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the columns of the best candidates of every document, and which of them are labels, (n, m) each.
+
+    Parameters
+    ----------
+    log_odds : ndarray of shape (n, c), float32
+        By the blend.
+    labels : ndarray of shape (n, c), int32
+        The candidates; -1 stands for none.
+    """
+    best = top_candidates(log_odds, labels, min(DEPTH, log_odds.shape[1]))
+    return np.maximum(best, 0), best >= 0
+
+
 def fit_reranker(
     inputs: Sequence[str],
     x: np.ndarray,
@@ -177,3 +192,27 @@ def fit_reranker(
         found[known[other]] = own[best]
         crossed[other] = found
     return Reranker(list(inputs), truth.shape[1], companions, whole.first(STEP * (best + 1))), crossed
+
+
+def with_best(log_odds: np.ndarray, best: np.ndarray, known: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """Return the log-odds of all candidates with those of the best ones replaced, and the others below them.
+
+    Parameters
+    ----------
+    log_odds : ndarray of shape (n, c), float32
+        By the blend.
+    best, known : ndarray of shape (n, m)
+        From `best_candidates`.
+    found : ndarray of shape (n, m), float32
+        Log-odds of the best candidates by a reranker.
+
+    Returns
+    -------
+    ndarray of shape (n, c), float32
+    """
+    blended = np.take_along_axis(log_odds, best, axis=1)
+    lowest, last = (np.where(known, own, np.inf).min(axis=1, keepdims=True) for own in (found, blended))
+    out = (log_odds + np.where(lowest < last, lowest - last, 0.0)).astype(np.float32)
+    rows = np.broadcast_to(np.arange(len(best))[:, None], best.shape)
+    out[rows[known], best[known]] = found[known]
+    return out
