@@ -46,7 +46,7 @@ class Start:
     seed : int
     limits : WeightLimits, default NO_LIMITS
         Limits on the weights of the sparse heads.
-    tolerance : float, default 0.5
+    tolerance : float, default 0.4
         Tolerance of the descent of margin classifiers.
     """
 

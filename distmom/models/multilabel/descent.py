@@ -13,9 +13,12 @@ from distmom.compiled import compiled
 from distmom.hashing import scramble
 
 #: a descent ends at this difference of projected gradients, or after this number of epochs
-TOLERANCE, MAX_EPOCHS = 0.5, 100
+TOLERANCE, MAX_EPOCHS = 0.4, 100
 #: number of labels whose classifiers are fitted together; the kernel is written for this number
 N_LANES = 8
+#: `fit_margins` visits rows in runs of about this number of entries; longer runs are read faster, but take more
+#: epochs
+RUN_ENTRIES = 96
 
 
 @compiled
@@ -141,6 +144,9 @@ def fit_margins(
 ) -> int:
     """Solve the problem of `fit_margin` for `N_LANES` labels, visiting the rows in one order for all of them.
 
+    An epoch visits runs of rows in random order, as short rows that follow one another are next to each other in
+    memory.
+
     Parameters
     ----------
     indptr, indices, data : ndarray
@@ -170,16 +176,19 @@ def fit_margins(
     # Bit j of a flag is set while the row is visited for label j.
     flags = np.empty(n, np.uint8)
     n_active = 0
+    n_entries = 0
     for i in range(n):
         total = 1.0
         for p in range(indptr[rows[i]], indptr[rows[i] + 1]):
             total += np.float64(data[p]) * np.float64(data[p])
         squares[i] = total
+        n_entries += indptr[rows[i] + 1] - indptr[rows[i]]
         flags[i] = taken[i]
         if taken[i]:
             active[n_active] = i
             n_active += 1
-    n_all = n_active
+    run_rows = max(1, RUN_ENTRIES * n // max(1, n_entries))
+    order = np.empty(n // run_rows + 2, np.int64)
     diagonal, negative_diagonal = 0.5 / costs, 0.5 / negative_costs
     bound = np.full(N_LANES, np.inf)
     largest, smallest, step = np.empty(N_LANES), np.empty(N_LANES), np.empty(N_LANES)
@@ -191,82 +200,79 @@ def fit_margins(
         epoch += 1
         largest[:] = -np.inf
         smallest[:] = np.inf
-        s = 0
-        while s < n_active:
+        state += np.uint64(1)
+        shift = np.int64(scramble(state) % np.uint64(run_rows))
+        n_runs = -(-(n_active + shift) // run_rows)
+        order[:n_runs] = np.arange(n_runs)
+        for run in range(n_runs):
             state += np.uint64(1)
-            other = s + np.int64(scramble(state) % np.uint64(n_active - s))
-            i = active[other]
-            active[other] = active[s]
-            active[s] = i
-            start = indptr[rows[i]]
-            stop = indptr[rows[i] + 1]
-            # Scalars, so that the compiler keeps the sums in registers.
-            w = weights[constant]
-            s0, s1, s2, s3, s4, s5, s6, s7 = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
-            for p in range(start, stop):
-                w = weights[indices[p]]
-                x = np.float64(data[p])
-                s0 += w[0] * x
-                s1 += w[1] * x
-                s2 += w[2] * x
-                s3 += w[3] * x
-                s4 += w[4] * x
-                s5 += w[5] * x
-                s6 += w[6] * x
-                s7 += w[7] * x
-            product[0], product[1], product[2], product[3] = s0, s1, s2, s3
-            product[4], product[5], product[6], product[7] = s4, s5, s6, s7
-            flag = flags[i]
-            moved = False
-            for j in range(N_LANES):
-                step[j] = 0.0
-                bit = np.uint8(1 << j)
-                if not flag & bit:
-                    continue
-                is_positive = positive[i] & bit
-                sign = 1.0 if is_positive else -1.0
-                own = diagonal[j] if is_positive else negative_diagonal[j]
-                before = alpha[i, j]
-                gradient = sign * product[j] - 1.0 + own * before
-                projected = gradient
-                if before == 0.0:
-                    if gradient > bound[j]:
-                        # Far from the margin of this label, the row is not visited again in this round.
-                        flag ^= bit
-                        whole[j] = False
-                        continue
-                    projected = min(gradient, 0.0)
-                largest[j] = max(largest[j], projected)
-                smallest[j] = min(smallest[j], projected)
-                if abs(projected) > 1e-12:
-                    alpha[i, j] = max(before - gradient / (squares[i] + own), 0.0)
-                    step[j] = (alpha[i, j] - before) * sign
-                    moved = True
-            if moved:
+            other = run + np.int64(scramble(state) % np.uint64(n_runs - run))
+            first = order[other] * run_rows - shift
+            order[other] = order[run]
+            for s in range(max(first, 0), min(first + run_rows, n_active)):
+                i = active[s]
+                start = indptr[rows[i]]
+                stop = indptr[rows[i] + 1]
+                # Scalars, so that the compiler keeps the sums in registers.
                 w = weights[constant]
-                for j in range(N_LANES):
-                    w[j] += step[j]
-                s0, s1, s2, s3 = step[0], step[1], step[2], step[3]
-                s4, s5, s6, s7 = step[4], step[5], step[6], step[7]
+                s0, s1, s2, s3, s4, s5, s6, s7 = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
                 for p in range(start, stop):
                     w = weights[indices[p]]
                     x = np.float64(data[p])
-                    w[0] += s0 * x
-                    w[1] += s1 * x
-                    w[2] += s2 * x
-                    w[3] += s3 * x
-                    w[4] += s4 * x
-                    w[5] += s5 * x
-                    w[6] += s6 * x
-                    w[7] += s7 * x
-            flags[i] = flag
-            if flag:
-                s += 1
-            else:
-                n_active -= 1
-                active[s] = active[n_active]
-                active[n_active] = i
-        changed = False
+                    s0 += w[0] * x
+                    s1 += w[1] * x
+                    s2 += w[2] * x
+                    s3 += w[3] * x
+                    s4 += w[4] * x
+                    s5 += w[5] * x
+                    s6 += w[6] * x
+                    s7 += w[7] * x
+                product[0], product[1], product[2], product[3] = s0, s1, s2, s3
+                product[4], product[5], product[6], product[7] = s4, s5, s6, s7
+                flag = flags[i]
+                moved = False
+                for j in range(N_LANES):
+                    step[j] = 0.0
+                    bit = np.uint8(1 << j)
+                    if not flag & bit:
+                        continue
+                    is_positive = positive[i] & bit
+                    sign = 1.0 if is_positive else -1.0
+                    own = diagonal[j] if is_positive else negative_diagonal[j]
+                    before = alpha[i, j]
+                    gradient = sign * product[j] - 1.0 + own * before
+                    projected = gradient
+                    if before == 0.0:
+                        if gradient > bound[j]:
+                            # Far from the margin of this label, the row is not visited again in this round.
+                            flag ^= bit
+                            whole[j] = False
+                            continue
+                        projected = min(gradient, 0.0)
+                    largest[j] = max(largest[j], projected)
+                    smallest[j] = min(smallest[j], projected)
+                    if abs(projected) > 1e-12:
+                        alpha[i, j] = max(before - gradient / (squares[i] + own), 0.0)
+                        step[j] = (alpha[i, j] - before) * sign
+                        moved = True
+                if moved:
+                    w = weights[constant]
+                    for j in range(N_LANES):
+                        w[j] += step[j]
+                    s0, s1, s2, s3 = step[0], step[1], step[2], step[3]
+                    s4, s5, s6, s7 = step[4], step[5], step[6], step[7]
+                    for p in range(start, stop):
+                        w = weights[indices[p]]
+                        x = np.float64(data[p])
+                        w[0] += s0 * x
+                        w[1] += s1 * x
+                        w[2] += s2 * x
+                        w[3] += s3 * x
+                        w[4] += s4 * x
+                        w[5] += s5 * x
+                        w[6] += s6 * x
+                        w[7] += s7 * x
+                flags[i] = flag
         for j in range(N_LANES):
             bit = np.uint8(1 << j)
             if not live[j]:
@@ -274,7 +280,6 @@ def fit_margins(
             if largest[j] - smallest[j] > tolerance:
                 bound[j] = largest[j] if largest[j] > 0.0 else np.inf
                 continue
-            changed = True
             if whole[j]:
                 live[j] = False
                 n_live -= 1
@@ -286,12 +291,9 @@ def fit_margins(
                 bound[j] = np.inf
                 for i in range(n):
                     flags[i] |= bit & taken[i]
-        if changed:
-            n_active = 0
-            for s in range(n_all):
-                i = active[s]
-                if flags[i]:
-                    active[s] = active[n_active]
-                    active[n_active] = i
-                    n_active += 1
+        n_active = 0
+        for i in range(n):
+            if flags[i]:
+                active[n_active] = i
+                n_active += 1
     return epoch

@@ -10,11 +10,13 @@ from scipy.sparse import csr_array
 from distmom.compiled import compiled
 from distmom.engine import Csr
 from distmom.hashing import GOLDEN, scramble
-from distmom.models.multilabel.descent import MAX_EPOCHS, TOLERANCE, fit_margin
+from distmom.models.multilabel.descent import MAX_EPOCHS, fit_margin
 from distmom.models.multilabel.margin_solver import by_word
 
 #: cost of the squared hinge loss
 COST = 0.3
+#: a descent ends at this difference of projected gradients
+TOLERANCE = 0.5
 #: weights below this share of the largest weight of their label are left out
 KEPT_SHARE = 0.1
 #: share of all random documents that is divided equally among the labels; the rest is divided in proportion to

@@ -147,7 +147,7 @@ def fit_margins(
         Measures the time of the fit, for a plan with times.
     limits : WeightLimits, default NO_LIMITS
         Limits on the number of weights per word and per label.
-    tolerance : float, default 0.5
+    tolerance : float, default 0.4
         Tolerance of the descent, see `fit_margin`.
     labels : tuple of int, optional
         The labels, ascending; all by default.
@@ -220,7 +220,7 @@ def fit_classifiers(
     seed : int
     pruning : Pruning, default PRUNING
         Pruning of the weights.
-    tolerance : float, default 0.5
+    tolerance : float, default 0.4
         Tolerance of the descent, see `fit_margin`.
     """
     d, n_labels = shape

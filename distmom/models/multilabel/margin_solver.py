@@ -85,7 +85,7 @@ def batch_weights(
     most_negatives : int
         Approximate limit on the number of documents without a label that its classifier is fitted to.
     seed : int
-    tolerance : float, default 0.5
+    tolerance : float, default 0.4
         Tolerance of the descent, see `fit_margin`.
 
     Returns
