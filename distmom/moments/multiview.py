@@ -2,12 +2,16 @@
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3 and theorem 3.6. `MultiViewColumnsPass` adds up every column and its squares. With x_t the columns of
-view t less their means, `MultiViewSketchPass` adds up ``sum_{s != t} x_t (x_s' B_s)`` for every view, and
+view t less their means, `MultiViewSketchPass` adds up ``sum_{s != t} c_st x_t (x_s' B_s)`` for every view, and
 `MultiViewMomentsPass` the moments of ``z_t = B_t' x_t``: pairs of two views and triples of all three. Products of
 a view with itself are not needed, and no sum has more entries than r per column, or r^3.
 
 Rows are dense or sparse: means are subtracted from products and not from rows. Rows are processed in pieces that
 stay in the cache.
+
+Views may be lifted, where they have fewer columns than there are components: the columns of a view, centred and
+scaled, are followed by all their products of up to a degree. Any function of a view is independent of the other
+views given the component, so that nothing else changes. Products are formed for a piece of rows at a time.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -29,6 +34,15 @@ from distmom.moments.groups import WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK
 from distmom.moments.product import N_GROUPS, PAIRS
 from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
+
+#: c_st of the second of the two views that a sketch multiplies a view with, in the order of the views; that of the
+#: first is 1. With equal factors, products with two views of the same means may cancel each other: orthogonal
+#: matrices M and N whose determinants differ in sign have a singular sum M + N, but no singular M + N / 2.
+_SHARE = 0.5
+#: number of values of a piece of rows with products of columns
+_PIECE_VALUES = 1 << 20
+#: least number of rows of such a piece
+_LEAST_ROWS = 32
 
 
 def view_slices(widths: tuple[int, ...]) -> list[slice]:
@@ -52,63 +66,136 @@ def aligned(X: Any) -> Any:
     return X if sparse.issparse(X) or X.flags.aligned else X.copy()
 
 
-def view_pieces(block: RowBlock, widths: tuple[int, ...]) -> Iterator[tuple[list[Any], np.ndarray | None]]:
-    """Yield the views and the weights of rows, some rows at a time."""
-    X, weights = dense_rows(block)
-    step = piece_rows(sum(widths))
-    for start in range(0, X.shape[0], step):
-        rows = slice(start, min(start + step, X.shape[0]))
-        part = aligned(X[rows])
-        yield [part[:, cut] for cut in view_slices(widths)], None if weights is None else weights[rows]
+def lifted_widths(widths: tuple[int, ...], degree: int) -> tuple[int, ...]:
+    """Return the numbers of columns of views with the products of their columns of up to a degree."""
+    return tuple(comb(width + degree, degree) - 1 for width in widths)
+
+
+def own_columns(widths: tuple[int, ...], degree: int) -> np.ndarray:
+    """Return the positions of the columns themselves among the columns of lifted views, (sum of the widths,)."""
+    lifted = view_slices(lifted_widths(widths, degree))
+    return np.concatenate(
+        [np.arange(cut.start, cut.start + width) for cut, width in zip(lifted, widths, strict=True)]
+    )
+
+
+def with_products(z: np.ndarray, degree: int) -> np.ndarray:
+    """Return the columns of a matrix followed by all their products of degrees two to ``degree``.
+
+    Products of a degree are in the order of `itertools.combinations_with_replacement`.
+    """
+    n, d = z.shape
+    out = np.empty((n, *lifted_widths((d,), degree)))
+    out[:, :d] = z
+    # Products of a degree without the columns before j are those from starts[j] on.
+    starts, stop = list(range(d)), d
+    for _ in range(degree - 1):
+        end, later = stop, []
+        for j in range(d):
+            later.append(stop)
+            tail = out[:, starts[j] : end]
+            np.multiply(z[:, j, None], tail, out=out[:, stop : stop + tail.shape[1]])
+            stop += tail.shape[1]
+        starts = later
+    return out
 
 
 @dataclass(frozen=True)
-class MultiViewColumnsPass(Pass):
-    """Add up the values of every column, and their squares.
+class ViewsPass(Pass):
+    """Base class of passes over rows whose columns are views, lifted or as they are.
 
-    Notes
-    -----
-    Sums: ``columns`` (n_features, 2), tall, and ``mass`` ().
+    Attributes
+    ----------
+    n_features : int
+        Number of columns of all views, with their products.
+    widths : tuple of int
+        Numbers of columns of the views in the rows.
+    degree : int
+        Largest degree of products of the columns of a view; 1 (default) for the columns alone.
+    units : ndarray of shape (sum of the widths, 2), optional
+        With products: mean of every column in the rows, and the factor that scales it. None by default.
     """
+
+    widths: tuple[int, ...] = ()
+    degree: int = 1
+    units: Any = None
 
     block_rows = WHOLE_SHARD
 
     @property
+    def piece_rows(self) -> int:
+        """Number of rows of a piece."""
+        if self.degree == 1:
+            return piece_rows(self.n_features)
+        return max(_LEAST_ROWS, min(BLOCK_ROWS, _PIECE_VALUES // self.n_features))
+
+    @property
+    def cuts(self) -> list[slice]:
+        """Columns of the views, with their products."""
+        return view_slices(lifted_widths(self.widths, self.degree))
+
+    def pieces(self, X: Any, step: int) -> Iterator[tuple[slice, list[Any]]]:
+        """Yield some rows at a time: which ones, and their views with the products of columns."""
+        for start in range(0, X.shape[0], step):
+            rows = slice(start, min(start + step, X.shape[0]))
+            part = aligned(X if rows == slice(0, X.shape[0]) else X[rows])
+            views = [part[:, cut] for cut in view_slices(self.widths)]
+            yield rows, views if self.degree == 1 else self._lifted(views)
+
+    def _lifted(self, views: list[Any]) -> list[Any]:
+        units, found = np.asarray(self.units), []
+        for x, cut in zip(views, view_slices(self.widths), strict=True):
+            dense = x.toarray() if sparse.issparse(x) else x
+            found.append(with_products((dense - units[cut, 0]) * units[cut, 1], self.degree))
+        return found
+
+
+@dataclass(frozen=True)
+class MultiViewColumnsPass(ViewsPass):
+    """Add up the values of every column, or of every column and product of columns, and their squares.
+
+    Notes
+    -----
+    Fields as in `ViewsPass`. Sums: ``columns`` (n_features, 2), tall, and ``mass`` ().
+    """
+
+    @property
     def name(self) -> str:
-        return "columns"
+        return "columns" if self.degree == 1 else "products"
 
     def working_bytes(self, n_rows: int) -> int:
-        return 16 * min(n_rows, piece_rows(self.n_features)) * self.n_features
+        return 16 * min(n_rows, self.piece_rows) * self.n_features
 
     def specs(self) -> dict[str, SumSpec]:
         return {"columns": SumSpec((self.n_features, 2), tall="features"), "mass": SumSpec(())}
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        X, weights = dense_rows(block)
         sums["mass"] += total_weight(block)
-        for (x,), weights in view_pieces(block, (self.n_features,)):
-            own = np.ones(x.shape[0]) if weights is None else weights
-            sums["columns"].single[:, 0] += x.T @ own
-            sums["columns"].single[:, 1] += _squares(x).T @ own
+        for piece, views in self.pieces(X, self.piece_rows):
+            own = np.ones(piece.stop - piece.start) if weights is None else weights[piece]
+            for x, cut in zip(views, self.cuts, strict=True):
+                sums["columns"].single[cut, 0] += x.T @ own
+                sums["columns"].single[cut, 1] += _squares(x).T @ own
         sums["columns"].settle()
         return None
 
 
 @dataclass(frozen=True)
-class MultiViewSketchPass(SketchPass):
+class MultiViewSketchPass(SketchPass, ViewsPass):
     """Multiply the centred cross moments of three views by a test matrix or a basis.
 
     Attributes
     ----------
-    widths : tuple of int
-        Number of columns of every view; they add up to ``n_features``.
     averages : ndarray of shape (n_features, 2)
         Mean of every column, and the factor that scales it: the rows of the test matrix are multiplied by it.
+
+    Notes
+    -----
+    Other fields as in `ViewsPass`.
     """
 
-    widths: tuple[int, ...] = ()
     averages: Any = None
-
-    block_rows = WHOLE_SHARD
 
     @property
     def has_exact_columns(self) -> bool:
@@ -121,7 +208,7 @@ class MultiViewSketchPass(SketchPass):
         return (20 if self.basis is None else 16) * self.n_features * self.n_columns
 
     def working_bytes(self, n_rows: int) -> int:
-        n = min(n_rows, piece_rows(self.n_features))
+        n = min(n_rows, self.piece_rows)
         return 8 * n * (2 * self.n_features + (2 * N_GROUPS + 1) * self.n_columns)
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
@@ -136,28 +223,27 @@ class MultiViewSketchPass(SketchPass):
         else:
             first = self.first_column
             matrix = self.part_of(self.basis, columns.start - first, columns.stop - first)
-        cuts = view_slices(self.widths)
+        cuts, (X, weights) = self.cuts, dense_rows(block)
         means = [averages[cut, 0] @ matrix[cut] for cut in cuts]
-        for views, own in view_pieces(block, self.widths):
-            products = []
+        for piece, views in self.pieces(X, self.piece_rows):
+            own, products = None if weights is None else weights[piece], []
             for x, mean, cut in zip(views, means, cuts, strict=True):
                 product = np.asarray(x @ matrix[cut]) - mean
                 products.append(product if own is None else product * own[:, None])
             for t, (x, cut) in enumerate(zip(views, cuts, strict=True)):
                 a, b = (product for s, product in enumerate(products) if s != t)
-                total = a + b
+                total = a + _SHARE * b
                 sums["sketch"].single[cut] += x.T @ total - np.outer(averages[cut, 0], total.sum(axis=0))
         sums["sketch"].settle()
         return None
 
 
 @dataclass(frozen=True)
-class MultiViewMomentsPass(Pass):
+class MultiViewMomentsPass(ViewsPass):
     """Add up the moments of three centred views in bases of their ranges.
 
     Attributes
     ----------
-    widths : tuple of int
     averages : ndarray of shape (n_features, 2)
         The first column is subtracted from every row.
     basis : matrix of shape (n_features, r), float64
@@ -167,16 +253,13 @@ class MultiViewMomentsPass(Pass):
 
     Notes
     -----
-    Sums, as of `distmom.moments.product.GroupMomentsPass`: ``means`` (3, r), ``pairs`` (3, r, r) in the order of
-    `distmom.moments.product.PAIRS`, ``triples`` (r, r, r) and ``mass`` ().
+    Other fields as in `ViewsPass`. Sums, as of `distmom.moments.product.GroupMomentsPass`: ``means`` (3, r),
+    ``pairs`` (3, r, r) in the order of `distmom.moments.product.PAIRS`, ``triples`` (r, r, r) and ``mass`` ().
     """
 
-    widths: tuple[int, ...] = ()
     averages: Any = None
     basis: Any = None
     rank: int = 0
-
-    block_rows = WHOLE_SHARD
 
     @property
     def name(self) -> str:
@@ -193,7 +276,10 @@ class MultiViewMomentsPass(Pass):
     def working_bytes(self, n_rows: int) -> int:
         n, r = min(n_rows, BLOCK_ROWS), self.rank
         # The views of some rows, where they are sparse, what they are projected to, and products of columns.
-        return 8 * (n * (self.n_features + (N_GROUPS + 2) * r + TENSOR_BLOCK**2) + TENSOR_BLOCK**2 * r)
+        own = n * (sum(self.widths) + (N_GROUPS + 2) * r + TENSOR_BLOCK**2) + TENSOR_BLOCK**2 * r
+        if self.degree > 1:
+            own += 2 * min(n, self.piece_rows) * self.n_features
+        return 8 * own
 
     @property
     def finish_bytes(self) -> int:
@@ -231,15 +317,16 @@ class MultiViewMomentsPass(Pass):
 
     def _project(self, X: Any) -> list[np.ndarray]:
         """Return ``B_t' x_t`` of rows for every view; B may be in slabs of columns."""
-        origin = np.asarray(self.averages)[:, 0]
-        cuts = view_slices(self.widths)
-        views = [X[:, cut] for cut in cuts]
-        found, start = [np.empty((X.shape[0], self.rank)) for _ in views], 0
+        origin, cuts = np.asarray(self.averages)[:, 0], self.cuts
+        step = BLOCK_ROWS if self.degree == 1 else self.piece_rows
+        found, start = [np.empty((X.shape[0], self.rank)) for _ in cuts], 0
         for slab in self.basis.each() if isinstance(self.basis, Columns) else (self.basis,):
             columns = slice(start, start + slab.shape[1])
-            for z, x, cut in zip(found, views, cuts, strict=True):
-                part = np.asarray(slab[cut])
-                z[:, columns] = x @ part - origin[cut] @ part
+            parts = [np.asarray(slab[cut]) for cut in cuts]
+            means = [origin[cut] @ part for cut, part in zip(cuts, parts, strict=True)]
+            for rows, views in self.pieces(X, step):
+                for z, x, part, mean in zip(found, views, parts, means, strict=True):
+                    z[rows, columns] = x @ part - mean
             start = columns.stop
         return found
 

@@ -3,7 +3,8 @@
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3 and theorem 3.6. The range of a view is that of its cross moments with the two others. In bases of
 the ranges, the third cross moment is turned into one of copies of the last view (`distmom.spectral.three_views`),
-whose decomposition gives the conditional means of all views with their components in one order.
+whose decomposition gives the conditional means of all views with their components in one order. With products of
+columns (section 4.3), views of few columns tell more components apart.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from math import comb
 from typing import Any, Self
 
 import numpy as np
@@ -36,6 +38,7 @@ from distmom.moments.multiview import (
     MultiViewMomentsPass,
     MultiViewSketchPass,
     RowScoresPass,
+    lifted_widths,
     shares_of,
     view_slices,
 )
@@ -48,6 +51,9 @@ from distmom.spectral.inputs import check_n_features
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 from distmom.spectral.three_views import AlignedViews
+
+#: number of columns and products of columns up to which views are lifted
+_MOST_COLUMNS = 10_000_000
 
 
 class MultiView(SpectralEstimator):
@@ -98,6 +104,10 @@ class MultiView(SpectralEstimator):
         "Numbers of columns of the three views, in the order of the columns of a row, such as 7,5,11.",
         default=None, kind=str, none=True, unset="those of the views given to fit",
     )  # fmt: skip
+    lift: int = parameter(
+        "Largest number of columns of a view that are multiplied: 2 and more for more components than columns.",
+        default=1, least=1,
+    )  # fmt: skip
     decomposition: str = parameter(
         "Method for the whitened third moment.", default="joint", choices=tuple(METHODS)
     )
@@ -146,12 +156,19 @@ class MultiView(SpectralEstimator):
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; else a UsageError."""
         super().check(corpus)
-        widths = self._widths(corpus)
-        k = self.n_components
-        if k > min(widths) + 1:
+        k, widths = self.n_components, self._widths(corpus)
+        if self.lift > 1 and (n := sum(lifted_widths(widths, self.lift))) > _MOST_COLUMNS:
             raise UsageError(
-                f"n_components: expected at most {min(widths) + 1}, one more than the columns of the narrowest "
-                f"view, got {k}"
+                f"lift: expected at most {_MOST_COLUMNS} columns of the views and products of them, got {n} with "
+                f"lift={self.lift}"
+            )
+        narrowest = min(widths)
+        most, more = (comb(narrowest + degree, degree) for degree in (self.lift, self.lift + 1))
+        if k > most:
+            products = "" if self.lift == 1 else f" and products of up to {self.lift} columns"
+            raise UsageError(
+                f"n_components: expected at most {most}, one more than the columns{products} of the narrowest "
+                f"view, got {k}; lift={self.lift + 1} allows up to {more}"
             )
         if k > corpus.n_rows:
             raise UsageError(f"n_components: expected at most {corpus.n_rows}, the number of rows, got {k}")
@@ -177,18 +194,24 @@ class MultiView(SpectralEstimator):
     def program(self, run: Run) -> MultiViewState:
         """Fit the model by the passes of a run and return its state."""
         d, k, widths = run.corpus.n_words, self.n_components, self._widths(run.corpus)
-        out = {"averages": unknown_columns(d, 2), "squares": unknown_columns(d, 1)}
-        counted = run.scan(MultiViewColumnsPass(d), averages_of, widths, out=TallResult(out, {}))
-        (averages,) = counted.states["averages"].parts
-        r = min(k + self.n_oversamples, max(widths))
-        fields: dict[str, Any] = {"widths": widths, "averages": averages}
+        counted = run.scan(MultiViewColumnsPass(d, widths=(d,)), averages_of, widths, out=_averages(d))
+        (units,) = counted.states["averages"].parts
+        fields: dict[str, Any] = {"widths": widths}
+        averages, lifted = units, widths
+        if self.lift > 1:
+            lifted = lifted_widths(widths, self.lift)
+            d, fields = sum(lifted), fields | {"degree": self.lift, "units": units}
+            scaled = run.scan(MultiViewColumnsPass(d, **fields), averages_of, lifted, out=_averages(d))
+            (averages,) = scaled.states["averages"].parts
+        fields["averages"] = averages
+        r = min(k + self.n_oversamples, max(lifted))
         sketch = MultiViewSketchPass(d, **fields, n_columns=r, seed=self.random_state)
         n_slabs = basis_slabs(run, sketch, (MultiViewMomentsPass(d, **fields, rank=r),))
         basis: StoredColumns | None = None
         pass_ = sketch
         for _ in range(self.n_power_iter + 1):
             found = run.scan(
-                pass_, next_basis, averages, widths, k, n_slabs,
+                pass_, next_basis, averages, lifted, k, n_slabs,
                 out=TallResult({"basis": unknown_columns(d, r, n_slabs)}, {"rank": r}),
             )  # fmt: skip
             basis, r = found.states["basis"], found.values["rank"]
@@ -199,8 +222,9 @@ class MultiView(SpectralEstimator):
             out=AlignedViews(unknown(N_GROUPS, r, k), unknown(k), unknown()),
         )  # fmt: skip
         state: MultiViewState = run.rows(
-            state_of, basis, averages, counted.states["squares"], widths, aligned, out=unknown()
-        )
+            state_of, basis, averages, units, counted.states["squares"], widths, self.lift, aligned,
+            out=unknown(),
+        )  # fmt: skip
         return state
 
     # Use
@@ -294,3 +318,8 @@ class MultiView(SpectralEstimator):
         """
         check_is_fitted(self)
         return pictures_of(self, n_top)
+
+
+def _averages(d: int) -> TallResult:
+    """Return what `averages_of` stores, for a ledger."""
+    return TallResult({"averages": unknown_columns(d, 2), "squares": unknown_columns(d, 1)}, {})

@@ -15,7 +15,7 @@ from distmom.engine import Engine, StoredArray, StoredColumns, Tallies, TallResu
 from distmom.engine.directory import load_sums
 from distmom.engine.tall import read_rows
 from distmom.errors import InputError, NumericalError
-from distmom.moments.multiview import view_slices
+from distmom.moments.multiview import lifted_widths, own_columns, view_slices
 from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, group_moments
 from distmom.spectral.layout import array, value
 from distmom.spectral.recovery import Recovery, store_columns
@@ -119,8 +119,8 @@ def next_basis(
 ) -> TallResult:
     """Turn the products of a sketch into bases of the ranges of the views.
 
-    A basis is ``B_t = D_t Q_t``, with D_t the factors of the columns and Q_t orthonormal up to rounding. All have
-    r columns, and those that a view does not need are zero.
+    A basis is ``B_t = D_t Q_t``, with D_t the factors of the columns and r columns of Q_t that span the range:
+    they are orthonormal up to rounding, or, where a view has a lower rank, a projection of orthonormal columns.
     """
     sketch = tallies.tall["sketch"]
     grams = engine.map_rows(_grams, (sketch, averages), sketch.n_rows, {}, widths, 1.0)[1]["grams"]
@@ -138,14 +138,32 @@ def next_basis(
                 f"the centred cross moments of view {t + 1} with the other views have rank {len(kept)}, and {k} "
                 f"components need rank {k - 1}; use fewer components, or a view that tells them apart"
             )
-        found.append(vectors[:, kept] / np.sqrt(values[kept]))
-    rank = max(1, *(factor.shape[1] for factor in found))
-    factors = [np.pad(factor, ((0, 0), (0, rank - factor.shape[1]))) for factor in found]
+        found.append((vectors[:, kept], values[kept]))
+    factors = _rotated(grams, found)
+    rank = factors[0].shape[1]
     basis = store_columns(
         engine, _times_factors, (sketch, averages), sketch.n_rows, {"it": (rank, n_slabs)}, "float64", widths,
         factors,
     )["it"]  # fmt: skip
     return TallResult({"basis": basis}, {"rank": rank})
+
+
+def _rotated(grams: np.ndarray, found: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+    """Return the factors by which sketches give bases, from eigenvectors and eigenvalues of their Gram matrices.
+
+    A sketch adds up the products of two bases with the cross moments, so that its range depends on how the columns
+    of one are rotated towards those of the other. Eigenvectors have any sign; the columns of all bases are
+    therefore those nearest to the same directions, and a range depends on rounding no more than its moments do.
+    """
+    rank = max(1, *(len(values) for _, values in found))
+    with one_blas_thread():
+        total = sum(gram / max(float(np.trace(gram)), np.finfo(float).tiny) for gram in grams)
+        common = np.linalg.eigh(total)[1][:, -rank:]
+        factors = []
+        for vectors, values in found:
+            left, _, right = np.linalg.svd(vectors.T @ common, full_matrices=False)
+            factors.append((vectors / np.sqrt(values)) @ (left @ right))
+    return factors
 
 
 def _within(rows: slice, widths: tuple[int, ...]) -> list[slice]:
@@ -217,22 +235,46 @@ def state_of(
     engine: Engine,
     basis: StoredColumns,
     averages: StoredArray,
+    units: StoredArray,
     squares: StoredColumns,
     widths: tuple[int, ...],
+    degree: int,
     found: AlignedViews,
 ) -> MultiViewState:
-    """Bring conditional means back from the bases to the columns, and estimate variances within components."""
-    d, k = sum(widths), len(found.weights)
-    grams = engine.map_rows(_grams, (basis, averages), d, {}, widths, -1.0)[1]["grams"]
+    """Bring conditional means back from the bases to the columns, and estimate variances within components.
+
+    Parameters
+    ----------
+    engine : Engine
+    basis : StoredColumns
+    averages : StoredArray
+        Of the columns of the basis, among them products of columns.
+    units, squares : StoredArray
+        Averages and mean squares of the columns of the corpus.
+    widths : tuple of int
+        Numbers of columns of the views in the corpus.
+    degree : int
+        Largest degree of products.
+    found : AlignedViews
+    """
+    lifted, k = lifted_widths(widths, degree), len(found.weights)
+    grams = engine.map_rows(_grams, (basis, averages), sum(lifted), {}, lifted, -1.0)[1]["grams"]
     with one_blas_thread():
-        # Q_t is orthonormal up to rounding only, and has columns of zeros for narrow views.
+        # The columns of Q_t are orthonormal up to rounding only, and depend on each other for views of lower rank.
         pairs = zip(grams, found.means, strict=True)
         own = np.stack([np.linalg.pinv(gram, 1e-9, hermitian=True) @ means for gram, means in pairs])
-    views = np.repeat(np.arange(N_GROUPS), widths)
-    deviations = Recovery((basis, views), d, k, mean_rows, (own,)).whole()
-    mean, factors = np.asarray(averages.load(), np.float64).T
+    views = np.repeat(np.arange(N_GROUPS), lifted)
+    deviations = Recovery((basis, views), sum(lifted), k, mean_rows, (own,)).whole()
+    mean, factors = np.asarray(units.load(), np.float64).T
     varying = factors > 0.0
-    deviations[varying] /= factors[varying, None] ** 2
+    if degree == 1:
+        deviations[varying] /= factors[varying, None] ** 2
+    else:
+        # Columns with products are in units of their own, and are scaled once more beside the products.
+        at = own_columns(widths, degree)
+        scales = np.asarray(averages.load(), np.float64)[at, 1]
+        deviations = deviations[at]
+        deviations[varying] /= (scales**2 * factors)[varying, None]
     deviations = np.ascontiguousarray(deviations[:, np.argsort(-found.weights, kind="stable")])
     weights = np.sort(found.weights)[::-1] / found.weights.sum()
     mean_squares = np.asarray(squares.parts[0].load(), np.float64)[:, 0]
@@ -241,7 +283,7 @@ def state_of(
     within = np.maximum(variances - between, _LEAST_VARIANCE * variances)
     # A constant column tells no components apart, whatever its variance.
     within[~varying] = 1.0
-    shares = np.divide(between, variances, out=np.zeros(d), where=varying)
+    shares = np.divide(between, variances, out=np.zeros(len(mean)), where=varying)
     explained = [float(shares[cut].sum() / max(1, int(varying[cut].sum()))) for cut in view_slices(widths)]
     diagnostics = {**found.diagnostics, "explained": explained}
     return MultiViewState(deviations + mean[:, None], weights, within, list(widths), diagnostics)
