@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from distmom.models.topics.kept import TopicMoments as TopicMoments
     from distmom.models.topics.search import TopicSearch as TopicSearch
     from distmom.models.topics.sparse import SparseTopics as SparseTopics
+    from distmom.models.trees.estimator import LatentTree as LatentTree
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ ESTIMATORS = (
     Listing("factors", "ECA", "eca.estimator"),
     Listing("product", "ProductMixture", "product"),
     Listing("multiview", "MultiView", "multiview.estimator"),
+    Listing("latent-tree", "LatentTree", "trees.estimator"),
     Listing("gaussian", "SphericalMixture", "gaussian.estimator"),
     Listing("ica", "ICA", "ica.estimator"),
     Listing("hmm", "HiddenMarkov", "markov.estimator"),

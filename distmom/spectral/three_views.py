@@ -114,6 +114,7 @@ def decompose_views(
     triples: np.ndarray,
     coordinates: tuple[np.ndarray, np.ndarray, np.ndarray],
     method: str,
+    seed: int = 0,
 ) -> ViewComponents:
     """Symmetrise three views towards the last one, and decompose their third moment.
 
@@ -127,6 +128,8 @@ def decompose_views(
         Orthonormal bases of the ranges of a, b and c.
     method : str
         A method of `distmom.linalg.decompose`.
+    seed : int, default 0
+        Of the method.
 
     Raises
     ------
@@ -134,7 +137,7 @@ def decompose_views(
         If the symmetrised second moment carries fewer than k components.
     """
     view = symmetric_view(ab, ac, bc, triples, coordinates)
-    white, found = view.white, decompose(view.third, method)
+    white, found = view.white, decompose(view.third, method, random_state=seed)
     weights = found.eigenvalues**-2.0
     return ViewComponents(
         white.B @ (found.eigenvectors * found.eigenvalues),
@@ -171,7 +174,7 @@ class AlignedViews:
     diagnostics: dict[str, Any]
 
 
-def align_views(moments: GroupMoments, k: int, method: str) -> AlignedViews:
+def align_views(moments: GroupMoments, k: int, method: str, seed: int = 0) -> AlignedViews:
     """Decompose three views towards the last one, and return the conditional means of all.
 
     Runs on the scheduler node.
@@ -183,6 +186,8 @@ def align_views(moments: GroupMoments, k: int, method: str) -> AlignedViews:
         Number of components.
     method : str
         A method of `distmom.linalg.decompose`.
+    seed : int, default 0
+        Of the method.
 
     Raises
     ------
@@ -205,7 +210,7 @@ def align_views(moments: GroupMoments, k: int, method: str) -> AlignedViews:
             return np.asarray(U[s].T @ moments.pair(s, t) @ U[t])
 
         own = decompose_views(
-            within(0, 1), within(0, 2), within(1, 2), moments.triples, (U[0], U[1], U[2]), method
+            within(0, 1), within(0, 2), within(1, 2), moments.triples, (U[0], U[1], U[2]), method, seed
         )
         third = U[2] @ own.means
         # A_t = P_t3 (A_3')^+ diag(w)^-1, aligned with the third view

@@ -50,18 +50,18 @@ class MultiViewState:
     diagnostics: dict[str, Any] = value()
 
 
-def joined_views(X: Any) -> tuple[Any, tuple[int, ...] | None, list[str] | None]:
+def joined_views(X: Any, n_views: int = N_GROUPS) -> tuple[Any, tuple[int, ...] | None, list[str] | None]:
     """Return the columns of views side by side, with the widths and names; no widths for a single matrix."""
     several = isinstance(X, tuple) or (isinstance(X, list) and any(getattr(x, "ndim", 0) == 2 for x in X))
     if not several:
         rows, kind, _ = checked_rows_of_layer(X, "X")
         if kind == "symbols":
             raise InputError.at(
-                "X", None, "shape", "a matrix of rows and columns, or three of them", f"{rows.shape}"
+                "X", None, "shape", f"a matrix of rows and columns, or {n_views} of them", f"{rows.shape}"
             )
         return rows, None, None
-    if len(X) != N_GROUPS:
-        raise InputError.at("X", None, "number of views", f"{N_GROUPS}", f"{len(X)}")
+    if len(X) != n_views:
+        raise InputError.at("X", None, "number of views", f"{n_views}", f"{len(X)}")
     views = [checked_rows_of_layer(view, f"X[{t}]") for t, view in enumerate(X)]
     for t, (rows, kind, _) in enumerate(views):
         if kind == "symbols":

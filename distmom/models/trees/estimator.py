@@ -1,0 +1,265 @@
+"""Trees of hidden variables whose leaves are observed, from moments of pairs and triples of leaves.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+section 3.3, which names latent trees among the models that three views learn; see `distmom.models.trees.recovery`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from distmom.corpus import RowCorpus
+from distmom.engine import Engine, StoredArray, TallResult
+from distmom.engine.directory import load_sums
+from distmom.errors import UsageError
+from distmom.linalg import METHODS
+from distmom.models.multiview.fitting import averages_of, joined_views
+from distmom.models.trees.recovery import RecoveredTree, recover
+from distmom.models.trees.structure import Tree
+from distmom.moments.multiview import MultiViewColumnsPass, view_slices
+from distmom.moments.trees import TreeMoments, TreeMomentsPass, Triple, tree_moments
+from distmom.spectral.basis import unknown_columns
+from distmom.spectral.capabilities import Capability
+from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.layout import array, value
+from distmom.spectral.parameters import parameter
+from distmom.spectral.run import Run, unknown
+
+
+@dataclass(frozen=True)
+class LatentTreeState:
+    """The state of a fitted tree; shapes are those on disk.
+
+    Attributes
+    ----------
+    components : ndarray of shape (d, k)
+    weights : ndarray of shape (h, k)
+    transitions : ndarray of shape (h - 1, k, k)
+    widths : list of int
+    diagnostics : dict
+    """
+
+    components: np.ndarray = array("d", "k", transposed=True)
+    weights: np.ndarray = array("h", "k", least=0.0)
+    transitions: np.ndarray = array("edges*", "k", "k", least=0.0)
+    widths: list[int] = value()
+    diagnostics: dict[str, Any] = value()
+
+
+class LatentTree(SpectralEstimator):
+    """Tree of hidden variables with a known structure, whose leaves are observed.
+
+    Given its parent in the tree, a variable is independent of all that is not below it. Leaves are vectors, such
+    as indicators of categories, whose means depend on the hidden variable above them.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        Mean of every column given each state of the hidden variable above its leaf; for indicators probabilities.
+    weights_ : ndarray of shape (n_hidden, n_components)
+        Distribution of every hidden variable; the first is the root, and each comes before those below it.
+    transitions_ : ndarray of shape (n_hidden - 1, n_components, n_components)
+        Entry (g - 1, i, j) is the probability of state j of hidden variable g, given state i of its parent.
+        States of the root are in the order of their probabilities; those of another variable are matched with the
+        states of its parent.
+    widths_ : list of int
+        Numbers of columns of the leaves.
+    diagnostics_ : dict
+        For every hidden variable, of the three leaves that show it: ``asymmetry``, ``residual``, ``sum_weights``
+        and ``conditioning``, the singular value number n_components as a share of the largest, the least of the
+        pairs; for every edge between hidden variables ``clipped``, the largest negative mass of an estimated
+        distribution; ``mismatch``, the relative distance of the moments of pairs of leaves from those of the tree
+        (see docs/trees.md).
+    vocabulary_ : list of str
+        Names of the columns.
+    n_features_in_ : int
+        Number of columns of all leaves.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> root = rng.integers(0, 2, 20000)
+    >>> below = np.where(rng.random(20000) < 0.2, 1 - root, root)
+    >>> leaves = tuple(h + rng.normal(size=(2, 20000)).T for h in (3 * below[:, None], 3 * below[:, None]))
+    >>> more = tuple(h + rng.normal(size=(2, 20000)).T for h in (3 * root[:, None], 3 * root[:, None]))
+    >>> model = LatentTree(2, tree="((1,2),3,4)").fit((*leaves, *more))
+    >>> bool(np.abs(model.transitions_[0] - [[0.8, 0.2], [0.2, 0.8]]).max() < 0.05)
+    True
+    """
+
+    State = LatentTreeState
+    reads = ("dense", "csr")
+    capabilities = frozenset({Capability.ROWS})
+    shown = ("conditioning", "asymmetry", "residual", "sum_weights", "clipped", "mismatch")
+
+    n_components: int = parameter(
+        "Number of states of every hidden variable.", default=2, least=1, kw_only=False
+    )
+    tree: str = parameter(
+        "The tree: a hidden variable is a pair of parentheses with what is below it, a leaf its number from 1.",
+        default="(1,2,3)",
+    )
+    widths: str | Sequence[int] | None = parameter(
+        "Numbers of columns of the leaves, in the order of the columns of a row, such as 2,2,3,2.",
+        default=None, kind=str, none=True, unset="those of the leaves given to fit",
+    )  # fmt: skip
+    decomposition: str = parameter(
+        "Method for the whitened third moments.", default="joint", choices=tuple(METHODS)
+    )
+    layer: str | None = layer_parameter()
+    decompose_on: str = place_parameter()
+    random_state: int = seed_parameter()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = False
+        return tags
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit rows in memory.
+
+        Parameters
+        ----------
+        X : tuple or list of arrays or sparse matrices of shape (n_rows, d_t), or one of shape (n_rows, d)
+            Finite numbers: the leaves, or, with ``widths``, their columns side by side.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If a parameter is invalid, or a leaf has too few columns.
+        InputError
+            If a value is not finite, or leaves have different numbers of rows.
+        NumericalError
+            If the moments carry fewer states than requested.
+        """
+        rows, widths, names = joined_views(X, len(Tree.parse(self.tree).of_leaves))
+        corpus = RowCorpus(rows, names=names)
+        if widths is not None:
+            corpus.settings["widths"] = list(widths)
+        return self.fit_corpus(corpus)
+
+    def check(self, corpus: Any) -> None:
+        """Check that the parameters are valid and suit a corpus; else a UsageError."""
+        super().check(corpus)
+        tree, widths, k = Tree.parse(self.tree), self._widths(corpus), self.n_components
+        narrowest = min(widths[leaf] for h in range(tree.n_hidden) for leaf in tree.triple(h))
+        if k > narrowest + 1:
+            raise UsageError(
+                f"n_components: expected at most {narrowest + 1}, one more than the columns of the narrowest leaf "
+                f"in a triple, got {k}"
+            )
+        if k > corpus.n_rows:
+            raise UsageError(f"n_components: expected at most {corpus.n_rows}, the number of rows, got {k}")
+
+    def _widths(self, corpus: Any) -> tuple[int, ...]:
+        """Return the widths of the leaves of a corpus; UsageError if they do not suit it."""
+        n, d, known = len(Tree.parse(self.tree).of_leaves), corpus.n_words, corpus.settings.get("widths")
+        given = self.widths if self.widths is not None else known
+        expected = f"widths: expected the numbers of columns of {n} leaves that add up to {d}"
+        if given is None:
+            raise UsageError(f"{expected}, got none")
+        try:
+            parts = given.split(",") if isinstance(given, str) else list(given)
+            widths = tuple(int(part) for part in parts)
+        except (TypeError, ValueError):
+            widths = ()
+        if len(widths) != n or min(widths) < 1 or sum(widths) != d:
+            raise UsageError(f"{expected}, got {given}")
+        if known is not None and widths != tuple(known):
+            raise UsageError(f"widths: expected {', '.join(map(str, known))} as the leaves have, got {given}")
+        return widths
+
+    def program(self, run: Run) -> LatentTreeState:
+        """Fit the model by the passes of a run and return its state."""
+        d, widths, tree = run.corpus.n_words, self._widths(run.corpus), Tree.parse(self.tree)
+        out = TallResult({"averages": unknown_columns(d, 2), "squares": unknown_columns(d, 1)}, {})
+        counted = run.scan(MultiViewColumnsPass(d, widths=(d,)), averages_of, widths, out=out)
+        (averages,) = counted.states["averages"].parts
+        leaves = tuple(tree.triple(h) for h in range(tree.n_hidden))
+        moments = run.scan(TreeMomentsPass(d, widths=widths, averages=averages, leaves=leaves))
+        found = run.small(
+            recover, partial(_load, moments.directory, widths, leaves), tree, self.n_components,
+            self.decomposition, self.random_state, where=self.decompose_on,
+            out=RecoveredTree(unknown(d, self.n_components), unknown(), unknown(), unknown()),
+        )  # fmt: skip
+        state: LatentTreeState = run.rows(_state_of, averages, widths, found, out=unknown())
+        return state
+
+    def leaves(self) -> list[np.ndarray]:
+        """Return the means of the columns of every leaf, of shapes (n_components, d_t)."""
+        check_is_fitted(self)
+        return [self.components_[:, cut] for cut in view_slices(tuple(self.widths_))]
+
+    def summary(self) -> dict[str, Any]:
+        return super().summary() | {"weights": np.round(self.weights_, 6).tolist()}
+
+    def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
+        """Return what a report draws: the distribution of the root, the edges, and the means of every leaf.
+
+        Parameters
+        ----------
+        n_top : int, default 10
+            Number of columns per leaf.
+
+        Returns
+        -------
+        list of dict
+            JSON values, as of `SphericalMixture.pictures`.
+        """
+        check_is_fitted(self)
+        parents = Tree.parse(self.tree).parents
+        states = [f"state {i}" for i in range(self.weights_.shape[1])]
+        found: list[dict[str, Any]] = [
+            {
+                "kind": "bars", "title": "Root", "caption": "Probability of every state.",
+                "names": states, "values": [float(x) for x in self.weights_[0]],
+            }
+        ]  # fmt: skip
+        for g, law in enumerate(self.transitions_, start=1):
+            found.append(
+                {
+                    "kind": "matrix", "title": f"Hidden variable {g}",
+                    "caption": f"Probability of its states, given each state of hidden variable {parents[g]}.",
+                    "values": law.tolist(), "rows": states, "columns": states,
+                }
+            )  # fmt: skip
+        for t, cut in enumerate(view_slices(tuple(self.widths_))):
+            own = self.components_[:, cut][:, :n_top]
+            found.append(
+                {
+                    "kind": "matrix", "title": f"Leaf {t + 1}",
+                    "caption": "Means of its columns, given each state of the hidden variable above it.",
+                    "values": own.tolist(), "rows": states,
+                    "columns": [self.vocabulary_[cut.start + i] for i in range(own.shape[1])],
+                }
+            )  # fmt: skip
+        return found
+
+
+def _load(directory: str, widths: tuple[int, ...], leaves: tuple[Triple, ...]) -> TreeMoments:
+    """Return the moments that a committed pass has added up."""
+    return tree_moments(load_sums(directory)[0], widths, leaves)
+
+
+def _state_of(
+    engine: Engine, averages: StoredArray, widths: tuple[int, ...], found: RecoveredTree
+) -> LatentTreeState:
+    """Return the state of a model, with the means in the units of the columns."""
+    mean, factors = np.asarray(averages.load(), np.float64).T
+    varying = factors > 0.0
+    means = np.repeat(mean[:, None], found.means.shape[1], axis=1)
+    means[varying] += found.means[varying] / factors[varying, None]
+    return LatentTreeState(means, found.weights, found.transitions, list(widths), found.diagnostics)

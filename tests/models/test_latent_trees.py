@@ -1,0 +1,230 @@
+"""Latent trees: exact populations by enumeration of all leaves, samples, files, and refusals."""
+
+import json
+import re
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import WeightedRows, peak_bytes
+from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
+
+from distmom.cli.main import main
+from distmom.corpus import RowCorpus
+from distmom.errors import InputError, NumericalError, UsageError
+from distmom.models import load_model
+from distmom.models.trees.estimator import LatentTree
+from distmom.models.trees.structure import Tree
+from distmom.moments.trees import TreeMomentsPass
+
+#: trees, the hidden variable above each hidden variable, and the one above each leaf
+QUARTET = ("((1,2),3,4)", (-1, 0), (1, 1, 0, 0))
+STAR = ("(1,2,3)", (-1,), (0, 0, 0))
+CATERPILLAR = ("(1,2,(3,(4,5)))", (-1, 0, 1), (0, 0, 1, 2, 2))
+WIDE = ("((2,6),(1,5),(4,3),7)", (-1, 0, 0, 0), (2, 1, 3, 3, 2, 1, 0))
+
+
+class Truth:
+    """A tree of categorical leaves, with states in the order in which a model shows them."""
+
+    def __init__(self, parents, above, k, levels, seed=0):
+        rng = np.random.default_rng(seed)
+        self.parents, self.above, self.levels = parents, above, levels
+        self.root = np.sort(rng.dirichlet(np.full(k, 8.0)))[::-1]
+        # The states of a variable are matched with those of its parent where the diagonal is large.
+        self.edges = [0.7 * np.eye(k) + 0.3 * rng.dirichlet(np.ones(k), k) for _ in parents[1:]]
+        self.leaves = [rng.dirichlet(np.full(n, 0.5), k) for n in levels]
+
+    def joint(self):
+        """Return the probabilities of all values of the leaves, by the sum over all hidden states."""
+        total = np.zeros(self.levels)
+        for states in product(range(len(self.root)), repeat=len(self.parents)):
+            chance = self.root[states[0]]
+            for g, parent in enumerate(self.parents[1:], start=1):
+                chance *= self.edges[g - 1][states[parent], states[g]]
+            part = np.array(chance)
+            for law, h in zip(self.leaves, self.above, strict=True):
+                part = np.multiply.outer(part, law[states[h]])
+            total += part
+        return total
+
+    def population(self, **options):
+        joint = self.joint()
+        values = np.array(list(np.ndindex(*self.levels)))
+        rows = np.hstack([np.eye(n)[values[:, i]] for i, n in enumerate(self.levels)])
+        return WeightedRows(rows, joint.ravel(), **options)
+
+    def sample(self, n, seed):
+        rng = np.random.default_rng(seed)
+        drawn = rng.choice(self.joint().size, n, p=self.joint().ravel())
+        values = np.unravel_index(drawn, self.levels)
+        return tuple(np.eye(n)[own] for n, own in zip(self.levels, values, strict=True))
+
+    def errors(self, model):
+        """Return the largest errors of the root, the edges, and the leaves."""
+        edges = [np.abs(a - b).max() for a, b in zip(model.transitions_, self.edges, strict=True)]
+        leaves = [np.abs(a - b).max() for a, b in zip(model.leaves(), self.leaves, strict=True)]
+        return np.abs(model.weights_[0] - self.root).max(), max([0.0, *edges]), max(leaves)
+
+
+@pytest.mark.parametrize("decomposition", ["joint", "power"])
+@pytest.mark.parametrize(
+    ("tree", "k", "levels"),
+    [
+        (QUARTET, 2, (2, 3, 2, 4)),
+        (QUARTET, 3, (4, 3, 3, 3)),
+        (STAR, 3, (3, 4, 5)),
+        (CATERPILLAR, 2, (2, 2, 3, 2, 2)),
+        (WIDE, 2, (2, 2, 2, 3, 2, 2, 2)),
+    ],
+)
+def test_an_exact_population_gives_back_root_edges_and_leaves(tree, k, levels, decomposition):
+    text, *structure = tree
+    truth = Truth(*structure, k, levels, seed=3)
+    widths = ",".join(map(str, levels))
+    corpus = truth.population(shard_rows=50)
+    model = LatentTree(k, tree=text, widths=widths, decomposition=decomposition).fit_corpus(corpus)
+    assert max(truth.errors(model)) < 1e-10
+    law = [truth.root]
+    for parent, edge in zip(truth.parents[1:], truth.edges, strict=True):
+        law.append(law[parent] @ edge)
+    assert_allclose(model.weights_, law, atol=1e-10)
+    for name in ("asymmetry", "residual"):
+        assert max(model.diagnostics_[name]) < 1e-10
+    assert_allclose(model.diagnostics_["sum_weights"], 1.0, atol=1e-10)
+    assert model.diagnostics_["mismatch"] < 1e-10
+
+
+def test_leaves_of_real_vectors_with_units_of_their_own_are_fitted():
+    rng = np.random.default_rng(0)
+    text, parents, above = QUARTET
+    root, edge = np.array([0.6, 0.4]), np.array([[0.9, 0.1], [0.3, 0.7]])
+    means = [rng.normal(size=(2, 2)) for _ in above]
+    steps = [np.vstack([s, -s]) for s in rng.normal(size=(4, 2, 2))]
+    rows, weights = [], []
+    for h, g in product(range(2), repeat=2):
+        for i in product(range(4), repeat=4):
+            states = (h, g)
+            rows.append(np.concatenate([means[t][states[above[t]]] + steps[t][j] for t, j in enumerate(i)]))
+            weights.append(root[h] * edge[h, g] / 4**4)
+    scales, shifts = 10.0 ** rng.uniform(-3, 3, 8), 100.0 * rng.normal(size=8)
+    corpus = WeightedRows((np.array(rows) + shifts) * scales, weights)
+    model = LatentTree(2, tree=text, widths=(2, 2, 2, 2)).fit_corpus(corpus)
+    assert_allclose(model.transitions_[0], edge, atol=1e-9)
+    assert_allclose(model.weights_[0], root, atol=1e-9)
+    found = model.components_ / scales - shifts
+    assert_allclose(found, np.hstack(means), atol=1e-8)
+    assert parents == Tree.parse(text).parents
+
+
+def test_errors_fall_with_the_root_of_the_number_of_rows():
+    truth, errors = Truth(*QUARTET[1:], 2, (3, 3, 3, 3), seed=4), []
+    for n in (6_000, 96_000):
+        models = [LatentTree(2, tree=QUARTET[0]).fit(truth.sample(n, seed)) for seed in range(30)]
+        errors.append(np.mean([truth.errors(model) for model in models], axis=0))
+    # A sixteenth of the variance is a quarter of the error, of the root, the edge and the leaves.
+    assert_allclose(errors[0] / errors[1], 4.0, rtol=0.35)
+
+
+def test_memory_stays_within_the_plan():
+    widths, n = (30, 40, 20, 10), 3000
+    block = RowCorpus(np.random.default_rng(0).normal(size=(n, 100)), shard_rows=n).read_shard(0)
+    pass_ = TreeMomentsPass(
+        100, widths=widths, averages=np.tile([0.0, 1.0], (100, 1)), leaves=((0, 1, 2), (1, 2, 3))
+    )
+    sums = pass_.zero()
+    assert peak_bytes(lambda: pass_.add(sums, block, {})) < 1.05 * pass_.working_bytes(n) + (1 << 16)
+
+
+def test_a_wrong_tree_shows_in_the_moments_of_pairs():
+    truth = Truth(*QUARTET[1:], 2, (3, 3, 3, 3), seed=4)
+    mismatch = {}
+    for text in ("((1,2),3,4)", "((3,4),1,2)", "((1,3),2,4)", "((1,4),2,3)", "(1,2,3,4)"):
+        mismatch[text] = LatentTree(2, tree=text).fit(truth.sample(50_000, 0)).diagnostics_["mismatch"]
+    # The first two are one tree with two roots.
+    right = max(mismatch.pop("((1,2),3,4)"), mismatch.pop("((3,4),1,2)"))
+    assert right < 0.03
+    assert min(mismatch.values()) > 3.0 * right
+
+
+def test_sparse_rows_shards_and_a_saved_model_give_the_same_tree(tmp_path):
+    truth = Truth(*WIDE[1:], 2, (3, 3, 3, 3, 3, 3, 3), seed=3)
+    leaves = truth.sample(4000, 0)
+    model = LatentTree(2, tree=WIDE[0]).fit(leaves)
+    sparse = LatentTree(2, tree=WIDE[0]).fit([csr_array(each) for each in leaves])
+    corpus = RowCorpus(np.hstack(leaves), shard_rows=300)
+    fitted = LatentTree(2, tree=WIDE[0], widths=(3,) * 7).fit_corpus(corpus)
+    for other in (sparse, fitted):
+        for name in ("components_", "weights_", "transitions_"):
+            assert_allclose(getattr(other, name), getattr(model, name), atol=1e-9)
+    fitted.save(tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert (loaded.transitions_ == fitted.transitions_).all()
+    assert loaded.pictures() == json.loads(json.dumps(fitted.pictures()))
+    assert [p.name for p in fitted.plan(corpus, n_workers=1).passes] == ["columns", "moments"]
+    star = LatentTree(2).fit(leaves[:3])
+    assert star.transitions_.shape == (0, 2, 2)
+    star.save(tmp_path / "s")
+    assert load_model(tmp_path / "s").transitions_.shape == (0, 2, 2)
+
+
+def test_triples_are_the_nearest_leaves_of_three_branches():
+    for text, parents, above in (QUARTET, STAR, CATERPILLAR, WIDE):
+        tree = Tree.parse(text)
+        assert (tree.parents, tree.of_leaves) == (parents, above)
+    tree = Tree.parse(CATERPILLAR[0])
+    assert [tree.triple(h) for h in range(3)] == [(0, 1, 2), (2, 0, 3), (3, 4, 2)]
+    assert [sorted(map(sorted, tree.branches(h))) for h in range(3)] == [
+        [[0], [1], [2, 3, 4]], [[0, 1], [2], [3, 4]], [[0, 1, 2], [3], [4]],
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_fitted_is_refused_with_one_sentence():
+    leaves = Truth(*QUARTET[1:], 2, (3, 3, 3, 3)).sample(300, 0)
+    for text in ("((1,2),3,5)", "((1,2),3,3)", "((1,2),3,'4')", "((1,2),3,4", "4", "((1,2),3,True)", "x"):
+        with pytest.raises(UsageError, match=r"tree: expected leaves 1, 2, \.\.\. in parentheses"):
+            LatentTree(2, tree=text).fit(leaves)
+    with pytest.raises(UsageError, match="at least 3 branches below the root, got 2"):
+        LatentTree(2, tree="((1,2),(3,4))").fit(leaves)
+    with pytest.raises(UsageError, match="at least 2 branches below every other hidden variable, got 1"):
+        LatentTree(2, tree="((1,),2,3,4)").fit(leaves)
+    with pytest.raises(UsageError, match=r"n_components: expected at most 4, one more .* in a triple, got 5"):
+        LatentTree(5, tree=QUARTET[0]).fit(leaves)
+    with pytest.raises(InputError, match="number of views: expected 4, got 3"):
+        LatentTree(2, tree=QUARTET[0]).fit(leaves[:3])
+    for widths in ("3,3,6", "3,3,3,4", "3,3,x,3", 12):
+        with pytest.raises(
+            UsageError, match="widths: expected the numbers of columns of 4 leaves that add up to 12"
+        ):
+            LatentTree(2, tree=QUARTET[0], widths=widths).fit(np.hstack(leaves))
+    # A leaf that is the same in every row tells no states apart.
+    blind = (np.ones((300, 3)), *leaves[1:])
+    with pytest.raises(NumericalError, match=r"hidden variable 0, seen by leaves 3, 4, 1: .* rank"):
+        LatentTree(2, tree=QUARTET[0]).fit(blind)
+
+
+def test_the_command_line_fits_a_tree_and_writes_a_report(tmp_path, capsys):
+    truth = Truth(*QUARTET[1:], 2, (3, 3, 3, 3), seed=3)
+    np.save(tmp_path / "X.npy", np.hstack(truth.sample(20_000, 0)))
+    corpus, place = str(tmp_path / "c"), str(tmp_path / "m")
+    assert main(["ingest", str(tmp_path / "X.npy"), corpus]) == 0
+    options = ["--model", "latent-tree", "-k", "2", "--widths", "3,3,3,3", "--tree", QUARTET[0]]
+    assert main(["plan", corpus, *options]) == 0
+    assert "moments" in capsys.readouterr().out
+    assert main(["fit", corpus, place, *options, "--workers", "0"]) == 0
+    assert max(truth.errors(load_model(place))) < 0.1
+    assert main(["report", place, str(tmp_path / "r.html")]) == 0
+    assert "Hidden variable 1" in (tmp_path / "r.html").read_text()
+
+
+def test_the_example_of_the_documentation_runs():
+    text = (Path(__file__).parents[2] / "docs" / "trees.md").read_text(encoding="utf-8")
+    names = {}
+    exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], names)
+    model = names["model"]
+    assert_allclose(model.weights_[0], [0.6, 0.4], atol=0.05)
+    assert_allclose(model.transitions_[0], [[0.8, 0.2], [0.2, 0.8]], atol=0.05)
+    for found, law in zip(model.leaves(), names["laws"], strict=True):
+        assert_allclose(found, law, atol=0.1)
