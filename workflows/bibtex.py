@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import ingest_folder, results, run_model
+from common import ingest_folder, open_for, results, run_model
 
 from distmom.engine import open_executor
 from distmom.models import MultiLabelMoM
@@ -34,7 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("data", type=Path, help="folder with bibtex-train.xmc.txt.xz and the other files")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="SYSTEM",
                         help=f"some of {', '.join(SYSTEMS)} [all]")  # fmt: skip
-    parser.add_argument("--workers", type=int, default=2, help="worker processes, 0 for none [%(default)s]")
+    parser.add_argument(
+        "--workers", type=int, default=2, help="worker processes; a small corpus uses none [%(default)s]"
+    )
     parser.add_argument("--seed", type=int, default=0, help="[%(default)s]")
     parser.add_argument("--out", type=Path, help="directory for corpora, models and predictions [temporary]")
     parser.add_argument("--json", type=Path, help="write the results to this file")
@@ -42,14 +44,15 @@ def main(arguments: list[str] | None = None) -> int:
 
     with (
         tempfile.TemporaryDirectory(prefix="bibtex-") as temporary,
-        open_executor(workers=options.workers) as executor,
         results(options.json) as rows,
     ):
         out = options.out or Path(temporary)
-        train, test, ingest_s = ingest_folder(options.data, out, executor)
-        for name in options.systems:
-            model = MultiLabelMoM(**SYSTEMS[name], random_state=options.seed)
-            rows.append(run_model(name, model, train, test, out, executor, ingest_s))
+        with open_executor(workers=options.workers) as executor:
+            train, test, ingest_s = ingest_folder(options.data, out, executor)
+        with open_for(train, options.workers) as executor:
+            for name in options.systems:
+                model = MultiLabelMoM(**SYSTEMS[name], random_state=options.seed)
+                rows.append(run_model(name, model, train, test, out, executor, ingest_s))
     return 0
 
 
