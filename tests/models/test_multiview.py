@@ -327,7 +327,7 @@ def test_the_command_line_fits_views_and_writes_components_and_a_report(tmp_path
     assert "View 3" in page
     assert open_corpus(corpus).n_rows == 900
     assert main(["fit", corpus, place, *options[:4], "--workers", "0", "--overwrite"]) != 0
-    assert "widths: expected the numbers of columns of three views" in capsys.readouterr().err
+    assert "widths: expected the numbers of columns of 3 views" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ from distmom.models.multiview.fitting import (
     load_moments,
     next_basis,
     state_of,
+    widths_of,
 )
 from distmom.models.multiview.pictures import pictures_of
 from distmom.moments.multiview import (
@@ -174,22 +175,7 @@ class MultiView(SpectralEstimator):
             raise UsageError(f"n_components: expected at most {corpus.n_rows}, the number of rows, got {k}")
 
     def _widths(self, corpus: Any) -> tuple[int, ...]:
-        """Return the widths of the views of a corpus; UsageError if they do not suit it."""
-        d, known = corpus.n_words, corpus.settings.get("widths")
-        given = self.widths if self.widths is not None else known
-        expected = f"the numbers of columns of three views that add up to {d}, such as 7,5,11"
-        if given is None:
-            raise UsageError(f"widths: expected {expected}, got none")
-        try:
-            parts = given.split(",") if isinstance(given, str) else list(given)
-            widths = tuple(int(part) for part in parts)
-        except (TypeError, ValueError):
-            widths = ()
-        if len(widths) != N_GROUPS or min(widths) < 1 or sum(widths) != d:
-            raise UsageError(f"widths: expected {expected}, got {given}")
-        if known is not None and widths != tuple(known):
-            raise UsageError(f"widths: expected {', '.join(map(str, known))} as the views have, got {given}")
-        return widths
+        return widths_of(corpus, self.widths, N_GROUPS, "views")
 
     def program(self, run: Run) -> MultiViewState:
         """Fit the model by the passes of a run and return its state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from distmom.corpus.rows import checked_rows_of_layer
 from distmom.engine import Engine, StoredArray, StoredColumns, Tallies, TallResult
 from distmom.engine.directory import load_sums
 from distmom.engine.tall import read_rows
-from distmom.errors import InputError, NumericalError
+from distmom.errors import InputError, NumericalError, UsageError
 from distmom.moments.multiview import lifted_widths, own_columns, view_slices
 from distmom.moments.product import N_GROUPS, PAIRS, GroupMoments, group_moments
 from distmom.spectral.layout import array, value
@@ -48,6 +49,41 @@ class MultiViewState:
     variances: np.ndarray = array("d", least=0.0)
     widths: list[int] = value()
     diagnostics: dict[str, Any] = value()
+
+
+def widths_of(corpus: Any, given: str | Sequence[int] | None, n: int, parts: str) -> tuple[int, ...]:
+    """Return the numbers of columns of the parts of a row.
+
+    Parameters
+    ----------
+    corpus : RowCorpus or layer of a corpus
+        Its setting ``widths``, if it has one, holds the numbers that are known.
+    given : str, sequence of int or None
+        The parameter ``widths``; None for the known numbers.
+    n : int
+        Number of parts.
+    parts : str
+        What they are called in errors.
+
+    Raises
+    ------
+    UsageError
+        If the numbers do not suit the corpus, or there are none.
+    """
+    d, known = corpus.n_words, corpus.settings.get("widths")
+    given = known if given is None else given
+    expected = f"widths: expected the numbers of columns of {n} {parts} that add up to {d}"
+    if given is None:
+        raise UsageError(f"{expected}, got none")
+    try:
+        widths = tuple(int(part) for part in (given.split(",") if isinstance(given, str) else given))
+    except (TypeError, ValueError):
+        widths = ()
+    if len(widths) != n or min(widths) < 1 or sum(widths) != d:
+        raise UsageError(f"{expected}, got {given}")
+    if known is not None and widths != tuple(known):
+        raise UsageError(f"widths: expected {', '.join(map(str, known))} as the {parts} have, got {given}")
+    return widths
 
 
 def joined_views(X: Any, n_views: int = N_GROUPS) -> tuple[Any, tuple[int, ...] | None, list[str] | None]:

@@ -19,7 +19,7 @@ from distmom.engine import Engine, StoredArray, TallResult
 from distmom.engine.directory import load_sums
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
-from distmom.models.multiview.fitting import averages_of, joined_views
+from distmom.models.multiview.fitting import averages_of, joined_views, widths_of
 from distmom.models.trees.recovery import RecoveredTree, recover
 from distmom.models.trees.structure import Tree
 from distmom.moments.multiview import MultiViewColumnsPass, view_slices
@@ -165,22 +165,7 @@ class LatentTree(SpectralEstimator):
             raise UsageError(f"n_components: expected at most {corpus.n_rows}, the number of rows, got {k}")
 
     def _widths(self, corpus: Any) -> tuple[int, ...]:
-        """Return the widths of the leaves of a corpus; UsageError if they do not suit it."""
-        n, d, known = len(Tree.parse(self.tree).of_leaves), corpus.n_words, corpus.settings.get("widths")
-        given = self.widths if self.widths is not None else known
-        expected = f"widths: expected the numbers of columns of {n} leaves that add up to {d}"
-        if given is None:
-            raise UsageError(f"{expected}, got none")
-        try:
-            parts = given.split(",") if isinstance(given, str) else list(given)
-            widths = tuple(int(part) for part in parts)
-        except (TypeError, ValueError):
-            widths = ()
-        if len(widths) != n or min(widths) < 1 or sum(widths) != d:
-            raise UsageError(f"{expected}, got {given}")
-        if known is not None and widths != tuple(known):
-            raise UsageError(f"widths: expected {', '.join(map(str, known))} as the leaves have, got {given}")
-        return widths
+        return widths_of(corpus, self.widths, len(Tree.parse(self.tree).of_leaves), "leaves")
 
     def program(self, run: Run) -> LatentTreeState:
         """Fit the model by the passes of a run and return its state."""
