@@ -133,7 +133,9 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
             options = shared if name is None else {**shared, name: choice}
             shown = listing.name if choice is None else f"{listing.name}, {name} {choice}"
             yield shown, partial(fit, listing.name, options)
-    # Weights that fill the rows of words are large, and read from maps, while the other arrays are small.
     yield "multilabel, many labels", partial(fit, "multilabel", {"n_topics": 0}, of_many)
+    # Whichever heads were chosen, weights are scored that are large, and read from maps, beside small arrays.
+    linear = {"head": "linear", "n_topics": 0}
+    yield "multilabel, many labels, head linear", partial(fit, "multilabel", linear, of_many)
     limits = {"weights_per_word": 5, "weights_per_label": 5, "n_topics": 0}
     yield "multilabel, many labels, few weights", partial(fit, "multilabel", limits, of_many)
