@@ -164,7 +164,7 @@ def fit(
 def resume(
     run: str, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Resume an interrupted fit or update, or interrupted moments, after the last committed pass.
+    """Resume an interrupted fit or update, or interrupted moments, after the last finished groups.
 
     A run whose process may still be running on another host is taken over once that has shown no sign of life for
     a minute. Nothing is done for a run that is finished.

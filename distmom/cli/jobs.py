@@ -213,7 +213,7 @@ def wait(job: str, timeout: float | None) -> None:
 )
 @json_option
 def resume_command(job: str, scheduler: str | None, as_json: bool) -> None:
-    """Carry on with a job that was lost, has failed or was cancelled, after its last committed pass.
+    """Carry on with a job that was lost, has failed or was cancelled, after its last finished groups.
 
     \b
     Example: distmom jobs resume fit-20260107-101500-3fa2b1 --scheduler tcp://other:8786

@@ -51,7 +51,7 @@ def moments(
 ) -> None:  # fmt: skip
     """Add up and keep the moments of a corpus, for fits without the corpus.
 
-    If interrupted, the same command, or 'distmom resume DST.run', resumes after the last committed pass.
+    If interrupted, the same command, or 'distmom resume DST.run', resumes after the last finished groups.
 
     \b
     Examples: distmom moments corpus moments -k 50

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 
 from distmom.cli.terminal import plain, say
-from distmom.engine import Event, GroupDone, KernelsMissing, PassDone, PassStarted
+from distmom.engine import Event, GroupDone, GroupsFound, KernelsMissing, PassDone, PassStarted
 
 #: seconds between two plain lines of one pass
 PLAIN_INTERVAL_S = 10.0
@@ -70,6 +70,8 @@ class PassProgress:
                 self.line(
                     f"{event.name}: {self._done:,} of {self._total:,} rows, {rate:,.0f} rows/s, {left:.0f} s left"
                 )
+        elif isinstance(event, GroupsFound):
+            self.line(f"{event.name}: {event.n_found} of {event.n_tasks} tasks found done")
         elif isinstance(event, PassDone):
             if self._bars is not None:
                 if not event.resumed and self._task is not None:

@@ -5,7 +5,15 @@ from dask.utils import parse_bytes
 from distmom.engine.connections import open_executor
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
-from distmom.engine.events import Event, GroupDone, KernelsMissing, Observer, PassDone, PassStarted
+from distmom.engine.events import (
+    Event,
+    GroupDone,
+    GroupsFound,
+    KernelsMissing,
+    Observer,
+    PassDone,
+    PassStarted,
+)
 from distmom.engine.executors import Executor, InProcess, OnCluster
 from distmom.engine.opening import open_engine
 from distmom.engine.passes import Pass, Rows, Selection, fingerprint
@@ -25,6 +33,7 @@ __all__ = [
     "Event",
     "Executor",
     "GroupDone",
+    "GroupsFound",
     "InProcess",
     "KernelsMissing",
     "MixedRows",

@@ -6,7 +6,7 @@ Layout of a run directory::
     states/<digest>.npy             stored arrays, which passes read (bases, whitening matrices)
     passes/<name>-<fingerprint>/    one committed pass: one .npy file per sum, and DONE.json, written last
     rows/<name>-<fingerprint>/      one Zarr array per shard and row output, named by its digest
-    partial/<epoch>/<pass>/         large partial sums of a running pass
+    partial/<epoch>/<pass>/         partial sums of a running pass, and reports on its finished groups
     partial/<epoch>/spare/          files of earlier partial sums, to be overwritten
     environment.json                software and processors of the processes that have run tasks
     log.jsonl                       events of passes
@@ -16,7 +16,8 @@ A pass is committed by renaming its directory, once its files and everything the
 pass does not wait for the disk. A commit never replaces an intact result: a pass, stored array or row that exists
 already is the same. A rerun looks up a pass by its fingerprint, which covers its parameters, the digests of its
 inputs and the digest of the corpus, so that stale results are never used. Partial sums belong to one epoch, as
-tasks of an earlier one may still be writing theirs.
+tasks of an earlier one may still be writing theirs. A driver that resumes a run renames the directories that have
+reports on finished groups (see `distmom.engine.reports`), so that an earlier driver no longer finds them.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ import numpy as np
 from distmom.corpus.commit import put_if_absent, sha256_file, sync_path, sync_tree, write_atomic
 from distmom.corpus.records import RecordFormat, are_files, check_file
 from distmom.engine.environment import Environment
-from distmom.engine.epochs import check_records
+from distmom.engine.epochs import check_records, latest_epoch
 from distmom.engine.events import read_log
 from distmom.engine.lease import Lease, leased
 from distmom.engine.scratch import SPARE, ScratchArray, claimed
@@ -84,7 +85,11 @@ class RunDirectory:
             (self.path / name).mkdir(parents=True, exist_ok=True)
         # A directory that is not held, such as a temporary one, has no epoch.
         self._partials = self.path / "partial" / uuid.uuid4().hex[:12]
+        #: names of the directories of partial sums that are kept until their pass is committed
+        self._kept: set[str] = set()
         self._committer = _Committer()
+        self._committing = threading.Event()
+        self._committing.set()
         #: the hold on the run while it is `held`
         self.lease: Lease | None = None
 
@@ -102,6 +107,8 @@ class RunDirectory:
     def held(self, interrupt: Callable[[], None] | None = None) -> Iterator[RunDirectory]:
         """Hold the run in an epoch of its own, and remove unfinished files of earlier ones; a context manager.
 
+        The partial sums of passes that were interrupted are taken over. They are kept on exit with an error.
+
         Parameters
         ----------
         interrupt : callable, optional
@@ -116,10 +123,7 @@ class RunDirectory:
         """
         with leased(self.path, durable=self.durable, interrupt=interrupt) as lease:
             self._partials = self.path / "partial" / f"{lease.epoch:04d}"
-            # Not what a later driver writes, if this one is taken over just now.
-            for earlier in (self.path / "partial").glob("*"):
-                if not earlier.name.isdigit() or int(earlier.name) < lease.epoch:
-                    _remove_tree(earlier)
+            self._take_over(lease.epoch)
             lease.check()
             for name in ("states", "passes", "rows"):
                 for left in (self.path / name).rglob(".tmp-*"):
@@ -127,8 +131,38 @@ class RunDirectory:
             self.lease = lease
             try:
                 yield self
+                self._kept.clear()
             finally:
+                if latest_epoch(self.path) != lease.epoch:
+                    # Another driver has taken over what it can use.
+                    self._kept.clear()
+                self.drop_partials()
                 self.lease = None
+
+    def _take_over(self, epoch: int) -> None:
+        """Take over the partial sums of interrupted passes, the latest of each, and remove all others."""
+        self._kept.clear()
+        # Not what a later driver writes, if this one is taken over just now.
+        earlier = [
+            place
+            for place in (self.path / "partial").glob("*")
+            if not place.name.isdigit() or int(place.name) < epoch
+        ]
+        for place in sorted(earlier, reverse=True):
+            for of_pass in place.glob("*") if self.durable and place.name.isdigit() else ():
+                is_committed = (self.path / "passes" / of_pass.name).exists()
+                if not is_committed and any(of_pass.glob("*.json")):
+                    self._partials.mkdir(parents=True, exist_ok=True)
+                    # A later epoch has come further, and another driver may be faster.
+                    with suppress(OSError):
+                        os.rename(of_pass, self._partials / of_pass.name)
+                        self._kept.add(of_pass.name)
+            _remove_tree(place)
+
+    @property
+    def keeps_groups(self) -> bool:
+        """Whether the finished groups of a pass are kept until it is committed: in a run that can be resumed."""
+        return self.durable and self.lease is not None
 
     def environments(self) -> list[dict[str, str]]:
         """Return the environments of the processes that have run tasks so far."""
@@ -170,33 +204,44 @@ class RunDirectory:
         """Return a directory for partial sums of this driver, which `spare_partials` releases."""
         return self._partials / name
 
+    def partials_of(self, name: str, key: str) -> Path:
+        """Return the directory of the partial sums of a pass, kept until its commit if the run can be resumed."""
+        place = self.partial(self.pass_path(name, key).name)
+        if self.keeps_groups:
+            self._kept.add(place.name)
+        return place
+
     @property
     def spare(self) -> Path:
         """Directory of the files that may be overwritten."""
         return self._partials / SPARE
 
     def recycle(self, files: Iterable[ScratchArray]) -> None:
-        """Release reported files that are no longer read, so that later files overwrite them."""
+        """Release reported files that are no longer read and not kept, so that later files overwrite them."""
         self.spare.mkdir(parents=True, exist_ok=True)
         for file in files:
-            with suppress(OSError):
-                os.rename(file.path, self.spare / uuid.uuid4().hex)
+            if Path(file.path).parent.name not in self._kept:
+                with suppress(OSError):
+                    os.rename(file.path, self.spare / uuid.uuid4().hex)
 
     def spare_partials(self, files: Iterable[ScratchArray] = ()) -> None:
-        """Release all partial sums: recycle the reported files and remove all others.
+        """Release all partial sums that are not kept: recycle the reported files and remove all others.
 
         A file that was not reported may still be written by an abandoned attempt of a task.
         """
         self.recycle(files)
         for place in self._partials.iterdir():
-            if place.name != SPARE:
+            if place.name != SPARE and place.name not in self._kept:
                 _remove_tree(place)
 
     def drop_partials(self) -> None:
-        """Remove all partial sums and spare files of this driver."""
-        _remove_tree(self._partials)
-        with suppress(OSError):
-            self._partials.parent.rmdir()
+        """Remove all partial sums of this driver that are not kept, and its spare files."""
+        for place in self._partials.glob("*"):
+            if place.name not in self._kept:
+                _remove_tree(place)
+        for empty in (self._partials, self._partials.parent):
+            with suppress(OSError):
+                empty.rmdir()
 
     def writer(self, dtype: str, size: int, width: int | None = None) -> ArrayWriter:
         """Return an `ArrayWriter` of a stored array of about ``size`` elements, in rows of ``width`` if given."""
@@ -228,7 +273,7 @@ class RunDirectory:
         record: dict[str, Any],
         states: Sequence[StoredArray] = (),
     ) -> None:
-        """Write the total of a pass and commit it.
+        """Write the total of a pass and commit it; its partial sums are then no longer kept.
 
         Parameters
         ----------
@@ -246,15 +291,23 @@ class RunDirectory:
         if states:
             paths = [state.path for state in states]
             small = {sum_name: np.array(value) for sum_name, value in sums.items()}
-            self._committer.add(partial(self._sync_and_commit, paths, name, key, small, record))
+            # The partial sums of one pass at most wait for the disk.
+            self._committing.wait()
+            self._committing = self._committer.add(
+                partial(self._sync_and_commit, paths, name, key, small, record)
+            )
         else:
             self._commit(name, key, sums, record)
+            self._kept.discard(self.pass_path(name, key).name)
 
-    def _sync_and_commit(self, paths: list[str], *commit: Any) -> None:
+    def _sync_and_commit(self, paths: list[str], name: str, key: str, *commit: Any) -> None:
         for path in paths:
             sync_path(path)
         sync_path(self.path / "states")
-        self._commit(*commit)
+        self._commit(name, key, *commit)
+        if (place := self.partial(self.pass_path(name, key).name)).name in self._kept:
+            self._kept.discard(place.name)
+            _remove_tree(place)
 
     def _commit(self, name: str, key: str, sums: Mapping[str, Sum], record: dict[str, Any]) -> None:
         if self.lease is not None:
@@ -414,24 +467,31 @@ class _Committer:
     """Runs functions one after the other in a daemon thread."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[Callable[[], None], threading.Event] | None] = (
+            queue.SimpleQueue()
+        )
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
-    def add(self, work: Callable[[], None]) -> None:
+    def add(self, work: Callable[[], None]) -> threading.Event:
+        """Run a function after all before it; return an event that is set when it has ended or was left out."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="distmom-commit", daemon=True)
             self._thread.start()
-        self._waiting.put(work)
+        ended = threading.Event()
+        self._waiting.put((work, ended))
+        return ended
 
     def _run(self) -> None:
-        while (work := self._waiting.get()) is not None:
-            if self._error is not None:
-                continue
+        while (next_ := self._waiting.get()) is not None:
+            work, ended = next_
             try:
-                work()
+                if self._error is None:
+                    work()
             except BaseException as error:  # noqa: BLE001 (raised by flush, in the thread that waits)
                 self._error = error
+            finally:
+                ended.set()
 
     def flush(self) -> None:
         if self._thread is not None:

@@ -20,9 +20,9 @@ from typing import Any
 from distmom.errors import StoreError
 
 #: version of the events; incremented whenever an event or a field changes
-EVENTS_VERSION = 1
+EVENTS_VERSION = 2
 #: versions that `read_log` accepts
-_READ = (EVENTS_VERSION,)
+_READ = (1, EVENTS_VERSION)
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,23 @@ class GroupDone:
 
 
 @dataclass(frozen=True)
+class GroupsFound:
+    """Groups of a pass that was interrupted were found done; for each there is a `GroupDone` too.
+
+    Attributes
+    ----------
+    name : str
+        Name of the pass.
+    n_found, n_tasks : int
+        Number of tasks that were found done, and of all tasks.
+    """
+
+    name: str
+    n_found: int
+    n_tasks: int
+
+
+@dataclass(frozen=True)
 class PassDone:
     """A pass has been committed, or was committed already.
 
@@ -96,12 +113,12 @@ class PassDone:
     resumed: bool
 
 
-Event = PassStarted | KernelsMissing | GroupDone | PassDone
+Event = PassStarted | KernelsMissing | GroupDone | GroupsFound | PassDone
 Observer = Callable[[Event], None]
 
 #: the events by name
 EVENTS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (PassStarted, KernelsMissing, GroupDone, PassDone)
+    kind.__name__: kind for kind in (PassStarted, KernelsMissing, GroupDone, GroupsFound, PassDone)
 }
 
 

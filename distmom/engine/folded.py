@@ -34,6 +34,8 @@ class Folded:
         Sums in files, including those merged already.
     rows : dict of str to dict
         Rows that are held in memory and not stored, by output and shard.
+    n_found : int
+        Number of tasks that an earlier driver had finished.
     """
 
     sums: Sums
@@ -43,6 +45,7 @@ class Folded:
     runs: dict[tuple[str, int], tuple[SparsePart, ...]] = field(default_factory=dict)
     files: tuple[ScratchArray, ...] = ()
     rows: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    n_found: int = 0
 
     def all_files(self) -> list[ScratchArray]:
         """Return all reported files."""
@@ -63,14 +66,16 @@ def merge_partials(parts: Iterable[Folded]) -> Folded:
     runs: dict[tuple[str, int], tuple[SparsePart, ...]] = {}
     files: tuple[ScratchArray, ...] = ()
     rows: dict[str, dict[str, np.ndarray]] = {}
+    n_found = 0
     started = time.perf_counter()
 
     def sums() -> Iterator[Sums]:
-        nonlocal files
+        nonlocal files, n_found
         for part in parts:
             tall.update(part.tall)
             runs.update(part.runs)
             files += part.files
+            n_found += part.n_found
             for name, of_shard in part.row_digests.items():
                 digests.setdefault(name, {}).update(of_shard)
             for name, held in part.rows.items():
@@ -80,4 +85,4 @@ def merge_partials(parts: Iterable[Folded]) -> Folded:
 
     total = merge(sums())
     add_spent(spent, {"merge": time.perf_counter() - started})
-    return Folded(total, digests, spent, tall, runs, files + total.files(), rows)
+    return Folded(total, digests, spent, tall, runs, files + total.files(), rows, n_found)

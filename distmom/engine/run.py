@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -17,12 +18,13 @@ from scipy.sparse import csr_array
 from distmom.clock import add_spent
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
-from distmom.engine.events import GroupDone, KernelsMissing, Observer, PassDone, PassStarted
+from distmom.engine.events import GroupDone, GroupsFound, KernelsMissing, Observer, PassDone, PassStarted
 from distmom.engine.executors import Executor, InProcess
 from distmom.engine.folded import Folded, merge_partials
 from distmom.engine.held import HELD_STATE_BYTES, HELD_SUM_BYTES, HeldOutput, HeldRows, may_hold
 from distmom.engine.passes import Pass, fingerprint
 from distmom.engine.plan import PassPlan, frequent_rows_of, plan_pass
+from distmom.engine.reports import Report, planned_threads, remove_others
 from distmom.engine.results import PassResult, Tallies, TallResult, Timing
 from distmom.engine.scratch import ScratchArray
 from distmom.engine.sparse import (
@@ -192,10 +194,10 @@ class Engine:
             digests = folded.row_digests
             result = finish(tallies, *parameters)
             result.rows = self._stored_rows(pass_, key, digests) | _held_rows(pass_, folded)
-            self.directory.spare_partials(folded.all_files())
             self.directory.commit_pass(
                 pass_.name, key, {}, {"rows": digests, **result.to_json()}, result.stored_arrays()
             )
+            self.directory.spare_partials(folded.all_files())
         else:
             result = TallResult.from_json(committed[1], self.directory.states)
             result.rows = self._stored_rows(pass_, key, committed[1]["rows"])
@@ -233,13 +235,14 @@ class Engine:
 
     def _fold(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Tallies, Folded]:
         """Add all documents to partial tall sums in files; also return the report of the tasks."""
-        plan = self.plan(pass_)
+        files = self.directory.partials_of(pass_.name, key)
+        n_threads = planned_threads(files) or self.executor.n_threads
+        plan = self._plan(pass_, n_threads)
         # Accumulators reuse the pages of earlier files, and later files those of accumulators.
         self.directory.drop_partials()
         release_maps()
         n_slabs = max(1, len(plan.columns))
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), n_slabs))
-        files = str(self.directory.partial(f"{pass_.name}-{key[:16]}"))
         outputs = self.directory.rows_directory(pass_.name, key, "")
         frequent: dict[str, StoredArray] = {}
         tall = {name: spec for name, spec in pass_.specs().items() if spec.tall}
@@ -248,11 +251,13 @@ class Engine:
             frequent = {axis: self.put(frequent_rows_of(self.corpus, axis, pass_.numbers)) for axis in axes}
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
         held = self._held(pass_, len(plan.groups) * n_slabs * plan.partial_bytes)
+        tasks = [(i, j) for i in range(len(plan.groups)) for j in range(n_slabs)]
+        cuts = [(i, plan.groups[i], j, plan.columns[j : j + 1], plan.single) for i, j in tasks]
+        reports = self._reports(files, key, n_threads, cuts)
         arguments = [
-            (self.corpus, group, pass_.for_columns(j, plan.columns) if plan.columns else pass_, frequent,
-             plan.single, rows, outputs, files, i, j, held)
-            for i, group in enumerate(plan.groups)
-            for j in range(n_slabs)
+            (self.corpus, plan.groups[i], pass_.for_columns(j, plan.columns) if plan.columns else pass_,
+             frequent, plan.single, rows, outputs, str(files), i, j, held, report)
+            for (i, j), report in zip(tasks, reports, strict=True)
         ]  # fmt: skip
 
         def on_done(index: int) -> None:
@@ -265,6 +270,8 @@ class Engine:
                 lambda index: self._shards_named(plan.groups[index // n_slabs]),
             )  # fmt: skip
             add_spent(self.spent, folded.spent)
+            if folded.n_found:
+                self.observer(GroupsFound(pass_.name, folded.n_found, len(tasks)))
         partials: dict[str, Partials] = {}
         runs: dict[str, Runs] = {}
         for name, spec in tall.items():
@@ -280,6 +287,19 @@ class Engine:
                 n_rows, width, columns, frequent.get(str(spec.tall)),
             )  # fmt: skip
         return Tallies(folded.sums, partials, runs), folded
+
+    def _reports(
+        self, directory: Path, key: str, n_threads: int, cuts: Sequence[tuple[Any, ...]]
+    ) -> Sequence[Report | None]:
+        """Return the place of the report on every task of a pass, and remove what others have left there.
+
+        Reports are written if the run can be resumed. ``cuts`` are the parts of the pass that the tasks add up.
+        """
+        if not self.directory.keeps_groups:
+            return [None] * len(cuts)
+        reports = [Report(str(directory), fingerprint((key, cut)), n_threads) for cut in cuts]
+        remove_others(directory, reports)
+        return reports
 
     def _shards_named(self, group: Sequence[int]) -> str:
         """Return the name of a group of neighbouring shards, for messages."""
@@ -301,7 +321,10 @@ class Engine:
 
     def plan(self, pass_: Pass) -> PassPlan:
         """Return how a pass is cut with this memory limit and executor."""
-        return plan_pass(self.corpus, pass_, self.memory_limit, self.executor.n_threads)
+        return self._plan(pass_, self.executor.n_threads)
+
+    def _plan(self, pass_: Pass, n_threads: int) -> PassPlan:
+        return plan_pass(self.corpus, pass_, self.memory_limit, n_threads)
 
     def map_rows(
         self,
@@ -432,30 +455,49 @@ class Engine:
 
     def _compute(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, Folded]:
         """Return the total and the report of the tasks."""
-        plan = self.plan(pass_)
+        n_threads = self.executor.n_threads
+        plan = self._plan(pass_, n_threads)
+        files = self.directory.partials_of(pass_.name, key)
         self.directory.spare_partials()
         release_maps()
         self.observer(PassStarted(pass_.name, self.corpus.n_documents, len(plan.groups), len(plan.slabs)))
+        cuts = [(i, group, slab) for slab in plan.slabs for i, group in enumerate(plan.groups)]
+        reports = self._reports(files, key, n_threads, cuts)
         by_slab = [
-            self._scan(replace(pass_, features=slab) if len(plan.slabs) > 1 else pass_, plan, rows, key)
-            for slab in plan.slabs
-        ]
-        files = tuple(file for folded in by_slab for file in folded.files)
+            self._scan(
+                replace(pass_, features=slab) if len(plan.slabs) > 1 else pass_, plan, rows, key, str(files),
+                reports[j * len(plan.groups) : (j + 1) * len(plan.groups)],
+            )
+            for j, slab in enumerate(plan.slabs)
+        ]  # fmt: skip
+        if n_found := sum(folded.n_found for folded in by_slab):
+            self.observer(GroupsFound(pass_.name, n_found, len(cuts)))
+        in_files = tuple(file for folded in by_slab for file in folded.files)
         total = _join_slabs([_opened(folded.sums) for folded in by_slab], pass_)
-        return total, replace(by_slab[-1], files=files)
+        return total, replace(by_slab[-1], files=in_files)
 
-    def _scan(self, pass_: Pass, plan: PassPlan, rows: dict[str, StoredRows], key: str) -> Folded:
+    def _scan(
+        self,
+        pass_: Pass,
+        plan: PassPlan,
+        rows: dict[str, StoredRows],
+        key: str,
+        files: str,
+        reports: Sequence[Report | None],
+    ) -> Folded:
         if not plan.groups:
             return Folded(_small_sums(pass_), {})
         outputs = self.directory.rows_directory(pass_.name, key, "")
-        files = str(self.directory.partial(f"{pass_.name}-{key[:16]}-{pass_.slab.start}"))
         sizes = [sum(self.corpus.shards[i].n_documents for i in group) for group in plan.groups]
 
         def on_done(index: int) -> None:
             self.observer(GroupDone(pass_.name, sizes[index] // len(plan.slabs)))
 
         held = self._held(pass_, len(plan.groups) * plan.partial_bytes)
-        arguments = [(self.corpus, group, pass_, rows, outputs, files, held) for group in plan.groups]
+        arguments = [
+            (self.corpus, group, pass_, rows, outputs, files, held, report)
+            for group, report in zip(plan.groups, reports, strict=True)
+        ]
         result: Folded = self.executor.reduce(
             fold_group, arguments, merge_partials, plan.fan_in, on_done, pass_.name,
             lambda index: self._shards_named(plan.groups[index]),

@@ -84,6 +84,13 @@ class ScratchArray:
         self._check(content, 0)
         return content.view(self.dtype).reshape(self.shape)
 
+    def check(self) -> None:
+        """Read the whole file piece by piece; a StoreError if it is missing or has changed."""
+        flat = self.flat()
+        step = self.block_bytes * max(1, _POURED_BYTES // self.block_bytes) // np.dtype(self.dtype).itemsize
+        for start in range(0, max(1, flat.shape[0]), step):
+            flat.read(start, min(start + step, flat.shape[0]))
+
     def _check(self, content: np.ndarray, first: int) -> None:
         checksums = _checksums(self.path, self.n_bytes, self.block_bytes, self.checksum)
         for number, start in enumerate(range(0, len(content), self.block_bytes), first):

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from distmom.blas import one_blas_thread
-from distmom.clock import spend, taken
+from distmom.clock import add_spent, spend, taken
 from distmom.corpus import AnyCorpus, RowBlock
 from distmom.engine.abandoned import Requests
 from distmom.engine.folded import Folded
 from distmom.engine.held import HeldSum
 from distmom.engine.passes import Pass, cut_block, resolve
+from distmom.engine.reports import Report
 from distmom.engine.shards import read_shard
 from distmom.engine.sparse import SparsePart, SparseSum
 from distmom.engine.state import StoredArray, StoredRows, release_maps, write_rows
@@ -29,14 +30,19 @@ def fold_group(
     outputs: str,
     files: str,
     held: tuple[bool, bool],
+    report: Report | None = None,
 ) -> Folded:
     """Stream the shards of one group through an accumulator.
 
     The large dense sums, and the rows that the pass stores, are written to files; in a task of the process that
     reads them, ``held`` states for each of the two whether they stay in memory. BLAS runs with one thread, as the
-    number of threads would change the bits of the sums.
+    number of threads would change the bits of the sums. An intact ``report`` on the group is returned in place of
+    that, and otherwise written.
     """
     hold_sums, hold_rows = held
+    found = None if report is None else report.read(outputs, hold_sums=hold_sums, hold_tall=False)
+    if found is not None:
+        return found
     with one_blas_thread():
         taken()
         opened = resolve(pass_)
@@ -46,7 +52,8 @@ def fold_group(
         release_maps()
         with spend("write"):
             left = sums if hold_sums else large_to_files(sums, files)
-        return Folded(left, digests, taken(), files=left.files(), rows=kept or {})
+        folded = Folded(left, digests, files=left.files(), rows=kept or {})
+        return _reported(folded, report)
 
 
 def fold_tall(
@@ -61,13 +68,18 @@ def fold_tall(
     group: int,
     slab: int,
     held: tuple[bool, bool],
+    report: Report | None = None,
 ) -> Folded:
     """Stream the shards of one group into tall accumulators, and return the other sums.
 
     The accumulators, and the rows that the pass stores, are written to files; in a task of the process that reads
-    them, ``held`` states for each of the two whether they stay in memory.
+    them, ``held`` states for each of the two whether they stay in memory. An intact ``report`` on the group is
+    returned in place of that, and otherwise written.
     """
     hold_sums, hold_rows = held
+    found = None if report is None else report.read(outputs, hold_sums=True, hold_tall=hold_sums)
+    if found is not None:
+        return found
     with one_blas_thread():
         taken()
         opened = resolve(pass_)
@@ -94,7 +106,16 @@ def fold_tall(
         release_maps()
         # Every slab of columns reads all documents; the small sums are taken from the first slab alone.
         own = Sums({name: sums[name] if slab == 0 else np.zeros_like(sums[name]) for name in small})
-        return Folded(own, digests, taken(), tall, runs, rows=kept or {})
+        return _reported(Folded(own, digests, tall=tall, runs=runs, rows=kept or {}), report)
+
+
+def _reported(folded: Folded, report: Report | None) -> Folded:
+    """Write the report on a group, if it is wanted, and note the seconds spent."""
+    if report is not None:
+        with spend("write"):
+            report.write(folded)
+    add_spent(folded.spent, taken())
+    return folded
 
 
 def _accumulate(

@@ -238,7 +238,7 @@ class Job:
         return False
 
     def resume(self, scheduler: str | None = None) -> Job:
-        """Carry on with a job that was lost, has failed or was cancelled, after its last committed pass.
+        """Carry on with a job that was lost, has failed or was cancelled, after its last finished groups.
 
         Parameters
         ----------

@@ -20,6 +20,7 @@ from distmom.engine.events import (
     EVENTS,
     EVENTS_VERSION,
     EventLog,
+    GroupsFound,
     KernelsMissing,
     PassDone,
     PassStarted,
@@ -29,17 +30,18 @@ from distmom.engine.executors import OnCluster
 from distmom.errors import StoreError
 from distmom.models import ProductMixture
 
-#: events of version 1; a change requires a new version, and a reader of this one
+#: events of version 2; a change requires a new version, and a reader of this one
 SCHEMA = {
     "PassStarted": {"name": "str", "n_documents": "int", "n_groups": "int", "n_slabs": "int"},
     "KernelsMissing": {"name": "str"},
     "GroupDone": {"name": "str", "n_documents": "int"},
+    "GroupsFound": {"name": "str", "n_found": "int", "n_tasks": "int"},
     "PassDone": {"name": "str", "n_documents": "int", "seconds": "float", "resumed": "bool"},
 }
 
 
 def test_the_events_are_those_of_their_version():
-    assert EVENTS_VERSION == 1
+    assert EVENTS_VERSION == 2
     assert {name: {f.name: f.type for f in fields(kind)} for name, kind in EVENTS.items()} == SCHEMA
 
 
@@ -70,7 +72,7 @@ def test_a_run_keeps_all_events_of_its_passes(tmp_path):
     assert resumed == sorted(resumed)
     assert sum(resumed) * 2 == len(resumed) > 0
     line = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
-    assert line == {"version": 1, "time": logged[0].time, "event": "PassStarted", **asdict(seen[0])}
+    assert line == {"version": 2, "time": logged[0].time, "event": "PassStarted", **asdict(seen[0])}
 
 
 def add_one(x):
@@ -87,7 +89,8 @@ def test_work_that_waits_for_a_kernel_is_shown_as_such(tmp_path, monkeypatch, ca
     assert seen == [KernelsMissing("decomposition")]
     with PassProgress() as progress:
         progress(seen[0])
-    assert capsys.readouterr().err == "decomposition: compiling kernels\n"
+        progress(GroupsFound("words", 7, 12))
+    assert capsys.readouterr().err == ("decomposition: compiling kernels\nwords: 7 of 12 tasks found done\n")
 
 
 @pytest.mark.cluster
@@ -129,8 +132,8 @@ def test_an_incomplete_last_line_is_left_out_and_removed(tmp_path):
         ("{", "expected an event"),
         ('{"event": "GroupDone", "name": "a", "n_documents": 1, "time": 0}', "expected an event"),
         (
-            '{"event": "GroupDone", "name": "a", "n_documents": 1, "time": 0, "version": 2}',
-            "version: expected 1",
+            '{"event": "GroupDone", "name": "a", "n_documents": 1, "time": 0, "version": 3}',
+            "version: expected 2",
         ),
         ('{"event": "GroupDone", "name": "a", "time": 0, "version": 1}', "expected an event"),
         ('{"event": "GroupDone", "name": 1, "n_documents": 1, "time": 0, "version": 1}', "expected an event"),

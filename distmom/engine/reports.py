@@ -1,0 +1,199 @@
+"""Reports on finished groups, which are kept in a run directory until their pass is committed.
+
+A task of a run that can be resumed writes the report on its group beside its partial sums: names, sizes and
+checksums of their files, a copy of the sums in memory, and the digests of stored rows. The driver that resumes the
+run takes these files over, and a task whose report and files are intact returns what the first task returned. The
+tree of sums is the same, and so are the bits.
+
+A report is named by the fingerprint of all that determines the partial sums. Nothing waits for the disk: what a
+process has written outlives it, and what a power failure damages is found by its checksum and made again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus.records import RecordFormat
+from distmom.engine.folded import Folded
+from distmom.engine.held import HeldSum
+from distmom.engine.scratch import ScratchArray, scratch_file, write_scratch
+from distmom.engine.sparse import SparsePart
+from distmom.engine.state import StoredRows
+from distmom.engine.sums import Sums, large_to_files
+from distmom.engine.tall import TallPart
+from distmom.errors import StoreError
+
+#: format of a report
+REPORT = RecordFormat("distmom-group", 1, "remove the file")
+SUFFIX = ".json"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The place of the report on one group.
+
+    Attributes
+    ----------
+    directory : str
+        Directory of the partial sums of the pass, which contains the report.
+    key : str
+        Fingerprint of all that determines the partial sums.
+    n_threads : int
+        Number of threads for which the pass was planned.
+    """
+
+    directory: str
+    key: str
+    n_threads: int
+
+    @property
+    def path(self) -> Path:
+        """File of the report."""
+        return Path(self.directory, self.key[:32] + SUFFIX)
+
+    def read(self, outputs: str, *, hold_sums: bool, hold_tall: bool) -> Folded | None:
+        """Return what the task that wrote the report returned; None without an intact report with intact files.
+
+        Parameters
+        ----------
+        outputs : str
+            Directory of the stored rows of the pass.
+        hold_sums : bool
+            Whether large sums are returned in memory; in files otherwise.
+        hold_tall : bool
+            Whether tall and sparse sums are returned in memory.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            content = _content(self.path)
+            if content["key"] != self.key:
+                return None
+            for file in _files(content):
+                self._opened(file).check()
+            for name, digests in content["rows"].items():
+                stored = StoredRows(f"{outputs}/{name}", digests)
+                for shard in digests:
+                    stored.read(int(shard))
+            return self._folded(content, hold_sums, hold_tall)
+        except StoreError:
+            return None
+
+    def _folded(self, content: dict[str, Any], hold_sums: bool, hold_tall: bool) -> Folded:
+        in_memory = self._opened(content["in_memory"])
+
+        def value(entry: dict[str, Any]) -> ScratchArray | np.ndarray:
+            if "name" in entry:
+                return self._opened(entry)
+            stop = entry["start"] + math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize
+            array: np.ndarray = in_memory.read(entry["start"], stop).view(entry["dtype"]).reshape(entry["shape"])
+            # Copied, as elements of several sizes follow each other in the file.
+            return array.copy()
+
+        def part(entry: dict[str, Any]) -> ScratchArray | HeldSum:
+            found = value(entry)
+            if hold_tall:
+                return HeldSum(_loaded(found))
+            return found if isinstance(found, ScratchArray) else write_scratch(self.directory, found)
+
+        sums = Sums({name: value(entry) for name, entry in content["sums"]})
+        if hold_sums:
+            sums = Sums({name: _loaded(each) for name, each in sums.items()})
+        else:
+            sums = large_to_files(sums, self.directory)
+        tall = {(name, i, j): TallPart(*map(part, parts)) for name, i, j, parts in content["tall"]}
+        runs = {
+            (name, i): tuple(SparsePart(*map(part, parts)) for parts in found)
+            for name, i, found in content["runs"]
+        }
+        return Folded(sums, content["rows"], {}, tall, runs, files=sums.files(), n_found=1)
+
+    def write(self, folded: Folded) -> None:
+        """Write the report on a group, once all that is in memory is in a file too."""
+        arrays: list[np.ndarray] = []
+
+        def entry(value: Any) -> dict[str, Any]:
+            if isinstance(value, ScratchArray):
+                return _entry(value)
+            array = value.array if isinstance(value, HeldSum) else np.asarray(value)
+            start = sum(each.nbytes for each in arrays)
+            arrays.append(np.ascontiguousarray(array))
+            return {"start": start, "shape": array.shape, "dtype": array.dtype.str}
+
+        content: dict[str, Any] = {
+            "key": self.key,
+            "n_threads": self.n_threads,
+            "sums": [(name, entry(value)) for name, value in folded.sums.items()],
+            "rows": folded.row_digests,
+            "tall": [
+                (*place, [entry(part.single), entry(part.double)]) for place, part in folded.tall.items()
+            ],
+            "runs": [
+                (*place, [[entry(run.indptr), entry(run.indices), entry(run.data)] for run in runs])
+                for place, runs in folded.runs.items()
+            ],
+        }
+        with scratch_file(self.directory, (sum(each.nbytes for each in arrays),), "|u1") as writer:
+            for array in arrays:
+                writer.write(array)
+        content["in_memory"] = _entry(writer.written)
+        REPORT.write(self.path, content, survives_power_failure=False)
+
+    def _opened(self, entry: dict[str, Any]) -> ScratchArray:
+        # The directory may have been renamed since.
+        path = Path(self.directory, Path(entry["name"]).name)
+        return ScratchArray(
+            str(path), tuple(entry["shape"]), entry["dtype"], entry["block_bytes"], entry["checksum"]
+        )
+
+
+def _entry(file: ScratchArray) -> dict[str, Any]:
+    entry = asdict(file)
+    return {"name": Path(entry.pop("path")).name, **entry}
+
+
+def _loaded(value: ScratchArray | np.ndarray) -> np.ndarray:
+    return value.read(0, value.shape[0]) if isinstance(value, ScratchArray) else value
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """Read a report; a StoreError if it is damaged."""
+    return REPORT.read(path)
+
+
+def _files(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the entries of all files that a report names."""
+    entries = [content["in_memory"], *(entry for _, entry in content["sums"])]
+    for *_, parts in content["tall"]:
+        entries += parts
+    for *_, runs in content["runs"]:
+        entries += [entry for parts in runs for entry in parts]
+    return [entry for entry in entries if "name" in entry]
+
+
+def planned_threads(directory: Path) -> int | None:
+    """Return the number of threads for which an interrupted pass was planned; None if there is no report."""
+    for path in sorted(directory.glob("*" + SUFFIX)):
+        with suppress(StoreError):
+            n_threads: int = _content(path)["n_threads"]
+            return n_threads
+    return None
+
+
+def remove_others(directory: Path, reports: Collection[Report]) -> None:
+    """Remove all files of an interrupted pass but those of some reports."""
+    left = set()
+    for report in reports:
+        with suppress(StoreError):
+            content = _content(report.path)
+            left |= {report.path.name, *(entry["name"] for entry in _files(content))}
+    for path in directory.glob("*"):
+        if path.name not in left:
+            path.unlink(missing_ok=True)
