@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable
@@ -13,6 +14,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from distmom.errors import StoreError, UsageError
+
+#: what follows the name of a directory that is being replaced
+_REPLACED = ".replaced"
+#: errors of a directory that is renamed to a name that is taken
+_EXISTS = (errno.EEXIST, errno.ENOTEMPTY)
 
 
 def write_atomic(
@@ -101,26 +107,60 @@ def replace_directory(
 ) -> None:
     """Replace a directory by a finished one; the old one is removed only afterwards.
 
-    The old directory is first renamed to ``<final>.replaced``; `restore_replaced` undoes that if the process
-    dies before the second rename. ``is_synced`` is as in `commit_directory`.
+    The old directory is first renamed to ``<final>.replaced-<number>``; `restore_replaced` undoes that if the
+    process dies before the second rename. ``is_synced`` is as in `commit_directory`.
+
+    Raises
+    ------
+    UsageError
+        If another process replaces it at the same time.
     """
-    old = Path(f"{final}.replaced")
-    if old.is_symlink():
-        old.unlink()
-    elif old.exists():
-        shutil.rmtree(old)
+    target = Path(final)
+    old = target.with_name(f"{target.name}{_REPLACED}-{uuid.uuid4().hex[:8]}")
     if not is_synced:
         sync_tree(temporary)
-    os.rename(final, old)
     try:
-        os.rename(temporary, final)
-    except OSError:
-        os.rename(old, final)
+        os.rename(target, old)
+    except FileNotFoundError as error:
+        raise _replaced_by_another(target) from error
+    try:
+        os.rename(temporary, target)
+    except OSError as error:
+        with suppress(OSError):
+            os.rename(old, target)
+        _remove_replaced(target)
+        if error.errno in _EXISTS:
+            raise _replaced_by_another(target) from error
         raise
-    sync_path(Path(final).parent)
-    # A network file system keeps files that this process has mapped until the process ends; the next
-    # replacement removes them.
-    shutil.rmtree(old, ignore_errors=True)
+    sync_path(target.parent)
+    _remove_replaced(target)
+
+
+def _replaced_by_another(target: Path) -> UsageError:
+    return UsageError(
+        f"{target}: another process replaces it at the same time; choose another path, or repeat the command"
+    )
+
+
+def _replaced(target: Path) -> list[Path]:
+    """Return the names under which replacements of a directory have left the old one."""
+    name = re.compile(re.escape(target.name + _REPLACED) + "(-[0-9a-f]{8})?")
+    return [path for path in target.parent.iterdir() if name.fullmatch(path.name)]
+
+
+def _remove_replaced(target: Path) -> None:
+    """Remove what replacements of a directory have left, if the directory is there."""
+    # Listed first: what another process renames after the look at the directory may be the only one.
+    left = _replaced(target)
+    if not os.path.lexists(target):
+        return
+    for path in left:
+        if path.is_symlink():
+            path.unlink(missing_ok=True)
+        else:
+            # A network file system keeps files that this process has mapped until the process ends; the next
+            # replacement removes them.
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def put_directory(
@@ -147,7 +187,7 @@ def put_directory(
     try:
         commit_directory(temporary, final)
     except (StoreError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+        if isinstance(error, OSError) and error.errno not in _EXISTS:
             raise
         raise UsageError(
             f"{final}: another process has written there meanwhile; choose another path or overwrite it"
@@ -175,7 +215,7 @@ def put_if_absent(
             os.rename(temporary, target)
             return
         except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            if error.errno not in _EXISTS:
                 raise
         if is_whole(target):
             return
@@ -196,11 +236,21 @@ def destination(path: str | os.PathLike[str]) -> Path:
 
 
 def restore_replaced(final: str | os.PathLike[str]) -> None:
-    """Restore a directory that an interrupted `replace_directory` left under its temporary name."""
-    old = Path(f"{final}.replaced")
-    if old.exists() and not os.path.lexists(final):
-        os.rename(old, final)
-        sync_path(Path(final).parent)
+    """Restore a directory that an interrupted `replace_directory` left under another name."""
+    target = Path(final)
+    if os.path.lexists(target) or not target.parent.exists():
+        return
+    left = [path for path in _replaced(target) if path.is_dir() and not path.is_symlink()]
+    if not left:
+        return
+    try:
+        os.rename(max(left, key=lambda path: path.stat().st_ctime_ns), target)
+    except OSError as error:
+        # The process that replaces it may be alive, and be faster.
+        if error.errno not in (errno.ENOENT, *_EXISTS):
+            raise
+        return
+    sync_path(target.parent)
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:

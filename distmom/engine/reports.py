@@ -93,7 +93,9 @@ class Report:
             if "name" in entry:
                 return self._opened(entry)
             stop = entry["start"] + math.prod(entry["shape"]) * np.dtype(entry["dtype"]).itemsize
-            array: np.ndarray = in_memory.read(entry["start"], stop).view(entry["dtype"]).reshape(entry["shape"])
+            array: np.ndarray = (
+                in_memory.read(entry["start"], stop).view(entry["dtype"]).reshape(entry["shape"])
+            )
             # Copied, as elements of several sizes follow each other in the file.
             return array.copy()
 

@@ -117,8 +117,8 @@ class SpectralEstimator(Parametrised):
             Runs the passes and is left open. By default the passes run in this process.
         run : path-like or RunDirectory, optional
             Directory of stored arrays and committed passes, used by one process at a time; a fit in the same
-            directory resumes after the last finished groups. A temporary directory by default. The caller holds the
-            lock of a `RunDirectory`.
+            directory resumes after the last finished groups. A temporary directory by default. The caller holds
+            the lock of a `RunDirectory`.
         memory_limit : int, optional
             Bytes that one worker may use; no limit by default.
         observer : callable, optional

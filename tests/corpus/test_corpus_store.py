@@ -4,6 +4,8 @@ import json
 import os
 import pickle
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,13 @@ from scipy import sparse
 
 from distmom.corpus import CorpusWriter, MemoryCorpus, from_arrays, open_corpus
 from distmom.corpus.arrays import encode_matrices
-from distmom.corpus.commit import commit_directory, put_directory, restore_replaced, write_atomic
+from distmom.corpus.commit import (
+    commit_directory,
+    put_directory,
+    replace_directory,
+    restore_replaced,
+    write_atomic,
+)
 from distmom.corpus.manifest import CORPUS, parse_manifest
 from distmom.corpus.names import number_lines
 from distmom.corpus.records import dump_json
@@ -367,10 +375,73 @@ def test_overwriting(corpus, tmp_path):
     assert (stranger / "letter.txt").read_text() == "dear"
 
 
-def test_interrupted_replacement_is_undone(corpus):
-    os.rename(corpus.path, f"{corpus.path}.replaced")
+@pytest.mark.parametrize("name", ["replaced", "replaced-0123abcd"])
+def test_interrupted_replacement_is_undone(corpus, name):
+    (other := Path(f"{corpus.path}.{name}.txt")).write_text("another")
+    os.rename(corpus.path, f"{corpus.path}.{name}")
     restore_replaced(corpus.path)
     assert open_corpus(corpus.path).digest == corpus.digest
+    assert other.read_text() == "another"
+    other.unlink()
+
+
+@pytest.mark.parametrize("restores", [False, True])
+def test_of_many_that_replace_a_directory_one_at_least_succeeds_and_all_others_are_refused(
+    tmp_path, restores
+):
+    """With a process that restores what it takes to be left, it may also be that none succeeds."""
+    final, n_writers, n_refused = tmp_path / "final", 4, 0
+    write_tree("0", final)
+    old = "0"
+
+    def replace(number):
+        barrier.wait()
+        if restores and number == 0:
+            restore_replaced(final)
+            return None
+        try:
+            put_directory(tmp_path / str(number), final, overwrite=True)
+        except UsageError as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(n_writers) as pool:
+        for turn in range(60):
+            barrier = threading.Barrier(n_writers)
+            contents = [f"{turn}-{number}" for number in range(n_writers)]
+            for number, content in enumerate(contents):
+                write_tree(content, tmp_path / str(number))
+            errors = list(pool.map(replace, range(n_writers)))
+            refused = [error for error in errors if error is not None]
+            n_refused += len(refused)
+            assert all("another process" in str(error) for error in refused)
+            found = {path.name: path.read_text() for path in final.iterdir()}
+            assert found.keys() == {"a", "b"}
+            assert len(set(found.values())) == 1
+            won = [content for content, error in zip(contents, errors, strict=True) if error is None][
+                restores:
+            ]
+            assert found["a"] in ([*won, old] if restores else won)
+            old = found["a"]
+            for number in range(n_writers):
+                shutil.rmtree(tmp_path / str(number), ignore_errors=True)
+            assert [path.name for path in tmp_path.iterdir()] == ["final"]
+    # Otherwise nothing was raced.
+    assert n_refused > 0
+
+
+def write_tree(content, place):
+    place.mkdir()
+    for name in "ab":
+        (place / name).write_text(content)
+
+
+def test_a_replacement_that_fails_puts_the_old_directory_back(tmp_path):
+    write_tree("old", tmp_path / "final")
+    with pytest.raises(FileNotFoundError):
+        replace_directory(tmp_path / "none", tmp_path / "final", is_synced=True)
+    assert (tmp_path / "final" / "a").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]
 
 
 def test_write_atomic_keeps_the_old_content(tmp_path):
