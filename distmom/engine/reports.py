@@ -73,7 +73,7 @@ class Report:
         if not self.path.exists():
             return None
         try:
-            content = _content(self.path)
+            content = REPORT.read(self.path)
             if content["key"] != self.key:
                 return None
             for file in _files(content):
@@ -165,11 +165,6 @@ def _loaded(value: ScratchArray | np.ndarray) -> np.ndarray:
     return value.read(0, value.shape[0]) if isinstance(value, ScratchArray) else value
 
 
-def _content(path: Path) -> dict[str, Any]:
-    """Read a report; a StoreError if it is damaged."""
-    return REPORT.read(path)
-
-
 def _files(content: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the entries of all files that a report names."""
     entries = [content["in_memory"], *(entry for _, entry in content["sums"])]
@@ -184,7 +179,7 @@ def planned_threads(directory: Path) -> int | None:
     """Return the number of threads for which an interrupted pass was planned; None if there is no report."""
     for path in sorted(directory.glob("*" + SUFFIX)):
         with suppress(StoreError):
-            n_threads: int = _content(path)["n_threads"]
+            n_threads: int = REPORT.read(path)["n_threads"]
             return n_threads
     return None
 
@@ -194,7 +189,7 @@ def remove_others(directory: Path, reports: Collection[Report]) -> None:
     left = set()
     for report in reports:
         with suppress(StoreError):
-            content = _content(report.path)
+            content = REPORT.read(report.path)
             left |= {report.path.name, *(entry["name"] for entry in _files(content))}
     for path in directory.glob("*"):
         if path.name not in left:
