@@ -10,7 +10,7 @@ from typing import Any
 from distmom.corpus import AnyCorpus, Block, Corpus
 
 #: bytes in memory up to which the shards of a corpus are kept
-KEPT_BYTES = 32 << 20
+KEPT_BYTES = 128 << 20
 
 
 class _Kept:

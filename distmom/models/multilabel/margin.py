@@ -39,9 +39,9 @@ COSTS = (0.1, 0.3, 1.0)
 #: candidates, and more labels have a gate, whose negatives are the documents for which a label is hard
 MAX_LABELS = ALL_LABELS
 #: largest number of frequent labels (see `frequent_labels`), and least number of documents of such a label
-MAX_FREQUENT, MIN_DOCUMENTS = 1000, 8
+MAX_FREQUENT, MIN_DOCUMENTS = 500, 8
 #: least share of the pairs of a document and a label that frequent labels hold; below it, there are none
-FREQUENT_SHARE = 0.5
+FREQUENT_SHARE = 0.4
 #: largest number of entries of the rows that their classifiers are fitted to, over all labels
 MAX_ENTRIES = 2_000_000_000
 #: cost C of these classifiers
@@ -91,9 +91,9 @@ def stored_weights(name: str, mixed: MixedRows) -> dict[str, StoredColumns]:
 def frequent_labels(corpus: Corpus | MemoryCorpus) -> tuple[int, ...]:
     """Return the labels for which ``auto`` fits classifiers where there are too many labels to do so for all.
 
-    These are the most frequent ones, ascending, where a few thousand labels hold most pairs of a document and a
-    label. They are then often the first of a ranking, and there are enough documents with and without them to fit
-    such classifiers well.
+    These are the most frequent ones, ascending, where a few hundred labels hold many of the pairs of a document
+    and a label. They are then often the first of a ranking, and there are enough documents with and without them
+    to fit such classifiers well.
     """
     if tries_margin(corpus):
         return ()
