@@ -49,15 +49,15 @@ def counted(*counts, n_entries=1000):
     return SimpleNamespace(n_labels=len(counts), label_frequency=np.array(counts), shards=shards)
 
 
-def test_frequent_labels_are_the_most_frequent_that_hold_half_of_the_pairs(monkeypatch):
+def test_frequent_labels_are_the_most_frequent_that_hold_enough_of_the_pairs(monkeypatch):
     monkeypatch.setattr(margin, "MAX_LABELS", 3)
     monkeypatch.setattr(margin, "MAX_FREQUENT", 4)
     assert frequent_labels(counted(9, 40, 8, 30, 7)) == (0, 1, 2, 3)
     assert frequent_labels(counted(9, 40, 5, 30, 7)) == (0, 1, 3)
     # Of equally frequent ones at the limit, none is taken.
     assert frequent_labels(counted(9, 40, 9, 30, 9, 3)) == (1, 3)
-    assert frequent_labels(counted(*[10] * 4, 7, 7, 7)) == (0, 1, 2, 3)
-    assert frequent_labels(counted(*[10] * 4, *[7] * 6)) == ()
+    assert frequent_labels(counted(*[10] * 4, *[7] * 8)) == (0, 1, 2, 3)
+    assert frequent_labels(counted(*[10] * 4, *[7] * 9)) == ()
     assert frequent_labels(counted(50, 40, 30)) == ()
 
 
