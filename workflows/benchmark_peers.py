@@ -16,8 +16,9 @@ all labels and is blank for systems that rank only some of them.
 
 DATA is a folder with Bibtex or yso-finna-en, the prefix of a pair of files such as ``labels/reuters`` for
 ``labels/reuters-train.jsonl.xz`` and ``labels/reuters-test.jsonl.xz`` (or ``.xmc.txt.xz``, with
-``.features.txt.xz`` and ``.labels.txt.xz`` there), or ``planted:`` and the name of a preset of ``distmom synth``.
-The test rows of a planted corpus are the same for every number of training rows.
+``.features.txt.xz`` and ``.labels.txt.xz`` there) or of one file such as ``labels/newsgroups.jsonl.xz``, a random
+fifth of which is the test, or ``planted:`` and the name of a preset of ``distmom synth``. The test rows of a
+planted corpus are the same for every number of training rows.
 
 Examples::
 

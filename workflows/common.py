@@ -7,6 +7,7 @@ import lzma
 import math
 import os
 import platform
+import random
 import re
 import threading
 import time
@@ -251,8 +252,21 @@ def ingest_pair(prefix: Path, out: Path, executor: Executor, **texts: Any) -> tu
     )
 
 
+def ingest_split(prefix: Path, out: Path, executor: Executor, **texts: Any) -> tuple[Corpus, Corpus]:
+    """Ingest ``PREFIX.jsonl.xz``, of which a fifth, drawn at random with seed 0, is for the test."""
+    with lzma.open(prefix.with_name(f"{prefix.name}.jsonl.xz"), "rb") as stream:
+        rows = stream.readlines()
+    random.Random(0).shuffle(rows)
+    n_test = len(rows) // 5
+    out.mkdir(parents=True, exist_ok=True)
+    for part, own in (("train", rows[n_test:]), ("test", rows[:n_test])):
+        with lzma.open(out / f"{prefix.name}-{part}.jsonl.xz", "wb", preset=0) as stream:
+            stream.writelines(own)
+    return ingest_pair(out / prefix.name, out, executor, **texts)
+
+
 def ingest_folder(data: Path, out: Path, executor: Executor, **texts: Any) -> tuple[Corpus, Corpus, float]:
-    """Ingest Bibtex or YSO from a folder, or a pair of files by their prefix; also return the seconds taken.
+    """Ingest Bibtex or YSO from a folder, or one or two files by their prefix; also return the seconds taken.
 
     ``texts`` are arguments of `ingest` that say which features texts have.
     """
@@ -263,9 +277,12 @@ def ingest_folder(data: Path, out: Path, executor: Executor, **texts: Any) -> tu
         read = ingest_yso
     elif any(data.parent.glob(f"{data.name}-train.*")):
         read = ingest_pair
+    elif data.with_name(f"{data.name}.jsonl.xz").is_file():
+        read = ingest_split
     else:
         raise SystemExit(
-            f"{data}: contains neither bibtex-train.xmc.txt.xz nor docs.tsv.xz, and is no prefix of -train files"
+            f"{data}: contains neither bibtex-train.xmc.txt.xz nor docs.tsv.xz, and is no prefix of -train files "
+            "or of .jsonl.xz"
         )
     watch = Stopwatch()
     train, test = read(data, out, executor, **texts)
