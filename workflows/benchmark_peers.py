@@ -57,7 +57,7 @@ from distmom.ranking import inverse_propensity
 from distmom.simulate import PRESETS, preset, synthesise
 
 PLANTED = "planted:"
-#: default maximum number of labels for one support vector machine per label
+#: default maximum number of labels for one classifier per label, and for LEML
 SVC_LABELS = 2000
 #: default maximum number of pairs of test and training rows; beyond it, brute force takes hours
 NEIGHBOR_PAIRS = 10**11
@@ -219,7 +219,7 @@ def _labels(corpus: Corpus) -> csr_array:
 def run_peer(name: str, exported: Exported, options: argparse.Namespace) -> dict[str, Any]:
     """Run one peer; LeftOutError if it is not installed, too large or fails."""
     n_pairs = exported.truth.shape[0] * exported.n_train
-    if name in ("linear-svc", "logistic") and len(exported.used) > options.svc_labels:
+    if name in ("linear-svc", "logistic", "leml") and len(exported.used) > options.svc_labels:
         reason = f"{len(exported.used)} labels exceed the limit --svc-labels {options.svc_labels}"
         raise LeftOutError(reason, for_good=True)
     if name == "sklearn-neighbors" and n_pairs > options.neighbor_pairs:
@@ -313,7 +313,7 @@ def arguments_parser() -> argparse.ArgumentParser:
         "--svc-labels",
         type=int,
         default=SVC_LABELS,
-        help="maximum number of labels for linear-svc [%(default)s]",
+        help="maximum number of labels for linear-svc, logistic and leml [%(default)s]",
     )
     add("--neighbor-pairs", type=float, default=NEIGHBOR_PAIRS,
         help="maximum number of test rows times training rows for sklearn-neighbors [%(default).0e]")  # fmt: skip

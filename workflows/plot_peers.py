@@ -36,6 +36,7 @@ LOOKS = {
     "linear-svc": ("#8a6d3b", "o"),
     "logistic": ("#b08d57", "s"),
     "sklearn-neighbors": ("#8a6d3b", "s"),
+    "leml": ("#444444", "o"),
 }
 OTHER = ("#666666", "x")
 PANEL_INCHES = (4.0, 3.4)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from leml import fit_leml
 from scipy.sparse import csr_matrix, load_npz, save_npz
 
 TOP = 5
@@ -32,6 +33,9 @@ PACKAGES = ("libpecos", "napkinxc", "numpy", "omikuji", "scikit-learn", "scipy")
 #: candidate numbers of neighbours, and the number of held-out training rows for choosing among them
 NEIGHBORS = (10, 20, 50, 100)
 HELD_OUT = 1000
+#: candidate penalties of LEML, chosen in the same way, and its largest rank
+LEML_PENALTIES = (0.5, 1.0, 2.0, 4.0, 8.0)
+LEML_RANK = 100
 
 
 class Task:
@@ -136,12 +140,40 @@ def run_one_per_label(task: Task, name: str) -> dict[str, Any]:
     scores = np.full((queries.shape[0], Y.shape[1]), -np.inf, np.float32)
     # One label alone has a vector of scores.
     scores[:, used] = np.reshape(model.decision_function(queries), (-1, len(used)))
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :TOP]
+    lists = _best(scores)
+    return {"fit_s": fit_s, "predict_s": time.monotonic() - started, "lists": lists, "scores": scores}
+
+
+def run_leml(task: Task, name: str) -> dict[str, Any]:
+    """Run LEML with the squared loss and a rank of half the labels, at most `LEML_RANK`; for few labels.
+
+    The penalty is chosen on held-out training rows, by the mean of P@1, P@3 and P@5.
+    """
+    X, Y = task.training()
+    rank = max(1, min(LEML_RANK, Y.shape[1] // 2))
+    started = time.monotonic()
+    held, rest = _held_out(X.shape[0], task.seed)
+    means = {}
+    for each in LEML_PENALTIES:
+        scores = fit_leml(X[rest], Y[rest], rank, each, seed=task.seed).scores(X[held])
+        means[each] = _mean_precision(_best(scores), Y[held])
+    penalty = max(means, key=lambda each: means[each])
+    model = fit_leml(X, Y, rank, penalty, seed=task.seed)
+    fit_s = time.monotonic() - started
+    np.savez_compressed(task.out / "factors.npz", W=model.W.astype(np.float32), H=model.H.astype(np.float32))
+    queries = task.matrix("X_test")
+    started = time.monotonic()
+    scores = model.scores(queries)
+    lists = _best(scores)
     predict_s = time.monotonic() - started
-    lists = [
-        [(int(label), float(row[label])) for label in top] for row, top in zip(scores, order, strict=True)
-    ]
-    return {"fit_s": fit_s, "predict_s": predict_s, "lists": lists, "scores": scores}
+    chosen = {"penalty": penalty, "rank": rank}
+    return {
+        "fit_s": fit_s,
+        "predict_s": predict_s,
+        "lists": lists,
+        "scores": scores.astype(np.float32),
+        "chosen": chosen,
+    }
 
 
 def run_neighbors(task: Task, name: str) -> dict[str, Any]:
@@ -160,8 +192,7 @@ def run_neighbors(task: Task, name: str) -> dict[str, Any]:
 
     X, Y = task.training()
     started = time.monotonic()
-    order = np.random.default_rng(task.seed).permutation(X.shape[0])
-    held, rest = np.split(order, [min(HELD_OUT, len(order) // 5)])
+    held, rest = _held_out(X.shape[0], task.seed)
     distances, rows = nearest(X[rest], max(NEIGHBORS), X[held])
     means = {k: _mean_precision(_votes(distances[:, :k], rows[:, :k], Y[rest]), Y[held]) for k in NEIGHBORS}
     k = max(means, key=lambda each: means[each])
@@ -173,6 +204,21 @@ def run_neighbors(task: Task, name: str) -> dict[str, Any]:
     lists = _votes(*nearest(X, k, queries), Y)
     predict_s = time.monotonic() - started
     return {"fit_s": fit_s, "predict_s": predict_s, "lists": lists, "chosen": {"n_neighbors": k}}
+
+
+def _held_out(n_rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of the held-out training rows, and those of the others."""
+    order = np.random.default_rng(seed).permutation(n_rows)
+    held, rest = np.split(order, [min(HELD_OUT, len(order) // 5)])
+    return held, rest
+
+
+def _best(scores: np.ndarray) -> list[list[tuple[int, float]]]:
+    """Return the labels with the largest scores of every row and the scores, ties by smaller label."""
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :TOP]
+    return [
+        [(int(label), float(row[label])) for label in top] for row, top in zip(scores, order, strict=True)
+    ]
 
 
 def _votes(distances: np.ndarray, rows: np.ndarray, Y: csr_matrix) -> list[list[tuple[int, float]]]:
@@ -242,6 +288,7 @@ PEERS = {
     "linear-svc": run_one_per_label,
     "logistic": run_one_per_label,
     "sklearn-neighbors": run_neighbors,
+    "leml": run_leml,
     "pecos-xr-linear": run_pecos,
 }
 
