@@ -49,7 +49,12 @@ class Level:
 
 
 def learn_hierarchy(
-    covariance: np.ndarray, sizes: Sequence[int], *, n_partitions: int = 100, seed: int = 0
+    covariance: np.ndarray,
+    sizes: Sequence[int],
+    *,
+    n_partitions: int = 100,
+    n_projected: int = 0,
+    seed: int = 0,
 ) -> list[Level]:
     """Return the levels of a hierarchy with a covariance of observed variables (theorem 5.5).
 
@@ -65,6 +70,8 @@ def learn_hierarchy(
         before.
     n_partitions : int, default 100
         As in `find_split`.
+    n_projected : int, default 0
+        As in `sparse_loadings`.
     seed : int, default 0
 
     Returns
@@ -91,16 +98,18 @@ def learn_hierarchy(
             )
     levels: list[Level] = []
     for k in sizes:
-        levels.append(_level(covariance, k, n_partitions, seed))
+        levels.append(_level(covariance, k, n_partitions, n_projected, seed))
         covariance = levels[-1].covariance
     return levels
 
 
-def _level(covariance: np.ndarray, k: int, n_partitions: int, seed: int) -> Level:
+def _level(covariance: np.ndarray, k: int, n_partitions: int, n_projected: int, seed: int) -> Level:
     split = find_split(covariance, k, n_partitions=n_partitions, seed=seed)
     white = whiten(split.low_rank, k)
     n = len(covariance)
-    found = sparse_loadings(white, n_constraints=n, n_program_rows=n, n_starts=10 * k, seed=seed)
+    found = sparse_loadings(
+        white, n_constraints=n, n_program_rows=n, n_starts=10 * k, n_projected=n_projected, seed=seed
+    )
     return Level(
         found.loadings, split.diagonal, found.covariance, found.columns.leaks, split.off_diagonal_share
     )

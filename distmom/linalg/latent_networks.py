@@ -19,6 +19,7 @@ import numpy as np
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.factors import Slices, find_factors
 from distmom.linalg.networks import Network, network_of_factors
+from distmom.linalg.projected import projected_columns
 from distmom.linalg.sparse import SparseColumns, sparse_columns
 from distmom.linalg.whiten import Whitening
 
@@ -60,6 +61,7 @@ def latent_network(
     n_constraints: int | None = None,
     n_program_rows: int | None = None,
     n_starts: int | None = None,
+    n_projected: int = 0,
     seed: int = 0,
 ) -> LatentNetwork:
     """Return the network of latent variables with a second and a third moment (TMLearn, theorem 4.1).
@@ -80,6 +82,8 @@ def latent_network(
         m draws of the sampling error of the third moment. By default the moment is exact up to rounding.
     n_constraints, n_program_rows, n_starts : int, optional
         As in `sparse_columns`; by default 6 k constraints, 40 k rows and 10 k starts.
+    n_projected : int, default 0
+        As in `sparse_loadings`.
     seed : int, default 0
 
     Raises
@@ -99,6 +103,7 @@ def latent_network(
         n_constraints=6 * k if n_constraints is None else n_constraints,
         n_program_rows=40 * k if n_program_rows is None else n_program_rows,
         n_starts=10 * k if n_starts is None else n_starts,
+        n_projected=n_projected,
         seed=seed,
     )
     network = network_of_factors(found.inverse @ factors)
@@ -133,6 +138,7 @@ def sparse_loadings(
     n_constraints: int,
     n_program_rows: int,
     n_starts: int,
+    n_projected: int = 0,
     seed: int,
 ) -> SparseLoadings:
     """Return the sparse loadings A with ``A E[hh'] A'`` the second moment.
@@ -143,8 +149,12 @@ def sparse_loadings(
         Whitening of the second moment of shape (r, r), with k columns.
     basis : ndarray of shape (n, r), optional
         Orthonormal columns in whose coordinates the second moment was whitened; the unit matrix by default.
-    n_constraints, n_program_rows, n_starts, seed : int
+    n_constraints, n_program_rows, n_starts : int
         As in `sparse_columns`.
+    n_projected : int, default 0
+        Number of rows of every round of `projected_columns`, whose columns join the candidates; 0 for none. Where
+        many columns overlap much, they find columns that the others miss. It takes k times as many programs.
+    seed : int
 
     Raises
     ------
@@ -154,7 +164,12 @@ def sparse_loadings(
     directions = whitening.B / np.linalg.norm(whitening.B, axis=0)
     tall = directions if basis is None else np.asarray(basis @ directions)
     columns = sparse_columns(
-        tall, n_constraints=n_constraints, n_program_rows=n_program_rows, n_starts=n_starts, seed=seed
+        tall,
+        n_constraints=n_constraints,
+        n_program_rows=n_program_rows,
+        n_starts=n_starts,
+        candidates=projected_columns(tall, n_constraints=n_projected) if n_projected else None,
+        seed=seed,
     )
     # The directions are orthonormal, so their inverse is their transpose.
     inverse = np.linalg.solve(columns.coefficients, directions.T)

@@ -265,6 +265,7 @@ def sparse_columns(
     n_constraints: int,
     n_program_rows: int,
     n_starts: int,
+    candidates: np.ndarray | None = None,
     seed: int = 0,
 ) -> SparseColumns:
     """Find as many sparse vectors as the range of a basis has dimensions.
@@ -279,6 +280,8 @@ def sparse_columns(
         Largest number of rows in the norm of a program (see `program_rows`).
     n_starts : int
         Number of starts of reweighted least squares at the null vector of ``k - 1`` random rows.
+    candidates : ndarray of shape (n, m), optional
+        Further vectors in the range of U to choose from, such as `projected_columns`.
     seed : int, default 0
 
     Returns
@@ -297,6 +300,8 @@ def sparse_columns(
     constraints = constraint_rows(basis, n_constraints)
     plain = [sparse_program(part * weights[:, None], basis[i]) for i in constraints]
     found = [w for w in plain if w is not None]
+    if candidates is not None:
+        found += list((basis.T @ candidates).T)
     starts = distinct(part, found, SAME_START)
     for _ in range(n_starts if k > 1 else 0):
         some = rng.choice(len(part), min(len(part), k - 1), replace=False)

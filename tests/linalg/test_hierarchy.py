@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.hierarchy import learn_hierarchy
+from distmom.linalg.projected import projected_columns
 
 
 def tree(k, seed, n_children=3):
@@ -81,6 +82,24 @@ def test_errors_fall_with_the_root_of_the_number_of_rows():
         errors.append(np.mean(found))
     assert 2.0 < errors[0] / errors[1] < 8.0
     assert errors[1] < 0.05
+
+
+def test_rows_of_projections_are_those_asked_for(monkeypatch):
+    asked = []
+
+    def projected(basis, *, n_constraints):
+        asked.append((basis.shape, n_constraints))
+        return projected_columns(basis, n_constraints=n_constraints)
+
+    monkeypatch.setattr("distmom.linalg.latent_networks.projected_columns", projected)
+    loadings = [tree(9, 1), tree(3, 2)]
+    covariance = population(loadings, np.eye(3))[0][0]
+    found = learn_hierarchy(covariance, [9, 3], n_partitions=5, n_projected=18)
+    assert asked == [((27, 9), 18), ((9, 3), 18)]
+    assert_allclose(np.abs(found[0].loadings).max(axis=0), 1.0)
+    asked.clear()
+    learn_hierarchy(covariance, [9], n_partitions=5)
+    assert asked == []
 
 
 def test_sizes_that_no_hierarchy_has_are_refused():

@@ -7,7 +7,9 @@ from scipy.optimize import linprog
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg.exhaustive import exhaustive_columns
-from distmom.linalg.expansion import expands, is_generic
+from distmom.linalg.expansion import expands, is_generic, program_certificate
+from distmom.linalg.latent_networks import sparse_loadings
+from distmom.linalg.projected import projected_columns
 from distmom.linalg.row_choice import constraint_rows, lewis_weights, program_rows
 from distmom.linalg.sparse import (
     pick_sparsest,
@@ -15,6 +17,7 @@ from distmom.linalg.sparse import (
     sparse_columns,
     sparse_program,
 )
+from distmom.linalg.whiten import whiten
 
 
 def bernoulli_gaussian(n, k, density, seed, gap=0.3):
@@ -176,3 +179,61 @@ def test_spaces_without_enough_vectors_are_refused():
     basis[[0, 1], [0, 1]] = 1.0
     with pytest.raises(NumericalError, match="found 2 independent sparse vectors, expected 3"):
         sparse_columns(basis, n_constraints=10, n_program_rows=10, n_starts=0)
+
+
+def programs_are_certified(matrix):
+    """Return whether the program of every row has a column as its only solution (the claim of theorem 3.2)."""
+    columns = np.abs(matrix / np.abs(matrix).sum(axis=0)).argmax(axis=1)
+    rows = np.flatnonzero(matrix.any(axis=1))
+    return all(program_certificate(matrix, i, columns[i]) < 0.999 for i in rows)
+
+
+def test_projections_find_columns_of_certified_programs_in_any_order_of_the_rows():
+    """Appendix G. TWMLearn finds the columns of these draws, too."""
+    n_certified = 0
+    for seed in range(16):
+        matrix = bernoulli_gaussian(60, 5, 0.15, seed)
+        if np.linalg.matrix_rank(matrix) < 5 or not programs_are_certified(matrix):
+            continue
+        n_certified += 1
+        basis = basis_of(matrix)
+        found = projected_columns(basis)
+        assert missed(found, matrix).max() < 1e-10
+        assert_allclose(np.linalg.norm(found, axis=0), 1.0)
+        programs = search(basis, per_column=60, starts=0)
+        assert missed(found, basis @ programs.coefficients).max() < 1e-10
+        order = np.random.default_rng(seed).permutation(60)
+        assert_allclose(np.abs(projected_columns(basis[order])), np.abs(found[order]), atol=1e-10)
+        assert missed(projected_columns(basis, n_constraints=15), matrix).max() < 1e-10
+    assert n_certified >= 3
+
+
+def test_errors_of_projections_are_of_the_size_of_the_noise():
+    matrix = bernoulli_gaussian(100, 5, 0.2, 1)
+    matrix /= np.linalg.norm(matrix, axis=0)
+    rng = np.random.default_rng(0)
+    for noise in (1e-3, 1e-4):
+        basis = np.linalg.qr(matrix + noise * rng.standard_normal((100, 5)))[0]
+        assert missed(projected_columns(basis), matrix).max() < 10 * noise
+
+
+def test_columns_of_projections_complete_those_of_the_search():
+    """A draw of which neither the search, with few programs, nor projections find all columns."""
+    matrix = bernoulli_gaussian(60, 8, 0.3, 5)
+    basis = basis_of(matrix)
+    projected = projected_columns(basis, n_constraints=16)
+    options = {"n_constraints": 8, "n_program_rows": 320, "n_starts": 0}
+    assert missed(basis @ sparse_columns(basis, **options).coefficients, matrix).max() > 0.1
+    assert missed(projected, matrix).max() > 0.1
+    both = sparse_columns(basis, **options, candidates=projected)
+    assert missed(basis @ both.coefficients, matrix).max() < 1e-10
+    white = whiten(matrix @ matrix.T, 8)
+    loadings = sparse_loadings(white, **options, n_projected=16, seed=0).loadings
+    assert missed(loadings, matrix).max() < 1e-10
+
+
+def test_projections_that_lack_rows_are_refused():
+    basis = np.zeros((10, 3))
+    basis[[0, 1], [0, 1]] = 1.0
+    with pytest.raises(NumericalError, match="no linear program has a solution beside 2 of 3 columns"):
+        projected_columns(basis)
