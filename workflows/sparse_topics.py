@@ -24,6 +24,7 @@ from topic_documents import read_uci
 from distmom.corpus import MemoryCorpus
 from distmom.evaluate.topics import evaluate_topics
 from distmom.models import AnchorTopics, SparseTopics, SpectralLDA
+from distmom.simulate.topics import CorrelatedTopicPopulation
 
 N_WORDS, N_TOPICS, LENGTH, DENSITY = 300, 8, 60, 0.2
 #: share of documents that are held out
@@ -43,17 +44,15 @@ def models(k: int, seed: int, **options: Any) -> dict[str, Any]:
     }
 
 
-def planted(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def planted(n: int, seed: int) -> tuple[np.ndarray, csr_array]:
     """Return topics, (d, k), and counts of n documents."""
     rng = np.random.default_rng(seed)
     topics = (rng.random((N_WORDS, N_TOPICS)) < DENSITY) * rng.gamma(1.0, 1.0, (N_WORDS, N_TOPICS))
     empty = np.flatnonzero(topics.max(axis=1) == 0.0)
     topics[empty, rng.integers(0, N_TOPICS, len(empty))] = rng.gamma(1.0, 1.0, len(empty))
     topics /= topics.sum(axis=0)
-    mixing = rng.normal(0.0, 0.9, (N_TOPICS, N_TOPICS))
-    amounts = np.exp(rng.standard_normal((n, N_TOPICS)) @ mixing.T)
-    shares = amounts / amounts.sum(axis=1, keepdims=True)
-    return topics, rng.multinomial(LENGTH, shares @ topics.T)
+    population = CorrelatedTopicPopulation(rng.normal(0.0, 0.9, (N_TOPICS, N_TOPICS)), topics)
+    return topics, population.sample(n, LENGTH, rng)[0]
 
 
 def compare_planted(n_documents: list[int], n_seeds: int) -> None:

@@ -1,4 +1,4 @@
-"""Documents with mixtures of topics (latent Dirichlet allocation): samples, and small exact populations.
+"""Documents with mixtures of topics: samples, and for Dirichlet-distributed shares small exact populations.
 
 Shares ``theta ~ Dir(alpha)`` are drawn for each document, and a word from ``phi theta`` for each position.
 The moments of theta are ``E prod theta_i^{n_i} = prod alpha_i^(n_i) / alpha0^(sum n_i)`` with rising
@@ -42,8 +42,7 @@ class TopicPopulation:
             raise UsageError(f"alpha has shape {self.alpha.shape}, but topics has shape {self.topics.shape}")
         if not (self.alpha > 0.0).all():
             raise UsageError(f"alpha: expected positive numbers, got {self.alpha.min()}")
-        if self.topics.min() < 0.0 or not np.allclose(self.topics.sum(axis=0), 1.0, atol=1e-9):
-            raise UsageError("topics: expected non-negative columns that sum to 1")
+        self.topics = _distributions(self.topics)
 
     @property
     def n_words(self) -> int:
@@ -116,3 +115,61 @@ class TopicPopulation:
         counts = csr_array((np.ones(len(rows), np.int64), (rows, columns)), shape=(n_documents, self.n_words))
         counts.sum_duplicates()
         return counts, shares
+
+
+class CorrelatedTopicPopulation:
+    """Documents whose shares of topics are logistic-normal, with any correlations.
+
+    ``theta`` is proportional to ``exp(M z)`` for a vector z of independent standard normal variables, so that the
+    logarithms of ratios of shares are normal: a Dirichlet distribution has neither their correlations nor their
+    form.
+
+    Parameters
+    ----------
+    mixing : array_like of shape (k, k)
+        M.
+    topics : array_like of shape (d, k)
+        Word distributions as columns.
+
+    Raises
+    ------
+    UsageError
+        If shapes do not match, or a column is not a distribution.
+    """
+
+    def __init__(self, mixing: np.ndarray, topics: np.ndarray) -> None:
+        self.mixing: np.ndarray = np.asarray(mixing, np.float64)
+        self.topics: np.ndarray = _distributions(topics)
+        k = self.topics.shape[1]
+        if self.mixing.shape != (k, k):
+            raise UsageError(f"mixing: expected shape {(k, k)}, got {self.mixing.shape}")
+
+    def sample(
+        self, n_documents: int, lengths: int | np.ndarray, seed: int | np.random.Generator = 0
+    ) -> tuple[csr_array, np.ndarray]:
+        """Draw documents.
+
+        Parameters
+        ----------
+        n_documents : int
+        lengths : int or ndarray of shape (n_documents,)
+            Number of tokens in each document.
+        seed : int or Generator, default=0
+
+        Returns
+        -------
+        counts : csr_array of shape (n_documents, d), int64
+        shares : ndarray of shape (n_documents, k)
+        """
+        rng = np.random.default_rng(seed)
+        amounts = np.exp(rng.standard_normal((n_documents, len(self.mixing))) @ self.mixing.T)
+        shares = amounts / amounts.sum(axis=1, keepdims=True)
+        return csr_array(rng.multinomial(lengths, shares @ self.topics.T)), shares
+
+
+def _distributions(topics: np.ndarray) -> np.ndarray:
+    """Return a matrix whose columns are distributions; UsageError for others."""
+    topics = np.asarray(topics, np.float64)
+    if topics.ndim != 2 or topics.min() < 0.0 or not np.allclose(topics.sum(axis=0), 1.0, atol=1e-9):
+        raise UsageError("topics: expected non-negative columns that sum to 1")
+    return topics

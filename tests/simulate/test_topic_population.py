@@ -3,7 +3,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from distmom.errors import UsageError
-from distmom.simulate.topics import TopicPopulation
+from distmom.simulate.topics import CorrelatedTopicPopulation, TopicPopulation
 
 TOPICS = np.array([[0.6, 0.1], [0.3, 0.2], [0.1, 0.7]])
 
@@ -44,3 +44,22 @@ def test_invalid_populations_are_refused(alpha, topics, message):
         TopicPopulation(alpha, topics)
     with pytest.raises(UsageError, match="too many"):
         TopicPopulation([1.0, 1.0], TOPICS).enumerate(30)
+
+
+def test_logarithms_of_ratios_of_correlated_shares_are_normal():
+    mixing = np.array([[0.8, 0.0, 0.0], [0.6, 0.3, 0.0], [-0.5, 0.0, 0.4]])
+    topics = np.column_stack([TOPICS, [0.2, 0.7, 0.1]])
+    n = 100_000
+    counts, shares = CorrelatedTopicPopulation(mixing, topics).sample(n, 50, seed=2)
+    assert_allclose(shares.sum(axis=1), 1.0)
+    ratios = np.log(shares[:, :2] / shares[:, 2:])
+    differences = mixing[:2] - mixing[2]
+    assert_allclose(np.cov(ratios.T), differences @ differences.T, atol=0.05)
+    assert_allclose(np.mean(ratios**3, axis=0), 0.0, atol=0.2)
+    # Words are drawn from the topics by the shares.
+    assert set(counts.sum(axis=1).tolist()) == {50}
+    assert_allclose(counts.T @ shares / n, 50.0 * topics @ (shares.T @ shares / n), atol=0.03)
+    with pytest.raises(UsageError, match=r"mixing: expected shape \(3, 3\), got \(2, 2\)"):
+        CorrelatedTopicPopulation(mixing[:2, :2], topics)
+    with pytest.raises(UsageError, match="expected non-negative columns"):
+        CorrelatedTopicPopulation(mixing, topics + 0.1)
