@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distmom.errors import UsageError
-from distmom.linalg import contract_two, cubic_form, multilinear, whiten
+from distmom.linalg import contract_two, multilinear
 from distmom.linalg.tensor import as_symmetric, contract_one, frobenius
 
 
@@ -39,47 +39,6 @@ def mixture_parameters(eigenvalues, eigenvectors, B):
     positive = np.maximum(columns, 0.0)
     clipped = (positive - columns).sum(axis=0) / np.abs(columns).sum(axis=0)
     return Mixture(raw / raw.sum(), positive / positive.sum(axis=0), raw, columns.sum(axis=0), clipped)
-
-
-def jennrich(M2, M3, k, *, random_state=0):
-    """Components that are not orthogonal, and their weights, from dense moments (the same paper, appendix D).
-
-    The paper's pencil ``(U' M3(I, I, eta) U) (U' M2 U)^-1`` is symmetric definite when M2 is positive on its
-    range: whitening turns it into a symmetric matrix, and no eigenvalue can be complex.
-    """
-    whitening = whiten(M2, k)
-    eta = np.random.default_rng(random_state).standard_normal(len(M2))
-    pencil = whitening.W.T @ (M3 @ eta) @ whitening.W
-    values, vectors = np.linalg.eigh((pencil + pencil.T) / 2.0)
-    directions = whitening.B @ vectors
-    means = directions * (values / (directions.T @ eta))
-    pseudo = np.linalg.pinv(means)
-    return means, np.einsum("id,de,ie->i", pseudo, M2, pseudo)
-
-
-def operator_norm_bounds(E, *, random_state=0, n_starts=20, max_iter=200):
-    """Bounds from below and above of ``sup |E(u, u, u)|`` over unit vectors, E a symmetric tensor.
-
-    They are the best value found by the shifted power method, and the spectral norm of the (k, k * k) flattening.
-    """
-    cube = as_symmetric(E)
-    k = cube.shape[0]
-    upper = float(np.linalg.norm(cube.reshape(k, k * k), 2))
-    if upper == 0.0:
-        return 0.0, 0.0
-    U = np.random.default_rng(random_state).standard_normal((k, n_starts))
-    U /= np.linalg.norm(U, axis=0)
-    best = float(np.abs(cubic_form(cube, U)).max())
-    for _ in range(max_iter):
-        # The shift makes every step an ascent (Kolda and Mayo, SIAM J. Matrix Anal. Appl. 32, 2011), and as the
-        # form is odd, its largest value is also its largest magnitude.
-        U = contract_two(cube, U) + 2.0 * upper * U
-        U /= np.linalg.norm(U, axis=0)
-        value = float(np.abs(cubic_form(cube, U)).max())
-        if value <= best * (1.0 + 1e-12):
-            break
-        best = value
-    return min(best, upper), upper
 
 
 @dataclass(frozen=True)

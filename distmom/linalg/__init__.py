@@ -22,6 +22,7 @@ from distmom.linalg.tensor import (
     deflate,
     frobenius,
     multilinear,
+    operator_norm_bounds,
     symmetrise,
 )
 from distmom.linalg.whiten import Whitening, whiten
@@ -41,6 +42,7 @@ __all__ = [
     "frobenius",
     "mixing_weights",
     "multilinear",
+    "operator_norm_bounds",
     "orthonormalise",
     "polar",
     "power_step",

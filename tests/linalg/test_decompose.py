@@ -3,7 +3,7 @@ import sys
 
 import numpy as np
 import pytest
-from oracles import check_eigenpair, jennrich, operator_norm_bounds
+from oracles import check_eigenpair
 from scipy.optimize import linear_sum_assignment
 from threadpoolctl import threadpool_limits
 
@@ -16,6 +16,7 @@ from distmom.linalg import (
     decompose_slices,
     frobenius,
     multilinear,
+    operator_norm_bounds,
     polar,
     power_step,
     robust_components,
@@ -405,16 +406,6 @@ def test_random_slices_reach_the_same_optimum():
     full, some = decompose(T), decompose(T, n_slices=12)
     np.testing.assert_allclose(some.eigenvalues, full.eigenvalues, atol=1e-5)
     assert some.residual == pytest.approx(full.residual, rel=1e-8)
-
-
-def test_unwhitened_jennrich_returns_scale_and_weights():
-    rng = np.random.default_rng(2)
-    mu, w = rng.standard_normal((7, 4)), np.array([0.1, 0.2, 0.3, 0.4])
-    M2, M3 = (mu * w) @ mu.T, compose(w, mu)
-    means, weights = jennrich(M2, M3, 4)
-    order = np.argsort(weights)
-    np.testing.assert_allclose(weights[order], w, atol=1e-11)
-    np.testing.assert_allclose(means[:, order], mu, atol=1e-11)
 
 
 def test_polar_factor_is_the_nearest_orthonormal_matrix():

@@ -2,7 +2,6 @@ import itertools
 
 import numpy as np
 import pytest
-from oracles import operator_norm_bounds
 
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import (
@@ -13,6 +12,7 @@ from distmom.linalg import (
     deflate,
     frobenius,
     multilinear,
+    operator_norm_bounds,
     symmetrise,
 )
 
@@ -66,6 +66,17 @@ def test_norms_bracket_each_other(rng):
     U = rng.standard_normal((8, 2000))
     assert np.abs(cubic_form(E, U / np.linalg.norm(U, axis=0))).max() <= lower
     assert operator_norm_bounds(np.zeros((3, 3, 3))) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bounds_of_the_operator_norm_hold_on_a_grid_of_the_circle(seed):
+    E = symmetrise(np.random.default_rng(seed).standard_normal((2, 2, 2)))
+    angles = np.linspace(0.0, np.pi, 200_001)
+    largest = np.abs(cubic_form(E, np.stack([np.cos(angles), np.sin(angles)]))).max()
+    lower, upper = operator_norm_bounds(E)
+    assert lower == pytest.approx(largest, rel=1e-6)
+    assert upper >= largest
+    assert upper == pytest.approx(np.sqrt(np.linalg.eigvalsh(np.einsum("ajl,bjl->ab", E, E))[-1]))
 
 
 def test_operator_norm_of_an_orthogonal_tensor_is_its_largest_eigenvalue(rng):

@@ -453,3 +453,37 @@ def test_documents_that_were_never_added_cannot_be_subtracted():
     # Documents that were added can be subtracted, whatever corpus they are in now.
     assert (kept - kept.of(MemoryCorpus(counts[::3]))).n_documents_ == 66
     assert (kept - kept.of(MemoryCorpus(counts[::-1], shard_documents=7))).n_documents_ == 0
+
+
+def test_alpha0_of_an_exact_population_has_no_residual():
+    population = TopicPopulation([0.5, 0.3, 0.9], np.random.default_rng(0).dirichlet(np.full(8, 0.3), 3).T)
+    counts, probabilities = population.enumerate(3)
+    kept = TopicMoments(3, n_oversamples=5, **ALL_WORDS).fit_corpus(
+        WeightedCorpus(counts, None, probabilities)
+    )
+    found = kept.find_alpha0()
+    assert found.alpha0 == pytest.approx(1.7, rel=1e-5)
+    assert found.residual < 1e-5
+    # It rises on both sides.
+    nearest = int(np.abs(np.log(found.alpha0s / 1.7)).argmin())
+    assert found.residuals[nearest - 3] > found.residuals[nearest - 1] > 10 * found.residual
+    assert found.residuals[nearest + 3] > found.residuals[nearest + 1] > 10 * found.residual
+    with pytest.raises(UsageError, match="n_components: expected at least 2, got 1"):
+        kept.find_alpha0(1)
+    with pytest.raises(UsageError, match="expected at most 3, for which the moments were made, got 4"):
+        kept.find_alpha0(4)
+
+
+@pytest.mark.slow
+def test_errors_of_alpha0_by_the_residual_fall_with_the_root_of_the_number_of_documents():
+    errors = []
+    for n in (2_000, 32_000):
+        found = []
+        for seed in range(6):
+            rng = np.random.default_rng(seed)
+            population = TopicPopulation(np.full(4, 0.3), rng.dirichlet(np.full(40, 0.1), 4).T)
+            kept = TopicMoments(4, **ALL_WORDS).fit(population.sample(n, 30, seed=seed)[0])
+            found.append(np.log(kept.find_alpha0().alpha0 / 1.2))
+        errors.append(np.sqrt(np.mean(np.square(found))))
+    assert errors[1] < 0.05
+    assert 1.6 < errors[0] / errors[1] < 8.0

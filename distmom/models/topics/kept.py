@@ -35,6 +35,7 @@ from distmom.engine.passes import fingerprint
 from distmom.errors import StoreError, UsageError
 from distmom.models.topics.base import TopicEstimator
 from distmom.models.topics.committed import CommittedMoments, moment_words
+from distmom.models.topics.concentration import Concentration, find_alpha0
 from distmom.models.topics.sources import (
     MAPPED_BYTES,
     Source,
@@ -45,6 +46,7 @@ from distmom.models.topics.sources import (
     sources_layout,
     unpack_sources,
 )
+from distmom.moments.word_moments import word_moments
 from distmom.spectral.artifact import (
     check_target,
     load_arrays,
@@ -336,6 +338,26 @@ class TopicMoments(TopicEstimator):
         if not self.sources_:
             raise UsageError("the sums contain no documents")
         return signed_total(self.sources_)
+
+    def find_alpha0(self, n_components: int | None = None) -> Concentration:
+        """Return the sum of the Dirichlet parameters for which the third moment decomposes best.
+
+        Parameters
+        ----------
+        n_components : int, optional
+            Number of topics, at least 2; by default, that of the moments.
+
+        Raises
+        ------
+        UsageError
+            If there are fewer than two topics, or more than those for which the moments were made.
+        NumericalError
+            If the moments carry fewer topics for every alpha0.
+        """
+        check_is_fitted(self, "sources_")
+        k = self.n_components if n_components is None else n_components
+        self.check_components(k)
+        return find_alpha0(word_moments(self.total(), self.settings.kind, self.basis_), k)
 
     def halves(self) -> tuple[Sums, Sums]:
         """Return the sums over two halves of the documents; a UsageError if they are in a single part."""
