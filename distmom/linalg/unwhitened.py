@@ -76,8 +76,9 @@ def skewness_components(
     """Return components and weights by maximising ``M3(u, u, u) / M2(u, u)^(3/2)`` (section 4.3.2).
 
     The local maximisers u of positive skewness in the range of M2, scaled to ``M2(u, u) = 1``, satisfy
-    ``M2 u = sqrt(w_i) mu_i``, and their skewness is ``1 / sqrt(w_i)``. The steps are ``u <- M2^+ M3(I, u, u)``. Components that were found are
-    subtracted from the third moment, and each is improved by steps with the whole of it.
+    ``M2 u = sqrt(w_i) mu_i``, and their skewness is ``1 / sqrt(w_i)``. The steps are ``u <- M2^+ M3(I, u, u)``.
+    Components that were found are subtracted from the third moment, and each is improved by steps with the whole
+    of it.
 
     Parameters
     ----------

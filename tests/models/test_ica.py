@@ -150,6 +150,25 @@ def test_gaussian_noise_of_unknown_covariance_does_not_matter(decomposition, kur
     assert matched(plain.T, (A / np.linalg.norm(A, axis=0)).T, signed=False)[0] > 0.01
 
 
+@pytest.mark.parametrize("d", [3, 5])
+def test_a_known_covariance_of_the_noise_gives_lengths_and_kurtoses(d):
+    A = mixing(d, 3, 1)
+    noise = 0.8 * mixing(d, 3, 2)
+    model = ICA(3, noise="gaussian").fit_corpus(population(A, KURTOSES, noise, mean=1.0, shard_rows=100))
+    found, kurtosis = model.without_noise(noise @ noise.T)
+    error, order = matched(found.T, A.T, signed=False)
+    assert error < 1e-9
+    assert_allclose(kurtosis, np.array(KURTOSES)[order], atol=1e-8)
+    # Noise of another size gives other lengths.
+    assert matched(model.without_noise(0.5 * noise @ noise.T)[0].T, A.T, signed=False)[0] > 0.01
+    with pytest.raises(NumericalError, match="as much variance as the rows along 3 of 3 sources"):
+        model.without_noise(1e3 * np.eye(d))
+    with pytest.raises(UsageError, match="covariance: expected a symmetric matrix of shape"):
+        model.without_noise(np.eye(d + 1))
+    with pytest.raises(UsageError, match="expected a model fitted with 'gaussian', got 'none'"):
+        ICA(3).fit(np.random.default_rng(0).laplace(size=(500, d))).without_noise(np.eye(d))
+
+
 def test_isotropic_noise_is_estimated_from_the_other_directions():
     A = mixing(5, 2, 1)
     corpus = population(A, (5.0, -2.0), 0.7 * np.eye(5), shard_rows=200)

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from distmom.blas import one_blas_thread
 from distmom.corpus import RowCorpus
 from distmom.engine import StoredColumns, StoredRows
-from distmom.errors import InputError, UsageError
+from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models.ica.fitting import (
     IcaState,
     Projection,
@@ -313,6 +313,47 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
             raise UsageError(f"X: expected {len(self.components_)} sources, got {X.shape[1]}")
         with one_blas_thread():
             return np.asarray(X @ self.mixing_.T + self.mean_)
+
+    def without_noise(self, covariance: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the mixing and the kurtoses of sources that have variance one without noise of known covariance.
+
+        With ``noise="gaussian"`` the directions of the columns of A are found without knowledge of the noise,
+        their lengths are not: a source with its noise has variance one, of which the noise takes the share
+        ``(B C B')_ii``, for the unmixing B and the covariance C of the noise.
+
+        Parameters
+        ----------
+        covariance : array_like of shape (n_features, n_features)
+            C.
+
+        Returns
+        -------
+        mixing : ndarray of shape (n_features, n_found)
+        kurtosis : ndarray of shape (n_found,)
+
+        Raises
+        ------
+        UsageError
+            If the model was fitted with another ``noise``, or the covariance is not a symmetric matrix of this
+            size.
+        NumericalError
+            If the noise has as much variance along a source as the rows.
+        """
+        check_is_fitted(self)
+        if self.noise != "gaussian":
+            raise UsageError(f"noise: expected a model fitted with 'gaussian', got {self.noise!r}")
+        C, d = np.asarray(covariance, np.float64), self.n_features_in_
+        if C.shape != (d, d) or not np.allclose(C, C.T):
+            raise UsageError(
+                f"covariance: expected a symmetric matrix of shape {(d, d)}, got shape {C.shape}"
+            )
+        shares = 1.0 - np.einsum("id,de,ie->i", self.components_, C, self.components_)
+        if not (shares > 0.0).all():
+            raise NumericalError(
+                f"the noise has as much variance as the rows along {int((shares <= 0.0).sum())} of {len(shares)} "
+                "sources"
+            )
+        return self.mixing_ * np.sqrt(shares), self.kurtosis_ / shares**2
 
     def assign(self, run: Run) -> dict[str, StoredRows]:
         """Store the sources of every row of the corpus of a run.
