@@ -170,7 +170,7 @@ def found_columns(basis: np.ndarray, methods: Sequence[str], seed: int) -> dict[
         found["projections"] = projected_columns(basis)
         ends = [polished(basis, basis.T @ column) for column in found["projections"].T]
         found["polished"] = basis @ np.array([end.w for end in ends]).T
-    for method in {"search", "both"} & set(methods):
+    for method in [name for name in ("search", "both") if name in methods]:
         candidates = found["projections"] if method == "both" else None
         chosen = sparse_columns(
             basis, n_constraints=n, n_program_rows=n, n_starts=10 * k, candidates=candidates, seed=seed
@@ -309,22 +309,14 @@ def _rows(
 
 def averages(results: Sequence[dict[str, Any]], measures: Sequence[str]) -> list[dict[str, Any]]:
     """Return the mean over the seeds for every gap, method and number of rows."""
-    keys = dict.fromkeys((row["gap"], row["method"], row["n_rows"]) for row in results)
-    return [
-        {
-            "gap": gap,
-            "method": method,
-            "n_rows": n_rows,
-            **{
-                name: float(np.mean([row[name] for row in same if name in row]))
-                for same in [
-                    [row for row in results if (row["gap"], row["method"], row["n_rows"]) == (gap, method, n_rows)]
-                ]
-                for name in measures
-            },
-        }
-        for gap, method, n_rows in sorted(keys, key=lambda key: (key[0], key[2]))
-    ]  # fmt: skip
+    groups: dict[tuple[float, int, str], list[dict[str, Any]]] = {}
+    for row in results:
+        groups.setdefault((row["gap"], row["n_rows"], row["method"]), []).append(row)
+    found = []
+    for (gap, n_rows, method), same in groups.items():
+        means = {name: float(np.mean([row[name] for row in same if name in row])) for name in measures}
+        found.append({"gap": gap, "n_rows": n_rows, "method": method, **means})
+    return found
 
 
 def printed(experiment: str, gap: float) -> list[dict[str, Any]]:

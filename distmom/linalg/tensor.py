@@ -301,14 +301,13 @@ def operator_norm_bounds(
     U = np.random.default_rng(random_state).standard_normal((k, n_starts))
     U *= np.where(cubic_form(cube, U) < 0.0, -1.0, 1.0)
     U /= np.linalg.norm(U, axis=0)
-    best = float(cubic_form(cube, U).max())
+    values = cubic_form(cube, U)
     for _ in range(max_iter):
         # The shift makes every step an ascent (Kolda and Mayo, SIAM J. Matrix Anal. Appl. 32, 2011), and as the
         # form is odd, its largest value is also its largest magnitude.
         U = contract_two(cube, U) + 2.0 * upper * U
         U /= np.linalg.norm(U, axis=0)
-        value = float(cubic_form(cube, U).max())
-        if value <= best * (1.0 + 1e-12):
+        before, values = values, cubic_form(cube, U)
+        if (values <= before * (1.0 + 1e-12)).all():
             break
-        best = value
-    return min(best, upper), upper
+    return min(float(values.max()), upper), upper
