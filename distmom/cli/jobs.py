@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from distmom.errors import ClusterError, TakenOverError, UsageError
 
 #: commands that can be submitted, as `distmom.jobs.record.COMMANDS`, whose import takes long
 _COMMANDS = ("fit", "update", "moments", "ingest", "predict", "transform", "evaluate")
-#: seconds before a command is restarted, times the number of restarts
-RESTART_PAUSE_S = 10.0
+#: seconds before a command is restarted, times the number of restarts, and at most
+RESTART_PAUSE_S, LONGEST_PAUSE_S = 10.0, 60.0
 #: seconds for which a beat must stand still before the commands here call a job lost
 PATIENCE_S = 25.0
 
@@ -55,10 +56,10 @@ PATIENCE_S = 25.0
 )
 @click.option(
     "--driver",
-    type=click.Choice(["scheduler", "worker", "slurm"]),
+    type=click.Choice(["scheduler", "worker", "slurm", "here"]),
     default="scheduler",
     show_default=True,
-    help="Where the process of the command runs.",
+    help="Where the process of the command runs; with 'here', this command waits for it, and exits with its exit code.",
 )
 @tls_options(expose=True)
 @json_option
@@ -69,7 +70,8 @@ def submit(
     """Run a command on a Dask cluster, which carries it out when nobody waits for it.
 
     The command runs in a process of its own on the scheduler's host, or elsewhere with --driver, in the directory in
-    which it was submitted. Its paths, and that of the job, must be visible there and to all workers.
+    which it was submitted. Its paths, and that of the job, must be visible there and to all workers. The same line with
+    --driver here and --run continues the job, so that a pod or a unit may be restarted.
 
     \b
     Examples: distmom submit fit corpus model -k 100 --scheduler tcp://host:8786
@@ -78,16 +80,20 @@ def submit(
     """
     from distmom.cli.app import cli
     from distmom.jobs import submit as submit_job
+    from distmom.jobs.foreground import carry_out
 
     parent = click.get_current_context().parent
     given = [*arguments, "--scheduler", scheduler]
     with cli.commands[command].make_context(command, given, parent=parent) as parsed:
         if parsed.params.get("workers") is not None:
             raise UsageError("--workers: the job runs on the workers of the cluster")
-    job = submit_job(
-        [command, *arguments], scheduler=scheduler, directory=directory, share=share, priority=priority,
-        restarts=restarts, driver=driver, ca_file=ca_file, cert=cert, key=key,
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "scheduler": scheduler, "directory": directory, "share": share, "priority": priority, "restarts": restarts,
+        "ca_file": ca_file, "cert": cert, "key": key,
+    }  # fmt: skip
+    if driver == "here":
+        sys.exit(carry_out([command, *arguments], **options))
+    job = submit_job([command, *arguments], driver=driver, **options)
     show({"id": job.id, "directory": str(job.directory)}, as_json)
 
 
@@ -222,6 +228,8 @@ def resume_command(job: str, scheduler: str | None, as_json: bool) -> None:
 
     resumed = open_job(job).resume(scheduler)
     show({"id": resumed.id, "directory": str(resumed.directory)}, as_json)
+    if resumed.record.driver == "here" and not as_json:
+        say("it is continued when the command that carries it out is started again")
 
 
 @jobs.command("run")
@@ -258,8 +266,8 @@ def run_command(directory: str, scheduler: str | None, restarted: int) -> None:
         shared(lease),
         sharing(record.id, record.share, record.priority),
         certified(**tls),
-        # The address was accepted when the job was submitted.
-        insecure_allowed(),
+        # The address was accepted when the job was submitted, or else is looked at now.
+        nullcontext() if record.driver == "here" else insecure_allowed(),
     ):
         lease.check()
         try:
@@ -272,7 +280,7 @@ def run_command(directory: str, scheduler: str | None, restarted: int) -> None:
         except ClusterError as error:
             if restarted >= record.restarts:
                 raise
-            pause = RESTART_PAUSE_S * (restarted + 1)
+            pause = min(RESTART_PAUSE_S * (restarted + 1), LONGEST_PAUSE_S)
             say(f"error: {error}", err=True)
             say(f"restart {restarted + 1} of {record.restarts} in {pause:.0f} s", err=True)
             time.sleep(pause)

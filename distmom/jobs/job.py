@@ -240,6 +240,9 @@ class Job:
     def resume(self, scheduler: str | None = None) -> Job:
         """Carry on with a job that was lost, has failed or was cancelled, after its last finished groups.
 
+        A request to end the job is taken back. A job with the driver ``here`` continues when the command that
+        carries it out is started again.
+
         Parameters
         ----------
         scheduler : str, optional
@@ -262,6 +265,9 @@ class Job:
             return self
         if found.state == "running":
             raise UsageError(f"{self.id}: the job is running")
+        if self.record.driver == "here":
+            epochs.forget_request(self.directory)
+            return self
         where, accepted = (self.record.scheduler, True) if scheduler is None else (scheduler, None)
         with certified(**self._certificates()), connected(where, insecure=accepted) as client:
             check_versions(client)

@@ -24,8 +24,9 @@ JOB = RecordFormat("distmom-job", 1, "submit the job again")
 COMMANDS = ("fit", "update", "moments", "ingest", "predict", "transform", "evaluate")
 #: those that keep their passes in the directory of the job
 WITH_RUN = ("fit", "update", "moments")
-#: where a driver runs: on the host of the scheduler, on that of a worker, or where SLURM starts it
-DRIVERS = ("scheduler", "worker", "slurm")
+#: where a driver runs: on the host of the scheduler, on that of a worker, where SLURM starts it, or on this one,
+#: where a process waits for it
+DRIVERS = ("scheduler", "worker", "slurm", "here")
 #: environment variable with the directory of jobs
 DIRECTORY = "DISTMOM_JOBS"
 

@@ -96,12 +96,13 @@ def on_scheduler(client: Client, function: Callable[..., _R], **arguments: Any) 
 
 def start_driver(dask_scheduler: Any, run: str, scheduler: str | None = None) -> int:
     """Start the driver of a job as a process of its own on this host, and return its process id."""
-    process = _started(Path(run), scheduler)
-    threading.Thread(target=_await_end, args=(process, Path(run)), name="distmom-driver", daemon=True).start()
+    process = started(Path(run), scheduler)
+    threading.Thread(target=await_end, args=(process, Path(run)), name="distmom-driver", daemon=True).start()
     return process.pid
 
 
-def _started(place: Path, scheduler: str | None) -> subprocess.Popen[bytes]:
+def started(place: Path, scheduler: str | None, **variables: str) -> subprocess.Popen[bytes]:
+    """Start the driver of a job on this host, with further variables of its environment."""
     if not (place / "job.json").exists():
         raise UsageError(
             f"{place}: host {socket.gethostname()} does not see this directory; use one on a common file system"
@@ -110,7 +111,7 @@ def _started(place: Path, scheduler: str | None) -> subprocess.Popen[bytes]:
     with open(place / "out.txt", "ab") as out:
         return subprocess.Popen(
             driver_line(place, scheduler), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-            start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1", **variables},
         )  # fmt: skip
 
 
@@ -120,12 +121,13 @@ def driver_line(place: Path, scheduler: str | None) -> list[str]:
     return [sys.executable, "-m", "distmom.cli.main", "jobs", "run", str(place), *where]
 
 
-def _await_end(process: subprocess.Popen[bytes], place: Path) -> None:
-    """Wait for a driver, and record the end of one that has not begun its first epoch."""
+def await_end(process: subprocess.Popen[bytes], place: Path) -> int:
+    """Wait for a driver, record the end of one that has not begun its first epoch, and return its exit code."""
     code = process.wait()
     if epochs.latest_epoch(place) == 0:
         text = f"the driver ended before it had begun: see {place / 'out.txt'}"
         epochs.write_end(place, 0, End("failed", code or 1, "ClusterError", text))
+    return code
 
 
 def supervise_driver(run: str, scheduler: str | None = None) -> None:
@@ -133,7 +135,7 @@ def supervise_driver(run: str, scheduler: str | None = None) -> None:
     worker, key = distributed.get_worker(), distributed.worker.thread_state.key
     # It waits, and is not to take the place of a task.
     distributed.secede()
-    process = _started(Path(run), scheduler)
+    process = started(Path(run), scheduler)
     try:
         while process.poll() is None:
             task = worker.state.tasks.get(key)
@@ -143,7 +145,7 @@ def supervise_driver(run: str, scheduler: str | None = None) -> None:
     finally:
         if process.poll() is None:
             process.terminate()
-        _await_end(process, Path(run))
+        await_end(process, Path(run))
 
 
 def submit_to_slurm(place: Path, name: str, scheduler: str | None) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from distmom.engine import epochs
 from distmom.engine.connections import certified, connected
 from distmom.engine.observation import Condition, Observation
+from distmom.errors import UsageError
 from distmom.jobs.job import Job
 from distmom.jobs.record import find_run, jobs_directory, new_record, write_record
 from distmom.jobs.remote import INDEX, check_versions
@@ -70,6 +71,10 @@ def submit(
     """
     given = {"ca_file": ca_file, "cert": cert, "key": key}
     tls = {name: str(Path(path).absolute()) for name, path in given.items() if path is not None}
+    if driver == "here":
+        raise UsageError(
+            "driver: a job whose driver runs here is carried out by distmom submit --driver here"
+        )
     record = new_record(arguments, scheduler, share, priority, restarts, driver, tls)
     run = jobs_directory() / record.id if directory is None else Path(directory).absolute()
     with certified(ca_file, cert, key), connected(scheduler) as client:

@@ -168,6 +168,7 @@ class Pods:
 
     def __init__(self, folder):
         self.folder, self.log = folder, folder / "job.log"
+        self.directory = folder / "jobs" / "fit"
         self.port, self.dashboard = free_port(), free_port()
         certificates(folder / "tls")
 
@@ -175,23 +176,42 @@ class Pods:
         for name, value in (
             ("distmom-fit-scheduler:8786", f"127.0.0.1:{self.port}"), ("8786", str(self.port)),
             (":8787", f"127.0.0.1:{self.dashboard}"), (":8788", "127.0.0.1:0"), ("/tls/", f"{self.folder}/tls/"),
-            ("/data/", f"{self.folder}/"), ("sleep 30", "sleep 1"), ("$(DASK_WORKER_NAME)", "one"),
+            ("/data/", f"{self.folder}/"), ("$(DASK_WORKER_NAME)", "one"),
         ):  # fmt: skip
             text = text.replace(name, value)
         return text
+
+    def _environment(self, container):
+        variables = {each["name"]: self._here(each["value"]) for each in container["env"]}
+        return {**os.environ, "PATH": PATH, **variables}
 
     def started(self, component, *more):
         """Start a component; more arguments follow its own."""
         spec = pods(JOB["spec"]["cluster"]["spec"])[component]
         [container] = spec["containers"]
-        variables = {each["name"]: self._here(each["value"]) for each in container["env"]}
-        environment = {**os.environ, "PATH": PATH, **variables}
-        address = variables["DASK_SCHEDULER_ADDRESS"]
+        # Else the entry point of the image, which passes signals on, would not be in force.
+        assert "command" not in container
+        environment = self._environment(container)
+        address = environment["DASK_SCHEDULER_ADDRESS"]
         command = [
             self._here(word).replace("$(DASK_SCHEDULER_ADDRESS)", address) for word in container["args"]
         ]
         command += more
         return started(self.folder / f"{component}.log", *command, env=environment, cwd=self.folder)
+
+    def jobs(self, *arguments):
+        """Run 'distmom jobs' in the pod of the scheduler, and return its exit code and what it has printed."""
+        [container] = pods(JOB["spec"]["cluster"]["spec"])["scheduler"]["containers"]
+        done = subprocess.run(
+            ["distmom", "jobs", *arguments], env=self._environment(container), cwd=self.folder / "tls",
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
+    def status(self):
+        code, printed = self.jobs("status", "fit", "--json")
+        assert code == 0
+        return json.loads(printed)
 
 
 @pytest.mark.cluster
@@ -202,11 +222,21 @@ def test_the_job_waits_for_the_scheduler_and_has_the_same_bits(tmp_path):
     with ExitStack() as stack:
         # Of an option that is given twice, the last value counts.
         job = stack.enter_context(place.started("job", *model))
-        wait_until(lambda: "no scheduler answers" in place.log.read_text() or job.poll() is not None)
+        wait_until(lambda: "restart 1 of 1000" in place.log.read_text() or job.poll() is not None)
         assert job.poll() is None
+        assert "no scheduler answers" in place.log.read_text()
+        assert place.status()["state"] == "running"
         stack.enter_context(place.started("scheduler"))
         stack.enter_context(place.started("worker"))
         assert job.wait(200) == 0, place.log.read_text()
+        listed = place.jobs("list")
+        assert (listed[0], listed[1].splitlines()[1].split()[1]) == (0, "done")
+        assert place.jobs("wait", "fit")[0] == 0
+        # The pod and every other one have the same lines.
+        assert place.jobs("logs", "fit") == (0, place.log.read_text())
+        # What 'kubectl replace' starts again for a job that is done.
+        with place.started("job", *model) as again:
+            assert again.wait(60) == 0
     assert same_models(tmp_path / "model", tmp_path / "local")
 
 
@@ -216,6 +246,8 @@ def test_the_job_is_not_tried_again_after_an_error_of_the_input(tmp_path):
     with place.started("job") as job:
         assert job.wait(60) == 2
     assert place.log.read_text().count("error:") == 1
+    status = place.status()
+    assert (status["state"], status["exit_code"], status["epoch"]) == ("failed", 2, 1)
 
 
 @pytest.mark.cluster
@@ -224,9 +256,35 @@ def test_a_job_that_is_stopped_records_that(tmp_path):
     planted(tmp_path)
     place = Pods(tmp_path)
     with place.started("scheduler"), place.started("job") as job:
-        wait_until((tmp_path / "model.run" / "epochs" / "0001.json").exists)
-        assert JOB["spec"]["job"]["spec"]["containers"][0]["command"] == ["tini", "-g", "--"]
-        os.killpg(job.pid, signal.SIGTERM)
+        wait_until((place.directory / "epochs" / "0001.json").exists)
+        # What Kubernetes sends to the first process of the container, tini, which passes it on.
+        job.send_signal(signal.SIGTERM)
         assert job.wait(30) == 130
-    ended = json.loads((tmp_path / "model.run" / "epochs" / "0001.end.json").read_text())
-    assert (ended["state"], ended["exit_code"]) == ("failed", 130)
+    status = place.status()
+    assert (status["state"], status["exit_code"]) == ("failed", 130)
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_a_job_is_cancelled_from_another_pod_and_continues_when_that_is_taken_back(tmp_path):
+    model = planted(tmp_path)
+    place = Pods(tmp_path)
+    with ExitStack() as stack:
+        stack.enter_context(place.started("scheduler"))
+        with place.started("job", *model) as job:
+            # Without workers it waits.
+            wait_until(lambda: (place.directory / "epochs" / "0001.json").exists() or job.poll() is not None)
+            assert place.status()["state"] == "running"
+            code, printed = place.jobs("cancel", "fit", "--json")
+            assert (code, json.loads(printed)["state"]) == (0, "cancelled")
+            assert job.wait(30) == 130
+        assert place.jobs("wait", "fit")[0] == 130
+        stack.enter_context(place.started("worker"))
+        with place.started("job", *model) as job:
+            assert job.wait(60) == 130
+        assert not (tmp_path / "model").exists()
+        assert place.jobs("resume", "fit")[0] == 0
+        with place.started("job", *model) as job:
+            assert job.wait(120) == 0, place.log.read_text()
+        assert (place.status()["state"], place.status()["epoch"]) == ("done", 3)
+    assert same_models(tmp_path / "model", tmp_path / "local")

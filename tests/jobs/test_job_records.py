@@ -1,15 +1,19 @@
 """What jobs keep on disk, and what is refused; nothing here needs a cluster."""
 
 import json
+import subprocess
 import threading
 
 import pytest
+from helpers import planted_corpus
 
 from distmom.cli import jobs as cli_jobs
 from distmom.cli.main import main
+from distmom.corpus import from_arrays
 from distmom.engine import epochs
+from distmom.engine.connections import insecure_allowed
 from distmom.errors import UsageError
-from distmom.jobs import open_job, record
+from distmom.jobs import foreground, open_job, record
 from distmom.jobs.record import new_record, write_record
 
 
@@ -39,6 +43,55 @@ def test_many_lines_are_followed(tmp_path):
     lines = list(found.logs(follow=True))
     thread.join()
     assert lines == [*(f"line {number}" for number in range(100_000)), "without an end"]
+
+
+def test_a_job_that_is_carried_out_here_is_continued_by_the_same_line(tmp_path, monkeypatch, capfdbinary):
+    monkeypatch.chdir(tmp_path)
+    line = ["submit", "ingest", "none.tsv", "c", "--scheduler", "tcp://127.0.0.1:1", "--driver", "here"]
+    line += ["--run", "job"]
+    assert main(line) == 2
+    found = open_job(tmp_path / "job")
+    first = (tmp_path / "job" / "out.txt").read_bytes()
+    assert first.startswith(b"error: none.tsv: there is no such file")
+    assert capfdbinary.readouterr().out == first
+    assert (found.status()["state"], found.status()["exit_code"], found.wait(1)) == ("failed", 2, 2)
+    assert main(line) == 2
+    assert capfdbinary.readouterr().out == first
+    assert found.status()["epoch"] == 2
+    assert main([*line, "--min-df", "2"]) == 2
+    assert b"is the directory of another job: ingest none.tsv c" in capfdbinary.readouterr().err
+    epochs.request_cancel(tmp_path / "job")
+    assert main(line) == 130
+    assert found.status()["state"] == "cancelled"
+    assert main(["jobs", "resume", "job"]) == 0
+    assert main(line) == 2
+    assert found.status()["epoch"] == 4
+
+
+def test_a_driver_that_was_killed_gives_the_exit_code_of_shells(tmp_path, monkeypatch):
+    def started(place, scheduler, **variables):
+        assert variables == {"DASK_DISTMOM__INSECURE": "True"}
+        (place / "epochs").mkdir()
+        return subprocess.Popen(["sh", "-c", "kill -9 $$"])
+
+    monkeypatch.setattr(foreground, "started", started)
+    with insecure_allowed():
+        code = foreground.carry_out(
+            ["fit", "c", "m"], scheduler="tcp://10.0.0.1:1", directory=tmp_path / "job"
+        )
+    assert code == 137
+    status = open_job(tmp_path / "job").status()
+    assert (status["state"], status["exit_code"]) == ("failed", -9)
+
+
+def test_a_scheduler_without_tls_is_refused_where_nobody_has_accepted_it(tmp_path, capfd):
+    block = planted_corpus(40, d=30, n_labels=4, k=2)[2].read_shard(0)
+    from_arrays(tmp_path / "corpus", block.words, block.labels)
+    line = ["submit", "fit", str(tmp_path / "corpus"), str(tmp_path / "m"), "-k", "2", "--driver", "here"]
+    line += ["--run", str(tmp_path / "job"), "--scheduler", "tcp://10.255.255.1:8786", "--restarts", "1"]
+    assert main(line) == 2
+    refused = "error: tcp://10.255.255.1:8786: connections to other hosts without TLS are refused"
+    assert refused in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""A job is carried out by a driver that this process starts and waits for, as in a pod or a unit of systemd."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import dask
+
+from distmom.engine import epochs
+from distmom.errors import UsageError
+from distmom.jobs.record import jobs_directory, new_record, read_record, write_record
+from distmom.jobs.remote import await_end, started
+
+#: added to the number of a signal that has ended the driver, as shells do
+_SIGNALLED = 128
+#: bytes of the output that are copied at once
+_COPY_BYTES = 1 << 20
+
+
+def carry_out(
+    arguments: Sequence[str],
+    *,
+    scheduler: str,
+    directory: str | os.PathLike[str] | None = None,
+    share: float = 1.0,
+    priority: int = 0,
+    restarts: int = 0,
+    ca_file: str | None = None,
+    cert: str | None = None,
+    key: str | None = None,
+) -> int:
+    """Carry out a command of distmom as a job on this host, and wait for its end.
+
+    The driver is a child of this process, and what it prints is copied to the standard output. If the directory
+    holds this job already, it is continued: nothing is done if it is done, and it ends again if it was cancelled.
+
+    Parameters
+    ----------
+    arguments, scheduler, directory, share, priority, restarts, ca_file, cert, key
+        As of `distmom.jobs.submit`.
+
+    Returns
+    -------
+    int
+        Exit code of the command; 128 and the number of the signal if one has ended the driver.
+
+    Raises
+    ------
+    UsageError
+        If the command cannot be a job, or the directory holds something else.
+    """
+    given = {"ca_file": ca_file, "cert": cert, "key": key}
+    tls = {name: str(Path(path).absolute()) for name, path in given.items() if path is not None}
+    record = new_record(arguments, scheduler, share, priority, restarts, "here", tls)
+    run = jobs_directory() / record.id if directory is None else Path(directory).absolute()
+    if (run / "job.json").exists():
+        known = read_record(run)
+        if (known.arguments, known.folder) != (record.arguments, record.folder):
+            raise UsageError(f"{run}: is the directory of another job: {' '.join(known.arguments)}")
+    else:
+        write_record(run, record)
+    # The driver has another configuration of Dask, made from its environment.
+    allowed = {"DASK_DISTMOM__INSECURE": "True"} if dask.config.get("distmom.insecure", False) else {}
+    with open(run / "out.txt", "ab+") as printed:
+        driver = started(run, scheduler, **allowed)
+        try:
+            while driver.poll() is None:
+                try:
+                    _copy(printed)
+                    time.sleep(epochs.LOOK_S / 4)
+                except KeyboardInterrupt:
+                    # Of SIGTERM, too; the driver is in a session of its own and has received neither.
+                    driver.terminate()
+            _copy(printed)
+        finally:
+            if driver.poll() is None:
+                driver.terminate()
+            code = await_end(driver, run)
+    if code >= 0:
+        return code
+    recorded = _recorded_code(run, driver.pid)
+    return _SIGNALLED - code if recorded is None else recorded
+
+
+def _recorded_code(run: Path, pid: int) -> int | None:
+    """Return the exit code that a driver had recorded when a signal ended it; None if there is none."""
+    epoch = epochs.latest_epoch(run)
+    owner, end = epochs.owner_of(run, epoch), epochs.end_of(run, epoch)
+    if owner is None or owner.pid != pid or end is None or end.restarted:
+        return None
+    return end.exit_code
+
+
+def _copy(printed: BinaryIO) -> None:
+    """Copy what was printed since the last call to the standard output."""
+    while content := printed.read(_COPY_BYTES):
+        sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
