@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from distmom.cli.run import interrupt
 from distmom.cli.shared import show
 from distmom.cli.terminal import plain, say
 from distmom.errors import ClusterError, TakenOverError, UsageError
+
+if TYPE_CHECKING:
+    from distmom.jobs import Job
 
 #: commands that can be submitted, as `distmom.jobs.record.COMMANDS`, whose import takes long
 _COMMANDS = ("fit", "update", "moments", "ingest", "predict", "transform", "evaluate")
@@ -36,6 +39,19 @@ PATIENCE_S = 25.0
     type=click.Path(),
     default=None,
     help="Directory of the job. [default: one below $DISTMOM_JOBS, or distmom-jobs]",
+)
+@click.option(
+    "--job",
+    "url",
+    metavar="URL",
+    default=None,
+    help="s3://BUCKET/PREFIX, where the records of the job are published. [default: below $DISTMOM_JOBS if that is a URL]",
+)
+@click.option(
+    "--folder",
+    type=click.Path(),
+    default=None,
+    help="Directory of the cluster in which the command runs. [default: this one]",
 )
 @click.option(
     "--share",
@@ -64,8 +80,9 @@ PATIENCE_S = 25.0
 @tls_options(expose=True)
 @json_option
 def submit(
-    command: str, arguments: tuple[str, ...], scheduler: str, directory: str | None, share: float, priority: int,
-    restarts: int, driver: str, ca_file: str | None, cert: str | None, key: str | None, as_json: bool,
+    command: str, arguments: tuple[str, ...], scheduler: str, directory: str | None, url: str | None,
+    folder: str | None, share: float, priority: int, restarts: int, driver: str, ca_file: str | None,
+    cert: str | None, key: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a command on a Dask cluster, which carries it out when nobody waits for it.
 
@@ -88,20 +105,25 @@ def submit(
         if parsed.params.get("workers") is not None:
             raise UsageError("--workers: the job runs on the workers of the cluster")
     options: dict[str, Any] = {
-        "scheduler": scheduler, "directory": directory, "share": share, "priority": priority, "restarts": restarts,
-        "ca_file": ca_file, "cert": cert, "key": key,
+        "scheduler": scheduler, "directory": directory, "url": url, "folder": folder, "share": share,
+        "priority": priority, "restarts": restarts, "ca_file": ca_file, "cert": cert, "key": key,
     }  # fmt: skip
     if driver == "here":
         sys.exit(carry_out([command, *arguments], **options))
     job = submit_job([command, *arguments], driver=driver, **options)
-    show({"id": job.id, "directory": str(job.directory)}, as_json)
+    show(_named(job), as_json)
+
+
+def _named(job: Job) -> dict[str, str]:
+    where = {"url": job.record.url} if job.record.url else {}
+    return {"id": job.id, "directory": str(job.directory), **where}
 
 
 @click.group()
 def jobs() -> None:
     """List, follow, cancel and resume jobs that were submitted.
 
-    JOB is the directory of a job, or its id in $DISTMOM_JOBS or distmom-jobs.
+    JOB is the directory of a job, the URL where its records are published, or its id in $DISTMOM_JOBS or distmom-jobs.
 
     \b
     Example: distmom jobs list
@@ -116,7 +138,7 @@ def jobs() -> None:
 @tls_options()
 @json_option
 def list_command(directory: str | None, scheduler: str | None, as_json: bool) -> None:
-    """List the jobs in a directory, by default $DISTMOM_JOBS or distmom-jobs.
+    """List the jobs in a directory or below a URL, by default $DISTMOM_JOBS or distmom-jobs.
 
     \b
     Example: distmom jobs list --scheduler tcp://host:8786
@@ -227,7 +249,7 @@ def resume_command(job: str, scheduler: str | None, as_json: bool) -> None:
     from distmom.jobs import open_job
 
     resumed = open_job(job).resume(scheduler)
-    show({"id": resumed.id, "directory": str(resumed.directory)}, as_json)
+    show(_named(resumed), as_json)
     if resumed.record.driver == "here" and not as_json:
         say("it is continued when the command that carries it out is started again")
 
@@ -236,7 +258,8 @@ def resume_command(job: str, scheduler: str | None, as_json: bool) -> None:
 @click.argument("directory", type=click.Path())
 @click.option("--scheduler", type=Address(), default=None, help="Address of a scheduler.")
 @click.option("--restarted", type=int, default=0, hidden=True)
-def run_command(directory: str, scheduler: str | None, restarted: int) -> None:
+@click.option("--published", is_flag=True, hidden=True)
+def run_command(directory: str, scheduler: str | None, restarted: int, published: bool) -> None:
     """Carry out a job in this process: what 'distmom submit' starts on the scheduler's host.
 
     Nothing is done for a job that is done, so that a batch system may start the same line again.
@@ -245,13 +268,22 @@ def run_command(directory: str, scheduler: str | None, restarted: int) -> None:
     Example: distmom jobs run distmom-jobs/fit-20260107-101500-3fa2b1
     """
     from distmom.cli.app import cli
+    from distmom.cli.main import exit_code
     from distmom.engine import epochs
     from distmom.engine.connections import certified, insecure_allowed, sharing
     from distmom.engine.lease import leased, shared
+    from distmom.jobs.publisher import publishing
     from distmom.jobs.record import read_record
 
     run = Path(directory).absolute()
     record = read_record(run)
+    where = [] if scheduler is None else ["--scheduler", scheduler]
+    line = ["jobs", "run", str(run), *where, "--restarted"]
+    if record.url and not published:
+        # Also what is said of an error is published.
+        with publishing(run, record.url, interrupt):
+            code = exit_code([*line, str(restarted), "--published"])
+        sys.exit(code)
     end = epochs.end_of(run, epochs.latest_epoch(run))
     if end is not None and end.state == "done":
         say(f"{run}: the job is done", err=True)
@@ -286,6 +318,5 @@ def run_command(directory: str, scheduler: str | None, restarted: int) -> None:
             time.sleep(pause)
             lease.check()
             lease.restarted(error)
-            where = [] if scheduler is None else ["--scheduler", scheduler]
-            again = ["jobs", "run", str(run), *where, "--restarted", str(restarted + 1)]
+            again = [*line, str(restarted + 1)]
             os.execv(sys.executable, [sys.executable, "-m", "distmom.cli.main", *again])

@@ -26,12 +26,13 @@ def main(arguments: list[str] | None = None) -> int:
     logger.addHandler(handler)
     try:
         with _interruptible():
-            return _exit_code(arguments)
+            return exit_code(arguments)
     finally:
         logger.removeHandler(handler)
 
 
-def _exit_code(arguments: list[str] | None) -> int:
+def exit_code(arguments: list[str] | None) -> int:
+    """Run the command line, say what has gone wrong, and return its exit code."""
     try:
         # Imported here, because it takes a second, during which an interrupt must be caught too.
         from distmom.cli.app import cli

@@ -251,13 +251,16 @@ class ObjectStorage(Storage):
         """Write an object with the content of a file, a large one in parts."""
         self._put(key, path, chunk_size=PART_BYTES)
 
-    def write_if(self, key: str, content: bytes, tag: str | None) -> None:
-        """Write an object if its version still has a tag, or if there is none yet; ConflictError otherwise."""
-        self._put(key, content, mode="create" if tag is None else {"e_tag": tag})
+    def write_if(self, key: str, content: bytes, tag: str | None) -> str | None:
+        """Write an object if its version still has a tag, or if there is none yet; ConflictError otherwise.
 
-    def _put(self, key: str, content: bytes | Path, **options: Any) -> None:
+        Returns the tag of the new version, if the store gives one.
+        """
+        return self._put(key, content, mode="create" if tag is None else {"e_tag": tag})
+
+    def _put(self, key: str, content: bytes | Path, **options: Any) -> str | None:
         try:
-            self._store.put(key, content, **options)
+            return self._store.put(key, content, **options)["e_tag"]
         except self._errors as error:
             if type(error).__name__ in ("AlreadyExistsError", "PreconditionError"):
                 raise ConflictError(f"{self.root}/{key}: was written by another process") from error
@@ -270,6 +273,14 @@ class ObjectStorage(Storage):
             return
         except self._errors as error:
             raise self._failure(key, "removed", error) from error
+
+    def folders(self) -> list[str]:
+        """Return the names of all folders directly below the URL."""
+        try:
+            found = self._store.list_with_delimiter()["common_prefixes"]
+        except self._errors as error:
+            raise self._failure("", "listed", error) from error
+        return [folder.rstrip("/").rpartition("/")[2] for folder in found]
 
     def keys_in(self, folders: str) -> list[str]:
         """Return the names of all objects in folders directly below the URL whose names match a pattern."""

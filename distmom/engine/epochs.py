@@ -163,14 +163,41 @@ class End:
     result: Mapping[str, str] | None = None
 
 
+@dataclass(frozen=True)
+class Records:
+    """What the records of a run say.
+
+    Attributes
+    ----------
+    epoch : int
+        Number of the last epoch that was begun; 0 if there is none.
+    owner : Owner or None
+        Who began it; None if its record cannot be read.
+    end : End or None
+        How it ended; None if it has not.
+    beat : Beat or None
+        The last one, which may be of another epoch.
+    """
+
+    epoch: int
+    owner: Owner | None
+    end: End | None
+    beat: Beat | None
+
+
 def now() -> str:
     """Return the time in UTC, for people."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def name_of(epoch: int, suffix: str = ".json") -> str:
+    """Return the path of a record of an epoch, relative to the run."""
+    return f"epochs/{epoch:04d}{suffix}"
+
+
 def file_of(run: Path, epoch: int, suffix: str = ".json") -> Path:
     """Return the path of a record of an epoch."""
-    return run / "epochs" / f"{epoch:04d}{suffix}"
+    return run / name_of(epoch, suffix)
 
 
 def put_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
@@ -240,8 +267,12 @@ def end_of(run: Path, epoch: int) -> End | None:
 
 def write_end(run: Path, epoch: int, end: End) -> bool:
     """Record how an epoch ended, unless that is recorded already; return whether this call has done so."""
-    content = {**asdict(end), "text": end.text[:_TEXT], "time": end.time or now()}
-    return put_once(file_of(run, epoch, ".end.json"), END.dump(content))
+    return put_once(file_of(run, epoch, ".end.json"), dump_end(end))
+
+
+def dump_end(end: End) -> bytes:
+    """Return the record of how an epoch ended, with the time."""
+    return END.dump({**asdict(end), "text": end.text[:_TEXT], "time": end.time or now()})
 
 
 def beat_of(run: Path) -> Beat | None:
@@ -253,10 +284,21 @@ def beat_of(run: Path) -> Beat | None:
         return None
 
 
+def records_of(run: Path) -> Records:
+    """Return what the records of a run say."""
+    epoch = latest_epoch(run)
+    end = end_of(run, epoch)
+    return Records(epoch, owner_of(run, epoch) if epoch else None, end, beat_of(run) if epoch else None)
+
+
+def dump_request() -> bytes:
+    """Return a request of this process to end a run."""
+    return CANCEL.dump({"host": socket.gethostname(), "pid": os.getpid(), "time": now()})
+
+
 def request_cancel(run: Path) -> bool:
     """Request the end of a run; return whether this is the first request."""
-    who = {"host": socket.gethostname(), "pid": os.getpid(), "time": now()}
-    return put_once(run / "cancel", CANCEL.dump(who))
+    return put_once(run / "cancel", dump_request())
 
 
 def is_cancelled(run: Path) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from distmom.corpus.commit import write_atomic
@@ -89,7 +90,7 @@ class Lease:
         if owner is not None and owner.is_here and owner.pid == os.getpid() and owner.id not in _OWN:
             # This process has replaced its program, or could not record the end of the epoch.
             return True
-        watch, announced = Observation(self.run), False
+        watch, announced = Observation(partial(epochs.records_of, self.run)), False
         while (found := watch.look()).state == "unknown" and found.epoch == epoch:
             if not announced:
                 logger.warning(

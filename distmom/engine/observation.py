@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from distmom.engine import epochs
-from distmom.engine.epochs import Beat, End, Owner, beat_of, end_of, latest_epoch, owner_of
+from distmom.engine.epochs import Beat, End, Owner, Records, records_of
 
 #: states of a run that has ended
 ENDED = ("done", "failed", "cancelled")
@@ -42,13 +44,14 @@ class Observation:
 
     Parameters
     ----------
-    run : Path
+    read : callable
+        Reads the records of the run, as `epochs.records_of`.
     patience_s : float, default `epochs.LEASE_S`
         Seconds for which a beat must stand still before the run counts as lost.
     """
 
-    def __init__(self, run: Path, patience_s: float | None = None) -> None:
-        self.run = run
+    def __init__(self, read: Callable[[], Records], patience_s: float | None = None) -> None:
+        self._read = read
         self.patience_s: float = epochs.LEASE_S if patience_s is None else patience_s
         self._seen: tuple[int, int] | None = None
         self._since = time.monotonic()
@@ -56,11 +59,10 @@ class Observation:
 
     def look(self) -> Condition:
         """Read the records."""
-        epoch = latest_epoch(self.run)
-        end = end_of(self.run, epoch)
+        found = self._read()
+        epoch, owner, end, beat = found.epoch, found.owner, found.end, found.beat
         if epoch == 0:
             return Condition("queued" if end is None else end.state, 0, None, end, None)
-        owner, beat = owner_of(self.run, epoch), beat_of(self.run)
         if beat is not None and beat.epoch != epoch:
             beat = None
         if end is not None and not end.restarted:
@@ -91,4 +93,4 @@ class Observation:
 
 def condition(run: str | os.PathLike[str], patience_s: float | None = None) -> Condition:
     """Return the condition of a run; waits for the next beat where the driver is on another host."""
-    return Observation(Path(run), patience_s).decided()
+    return Observation(partial(records_of, Path(run)), patience_s).decided()

@@ -13,7 +13,8 @@ import dask
 
 from distmom.engine import epochs
 from distmom.errors import UsageError
-from distmom.jobs.record import jobs_directory, new_record, read_record, write_record
+from distmom.jobs.places import ObjectPlace
+from distmom.jobs.record import JobRecord, new_record, read_record, write_record
 from distmom.jobs.remote import await_end, started
 
 #: added to the number of a signal that has ended the driver, as shells do
@@ -27,6 +28,8 @@ def carry_out(
     *,
     scheduler: str,
     directory: str | os.PathLike[str] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    url: str | None = None,
     share: float = 1.0,
     priority: int = 0,
     restarts: int = 0,
@@ -41,7 +44,7 @@ def carry_out(
 
     Parameters
     ----------
-    arguments, scheduler, directory, share, priority, restarts, ca_file, cert, key
+    arguments, scheduler, directory, folder, url, share, priority, restarts, ca_file, cert, key
         As of `distmom.jobs.submit`.
 
     Returns
@@ -54,16 +57,10 @@ def carry_out(
     UsageError
         If the command cannot be a job, or the directory holds something else.
     """
-    given = {"ca_file": ca_file, "cert": cert, "key": key}
-    tls = {name: str(Path(path).absolute()) for name, path in given.items() if path is not None}
-    record = new_record(arguments, scheduler, share, priority, restarts, "here", tls)
-    run = jobs_directory() / record.id if directory is None else Path(directory).absolute()
-    if (run / "job.json").exists():
-        known = read_record(run)
-        if (known.arguments, known.folder) != (record.arguments, record.folder):
-            raise UsageError(f"{run}: is the directory of another job: {' '.join(known.arguments)}")
-    else:
-        write_record(run, record)
+    tls = {"ca_file": ca_file, "cert": cert, "key": key}
+    record = new_record(arguments, scheduler, share, priority, restarts, "here", tls, directory, folder, url)
+    run = Path(record.run)
+    _write_or_continue(run, record)
     # The driver has another configuration of Dask, made from its environment.
     allowed = {"DASK_DISTMOM__INSECURE": "True"} if dask.config.get("distmom.insecure", False) else {}
     with open(run / "out.txt", "ab+") as printed:
@@ -94,6 +91,22 @@ def _recorded_code(run: Path, pid: int) -> int | None:
     if owner is None or owner.pid != pid or end is None or end.restarted:
         return None
     return end.exit_code
+
+
+def _write_or_continue(run: Path, new: JobRecord) -> None:
+    """Write the record of a new job, or check that the directory holds the same job; a UsageError otherwise."""
+    if is_new := not (run / "job.json").exists():
+        write_record(run, new)
+    record = read_record(run)
+    if (record.arguments, record.folder) != (new.arguments, new.folder):
+        raise UsageError(f"{run}: is the directory of another job: {' '.join(record.arguments)}")
+    if record.url:
+        try:
+            ObjectPlace(record.url).create(record.dump())
+        except UsageError:
+            if is_new:
+                (run / "job.json").unlink()
+            raise
 
 
 def _copy(printed: BinaryIO) -> None:

@@ -6,18 +6,19 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from distributed import Client, fire_and_forget
 
+from distmom.corpus.storage import is_url
 from distmom.engine import epochs, watch
 from distmom.engine.connections import certified, connected
 from distmom.engine.epochs import End
 from distmom.engine.observation import ENDED, Condition, Observation
 from distmom.errors import ClusterError, UsageError
-from distmom.jobs.record import JobRecord, read_record
+from distmom.jobs.places import JobPlace, open_place
+from distmom.jobs.record import JobRecord
 from distmom.jobs.remote import (
     check_versions,
     holders,
@@ -42,15 +43,18 @@ class Job:
 
     Attributes
     ----------
+    place : JobPlace
+        Its directory, which must be visible where the job is looked after, or the URL of its published records.
     directory : Path
-        Directory of the job, which must be visible where the job is looked after.
+        Its directory; that where the driver runs, if its records are published.
     record : JobRecord
         What was submitted.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self.directory: Path = Path(directory).absolute()
-        self.record: JobRecord = read_record(self.directory)
+    def __init__(self, place: str | os.PathLike[str]) -> None:
+        self.place: JobPlace = open_place(place)
+        self.record: JobRecord = self.place.record()
+        self.directory: Path = Path(self.record.run if is_url(place) else place).absolute()
 
     @property
     def id(self) -> str:
@@ -58,7 +62,7 @@ class Job:
         return self.record.id
 
     def __repr__(self) -> str:
-        return f"Job({str(self.directory)!r})"
+        return f"Job({self.place.name!r})"
 
     def status(self, patience_s: float | None = None) -> dict[str, Any]:
         """Return the state of the job, and what is known of it.
@@ -77,7 +81,7 @@ class Job:
             ``created`` and ``epoch``; while it runs ``host``, ``pid``, ``pass``, ``n_done`` and ``n_tasks``;
             afterwards ``exit_code``, ``error`` and ``resume``.
         """
-        return self.described(Observation(self.directory, patience_s).decided())
+        return self.described(Observation(self.place.records, patience_s).decided())
 
     def described(self, found: Condition) -> dict[str, Any]:
         """Return a condition of the job as `status` does."""
@@ -85,6 +89,7 @@ class Job:
             "id": self.id,
             "state": found.state,
             "directory": str(self.directory),
+            **({"url": self.record.url} if self.record.url else {}),
             "command": self.record.arguments,
             "scheduler": self.record.scheduler,
             "created": self.record.created,
@@ -100,7 +105,7 @@ class Job:
             if found.end.text:
                 status["error"] = f"{found.end.error}: {found.end.text}"
         if found.state in ("lost", "failed", "cancelled"):
-            status["resume"] = f"distmom jobs resume {self.directory}"
+            status["resume"] = f"distmom jobs resume {self.place.name}"
         return status
 
     def logs(self, follow: bool = False) -> Iterator[str]:
@@ -116,21 +121,19 @@ class Job:
         iterator of str
             Lines without their ends.
         """
-        path, observation = self.directory / "out.txt", Observation(self.directory)
-        rest, place = b"", 0
+        observation = Observation(self.place.records)
+        rest, start = b"", 0
         while True:
             # Looked at first, so that everything that an ended job has printed is read.
             is_over = not follow or observation.look().state in (*ENDED, "lost")
-            with suppress(FileNotFoundError), open(path, "rb") as stream:
-                stream.seek(place)
-                while content := stream.read(1 << 20):
-                    place += len(content)
-                    *lines, rest = (rest + content).split(b"\n")
-                    for line in lines:
-                        yield line.decode(errors="replace")
+            while content := self.place.output(start):
+                start += len(content)
+                *lines, rest = (rest + content).split(b"\n")
+                for line in lines:
+                    yield line.decode(errors="replace")
             if is_over:
                 break
-            time.sleep(epochs.LOOK_S / 4)
+            time.sleep(self.place.look_s)
         if rest:
             yield rest.decode(errors="replace")
 
@@ -152,14 +155,14 @@ class Job:
         TimeoutError
             If the job has not ended in time.
         """
-        observation, started = Observation(self.directory), time.monotonic()
+        observation, started = Observation(self.place.records), time.monotonic()
         while True:
             found = observation.look()
             if found.state in ENDED and found.end is not None:
                 return found.end.exit_code
             if found.state == "lost":
                 return LOST
-            left = epochs.LOOK_S / 4
+            left = self.place.look_s
             if timeout is not None:
                 left = min(left, timeout - (time.monotonic() - started))
                 if left <= 0:
@@ -186,20 +189,19 @@ class Job:
         ClusterError
             If the driver could not be reached: it ends when it reads the request, unless it is lost.
         """
-        found = Observation(self.directory).look()
+        found = Observation(self.place.records).look()
         if found.state in ENDED:
             return self.described(found)
-        epochs.request_cancel(self.directory)
+        self.place.request_cancel()
         if found.state == "queued":
-            (self.directory / "epochs").mkdir(exist_ok=True)
-            epochs.write_end(self.directory, 0, End("cancelled", 130, text="cancelled before it had begun"))
+            self.place.write_end(0, End("cancelled", 130, text="cancelled before it had begun"))
         elif found.owner is not None and not found.owner.is_gone:
             self._stop(found, now)
-        found = Observation(self.directory).look()
+        found = Observation(self.place.records).look()
         if found.state == "lost":
             # Nobody else will record it.
-            epochs.write_end(self.directory, found.epoch, End("cancelled", 130, text="the driver was lost"))
-        return self.described(Observation(self.directory).look())
+            self.place.write_end(found.epoch, End("cancelled", 130, text="the driver was lost"))
+        return self.described(Observation(self.place.records).look())
 
     def _stop(self, found: Condition, now: bool) -> None:
         """End the driver of a job by signals, as far as it can be reached."""
@@ -208,7 +210,7 @@ class Job:
             with certified(**self._certificates()), connected(self.record.scheduler, insecure=True) as client:
                 busy = on_scheduler(client, holders, name=self.id) if now else []
                 for number in (signal.SIGTERM, signal.SIGKILL):
-                    reached = signal_anywhere(client, found.owner, number)
+                    reached = signal_anywhere(client, str(self.directory), found.owner, number)
                     if self._has_ended(found.epoch) or not reached:
                         break
                 if busy:
@@ -218,7 +220,7 @@ class Job:
         except ClusterError:
             # The scheduler may be gone, and the driver a process of this host.
             for number in (signal.SIGTERM, signal.SIGKILL):
-                reached = send_signal(found.owner, number)
+                reached = send_signal(str(self.directory), found.owner, number)
                 if self._has_ended(found.epoch) or not reached:
                     break
         if not reached and not self._has_ended(found.epoch):
@@ -231,10 +233,10 @@ class Job:
         """Wait until an epoch has ended, or its process is gone; return whether it has within `GRACE_S`."""
         ends = time.monotonic() + GRACE_S
         while time.monotonic() < ends:
-            found = Observation(self.directory).look()
+            found = Observation(self.place.records).look()
             if found.epoch != epoch or found.state in (*ENDED, "lost"):
                 return True
-            time.sleep(0.05)
+            time.sleep(self.place.look_s / 5)
         return False
 
     def resume(self, scheduler: str | None = None) -> Job:
@@ -260,33 +262,35 @@ class Job:
         ClusterError
             If no driver could be started, or the one that was started did not begin.
         """
-        found = Observation(self.directory).decided()
+        found = Observation(self.place.records).decided()
         if found.state == "done":
             return self
         if found.state == "running":
             raise UsageError(f"{self.id}: the job is running")
         if self.record.driver == "here":
-            epochs.forget_request(self.directory)
+            self.place.forget_request()
             return self
         where, accepted = (self.record.scheduler, True) if scheduler is None else (scheduler, None)
         with certified(**self._certificates()), connected(where, insecure=accepted) as client:
             check_versions(client)
-            epochs.forget_request(self.directory)
+            self.place.forget_request()
             self.start(client, scheduler)
         ends = time.monotonic() + START_S + epochs.LEASE_S
-        while epochs.latest_epoch(self.directory) == found.epoch:
+        while (records := self.place.records()).epoch == found.epoch and records.end == found.end:
             if time.monotonic() > ends:
-                raise ClusterError(f"{self.id}: no driver has begun: see {self.directory / 'out.txt'}")
-            time.sleep(0.1)
+                raise ClusterError(f"{self.id}: no driver has begun: see distmom jobs logs {self.place.name}")
+            time.sleep(self.place.look_s)
         return self
 
     def start(self, client: Client, scheduler: str | None = None) -> None:
         """Start a driver where the job wants it."""
-        arguments = {"run": str(self.directory), "scheduler": scheduler}
+        # The directory of a published job is created where the driver runs.
+        record = self.record.dump().decode() if self.record.url else ""
+        arguments = {"run": str(self.directory), "scheduler": scheduler, "record": record}
         if self.record.driver == "slurm":
-            submit_to_slurm(self.directory, self.id, scheduler)
+            submit_to_slurm(self.directory, self.id, scheduler, record)
         elif self.record.driver == "worker":
-            key = f"distmom-driver-{self.id}-{epochs.latest_epoch(self.directory)}"
+            key = f"distmom-driver-{self.id}-{self.place.records().epoch}"
             fire_and_forget(client.submit(supervise_driver, **arguments, key=key, pure=False))
         else:
             on_scheduler(client, start_driver, **arguments)

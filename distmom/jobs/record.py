@@ -10,16 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from distmom.corpus.records import RecordFormat, from_record
-from distmom.corpus.storage import is_url
+from distmom.corpus.storage import is_url, place_of
 from distmom.engine.environment import environment
 from distmom.engine.epochs import now, put_once
 from distmom.errors import StoreError, UsageError
 
 #: format of job.json
-JOB = RecordFormat("distmom-job", 1, "submit the job again")
+JOB = RecordFormat("distmom-job", 2, "submit the job again")
 #: commands that can be submitted
 COMMANDS = ("fit", "update", "moments", "ingest", "predict", "transform", "evaluate")
 #: those that keep their passes in the directory of the job
@@ -27,8 +28,10 @@ WITH_RUN = ("fit", "update", "moments")
 #: where a driver runs: on the host of the scheduler, on that of a worker, where SLURM starts it, or on this one,
 #: where a process waits for it
 DRIVERS = ("scheduler", "worker", "slurm", "here")
-#: environment variable with the directory of jobs
-DIRECTORY = "DISTMOM_JOBS"
+#: environment variable with the place of jobs, a directory or a URL
+PLACE = "DISTMOM_JOBS"
+#: directory of jobs where none is given
+DIRECTORY = "distmom-jobs"
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class JobRecord:
         Address of the scheduler.
     folder : str
         Directory in which the command runs.
+    run : str
+        Directory of the job where the command runs.
+    url : str
+        URL below which the driver publishes the records; empty if it does not.
     share : float
     priority : int
         See `distmom.engine.connections.sharing`.
@@ -63,6 +70,8 @@ class JobRecord:
     arguments: list[str]
     scheduler: str
     folder: str
+    run: str
+    url: str = ""
     share: float = 1.0
     priority: int = 0
     restarts: int = 0
@@ -72,6 +81,10 @@ class JobRecord:
     host: str = ""
     created: str = ""
     versions: dict[str, str] = field(default_factory=dict)
+
+    def dump(self) -> bytes:
+        """Return the content of ``job.json``."""
+        return JOB.dump(asdict(self))
 
     def command_line(self, run: Path, scheduler: str | None = None) -> list[str]:
         """Return the arguments of ``distmom`` with which a driver carries the job out."""
@@ -86,9 +99,15 @@ def new_record(
     priority: int = 0,
     restarts: int = 0,
     driver: str = "scheduler",
-    tls: Mapping[str, str] | None = None,
+    tls: Mapping[str, str | None] | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    url: str | None = None,
 ) -> JobRecord:
-    """Return the record of a new job; a UsageError if it cannot be one."""
+    """Return the record of a new job; a UsageError if it cannot be one.
+
+    See `distmom.jobs.submit` for the parameters; ``tls`` has the names of `distmom.engine.connections.certified`.
+    """
     if not arguments or arguments[0] not in COMMANDS:
         got = repr(arguments[0]) if arguments else "none"
         raise UsageError(f"command: expected one of {', '.join(COMMANDS)}, got {got}")
@@ -109,16 +128,30 @@ def new_record(
         user = getpass.getuser()
     except (OSError, KeyError):
         user = ""
+    name = f"{arguments[0]}-{stamp}-{secrets.token_hex(3)}"
+    jobs, where = jobs_place(), Path(folder or ".").absolute()
+    if url is None and isinstance(jobs, str):
+        url = f"{jobs}/{name}"
+    if url is not None and not (url := place_of(url)).startswith("s3://"):
+        raise UsageError(f"{url}: cannot hold a job: expected s3://BUCKET/PREFIX")
+    if isinstance(jobs, str) or url is not None:
+        run = where / (directory or f"{DIRECTORY}/{name}")
+    else:
+        run = jobs / name if directory is None else Path(directory).absolute()
+    # Whoever looks after a job by its URL has other files.
+    paths = {} if url is not None else dict(tls or {})
     return JobRecord(
-        f"{arguments[0]}-{stamp}-{secrets.token_hex(3)}", list(arguments), scheduler, os.getcwd(), share,
-        priority, restarts, driver, dict(tls or {}), user, socket.gethostname(), now(), environment().versions(),
+        name, list(arguments), scheduler, str(where), str(run), url or "", share,
+        priority, restarts, driver,
+        {key: str(Path(path).absolute()) for key, path in paths.items() if path is not None},
+        user, socket.gethostname(), now(), environment().versions(),
     )  # fmt: skip
 
 
 def write_record(run: Path, record: JobRecord) -> None:
     """Write the record of a job once; a UsageError if the directory is used already."""
     run.mkdir(parents=True, exist_ok=True)
-    if any(run.iterdir()) or not put_once(run / "job.json", JOB.dump(asdict(record))):
+    if any(run.iterdir()) or not put_once(run / "job.json", record.dump()):
         raise UsageError(f"{run}: exists and is not empty")
 
 
@@ -134,21 +167,35 @@ def read_record(run: Path) -> JobRecord:
     """
     if not (run / "job.json").exists():
         raise UsageError(f"{run}: is not the directory of a job")
-    place = run / "job.json"
-    record = from_record(JobRecord, JOB.read(place), str(place))
+    return _checked(JOB.read(run / "job.json"), str(run / "job.json"))
+
+
+def parse_record(content: bytes, place: str) -> JobRecord:
+    """Return the record of a job from the content of ``job.json``; a StoreError if it is damaged."""
+    return _checked(JOB.parse(place, content)[0], place)
+
+
+def _checked(entries: Mapping[str, Any], place: str) -> JobRecord:
+    record = from_record(JobRecord, entries, place)
     if not record.arguments or record.arguments[0] not in COMMANDS:
         raise StoreError(f"{place}: arguments: expected one of {', '.join(COMMANDS)} and its arguments")
     return record
 
 
-def jobs_directory(path: str | os.PathLike[str] | None = None) -> Path:
-    """Return the directory of jobs: as given, or ``$DISTMOM_JOBS``, or ``distmom-jobs`` here."""
-    return Path(path or os.environ.get(DIRECTORY) or "distmom-jobs").absolute()
+def jobs_place(place: str | os.PathLike[str] | None = None) -> Path | str:
+    """Return the directory of jobs, or their URL: as given, or ``$DISTMOM_JOBS``, or ``distmom-jobs`` here."""
+    found = place or os.environ.get(PLACE) or DIRECTORY
+    return place_of(found) if is_url(found) else Path(found).absolute()
 
 
-def find_run(job: str | os.PathLike[str]) -> Path:
-    """Return the directory of a job, given its path or its id; a UsageError if there is none."""
-    for path in (Path(job).absolute(), jobs_directory() / job):
+def find_job(job: str | os.PathLike[str]) -> Path | str:
+    """Return the directory or the URL of a job, given that or its id; a UsageError if there is none."""
+    if is_url(job):
+        return place_of(job)
+    jobs = jobs_place()
+    for path in (Path(job).absolute(), *([] if isinstance(jobs, str) else [jobs / job])):
         if (path / "job.json").exists() or (path / "epochs").exists():
             return path
-    raise UsageError(f"{job}: there is no such job, neither as a directory nor in {jobs_directory()}")
+    if isinstance(jobs, str):
+        return f"{jobs}/{os.fspath(job)}"
+    raise UsageError(f"{job}: there is no such job, neither as a directory nor in {jobs}")

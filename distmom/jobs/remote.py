@@ -23,10 +23,14 @@ import distributed
 import distributed.worker
 from distributed import Client
 
+from distmom.corpus.records import MAX_RECORD_BYTES
+from distmom.corpus.storage import FIRST, ObjectStorage
 from distmom.engine import epochs, watch
-from distmom.engine.epochs import End, Owner
+from distmom.engine.epochs import End, Owner, put_once
 from distmom.engine.watch import Watch
 from distmom.errors import ClusterError, UsageError
+from distmom.jobs.publisher import publish_rest
+from distmom.jobs.record import parse_record, read_record
 
 _R = TypeVar("_R")
 
@@ -94,15 +98,26 @@ def on_scheduler(client: Client, function: Callable[..., _R], **arguments: Any) 
     return found
 
 
-def start_driver(dask_scheduler: Any, run: str, scheduler: str | None = None) -> int:
-    """Start the driver of a job as a process of its own on this host, and return its process id."""
-    process = started(Path(run), scheduler)
+def start_driver(dask_scheduler: Any, run: str, scheduler: str | None = None, record: str = "") -> int:
+    """Start the driver of a job as a process of its own on this host, and return its process id.
+
+    With the content of ``job.json`` as ``record``, the directory of the job is created.
+    """
+    process = started(Path(run), scheduler, record)
     threading.Thread(target=await_end, args=(process, Path(run)), name="distmom-driver", daemon=True).start()
     return process.pid
 
 
-def started(place: Path, scheduler: str | None, **variables: str) -> subprocess.Popen[bytes]:
-    """Start the driver of a job on this host, with further variables of its environment."""
+def started(
+    place: Path, scheduler: str | None, record: str = "", **variables: str
+) -> subprocess.Popen[bytes]:
+    """Start the driver of a job on this host, with further variables of its environment.
+
+    With a record, the directory of the job is created, once this host has found the record where it is published.
+    """
+    if record:
+        check_published(record)
+        create_directory(place, record)
     if not (place / "job.json").exists():
         raise UsageError(
             f"{place}: host {socket.gethostname()} does not see this directory; use one on a common file system"
@@ -113,6 +128,25 @@ def started(place: Path, scheduler: str | None, **variables: str) -> subprocess.
             driver_line(place, scheduler), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
             start_new_session=True, env={**os.environ, "PYTHONUNBUFFERED": "1", **variables},
         )  # fmt: skip
+
+
+def check_published(record: str) -> None:
+    """Check that this host can read the published record of a job; a UsageError or a StoreError otherwise."""
+    url = parse_record(record.encode(), "job.json").url
+    if ObjectStorage(url, FIRST).read_bytes("job.json", MAX_RECORD_BYTES) != record.encode():
+        raise UsageError(f"{url}: host {socket.gethostname()} finds another job there")
+
+
+def create_directory(place: Path, record: str) -> None:
+    """Create the directory of a job on this host, unless it exists; a UsageError if it is that of another job."""
+    content = record.encode()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        is_other = not put_once(place / "job.json", content) and (place / "job.json").read_bytes() != content
+    except OSError as error:
+        raise UsageError(f"{place}: {error.strerror} on host {socket.gethostname()}") from error
+    if is_other:
+        raise UsageError(f"{place}: is the directory of another job on host {socket.gethostname()}")
 
 
 def driver_line(place: Path, scheduler: str | None) -> list[str]:
@@ -127,15 +161,17 @@ def await_end(process: subprocess.Popen[bytes], place: Path) -> int:
     if epochs.latest_epoch(place) == 0:
         text = f"the driver ended before it had begun: see {place / 'out.txt'}"
         epochs.write_end(place, 0, End("failed", code or 1, "ClusterError", text))
+    if url := read_record(place).url:
+        publish_rest(place, url)
     return code
 
 
-def supervise_driver(run: str, scheduler: str | None = None) -> None:
+def supervise_driver(run: str, scheduler: str | None = None, record: str = "") -> None:
     """Carry a job out in a process beside a worker; a task, which ends the process when it is cancelled."""
     worker, key = distributed.get_worker(), distributed.worker.thread_state.key
     # It waits, and is not to take the place of a task.
     distributed.secede()
-    process = started(Path(run), scheduler)
+    process = started(Path(run), scheduler, record)
     try:
         while process.poll() is None:
             task = worker.state.tasks.get(key)
@@ -148,8 +184,10 @@ def supervise_driver(run: str, scheduler: str | None = None) -> None:
         await_end(process, Path(run))
 
 
-def submit_to_slurm(place: Path, name: str, scheduler: str | None) -> None:
+def submit_to_slurm(place: Path, name: str, scheduler: str | None, record: str = "") -> None:
     """Leave a driver to SLURM, with what the variables ``SBATCH_*`` of this process say."""
+    if record:
+        create_directory(place, record)
     line = shlex.join(driver_line(place, scheduler))
     command = ["sbatch", "--parsable", f"--job-name={name}", f"--output={place / 'out.txt'}"]
     command += ["--open-mode=append", "--wrap", f"exec {line}"]
@@ -161,19 +199,19 @@ def submit_to_slurm(place: Path, name: str, scheduler: str | None) -> None:
         raise ClusterError(f"sbatch: the driver could not be submitted: {done.stderr.strip()}")
 
 
-def signal_driver(dask_scheduler: Any, owner: dict[str, Any], number: int) -> bool:
+def signal_driver(dask_scheduler: Any, run: str, owner: dict[str, Any], number: int) -> bool:
     """Send a signal to a driver, and return whether it is, or was, a process of this host."""
-    return send_signal(Owner(**owner), number)
+    return send_signal(run, Owner(**owner), number)
 
 
-def signal_beside(owner: dict[str, Any], number: int) -> bool:
+def signal_beside(run: str, owner: dict[str, Any], number: int) -> bool:
     """Send a signal from a worker, as `signal_driver` does from the scheduler."""
-    return send_signal(Owner(**owner), number)
+    return send_signal(run, Owner(**owner), number)
 
 
-def signal_anywhere(client: Client, owner: Owner, number: int) -> bool:
+def signal_anywhere(client: Client, run: str, owner: Owner, number: int) -> bool:
     """Send a signal to a driver from the scheduler or a worker on its host; return whether there is one."""
-    arguments = {"owner": asdict(owner), "number": int(number)}
+    arguments = {"run": run, "owner": asdict(owner), "number": int(number)}
     # A scheduler that refuses calls may have workers that do not.
     with suppress(ClusterError):
         if on_scheduler(client, signal_driver, **arguments):
@@ -184,11 +222,15 @@ def signal_anywhere(client: Client, owner: Owner, number: int) -> bool:
     return any(found.values())
 
 
-def send_signal(owner: Owner, number: int) -> bool:
-    """Send a signal to a process if it is one of this host, and return whether it is, or was."""
+def send_signal(run: str, owner: Owner, number: int) -> bool:
+    """Send a signal to the driver of a job if it is one of this host, and return whether it is, or was.
+
+    A request to end the job, which may be in an object store, is copied to its directory before.
+    """
     if not owner.is_here:
         return False
     if not owner.is_gone:
+        epochs.request_cancel(Path(run))
         os.kill(owner.pid, number)
     return True
 

@@ -6,15 +6,17 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from distmom.engine import epochs
+from distmom.corpus.storage import FIRST, N_REQUESTS, ObjectStorage, is_url
 from distmom.engine.connections import certified, connected
 from distmom.engine.observation import Condition, Observation
 from distmom.errors import UsageError
 from distmom.jobs.job import Job
-from distmom.jobs.record import find_run, jobs_directory, new_record, write_record
+from distmom.jobs.places import ObjectPlace
+from distmom.jobs.record import find_job, jobs_place, new_record, write_record
 from distmom.jobs.remote import INDEX, check_versions
 
 
@@ -27,6 +29,8 @@ def submit(
     priority: int = 0,
     restarts: int = 0,
     driver: str = "scheduler",
+    folder: str | os.PathLike[str] | None = None,
+    url: str | None = None,
     ca_file: str | None = None,
     cert: str | None = None,
     key: str | None = None,
@@ -45,6 +49,7 @@ def submit(
         Address of a running Dask scheduler.
     directory : path-like, optional
         Directory of the job, which is created; by default one below ``$DISTMOM_JOBS``, or ``distmom-jobs`` here.
+        With a URL, it is created where the driver runs, by default below ``distmom-jobs`` in ``folder``.
     share : float, default 1.0
         Share of the cluster relative to other jobs, more than 0 and at most 1.
     priority : int, default 0
@@ -54,6 +59,11 @@ def submit(
     driver : {"scheduler", "worker", "slurm"}, default "scheduler"
         Where the process of the command runs: on the scheduler's host, beside a worker under the supervision of a
         task, or in a job of SLURM, which ``sbatch`` submits from here.
+    folder : path-like, optional
+        Directory in which the command runs, such as one of the cluster; this one by default.
+    url : str, optional
+        ``s3://BUCKET/PREFIX``, below which the driver publishes the records of the job, so that it can be looked
+        after without the file system of the cluster; by default one below ``$DISTMOM_JOBS`` if that is a URL.
     ca_file, cert, key : str, optional
         PEM files for a cluster with TLS: certificate of the authority, certificate of the client and its key;
         Dask's configuration by default.
@@ -69,34 +79,39 @@ def submit(
     ClusterError
         If the scheduler does not answer, or versions on the cluster differ.
     """
-    given = {"ca_file": ca_file, "cert": cert, "key": key}
-    tls = {name: str(Path(path).absolute()) for name, path in given.items() if path is not None}
     if driver == "here":
         raise UsageError(
             "driver: a job whose driver runs here is carried out by distmom submit --driver here"
         )
-    record = new_record(arguments, scheduler, share, priority, restarts, driver, tls)
-    run = jobs_directory() / record.id if directory is None else Path(directory).absolute()
+    tls = {"ca_file": ca_file, "cert": cert, "key": key}
+    record = new_record(arguments, scheduler, share, priority, restarts, driver, tls, directory, folder, url)
     with certified(ca_file, cert, key), connected(scheduler) as client:
         check_versions(client)
-        write_record(run, record)
-        job = Job(run)
+        if record.url:
+            ObjectPlace(record.url).create(record.dump())
+        else:
+            write_record(Path(record.run), record)
         try:
+            job = Job(record.url or record.run)
             job.start(client)
         except BaseException:
-            shutil.rmtree(run, ignore_errors=True)
+            if record.url:
+                ObjectPlace(record.url).remove()
+            else:
+                shutil.rmtree(record.run, ignore_errors=True)
             raise
-        client.set_metadata([*INDEX, record.id], {"directory": str(run), "created": record.created})
+        entry = {"place": record.url or record.run, "created": record.created}
+        client.set_metadata([*INDEX, record.id], entry)
     return job
 
 
 def open_job(job: str | os.PathLike[str]) -> Job:
-    """Open a job by its directory, or by its id in ``$DISTMOM_JOBS`` or ``distmom-jobs``."""
-    return Job(find_run(job))
+    """Open a job by its directory or URL, or by its id in ``$DISTMOM_JOBS`` or ``distmom-jobs``."""
+    return Job(find_job(job))
 
 
 def list_jobs(directory: str | os.PathLike[str] | None = None, scheduler: str | None = None) -> list[Job]:
-    """Return the jobs in a directory, and those that a scheduler knows, in the order of their ids.
+    """Return the jobs in a directory or below a URL, and those that a scheduler knows, in the order of their ids.
 
     Parameters
     ----------
@@ -109,21 +124,40 @@ def list_jobs(directory: str | os.PathLike[str] | None = None, scheduler: str | 
     -------
     list of Job
     """
-    places: set[Path] = {path.parent for path in jobs_directory(directory).glob("*/job.json")}
+    jobs = jobs_place(directory)
+    places: set[str]
+    if isinstance(jobs, str):
+        places = {f"{jobs}/{name}" for name in ObjectStorage(jobs, FIRST).folders()}
+    else:
+        places = {str(path.parent) for path in jobs.glob("*/job.json")}
     if scheduler is not None:
         with connected(scheduler) as client:
             known = client.get_metadata(INDEX, default={})
-        places |= {Path(entry["directory"]) for entry in known.values()}
-    found = [Job(place) for place in places if (place / "job.json").exists()]
-    return sorted(found, key=lambda job: (job.record.created, job.id))
+        places |= {entry["place"] for entry in known.values()}
+    with ThreadPoolExecutor(N_REQUESTS) as threads:
+        found = [job for job in threads.map(_opened, places) if job is not None]
+    # A published job may have been found by its directory, too.
+    unique = {job.place.name: job for job in found}
+    return sorted(unique.values(), key=lambda job: (job.record.created, job.id))
+
+
+def _opened(place: str) -> Job | None:
+    """Return the job at a place that may hold none, or something else."""
+    if not is_url(place) and not (Path(place) / "job.json").exists():
+        return None
+    try:
+        return Job(place)
+    except UsageError:
+        return None
 
 
 def statuses(jobs: Iterable[Job], patience_s: float | None = None) -> list[dict[str, Any]]:
     """Return the states of jobs (see `Job.status`), which are observed at the same time."""
-    observed = [(job, Observation(job.directory, patience_s)) for job in jobs]
-    found: dict[str, Condition] = {}
-    while True:
-        found |= {str(job.directory): one.look() for job, one in observed}
-        if all(each.state != "unknown" for each in found.values()):
-            return [job.described(found[str(job.directory)]) for job, _ in observed]
-        time.sleep(epochs.LOOK_S / 4)
+    observed = [(job, Observation(job.place.records, patience_s)) for job in jobs]
+    found: list[Condition] = []
+    with ThreadPoolExecutor(N_REQUESTS) as threads:
+        while True:
+            found = list(threads.map(lambda pair: pair[1].look(), observed))
+            if all(each.state != "unknown" for each in found):
+                return [job.described(each) for (job, _), each in zip(observed, found, strict=True)]
+            time.sleep(max(job.place.look_s for job, _ in observed))

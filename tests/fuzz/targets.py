@@ -125,7 +125,9 @@ def load_edited_model(data, folder):
 
 def load_job(data, folder):
     """Read the record of a job that was edited and signed again."""
-    content = dict.fromkeys(("id", "scheduler", "folder", "driver", "user", "host", "created"), "x")
+    content = dict.fromkeys(
+        ("id", "scheduler", "folder", "run", "url", "driver", "user", "host", "created"), "x"
+    )
     content |= {
         "arguments": ["fit", "a", "b"],
         "share": 1.0,
