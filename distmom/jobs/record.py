@@ -20,7 +20,7 @@ from distmom.engine.epochs import now, put_once
 from distmom.errors import StoreError, UsageError
 
 #: format of job.json
-JOB = RecordFormat("distmom-job", 2, "submit the job again")
+JOB = RecordFormat("distmom-job", 2, "submit the job again", older=(1,))
 #: commands that can be submitted
 COMMANDS = ("fit", "update", "moments", "ingest", "predict", "transform", "evaluate")
 #: those that keep their passes in the directory of the job
@@ -167,7 +167,9 @@ def read_record(run: Path) -> JobRecord:
     """
     if not (run / "job.json").exists():
         raise UsageError(f"{run}: is not the directory of a job")
-    return _checked(JOB.read(run / "job.json"), str(run / "job.json"))
+    # Version 1 does not name the directory in which it is, and has no URL.
+    entries = {"run": str(run), "url": "", **JOB.read(run / "job.json")}
+    return _checked(entries, str(run / "job.json"))
 
 
 def parse_record(content: bytes, place: str) -> JobRecord:

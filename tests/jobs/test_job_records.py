@@ -3,6 +3,7 @@
 import json
 import subprocess
 import threading
+from dataclasses import asdict, replace
 
 import pytest
 from helpers import planted_corpus
@@ -24,6 +25,14 @@ def test_a_job_ends_when_it_is_cancelled_before_it_has_begun(tmp_path):
     assert found.cancel()["state"] == "cancelled"
     assert main(["jobs", "run", str(found.directory)]) == 130
     assert found.wait(1) == 130
+
+
+def test_records_of_version_1_are_read(tmp_path):
+    new = new_record(["fit", "c", "m"], "tcp://127.0.0.1:1", share=0.5)
+    written = {name: value for name, value in asdict(new).items() if name not in ("run", "url")}
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "job.json").write_bytes(record.JOB.dump(written, version=1))
+    assert open_job(tmp_path / "job").record == replace(new, run=str(tmp_path / "job"))
 
 
 def test_many_lines_are_followed(tmp_path):
