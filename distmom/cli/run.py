@@ -21,6 +21,7 @@ from distmom.corpus.storage import is_url, place_of
 from distmom.engine import RunDirectory, epochs
 from distmom.engine.environment import differing, environment
 from distmom.engine.events import read_log
+from distmom.engine.reports import has_reports
 from distmom.errors import CancelledError, ClusterError, InputError, StoreError, TakenOverError, UsageError
 from distmom.spectral.artifact import check_target, record_digest, staged
 
@@ -120,8 +121,8 @@ class Run:
                 error.add_note(self._resume_command(workers, scheduler))
             raise
         except (UsageError, InputError):
-            # Passes that were made may serve with other options.
-            if begun and not _has_passes(self.path) and not is_job(self.path):
+            # What has been added up may serve with other options.
+            if begun and not _has_sums(self.path) and not is_job(self.path):
                 shutil.rmtree(self.path, ignore_errors=True)
             raise
         if self.temporary:
@@ -196,7 +197,7 @@ class Run:
         try:
             yield
         except UsageError as error:
-            if not _has_passes(self.path):
+            if not _has_sums(self.path):
                 raise
             raise UsageError(
                 f"{error}; this run is kept: give its command again with another destination, or with --overwrite, "
@@ -237,8 +238,9 @@ class Run:
         return RunDirectory(self.path).verify()
 
 
-def _has_passes(path: Path) -> bool:
-    return any((path / "passes").glob("*/DONE.json"))
+def _has_sums(path: Path) -> bool:
+    """Return whether passes of a run have been committed, or groups of a pass finished."""
+    return any((path / "passes").glob("*/DONE.json")) or has_reports(path)
 
 
 def create(
@@ -288,8 +290,8 @@ def create(
 
 
 def _check_same(new: Run) -> None:
-    """Check that the directory of a run does not hold another run with passes; a UsageError otherwise."""
-    if (new.path / "run.json").exists() and _has_passes(new.path):
+    """Check that the directory of a run does not hold another run with finished work; a UsageError otherwise."""
+    if (new.path / "run.json").exists() and _has_sums(new.path):
         old = reopen(new.path)
         if changed := _differences(old, new):
             raise UsageError(

@@ -6,7 +6,9 @@ import errno
 import hashlib
 import os
 import re
+import secrets
 import shutil
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -107,7 +109,7 @@ def replace_directory(
 ) -> None:
     """Replace a directory by a finished one; the old one is removed only afterwards.
 
-    The old directory is first renamed to ``<final>.replaced-<number>``; `restore_replaced` undoes that if the
+    The old directory is first renamed to ``<final>.replaced-<time>``; `restore_replaced` undoes that if the
     process dies before the second rename. ``is_synced`` is as in `commit_directory`.
 
     Raises
@@ -116,7 +118,7 @@ def replace_directory(
         If another process replaces it at the same time.
     """
     target = Path(final)
-    old = target.with_name(f"{target.name}{_REPLACED}-{uuid.uuid4().hex[:8]}")
+    old = target.with_name(f"{target.name}{_REPLACED}-{time.time_ns():016x}{secrets.token_hex(2)}")
     if not is_synced:
         sync_tree(temporary)
     try:
@@ -143,9 +145,9 @@ def _replaced_by_another(target: Path) -> UsageError:
 
 
 def _replaced(target: Path) -> list[Path]:
-    """Return the names under which replacements of a directory have left the old one."""
-    name = re.compile(re.escape(target.name + _REPLACED) + "(-[0-9a-f]{8})?")
-    return [path for path in target.parent.iterdir() if name.fullmatch(path.name)]
+    """Return the names under which replacements of a directory have left the old one, the earliest first."""
+    name = re.compile(re.escape(target.name + _REPLACED) + "(-[0-9a-f]{20})?")
+    return sorted(path for path in target.parent.iterdir() if name.fullmatch(path.name))
 
 
 def _remove_replaced(target: Path) -> None:
@@ -244,7 +246,8 @@ def restore_replaced(final: str | os.PathLike[str]) -> None:
     if not left:
         return
     try:
-        os.rename(max(left, key=lambda path: path.stat().st_ctime_ns), target)
+        # Another process may be removing an earlier one.
+        os.rename(left[-1], target)
     except OSError as error:
         # The process that replaces it may be alive, and be faster.
         if error.errno not in (errno.ENOENT, *_EXISTS):

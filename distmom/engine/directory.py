@@ -42,7 +42,7 @@ import numpy as np
 from distmom.corpus.commit import put_if_absent, sha256_file, sync_path, sync_tree, write_atomic
 from distmom.corpus.records import RecordFormat, are_files, check_file
 from distmom.engine.environment import Environment
-from distmom.engine.epochs import check_records, latest_epoch
+from distmom.engine.epochs import check_records
 from distmom.engine.events import read_log
 from distmom.engine.lease import Lease, leased
 from distmom.engine.scratch import SPARE, ScratchArray, claimed
@@ -133,9 +133,7 @@ class RunDirectory:
                 yield self
                 self._kept.clear()
             finally:
-                if latest_epoch(self.path) != lease.epoch:
-                    # Another driver has taken over what it can use.
-                    self._kept.clear()
+                # What is kept is left to the next driver, which may be taking it over just now.
                 self.drop_partials()
                 self.lease = None
 
@@ -272,6 +270,7 @@ class RunDirectory:
         sums: Mapping[str, Sum],
         record: dict[str, Any],
         states: Sequence[StoredArray] = (),
+        files: Iterable[ScratchArray] = (),
     ) -> None:
         """Write the total of a pass and commit it; its partial sums are then no longer kept.
 
@@ -285,8 +284,11 @@ class RunDirectory:
         states : sequence of StoredArray, default ()
             Stored arrays that the record names. If there are any, the commit runs in the background, and `flush`
             waits for it.
+        files : iterable of ScratchArray, default ()
+            Partial sums, which later files overwrite.
         """
         if states and not self.durable:
+            self.spare_partials(files)
             return
         if states:
             paths = [state.path for state in states]
@@ -294,20 +296,24 @@ class RunDirectory:
             # The partial sums of one pass at most wait for the disk.
             self._committing.wait()
             self._committing = self._committer.add(
-                partial(self._sync_and_commit, paths, name, key, small, record)
+                partial(self._sync_and_commit, paths, list(files), name, key, small, record)
             )
         else:
             self._commit(name, key, sums, record)
             self._kept.discard(self.pass_path(name, key).name)
+            self.spare_partials(files)
 
-    def _sync_and_commit(self, paths: list[str], name: str, key: str, *commit: Any) -> None:
+    def _sync_and_commit(
+        self, paths: list[str], files: list[ScratchArray], name: str, key: str, *commit: Any
+    ) -> None:
         for path in paths:
             sync_path(path)
         sync_path(self.path / "states")
         self._commit(name, key, *commit)
-        if (place := self.partial(self.pass_path(name, key).name)).name in self._kept:
-            self._kept.discard(place.name)
-            _remove_tree(place)
+        place = self.partial(self.pass_path(name, key).name)
+        self._kept.discard(place.name)
+        self.recycle(files)
+        _remove_tree(place)
 
     def _commit(self, name: str, key: str, sums: Mapping[str, Sum], record: dict[str, Any]) -> None:
         if self.lease is not None:

@@ -175,6 +175,11 @@ def _files(content: dict[str, Any]) -> list[dict[str, Any]]:
     return [entry for entry in entries if "name" in entry]
 
 
+def has_reports(run: Path) -> bool:
+    """Return whether a run directory holds reports on finished groups."""
+    return any((run / "partial").glob(f"*/*/*{SUFFIX}"))
+
+
 def planned_threads(directory: Path) -> int | None:
     """Return the number of threads for which an interrupted pass was planned; None if there is no report."""
     for path in sorted(directory.glob("*" + SUFFIX)):

@@ -18,6 +18,7 @@ from scipy.sparse import csr_array
 from distmom.clock import add_spent
 from distmom.engine.csr import Csr, MixedRows
 from distmom.engine.directory import RunDirectory
+from distmom.engine.environment import environment
 from distmom.engine.events import GroupDone, GroupsFound, KernelsMissing, Observer, PassDone, PassStarted
 from distmom.engine.executors import Executor, InProcess
 from distmom.engine.folded import Folded, merge_partials
@@ -172,8 +173,9 @@ class Engine:
                 total = Sums({name: np.array(value) for name, value in sums.items()})
                 self.directory.spare_partials(folded.all_files())
                 return PassResult(total, _held_rows(pass_, folded), "")
-            self.directory.commit_pass(pass_.name, key, sums, {"rows": folded.row_digests})
-            self.directory.spare_partials(folded.all_files())
+            self.directory.commit_pass(
+                pass_.name, key, sums, {"rows": folded.row_digests}, files=folded.all_files()
+            )
             committed = self.directory.load_pass(pass_.name, key)
             assert committed is not None
         total, record = committed
@@ -195,9 +197,9 @@ class Engine:
             result = finish(tallies, *parameters)
             result.rows = self._stored_rows(pass_, key, digests) | _held_rows(pass_, folded)
             self.directory.commit_pass(
-                pass_.name, key, {}, {"rows": digests, **result.to_json()}, result.stored_arrays()
-            )
-            self.directory.spare_partials(folded.all_files())
+                pass_.name, key, {}, {"rows": digests, **result.to_json()}, result.stored_arrays(),
+                folded.all_files(),
+            )  # fmt: skip
         else:
             result = TallResult.from_json(committed[1], self.directory.states)
             result.rows = self._stored_rows(pass_, key, committed[1]["rows"])
@@ -297,7 +299,9 @@ class Engine:
         """
         if not self.directory.keeps_groups:
             return [None] * len(cuts)
-        reports = [Report(str(directory), fingerprint((key, cut)), n_threads) for cut in cuts]
+        # The groups of a pass are added up by one version of the software.
+        versions = environment().versions()
+        reports = [Report(str(directory), fingerprint((key, cut, versions)), n_threads) for cut in cuts]
         remove_others(directory, reports)
         return reports
 

@@ -18,7 +18,7 @@ from scipy.sparse import vstack
 from distmom.cli.app import cli
 from distmom.cli.main import main
 from distmom.corpus import from_arrays, open_corpus
-from distmom.engine import KernelsMissing, shards
+from distmom.engine import KernelsMissing, shards, tasks
 from distmom.engine.events import read_log
 from distmom.errors import CancelledError
 from distmom.models import MultiLabelMoM, load_model
@@ -305,6 +305,30 @@ def group(number):
         if int(of) == number and state != "Z":
             alive.append(entry.name)
     return alive
+
+
+def test_a_refused_resume_keeps_the_groups_that_were_finished(run, large, tmp_path, monkeypatch):
+    corpus, expected = large
+    finished = []
+
+    def interrupted(folded, report):
+        if finished:
+            raise KeyboardInterrupt
+        finished.append(report)
+        return reported(folded, report)
+
+    reported = tasks._reported
+    fit = ("fit", corpus, tmp_path / "m", "-k", 10, "--head", "linear")
+    with monkeypatch.context() as change:
+        change.setattr(tasks, "_reported", interrupted)
+        assert run(*fit, "--workers", 0)[0] == 130
+    code, _, err = run("resume", tmp_path / "m.run", "--workers", 0, "--memory-limit", "300MiB")
+    assert (code, "memory" in err) == (2, True)
+    code, _, err = run(*fit, "--n-residual-passes", 2, "--workers", 0)
+    assert (code, "holds another run" in err) == (2, True)
+    code, _, err = run("resume", tmp_path / "m.run", "--workers", 0)
+    assert (code, "1 of " in err and "found done" in err) == (0, True)
+    np.testing.assert_array_equal(scores(tmp_path / "m", corpus), expected)
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")

@@ -373,7 +373,8 @@ def test_a_driver_that_was_taken_over_does_not_disturb_the_next(tmp_path, noted)
     with pytest.raises(TakenOverError):
         run(pass_, corpus, place, observer=take_over)
     assert len([path for path in left if path.suffix == ".json"]) == 4
-    assert {path: path.read_bytes() for path in place.glob("partial/*/*/*")} == left
+    # What the first one made since then is left to the driver that comes next.
+    assert {path: path.read_bytes() for path in place.glob("partial/0002/*/*")} == left
     assert not (place / "passes" / next(iter(left)).parent.name).exists()
     assert epochs.write_end(place, 2, End("failed", 5))
     noted()
