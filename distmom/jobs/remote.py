@@ -231,7 +231,9 @@ def send_signal(run: str, owner: Owner, number: int) -> bool:
         return False
     if not owner.is_gone:
         epochs.request_cancel(Path(run))
-        os.kill(owner.pid, number)
+        # It may have ended meanwhile, at the request.
+        with suppress(ProcessLookupError):
+            os.kill(owner.pid, number)
     return True
 
 

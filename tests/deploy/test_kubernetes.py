@@ -206,6 +206,7 @@ class Pods:
             ["distmom", "jobs", *arguments], env=self._environment(container), cwd=self.folder / "tls",
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
+        sys.stderr.write(done.stderr)
         return done.returncode, done.stdout
 
     def status(self):

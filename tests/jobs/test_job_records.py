@@ -1,7 +1,9 @@
 """What jobs keep on disk, and what is refused; nothing here needs a cluster."""
 
 import json
+import signal
 import subprocess
+import sys
 import threading
 from dataclasses import asdict, replace
 
@@ -11,10 +13,11 @@ from helpers import planted_corpus
 from distmom.cli import jobs as cli_jobs
 from distmom.cli.main import main
 from distmom.corpus import from_arrays
+from distmom.corpus.lock import birth
 from distmom.engine import epochs
 from distmom.engine.connections import insecure_allowed
 from distmom.errors import UsageError
-from distmom.jobs import foreground, open_job, record
+from distmom.jobs import foreground, open_job, record, remote
 from distmom.jobs.record import new_record, write_record
 
 
@@ -33,6 +36,21 @@ def test_records_of_version_1_are_read(tmp_path):
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "job.json").write_bytes(record.JOB.dump(written, version=1))
     assert open_job(tmp_path / "job").record == replace(new, run=str(tmp_path / "job"))
+
+
+def test_a_driver_may_end_at_the_request_before_it_is_signalled(tmp_path, monkeypatch):
+    driver = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    owner = replace(epochs.Owner.this(), pid=driver.pid, born=birth(driver.pid))
+    assert not owner.is_gone
+
+    def requested(run):
+        driver.kill()
+        driver.wait()
+
+    monkeypatch.setattr(epochs, "request_cancel", requested)
+    assert remote.send_signal(str(tmp_path), owner, signal.SIGTERM)
+    assert owner.is_gone
+    driver.stdin.close()
 
 
 def test_many_lines_are_followed(tmp_path):
