@@ -126,10 +126,10 @@ def peak_bytes(call):
 
 def rank_few_labels_exhaustively(monkeypatch):
     """Let a corpus with more than 20 labels be fitted as one with more than 1,000."""
-    from distmom.models.multilabel import assembly, candidates, gate, margin, trials
+    from distmom.models.multilabel import candidates, gate, margin, trials
 
     for module, name in (
-        (assembly, "ALL_LABELS"), (candidates, "ALL_LABELS"), (margin, "MAX_LABELS"), (gate, "MAX_LABELS"),
+        (candidates, "ALL_LABELS"), (margin, "MAX_LABELS"), (gate, "MAX_LABELS"),
         (trials, "ALL_LABELS"), (trials, "MAX_LABELS"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 20)

@@ -31,7 +31,8 @@ from distmom.engine import Executor, open_executor
 from distmom.engine.opening import open_engine
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel.assembly import blend_inputs
-from distmom.models.multilabel.blend import apply_choice, choose_blend
+from distmom.models.multilabel.blend import choose_blend
+from distmom.models.multilabel.choice import apply_choice
 from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.program import held_out, score_held_out
 from distmom.spectral.execute import execute

@@ -18,8 +18,8 @@ from distmom.cli.terminal import say
 #: numbers of documents, words, labels and topics of the corpus with which kernels are compiled
 _N_STEPS = 4_000
 _N_DOCUMENTS, _N_WORDS, _N_LABELS, _N_TOPICS = 400, 60, 6, 2
-#: number of labels of a corpus with a gate
-_N_MANY_LABELS = 1001
+#: numbers of documents and labels of a corpus with a gate, which has enough documents to rank the best labels again
+_N_MANY_DOCUMENTS, _N_MANY_LABELS = 2_600, 1_001
 
 
 @click.command()
@@ -57,10 +57,11 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     from distmom.spectral.capabilities import Capability
 
     rng = np.random.default_rng(0)
-    topic = rng.integers(0, _N_TOPICS, _N_DOCUMENTS)
+    topic = rng.integers(0, _N_TOPICS, _N_MANY_DOCUMENTS)
     chance = np.where(np.arange(_N_WORDS) % _N_TOPICS == topic[:, None], 0.6, 0.1)
-    words = rng.poisson(chance).astype(np.int32)
-    labels = (rng.random((_N_DOCUMENTS, _N_LABELS)) < chance[:, :_N_LABELS]).astype(np.uint8)
+    own = chance[:_N_DOCUMENTS]
+    words = rng.poisson(own).astype(np.int32)
+    labels = (rng.random((_N_DOCUMENTS, _N_LABELS)) < own[:, :_N_LABELS]).astype(np.uint8)
     corpus = from_arrays(place / "corpus", words, labels, shard_documents=_N_DOCUMENTS // 2)
     # Factors are found by their skewness, which takes a few thousand groups.
     views = poisson_sentences(rng.gamma(0.3, size=(12, _N_TOPICS)), [1.0, 0.5], 3000, 5)
@@ -85,11 +86,11 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     # Many labels have a gate, a stack by classes is tried where few of them hold most pairs, and the best labels are
     # ranked again where that helps, as it does if the labels of documents depend on their lengths. Limits on weights
     # have kernels of their own.
-    is_long = (rng.random(_N_DOCUMENTS) < 0.5)[:, None]
-    many = (rng.random((_N_DOCUMENTS, _N_MANY_LABELS)) < 0.01).astype(np.uint8)
+    is_long = (rng.random(_N_MANY_DOCUMENTS) < 0.5)[:, None]
+    many = (rng.random((_N_MANY_DOCUMENTS, _N_MANY_LABELS)) < 0.01).astype(np.uint8)
     many[:, :_N_WORDS] |= rng.random(chance.shape) < np.where(is_long, chance, chance[:, ::-1])
     of_lengths = rng.poisson(np.where(is_long, 3.0, 0.5) * chance).astype(np.int32)
-    of_many = from_arrays(place / "many", of_lengths, many, shard_documents=_N_DOCUMENTS // 2)
+    of_many = from_arrays(place / "many", of_lengths, many, shard_documents=_N_MANY_DOCUMENTS // 2)
 
     def fit(name: str, options: dict[str, Any], corpus: Any = corpus) -> None:
         if "widths" in estimator(name).parameters():

@@ -605,7 +605,7 @@ def test_kernels_are_compiled_ahead_into_the_cache(tmp_path):
     # Many labels, of which the frequent ones depend on the kind of the words and on their number.
     many, rng, lines = tmp_path / "many.tsv", np.random.default_rng(0), []
     names = [f"{letters[w // 10] * 2}{letters[w % 10] * 2}" for w in range(60)]
-    for i in range(600):
+    for i in range(2600):
         kind, is_long = rng.integers(2, size=2)
         share = np.where(np.arange(60) % 2 == kind, 0.6, 0.1)
         words = np.repeat(names, rng.poisson(share * (3.0 if is_long else 0.5)))

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from distmom.models.multilabel import boosting
-from distmom.models.multilabel.boosting import Trees, fit_trees
+from distmom.models.multilabel.boosting import Boosting, Trees, fit_trees
 
 
 def events(n=4000, n_features=4, seed=0):
@@ -71,10 +71,29 @@ def test_log_odds_are_sums_of_leaves():
         part = Trees(np.zeros(1, int), trees.features[own], trees.borders[own], children, None, None)
         total += trees.values[own][leaves_of(part, x)]
     assert_allclose(trees.log_odds(x), total, rtol=1e-5, atol=1e-6)
-    stages = trees.stages(x, 3)
-    assert len(stages) == 3
-    for stage, n_trees in zip(stages, (3, 6, 7), strict=True):
-        assert_array_equal(stage, trees.first(n_trees).log_odds(x))
+
+
+def test_trees_that_grow_step_by_step_are_those_of_one_fit():
+    x, truth, _ = events()
+    growing, n_before, totals = Boosting(x, truth), 0, np.full(len(x), fit_trees(x, truth, 1).start[0])
+    for n_trees in (3, 6, 7):
+        trees = growing.grow(n_trees - n_before)
+        trees.add_to(totals, x, n_before)
+        n_before = len(trees.roots)
+        assert_array_equal(totals.astype(np.float32), fit_trees(x, truth, n_trees).log_odds(x))
+    for name in ("roots", "features", "borders", "children", "values", "start"):
+        assert_array_equal(getattr(trees, name), getattr(fit_trees(x, truth, 7), name))
+
+
+def test_an_event_of_weight_two_is_two_events():
+    x, truth, _ = events()
+    # Few values, so that all are borders of bins in both.
+    x = np.round(4 * x) / 4
+    weights = np.where(np.arange(len(x)) % 3 == 0, 2.0, 1.0)
+    own = fit_trees(x, truth, 5, weights)
+    repeated = np.repeat(np.arange(len(x)), weights.astype(int))
+    expected = fit_trees(x[repeated], truth[repeated], 5)
+    assert_allclose(own.log_odds(x), expected.log_odds(x), rtol=1e-5, atol=1e-6)
 
 
 def test_interactions_are_learned_as_well_as_by_another_library():

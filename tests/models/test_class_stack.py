@@ -16,6 +16,7 @@ from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel import blend, candidates, class_stack, margin
 from distmom.models.multilabel.assembly import without_classifiers
 from distmom.models.multilabel.candidates import drawn_labels
+from distmom.models.multilabel.choice import apply_choice, covariates_of
 from distmom.models.multilabel.class_stack import (
     ClassStack,
     class_cuts,
@@ -58,7 +59,7 @@ def frequency(rows):
 
 
 def pairs_of(rows, frequency):
-    covariates = blend._covariates(rows, frequency)
+    covariates = covariates_of(rows, frequency)
     scores = np.ascontiguousarray(rows["scores"].swapaxes(0, 1))
     return Pairs(
         ("frequent", "other"), (False, False), scores, rows["truth"], rows["labels"] >= 0, covariates
@@ -153,7 +154,7 @@ def test_a_stack_is_chosen_where_frequency_matters(rows, frequency):
     assert not blend.choose_blend(names, rows, groups, frequency=frequency).is_stacked
     pairs = pairs_of(rows, frequency)
     expected = choice.stack.log_odds(pairs.scores, pairs.covariates)
-    assert_array_equal(blend.apply_choice(choice, names, rows, frequency), expected)
+    assert_array_equal(apply_choice(choice, names, rows, frequency), expected)
 
 
 def test_a_sum_is_kept_where_a_stack_gains_little(rows, frequency):

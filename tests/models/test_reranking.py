@@ -1,5 +1,6 @@
 """Ranking the best labels of a blend again: features, the fit, the choice, and models that do it."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +14,15 @@ from distmom.engine import Csr, open_executor
 from distmom.errors import StoreError
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel import blend, margin, reranking
-from distmom.models.multilabel.blend import BLEND, apply_choice, choose_blend
+from distmom.models.multilabel.blend import BLEND, choose_blend
+from distmom.models.multilabel.boosting import Boosting, fit_trees
+from distmom.models.multilabel.choice import apply_choice
 from distmom.models.multilabel.companions import companion_features, companion_shares
 from distmom.models.multilabel.kernels import top_labels
 from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.reranking import N_COMMON, Reranker, fit_reranker, pair_features
 from distmom.models.multilabel.scorer import variant
+from distmom.models.multilabel.stack import informative, negative_log_likelihood
 
 GROUPS = {"a": "a", "b": "b", "posterior": "posterior"}
 NAMES = list(GROUPS)
@@ -117,21 +121,55 @@ def test_log_odds_of_documents_come_from_trees_of_others():
     truth = (x[:, :, 0] > 0.5).astype(np.uint8)
     known = np.ones(truth.shape, bool)
     known[::3, 2] = False
+    blended = (1.5 * x[:, :, 0] + rng.standard_normal(truth.shape) - 1.0).astype(np.float32)
     halves = [(np.arange(0, 400, 2), np.arange(1, 400, 2)), (np.arange(1, 400, 2), np.arange(0, 400, 2))]
-    whole, crossed = fit_reranker(["a"], x, truth, known, no_companions(3), halves)
-    n_trees = len(whole.trees.roots)
-    # As many as make the other half most probable.
-    losses = dict.fromkeys(range(reranking.STEP, reranking.MAX_TREES + 1, reranking.STEP), 0.0)
+    whole, crossed = fit_reranker(["a"], x, truth, known, blended, no_companions(3), halves)
+    assert whole.share in reranking.SHARES
+
+    def trees(documents, n_trees):
+        own = known[documents]
+        used, weights = informative(blended[documents][own], truth[documents][own])
+        assert weights.sum() == pytest.approx(own.sum())
+        return fit_trees(x[documents][own][used], truth[documents][own][used], n_trees, weights)
+
+    def averages(half, other, n_trees, share):
+        own = known[other]
+        return (1 - share) * trees(half, n_trees).log_odds(x[other][own]) + share * blended[other][own]
+
+    # Of the numbers of trees and the shares of the blend, those that make the other half most probable.
+    tried = itertools.product(range(reranking.STEP, 6 * reranking.STEP, reranking.STEP), reranking.SHARES)
+    losses = {
+        each: sum(
+            negative_log_likelihood(averages(half, other, *each), truth[other][known[other]])
+            for half, other in halves
+        )
+        for each in tried
+    }
+    assert (len(whole.trees.roots), whole.share) == min(losses, key=losses.get)
     for half, other in halves:
-        every = reranking.fit_trees(x[half][known[half]], truth[half][known[half]], reranking.MAX_TREES)
-        for n in losses:
-            z = every.first(n).log_odds(x[other][known[other]]).astype(np.float64)
-            losses[n] += float((np.logaddexp(0.0, z) - truth[other][known[other]] * z).sum())
-    assert n_trees == min(losses, key=losses.get)
-    for half, other in halves:
-        own = reranking.fit_trees(x[half][known[half]], truth[half][known[half]], n_trees)
-        assert_allclose(crossed[other][known[other]], own.log_odds(x[other][known[other]]), rtol=1e-6)
+        expected = averages(half, other, len(whole.trees.roots), whole.share)
+        assert_allclose(crossed[other][known[other]], expected, rtol=1e-5, atol=1e-5)
     assert not crossed[~known].any()
+    everything = trees(np.arange(400), len(whole.trees.roots))
+    assert_array_equal(whole.trees.values, everything.values)
+
+
+def test_no_more_trees_are_fitted_than_help(monkeypatch):
+    grown = []
+    grow = Boosting.grow
+    monkeypatch.setattr(Boosting, "grow", lambda self, n: grown.append(n) or grow(self, n))
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((300, 3, 4)).astype(np.float32)
+    # Nothing can be learnt.
+    truth = (rng.random((300, 3)) < 0.3).astype(np.uint8)
+    even, odd = np.arange(0, 300, 2), np.arange(1, 300, 2)
+    constant = np.full(truth.shape, np.log(0.3 / 0.7), np.float32)
+    arguments = x, truth, np.ones(truth.shape, bool), constant, no_companions(3), [(even, odd), (odd, even)]
+    reranker, _ = fit_reranker(["a"], *arguments)
+    assert reranker.share == max(reranking.SHARES)
+    assert len(reranker.trees.roots) == reranking.STEP
+    # Both halves, with patience, and all documents.
+    assert grown == [reranking.STEP] * (2 * (1 + reranking.PATIENCE) + 1)
 
 
 def test_a_reranker_is_chosen_where_no_sum_is_as_good_and_ranks_other_documents_better():
@@ -151,7 +189,7 @@ def test_a_reranker_is_chosen_where_no_sum_is_as_good_and_ranks_other_documents_
 
 
 def test_candidates_beyond_the_best_follow_in_the_order_of_the_blend(monkeypatch):
-    monkeypatch.setattr(reranking, "DEPTH", 7)
+    monkeypatch.setattr(blend, "DEPTH", 7)
     rows, frequency = scored(c=30)
     choice = chosen(rows, frequency)
     assert choice.reranker is not None
@@ -184,12 +222,15 @@ def test_propensity_weights_leave_the_blend_as_it_is():
     assert choice.reranker is None
 
 
-@pytest.fixture(params=["sum", "classes"])
+@pytest.fixture(params=["sum", "classes", "stack"])
 def corpus(request, monkeypatch):
-    """Return a corpus with more labels than are ranked exhaustively, whose blend is ranked again."""
-    rank_few_labels_exhaustively(monkeypatch)
+    """Return a corpus whose blend is ranked again: with more labels than are ranked exhaustively, or with few."""
+    if request.param != "stack":
+        rank_few_labels_exhaustively(monkeypatch)
     monkeypatch.setattr(blend, "RERANK_GAIN", -1.0)
-    monkeypatch.setattr(reranking, "DEPTH", 8)
+    monkeypatch.setattr(blend, "RERANK_DOCUMENTS", 50)
+    monkeypatch.setattr(blend, "DEPTH", 8)
+    monkeypatch.setattr(blend, "FEW_DEPTH", 8)
     if request.param == "classes":
         monkeypatch.setattr(margin, "MAX_FREQUENT", 30)
         monkeypatch.setattr(blend, "STACK_GAIN", -1.0)
@@ -232,10 +273,13 @@ def test_a_model_ranks_the_best_labels_again(corpus, tmp_path):
     assert_array_equal(scorer.reranker.companions.data, counted.data)
     assert len(scorer.index.alive) == corpus.n_documents
     found = scorer.reranker.trees.log_odds(x.reshape(-1, x.shape[2])).reshape(labels.shape)
+    share = scorer.reranker.share
+    found = (1 - share) * found + share * blended
     assert_allclose(np.take_along_axis(scores, labels, axis=1), found, atol=1e-5)
     # The others keep their order, below these.
     rest = np.setdiff1d(np.arange(60), labels[0])
-    assert_array_equal(rest[np.argsort(-scores[0, rest])], rest[np.argsort(-before[0, rest], kind="stable")])
+    order = rest[np.argsort(-scores[0, rest], kind="stable")]
+    assert np.diff(before[0, order]).max() < 1e-5
     assert scores[0, rest].max() <= found[0].min() + 1e-5
     # The same lists without scores of all labels, of any length.
     for k in (1, 5, 8, 30):
@@ -261,7 +305,7 @@ def test_chosen_labels_and_single_heads_are_not_ranked_again(corpus):
     assert_allclose(model.predict_proba(block.words, labels=some), expected, atol=1e-6)
     log_odds = model.decision_function(block.words, labels=some)
     assert_allclose(log_odds, plain.scores(plain.query(block))[:, [5, 40, 7]], atol=1e-4)
-    alone = model.scorer_.only("linear")
+    alone = model.scorer_.only(model.scorer_.heads[0][0])
     assert alone.reranker is None
     assert not alone.has_probabilities
 
@@ -304,6 +348,7 @@ def test_damaged_rerankers_are_refused(corpus, tmp_path):
         "head": replace(scorer.reranker, inputs=["unheard"] * len(scorer.reranker.inputs)),
         "few": replace(scorer.reranker, inputs=[]),
         "depth": replace(scorer.reranker, depth=0),
+        "share": replace(scorer.reranker, share=1.5),
     }.items():
         model.scorer_ = replace(scorer, reranker=bad)
         model.save(tmp_path / name)
@@ -313,7 +358,7 @@ def test_damaged_rerankers_are_refused(corpus, tmp_path):
 
 def test_names_and_trees_must_suit_one_another():
     x = np.random.default_rng(0).standard_normal((50, 2 + N_COMMON)).astype(np.float32)
-    trees = reranking.fit_trees(x, (x[:, -1] > 0).astype(np.uint8), 2)
+    trees = fit_trees(x, (x[:, -1] > 0).astype(np.uint8), 2)
     assert Reranker(["a"], 3, no_companions(4), trees).checked().depth == 3
     with pytest.raises(ValueError, match="names"):
         Reranker([], 3, no_companions(4), trees).checked()

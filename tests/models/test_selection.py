@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from distmom.evaluate.metrics import RankingSums
-from distmom.models.multilabel.blend import TOTAL, choose_blend
+from distmom.models.multilabel.blend import choose_blend
+from distmom.models.multilabel.choice import TOTAL
 from distmom.models.multilabel.objective import AUC_DOCUMENTS
 from distmom.models.multilabel.stack import probability
 from distmom.models.multilabel.weighted_sum import MIN_GAIN

@@ -13,8 +13,9 @@ from scipy.sparse import csr_array
 from distmom.engine import Csr, Engine, PassResult, Selection, StoredArray, StoredColumns, Term
 from distmom.engine.passes import transform_fields
 from distmom.errors import NumericalError, UsageError
-from distmom.models.multilabel.blend import Choice, choose_blend, fitted_frequency
-from distmom.models.multilabel.candidates import ALL_LABELS, read_scores, stored_scorer
+from distmom.models.multilabel.blend import choose_blend
+from distmom.models.multilabel.candidates import read_scores, stored_scorer
+from distmom.models.multilabel.choice import Choice, fitted_frequency
 from distmom.models.multilabel.companions import companion_shares
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.heads import (
@@ -233,7 +234,7 @@ def blend_inputs(engine: Engine, offered: Offer, scored: PassResult, objective: 
         least = int(frequency[0][list(frequent_labels(engine.corpus))].min())
         rows = without_classifiers(rows, offered.names.index(FREQUENT), frequency[0], least)
     # Rankings by weighted probability are not ranked again.
-    if engine.corpus.n_labels > ALL_LABELS and not weighs and (index := offered.stored.index) is not None:
+    if not weighs and (index := offered.stored.index) is not None:
         companions = companion_shares(index.labels.opened(), opened_array(index.alive))
     return {
         "names": offered.names,

@@ -14,110 +14,41 @@ are the probabilities on which a threshold is chosen.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from distmom.engine import Csr
+from distmom.models.multilabel.choice import TOTAL, Choice, covariates_of, reranked_features
 from distmom.models.multilabel.class_stack import ClassStack, class_cuts, fit_classes
-from distmom.models.multilabel.covariates import Covariates, frequency_log_odds
+from distmom.models.multilabel.covariates import frequency_log_odds
 from distmom.models.multilabel.objective import MEAN, Objective
 from distmom.models.multilabel.probabilities import Reliability, best_threshold
-from distmom.models.multilabel.reranking import (
-    Reranker,
-    best_candidates,
-    fit_reranker,
-    pair_features,
-    with_best,
+from distmom.models.multilabel.reranking import DEPTH, FEW_DEPTH, best_candidates, fit_reranker, with_best
+from distmom.models.multilabel.stack import (
+    Pairs,
+    Stack,
+    fit_stack,
+    negative_log_likelihood,
+    probability,
+    select_inputs,
 )
-from distmom.models.multilabel.stack import Pairs, Stack, fit_stack, probability, select_inputs
 from distmom.models.multilabel.varying import vary
 from distmom.models.multilabel.weighted_sum import FREQUENT, GATE, ascend, choose_weights, weighted_total
 
 #: groups whose variants share their arrays, so that a stack may have all of them
 STACKED_TOGETHER = ("neighbors",)
-#: name of the sum of all heads as the input of a logistic regression
-TOTAL = "total"
+#: groups of heads that have an index of documents; a reranker counts in it which labels occur together
+INDEXED = ("best", "neighbors")
 #: heads that a stack by classes and a reranker leave out: they know nothing about labels that updates add, and
 #: gain little
 NOT_STACKED = ("posterior", "moment")
 #: least gain of that stack over a weighted sum, which predicts in less time
 STACK_GAIN = 2e-3
-#: least gain of a reranker over the blend
-RERANK_GAIN = 1e-3
+#: least gain of a reranker over the blend, and of held-out documents, without which none is fitted
+RERANK_GAIN, RERANK_DOCUMENTS = 5e-4, 500
 #: name of the blend before its best labels are ranked again, in the reported metrics
 BLEND = "blend"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The blend chosen on held-out documents, and the metrics of each head on them.
-
-    Attributes
-    ----------
-    weights : dict of str to float
-        Weight of each chosen head, which multiplies its scores; of a gate, the power of its factors. With a stack
-        of several heads, what each is worth: the increase of the negative log-likelihood per document without it.
-    objective : float
-        Value of the objective for the blend.
-    scores : dict of str to dict
-        P@1, P@3, P@5, nDCG@5 (and AUC where all labels are candidates) of every head alone and of the blend.
-    n_documents : int
-        Number of held-out documents.
-    stack : Stack or ClassStack
-        Log-odds of a label: of the scores of the chosen heads, or, with the one input `TOTAL`, of their weighted
-        sum.
-    precision_error : float
-        Standard error of P@1 of the blend.
-    threshold : float
-        Probability from which labels are predicted, with the best micro F1.
-    reliability : Reliability
-        Sums of the candidates in bins of probability.
-    metric : str, default "mean"
-        What the blend was chosen for.
-    error : float, default 0.0
-        Standard error of the objective, unless that is a mean of metrics.
-    exponent : float or None, default None
-        Power of the inverse propensity that multiplies the probability of a label, where the metric weights by it.
-    reranker : Reranker or None, default None
-        What ranks the best labels again.
-    """
-
-    weights: dict[str, float]
-    objective: float
-    scores: dict[str, dict[str, float]]
-    n_documents: int
-    stack: Stack | ClassStack
-    precision_error: float
-    threshold: float
-    reliability: Reliability
-    metric: str = MEAN
-    error: float = 0.0
-    exponent: float | None = None
-    reranker: Reranker | None = None
-
-    @property
-    def is_stacked(self) -> bool:
-        """Whether the heads are stacked, not added."""
-        return self.stack.inputs[0].name != TOTAL
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values; ``expected`` and ``exponent`` only where a metric was stated."""
-        stated = self.metric != MEAN
-        expected = {"metric": self.metric, "value": self.objective, "error": self.error}
-        return {
-            "weights": self.weights,
-            "objective": self.objective,
-            "held_out": self.scores,
-            "n_held_out": self.n_documents,
-            "precision_error": self.precision_error,
-            "threshold": self.threshold,
-            "reliability": self.reliability.to_json(),
-            **({"expected": expected} if stated else {}),
-            **({} if self.exponent is None else {"exponent": self.exponent}),
-            **({} if self.reranker is None else {"reranked": self.reranker.summary()}),
-        }
 
 
 def choose_blend(
@@ -159,69 +90,34 @@ def choose_blend(
     """
     objective = Objective(rows["labels"], rows["truth"], rows["n_true"], metric, inverse, rows.get("ideal"))
     if objective.has_auc:
-        return _choose_stack(names, rows, groups, objective, frequency)
-    choice, totals, log_odds = _choose_sum(names, rows, groups, objective)
-    if frequency is None:
-        return choice
-    if least:
-        boundary = float(frequency_log_odds(np.array(least), frequency[1] - len(rows["truth"])))
-        classes = _choose_classes(names, rows, groups, objective, frequency, boundary, choice)
-        if objective.value(classes[1]) > objective.value(totals) + STACK_GAIN:
-            choice, totals, log_odds = classes
-    if objective.weighs_propensity or companions is None:
+        choice, log_odds = _choose_stack(names, rows, groups, objective, frequency)
+    else:
+        choice, log_odds = _choose_of_many(names, rows, groups, objective, frequency, least)
+    few = len(rows["truth"]) < RERANK_DOCUMENTS
+    if few or frequency is None or companions is None or objective.weighs_propensity:
         return choice
     return _choose_reranked(names, rows, groups, objective, frequency, companions, choice, log_odds)
 
 
-def _covariates(rows: dict[str, np.ndarray], frequency: tuple[np.ndarray, int] | None) -> Covariates | None:
-    """Return the covariates of held-out documents, and of the labels in the documents that heads are fitted to.
-
-    The covariates of labels are those of the candidates of every document, unless all have the same candidates.
-    """
-    if frequency is None:
-        return None
-    counts, n_documents = frequency
-    labels = rows["labels"]
-    log_odds = frequency_log_odds(fitted_frequency(rows, counts), n_documents - len(labels))
-    same = labels.shape[1] == len(counts) and bool((labels >= 0).all())
-    return Covariates(rows["covariates"], log_odds if same else log_odds[np.maximum(labels, 0)])
-
-
-def fitted_frequency(rows: dict[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
-    """Return the numbers of documents of labels (L,) without the held-out ones that have them as candidates."""
-    found = rows["labels"][rows["truth"] > 0]
-    return np.asarray(counts) - np.bincount(found, minlength=len(counts))
-
-
-def apply_choice(
-    choice: Choice,
+def _choose_of_many(
     names: list[str],
     rows: dict[str, np.ndarray],
-    frequency: tuple[np.ndarray, int] | None = None,
-) -> np.ndarray:
-    """Return what a choice ranks candidates (n, c) of other documents by, given their scores by the same heads.
+    groups: dict[str, str],
+    objective: Objective,
+    frequency: tuple[np.ndarray, int] | None,
+    least: int,
+) -> tuple[Choice, np.ndarray]:
+    """Choose a weighted sum or, where a few labels have classifiers, a stack by classes if that is better.
 
-    Parameters
-    ----------
-    choice : Choice
-        For probabilities; the power of the inverse propensity is not applied.
-    names, rows, frequency
-        As for `choose_blend`; the frequency is required where coefficients vary.
+    Also return the log-odds of each half of the documents under a blend that was chosen on the other half.
     """
-    if choice.is_stacked:
-        inputs = [names.index(each.name) for each in choice.stack.inputs]
-        scores = np.ascontiguousarray(rows["scores"][:, inputs].swapaxes(0, 1))
-        totals = choice.stack.log_odds(scores, _covariates(rows, frequency))
-    else:
-        totals = weighted_total(names, rows["scores"], choice.weights)
-    if choice.reranker is None:
-        return totals
-    log_odds = totals if choice.is_stacked else choice.stack.log_odds(totals[None])
-    best, known = best_candidates(log_odds, rows["labels"])
-    own = choice.reranker
-    x = _reranked_features(names, own.inputs, rows, frequency, own.companions, best, log_odds)
-    found = choice.reranker.trees.log_odds(x.reshape(-1, x.shape[2])).reshape(best.shape)
-    return with_best(log_odds, best, known, found)
+    choice, totals, log_odds = _choose_sum(names, rows, groups, objective)
+    if frequency is not None and least:
+        boundary = float(frequency_log_odds(np.array(least), frequency[1] - len(rows["truth"])))
+        classes = _choose_classes(names, rows, groups, objective, frequency, boundary, choice)
+        if objective.value(classes[1]) > objective.value(totals) + STACK_GAIN:
+            choice, _, log_odds = classes
+    return choice, log_odds
 
 
 def _halves(n: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -236,11 +132,11 @@ def _choose_stack(
     groups: dict[str, str],
     objective: Objective,
     frequency: tuple[np.ndarray, int] | None,
-) -> Choice:
+) -> tuple[Choice, np.ndarray]:
     """Stack the heads that score all labels; of the variants that would be stored twice, the best is used.
 
     The coefficients vary with documents and labels if that makes documents that they were not fitted to more
-    probable.
+    probable. Also return the log-odds of each half of the documents under a stack that was fitted to the other.
     """
     scores = rows["scores"].swapaxes(0, 1)
     rankings = _rankings(names, scores, objective)
@@ -256,28 +152,30 @@ def _choose_stack(
         np.ascontiguousarray(scores[chosen]),
         rows["truth"],
         rows["labels"] >= 0,
-        _covariates(rows, frequency),
+        covariates_of(rows, frequency),
     )
     kept, fit = select_inputs(pairs)
     inputs = pairs.only(kept)
+    halves = _halves_of(inputs)
     # From the stack of all documents, the fits take fewer steps.
-    stacks = [fit_stack(own, fit.stack).stack for own in _halves_of(inputs)]
-    totals, log_odds = _crossed(inputs, objective, stacks)
+    stacks = [fit_stack(own, fit.stack).stack for own in halves]
+    totals, log_odds = _crossed(halves, objective, stacks)
     if frequency is not None:
-        varied = [vary(own, stack) for own, stack in zip(_halves_of(inputs), stacks, strict=True)]
-        varying = _crossed(inputs, objective, varied)
-        if _loss(varying[1], inputs.truth) < _loss(log_odds, inputs.truth):
+        varied = [vary(own, stack) for own, stack in zip(halves, stacks, strict=True)]
+        varying = _crossed(halves, objective, varied)
+        before, after = (negative_log_likelihood(each, inputs.truth) for each in (log_odds, varying[1]))
+        if after < before:
             totals, log_odds = varying
             fit = replace(fit, stack=vary(inputs, fit.stack))
     best = max(used, key=lambda name: alone[name])
     if objective.clearly_prefers(rankings[best], totals):
         own = pairs.only([used.index(best)])
         fit, totals = fit_stack(own), rankings[best]
-        _, log_odds = _crossed(own, objective, _fitted_stacks(own))
+        _, log_odds = _crossed_alone(own, objective)
     report["auto"] = objective.named(totals)
     n = len(objective.n_true)
     weights = {each.name: float(loss / n) for each, loss in zip(fit.stack.inputs, fit.losses, strict=True)}
-    return _choice(weights, objective.value(totals), report, fit.stack, objective, totals, log_odds)
+    return _choice(weights, objective.value(totals), report, fit.stack, objective, totals, log_odds), log_odds
 
 
 def _choice(
@@ -305,7 +203,7 @@ def _rankings(names: list[str], scores: np.ndarray, objective: Objective) -> dic
     for name, own in zip(names, scores, strict=True):
         signed = name.startswith("svm")
         pairs = Pairs((name,), (signed,), own[None], objective.truth, objective.labels >= 0)
-        rankings[name] = _crossed(pairs, objective, _fitted_stacks(pairs))[0]
+        rankings[name] = _crossed_alone(pairs, objective)[0]
     return rankings
 
 
@@ -325,29 +223,26 @@ def _halves_of(pairs: Pairs) -> list[Pairs]:
     return [pairs.of(half) for half, _ in _halves(len(pairs.truth))]
 
 
-def _fitted_stacks(pairs: Pairs) -> list[Stack]:
-    return [fit_stack(own).stack for own in _halves_of(pairs)]
-
-
-def _loss(log_odds: np.ndarray, truth: np.ndarray) -> float:
-    """Return the negative log-likelihood of pairs."""
-    z = log_odds.astype(np.float64)
-    return float((np.logaddexp(0.0, z) - truth * z).sum())
-
-
 def _crossed(
-    pairs: Pairs, objective: Objective, stacks: Sequence[Stack | ClassStack]
+    halves: Sequence[Pairs], objective: Objective, stacks: Sequence[Stack | ClassStack]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return what ranks each half of the documents under the stack fitted to the other half, and its log-odds."""
     log_odds = np.zeros(objective.truth.shape, np.float32)
     totals = np.zeros_like(log_odds) if objective.weighs_propensity else log_odds
-    for (half, other), stack in zip(_halves(len(log_odds)), stacks, strict=True):
-        own, new = pairs.of(half), pairs.of(other)
+    # The other half of the last one is the first; a single document is its own.
+    others = [halves[-1], *halves[:-1]]
+    for (half, other), own, new, stack in zip(_halves(len(log_odds)), halves, others, stacks, strict=True):
         log_odds[other] = stack.log_odds(new.scores, new.covariates)
         if objective.weighs_propensity:
             exponent = objective.of(half).best_exponent(stack.log_odds(own.scores, own.covariates))
             totals[other] = objective.of(other).ranking(log_odds[other], exponent)
     return totals, log_odds
+
+
+def _crossed_alone(pairs: Pairs, objective: Objective) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `_crossed` does for stacks that are fitted to the pairs of each half."""
+    halves = _halves_of(pairs)
+    return _crossed(halves, objective, [fit_stack(own).stack for own in halves])
 
 
 def _calibrated(objective: Objective, log_odds: np.ndarray) -> tuple[float, Reliability]:
@@ -413,11 +308,11 @@ def _choose_classes(
         scores,
         rows["truth"],
         rows["labels"] >= 0,
-        _covariates(rows, frequency),
+        covariates_of(rows, frequency),
     )
     cuts = class_cuts(pairs, boundary)
-    halves = [fit_classes(own, cuts, boundary)[0] for own in _halves_of(pairs)]
-    totals, log_odds = _crossed(pairs, objective, halves)
+    halves = _halves_of(pairs)
+    totals, log_odds = _crossed(halves, objective, [fit_classes(own, cuts, boundary)[0] for own in halves])
     stack, losses = fit_classes(pairs, cuts, boundary)
     n = len(objective.n_true)
     weights = {name: float(loss / n) for name, loss in zip(pairs.names, losses, strict=True)}
@@ -430,6 +325,15 @@ def _stacked_variants(names: list[str], groups: dict[str, str], choice: Choice) 
     """Return the best head of every group whose scores are stacked or used by a reranker."""
     alone = {name: choice.scores[name]["nDCG@5"] for name in names}
     return [name for name in _best_variants(names, groups, alone) if name not in NOT_STACKED]
+
+
+def _reranked_inputs(names: list[str], groups: dict[str, str], choice: Choice) -> list[str]:
+    """Return the heads whose scores a reranker uses: those of a stack, and one with an index of documents."""
+    if not isinstance(choice.stack, Stack) or not choice.is_stacked:
+        return _stacked_variants(names, groups, choice)
+    inputs = [each.name for each in choice.stack.inputs]
+    indexed = any(groups[name] in INDEXED for name in inputs)
+    return inputs + ([] if indexed else [name for name in names if groups[name] == INDEXED[0]])
 
 
 def _choose_reranked(
@@ -447,11 +351,11 @@ def _choose_reranked(
     The trees are fitted to the log-odds (n, c) of each half of the documents under a blend that was chosen on the
     other half.
     """
-    inputs = _stacked_variants(names, groups, choice)
-    best, known = best_candidates(log_odds, rows["labels"])
-    x = _reranked_features(names, inputs, rows, frequency, companions, best, log_odds)
-    truth = np.take_along_axis(rows["truth"], best, axis=1)
-    reranker, found = fit_reranker(inputs, x, truth, known, companions, _halves(len(truth)))
+    inputs = _reranked_inputs(names, groups, choice)
+    best, known = best_candidates(log_odds, rows["labels"], FEW_DEPTH if objective.has_auc else DEPTH)
+    x = reranked_features(names, inputs, rows, frequency, companions, best, log_odds)
+    blended, truth = (np.take_along_axis(each, best, axis=1) for each in (log_odds, rows["truth"]))
+    reranker, found = fit_reranker(inputs, x, truth, known, blended, companions, _halves(len(truth)))
     totals = with_best(log_odds, best, known, found)
     value = objective.value(totals)
     if value <= objective.value(log_odds) + RERANK_GAIN:
@@ -462,25 +366,6 @@ def _choose_reranked(
         choice, objective=value, scores=scores, reranker=reranker, precision_error=_error(objective, totals),
         threshold=threshold, reliability=reliability, error=objective.error(totals),
     )  # fmt: skip
-
-
-def _reranked_features(
-    names: list[str],
-    inputs: list[str],
-    rows: dict[str, np.ndarray],
-    frequency: tuple[np.ndarray, int] | None,
-    companions: Csr,
-    best: np.ndarray,
-    log_odds: np.ndarray,
-) -> np.ndarray:
-    """Return the features of the best candidates for a reranker."""
-    covariates = _covariates(rows, frequency)
-    assert covariates is not None
-    heads = [names.index(name) for name in inputs]
-    scores = np.stack([np.take_along_axis(rows["scores"][:, h], best, axis=1) for h in heads])
-    blended, of_labels = (np.take_along_axis(own, best, axis=1) for own in (log_odds, covariates.labels))
-    labels = np.maximum(np.take_along_axis(rows["labels"], best, axis=1), 0)
-    return pair_features(labels, scores, blended, of_labels, covariates.documents, companions)
 
 
 def _crossed_sum(

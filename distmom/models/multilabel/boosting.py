@@ -60,25 +60,12 @@ class Trees:
     def log_odds(self, x: np.ndarray) -> np.ndarray:
         """Return the log-odds of events, (n,) float32, from their features (n, n_features), float32."""
         out = np.full(len(x), self.start[0])
-        add_trees(x, self.roots, self.features, self.borders, self.children, self.values, out)
+        self.add_to(out, x)
         return np.asarray(out, np.float32)
 
-    def first(self, n_trees: int) -> Trees:
-        """Return the sum of the first trees."""
-        n_nodes = len(self.features) if n_trees >= len(self.roots) else int(self.roots[n_trees])
-        return Trees(
-            self.roots[:n_trees], self.features[:n_nodes], self.borders[:n_nodes], self.children[:n_nodes],
-            self.values[:n_nodes], self.start,
-        )  # fmt: skip
-
-    def stages(self, x: np.ndarray, step: int) -> np.ndarray:
-        """Return the log-odds by the first ``step``, ``2 step`` ... trees, (n_stages, n) float32."""
-        out, total = [], np.full(len(x), self.start[0])
-        for begin in range(0, len(self.roots), step):
-            roots = self.roots[begin : begin + step]
-            add_trees(x, roots, self.features, self.borders, self.children, self.values, total)
-            out.append(total.astype(np.float32))
-        return np.array(out)
+    def add_to(self, totals: np.ndarray, x: np.ndarray, first: int = 0) -> None:
+        """Add the values of all trees from number ``first`` on to log-odds (n,), float64, in place."""
+        add_trees(x, self.roots[first:], self.features, self.borders, self.children, self.values, totals)
 
     def checked(self, n_features: int) -> Trees:
         """Return the trees; a ValueError if a feature does not exist, or a node precedes its parent."""
@@ -90,8 +77,8 @@ class Trees:
         return self
 
 
-def fit_trees(x: np.ndarray, truth: np.ndarray, n_trees: int) -> Trees:
-    """Fit boosted trees.
+class Boosting:
+    """Boosted trees that are fitted step by step.
 
     Parameters
     ----------
@@ -99,42 +86,52 @@ def fit_trees(x: np.ndarray, truth: np.ndarray, n_trees: int) -> Trees:
         Features of the events; finite.
     truth : ndarray of shape (n,)
         1 for the events that occurred, else 0.
-    n_trees : int
-        At least one; fewer are fitted where no split gains anything.
+    weights : ndarray of shape (n,), optional
+        Numbers of events that each one stands for; one by default.
     """
-    borders = [_borders(column) for column in x[:: max(1, len(x) // BIN_ROWS)].T]
-    codes = np.empty(x.shape, np.uint8)
-    for j, own in enumerate(borders):
-        codes[:, j] = np.searchsorted(own, x[:, j], side="left")
-    n, wanted = len(x), truth.astype(np.float64)
-    mean = np.clip(wanted.mean() if n else 0.5, 1e-9, 1.0 - 1e-9)
-    start = float(np.log(mean / (1.0 - mean)))
-    totals, gradients, curvatures = np.full(n, start), np.empty(n), np.empty(n)
-    order, moved = np.arange(n, dtype=np.int32), np.empty(n, np.int32)
-    grown: list[tuple[np.ndarray, ...]] = []
-    for _ in range(n_trees):
-        derive(totals, wanted, gradients, curvatures)
-        features, bins, children, values = grow_tree(
-            codes, gradients, curvatures, order, moved, N_BINS, MAX_LEAVES, LEAST_CURVATURE, PENALTY,
-            LEAST_GAIN, LEARNING_RATE, totals,
-        )  # fmt: skip
-        inner = np.flatnonzero(children)
-        if grown and not len(inner):
-            break
-        limits = np.zeros(len(features), np.float32)
-        limits[inner] = [borders[features[node]][bins[node]] for node in inner]
-        grown.append((features, limits, children, values.astype(np.float32)))
-    roots = np.cumsum([0, *(len(own[0]) for own in grown)])[:-1].astype(np.int32)
-    # Children are numbered among the nodes of all trees.
-    moved_children = [np.where(own[2] > 0, own[2] + root, 0) for own, root in zip(grown, roots, strict=True)]
-    return Trees(
-        roots,
-        np.concatenate([own[0] for own in grown]),
-        np.concatenate([own[1] for own in grown]),
-        np.concatenate(moved_children).astype(np.int32),
-        np.concatenate([own[3] for own in grown]),
-        np.array([start]),
-    )
+
+    def __init__(self, x: np.ndarray, truth: np.ndarray, weights: np.ndarray | None = None) -> None:
+        self._borders = [_borders(column) for column in x[:: max(1, len(x) // BIN_ROWS)].T]
+        self._codes = np.empty(x.shape, np.uint8)
+        for j, own in enumerate(self._borders):
+            self._codes[:, j] = np.searchsorted(own, x[:, j], side="left")
+        n, self._truth = len(x), truth.astype(np.float64)
+        self._weights = np.ones(n) if weights is None else weights
+        mean = np.clip(np.average(self._truth, weights=self._weights) if n else 0.5, 1e-9, 1.0 - 1e-9)
+        self._start = float(np.log(mean / (1.0 - mean)))
+        self._totals = np.full(n, self._start)
+        self._order = np.arange(n, dtype=np.int32)
+        self._grown: list[tuple[np.ndarray, ...]] = []
+
+    def grow(self, n_trees: int) -> Trees:
+        """Add trees, fewer than ``n_trees`` where no split gains anything; return all trees."""
+        n = len(self._totals)
+        gradients, curvatures, moved = np.empty(n), np.empty(n), np.empty(n, np.int32)
+        for _ in range(n_trees):
+            derive(self._totals, self._truth, self._weights, gradients, curvatures)
+            features, bins, children, values = grow_tree(
+                self._codes, gradients, curvatures, self._order, moved, N_BINS, MAX_LEAVES, LEAST_CURVATURE,
+                PENALTY, LEAST_GAIN, LEARNING_RATE, self._totals,
+            )  # fmt: skip
+            inner = np.flatnonzero(children)
+            if self._grown and not len(inner):
+                break
+            limits = np.zeros(len(features), np.float32)
+            limits[inner] = [self._borders[features[node]][bins[node]] for node in inner]
+            self._grown.append((features, limits, children, values.astype(np.float32)))
+        roots = np.cumsum([0, *(len(own[0]) for own in self._grown)])[:-1].astype(np.int32)
+        # Children are numbered among the nodes of all trees.
+        numbered = [
+            np.where(own[2] > 0, own[2] + root, 0) for own, root in zip(self._grown, roots, strict=True)
+        ]
+        features, limits, _, values = (np.concatenate(each) for each in zip(*self._grown, strict=True))
+        children = np.concatenate(numbered).astype(np.int32)
+        return Trees(roots, features, limits, children, values, np.array([self._start]))
+
+
+def fit_trees(x: np.ndarray, truth: np.ndarray, n_trees: int, weights: np.ndarray | None = None) -> Trees:
+    """Fit boosted trees; fewer than ``n_trees``, at least one, where no split gains anything."""
+    return Boosting(x, truth, weights).grow(n_trees)
 
 
 def _borders(column: np.ndarray) -> np.ndarray:
@@ -147,12 +144,14 @@ def _borders(column: np.ndarray) -> np.ndarray:
 
 
 @compiled
-def derive(totals: np.ndarray, truth: np.ndarray, gradients: np.ndarray, curvatures: np.ndarray) -> None:
-    """Write the first and second derivatives of the negative log-likelihood by the log-odds."""
+def derive(
+    totals: np.ndarray, truth: np.ndarray, weights: np.ndarray, gradients: np.ndarray, curvatures: np.ndarray
+) -> None:
+    """Write the first and second derivatives of the weighted negative log-likelihood by the log-odds."""
     for i in range(totals.shape[0]):
         p = 1.0 / (1.0 + np.exp(-totals[i]))
-        gradients[i] = p - truth[i]
-        curvatures[i] = p * (1.0 - p)
+        gradients[i] = weights[i] * (p - truth[i])
+        curvatures[i] = weights[i] * p * (1.0 - p)
 
 
 @compiled

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine
 from distmom.engine.state import SLAB_ROWS
 from distmom.errors import NumericalError, UsageError
 from distmom.linalg import METHODS
-from distmom.models.multilabel.assembly import FittedHeads, HeadSettings
-from distmom.models.multilabel.blend import TOTAL
-from distmom.models.multilabel.class_stack import ClassStack, stack_from_json
+from distmom.models.multilabel.assembly import HeadSettings
 from distmom.models.multilabel.corpus_topics import (
     CorpusTopics,
     default_topics,
@@ -29,16 +26,9 @@ from distmom.models.multilabel.corpus_topics import (
     topic_model,
     why_no_topics,
 )
-from distmom.models.multilabel.covariates import frequency_log_odds
 from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.heads import (
-    FrequentHead,
-    GateHead,
     Head,
-    NeighborsHead,
-    RidgeHead,
-    SketchNeighbors,
-    SparseHead,
     StateHead,
     rank_labels,
 )
@@ -48,21 +38,18 @@ from distmom.models.multilabel.objective import MEAN, OBJECTIVES, weighs_propens
 from distmom.models.multilabel.prediction import TARGETS, LabelPredictor, checked_targets
 from distmom.models.multilabel.program import HEADS, fit_heads, held_out
 from distmom.models.multilabel.regression import WeightLimits
-from distmom.models.multilabel.reranking import Reranker
-from distmom.models.multilabel.scorer import Scorer, variant
-from distmom.models.multilabel.stack import Stack
-from distmom.models.multilabel.states import States, StateSettings, check_size
+from distmom.models.multilabel.scorer import Scorer
+from distmom.models.multilabel.states import StateSettings, check_size
+from distmom.models.multilabel.stored import LatentStates, MultiLabelState, scorer_of, state_of
 from distmom.models.multilabel.updates import Updatable
 from distmom.models.multilabel.word_states import smoothed_logs
 from distmom.models.topics.fitted import lift_part
-from distmom.moments.features import inverse_document_frequency
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, place_parameter, precision_parameter, seed_parameter
-from distmom.spectral.layout import array, group, value, variants
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 
@@ -70,77 +57,6 @@ from distmom.spectral.run import Run, unknown
 AUTO_STATES = 100
 #: up to this number of documents the held-out documents are counted before anything runs
 FEW_DOCUMENTS = 1000
-
-
-@dataclass(frozen=True)
-class LatentStates:
-    """The latent states of a multi-label model, in the shapes stored on disk.
-
-    Attributes
-    ----------
-    components : ndarray of shape (d, k)
-        Word probabilities.
-    weights : ndarray of shape (k,)
-        Probabilities of the states.
-    label_components : ndarray of shape (m, k)
-        Label probabilities, from the posteriors of the training documents.
-    label_moments : ndarray of shape (m, k) or None
-        Label probabilities, from the cross moment.
-    spectrum : ndarray
-        Ritz values of the second word moment.
-    """
-
-    components: np.ndarray = array("d", "k", least=0.0, transposed=True)
-    weights: np.ndarray = array("k", least=0.0)
-    label_components: np.ndarray = array("m", "k", least=0.0, transposed=True)
-    spectrum: np.ndarray = array("r of the moments")
-    label_moments: np.ndarray | None = array("m", "k", least=0.0, optional=True, transposed=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MultiLabelState:
-    """The state of a fitted multi-label model.
-
-    Attributes
-    ----------
-    idf : ndarray of shape (d,)
-    label_frequency : ndarray of shape (m,), int64
-    document_frequency : ndarray of shape (d,), int64
-    basis : ndarray of shape (d, r) or None
-        Basis of the sketch; None where no head needs it.
-    states : LatentStates or None
-        None where they could not be fitted.
-    heads : tuple of (str, Head)
-    head_weights : list of float
-    diagnostics : dict
-    selection : dict or None
-        The choice of ``head="auto"``.
-    stack : dict or None
-        How the scores of the heads are combined, or their weighted sum made a probability; None where no blend was
-        chosen.
-    reranker : Reranker or None
-        What ranks the best labels again; None where nothing does.
-    topics : CorpusTopics or None
-        None where none were requested, or the corpus does not support them.
-    sums : KeptSums or None
-        What the heads were made from; None unless it is kept.
-    """
-
-    idf: np.ndarray = array("d")
-    label_frequency: np.ndarray = array("m", types=("<i8",), least=0.0)
-    document_frequency: np.ndarray = array("d", types=("<i8",), least=0.0)
-    basis: np.ndarray | None = array("d", "r", optional=True)
-    states: LatentStates | None = group(LatentStates)
-    heads: tuple[tuple[str, Head], ...] = variants(
-        StateHead, RidgeHead, SparseHead, GateHead, FrequentHead, NeighborsHead, SketchNeighbors
-    )
-    head_weights: list[float] = value()
-    diagnostics: dict[str, Any] = value()
-    selection: dict[str, Any] | None = value()
-    stack: dict[str, Any] | None = value(default=None)
-    reranker: Reranker | None = group(Reranker, may_lack=True)
-    topics: CorpusTopics | None = group(CorpusTopics, may_lack=True)
-    sums: KeptSums | None = group(KeptSums, may_lack=True)
 
 
 class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
@@ -370,7 +286,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         """Fit the model by the passes of a run and return its state."""
         fitted = fit_heads(run, self.head_settings(run.corpus.n_documents))
         topics = self._fit_topics(run.part("topics"))
-        state: MultiLabelState = run.rows(_state_of, fitted, topics, out=unknown())
+        state: MultiLabelState = run.rows(state_of, fitted, topics, out=unknown())
         return state
 
     def _fit_topics(self, run: Run) -> CorpusTopics | NumericalError | str | None:
@@ -403,43 +319,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         if state.states is not None:
             super()._keep(state.states)
         heads = tuple((name, self._completed(name, head)) for name, head in state.heads)
-        weights = tuple(map(float, state.head_weights))
-        if not heads or len(weights) != len(heads) or not all(map(math.isfinite, weights)):
-            raise ValueError(f"expected a finite weight for each of {len(heads)} heads, got {weights}")
-        if state.basis is None and any(isinstance(head, RidgeHead | SketchNeighbors) for _, head in heads):
-            raise ValueError("expected a basis of the sketch, got none")
-        stack = None if state.stack is None else stack_from_json(state.stack)
-        calibration: Stack | None = None
-        if isinstance(stack, Stack) and stack.inputs[0].name == TOTAL:
-            stack, calibration = None, stack
-        if stack is not None:
-            for each in stack.inputs:
-                variant(dict(heads), each.name)
-            effects = stack.effects if isinstance(stack, Stack) else ()
-            if any(effect.name == "cosine" for effect in effects) and "neighbors" not in dict(heads):
-                raise ValueError("expected an index of documents for coefficients that vary with the cosine")
-        reranker = None if state.reranker is None else state.reranker.checked()
-        summed = None
-        if reranker is not None:
-            if stack is None:
-                weights_of_sum = (self.selection_ or {}).get("weights")
-                if calibration is None or not isinstance(weights_of_sum, dict):
-                    raise ValueError("expected a stack, or the weights of a calibrated sum, for a reranker")
-                summed = {name: float(weight) for name, weight in weights_of_sum.items()}
-                if not all(map(math.isfinite, summed.values())):
-                    raise ValueError(f"expected finite weights of the sum, got {summed}")
-            for name in (*reranker.inputs, *(summed or ())):
-                variant(dict(heads), name)
-        log_odds = frequency_log_odds(self.label_frequency_, self.n_documents_)
-        if isinstance(stack, ClassStack):
-            owners = [head.labels for _, head in heads if isinstance(head, FrequentHead)]
-            log_odds = stack.limited(log_odds, np.concatenate([np.zeros(0, np.int32), *owners]))
-        self.scorer_: Scorer = Scorer(
-            n_labels=len(self.label_names_), idf=self.idf_, heads=heads, weights=weights, basis=self.basis_,
-            label_factor=self._label_factor(), stack=stack,
-            calibration=calibration, weighs_probability="exponent" in (self.selection_ or {}),
-            label_log_odds=log_odds, summed=summed, reranker=reranker,
-        )  # fmt: skip
+        self.scorer_: Scorer = scorer_of(state, heads, self.n_documents_, self._label_factor())
 
     def _completed(self, name: str, head: Head) -> Head:
         """Return a head with the arrays that are derived from the states."""
@@ -677,37 +557,3 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
             }
             for h in np.argsort(-self.weights_, kind="stable")
         ]
-
-
-def _state_of(
-    engine: Engine, fitted: FittedHeads, topics: CorpusTopics | NumericalError | str | None
-) -> MultiLabelState:
-    corpus = engine.corpus
-    frequency = np.asarray(corpus.document_frequency)
-    latent, diagnostics = None, {}
-    if isinstance(fitted.states, States):
-        found = fitted.states
-        latent = LatentStates(
-            found.components.T, found.weights, found.label_posteriors.T, found.spectrum,
-            None if found.label_states is None else found.label_states.T,
-        )  # fmt: skip
-        diagnostics = found.diagnostics
-    else:
-        diagnostics = {"states_error": str(fitted.states or "effort='low' fits none")}
-    if isinstance(topics, str | NumericalError):
-        diagnostics = {**diagnostics, "topics_error": str(topics)}
-    return MultiLabelState(
-        idf=inverse_document_frequency(frequency, corpus.n_documents),
-        label_frequency=np.asarray(corpus.label_frequency),
-        document_frequency=frequency,
-        basis=fitted.basis,
-        states=latent,
-        heads=tuple(fitted.heads.items()),
-        head_weights=[1.0] * len(fitted.heads),
-        diagnostics=diagnostics,
-        selection=None if fitted.choice is None else fitted.choice.to_json(),
-        stack=None if fitted.choice is None else fitted.choice.stack.to_json(),
-        reranker=fitted.reranker,
-        topics=topics if isinstance(topics, CorpusTopics) else None,
-        sums=fitted.sums,
-    )

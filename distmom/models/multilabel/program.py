@@ -23,8 +23,8 @@ from distmom.models.multilabel.assembly import (
     offer,
     recipe_of,
 )
-from distmom.models.multilabel.blend import Choice
 from distmom.models.multilabel.candidates import N_RANDOM, CandidatesPass, candidates_pass
+from distmom.models.multilabel.choice import Choice
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.gate import fit_gate, tries_gate
 from distmom.models.multilabel.heads import NeighborsHead

@@ -1,9 +1,9 @@
 """Ranking the best labels of a blend again, by boosted trees over the scores of all heads.
 
-A weighted sum, or a regression by classes of labels, gives every head the same weight for all pairs of a document
-and a label. How far a score can be relied on depends on the other heads, on the other labels of the document, and
-on the document itself. Where labels are too many to stack all pairs, the blend therefore finds the `DEPTH` best
-labels, and trees give these their final probabilities. The other labels follow in the order of the blend.
+A blend is a sum of functions of one score each. How far a score can be relied on also depends on the other heads,
+on the other labels of the document, and on the document itself. So the blend finds the best labels, and trees
+estimate the log-odds of these, which are averaged with those by the blend. The other labels follow in the order of
+the blend.
 """
 
 from __future__ import annotations
@@ -15,15 +15,21 @@ import numpy as np
 
 from distmom.blas import map_on_cores
 from distmom.engine import Csr
-from distmom.models.multilabel.boosting import Trees, fit_trees
+from distmom.models.multilabel.boosting import Boosting, Trees
 from distmom.models.multilabel.companions import companion_features
 from distmom.models.multilabel.kernels import top_candidates
+from distmom.models.multilabel.stack import informative, negative_log_likelihood
 from distmom.spectral.layout import Matrix, group, record, value
 
-#: number of labels that are ranked again
-DEPTH = 20
+#: number of labels that are ranked again; and where all labels are candidates, as a stack of all pairs ranks the
+#: others well enough
+DEPTH, FEW_DEPTH = 20, 10
 #: most trees, and the step of the numbers of trees that are compared
 MAX_TREES, STEP = 200, 25
+#: number of such steps without an improvement after which no more trees are fitted
+PATIENCE = 2
+#: shares of the log-odds by the blend that are compared
+SHARES = (0.0, 0.25, 0.5, 0.75)
 #: numbers of a pair beside the two of every head
 N_COMMON = 9
 #: scores whose largest is below this number are not divided by it
@@ -44,12 +50,16 @@ class Reranker:
         From `companion_shares`.
     trees : Trees
         Over the features of `pair_features`.
+    share : float, default 0.0
+        Weight of the log-odds by the blend in the mean with those by the trees.
     """
 
     inputs: list[str] = value()
     depth: int = value()
     companions: Csr = record({"": Matrix(("m", "m"))})
     trees: Trees = group(Trees)
+    # Models of earlier versions have trees alone.
+    share: float = value(default=0.0)
 
     def log_odds(
         self,
@@ -61,11 +71,18 @@ class Reranker:
     ) -> np.ndarray:
         """Return the log-odds of the best labels, (n, m) float32; the parameters are those of `pair_features`."""
         x = pair_features(labels, scores, blended, frequency, documents, self.companions)
-        return self.trees.log_odds(x.reshape(-1, x.shape[2])).reshape(blended.shape)
+        return self.averaged(x, blended)
 
-    def summary(self) -> dict[str, int | list[str]]:
+    def averaged(self, x: np.ndarray, blended: np.ndarray) -> np.ndarray:
+        """Return the mean of the log-odds by the trees, given the features of pairs, and of those by the blend."""
+        found = self.trees.log_odds(x.reshape(-1, x.shape[2])).reshape(blended.shape)
+        return _averaged(found, blended, self.share)
+
+    def summary(self) -> dict[str, float | list[str]]:
         """Return what is reported of the reranker, as JSON values."""
-        return {"depth": self.depth, "inputs": self.inputs, "n_trees": len(self.trees.roots)}
+        return {
+            "depth": self.depth, "inputs": self.inputs, "n_trees": len(self.trees.roots), "share": self.share
+        }  # fmt: skip
 
     def checked(self) -> Reranker:
         """Return the reranker; a ValueError if its parts do not suit one another."""
@@ -74,6 +91,8 @@ class Reranker:
             raise ValueError(
                 f"expected names of heads and a positive depth, got {self.inputs} and {self.depth}"
             )
+        if not (isinstance(self.share, float) and 0.0 <= self.share < 1.0):
+            raise ValueError(f"expected a share of at least 0 and below 1, got {self.share!r}")
         self.trees.checked(2 * len(self.inputs) + N_COMMON)
         return self
 
@@ -125,8 +144,10 @@ def pair_features(
     return x
 
 
-def best_candidates(log_odds: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def best_candidates(log_odds: np.ndarray, labels: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the columns of the best candidates of every document, and which of them are labels, (n, m) each.
+
+    There are at most ``depth`` of a document.
 
     Parameters
     ----------
@@ -135,7 +156,7 @@ def best_candidates(log_odds: np.ndarray, labels: np.ndarray) -> tuple[np.ndarra
     labels : ndarray of shape (n, c), int32
         The candidates; -1 stands for none.
     """
-    best = top_candidates(log_odds, labels, min(DEPTH, log_odds.shape[1]))
+    best = top_candidates(log_odds, labels, min(depth, log_odds.shape[1]))
     return np.maximum(best, 0), best >= 0
 
 
@@ -144,10 +165,11 @@ def fit_reranker(
     x: np.ndarray,
     truth: np.ndarray,
     known: np.ndarray,
+    blended: np.ndarray,
     companions: Csr,
     halves: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> tuple[Reranker, np.ndarray]:
-    """Fit the trees, as many as make other documents most probable.
+    """Fit the trees, with the number of them and the share of the blend that make other documents most probable.
 
     Parameters
     ----------
@@ -158,6 +180,8 @@ def fit_reranker(
         Which labels are true.
     known : ndarray of shape (n, m), bool
         Which pairs have a label.
+    blended : ndarray of shape (n, m), float32
+        Log-odds by a blend that was chosen without the document.
     companions : Csr
         From `companion_shares`, those of the features.
     halves : sequence of (ndarray, ndarray)
@@ -168,30 +192,62 @@ def fit_reranker(
     Reranker
         Fitted to all documents.
     ndarray of shape (n, m), float32
-        Log-odds of every document by the trees that were fitted to other ones.
+        Log-odds of every document by the trees that were fitted to other ones, averaged with those by the blend.
     """
-    every = np.arange(len(x))
 
-    def fit(own: np.ndarray) -> Trees:
-        return fit_trees(x[own][known[own]], truth[own][known[own]], MAX_TREES)
+    def of(documents: np.ndarray) -> list[np.ndarray]:
+        own = known[documents]
+        return [each[documents][own] for each in (x, truth, blended)]
 
-    whole, *parts = map_on_cores(fit, [every, *(half for half, _ in halves)])
-    others = [other for _, other in halves]
-    stages = [trees.stages(x[other][known[other]], STEP) for trees, other in zip(parts, others, strict=True)]
-    n_stages = max(len(own) for own in stages)
-    # Where no split gained anything, further trees would change nothing.
-    stages = [own[np.minimum(np.arange(n_stages), len(own) - 1)] for own in stages]
-    losses = np.zeros(n_stages)
-    for own, other in zip(stages, others, strict=True):
-        z = own.astype(np.float64)
-        losses += (np.logaddexp(0.0, z) - truth[other][known[other]] * z).sum(axis=1)
-    best = int(np.argmin(losses))
+    def measured(half: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        own, other = half
+        return _stages(_boosting(*of(own)), *of(other))
+
+    found, losses = zip(*map_on_cores(measured, halves), strict=True)
+    n_stages = min(map(len, losses))
+    stage, share = divmod(int(np.argmin(sum(own[:n_stages] for own in losses))), len(SHARES))
     crossed = np.zeros(truth.shape, np.float32)
-    for own, other in zip(stages, others, strict=True):
-        found = np.zeros((len(other), truth.shape[1]), np.float32)
-        found[known[other]] = own[best]
-        crossed[other] = found
-    return Reranker(list(inputs), truth.shape[1], companions, whole.first(STEP * (best + 1))), crossed
+    for (_, other), own in zip(halves, found, strict=True):
+        values = np.zeros((len(other), truth.shape[1]), np.float32)
+        values[known[other]] = _averaged(own[stage], blended[other][known[other]], SHARES[share])
+        crossed[other] = values
+    trees = _boosting(*of(np.arange(len(x)))).grow(STEP * (stage + 1))
+    return Reranker(list(inputs), truth.shape[1], companions, trees, SHARES[share]), crossed
+
+
+def _boosting(x: np.ndarray, truth: np.ndarray, blended: np.ndarray) -> Boosting:
+    """Return trees to be fitted to the events that are informative given the blend."""
+    used, weights = informative(blended, truth)
+    return Boosting(x[used], truth[used], weights)
+
+
+def _stages(
+    boosting: Boosting, x: np.ndarray, truth: np.ndarray, blended: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit trees for as long as they make other events more probable.
+
+    Return the log-odds of these events by the first `STEP`, ``2 STEP`` ... trees, (n_stages, n) float32, and their
+    losses for every share of the blend, (n_stages, n_shares).
+    """
+    stages, losses = list[np.ndarray](), list[list[float]]()
+    totals, n_added = np.empty(0), 0
+    for _ in range(MAX_TREES // STEP):
+        trees = boosting.grow(STEP)
+        if not n_added:
+            totals = np.full(len(x), trees.start[0])
+        trees.add_to(totals, x, n_added)
+        n_added = len(trees.roots)
+        stages.append(totals.astype(np.float32))
+        averages = (_averaged(stages[-1], blended, share) for share in SHARES)
+        losses.append([negative_log_likelihood(each, truth) for each in averages])
+        least = np.min(losses, axis=1)
+        if len(least) - 1 - int(np.argmin(least)) >= PATIENCE:
+            break
+    return np.array(stages), np.array(losses)
+
+
+def _averaged(found: np.ndarray, blended: np.ndarray, share: float) -> np.ndarray:
+    return np.asarray(np.float32(1.0 - share) * found + np.float32(share) * blended, np.float32)
 
 
 def with_best(log_odds: np.ndarray, best: np.ndarray, known: np.ndarray, found: np.ndarray) -> np.ndarray:

@@ -27,6 +27,8 @@ PENALTY = 1.0
 FLOOR_SHARE = 1e-4
 #: pairs that are multiplied at a time, which fit the processor's cache
 PIECE_PAIRS = 1 << 14
+#: log-odds below which wrong labels hardly matter; one of this many is used, with as many times the weight
+NEGLIGIBLE, STRIDE = -4.6, 8
 #: most Newton steps, and the decrement at which they end
 MAX_STEPS, DECREMENT = 50, 1e-6
 
@@ -129,6 +131,39 @@ def probability(log_odds: np.ndarray) -> np.ndarray:
     """Return ``1 / (1 + exp(-z))``, float32."""
     with np.errstate(over="ignore"):
         return np.asarray(1.0 / (1.0 + np.exp(-log_odds.astype(np.float64))), np.float32)
+
+
+def negative_log_likelihood(log_odds: np.ndarray, truth: np.ndarray) -> float:
+    """Return the negative log-likelihood of events of which ``truth`` states whether they occurred."""
+    z = log_odds.astype(np.float64)
+    return float((np.logaddexp(0.0, z) - truth * z).sum())
+
+
+def informative(log_odds: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of the events that a regression is fitted to, and their weights.
+
+    Events that are known to be unlikely, and did not occur, have a small share of the information. Only every
+    `STRIDE`-th of them is used, with the weight of all of them.
+
+    Parameters
+    ----------
+    log_odds : ndarray of any shape
+        Estimates.
+    truth : ndarray of the same shape
+        1 for the events that occurred, else 0.
+
+    Returns
+    -------
+    (ndarray of int, ndarray)
+        Numbers in the flattened arrays, and weights.
+    """
+    matters = (log_odds > NEGLIGIBLE) | (truth > 0)
+    easy = np.flatnonzero(~matters)
+    used = easy[::STRIDE]
+    chosen = np.concatenate([np.flatnonzero(matters), used])
+    weights = np.ones(len(chosen))
+    weights[len(chosen) - len(used) :] = len(easy) / max(1, len(used))
+    return chosen, weights
 
 
 @compiled

@@ -39,7 +39,7 @@ from distmom.models.multilabel.heads import (
 from distmom.models.multilabel.margin import COSTS, MAX_FREQUENT, MAX_LABELS
 from distmom.models.multilabel.margin_solver import batch_weights, n_batches, n_negatives
 from distmom.models.multilabel.objective import Objective
-from distmom.models.multilabel.reranking import DEPTH, MAX_TREES, N_COMMON
+from distmom.models.multilabel.reranking import DEPTH, FEW_DEPTH, N_COMMON
 from distmom.models.multilabel.scorer import Scorer
 from distmom.models.multilabel.stack import FIT_PAIRS, Pairs, fit_stack
 from distmom.models.multilabel.varying import vary
@@ -54,12 +54,14 @@ N_LABELS_TRIED = 8
 N_INPUTS, TRIED_PAIRS = 9, 100_000
 #: regressions of all held-out documents that take as long as those fitted: constant, and varying coefficients
 N_FITS, N_VARYING = 4, 2
-#: ascents on all documents that take as long as that on all and those on both halves
-N_ASCENTS = 2
+#: ascents on all documents that take as long as that on all and those on both halves, on two cores
+N_ASCENTS = 1
 #: rounds of coordinate ascent over all heads and weights, the last of which finds no gain
 N_ROUNDS = 3
 #: trees that are tried, and the pairs that they are fitted to
 N_TREES_TRIED, TRIED_EVENTS = 5, 20_000
+#: trees that are usually fitted, and the usual share of the pairs that are informative
+N_TREES, INFORMATIVE_SHARE = 125, 0.5
 
 
 def scoring_seconds(
@@ -139,7 +141,8 @@ def choice_seconds(block: Block, pass_: CandidatesPass, n_documents: int) -> flo
         fitted = time.perf_counter()
         vary(pairs, stack)
         seconds = N_FITS * (fitted - started) + N_VARYING * (time.perf_counter() - fitted)
-        return min(n * width, FIT_PAIRS) / truth.size * seconds
+        stacks = min(n * width, FIT_PAIRS) / truth.size * seconds
+        return stacks + _reranker_seconds(n * min(FEW_DEPTH, width), 2 * N_INPUTS + N_COMMON)
     totals, scores = (rng.uniform(size=(n, width)).astype(np.float32) for _ in range(2))
     labels = np.broadcast_to(np.arange(width, dtype=np.int32), (n, width)).copy()
     if width < pass_.n_labels:
@@ -154,14 +157,16 @@ def choice_seconds(block: Block, pass_: CandidatesPass, n_documents: int) -> flo
 
 
 def _reranker_seconds(n_pairs: int, n_features: int) -> float:
-    """Return the seconds in which trees are fitted to all pairs and to both halves, on one thread."""
+    """Return the seconds in which trees are fitted to informative pairs of all documents and of both halves."""
     rng = np.random.default_rng(0)
     x = rng.uniform(size=(min(n_pairs, TRIED_EVENTS), n_features)).astype(np.float32)
     truth = (rng.uniform(size=len(x)) < x[:, 0]).astype(np.uint8)
     fit_trees(x[:8], truth[:8], 1)
     started = time.perf_counter()
     fit_trees(x, truth, N_TREES_TRIED)
-    return 2 * n_pairs / len(x) * MAX_TREES / N_TREES_TRIED * (time.perf_counter() - started)
+    seconds = (time.perf_counter() - started) / len(x) / N_TREES_TRIED
+    # Both halves at once.
+    return 1.5 * INFORMATIVE_SHARE * n_pairs * N_TREES * seconds
 
 
 def margin_seconds(

@@ -1,7 +1,6 @@
 """Fit coefficients of a stack that vary with documents and labels (see `distmom.models.multilabel.covariates`).
 
-Newton's method continues from the constant coefficients. Pairs that these find negligible have a small share of
-the information, so only some of them are used, with a larger weight.
+Newton's method continues from the constant coefficients, with the pairs that are `informative` given these.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ from distmom.models.multilabel.stack import (
     Pairs,
     Stack,
     curve_of,
+    informative,
 )
 
 #: penalty of the squares of changes with a covariate, of standardised features
 CHANGE_PENALTY = 30.0
-#: log-odds below which wrong labels hardly matter; one of this many is used, with as many times the weight
-NEGLIGIBLE, STRIDE = -4.6, 8
 
 
 def covariate_names(inputs: Sequence[str]) -> tuple[str, ...]:
@@ -88,7 +86,8 @@ def vary(pairs: Pairs, stack: Stack) -> Stack:
     pairs = pairs.some(FIT_PAIRS)
     covariates = pairs.covariates
     assert covariates is not None
-    rows, columns, weights = _chosen(pairs, stack)
+    used, weights = informative(stack.log_odds(pairs.scores), pairs.truth)
+    rows, columns = np.divmod(used, pairs.truth.shape[1])
     effects, z = list[Effect](), list[np.ndarray]()
     n_inputs = len(stack.inputs)
     for name in covariate_names(pairs.names):
@@ -130,19 +129,6 @@ def vary(pairs: Pairs, stack: Stack) -> Stack:
     if not np.isfinite(raw).all():
         return stack
     return _with_coefficients(stack, raw, effects)
-
-
-def _chosen(pairs: Pairs, stack: Stack) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the documents, labels and weights of the pairs that are used."""
-    log_odds = stack.log_odds(pairs.scores)
-    matters = (log_odds > NEGLIGIBLE) | (pairs.truth > 0)
-    easy = np.flatnonzero(~matters)
-    used = easy[::STRIDE]
-    chosen = np.concatenate([np.flatnonzero(matters), used])
-    weights = np.ones(len(chosen))
-    weights[len(chosen) - len(used) :] = len(easy) / max(1, len(used))
-    rows, columns = np.divmod(chosen, pairs.truth.shape[1])
-    return rows, columns, weights
 
 
 def _minimised(design: _Design, b: np.ndarray, ridge: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from distmom.blas import map_on_cores
 from distmom.models.multilabel.objective import Objective
 
 #: weights tried for each head, relative to its mean best score
@@ -35,7 +36,9 @@ def choose_weights(
         weights, best = ascend([names[i] for i in added], own, groups, objective)
         if GATE in names:
             gated = [{**weights, GATE: power} for power in POWERS]
-            values = [objective.value(weighted_total(names, rows["scores"], each)) for each in gated]
+            values = map_on_cores(
+                lambda each: objective.value(weighted_total(names, rows["scores"], each)), gated
+            )
             i = int(np.argmax(values))
             if values[i] > best + MIN_GAIN:
                 weights, best = gated[i], values[i]
@@ -86,7 +89,7 @@ def ascend(
                 totals = totals - np.float32(weights[h]) * scores[h]
         return totals
 
-    alone = [value(scores[h]) for h in range(len(names))]
+    alone = map_on_cores(value, scores)
     first = int(np.argmax(alone))
     tried = [h for h in np.argsort(-np.asarray(alone), kind="stable") if alone[h] >= MIN_SHARE * alone[first]]
     weights = np.zeros(len(names))
@@ -99,12 +102,12 @@ def ascend(
             group = [j for j, name in enumerate(names) if groups[name] == groups[names[h]]]
             others = without(totals, weights, group)
             # Without any head, labels would be ranked by their numbers.
-            for grid in GRID if np.delete(weights, group).any() else GRID[1:]:
-                trial = others + np.float32(grid) * scores[h]
-                if (got := value(trial)) > best + MIN_GAIN:
+            grid = GRID if np.delete(weights, group).any() else GRID[1:]
+            for weight, got in zip(grid, _values(objective, others, scores[h], grid), strict=True):
+                if got > best + MIN_GAIN:
                     weights[group] = 0.0
-                    weights[h] = grid
-                    totals, best, improved = trial, got, True
+                    weights[h] = weight
+                    totals, best, improved = others + np.float32(weight) * scores[h], got, True
     # A head chosen in the first steps may contribute little beside those chosen later.
     while np.count_nonzero(weights) > 1:
         rest = {h: value(without(totals, weights, [h])) for h in np.flatnonzero(weights).tolist()}
@@ -115,3 +118,10 @@ def ascend(
         weights[h] = 0.0
     chosen = {name: float(w / s) for name, w, s in zip(names, weights, scale, strict=True) if w > 0}
     return chosen, best
+
+
+def _values(
+    objective: Objective, others: np.ndarray, scores: np.ndarray, grid: Sequence[float]
+) -> list[float]:
+    """Return the values of the objective for sums with every weight of a grid for one head."""
+    return map_on_cores(lambda weight: objective.value(others + np.float32(weight) * scores), grid)

@@ -1,0 +1,213 @@
+"""What is stored of a fitted multi-label model, and the scorer that is made of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from distmom.engine import Engine
+from distmom.errors import NumericalError
+from distmom.models.multilabel.assembly import FittedHeads
+from distmom.models.multilabel.choice import TOTAL
+from distmom.models.multilabel.class_stack import ClassStack, stack_from_json
+from distmom.models.multilabel.corpus_topics import CorpusTopics
+from distmom.models.multilabel.covariates import frequency_log_odds
+from distmom.models.multilabel.heads import (
+    FrequentHead,
+    GateHead,
+    Head,
+    NeighborsHead,
+    RidgeHead,
+    SketchNeighbors,
+    SparseHead,
+    StateHead,
+)
+from distmom.models.multilabel.kept_sums import KeptSums
+from distmom.models.multilabel.reranking import Reranker
+from distmom.models.multilabel.scorer import Scorer, variant
+from distmom.models.multilabel.stack import Stack
+from distmom.models.multilabel.states import States
+from distmom.moments.features import inverse_document_frequency
+from distmom.spectral.layout import array, group, value, variants
+
+
+@dataclass(frozen=True)
+class LatentStates:
+    """The latent states of a multi-label model, in the shapes stored on disk.
+
+    Attributes
+    ----------
+    components : ndarray of shape (d, k)
+        Word probabilities.
+    weights : ndarray of shape (k,)
+        Probabilities of the states.
+    label_components : ndarray of shape (m, k)
+        Label probabilities, from the posteriors of the training documents.
+    label_moments : ndarray of shape (m, k) or None
+        Label probabilities, from the cross moment.
+    spectrum : ndarray
+        Ritz values of the second word moment.
+    """
+
+    components: np.ndarray = array("d", "k", least=0.0, transposed=True)
+    weights: np.ndarray = array("k", least=0.0)
+    label_components: np.ndarray = array("m", "k", least=0.0, transposed=True)
+    spectrum: np.ndarray = array("r of the moments")
+    label_moments: np.ndarray | None = array("m", "k", least=0.0, optional=True, transposed=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiLabelState:
+    """The state of a fitted multi-label model.
+
+    Attributes
+    ----------
+    idf : ndarray of shape (d,)
+    label_frequency : ndarray of shape (m,), int64
+    document_frequency : ndarray of shape (d,), int64
+    basis : ndarray of shape (d, r) or None
+        Basis of the sketch; None where no head needs it.
+    states : LatentStates or None
+        None where they could not be fitted.
+    heads : tuple of (str, Head)
+    head_weights : list of float
+    diagnostics : dict
+    selection : dict or None
+        The choice of ``head="auto"``.
+    stack : dict or None
+        How the scores of the heads are combined, or their weighted sum made a probability; None where no blend was
+        chosen.
+    reranker : Reranker or None
+        What ranks the best labels again; None where nothing does.
+    topics : CorpusTopics or None
+        None where none were requested, or the corpus does not support them.
+    sums : KeptSums or None
+        What the heads were made from; None unless it is kept.
+    """
+
+    idf: np.ndarray = array("d")
+    label_frequency: np.ndarray = array("m", types=("<i8",), least=0.0)
+    document_frequency: np.ndarray = array("d", types=("<i8",), least=0.0)
+    basis: np.ndarray | None = array("d", "r", optional=True)
+    states: LatentStates | None = group(LatentStates)
+    heads: tuple[tuple[str, Head], ...] = variants(
+        StateHead, RidgeHead, SparseHead, GateHead, FrequentHead, NeighborsHead, SketchNeighbors
+    )
+    head_weights: list[float] = value()
+    diagnostics: dict[str, Any] = value()
+    selection: dict[str, Any] | None = value()
+    stack: dict[str, Any] | None = value(default=None)
+    reranker: Reranker | None = group(Reranker, may_lack=True)
+    topics: CorpusTopics | None = group(CorpusTopics, may_lack=True)
+    sums: KeptSums | None = group(KeptSums, may_lack=True)
+
+
+def state_of(
+    engine: Engine, fitted: FittedHeads, topics: CorpusTopics | NumericalError | str | None
+) -> MultiLabelState:
+    """Return what is stored of fitted heads and of topics, or of the reason why there are none."""
+    corpus = engine.corpus
+    frequency = np.asarray(corpus.document_frequency)
+    latent, diagnostics = None, {}
+    if isinstance(fitted.states, States):
+        found = fitted.states
+        latent = LatentStates(
+            found.components.T, found.weights, found.label_posteriors.T, found.spectrum,
+            None if found.label_states is None else found.label_states.T,
+        )  # fmt: skip
+        diagnostics = found.diagnostics
+    else:
+        diagnostics = {"states_error": str(fitted.states or "effort='low' fits none")}
+    if isinstance(topics, str | NumericalError):
+        diagnostics = {**diagnostics, "topics_error": str(topics)}
+    return MultiLabelState(
+        idf=inverse_document_frequency(frequency, corpus.n_documents),
+        label_frequency=np.asarray(corpus.label_frequency),
+        document_frequency=frequency,
+        basis=fitted.basis,
+        states=latent,
+        heads=tuple(fitted.heads.items()),
+        head_weights=[1.0] * len(fitted.heads),
+        diagnostics=diagnostics,
+        selection=None if fitted.choice is None else fitted.choice.to_json(),
+        stack=None if fitted.choice is None else fitted.choice.stack.to_json(),
+        reranker=fitted.reranker,
+        topics=topics if isinstance(topics, CorpusTopics) else None,
+        sums=fitted.sums,
+    )
+
+
+def scorer_of(
+    state: MultiLabelState,
+    heads: tuple[tuple[str, Head], ...],
+    n_documents: int,
+    label_factor: np.ndarray | None,
+) -> Scorer:
+    """Return the scorer of a model.
+
+    Parameters
+    ----------
+    state : MultiLabelState
+    heads : tuple of (str, Head)
+        Those of the state, with the arrays that are derived from latent states.
+    n_documents : int
+        Number of documents of the model.
+    label_factor : ndarray of shape (m,) or None
+        Multiplies the scores of labels (see `Scorer`).
+
+    Raises
+    ------
+    ValueError
+        If parts of the state do not suit one another.
+    """
+    weights = tuple(map(float, state.head_weights))
+    if not heads or len(weights) != len(heads) or not all(map(math.isfinite, weights)):
+        raise ValueError(f"expected a finite weight for each of {len(heads)} heads, got {weights}")
+    if state.basis is None and any(isinstance(head, RidgeHead | SketchNeighbors) for _, head in heads):
+        raise ValueError("expected a basis of the sketch, got none")
+    stack = None if state.stack is None else stack_from_json(state.stack)
+    calibration: Stack | None = None
+    if isinstance(stack, Stack) and stack.inputs[0].name == TOTAL:
+        stack, calibration = None, stack
+    if stack is not None:
+        _check_inputs(stack, dict(heads))
+    reranker = None if state.reranker is None else state.reranker.checked()
+    summed = None
+    if reranker is not None:
+        if stack is None:
+            summed = _weights_of_sum(state, calibration)
+        for name in (*reranker.inputs, *(summed or ())):
+            variant(dict(heads), name)
+    log_odds = frequency_log_odds(state.label_frequency, n_documents)
+    if isinstance(stack, ClassStack):
+        owners = [head.labels for _, head in heads if isinstance(head, FrequentHead)]
+        log_odds = stack.limited(log_odds, np.concatenate([np.zeros(0, np.int32), *owners]))
+    return Scorer(
+        n_labels=len(state.label_frequency), idf=state.idf, heads=heads, weights=weights, basis=state.basis,
+        label_factor=label_factor, stack=stack, calibration=calibration,
+        weighs_probability="exponent" in (state.selection or {}), label_log_odds=log_odds, summed=summed,
+        reranker=reranker,
+    )  # fmt: skip
+
+
+def _check_inputs(stack: Stack | ClassStack, heads: dict[str, Head]) -> None:
+    """Check that the inputs of a stack are scores of heads; else a ValueError or a KeyError."""
+    for each in stack.inputs:
+        variant(heads, each.name)
+    effects = stack.effects if isinstance(stack, Stack) else ()
+    if any(effect.name == "cosine" for effect in effects) and "neighbors" not in heads:
+        raise ValueError("expected an index of documents for coefficients that vary with the cosine")
+
+
+def _weights_of_sum(state: MultiLabelState, calibration: Stack | None) -> dict[str, float]:
+    """Return the weights of the variants of heads in a sum whose best labels are ranked again."""
+    weights = (state.selection or {}).get("weights")
+    if calibration is None or not isinstance(weights, dict):
+        raise ValueError("expected a stack, or the weights of a calibrated sum, for a reranker")
+    summed = {name: float(weight) for name, weight in weights.items()}
+    if not all(map(math.isfinite, summed.values())):
+        raise ValueError(f"expected finite weights of the sum, got {summed}")
+    return summed
