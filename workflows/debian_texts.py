@@ -1,4 +1,4 @@
-"""Make labelled corpora of dictionaries and sayings that Debian packages, split at random into training and test.
+"""Make labelled corpora of texts that Debian packages, split at random into training and test.
 
 ============  ===================================================  ==========================================
 corpus        documents                                            labels
@@ -9,6 +9,8 @@ gcide         entries of the GNU version of Webster's dictionary   fields such a
 foldoc        entries of the dictionary of computing               subjects such as ``networking``
 references    the same without their cross-references              the cross-references
 fortunes      sayings and jokes in six languages                   the file that has them
+kernel        pages of the documentation of Linux 6.1              all directories that they are in
+translations  entries of a German-English dictionary               fields and registers such as ``zool.``
 ============  ===================================================  ==========================================
 
 Each distinct text is kept once, in ``NAME-train.jsonl.xz`` or ``NAME-test.jsonl.xz``.
@@ -45,6 +47,7 @@ FORTUNES = [f"fortunes{suffix}" for suffix in ("", "-min", "-de", "-es", "-it", 
 MAX_LENGTH = 4000
 #: folders of the files of packages
 DICTIONARIES, SAYINGS, WORDNET = (f"./usr/share/{name}/" for name in ("dictd", "games/fortunes", "wordnet"))
+KERNEL, TRANSLATIONS = "./usr/share/doc/linux-doc-6.1/Documentation/", "./usr/share/trans/de-en"
 
 
 def entries(files: Files, name: str, encoding: str) -> Iterator[str]:
@@ -87,6 +90,24 @@ def fortunes(files: Files) -> Iterator[Document]:
             text = content.decode("latin-1")
         for saying in re.split(r"\n%\s*\n", text):
             yield saying, [path.removeprefix(SAYINGS)]
+
+
+def kernel(files: Files) -> Iterator[Document]:
+    """Yield the sources of pages with the directories that they are in, of any depth."""
+    for path, content in sorted(files.items()):
+        if not path.startswith(KERNEL) or not re.search(r"\.(rst|txt|yaml)(\.gz)?$", path):
+            continue
+        *directories, _ = path.removeprefix(KERNEL).split("/")
+        text = (gzip.decompress(content) if path.endswith(".gz") else content).decode("utf-8", "replace")
+        yield text, ["/".join(directories[: i + 1]) for i in range(len(directories))]
+
+
+def translations(files: Files) -> Iterator[Document]:
+    """Yield entries without their fields, which are abbreviations in square brackets, and these."""
+    field = r"\[([a-zäöü]+\.)\]"
+    for line in files[TRANSLATIONS].decode("utf-8").splitlines():
+        if not line.startswith("#"):
+            yield re.sub(field, " ", line), re.findall(field, line)
 
 
 def synsets(files: Files) -> Iterator[tuple[Synset, str, str, list[Synset], str]]:
@@ -132,6 +153,8 @@ CORPORA = {
     "foldoc": (foldoc, ["dict-foldoc"]),
     "references": (references, ["dict-foldoc"]),
     "fortunes": (fortunes, FORTUNES),
+    "kernel": (kernel, ["linux-doc-6.1"]),
+    "translations": (translations, ["trans-de-en"]),
 }
 
 
