@@ -61,6 +61,7 @@ def test_many_labels_that_are_ranked_again_have_the_same_bits_on_two_workers(tmp
     X, Y = vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
     many = from_arrays(tmp_path / "c", X, Y, shard_documents=150)
     monkeypatch.setattr(blend, "RERANK_GAIN", -1.0)
+    monkeypatch.setattr(blend, "RERANK_DOCUMENTS", 100)
 
     def scored(client=None):
         scorer = MultiLabelMoM(5, n_topics=0).fit_corpus(many, client=client).scorer_
