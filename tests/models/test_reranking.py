@@ -22,7 +22,7 @@ from distmom.models.multilabel.kernels import top_labels
 from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.reranking import N_COMMON, Reranker, fit_reranker, pair_features
 from distmom.models.multilabel.scorer import variant
-from distmom.models.multilabel.stack import informative, negative_log_likelihood
+from distmom.models.multilabel.stack import Stack, StackInput, informative, negative_log_likelihood
 
 GROUPS = {"a": "a", "b": "b", "posterior": "posterior"}
 NAMES = list(GROUPS)
@@ -213,6 +213,17 @@ def test_a_reranker_that_gains_nothing_is_not_chosen():
     rows["scores"] = np.exp(own[:, None]).repeat(3, axis=1).astype(np.float32)
     rows["covariates"][:] = 1.0
     assert chosen(rows, frequency).reranker is None
+
+
+def test_a_reranker_of_a_stack_has_a_head_with_an_index():
+    groups = {"linear": "linear", "neighbors-75-3": "neighbors", "best-cosine": "best"}
+
+    def inputs(*names):
+        stack = Stack(tuple(StackInput(name, False, 1e-9, 1.0, 0.0) for name in names), 0.0)
+        return blend._reranked_inputs(list(groups), groups, replace(chosen(*scored()), stack=stack))
+
+    assert inputs("linear") == ["linear", "best-cosine"]
+    assert inputs("linear", "neighbors-75-3") == ["linear", "neighbors-75-3"]
 
 
 def test_propensity_weights_leave_the_blend_as_it_is():

@@ -38,7 +38,8 @@ from distmom.models.multilabel.weighted_sum import FREQUENT, GATE, ascend, choos
 
 #: groups whose variants share their arrays, so that a stack may have all of them
 STACKED_TOGETHER = ("neighbors",)
-#: groups of heads that have an index of documents; a reranker counts in it which labels occur together
+#: groups of heads with an index of documents, in which a reranker counts which labels occur together; the first is
+#: added to the inputs of a reranker that has none of them
 INDEXED = ("best", "neighbors")
 #: heads that a stack by classes and a reranker leave out: they know nothing about labels that updates add, and
 #: gain little

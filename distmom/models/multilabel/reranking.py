@@ -51,7 +51,7 @@ class Reranker:
     trees : Trees
         Over the features of `pair_features`.
     share : float, default 0.0
-        Weight of the log-odds by the blend in the mean with those by the trees.
+        Weight of the blend's log-odds in a weighted mean; the trees have the rest.
     """
 
     inputs: list[str] = value()
