@@ -285,6 +285,9 @@ class OnCluster:
         ready: list[dict[int, distributed.Future]] = [{} for _ in levels]
         flying: dict[distributed.Future, tuple[int, int, int]] = {}
         waiting = iter(range(len(arguments)))
+        # Dask blames all tasks of a worker for its death. Those that lost one run again one at a time, with no
+        # other task in flight, so that only the task that kills workers is blamed again.
+        suspects: list[tuple[int, int, int]] = []
 
         def submit(level: int, index: int, attempt: int) -> None:
             key = f"{run_key}-L{level}-{index}-{attempt}"
@@ -311,7 +314,9 @@ class OnCluster:
 
         try:
             while True:
-                window = self._of_window(watch.n_threads)
+                window = 0 if suspects else self._of_window(watch.n_threads)
+                if suspects and not flying:
+                    submit(*suspects.pop(0))
                 while sum(level == 0 for level, _, _ in flying.values()) < window:
                     index = next(waiting, None)
                     if index is None:
@@ -331,7 +336,7 @@ class OnCluster:
                         continue
                     _raise_unless_worker_lost(future, watch, attempt, subject(index) if level == 0 else "")
                     logger.warning("%s: task %s lost its worker, submitted again", name, future.key)
-                    submit(level, index, attempt + 1)
+                    suspects.append((level, index, attempt + 1))
             return watch.call(ready[-1][0].result, limit_s=limits.STALL_TIMEOUT_S)
         except BaseException as error:
             self.client.cancel(list(flying), force=True)
