@@ -107,12 +107,14 @@ class Run:
         try:
             with RunDirectory(self.path).held(interrupt) as directory:
                 begun = True
-                if self.is_new:
-                    self._begin()
                 try:
+                    if self.is_new:
+                        self._begin()
                     yield directory
                 except (KeyboardInterrupt, ClusterError, StoreError, OSError, CancelledError) as error:
-                    error.add_note(self._resume_command(workers, scheduler))
+                    # Without its record there is nothing to resume: the same command begins the run.
+                    if (self.path / "run.json").exists():
+                        error.add_note(self._resume_command(workers, scheduler))
                     raise
                 assert directory.lease is not None
                 directory.lease.result = self._result()

@@ -355,7 +355,7 @@ def test_a_driver_that_was_paused_ends_when_it_wakes_up(corpus, tmp_path):
 def test_a_process_ends_when_its_run_is_cancelled_by_a_file(corpus, tmp_path):
     run = tmp_path / "run"
     with started(tmp_path / "log", "fit", corpus, tmp_path / "m", *MODEL, "--run", run) as process:
-        wait_until(lambda: epochs.latest_epoch(run) or process.poll() is not None)
+        wait_until(lambda: (run / "run.json").exists() or process.poll() is not None)
         epochs.request_cancel(run)
         assert process.wait(30) == 130, (tmp_path / "log").read_text()
     assert condition(run).state == "cancelled"
