@@ -30,11 +30,11 @@ from distmom.corpus import Corpus
 from distmom.engine import Executor, open_executor
 from distmom.engine.opening import open_engine
 from distmom.models import MultiLabelMoM
-from distmom.models.multilabel.assembly import blend_inputs
 from distmom.models.multilabel.blend import choose_blend
 from distmom.models.multilabel.choice import apply_choice
+from distmom.models.multilabel.folds import blend_inputs, held_out
 from distmom.models.multilabel.objective import Objective
-from distmom.models.multilabel.program import held_out, score_held_out
+from distmom.models.multilabel.program import score_fold as score_documents
 from distmom.spectral.execute import execute
 
 METRICS = ("P@1", "P@3", "P@5", "nDCG@5")
@@ -121,8 +121,8 @@ def score_fold(model: MultiLabelMoM, corpus: Corpus, fold: int, executor: Execut
     chosen = held_out(corpus, settings.seed, settings.effort)
     chosen = replace(chosen, offset=fold * chosen.fraction)
     with open_engine(corpus, None, executor) as engine:
-        _, offered, scored = execute(partial(score_held_out, settings=settings, chosen=chosen), engine)
-        return Scored(blend_inputs(engine, offered, scored))
+        _, found = execute(partial(score_documents, settings=settings, chosen=chosen), engine)
+        return Scored(blend_inputs(engine, [found]))
 
 
 def compare(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import planted_corpus, rank_few_labels_exhaustively
+from helpers import hold_out_one_fold, planted_corpus, rank_few_labels_exhaustively
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -14,7 +14,6 @@ from distmom.corpus import Block, MemoryCorpus
 from distmom.errors import StoreError
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel import blend, candidates, class_stack, margin
-from distmom.models.multilabel.assembly import without_classifiers
 from distmom.models.multilabel.candidates import drawn_labels
 from distmom.models.multilabel.choice import apply_choice, covariates_of
 from distmom.models.multilabel.class_stack import (
@@ -25,6 +24,7 @@ from distmom.models.multilabel.class_stack import (
     stack_from_json,
 )
 from distmom.models.multilabel.covariates import Covariates, frequency_log_odds
+from distmom.models.multilabel.folds import held_counts, without_classifiers
 from distmom.models.multilabel.stack import Pairs, fit_stack
 
 N, WIDTH, N_LABELS = 3000, 12, 60
@@ -53,9 +53,8 @@ def rows():
 
 @pytest.fixture
 def frequency(rows):
-    """Return numbers of documents of labels, more for the first half, and of all documents."""
-    held_out = np.bincount(rows["labels"][rows["truth"] > 0], minlength=N_LABELS)
-    return held_out + np.where(np.arange(N_LABELS) < N_LABELS // 2, 5000, 50), 40_000
+    """Return numbers of fitted documents of labels, more for the first half, and of all of them."""
+    return np.where(np.arange(N_LABELS) < N_LABELS // 2, 5000, 50), 40_000 - N
 
 
 def pairs_of(rows, frequency):
@@ -66,7 +65,7 @@ def pairs_of(rows, frequency):
     )
 
 
-def test_frequencies_leave_the_held_out_documents_out(rows, frequency):
+def test_covariates_of_labels_are_their_frequencies(rows, frequency):
     pairs = pairs_of(rows, frequency)
     expected = frequency_log_odds(np.array([5000, 50]), 40_000 - N)
     known = pairs.known
@@ -170,7 +169,8 @@ def test_a_sum_is_kept_where_a_stack_gains_little(rows, frequency):
 def test_a_classifier_does_not_reveal_held_out_documents(rows):
     held_out = np.bincount(rows["labels"][rows["truth"] > 0], minlength=N_LABELS)
     fitted = np.arange(N_LABELS)
-    shown = without_classifiers(rows, 0, held_out + fitted, 20)["scores"]
+    assert_array_equal(held_counts(rows, N_LABELS), held_out)
+    shown = without_classifiers(rows, 0, fitted, 20)["scores"]
     labels = rows["labels"]
     hidden = fitted[np.maximum(labels, 0)] < 20
     assert_array_equal(shown[:, 1], rows["scores"][:, 1])
@@ -191,6 +191,7 @@ def test_random_candidates_are_those_of_positions():
 @pytest.fixture
 def many(monkeypatch):
     """Return a corpus for which a stack by classes is chosen whether or not it helps."""
+    hold_out_one_fold(monkeypatch)
     rank_few_labels_exhaustively(monkeypatch)
     monkeypatch.setattr(margin, "MAX_FREQUENT", 30)
     monkeypatch.setattr(class_stack, "MIN_TRUE", 40)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from helpers import planted_corpus, rank_few_labels_exhaustively
+from helpers import hold_out_one_fold, planted_corpus, rank_few_labels_exhaustively
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array, random_array
 from sklearn.svm import LinearSVC
@@ -24,6 +24,7 @@ from distmom.moments.features import inverse_document_frequency, tfidf_rows
 @pytest.fixture
 def many(monkeypatch):
     """Return a corpus with more labels than are ranked exhaustively."""
+    hold_out_one_fold(monkeypatch)
     rank_few_labels_exhaustively(monkeypatch)
     return planted_corpus(1500, n_labels=60, k=3)[2]
 

@@ -3,7 +3,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers import planted_corpus, random_corpus
+from helpers import hold_out_one_fold, planted_corpus, random_corpus
 from scipy.sparse import csr_array, vstack
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -15,7 +15,9 @@ from distmom.errors import NumericalError, StoreError, UsageError
 from distmom.evaluate.evaluation import evaluate_corpus
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel import program as fitting
-from distmom.models.multilabel.program import HEADS, held_out
+from distmom.models.multilabel.effort import EFFORTS
+from distmom.models.multilabel.folds import held_out
+from distmom.models.multilabel.program import HEADS
 from distmom.spectral.artifact import MODEL
 
 
@@ -144,7 +146,8 @@ def test_auto_says_what_it_chose(fitted):
     blend = np.mean(list(chosen["held_out"]["auto"].values()))
     assert blend == pytest.approx(chosen["objective"], abs=1e-6)
     assert all(np.mean(list(s.values())) <= blend + 1e-6 for s in chosen["held_out"].values())
-    assert 300 < chosen["n_held_out"] < 700
+    # Two fifths of 2,500 documents.
+    assert 900 < chosen["n_held_out"] < 1100
     assert fitted["ridge"].selection_ is None
     json.dumps(chosen)
 
@@ -218,11 +221,13 @@ def test_a_handful_of_documents_fits_or_says_why_not(n, head):
 
 def test_held_out_documents_without_labels_are_one_clear_error():
     X, Y = matrices(random_corpus(200))
-    chosen = held_out(MemoryCorpus(X, Y), 0).mask(0, 200)
+    chosen = held_out(MemoryCorpus(X, Y), 0, EFFORTS["low"]).mask(0, 200)
     Y = Y.toarray()
     Y[chosen] = 0
     with pytest.raises(UsageError, match="no held-out document has a label: the corpus is too small"):
-        MultiLabelMoM(3).fit(X, Y)
+        MultiLabelMoM(3, effort="low").fit(X, Y)
+    # With several folds, documents with labels are held out as well.
+    MultiLabelMoM(3).fit(X, Y)
 
 
 def test_three_documents_are_refused_before_any_pass():
@@ -235,6 +240,7 @@ def test_three_documents_are_refused_before_any_pass():
 
 @pytest.mark.parametrize(("share", "n_label_passes"), [(0.01, 2), (0.5, 1)])
 def test_states_stay_where_few_documents_were_held_out(share, n_label_passes, planted, monkeypatch):
+    hold_out_one_fold(monkeypatch)
     monkeypatch.setattr(fitting, "REFIT_SHARE", share)
     model = MultiLabelMoM(6, head="auto").fit(planted[0], planted[1])
     names = [timing["name"] for timing in model.timings_]
@@ -427,7 +433,8 @@ def test_a_resumed_fit_takes_committed_passes_and_gives_the_same_bits(planted, t
     resumed = MultiLabelMoM(6).fit_corpus(corpus, run=tmp_path, observer=events.append)
     done = [event.resumed for event in events if isinstance(event, PassDone)]
     assert done[:5] == [True] * 5
-    assert not any(done[5:])
+    # The lists of documents of the words are the same for all folds.
+    assert sum(done[5:]) <= 1
     assert len(done) == len(expected.timings_)
     assert bits(resumed, X_new) == bits(expected, X_new)
 

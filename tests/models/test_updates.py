@@ -14,7 +14,7 @@ from distmom.corpus import MemoryCorpus, from_arrays, ingest
 from distmom.engine import open_engine
 from distmom.errors import StoreError, UsageError
 from distmom.models import MultiLabelMoM, load_model
-from distmom.models.multilabel import assembly, blend, documents, program, updates
+from distmom.models.multilabel import blend, documents, folds, program, updates
 from distmom.models.multilabel.margin import fit_margins
 from distmom.models.multilabel.regression import Features
 from distmom.models.multilabel.stack import Stack, StackInput
@@ -62,7 +62,7 @@ def first(data):
                 change.setattr(program, "weights_of", lambda head: {"centroid": 1.0})
             if kind in BLENDS:
                 head = "auto"
-                change.setattr(assembly, "choose_blend", _every_head if kind == "stack" else _summed)
+                change.setattr(folds, "choose_blend", _every_head if kind == "stack" else _summed)
             model = MultiLabelMoM(10, head=head, n_topics=5 if kind in BLENDS else 0, keep_sums=True)
             models[kind] = model.fit_corpus(corpus)
     return lambda kind: copy(models[kind])
@@ -545,7 +545,7 @@ def test_models_whose_states_rank_alone_say_so(data, caplog, monkeypatch):
     def states_alone(**arguments):
         return replace(_summed(**arguments), weights={"posterior": 1.0})
 
-    monkeypatch.setattr(assembly, "choose_blend", states_alone)
+    monkeypatch.setattr(folds, "choose_blend", states_alone)
     model = MultiLabelMoM(5, keep_sums=True, n_topics=0).fit(X[:N_FIRST], Y[:N_FIRST])
     before = model.decision_function(X)
     model.partial_fit(*rest(data))

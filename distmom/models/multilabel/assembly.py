@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.sparse import csr_array
 
-from distmom.engine import Csr, Engine, PassResult, Selection, StoredArray, StoredColumns, Term
+from distmom.engine import Csr, Engine, Selection, StoredArray, StoredColumns, Term
 from distmom.engine.passes import transform_fields
 from distmom.errors import NumericalError, UsageError
-from distmom.models.multilabel.blend import choose_blend
-from distmom.models.multilabel.candidates import read_scores, stored_scorer
-from distmom.models.multilabel.choice import Choice, fitted_frequency
+from distmom.models.multilabel.candidates import stored_scorer
+from distmom.models.multilabel.choice import Choice
 from distmom.models.multilabel.companions import companion_shares
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.heads import (
@@ -30,8 +29,8 @@ from distmom.models.multilabel.heads import (
     rank_labels,
 )
 from distmom.models.multilabel.linear import LinearFit
-from distmom.models.multilabel.margin import MarginFit, frequent_labels
-from distmom.models.multilabel.objective import MEAN, corpus_propensity, weighs_propensity
+from distmom.models.multilabel.margin import MarginFit
+from distmom.models.multilabel.objective import MEAN
 from distmom.models.multilabel.regression import (
     NO_LIMITS,
     Features,
@@ -44,7 +43,6 @@ from distmom.models.multilabel.regression import (
 from distmom.models.multilabel.reranking import Reranker
 from distmom.models.multilabel.scorer import Scorer
 from distmom.models.multilabel.states import States, StateSettings
-from distmom.models.multilabel.weighted_sum import FREQUENT
 from distmom.spectral.recovery import WHOLE_BYTES
 from distmom.spectral.run import unknown
 
@@ -214,50 +212,6 @@ def offer(engine: Engine, settings: HeadSettings, parts: Parts, rest: Selection)
         engine.corpus.n_labels, parts.features.idf, tuple(heads.items()), (1.0,) * len(heads), basis=basis
     )
     return Offer(list(heads), groups, stored_scorer(engine, scorer))
-
-
-def choose(engine: Engine, offered: Offer, scored: PassResult, objective: str) -> Choice:
-    """Choose a blend by the scores of held-out documents; a UsageError if no held-out document has a label."""
-    choice = choose_blend(**blend_inputs(engine, offered, scored, objective))
-    logger.info("chosen on %d held-out documents: %s", choice.n_documents, choice.weights)
-    return choice
-
-
-def blend_inputs(engine: Engine, offered: Offer, scored: PassResult, objective: str = MEAN) -> dict[str, Any]:
-    """Return the arguments of `choose_blend`, by name; a UsageError if no held-out document has a label."""
-    rows = read_scores(engine, scored)
-    if not rows["n_true"].any():
-        raise UsageError("no held-out document has a label: the corpus is too small for head='auto'")
-    frequency = np.asarray(engine.corpus.label_frequency), engine.corpus.n_documents
-    least, companions, weighs = 0, None, weighs_propensity(objective)
-    if FREQUENT in offered.names:
-        least = int(frequency[0][list(frequent_labels(engine.corpus))].min())
-        rows = without_classifiers(rows, offered.names.index(FREQUENT), frequency[0], least)
-    # Rankings by weighted probability are not ranked again.
-    if not weighs and (index := offered.stored.index) is not None:
-        companions = companion_shares(index.labels.opened(), opened_array(index.alive))
-    return {
-        "names": offered.names,
-        "rows": rows,
-        "groups": offered.groups,
-        "metric": objective,
-        "inverse": corpus_propensity(engine.corpus) if weighs else None,
-        "frequency": frequency,
-        "least": least,
-        "companions": companions,
-    }
-
-
-def without_classifiers(
-    rows: dict[str, np.ndarray], head: int, counts: np.ndarray, least: int
-) -> dict[str, np.ndarray]:
-    """Return scores of candidates without classifiers of labels that fewer fitted documents have than ``least``.
-
-    Such a label has a classifier only because of its held-out documents, about which this would reveal something.
-    """
-    labels, scores = rows["labels"], rows["scores"].copy()
-    scores[:, head][fitted_frequency(rows, counts)[np.maximum(labels, 0)] < least] = 0.0
-    return {**rows, "scores": scores}
 
 
 def assemble(

@@ -58,9 +58,9 @@ def choose_blend(
     groups: dict[str, str],
     metric: str = MEAN,
     inverse: np.ndarray | None = None,
-    frequency: tuple[np.ndarray, int] | None = None,
+    frequency: tuple[np.ndarray, float] | None = None,
     least: int = 0,
-    companions: Csr | None = None,
+    companions: Sequence[Csr] | None = None,
 ) -> Choice:
     """Choose a blend of heads: a stack where all labels are candidates, else a weighted sum or a stack by classes.
 
@@ -72,22 +72,22 @@ def choose_blend(
     names : list of str
         Names of the heads in the order of ``rows["scores"]``.
     rows : dict of str to ndarray
-        From `read_scores`.
+        From `read_scores`, of all folds.
     groups : dict of str to str
         Name of the variants that each head belongs to.
     metric : str, default "mean"
         What the blend is chosen for, one of `OBJECTIVES`.
     inverse : ndarray of shape (L,), optional
         Inverse propensities of the labels; required by PSP@k.
-    frequency : (ndarray of shape (L,), int), optional
-        Numbers of documents of the labels, and of all documents, including those held out. Without it, the
-        coefficients of a stack do not vary.
+    frequency : (ndarray of shape (L,), float), optional
+        Numbers of documents of the labels, and of all documents, among those that the heads are fitted to. Without
+        it, the coefficients of a stack do not vary.
     least : int, default 0
         Number of documents from which a label has a classifier of its own; 0 if no label has one, and then a stack
         by classes is not tried.
-    companions : Csr, optional
-        From `companion_shares`, of the documents that the heads were fitted to. Without it, or without
-        frequencies, no labels are ranked again.
+    companions : sequence of Csr, optional
+        From `companion_shares`, of the documents that the heads of each fold were fitted to; documents are of the
+        folds ``rows["fold"]``, or of a single one. Without it, or without frequencies, no labels are ranked again.
     """
     objective = Objective(rows["labels"], rows["truth"], rows["n_true"], metric, inverse, rows.get("ideal"))
     if objective.has_auc:
@@ -105,7 +105,7 @@ def _choose_of_many(
     rows: dict[str, np.ndarray],
     groups: dict[str, str],
     objective: Objective,
-    frequency: tuple[np.ndarray, int] | None,
+    frequency: tuple[np.ndarray, float] | None,
     least: int,
 ) -> tuple[Choice, np.ndarray]:
     """Choose a weighted sum or, where a few labels have classifiers, a stack by classes if that is better.
@@ -114,7 +114,7 @@ def _choose_of_many(
     """
     choice, totals, log_odds = _choose_sum(names, rows, groups, objective)
     if frequency is not None and least:
-        boundary = float(frequency_log_odds(np.array(least), frequency[1] - len(rows["truth"])))
+        boundary = float(frequency_log_odds(np.array(least), frequency[1]))
         classes = _choose_classes(names, rows, groups, objective, frequency, boundary, choice)
         if objective.value(classes[1]) > objective.value(totals) + STACK_GAIN:
             choice, _, log_odds = classes
@@ -132,7 +132,7 @@ def _choose_stack(
     rows: dict[str, np.ndarray],
     groups: dict[str, str],
     objective: Objective,
-    frequency: tuple[np.ndarray, int] | None,
+    frequency: tuple[np.ndarray, float] | None,
 ) -> tuple[Choice, np.ndarray]:
     """Stack the heads that score all labels; of the variants that would be stored twice, the best is used.
 
@@ -292,7 +292,7 @@ def _choose_classes(
     rows: dict[str, np.ndarray],
     groups: dict[str, str],
     objective: Objective,
-    frequency: tuple[np.ndarray, int],
+    frequency: tuple[np.ndarray, float],
     boundary: float,
     summed: Choice,
 ) -> tuple[Choice, np.ndarray, np.ndarray]:
@@ -342,8 +342,8 @@ def _choose_reranked(
     rows: dict[str, np.ndarray],
     groups: dict[str, str],
     objective: Objective,
-    frequency: tuple[np.ndarray, int],
-    companions: Csr,
+    frequency: tuple[np.ndarray, float],
+    companions: Sequence[Csr],
     choice: Choice,
     log_odds: np.ndarray,
 ) -> Choice:
@@ -354,9 +354,15 @@ def _choose_reranked(
     """
     inputs = _reranked_inputs(names, groups, choice)
     best, known = best_candidates(log_odds, rows["labels"], FEW_DEPTH if objective.has_auc else DEPTH)
-    x = reranked_features(names, inputs, rows, frequency, companions, best, log_odds)
+    of_folds = rows["fold"] if "fold" in rows else np.zeros(len(best), int)
+    parts = []
+    for number, own in enumerate(companions):
+        part = np.flatnonzero(of_folds == number)
+        of_part = {name: rows[name][part] for name in ("labels", "scores", "covariates")}
+        parts.append(reranked_features(names, inputs, of_part, frequency, own, best[part], log_odds[part]))
+    x = np.concatenate(parts)
     blended, truth = (np.take_along_axis(each, best, axis=1) for each in (log_odds, rows["truth"]))
-    reranker, found = fit_reranker(inputs, x, truth, known, blended, companions, _halves(len(truth)))
+    reranker, found = fit_reranker(inputs, x, truth, known, blended, companions[0], _halves(len(truth)))
     totals = with_best(log_odds, best, known, found)
     value = objective.value(totals)
     if value <= objective.value(log_odds) + RERANK_GAIN:

@@ -94,7 +94,7 @@ def apply_choice(
     choice: Choice,
     names: list[str],
     rows: dict[str, np.ndarray],
-    frequency: tuple[np.ndarray, int] | None = None,
+    frequency: tuple[np.ndarray, float] | None = None,
 ) -> np.ndarray:
     """Return what a choice ranks candidates (n, c) of other documents by, given their scores by the same heads.
 
@@ -122,35 +122,25 @@ def apply_choice(
     return with_best(log_odds, best, known, found)
 
 
-def covariates_of(rows: dict[str, np.ndarray], frequency: tuple[np.ndarray, int] | None) -> Covariates | None:
+def covariates_of(
+    rows: dict[str, np.ndarray], frequency: tuple[np.ndarray, float] | None
+) -> Covariates | None:
     """Return the covariates of held-out documents, and of the labels in the documents that heads are fitted to.
 
     The covariates of labels are those of the candidates of every document, unless all have the same candidates.
     """
     if frequency is None:
         return None
-    labels, log_odds = rows["labels"], fitted_log_odds(rows, frequency)
+    labels, log_odds = rows["labels"], frequency_log_odds(*frequency)
     same = labels.shape[1] == len(log_odds) and bool((labels >= 0).all())
     return Covariates(rows["covariates"], log_odds if same else log_odds[np.maximum(labels, 0)])
-
-
-def fitted_log_odds(rows: dict[str, np.ndarray], frequency: tuple[np.ndarray, int]) -> np.ndarray:
-    """Return the log-odds of the frequencies (L,) of labels in the documents that heads are fitted to."""
-    counts, n_documents = frequency
-    return frequency_log_odds(fitted_frequency(rows, counts), n_documents - len(rows["labels"]))
-
-
-def fitted_frequency(rows: dict[str, np.ndarray], counts: np.ndarray) -> np.ndarray:
-    """Return the numbers of documents of labels (L,) without the held-out ones that have them as candidates."""
-    found = rows["labels"][rows["truth"] > 0]
-    return np.asarray(counts) - np.bincount(found, minlength=len(counts))
 
 
 def reranked_features(
     names: list[str],
     inputs: list[str],
     rows: dict[str, np.ndarray],
-    frequency: tuple[np.ndarray, int],
+    frequency: tuple[np.ndarray, float],
     companions: Csr,
     best: np.ndarray,
     log_odds: np.ndarray,
@@ -172,5 +162,5 @@ def reranked_features(
     """
     scores = [np.take_along_axis(rows["scores"][:, names.index(name)], best, axis=1) for name in inputs]
     labels = np.maximum(np.take_along_axis(rows["labels"], best, axis=1), 0)
-    blended, of_labels = np.take_along_axis(log_odds, best, axis=1), fitted_log_odds(rows, frequency)[labels]
+    blended, of_labels = np.take_along_axis(log_odds, best, axis=1), frequency_log_odds(*frequency)[labels]
     return pair_features(labels, np.stack(scores), blended, of_labels, rows["covariates"], companions)

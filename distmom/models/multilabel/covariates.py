@@ -22,7 +22,7 @@ OF_DOCUMENTS, OF_LABELS = ("n_words", "cosine"), "frequency"
 MOST_DEVIATIONS = 3.0
 
 
-def frequency_log_odds(counts: np.ndarray, n_documents: int) -> np.ndarray:
+def frequency_log_odds(counts: np.ndarray, n_documents: float) -> np.ndarray:
     """Return the log-odds of the frequency of labels that ``counts`` documents have, plus half a document."""
     known = np.minimum(np.asarray(counts, np.float64), n_documents)
     return np.asarray(np.log((known + 0.5) / (n_documents - known + 0.5)))

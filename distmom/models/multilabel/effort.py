@@ -34,7 +34,10 @@ class Effort:
     refits_margins : bool
         Whether margin classifiers that `auto` chose are fitted again to all documents.
     held_out_documents, held_out_share : int and float
-        Largest number of held-out documents, and their largest share of the corpus.
+        Largest number of documents of a fold that is held out, and their largest share of the corpus.
+    cross_fitted_documents : int
+        Number of held-out documents that a blend is chosen on, at least, if the corpus has as many: smaller folds
+        are followed by others. 0 for a single fold.
     """
 
     costs: tuple[float, ...] = COSTS
@@ -46,6 +49,7 @@ class Effort:
     refits_margins: bool = True
     held_out_documents: int = 10_000
     held_out_share: float = 0.2
+    cross_fitted_documents: int = 1_000
 
 
 NORMAL = Effort()
@@ -57,7 +61,10 @@ EFFORTS = {
         refits_margins=False,
         held_out_documents=3_000,
         held_out_share=0.1,
+        cross_fitted_documents=0,
     ),
     "normal": NORMAL,
-    "high": Effort(n_residual_passes=2, tolerance=0.1, has_sketch_neighbors=True),
+    "high": Effort(
+        n_residual_passes=2, tolerance=0.1, has_sketch_neighbors=True, cross_fitted_documents=4_000
+    ),
 }

@@ -27,6 +27,7 @@ from distmom.models.multilabel.corpus_topics import (
     why_no_topics,
 )
 from distmom.models.multilabel.effort import EFFORTS
+from distmom.models.multilabel.folds import held_out
 from distmom.models.multilabel.heads import (
     Head,
     StateHead,
@@ -36,7 +37,7 @@ from distmom.models.multilabel.kept_sums import KeptSums, check_kept
 from distmom.models.multilabel.margin import MAX_LABELS
 from distmom.models.multilabel.objective import MEAN, OBJECTIVES, weighs_propensity
 from distmom.models.multilabel.prediction import TARGETS, LabelPredictor, checked_targets
-from distmom.models.multilabel.program import HEADS, fit_heads, held_out
+from distmom.models.multilabel.program import HEADS, fit_heads
 from distmom.models.multilabel.regression import WeightLimits
 from distmom.models.multilabel.scorer import Scorer
 from distmom.models.multilabel.states import StateSettings, check_size

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Csr, Engine, PassResult, Selection, StoredArray
+from distmom.engine import Csr, Engine, Selection, StoredArray
 from distmom.errors import NumericalError
 from distmom.models.multilabel.assembly import (
     DEFAULT_VARIANTS,
@@ -19,13 +19,13 @@ from distmom.models.multilabel.assembly import (
     Offer,
     Parts,
     assemble,
-    choose,
     offer,
     recipe_of,
 )
 from distmom.models.multilabel.candidates import N_RANDOM, CandidatesPass, candidates_pass
 from distmom.models.multilabel.choice import Choice
 from distmom.models.multilabel.effort import NORMAL, Effort
+from distmom.models.multilabel.folds import Fold, choose, folds_of, held_out
 from distmom.models.multilabel.gate import fit_gate, tries_gate
 from distmom.models.multilabel.heads import NeighborsHead
 from distmom.models.multilabel.kept_sums import kept_sums
@@ -64,12 +64,6 @@ LABELS_PER_COLUMN = 50
 N_STATE_HEADS = 2
 
 
-def held_out(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) -> Selection:
-    """Return the documents that ``auto`` holds out to choose a blend."""
-    share = min(effort.held_out_share, effort.held_out_documents / max(1, corpus.n_documents))
-    return Selection(share, heldout=True, seed=seed)
-
-
 def extends_states(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) -> bool:
     """Return whether ``auto`` adds the held-out documents to the latent states too."""
     return effort.has_states and held_out(corpus, seed, effort).fraction >= REFIT_SHARE
@@ -106,40 +100,36 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
         weights = weights_of(settings.head)
         parts = fit_parts(run, settings, None, set(weights))
         return _assembled(run, settings, parts, weights, None)
-    chosen = held_out(run.corpus, settings.seed, settings.effort)
-    parts, offered, scored = score_held_out(run, settings, chosen)
+    selections = folds_of(run.corpus, settings.seed, settings.effort)
+    chosen = selections[0]
+    parts, first = score_fold(run.part("choose"), settings, chosen)
+    folds = [first]
+    for number, other in enumerate(selections[1:], start=2):
+        folds.append(score_fold(run.part(f"choose, fold {number}"), settings, other)[1])
+    n_scored = max(1, int(len(folds) * chosen.fraction * run.corpus.n_documents))
     pass_ = scoring_pass(run.corpus, settings, chosen)
-    choosing_seconds = partial(choice_seconds, pass_=pass_, n_documents=run.corpus.n_documents)
-    choice = run.rows(choose, offered, scored, settings.objective, out=unknown(), trial=choosing_seconds)
+    choosing_seconds = partial(choice_seconds, pass_=pass_, n_documents=n_scored)
+    choice = run.rows(choose, folds, settings.objective, out=unknown(), trial=choosing_seconds)
     parts = extend_parts(run.part("extend"), settings, parts, chosen, choice)
     return _assembled(run, settings, parts, None, choice)
 
 
-def score_held_out(run: Run, settings: HeadSettings, chosen: Selection) -> tuple[Parts, Offer, PassResult]:
-    """Fit all parts to the documents that are not held out, and score the others.
-
-    Returns
-    -------
-    parts : Parts
-    offered : Offer
-        The heads that are made of them.
-    scored : PassResult
-        Of `CandidatesPass`.
-    """
+def score_fold(choosing: Run, settings: HeadSettings, chosen: Selection) -> tuple[Parts, Fold]:
+    """Fit all parts to the documents outside a fold, and score those of the fold."""
     effort, rest = settings.effort, replace(chosen, heldout=False)
-    choosing = run.part("choose")
+    corpus = choosing.corpus
     parts = fit_parts(choosing, settings, rest, None)
-    offered = run.rows(offer, settings, parts, rest, out=Offer(unknown(), unknown(), unknown()))
-    pass_, n_documents = scoring_pass(run.corpus, settings, chosen), run.corpus.n_documents
-    ridge = tries_ridge(run.corpus, settings.n_components)
+    offered = choosing.rows(offer, settings, parts, rest, out=Offer(unknown(), unknown(), unknown()))
+    pass_, n_documents = scoring_pass(corpus, settings, chosen), corpus.n_documents
+    ridge = tries_ridge(corpus, settings.n_components)
     scoring = partial(
         scoring_seconds, pass_=pass_, n_documents=n_documents, rank=settings.n_components if ridge else None,
-        n_sketched=n_documents if searches_sketch(run.corpus, effort) else 0, n_states=settings.states.n_states,
-        gate=tries_gate(run.corpus), n_costs=len(effort.costs), frequent=bool(frequent_labels(run.corpus)),
+        n_sketched=n_documents if searches_sketch(corpus, effort) else 0, n_states=settings.states.n_states,
+        gate=tries_gate(corpus), n_costs=len(effort.costs), frequent=bool(frequent_labels(corpus)),
     )  # fmt: skip
     if weighs_propensity(settings.objective):
-        pass_ = replace(pass_, inverse=run.put(corpus_propensity(run.corpus)))
-    return parts, offered, choosing.scan(replace(pass_, scorer=offered.stored), trial=scoring)
+        pass_ = replace(pass_, inverse=choosing.put(corpus_propensity(corpus)))
+    return parts, Fold(offered, choosing.scan(replace(pass_, scorer=offered.stored), trial=scoring))
 
 
 def scoring_pass(corpus: Corpus | MemoryCorpus, settings: HeadSettings, chosen: Selection) -> CandidatesPass:

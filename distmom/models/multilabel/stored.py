@@ -207,7 +207,8 @@ def _weights_of_sum(state: MultiLabelState, calibration: Stack | None) -> dict[s
     weights = (state.selection or {}).get("weights")
     if calibration is None or not isinstance(weights, dict):
         raise ValueError("expected a stack, or the weights of a calibrated sum, for a reranker")
-    summed = {name: float(weight) for name, weight in weights.items()}
+    # In the order of a stored record, so that a model that was loaded adds scores in the same order.
+    summed = {name: float(weight) for name, weight in sorted(weights.items())}
     if not all(map(math.isfinite, summed.values())):
         raise ValueError(f"expected finite weights of the sum, got {summed}")
     return summed

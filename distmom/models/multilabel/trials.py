@@ -122,8 +122,11 @@ def scoring_seconds(
 
 
 def choice_seconds(block: Block, pass_: CandidatesPass, n_documents: int) -> float:
-    """Return the seconds in which a blend is chosen: one regression or evaluation, times their usual number."""
-    n = _held_out(pass_, n_documents)
+    """Return the seconds in which a blend is chosen: one regression or evaluation, times their usual number.
+
+    ``n_documents`` is the number of held-out documents.
+    """
+    n = n_documents
     width = n_candidates(pass_.n_labels, pass_.n_heads, pass_.n_random)
     rng = np.random.default_rng(0)
     if pass_.n_labels <= ALL_LABELS:

@@ -1,0 +1,149 @@
+"""Folds: documents that are held out in turn, and the choice of a blend on the scores of all of them.
+
+Heads are fitted to the documents outside a fold and score those of the fold. One fold suffices where it has many
+documents. A choice on a few documents is a matter of chance, so small corpora have several folds: up to all of
+their documents are held out once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus import Corpus, MemoryCorpus
+from distmom.engine import Engine, PassResult, Selection
+from distmom.errors import UsageError
+from distmom.models.multilabel.assembly import Offer, opened_array
+from distmom.models.multilabel.blend import choose_blend
+from distmom.models.multilabel.candidates import read_scores
+from distmom.models.multilabel.choice import Choice
+from distmom.models.multilabel.companions import companion_shares
+from distmom.models.multilabel.effort import NORMAL, Effort
+from distmom.models.multilabel.margin import frequent_labels
+from distmom.models.multilabel.objective import MEAN, corpus_propensity, weighs_propensity
+from distmom.models.multilabel.weighted_sum import FREQUENT
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A fold whose documents were scored.
+
+    Attributes
+    ----------
+    offered : Offer
+        The heads, fitted to all other documents.
+    scored : PassResult
+        Of `CandidatesPass` over the documents of the fold.
+    """
+
+    offered: Offer
+    scored: PassResult
+
+
+def held_out(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) -> Selection:
+    """Return the first fold: the documents that ``auto`` holds out to choose a blend."""
+    share = min(effort.held_out_share, effort.held_out_documents / max(1, corpus.n_documents))
+    return Selection(share, heldout=True, seed=seed)
+
+
+def folds_of(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) -> list[Selection]:
+    """Return all folds: as few as have `Effort.cross_fitted_documents` together, or all documents."""
+    first = held_out(corpus, seed, effort)
+    n_enough = math.ceil(effort.cross_fitted_documents / max(1.0, first.fraction * corpus.n_documents))
+    n_most = math.floor(1.0 / first.fraction + 1e-9)
+    return [replace(first, offset=i * first.fraction) for i in range(max(1, min(n_enough, n_most)))]
+
+
+def choose(engine: Engine, folds: Sequence[Fold], objective: str) -> Choice:
+    """Choose a blend by the scores of held-out documents; a UsageError if no held-out document has a label."""
+    choice = choose_blend(**blend_inputs(engine, folds, objective))
+    logger.info("chosen on %d held-out documents: %s", choice.n_documents, choice.weights)
+    return choice
+
+
+def blend_inputs(engine: Engine, folds: Sequence[Fold], objective: str = MEAN) -> dict[str, Any]:
+    """Return the arguments of `choose_blend`, by name; a UsageError if no held-out document has a label."""
+    # States may carry the model in some folds only.
+    of_folds = [fold.offered.names for fold in folds]
+    names = [name for name in of_folds[0] if all(name in others for others in of_folds)]
+    counts, n = np.asarray(engine.corpus.label_frequency), engine.corpus.n_documents
+    least = 0
+    if FREQUENT in names:
+        least = int(counts[list(frequent_labels(engine.corpus))].min())
+    parts = []
+    for number, fold in enumerate(folds):
+        own = with_heads(read_scores(engine, fold.scored), fold.offered.names, names)
+        if least:
+            own = without_classifiers(
+                own, names.index(FREQUENT), counts - held_counts(own, len(counts)), least
+            )
+        parts.append({**own, "fold": np.full(len(own["truth"]), number)})
+    rows = joined(parts)
+    if not rows["n_true"].any():
+        raise UsageError("no held-out document has a label: the corpus is too small for head='auto'")
+    companions, weighs = None, weighs_propensity(objective)
+    # Rankings by weighted probability are not ranked again.
+    if not weighs and all(fold.offered.stored.index is not None for fold in folds):
+        indices = [fold.offered.stored.index for fold in folds]
+        companions = [
+            companion_shares(each.labels.opened(), opened_array(each.alive)) for each in indices if each
+        ]
+    return {
+        "names": names,
+        "rows": rows,
+        "groups": {name: folds[0].offered.groups[name] for name in names},
+        "metric": objective,
+        "inverse": corpus_propensity(engine.corpus) if weighs else None,
+        # Of the documents that heads are fitted to, on average over the folds.
+        "frequency": (
+            counts - held_counts(rows, len(counts)) / len(folds),
+            n - len(rows["truth"]) / len(folds),
+        ),
+        "least": least,
+        "companions": companions,
+    }
+
+
+def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the rows of all folds, with as many candidates as the fold with most of them."""
+    width = max(part["labels"].shape[1] for part in parts)
+
+    def wide(name: str, values: np.ndarray) -> np.ndarray:
+        if name not in ("labels", "truth", "scores") or values.shape[-1] == width:
+            return values
+        added = [(0, 0)] * (values.ndim - 1) + [(0, width - values.shape[-1])]
+        return np.pad(values, added, constant_values=-1 if name == "labels" else 0)
+
+    return {name: np.concatenate([wide(name, part[name]) for part in parts]) for name in parts[0]}
+
+
+def with_heads(rows: dict[str, np.ndarray], has: list[str], names: list[str]) -> dict[str, np.ndarray]:
+    """Return the rows of a fold with the scores of some of its heads."""
+    if has == names:
+        return rows
+    kept = [has.index(name) for name in names]
+    return {**rows, "scores": rows["scores"][:, kept], "best": rows["best"][:, kept]}
+
+
+def held_counts(rows: dict[str, np.ndarray], n_labels: int) -> np.ndarray:
+    """Return the numbers of held-out documents of labels (L,) that have them among their candidates."""
+    return np.bincount(rows["labels"][rows["truth"] > 0], minlength=n_labels)
+
+
+def without_classifiers(
+    rows: dict[str, np.ndarray], head: int, fitted: np.ndarray, least: int
+) -> dict[str, np.ndarray]:
+    """Return scores of candidates without classifiers of labels with fewer than ``least`` fitted documents.
+
+    Such a label has a classifier only because of its held-out documents, about which this would reveal something.
+    """
+    labels, scores = rows["labels"], rows["scores"].copy()
+    scores[:, head][fitted[np.maximum(labels, 0)] < least] = 0.0
+    return {**rows, "scores": scores}
