@@ -22,6 +22,7 @@ from distmom.errors import NumericalError, UsageError
 from distmom.linalg.lowrank import find_split, independent_parts
 from distmom.linalg.tensor import compose
 from distmom.linalg.whiten import Whitening, whiten
+from distmom.moments.one_view import Predictors, noise_moments
 
 #: random partitions of which the best conditioned one is used
 N_PARTITIONS = 30
@@ -128,23 +129,6 @@ def find_parts(factors: np.ndarray, *, seed: int = 0) -> list[np.ndarray]:
     return max(trials, key=lambda parts: min(np.linalg.svd(factors[p], compute_uv=False)[-1] for p in parts))
 
 
-@dataclass(frozen=True)
-class Predictors:
-    """Matrices that predict every variable from each of the two parts that it does not belong to.
-
-    Attributes
-    ----------
-    latent : ndarray of shape (n, 3 k)
-        The product with centred rows estimates the latent variables, from each part in turn.
-    left, right : ndarray of shape (n, 3 k)
-        Products with these estimates predict the variables.
-    """
-
-    latent: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
-
-
 def find_predictors(factors: np.ndarray, parts: Sequence[np.ndarray]) -> Predictors:
     """Return the predictors of the variables.
 
@@ -174,31 +158,6 @@ def find_predictors(factors: np.ndarray, parts: Sequence[np.ndarray]) -> Predict
         latent[part, columns[0]] = np.linalg.pinv(factors[part]).T
         left[part, columns[1]] = right[part, columns[2]] = factors[part]
     return Predictors(latent, left, right)
-
-
-def noise_moments(
-    centred: np.ndarray, predictors: Predictors, weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weighted sums ``sum w u v`` and ``sum w u v (u + v) / 2`` of every variable.
-
-    With weights of sum 1 they are the variances and third moments of the noises. The sums of several blocks of
-    rows add up.
-
-    Parameters
-    ----------
-    centred : ndarray of shape (m, n)
-        Rows without their mean.
-    predictors : Predictors
-    weights : ndarray of shape (m,)
-
-    Returns
-    -------
-    variances, thirds : ndarray of shape (n,)
-    """
-    latent = centred @ predictors.latent
-    u, v = centred - latent @ predictors.left.T, centred - latent @ predictors.right.T
-    both = u * v
-    return weights @ both, weights @ (both * (u + v)) / 2.0
 
 
 def without_noise(third: np.ndarray, W: np.ndarray, thirds: np.ndarray) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 The model is ``x = m + A h + epsilon``. Rows are projected to ``y = W'(x - m)`` with the whitening matrix W of the
 covariance without noise. The noise adds a term per column to the third moment of y, which is estimated from
-residuals (see `distmom.linalg.one_view`) and subtracted. Sums are kept by random parts of the rows, whose
-differences estimate the sampling error.
+residuals (see `distmom.linalg.one_view`) and subtracted after the pass. Sums are kept by random parts of the rows,
+whose differences estimate the sampling error.
 """
 
 from __future__ import annotations
@@ -16,11 +16,52 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
-from distmom.linalg.one_view import Predictors, noise_moments, without_noise
 from distmom.moments.counter import uniforms
 from distmom.moments.gaussian import dense_rows, piece_bytes, pieces
-from distmom.moments.groups import N_PARTS, WHOLE_SHARD, contrasts, mean_of_parts
+from distmom.moments.groups import N_PARTS, WHOLE_SHARD
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
+
+
+@dataclass(frozen=True)
+class Predictors:
+    """Matrices that predict every variable from each of the two parts that it does not belong to.
+
+    Attributes
+    ----------
+    latent : ndarray of shape (n, 3 k)
+        The product with centred rows estimates the latent variables, from each part in turn.
+    left, right : ndarray of shape (n, 3 k)
+        Products with these estimates predict the variables.
+    """
+
+    latent: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+
+
+def noise_moments(
+    centred: np.ndarray, predictors: Predictors, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weighted sums ``sum w u v`` and ``sum w u v (u + v) / 2`` of every variable.
+
+    With weights of sum 1 they are the variances and third moments of the noises. The sums of several blocks of
+    rows add up.
+
+    Parameters
+    ----------
+    centred : ndarray of shape (m, n)
+        Rows without their mean.
+    predictors : Predictors
+    weights : ndarray of shape (m,)
+
+    Returns
+    -------
+    variances, thirds : ndarray of shape (n,)
+    """
+    latent = centred @ predictors.latent
+    u, v = centred - latent @ predictors.left.T, centred - latent @ predictors.right.T
+    both = u * v
+    return weights @ both, weights @ (both * (u + v)) / 2.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +75,7 @@ class OneViewPass(Pass):
     whitener : ndarray of shape (n_features, rank)
         W.
     latent, left, right : ndarray of shape (n_features, 3 rank), optional
-        Those of `distmom.linalg.one_view.Predictors`; None (default) where there is no noise.
+        Those of `Predictors`; None (default) where there is no noise.
     rank : int
         Number k of latent variables.
     seed : int
@@ -107,28 +148,28 @@ class OneViewPass(Pass):
 
 @dataclass(frozen=True)
 class OneViewMoments:
-    """Third moments without the noise of the columns.
+    """Third moments of a part of the rows.
 
     Attributes
     ----------
+    mass : float
+        Weight of the rows.
     third : ndarray of shape (k, k, k)
-        Third moment of the latent part of the rows, contracted with W in every mode.
-    draws : ndarray of shape (k, k, k, m) or None
-        Draws of its sampling error; None for an enumerated population.
+        Third moment of the whitened rows, with the noise of the columns.
+    noise : ndarray of shape (n_features,)
+        Third moments of the noise; zero without noise.
     """
 
+    mass: float
     third: np.ndarray
-    draws: np.ndarray | None
+    noise: np.ndarray
 
 
-def one_view_moments(sums: Sums, whitener: np.ndarray) -> OneViewMoments:
-    """Turn the sums of `OneViewPass` into the third moment without noise."""
-    mass, found = np.asarray(sums["mass"]), []
-    used = np.flatnonzero(mass > 0.0)
-    for part in used:
-        third = fill_symmetric(np.array(sums["third"][part])) / mass[part]
-        if "noise" in sums:
-            third = without_noise(third, whitener, np.asarray(sums["noise"][part]) / mass[part])
-        found.append(third)
-    draws = contrasts(found) if len(found) > 1 else None
-    return OneViewMoments(mean_of_parts(found, mass[used]), draws)
+def one_view_moments(sums: Sums, n_features: int) -> list[OneViewMoments]:
+    """Turn the sums of `OneViewPass` into the moments of every part of the rows that is not empty."""
+    found = []
+    for part in np.flatnonzero(np.asarray(sums["mass"]) > 0.0):
+        mass = float(sums["mass"][part])
+        noise = np.asarray(sums["noise"][part]) / mass if "noise" in sums else np.zeros(n_features)
+        found.append(OneViewMoments(mass, fill_symmetric(np.array(sums["third"][part])) / mass, noise))
+    return found

@@ -47,7 +47,12 @@ def truth():
     responses = np.linalg.inv(np.eye(3) - WEIGHTS) * DEVIATIONS
     covariance = responses @ responses.T
     scale = np.sqrt(np.diag(covariance))
-    return WEIGHTS * scale / scale[:, None], (DEVIATIONS / scale) ** 2, covariance / np.outer(scale, scale), scale
+    return (
+        WEIGHTS * scale / scale[:, None],
+        (DEVIATIONS / scale) ** 2,
+        covariance / np.outer(scale, scale),
+        scale,
+    )
 
 
 def errors_of(model, A, units=1.0):
@@ -186,9 +191,9 @@ def test_shards_and_groups_in_any_order_change_nothing():
     assert_allclose(mixed.adjacency_, first.adjacency_, atol=1e-10)
 
 
-def test_a_model_comes_back_from_disk_and_the_command_line(tmp_path, capsys):
+def test_a_model_comes_back_from_disk_and_the_command_line(tmp_path):
     A = loadings_of(4)
-    h, rows = sample(20_000, 1, A)
+    rows = sample(20_000, 1, A)[1]
     np.save(tmp_path / "rows.npy", rows)
     corpus, model, nodes = (str(tmp_path / name) for name in ("corpus", "model", "nodes"))
     assert main(["ingest", str(tmp_path / "rows.npy"), corpus]) == 0

@@ -44,9 +44,9 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
     """Linear network of latent variables, and their sparse loadings on the columns of rows.
 
     A row is ``x = m + A h + epsilon`` with ``h = Lambda h + eta``: the nodes h of a directed acyclic graph have
-    independent skewed noises eta, and few columns depend on each node. Either the noises epsilon of the columns are
-    independent (one view), or groups of at least three rows share the same h and their noise is arbitrary (several
-    views).
+    independent skewed noises eta, and few columns depend on each node. Either the noises epsilon of the columns
+    are independent (one view), or groups of at least three rows share the same h and their noise is arbitrary
+    (several views).
 
     Attributes
     ----------
@@ -67,10 +67,10 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
     mean_ : ndarray of shape (n_features,)
         Mean of the rows.
     diagnostics_ : dict
-        ``against`` is the share of the weights that was against the order and was set to zero; ``zeros``, ``leaks``
-        and ``exact`` state how well every column of the loadings is determined, as for `SparseTopics`;
+        ``against`` is the share of the weights that was against the order and was set to zero; ``zeros``,
+        ``leaks`` and ``exact`` state how well every column of the loadings is determined, as for `SparseTopics`;
         ``spectrum`` has the eigenvalues of the covariance without noise, ``off_diagonal_share`` what the noise of
-        one view leaves unexplained (docs/expansion.md).
+        one view leaves unexplained (docs/network.md).
     n_features_in_ : int
 
     Examples
@@ -96,8 +96,8 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         "(several).", default="one", choices=("one", "several"),
     )  # fmt: skip
     noise: str = parameter(
-        "With views=one: columns have independent noise (independent), or there is none (none). Without noise, and "
-        "with as many components as columns, the columns themselves are the nodes.",
+        "With views=one: columns have independent noise (independent), or there is none (none). Without noise, "
+        "and with as many components as columns, the columns themselves are the nodes.",
         default="independent", choices=("independent", "none"),
     )  # fmt: skip
     n_starts: int | None = parameter(
@@ -171,13 +171,13 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
             raise UsageError(f"n_components: expected at most {most}, {what}, got {k}")
         if not several and d > MOST_COLUMNS:
             raise UsageError(
-                f"views: expected 'several' with more than {MOST_COLUMNS} columns, got 'one' with {d}, which needs "
-                "matrices of that size"
+                f"views: expected 'several' with more than {MOST_COLUMNS} columns, got 'one' with {d}, which "
+                "needs matrices of that size"
             )
         if several and any(getattr(shard, "continues", False) for shard in corpus.shards):
             raise UsageError(
-                f"LatentNetwork: expected groups that fit into a shard, got one of {corpus.largest} rows; write the "
-                "corpus with larger shards"
+                f"LatentNetwork: expected groups that fit into a shard, got one of {corpus.largest} rows; write "
+                "the corpus with larger shards"
             )
         if several and corpus.largest < MIN_VIEWS:
             raise InputError(
@@ -202,9 +202,7 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
     def _of_rows(self, run: Run, options: dict[str, Any]) -> NetworkState:
         d, k = run.corpus.n_words, self.n_components
         out = OneView.upto(d, k, self._noisy)
-        view = run.rows(
-            one_view, run.scan(RowCovariancePass(d)), k, self._noisy, self.random_state, out=out
-        )
+        view = run.rows(one_view, run.scan(RowCovariancePass(d)), k, self._noisy, self.random_state, out=out)
         latent, left, right = view.predictors
         pass_ = OneViewPass(
             d, origin=view.origin, whitener=view.whitener, latent=latent, left=left, right=right, rank=k,
@@ -230,11 +228,15 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         )
         load = partial(load_views, run.scan(pass_).directory)
         white = run.small(
-            whiten_views, load, k, math.inf, basis.noise, where=self.decompose_on, out=White.upto(basis.rank, k)
+            whiten_views,
+            load,
+            k,
+            math.inf,
+            basis.noise,
+            where=self.decompose_on,
+            out=White.upto(basis.rank, k),
         )
-        state: NetworkState = run.rows(
-            network_of_views, counted, mean, basis, white, options, out=unknown()
-        )
+        state: NetworkState = run.rows(network_of_views, counted, mean, basis, white, options, out=unknown())
         return state
 
     # Use
@@ -249,8 +251,8 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         Returns
         -------
         ndarray of shape (n_rows, n_components), float64
-            Columns weigh by the inverse variance of their noise, where it was estimated (Bartlett scores). The noise
-            that is left adds to the variance of one that the nodes have over the fitted rows.
+            Columns weigh by the inverse variance of their noise, where it was estimated (Bartlett scores). The
+            noise that is left adds to the variance of one that the nodes have over the fitted rows.
 
         Raises
         ------
@@ -327,7 +329,8 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
                 "values": self.adjacency_[np.ix_(order, order)].tolist(), "rows": names, "columns": names,
             },
             {
-                "kind": "matrix", "title": "Loadings", "caption": "Change of a column when a node increases by one.",
+                "kind": "matrix", "title": "Loadings",
+                "caption": "Change of a column when a node increases by one.",
                 "values": self.components_[order][:, top].tolist(), "rows": names,
                 "columns": [columns[i] for i in top],
             },

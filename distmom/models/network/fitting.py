@@ -14,10 +14,10 @@ from distmom.errors import NumericalError
 from distmom.linalg import Whitening, whiten
 from distmom.linalg.latent_networks import FoundNetwork, latent_network, observed_network
 from distmom.linalg.lowrank import find_split
-from distmom.linalg.one_view import find_parts, find_predictors
+from distmom.linalg.one_view import find_parts, find_predictors, without_noise
 from distmom.models.eca.cumulants import White
 from distmom.moments.dirichlet import third_moment
-from distmom.moments.groups import contrasts
+from distmom.moments.groups import contrasts, mean_of_parts
 from distmom.moments.one_view import one_view_moments
 from distmom.moments.small import SmallMoments
 from distmom.spectral.basis import Basis
@@ -142,13 +142,15 @@ def network_of_rows(
     """Return the network with the moments of one view."""
     d, k = view.whitening.W.shape
     with one_blas_thread():
-        moments = one_view_moments(scanned.sums, view.whitening.W / view.deviations[:, None])
+        W = view.whitening.W / view.deviations[:, None]
+        parts = one_view_moments(scanned.sums, d)
+        thirds = [without_noise(part.third, W, part.noise) for part in parts]
+        third = mean_of_parts(thirds, np.array([part.mass for part in parts]))
+        draws = contrasts(thirds) if len(thirds) > 1 else None
         if k == d:
-            found = observed_network(
-                view.whitening, moments.third, noise=moments.draws, seed=options["seed"]
-            )
+            found = observed_network(view.whitening, third, noise=draws, seed=options["seed"])
         else:
-            found = latent_network(view.whitening, moments.third, noise=moments.draws, **options)
+            found = latent_network(view.whitening, third, noise=draws, **options)
     loadings = found.loadings * view.deviations[:, None]
     return _state(found, loadings, view.whitening, view.mean, view.variances, view.facts)
 
