@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distmom.models import GaussianSearch as GaussianSearch
     from distmom.models import HiddenMarkov as HiddenMarkov
     from distmom.models import IndependentTopics as IndependentTopics
+    from distmom.models import LatentNetwork as LatentNetwork
     from distmom.models import LatentTree as LatentTree
     from distmom.models import MultiLabelMoM as MultiLabelMoM
     from distmom.models import MultiView as MultiView

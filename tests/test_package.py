@@ -28,6 +28,7 @@ def test_the_public_names():
         "HiddenMarkov",
         "ICA",
         "IndependentTopics",
+        "LatentNetwork",
         "LatentTree",
         "MultiLabelMoM",
         "MultiView",

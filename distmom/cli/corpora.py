@@ -38,38 +38,38 @@ from distmom.spectral.capabilities import Capability
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="Fewest documents of a word.",
+    help="Smallest number of documents in which a word of the vocabulary occurs.",
 )
 @click.option(
     "--max-df",
     default="1.0",
     show_default=True,
-    help="Most documents of a word: a number, or a share such as 0.5.",
+    help="Largest number of documents in which a word of the vocabulary occurs, or a share such as 0.5.",
 )
-@click.option("--stop-words", default=None, help="'english', or a file of words that are left out.")
+@click.option("--stop-words", default=None, help="Words to leave out: 'english', or a file of words.")
 @click.option(
     "--ngrams",
     type=NgramRange(),
     default="1",
     show_default=True,
     metavar="[MIN-]MAX",
-    help="Longest run of words, or of characters, that is a feature, or the shortest and the longest: 3-5.",
+    help="Length of the longest n-grams that are features, or of the shortest and the longest, such as 3-5.",
 )
 @click.option(
     "--analyzer",
     type=click.Choice(ANALYZERS),
     default="word",
     show_default=True,
-    help="What runs are made of: words, characters, or characters that do not cross white space (char_wb).",
+    help="What n-grams consist of: words, characters, or characters without crossing white space (char_wb).",
 )
 @click.option(
-    "--shard-docs", type=click.IntRange(min=1), default=20000, show_default=True, help="Documents a shard."
+    "--shard-docs", type=click.IntRange(min=1), default=20000, show_default=True, help="Documents per shard."
 )
 @click.option("--like", type=click.Path(), help="Model whose vocabulary and label names are used.")
 @click.option(
     "--views",
     type=click.Choice(["sentences"]),
-    help="Rows are the word counts of sentences, units the documents (for --model factors).",
+    help="Make a unit of every document, with one row of word counts per sentence (for --model factors).",
 )
 @row_options
 @overwrite_option
@@ -146,9 +146,15 @@ def ingest_command(
     show_default=True,
     help="Number of the first document; for test documents, the number of training documents.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything.")
 @click.option(
-    "--shard-docs", type=click.IntRange(min=1), default=20000, show_default=True, help="Documents a shard."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of the random number generator.",
+)
+@click.option(
+    "--shard-docs", type=click.IntRange(min=1), default=20000, show_default=True, help="Documents per shard."
 )
 @overwrite_option
 @cluster_options
@@ -158,7 +164,7 @@ def synth(
     shard_docs: int, overwrite: bool, workers: int | None, memory_limit: int | None, scheduler: str | None,
     quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """Draw a planted corpus of the size of a known one, with its truth in DST.truth.
+    """Draw a planted corpus of the size of a known data set, with its truth in DST.truth.
 
     The documents do not depend on the number of workers or the size of shards.
 
@@ -187,8 +193,7 @@ def copy(src: str, dst: str, overwrite: bool, quiet: bool, as_json: bool) -> Non
     """Copy a corpus to or from an object store; SRC and DST are each a path or a URL.
 
     Keys and endpoint of a store come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION,
-    AWS_ENDPOINT_URL). If interrupted, the same
-    command resumes.
+    AWS_ENDPOINT_URL). If interrupted, the same command resumes.
 
     \b
     Examples: distmom copy corpus s3://bucket/corpus

@@ -22,20 +22,22 @@ from distmom.spectral.capabilities import Capability
     "--rows",
     type=click.Path(),
     default=None,
-    help="File (.npy) of labelled rows, most of them of the component; with the response last, for regressions.",
+    help="File (.npy) of labelled rows, most of which belong to the component; for regressions, the response is last.",
 )
 @click.option(
     "--along",
     type=click.Path(),
     default=None,
-    help="File (.npy) of a vector whose product is largest with the component, in place of labelled rows.",
+    help="File (.npy) of a vector whose product with the component is the largest, in place of labelled rows.",
 )
 @click.option(
     "--target",
     default=None,
     help="Name or number, from 0, of a column of side information of the fit, in place of labelled rows.",
 )
-@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Columns shown.")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=20, show_default=True, help="Number of columns to show."
+)
 @click.option(
     "--force", is_flag=True, help="Show a component even if the side information does not determine it."
 )
@@ -43,10 +45,10 @@ from distmom.spectral.capabilities import Capability
 def find(
     model: str, rows: str | None, along: str | None, target: str | None, top: int, force: bool, as_json: bool
 ) -> None:
-    """Find one component of a mixture of rows from side information, without the others.
+    """Find one component of a mixture of rows from side information, without estimating the others.
 
-    MODEL is the result of 'distmom fit --model gaussian-search', 'regression-search' or 'subspace-search'. No pass
-    is made.
+    MODEL is the result of 'distmom fit --model gaussian-search', 'regression-search' or 'subspace-search'. No further
+    pass over the rows is made.
 
     \b
     Examples: distmom find model --rows labelled.npy

@@ -37,7 +37,7 @@ MANY_COMMON = 0.2
     "--workers",
     type=click.IntRange(min=0),
     default=None,
-    help="Processes whose time is estimated; 0 leaves the time out. [default: one per core]",
+    help="Number of processes for the estimate of the time; 0 omits the time. [default: one per core]",
 )
 @memory_option
 @json_option
@@ -45,9 +45,9 @@ def plan(
     corpus: str, model_name: str, workers: int | None, memory_limit: int | None, as_json: bool,
     groups: str | None = None, **options: Any,
 ) -> None:  # fmt: skip
-    """Report passes, tasks, memory and time of a fit before anything runs.
+    """Report the passes, tasks, memory and time of a fit before anything runs.
 
-    The time is a range: every pass is tried on one block of documents.
+    The time is a range, estimated by trying every pass on one block of documents.
 
     CORPUS is as in 'distmom fit'. The models 'moments' and 'search' are those of the commands of the same names.
 
@@ -82,7 +82,7 @@ def plan(
 
 @click.group()
 def bench() -> None:
-    """Measure the least cost of a fit.
+    """Measure a lower bound of the cost of a fit.
 
     \b
     Example: distmom bench floor corpus -k 100
@@ -92,13 +92,22 @@ def bench() -> None:
 @bench.command()
 @click.argument("corpus", type=click.Path())
 @click.option(
-    "-k", "--n-components", type=click.IntRange(min=1), default=100, show_default=True, help="Latent states."
+    "-k",
+    "--n-components",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Number of latent states.",
 )
 @click.option(
-    "--n-oversamples", type=click.IntRange(min=0), default=10, show_default=True, help="Further columns."
+    "--n-oversamples",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="Columns of the sketch beyond the states.",
 )
 @click.option(
-    "--n-power-iter", type=click.IntRange(min=0), default=1, show_default=True, help="Power passes."
+    "--n-power-iter", type=click.IntRange(min=0), default=1, show_default=True, help="Number of power passes."
 )
 @cluster_options
 @json_option
@@ -143,8 +152,8 @@ def fit(
               distmom fit views.npy model -k 5 --model factors --groups groups.npy
               distmom fit corpus s3://bucket/model -k 100 --run run
 
-    In place of a corpus, topic models take moments that 'distmom moments' has kept. Then the defaults are --alpha0 1,
-    --init tensor and --n-refine 0. Factors are fitted to views, rows of numbers in an .npy or .npz file.
+    In place of a corpus, topic models take moments that 'distmom moments' has kept; the defaults are then --alpha0 1,
+    --init tensor and --n-refine 0. Factors may be fitted to views in a file: rows of numbers (.npy or .npz).
     """
     if are_moments(corpus):
         for name, value in (("--run", run_path), ("--workers", workers), ("--scheduler", scheduler)):
@@ -164,10 +173,10 @@ def fit(
 def resume(
     run: str, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool
 ) -> None:
-    """Resume an interrupted fit or update, or interrupted moments, after the last finished groups.
+    """Resume an interrupted fit, update or moments after the last finished groups of shards.
 
-    A run whose process may still be running on another host is taken over once that has shown no sign of life for
-    a minute. Nothing is done for a run that is finished.
+    A run whose process may still be running on another host is taken over once that process has shown no sign of
+    life for a minute. A finished run is left as it is.
 
     \b
     Example: distmom resume model.run

@@ -45,13 +45,13 @@ PATIENCE_S = 25.0
     "url",
     metavar="URL",
     default=None,
-    help="s3://BUCKET/PREFIX, where the records of the job are published. [default: below $DISTMOM_JOBS if that is a URL]",
+    help="URL (s3://BUCKET/PREFIX) where the records of the job are published. [default: below $DISTMOM_JOBS if that is a URL]",
 )
 @click.option(
     "--folder",
     type=click.Path(),
     default=None,
-    help="Directory of the cluster in which the command runs. [default: this one]",
+    help="Directory on the cluster in which the command runs. [default: the current one]",
 )
 @click.option(
     "--share",
@@ -61,21 +61,21 @@ PATIENCE_S = 25.0
     help="Share of the cluster relative to other jobs.",
 )
 @click.option(
-    "--priority", type=int, default=0, show_default=True, help="Jobs of a lower priority wait for this one."
+    "--priority", type=int, default=0, show_default=True, help="Jobs with a lower priority wait for this one."
 )
 @click.option(
     "--restarts",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Restarts after a failure of the cluster (exit code 5).",
+    help="Number of restarts after a failure of the cluster (exit code 5).",
 )
 @click.option(
     "--driver",
     type=click.Choice(["scheduler", "worker", "slurm", "here"]),
     default="scheduler",
     show_default=True,
-    help="Where the process of the command runs; with 'here', this command waits for it, and exits with its exit code.",
+    help="Where the process of the command runs; with 'here', submit waits for it, and exits with its exit code.",
 )
 @tls_options(expose=True)
 @json_option
@@ -84,11 +84,11 @@ def submit(
     folder: str | None, share: float, priority: int, restarts: int, driver: str, ca_file: str | None,
     cert: str | None, key: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run a command on a Dask cluster, which carries it out when nobody waits for it.
+    """Run a command on a Dask cluster in the background.
 
-    The command runs in a process of its own on the scheduler's host, or elsewhere with --driver, in the directory in
-    which it was submitted. Its paths, and that of the job, must be visible there and to all workers. The same line with
-    --driver here and --run continues the job, so that a pod or a unit may be restarted.
+    The command runs in its own process on the scheduler's host, or elsewhere with --driver, in the directory in which
+    it was submitted. Its paths, and that of the job, must be visible there and to all workers. With --driver here and
+    --run, the same command continues the job, so that a pod or a systemd unit may be restarted.
 
     \b
     Examples: distmom submit fit corpus model -k 100 --scheduler tcp://host:8786
@@ -186,7 +186,7 @@ def status(job: str, as_json: bool) -> None:
 @click.argument("job")
 @click.option("--follow", is_flag=True, help="Wait for further lines until the job has ended.")
 def logs(job: str, follow: bool) -> None:
-    """Print what a job has printed.
+    """Print the output of a job.
 
     \b
     Example: distmom jobs logs fit-20260107-101500-3fa2b1 --follow
@@ -218,9 +218,11 @@ def cancel(job: str, now: bool, as_json: bool) -> None:
 
 @jobs.command()
 @click.argument("job")
-@click.option("--timeout", type=click.FloatRange(min=0.0), default=None, help="Seconds. [default: no limit]")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.0), default=None, help="Seconds to wait. [default: no limit]"
+)
 def wait(job: str, timeout: float | None) -> None:
-    """Wait until a job has ended, and exit with its exit code; with 5 if it was lost.
+    """Wait until a job has ended, and exit with its exit code, or with 5 if it was lost.
 
     \b
     Example: distmom jobs wait fit-20260107-101500-3fa2b1 && distmom report model report.html
@@ -241,7 +243,7 @@ def wait(job: str, timeout: float | None) -> None:
 )
 @json_option
 def resume_command(job: str, scheduler: str | None, as_json: bool) -> None:
-    """Carry on with a job that was lost, has failed or was cancelled, after its last finished groups.
+    """Continue a job that was lost, has failed or was cancelled, after its last finished groups.
 
     \b
     Example: distmom jobs resume fit-20260107-101500-3fa2b1 --scheduler tcp://other:8786
@@ -251,7 +253,7 @@ def resume_command(job: str, scheduler: str | None, as_json: bool) -> None:
     resumed = open_job(job).resume(scheduler)
     show(_named(resumed), as_json)
     if resumed.record.driver == "here" and not as_json:
-        say("it is continued when the command that carries it out is started again")
+        say("the job continues when the command that runs it is started again")
 
 
 @jobs.command("run")
@@ -260,9 +262,9 @@ def resume_command(job: str, scheduler: str | None, as_json: bool) -> None:
 @click.option("--restarted", type=int, default=0, hidden=True)
 @click.option("--published", is_flag=True, hidden=True)
 def run_command(directory: str, scheduler: str | None, restarted: int, published: bool) -> None:
-    """Carry out a job in this process: what 'distmom submit' starts on the scheduler's host.
+    """Run a job in this process; 'distmom submit' starts this command on the scheduler's host.
 
-    Nothing is done for a job that is done, so that a batch system may start the same line again.
+    Nothing happens if the job is done, so a batch system may run the same command again.
 
     \b
     Example: distmom jobs run distmom-jobs/fit-20260107-101500-3fa2b1

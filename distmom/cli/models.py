@@ -39,7 +39,7 @@ from distmom.spectral.capabilities import Capability, require
     type=Threshold(),
     default=None,
     metavar="P|best",
-    help="Only labels of at least this probability; best for that of the best F1. [default: all of --top]",
+    help="Write only labels of at least this probability; 'best' uses the one with the best F1. [default: all of --top]",
 )
 @click.option(
     "--only-labels",
@@ -47,7 +47,7 @@ from distmom.spectral.capabilities import Capability, require
     default=None,
     help="Score only these labels: a file of their names, one per line, or names separated by commas. [default: all]",
 )
-@click.option("--fill", is_flag=True, help="Give labels to documents without a known word, too.")
+@click.option("--fill", is_flag=True, help="Also give labels to documents without a known word.")
 @output_format_option
 @input_options
 @overwrite_option
@@ -86,7 +86,7 @@ def predict(
 @click.command()
 @click.argument("model", type=click.Path())
 @click.argument("src", type=click.Path())
-@click.option("--head", default=None, help="One of the model's heads, to be measured alone.")
+@click.option("--head", default=None, help="Measure only this head of the model.")
 @click.option(
     "--auc-documents",
     type=click.IntRange(min=1),
@@ -107,7 +107,7 @@ def predict(
     "--truth",
     type=click.Path(),
     default=None,
-    help="Truth of a planted corpus; the recovery of its states is scored, too.",
+    help="Truth of a planted corpus; how well its states were recovered is measured, too.",
 )
 @input_options
 @cluster_options
@@ -116,7 +116,7 @@ def evaluate(
     model: str, src: str, head: str | None, auc_documents: int | None, propensity_a: float, propensity_b: float,
     per_label: Path | None, truth: str | None, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Measure a model on documents: labels against those given, topics by perplexity and coherence.
+    """Measure a model on documents: labels against the given ones, topics by perplexity and coherence.
 
     \b
     Examples: distmom evaluate model test.tsv --labels subjects.txt
@@ -162,13 +162,13 @@ def evaluate(
     "--metrics",
     type=click.Path(path_type=Path),
     default=None,
-    help="JSON of 'evaluate --json', to be included.",
+    help="Output of 'evaluate --json', to be included.",
 )
 @click.option(
     "--shares",
     type=click.Path(),
     default=None,
-    help="Directory, or its URL, written by 'distmom transform'; documents, correlations and labels of topics are included.",
+    help="Directory or URL written by 'distmom transform'; documents, correlations and labels of topics are included.",
 )
 @overwrite_option
 def report(model: str, out: Path, metrics: Path | None, shares: str | None, overwrite: bool) -> None:
@@ -204,19 +204,19 @@ def report(model: str, out: Path, metrics: Path | None, shares: str | None, over
     type=LocalPath(path_type=Path),
     default=Path("distmom-demo"),
     show_default=True,
-    help="Directory of corpus, model and report.",
+    help="Directory for the corpus, the model and the report.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(min=0),
     default=2,
     show_default=True,
-    help="Processes of the local cluster.",
+    help="Number of processes of the local cluster.",
 )
 @json_option
 @quiet_option
 def demo(out: Path, workers: int, as_json: bool, quiet: bool) -> None:
-    """Run the main job on the bundled corpus: ingest, fit, evaluate, report.
+    """Run the main commands on the bundled corpus: ingest, fit, evaluate, report.
 
     \b
     Example: distmom demo

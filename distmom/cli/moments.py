@@ -49,9 +49,9 @@ def moments(
     corpus: str, dst: str, like: str | None, run_path: str | None, overwrite: bool, workers: int | None,
     memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
-    """Add up and keep the moments of a corpus, for fits without the corpus.
+    """Add up the moments of a corpus and keep them, for later fits without the corpus.
 
-    If interrupted, the same command, or 'distmom resume DST.run', resumes after the last finished groups.
+    If interrupted, the same command, or 'distmom resume DST.run', resumes after the last finished groups of shards.
 
     \b
     Examples: distmom moments corpus moments -k 50
@@ -138,8 +138,8 @@ def _begun_with(run: runs.Run) -> TopicMoments:
 def combine(dst: str, added: tuple[str, ...], taken: tuple[str, ...], overwrite: bool, as_json: bool) -> None:
     """Add moments of several corpora, and subtract those of some documents.
 
-    Multi-label models with kept sums are combined likewise if they are updates of the same model. Its documents are
-    in all of them, so it is subtracted once for every model after the first.
+    Multi-label models with kept sums are combined in the same way if they are updates of one model. The documents of
+    that model are in all of its updates, so it is subtracted once for every update after the first.
 
     \b
     Examples: distmom combine all --add monday --add tuesday

@@ -97,10 +97,10 @@ class LocalPath(click.Path):
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-quiet_option = click.option("--quiet", is_flag=True, help="No progress on stderr.")
+quiet_option = click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
 workers_option = click.option(
     "--workers", type=click.IntRange(min=0), default=None,
-    help="Processes of a local cluster; 0 runs in this process. [default: one per core, or threads for a small corpus]",
+    help="Number of local worker processes; 0 runs in this process. [default: one per core, or threads for a small corpus]",
 )  # fmt: skip
 memory_option = click.option(
     "--memory-limit", type=Bytes(), default=None, help="Memory of one worker, e.g. 2GiB."
@@ -121,7 +121,7 @@ def run_option(target: str) -> Callable[[F], F]:
 
 output_format_option = click.option(
     "--output-format", type=click.Choice(["tsv", "jsonl", "zarr"]), default="tsv", show_default=True,
-    help="Text that is written beside the Zarr arrays; zarr for none.",
+    help="Text format that is written beside the Zarr arrays; 'zarr' writes only the arrays.",
 )  # fmt: skip
 
 
@@ -182,38 +182,40 @@ def input_options(command: F) -> F:
             "--format",
             "format_",
             type=click.Choice([*FORMATS, *ROW_FORMATS]),
-            help="Inferred from the file's name by default.",
+            help="Format of the file. [default: inferred from its name]",
         ),
         click.option("--labels", type=click.Path(), help="File of label names, one per line."),
         click.option(
             "--vocab",
             type=click.Path(),
-            help="File of words, one per line: the words of a text to keep, else the names of the columns.",
+            help="File of words, one per line: for texts, the words to keep; otherwise, the names of the columns.",
         ),
-        click.option("--label-source", type=click.Path(), help="File of labels for a file of features."),
+        click.option("--label-source", type=click.Path(), help="File with the labels of a file of features."),
         click.option(
-            "--zero-based/--one-based", default=None, help="First number of svmlight features and labels."
+            "--zero-based/--one-based",
+            default=None,
+            help="Whether svmlight features and labels count from 0 or 1.",
         ),
         click.option(
-            "--text-field", default="text", show_default=True, help="Field of the text (jsonl, csv)."
+            "--text-field", default="text", show_default=True, help="Field with the text (jsonl, csv)."
         ),
         click.option(
             "--labels-field",
             default="labels",
             show_default=True,
-            help="Field of the labels (jsonl, csv); by default also 'label'.",
+            help="Field with the labels (jsonl, csv); by default, 'label' is read, too.",
         ),
         click.option(
             "--label-separator",
             default=",",
             show_default=True,
-            help="What separates labels (tsv, csv); '' where a document has one label at most.",
+            help="Separator of labels (tsv, csv); '' if documents have at most one label.",
         ),
         click.option(
             "--id-column",
-            help="Field of the ids of documents (jsonl, csv), or column of those of rows. [default: rows are numbered]",
+            help="Field with the ids of documents (jsonl, csv), or column with the ids of rows. [default: rows are numbered]",
         ),
-        click.option("--strict", is_flag=True, help="Refuse input that could be repaired, too."),
+        click.option("--strict", is_flag=True, help="Also refuse input that could be repaired."),
     ]
     for option in reversed(options):
         command = option(command)

@@ -84,7 +84,7 @@ def info(path: str, as_json: bool) -> None:
 @click.argument("path", type=click.Path())
 @json_option
 def verify(path: str, as_json: bool) -> None:
-    """Read every byte and check it. Exit code 4 when something is wrong.
+    """Read every byte and check it. The exit code is 4 when something is wrong.
 
     PATH is a corpus, a run, a model, kept moments, predictions, shares, factors, or the truth of a planted corpus.
 

@@ -13,10 +13,10 @@ from distmom.errors import UsageError
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--lengths", type=click.Path(), help="File (.npy) of the number of rows of each sequence or group."),
+    click.option("--lengths", type=click.Path(), help="File (.npy) with the number of rows of each sequence or group."),
     click.option("--layer", default="rows", show_default=True, help="Name of the layer of rows or symbols."),
-    click.option("--columns", help="Columns of a table that are read, separated by commas. [default: all]"),
-    click.option("--group-column", help="Column of a table with the group of each row; groups are consecutive rows."),
+    click.option("--columns", help="Columns of a table to read, separated by commas. [default: all]"),
+    click.option("--group-column", help="Column of a table with the group of each row; the rows of a group must be consecutive."),
     click.option(
         "--min-count", type=click.IntRange(min=1), default=1, show_default=True,
         help="Symbols of a text that occur less often are put into a class of rare symbols.",
@@ -28,7 +28,7 @@ _OPTIONS = (
     click.option(
         "--n-symbols", type=click.IntRange(min=1), help="Number of symbols of an array. [default: the largest + 1]"
     ),
-    click.option("--shard-rows", type=click.IntRange(min=8), help="Most rows per shard. [default: 32 MiB, at most 1048576]"),
+    click.option("--shard-rows", type=click.IntRange(min=8), help="Largest number of rows per shard. [default: 32 MiB, at most 1048576]"),
 )  # fmt: skip
 #: parameters of the command that apply only to rows, and only to documents
 _OF_ROWS = (

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     "--method",
     type=click.Choice(["vb", "fast"]),
     default=None,
-    help="Shares by variational Bayes, or by least squares in one sparse product. [default: vb]",
+    help="Infer shares by variational Bayes (vb), or by least squares in one sparse product (fast). [default: vb]",
 )
 @click.option(
     "--groups",
@@ -124,7 +124,11 @@ def _refuse_given(names: list[str], why: str) -> None:
 @click.command()
 @click.argument("model", type=click.Path())
 @click.option(
-    "--top", type=click.IntRange(min=1), default=10, show_default=True, help="Words and labels per topic."
+    "--top",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Number of words and labels per topic.",
 )
 @click.option(
     "--by",
@@ -137,7 +141,7 @@ def _refuse_given(names: list[str], why: str) -> None:
 )
 @json_option
 def topics(model: str, top: int, by: str | None, states: bool, as_json: bool) -> None:
-    """Print words of each topic, and its labels in a multi-label model, or those of each latent state.
+    """Print the words of each topic and, for a multi-label model, its labels, or those of each latent state.
 
     \b
     Examples: distmom topics model --top 10
@@ -183,7 +187,9 @@ def topics(model: str, top: int, by: str | None, states: bool, as_json: bool) ->
     help="Text file with the words of one topic per line, in place of words; a topic is found for every line.",
 )
 @parameter_options("search")
-@click.option("--top", type=click.IntRange(min=1), default=20, show_default=True, help="Words shown.")
+@click.option(
+    "--top", type=click.IntRange(min=1), default=20, show_default=True, help="Number of words to show."
+)
 @click.option(
     "--force", is_flag=True, help="Show a topic even if the words do not distinguish it from others."
 )
@@ -195,9 +201,9 @@ def search(
     force: bool, workers: int | None, memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Find one topic of a corpus from words or documents about it, without the others.
+    """Find one topic of a corpus from words or documents about it, without estimating the others.
 
-    CORPUS may be moments kept by 'distmom moments'; then no pass is made.
+    CORPUS may also be moments kept by 'distmom moments', for which no further pass is made.
 
     \b
     Examples: distmom search corpus --word ball --word coach -k 50

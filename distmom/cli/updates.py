@@ -38,7 +38,7 @@ def update(
 
     Only the documents of CORPUS are read. Its words and labels are matched by name: words that the model does not
     know are left out, and new labels are added. If interrupted, the same command, or 'distmom resume DST.run',
-    resumes after the last finished groups.
+    resumes after the last finished groups of shards.
 
     \b
     Examples: distmom ingest tuesday.tsv tuesday --like model

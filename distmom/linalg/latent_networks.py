@@ -25,7 +25,7 @@ from distmom.linalg.whiten import Whitening
 
 
 @dataclass(frozen=True)
-class LatentNetwork:
+class FoundNetwork:
     """A linear network of latent variables and their loadings.
 
     Node j is column j of the loadings, whose scale and sign determine those of the node.
@@ -63,7 +63,7 @@ def latent_network(
     n_starts: int | None = None,
     n_projected: int = 0,
     seed: int = 0,
-) -> LatentNetwork:
+) -> FoundNetwork:
     """Return the network of latent variables with a second and a third moment (TMLearn, theorem 4.1).
 
     The second moment must be free of noise: between different views, or the low-rank part of the covariance of a
@@ -107,7 +107,7 @@ def latent_network(
         seed=seed,
     )
     network = network_of_factors(found.inverse @ factors)
-    return LatentNetwork(found.loadings, network, found.covariance, skewness, found.columns)
+    return FoundNetwork(found.loadings, network, found.covariance, skewness, found.columns)
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,10 @@ def sparse_loadings(
 
 def observed_network(
     whitening: Whitening, third: np.ndarray, *, noise: np.ndarray | None = None, seed: int = 0
-) -> Network:
+) -> FoundNetwork:
     """Return the network of variables that are all observed, ``x = Lambda x + eta`` (remark 4.3).
+
+    The loadings are the unit matrix.
 
     Parameters
     ----------
@@ -202,7 +204,10 @@ def observed_network(
     n, k = whitening.W.shape
     if n != k:
         raise UsageError(f"whitening: expected {n} columns, as many as there are variables, got {k}")
-    return network_of_factors(_skewed_factors(whitening, third, noise, seed)[0])
+    factors, skewness = _skewed_factors(whitening, third, noise, seed)
+    columns = SparseColumns(np.eye(n), np.full(n, n - 1), np.zeros(n), np.ones(n, bool), 0)
+    covariance = np.asarray(whitening.B @ whitening.B.T)
+    return FoundNetwork(np.eye(n), network_of_factors(factors), covariance, skewness, columns)
 
 
 def _skewed_factors(

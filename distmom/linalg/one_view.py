@@ -22,6 +22,7 @@ from distmom.errors import NumericalError, UsageError
 from distmom.linalg.lowrank import find_split, independent_parts
 from distmom.linalg.tensor import compose
 from distmom.linalg.whiten import Whitening, whiten
+from distmom.moments.one_view import Predictors, noise_moments
 
 #: random partitions of which the best conditioned one is used
 N_PARTITIONS = 30
@@ -91,7 +92,8 @@ def denoised_moments(
     centred = rows - mean
     split = find_split((centred.T * weights) @ centred, rank, n_partitions=n_partitions, seed=seed)
     whitening = whiten(split.low_rank, rank)
-    thirds = noise_moments(centred, whitening.B, find_parts(whitening.B, seed=seed), weights)[1]
+    predictors = find_predictors(whitening.B, find_parts(whitening.B, seed=seed))
+    thirds = noise_moments(centred, predictors, weights)[1]
     white = centred @ whitening.W
     third = compose(weights, white.T)
     return DenoisedMoments(
@@ -127,27 +129,15 @@ def find_parts(factors: np.ndarray, *, seed: int = 0) -> list[np.ndarray]:
     return max(trials, key=lambda parts: min(np.linalg.svd(factors[p], compute_uv=False)[-1] for p in parts))
 
 
-def noise_moments(
-    centred: np.ndarray, factors: np.ndarray, parts: Sequence[np.ndarray], weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weighted sums ``sum w u v`` and ``sum w u v (u + v) / 2`` of every variable.
-
-    With weights of sum 1 they are the variances and third moments of the noises. The sums of several blocks of
-    rows add up.
+def find_predictors(factors: np.ndarray, parts: Sequence[np.ndarray]) -> Predictors:
+    """Return the predictors of the variables.
 
     Parameters
     ----------
-    centred : ndarray of shape (m, n)
-        Rows without their mean.
     factors : ndarray of shape (n, k)
         F with ``F F'`` the part of low rank of the covariance.
     parts : sequence of three ndarrays of int
         Partition of the variables.
-    weights : ndarray of shape (m,)
-
-    Returns
-    -------
-    variances, thirds : ndarray of shape (n,)
 
     Raises
     ------
@@ -159,18 +149,15 @@ def noise_moments(
     n, k = factors.shape
     if len(parts) != 3 or not np.array_equal(np.sort(np.concatenate(parts)), np.arange(n)):
         raise UsageError("parts: expected a partition of the variables into three sets")
-    latent = []
-    for part in parts:
+    latent, left, right = (np.zeros((n, 3 * k)) for _ in range(3))
+    for i, part in enumerate(parts):
         singular = np.linalg.svd(factors[part], compute_uv=False)
         if len(part) < k or not singular[-1] > _RANK_TOLERANCE * singular[0]:
             raise NumericalError(f"the factors of a part of {len(part)} variables have a rank below {k}")
-        latent.append(centred[:, part] @ np.linalg.pinv(factors[part]).T)
-    variances, thirds = np.zeros(n), np.zeros(n)
-    for i, part in enumerate(parts):
-        u, v = (centred[:, part] - latent[(i + step) % 3] @ factors[part].T for step in (1, 2))
-        variances[part] = weights @ (u * v)
-        thirds[part] = weights @ (u * v * (u + v)) / 2.0
-    return variances, thirds
+        columns = [slice(k * ((i + step) % 3), k * ((i + step) % 3) + k) for step in range(3)]
+        latent[part, columns[0]] = np.linalg.pinv(factors[part]).T
+        left[part, columns[1]] = right[part, columns[2]] = factors[part]
+    return Predictors(latent, left, right)
 
 
 def without_noise(third: np.ndarray, W: np.ndarray, thirds: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from distmom.models.markov.estimator import HiddenMarkov as HiddenMarkov
     from distmom.models.multilabel.estimator import MultiLabelMoM as MultiLabelMoM
     from distmom.models.multiview.estimator import MultiView as MultiView
+    from distmom.models.network.estimator import LatentNetwork as LatentNetwork
     from distmom.models.product import ProductMixture as ProductMixture
     from distmom.models.search.gaussian import GaussianSearch as GaussianSearch
     from distmom.models.search.regression import RegressionSearch as RegressionSearch
@@ -65,6 +66,7 @@ ESTIMATORS = (
     Listing("factors", "ECA", "eca.estimator"),
     Listing("product", "ProductMixture", "product"),
     Listing("multiview", "MultiView", "multiview.estimator"),
+    Listing("network", "LatentNetwork", "network.estimator"),
     Listing("latent-tree", "LatentTree", "trees.estimator"),
     Listing("gaussian", "SphericalMixture", "gaussian.estimator"),
     Listing("ica", "ICA", "ica.estimator"),

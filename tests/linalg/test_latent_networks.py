@@ -10,7 +10,8 @@ from distmom.errors import NumericalError, UsageError
 from distmom.linalg import whiten
 from distmom.linalg.latent_networks import latent_network, observed_network
 from distmom.linalg.lowrank import independent_parts
-from distmom.linalg.one_view import denoised_moments, find_parts, noise_moments
+from distmom.linalg.one_view import denoised_moments, find_parts, find_predictors
+from distmom.moments.one_view import noise_moments
 
 WEIGHTS = np.array([[0.0, 0.0, 0.7], [0.9, 0.0, -0.4], [0.0, 0.0, 0.0]])  # node 2, then 0, then 1
 ORDER = [2, 0, 1]
@@ -101,9 +102,10 @@ def test_moments_in_a_basis_give_the_network_of_moments_of_rows():
 def test_an_observed_network_needs_no_sparse_columns():
     rows, chances = latent_population(np.eye(3))
     found = observed_network(*moments(rows, chances))
-    assert_allclose(found.weights, WEIGHTS, atol=1e-10)
-    assert_allclose(found.deviations, DEVIATIONS, atol=1e-10)
-    assert found.order.tolist() == ORDER
+    assert_allclose(found.network.weights, WEIGHTS, atol=1e-10)
+    assert_allclose(found.network.deviations, DEVIATIONS, atol=1e-10)
+    assert found.network.order.tolist() == ORDER
+    assert_allclose(found.loadings, np.eye(3))
 
 
 def one_view_population(loadings, seed=3):
@@ -137,8 +139,8 @@ def test_both_moments_of_a_single_view_are_freed_of_noise_exactly():
     network = latent_network(found.whitening, found.third)
     assert max(errors_of(network, loadings)) < 1e-10
     # The residuals give the variances that the covariance gives.
-    parts = find_parts(found.whitening.B)
-    assert_allclose(noise_moments(rows - 2.0, found.whitening.B, parts, chances)[0], variances, atol=1e-10)
+    predictors = find_predictors(found.whitening.B, find_parts(found.whitening.B))
+    assert_allclose(noise_moments(rows - 2.0, predictors, chances)[0], variances, atol=1e-10)
     # With the noise the third moment is another one.
     z = (rows - 2.0) @ found.whitening.W
     noisy = np.einsum("i,ia,ib,ic->abc", chances, z, z, z, optimize=True)
@@ -148,9 +150,9 @@ def test_both_moments_of_a_single_view_are_freed_of_noise_exactly():
 def test_sums_of_noise_of_blocks_add_up():
     rng = np.random.default_rng(0)
     rows, factors, weights = rng.standard_normal((50, 9)), rng.standard_normal((9, 2)), rng.random(50)
-    parts = independent_parts(np.linalg.qr(factors)[0], rng)
-    whole = noise_moments(rows, factors, parts, weights)
-    halves = [noise_moments(rows[s], factors, parts, weights[s]) for s in (slice(20), slice(20, 50))]
+    predictors = find_predictors(factors, independent_parts(np.linalg.qr(factors)[0], rng))
+    whole = noise_moments(rows, predictors, weights)
+    halves = [noise_moments(rows[s], predictors, weights[s]) for s in (slice(20), slice(20, 50))]
     for total, first, second in zip(whole, *halves, strict=True):
         assert_allclose(first + second, total, atol=1e-12)
 
@@ -216,6 +218,6 @@ def test_arguments_that_do_not_agree_are_refused():
     with pytest.raises(UsageError, match="expected at least 12 rows, three per column, got 9"):
         find_parts(rows[:9, :4])
     with pytest.raises(UsageError, match="expected a partition of the variables into three sets"):
-        noise_moments(rows, np.ones((9, 1)), [np.arange(9)], np.ones(20))
+        find_predictors(np.ones((9, 1)), [np.arange(9)])
     with pytest.raises(NumericalError, match="a part of 3 variables have a rank below 2"):
-        noise_moments(rows, np.ones((9, 2)), np.array_split(np.arange(9), 3), np.ones(20))
+        find_predictors(np.ones((9, 2)), np.array_split(np.arange(9), 3))
