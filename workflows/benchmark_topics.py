@@ -54,7 +54,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from common import Spread, machine, markdown_table, results
+from common import ONE_THREAD, machine, markdown_table, over_seeds, results
 from run_topics import OWN, SYSTEMS, distributions
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array, save_npz, vstack
@@ -71,10 +71,6 @@ from distmom.spectral.execute import execute
 
 UCI, CORPUS, PLANTED, PURE = "uci:", "corpus:", "planted:", "distmom-pure"
 SOURCES = f"{UCI}DOCWORD, {CORPUS}DIR or {PLANTED}K,N,D,L"
-#: environment that limits the libraries of all systems to one thread
-ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
-)
 N_TOP = 10
 #: columns of the table for several seeds: medians with ranges, and medians only
 RANGES = ("perplexity", "NPMI", "topics_l1", "fit_s")
@@ -281,27 +277,6 @@ def load(options: argparse.Namespace, seed: int) -> Data:
     return hold_out(name, counts, words, truth=truth, alpha0=alpha0, **split)
 
 
-def over_seeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one row per system and number of topics, with medians and ranges over seeds.
-
-    Seeds without a result are ignored; ``n_seeds`` is the number of the others.
-    """
-    n_seeds = len({row["seed"] for row in rows})
-    found = []
-    for system, k in dict.fromkeys((row["system"], row.get("k")) for row in rows):
-        own = [row for row in rows if (row["system"], row.get("k")) == (system, k) and "left_out" not in row]
-        merged: dict[str, Any] = {"system": system, "k": k}
-        if n_seeds > 1:
-            merged["n_seeds"] = len(own)
-        for name in (*RANGES, *MEDIANS):
-            values = [row[name] for row in own if name in row]
-            if values:
-                spread = Spread.of(values)
-                merged[name] = spread if n_seeds > 1 and name in RANGES else spread.median
-        found.append(merged)
-    return found
-
-
 def report(rows: list[dict[str, Any]], notes: list[str]) -> str:
     """Return the table in Markdown, with a description of the data and notes."""
     first = rows[0]
@@ -309,7 +284,7 @@ def report(rows: list[dict[str, Any]], notes: list[str]) -> str:
     text = (
         f"{first['data']}: {first['n_train']} training documents with {first['n_tokens']} tokens, "
         f"{first['n_held_out']} held out, {first['n_words']} words{several}; {first['machine']}\n\n"
-        + markdown_table(over_seeds(rows))
+        + markdown_table(over_seeds(rows, ("system", "k"), RANGES, MEDIANS))
     )
     return text + "".join(f"\n{each}.\n" for each in notes)
 

@@ -11,7 +11,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from statistics import median
@@ -46,6 +46,11 @@ COLUMNS = (
     ("diversity", 2),
     ("topics_l1", 3),
     ("error_l2", 5),
+    ("error", 4),
+    ("weights_error", 4),
+    ("held_out", 2),
+    ("ARI", 3),
+    ("NMI", 3),
     ("gain", 1),
     ("n_targets", 0),
     ("n_best", 1),
@@ -76,6 +81,8 @@ HEADINGS = {
     "below_0": "below 0",
     "topics_l1": "topics L1",
     "error_l2": "error",
+    "weights_error": "error of weights",
+    "held_out": "held out",
     "gain": "gain %",
     "n_targets": "targets",
     "n_best": "best",
@@ -99,6 +106,10 @@ HEADINGS = {
     "peak_rss_mb": "peak MB",
 }
 SAMPLE_INTERVAL_S = 0.1
+#: environment that limits the libraries of all systems to one thread
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
+)
 
 
 class Spread(NamedTuple):
@@ -334,6 +345,41 @@ def open_for(corpus: Corpus, workers: int) -> AbstractContextManager[Executor]:
     """Open the place in which `distmom fit` fits a corpus: threads here if it is small, else worker processes."""
     small = is_small(corpus)
     return open_executor(workers=0 if small else workers, threads=workers if small else 1)
+
+
+def over_seeds(
+    rows: list[dict[str, Any]], same: Sequence[str], ranges: Iterable[str], medians: Iterable[str]
+) -> list[dict[str, Any]]:
+    """Return one row per system, with medians and ranges over seeds.
+
+    Seeds without a result, whose rows have ``left_out``, are ignored; ``n_seeds`` is the number of the others.
+
+    Parameters
+    ----------
+    rows : list of dict
+    same : sequence of str
+        Columns that are equal in all rows of a system.
+    ranges, medians : iterable of str
+        Columns that get median and range, and the median only.
+
+    Returns
+    -------
+    list of dict
+    """
+    n_seeds = len({row["seed"] for row in rows})
+    found = []
+    for key in dict.fromkeys(tuple(row.get(name) for name in same) for row in rows):
+        own = [row for row in rows if tuple(row.get(name) for name in same) == key and "left_out" not in row]
+        merged: dict[str, Any] = dict(zip(same, key, strict=True))
+        if n_seeds > 1:
+            merged["n_seeds"] = len(own)
+        for names, has_range in ((ranges, n_seeds > 1), (medians, False)):
+            for name in names:
+                values = [row[name] for row in own if name in row]
+                if values:
+                    merged[name] = Spread.of(values) if has_range else median(values)
+        found.append(merged)
+    return found
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:

@@ -1,0 +1,206 @@
+"""Mixtures of words, of views and of topics beside StepMix, pomegranate, dmx-learn and noloox.
+
+Every task has rows of known groups; a random fifth is held out, and the others are fitted by all systems with as
+many components as there are groups. Each system runs on one thread in a separate process (see `run_mixture` for
+the definition of its time). A seed determines planted rows, the rows that are held out, and the initialisation
+of the systems; the tables show medians and, in parentheses, minima and maxima over seeds.
+
+error
+    For planted rows: mean absolute error of the probabilities of words, or of the means of columns in their
+    standard deviations, or, for topics, mean L1 distance; components are matched one to one by it.
+error of weights
+    Mean absolute error of the weights of matched components.
+held out
+    Log-likelihood per held-out row, where the model is a distribution. Components are smoothed with 1 % of the
+    averages over all rows, for all systems alike.
+ARI, NMI
+    Adjusted Rand index and normalised mutual information of the fitted rows' components and known groups.
+
+pomegranate is left out for real data: its probabilities become NaN where a word is in no row of a component.
+Systems that are not installed, or fail, are listed below the tables::
+
+    python3 -m venv peers
+    peers/bin/pip install stepmix pomegranate dmx-learn noloox
+
+Examples::
+
+    python workflows/mixtures.py --peers-python peers/bin/python
+    python workflows/mixtures.py --models single-topic --seeds 1 --json topics.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import ONE_THREAD, machine, markdown_table, over_seeds
+from mixture_tasks import Task, tasks
+from run_mixture import SYSTEMS
+from run_topics import OWN
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import save_npz
+from scipy.special import logsumexp
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from watched import LeftOutError, run_watched
+
+#: systems that are run on planted rows alone
+PLANTED_ONLY = ("pomegranate",)
+#: columns of the table: medians with ranges, and medians only
+RANGES = ("error", "held_out", "ARI", "fit_s")
+MEDIANS = ("weights_error", "NMI", "peak_rss_mb")
+#: share of the averages over all rows in smoothed components, and added to their counts
+SMOOTHING, ADDED = 0.01, 0.1
+
+
+def errors(task: Task, weights: np.ndarray, components: np.ndarray) -> dict[str, float]:
+    """Return the errors of components (k, d) and their weights, matched one to one to the planted ones."""
+    assert task.components is not None
+    assert task.weights is not None
+    distance = np.abs(task.components[:, None] - components[None])
+    if task.model == "multiview":
+        distance /= task.train.toarray().std(axis=0)
+    cost = distance.sum(axis=2) if task.model == "single-topic" else distance.mean(axis=2)
+    own, matched = linear_sum_assignment(cost)
+    return {
+        "error": float(cost[own, matched].mean()),
+        "weights_error": float(np.abs(task.weights[own] - weights[matched]).mean()),
+    }
+
+
+def held_out(task: Task, weights: np.ndarray, components: np.ndarray) -> float:
+    """Return the log-likelihood per held-out row: of present and absent words, or of a sequence of words."""
+    counts = np.asarray(task.train.sum(axis=0)).ravel() + ADDED
+    present = task.model == "product"
+    average = counts / (task.train.shape[0] + 2.0 * ADDED if present else counts.sum())
+    smoothed = (1.0 - SMOOTHING) * components + SMOOTHING * average
+    logs = np.log((1.0 - SMOOTHING) * weights + SMOOTHING / len(weights))
+    if present:
+        logs = logs + np.log1p(-smoothed).sum(axis=1)
+        smoothed = smoothed / (1.0 - smoothed)
+    return float(logsumexp(task.held_out @ np.log(smoothed).T + logs, axis=1).mean())
+
+
+def measures(task: Task, weights: np.ndarray, components: np.ndarray, groups: np.ndarray) -> dict[str, float]:
+    """Return all measures of a fitted mixture that the task has."""
+    found = {} if task.components is None else errors(task, weights, components)
+    if task.model != "multiview":
+        found["held_out"] = held_out(task, weights, components)
+    return {
+        **found,
+        "ARI": float(adjusted_rand_score(task.groups, groups)),
+        "NMI": float(normalized_mutual_info_score(task.groups, groups)),
+    }
+
+
+def run_system(name: str, task: Task, seed: int, out: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Run one system; return its measures, time and memory. LeftOutError if it gives no result."""
+    place = out / name
+    python = options.peers_python if options.peers_python and name not in OWN else sys.executable
+    command = [
+        python, str(Path(__file__).with_name("run_mixture.py")), task.model, name, f"--rows={out / 'rows.npz'}",
+        f"-k{task.k}", f"--seed={seed}", f"--iterations={options.iterations}", f"--out={place}",
+        "--views", *task.views,
+    ]  # fmt: skip
+    run_watched(command, place / "log.txt", timeout_s=options.timeout, memory_mb=1e3 * options.memory_gb)
+    with np.load(place / "found.npz", allow_pickle=False) as found:
+        weights, components, groups = (found[part] for part in ("weights", "components", "groups"))
+    if not (np.isfinite(weights).all() and np.isfinite(components).all()):
+        raise LeftOutError("parameters that are not finite")
+    return {**measures(task, weights, components, groups), **json.loads((place / "fit.json").read_text())}
+
+
+def run_task(name: str, task: Task, seed: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run all systems on one task and return their rows."""
+    rows = []
+    n, d = task.train.shape
+    same = {"task": name, "model": task.model, "seed": seed, "n_train": n, "d": d, "k": task.k}
+    with tempfile.TemporaryDirectory(prefix="mixtures-", ignore_cleanup_errors=True) as temporary:
+        save_npz(Path(temporary) / "rows.npz", task.train)
+        for system in SYSTEMS[task.model]:
+            if system in PLANTED_ONLY and task.components is None:
+                continue
+            row: dict[str, Any] = {"system": system, **same}
+            try:
+                row |= run_system(system, task, seed, Path(temporary), options)
+            except LeftOutError as reason:
+                row["left_out"] = str(reason)
+            print(json.dumps(row), file=sys.stderr, flush=True)
+            rows.append(row)
+    return rows
+
+
+def report(rows: list[dict[str, Any]]) -> str:
+    """Return a table in Markdown for each model, with notes on the systems that were left out."""
+    parts = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        own = [row for row in rows if row["model"] == model]
+        merged = over_seeds(own, ("task", "system"), RANGES, MEDIANS)
+        names = [row["task"] for row in merged]
+        for i, row in enumerate(merged):
+            if names[i] not in names[:i]:
+                row["system"] = f"{row['task']}: {row['system']}"
+        notes = [
+            f"\n{row['task']}: {row['system']}, seed {row['seed']}: {row['left_out']}.\n"
+            for row in own
+            if "left_out" in row
+        ]
+        parts.append(f"{model}\n\n{markdown_table(merged)}{''.join(notes)}")
+    return "\n".join(parts)
+
+
+def arguments_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    data = Path(__file__).resolve().parents[2] / "shared" / "data" / "labels"
+    add("--data", type=Path, default=data, help="folder with the newsgroups")
+    add("--models", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="MODEL",
+        help=f"some of {', '.join(SYSTEMS)} [all]")  # fmt: skip
+    add("--tasks", nargs="+", metavar="TEXT", help="tasks whose names contain one of these [all]")
+    add("--seeds", type=int, default=3, help="number of seeds, which are 0 to N - 1 [%(default)s]")
+    add("--iterations", type=int, default=200, help="of EM for every start of a peer, at most [%(default)s]")
+    add("--peers-python", help="interpreter with the other systems [this one]")
+    add("--timeout", type=float, default=1800.0, help="maximum seconds per fit [%(default)s]")
+    add("--memory-gb", type=float, default=8.0, help="maximum memory per fit [%(default)s]")
+    add("--json", type=Path, help="write the results to this file")
+    add("--markdown", type=Path, help="write the tables to this file")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the comparison."""
+    options = arguments_parser().parse_args(arguments)
+    # Systems run in separate sessions, which only the cleanup of this process ends.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    os.environ.update(ONE_THREAD)
+    rows: list[dict[str, Any]] = []
+    for name, make in tasks(options.data).items():
+        if options.tasks is not None and not any(text in name for text in options.tasks):
+            continue
+        for seed in range(options.seeds):
+            task = make(seed=seed)
+            if task.model not in options.models:
+                break
+            rows += run_task(name, task, seed, options)
+            if options.json is not None:
+                options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    text = report(rows)
+    if options.markdown is not None:
+        options.markdown.write_text(text, encoding="utf-8")
+    print(f"{text}\n{machine()}")
+    for versions in {json.dumps(row["versions"]) for row in rows if "versions" in row}:
+        print(", ".join(f"{name} {version}" for name, version in json.loads(versions).items()))
+    return 0 if any("fit_s" in row for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
