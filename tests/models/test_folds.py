@@ -25,7 +25,7 @@ class Sized:
 
 
 @pytest.mark.parametrize(
-    ("n", "n_folds"), [(40, 5), (1_000, 5), (1_300, 4), (2_500, 2), (5_000, 1), (10**6, 1)]
+    ("n", "n_folds"), [(40, 5), (1_000, 5), (1_300, 4), (2_500, 2), (4_600, 1), (10**6, 1)]
 )
 def test_small_corpora_have_as_many_folds_as_a_choice_needs(n, n_folds):
     folds = folds_of(Sized(n), 3)
@@ -75,15 +75,14 @@ def test_scores_are_those_of_heads_that_were_fitted_without_the_fold():
         part = rows["fold"] == number
         assert_array_equal(rows["truth"][part], labels[held])
         rest = MemoryCorpus(dense[~held], labels[~held])
-        for head, name in (("linear", "linear"), ("ridge", "ridge-0.03")):
-            apart, leaking = (
-                MultiLabelMoM(3, head=head, n_residual_passes=1, n_topics=0).fit_corpus(each)
-                for each in (rest, corpus)
-            )
-            found = rows["scores"][part, names.index(name)]
-            errors = [np.abs(found - each.decision_function(dense[held])).max() for each in (apart, leaking)]
-            # Only the weights of words are those of all documents.
-            assert errors[0] < 0.2 * errors[1]
+        apart, leaking = (
+            MultiLabelMoM(3, head="linear", n_residual_passes=1, n_topics=0).fit_corpus(each)
+            for each in (rest, corpus)
+        )
+        found = rows["scores"][part, names.index("linear")]
+        errors = [np.abs(found - each.decision_function(dense[held])).max() for each in (apart, leaking)]
+        # Only the weights of words are those of all documents.
+        assert errors[0] < 0.2 * errors[1]
     companions = inputs["companions"]
     assert len(companions) == 5
     assert len({each.data.tobytes() for each in companions}) == 5

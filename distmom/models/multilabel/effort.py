@@ -49,7 +49,7 @@ class Effort:
     refits_margins: bool = True
     held_out_documents: int = 10_000
     held_out_share: float = 0.2
-    cross_fitted_documents: int = 1_000
+    cross_fitted_documents: int = 900
 
 
 NORMAL = Effort()
