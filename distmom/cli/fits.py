@@ -142,7 +142,7 @@ def fit(
     memory_limit: int | None, scheduler: str | None, quiet: bool, as_json: bool, groups: str | None = None,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Fit a model to a corpus on a Dask cluster, or in this process with --workers 0.
+    """Fit a model to a corpus on a Dask cluster, a local one by default; small corpora are fitted in this process.
 
     \b
     Examples: distmom fit corpus model -k 100

@@ -30,7 +30,8 @@ _OUTPUTS = ("components", "factors", "predictions", "shares")
 @click.argument("path", type=click.Path())
 @json_option
 def info(path: str, as_json: bool) -> None:
-    """Describe a corpus, run, model, kept moments, predictions, shares, factors or a truth.
+    """Describe a corpus, run, model, kept moments, predictions, shares, factors, components or a
+    truth.
 
     \b
     Example: distmom info corpus
@@ -86,7 +87,8 @@ def info(path: str, as_json: bool) -> None:
 def verify(path: str, as_json: bool) -> None:
     """Read every byte and check it. The exit code is 4 when something is wrong.
 
-    PATH is a corpus, a run, a model, kept moments, predictions, shares, factors, or the truth of a planted corpus.
+    PATH is a corpus, a run, a model, kept moments, predictions, shares, factors, components, or the truth of a
+    planted corpus.
 
     \b
     Example: distmom verify corpus

@@ -1,0 +1,55 @@
+"""Small parts of corpora: which rows they have, the measures, and the table."""
+
+import importlib
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+
+@pytest.fixture
+def small(scripts):
+    return importlib.import_module("small_corpora")
+
+
+def test_a_part_has_rows_of_its_own_and_only_labels_and_words_that_it_knows(small):
+    rng = np.random.default_rng(0)
+    words = (rng.random((300, 40)) < 0.05).astype(float)
+    words[:, 0] = np.arange(1.0, 301.0)
+    labels = csr_array((rng.random((300, 30)) < 0.02).astype(float))
+    X, Y, others, truth = small.part_of(csr_array(words), labels, 60, 3)
+    fitted, left = (set(part[:, [0]].toarray().ravel().astype(int)) for part in (X, others))
+    assert (len(fitted), len(left), len(fitted & left)) == (60, 240, 0)
+    assert (Y.sum(axis=0) > 0).all()
+    assert ((X != 0).sum(axis=0) > 0).all()
+    assert truth.shape == (240, Y.shape[1])
+
+
+def test_precision_counts_true_labels_among_the_best(small):
+    truth = csr_array(np.array([[1, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 1]]))
+    scores = np.array([[6.0, 5, 4, 3, 2, 1], [6.0, 5, 4, 3, 2, 1]])
+    assert small.precision(scores, truth) == pytest.approx([50.0, 100 / 3, 20.0])
+
+
+def test_the_table_has_means_and_differences(small):
+    rows = [
+        {
+            "corpus": "c", "documents": 100, "draw": draw, "system": system, "seconds": 1.0,
+            "P@1": p + draw, "P@3": p, "P@5": p,
+        }
+        for draw in range(3)
+        for system, p in zip(small.SYSTEMS, (60.0, 58.0, 61.0, 50.0), strict=True)
+    ]  # fmt: skip
+    lines = small.table(rows).splitlines()
+    assert lines[2] == "| 100 | distmom | 61.00 | 60.00 | 60.00 |  | 1.0 |"
+    assert "| 2.00 ± 0.00, in 3 of 3 |" in lines[3]
+    assert "| -1.00 ± 0.00, in 0 of 3 |" in lines[4]
+
+
+def test_a_single_fold_is_used_only_while_it_is_measured(small):
+    before = small.effort.EFFORTS["normal"]
+    rng = np.random.default_rng(0)
+    X = csr_array(rng.poisson(0.5, (60, 20)).astype(float))
+    Y = csr_array(np.eye(3)[rng.integers(0, 3, 60)])
+    assert small.on_one_fold(X, Y, X, 0).shape == (60, 3)
+    assert small.effort.EFFORTS["normal"] is before
