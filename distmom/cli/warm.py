@@ -105,8 +105,8 @@ def _jobs(place: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
                 model = estimator(name)(_N_TOPICS, **more).fit_corpus(data)
                 assign_rows(model, data, place / name, overwrite=True)
                 return
-        if Capability.SEARCH in estimator(name).capabilities:
-            # Searches of rows have no compiled kernels.
+        if Capability.SEARCH in estimator(name).capabilities or name == "network":
+            # Searches of rows, and networks of dense rows, have no compiled kernels.
             return
         if Capability.ROWS in estimator(name).capabilities:
             for kind in estimator(name).reads:
