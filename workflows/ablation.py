@@ -34,7 +34,7 @@ from distmom.models.multilabel.blend import choose_blend
 from distmom.models.multilabel.choice import apply_choice
 from distmom.models.multilabel.folds import blend_inputs, held_out
 from distmom.models.multilabel.objective import Objective
-from distmom.models.multilabel.program import score_fold as score_documents
+from distmom.models.multilabel.program import score_fold
 from distmom.spectral.execute import execute
 
 METRICS = ("P@1", "P@3", "P@5", "nDCG@5")
@@ -115,13 +115,13 @@ def _cell(variant: str, value: float, error: float) -> str:
     return f"{value:.2f}" if variant == WHOLE else f"{value:+.2f} ± {error:.2f}"
 
 
-def score_fold(model: MultiLabelMoM, corpus: Corpus, fold: int, executor: Executor) -> Scored:
+def scored_fold(model: MultiLabelMoM, corpus: Corpus, fold: int, executor: Executor) -> Scored:
     """Fit all heads to the training documents outside a fold, and score those of the fold."""
     settings = model.head_settings(corpus.n_documents)
     chosen = held_out(corpus, settings.seed, settings.effort)
     chosen = replace(chosen, offset=fold * chosen.fraction)
     with open_engine(corpus, None, executor) as engine:
-        _, found = execute(partial(score_documents, settings=settings, chosen=chosen), engine)
+        _, found = execute(partial(score_fold, settings=settings, chosen=chosen), engine)
         return Scored(blend_inputs(engine, [found]))
 
 
@@ -134,7 +134,7 @@ def compare(
         if setting != WHOLE:
             key, _, value = setting.partition("=")
             model.set_params(**{key: _value(value)})
-        folds = [score_fold(model, corpus, fold, executor) for fold in range(options.folds)]
+        folds = [scored_fold(model, corpus, fold, executor) for fold in range(options.folds)]
         for i, scored in enumerate(folds):
             following = folds[(i + 1) % len(folds)]
             results.add(name, setting, scored.measure(following))

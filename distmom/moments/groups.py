@@ -70,8 +70,7 @@ class ProjectedViewsPass(Pass):
             if used.n_documents:
                 yield 0, used, weights
             return
-        positions = np.arange(block.first, block.first + block.n_documents)
-        index = (N_PARTS * uniforms(positions, 1, seed=self.seed)[:, 0]).astype(np.int64)
+        index = part_numbers(block, self.seed)
         index[block.sizes < self.min_views] = -1
         for part in range(N_PARTS):
             if (index == part).any():
@@ -81,6 +80,12 @@ class ProjectedViewsPass(Pass):
     def project(self, block: RowBlock) -> np.ndarray:
         """Return the views of a block, less the origin, in the basis, float64."""
         return project(block.rows, self.origin, self.basis)
+
+
+def part_numbers(block: RowBlock, seed: int) -> np.ndarray:
+    """Return the number of the random part of every unit of a block, (n_units,) int64."""
+    positions = np.arange(block.first, block.first + block.n_documents)
+    return (N_PARTS * uniforms(positions, 1, seed=seed)[:, 0]).astype(np.int64)
 
 
 def used_groups(block: RowBlock, min_views: int) -> tuple[RowBlock, np.ndarray]:

@@ -16,9 +16,8 @@ import numpy as np
 from distmom.corpus import RowBlock
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
-from distmom.moments.counter import uniforms
 from distmom.moments.gaussian import dense_rows, piece_bytes, pieces
-from distmom.moments.groups import N_PARTS, WHOLE_SHARD
+from distmom.moments.groups import N_PARTS, WHOLE_SHARD, part_numbers
 from distmom.moments.kernels import BLOCK_ROWS, TENSOR_BLOCK, add_third_moment, fill_symmetric
 
 
@@ -126,9 +125,11 @@ class OneViewPass(Pass):
         W, predictors = np.asarray(self.whitener), None
         if self.latent is not None:
             predictors = Predictors(*map(np.asarray, (self.latent, self.left, self.right)))
-        # An enumerated population has no sampling error.
-        index = np.zeros(len(X), np.int64) if weights is not None else self._parts(block)
-        own = np.ones(len(X)) if weights is None else weights
+        if weights is None:
+            index, own = np.repeat(part_numbers(block, self.seed), block.sizes), np.ones(len(X))
+        else:
+            # An enumerated population has no sampling error.
+            index, own = np.zeros(len(X), np.int64), weights
         for part in np.unique(index):
             chosen = index == part
             used, masses = X[chosen], own[chosen]
@@ -139,11 +140,6 @@ class OneViewPass(Pass):
                 if predictors is not None:
                     sums["noise"][part] += noise_moments(centred, predictors, masses[piece])[1]
         return None
-
-    def _parts(self, block: RowBlock) -> np.ndarray:
-        positions = np.arange(block.first, block.first + block.n_documents)
-        of_units = (N_PARTS * uniforms(positions, 1, seed=self.seed)[:, 0]).astype(np.int64)
-        return np.repeat(of_units, block.sizes)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,27 @@ def checked_rows(X: Any, min_samples: int, estimator: str) -> Any:
     return X
 
 
+def checked_dense(X: Any, min_samples: int) -> np.ndarray:
+    """Check dense rows of finite numbers of either sign, and return them in single or double precision.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_rows, n_features)
+    min_samples : int
+        Least number of rows.
+
+    Raises
+    ------
+    InputError
+        If scikit-learn's checks fail.
+    """
+    try:
+        found = check_array(X, dtype=[np.float64, np.float32], ensure_min_samples=min_samples, input_name="X")
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return np.asarray(found)
+
+
 def check_n_features(n: int, expected: int, estimator: str) -> None:
     """Check that rows have the number of features of the fit; else a UsageError."""
     if n != expected:

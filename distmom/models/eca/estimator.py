@@ -32,9 +32,10 @@ from distmom.models.eca.cumulants import (
     whiten_views,
 )
 from distmom.models.eca.recovery import admissible, group_factors, recover_factors
+from distmom.models.eca.views import basis_of_views, mean_of_views
 from distmom.moments.fourth import ViewFourthPass, pair_directions
-from distmom.moments.views import ViewMeanPass, ViewMomentsPass, ViewSketchPass
-from distmom.spectral.basis import N_PROBES, Basis, range_basis
+from distmom.moments.views import ViewMeanPass, ViewMomentsPass
+from distmom.spectral.basis import Basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import (
     SpectralEstimator,
@@ -213,8 +214,11 @@ class ECA(SpectralEstimator):
         """Fit the model by the passes of a run and return its state."""
         d, k = run.corpus.n_words, self.n_components
         counted = run.scan(ViewMeanPass(d, min_views=self.min_views))
-        mean = run.rows(_mean, counted, out=unknown(d))
-        basis = self._basis(run, run.rows(self._origin, mean, True, out=unknown(d)))
+        mean = run.rows(mean_of_views, counted, out=unknown(d))
+        basis = basis_of_views(
+            run, run.rows(self._origin, mean, True, out=unknown(d)), k + self.n_oversamples, self.n_power_iter,
+            min_views=self.min_views, seed=self.random_state,
+        )  # fmt: skip
         origin = run.rows(self._origin, mean, False, out=unknown(d))
         fields = {
             "min_views": self.min_views, "origin": origin, "basis": basis.matrix, "rank": basis.rank,
@@ -288,16 +292,6 @@ class ECA(SpectralEstimator):
             return engine.put(mean)
         return engine.put(mean * (1.0 - 1.0 / math.sqrt(self._alpha0 + 1.0))) if sketch else None
 
-    def _basis(self, run: Run, origin: StoredArray | None) -> Basis:
-        d = run.corpus.n_words
-        r = min(self.n_components + self.n_oversamples, d)
-        sketch = ViewSketchPass(
-            d, min_views=self.min_views, origin=origin, n_columns=r, seed=self.random_state,
-            n_probes=min(N_PROBES, d - r),
-        )  # fmt: skip
-        n_slabs = run.plan(sketch).n_mapped
-        return range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=True)
-
     def _describe(self, corpus: Any) -> None:
         # The columns of a file of views have no names.
         self.vocabulary_ = list(getattr(corpus, "vocabulary", ()))
@@ -365,10 +359,6 @@ class ECA(SpectralEstimator):
         if self.prior == "dirichlet":
             return np.zeros(len(self.unmixing_))
         return np.asarray(self.unmixing_ @ self.mean_)
-
-
-def _mean(engine: Engine, counted: PassResult) -> np.ndarray:
-    return np.asarray(counted.sums["mean"] / counted.sums["mass"])
 
 
 def _nothing() -> None:

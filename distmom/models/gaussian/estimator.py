@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
 from distmom.corpus import RowCorpus
 from distmom.engine import Selection, StoredRows
-from distmom.errors import InputError, UsageError
+from distmom.errors import UsageError
 from distmom.linalg import METHODS
 from distmom.models.gaussian.fitting import (
     MixtureState,
@@ -45,7 +45,7 @@ from distmom.spectral.estimator import (
     place_parameter,
     seed_parameter,
 )
-from distmom.spectral.inputs import check_n_features, check_size
+from distmom.spectral.inputs import check_n_features, check_size, checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import MOST_COMPONENTS, halves
 from distmom.spectral.run import Run, unknown
@@ -170,7 +170,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
             If the moments carry fewer components than requested, or the rows are so far from the origin or
             so large or small that moments are inexact.
         """
-        return self.fit_corpus(RowCorpus(_checked(X, 2)))
+        return self.fit_corpus(RowCorpus(checked_dense(X, 2)))
 
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; raise a UsageError otherwise."""
@@ -392,7 +392,7 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
 
     def _rows(self, X: Any, least: int = 0) -> np.ndarray:
         check_is_fitted(self)
-        rows = _checked(X, least)
+        rows = checked_dense(X, least)
         check_n_features(rows.shape[1], self.n_features_in_, type(self).__name__)
         return rows
 
@@ -404,11 +404,3 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
     def _n_parameters(self) -> int:
         k, d = (int(size) for size in self.means_.shape)
         return k * d + k - 1 + (1 if self.variances == "common" else k)
-
-
-def _checked(X: Any, least: int) -> np.ndarray:
-    try:
-        found = check_array(X, dtype=[np.float64, np.float32], ensure_min_samples=least, input_name="X")
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    return np.asarray(found)

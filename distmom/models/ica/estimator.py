@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
 from distmom.corpus import RowCorpus
 from distmom.engine import StoredColumns, StoredRows
-from distmom.errors import InputError, NumericalError, UsageError
+from distmom.errors import NumericalError, UsageError
 from distmom.models.ica.fitting import (
     IcaState,
     Projection,
@@ -37,7 +37,7 @@ from distmom.spectral.basis import range_basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.components import basis_slabs
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
-from distmom.spectral.inputs import check_n_features
+from distmom.spectral.inputs import check_n_features, checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 
@@ -161,7 +161,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
             If the rows span fewer directions than there are components, two or more components are Gaussian as far
             as the rows show, or the values are so large, so small or so far from zero that moments are inexact.
         """
-        return self.fit_corpus(RowCorpus(_checked(X, 2)))
+        return self.fit_corpus(RowCorpus(checked_dense(X, 2)))
 
     def check(self, corpus: Any) -> None:
         """Check that the parameters are valid and suit a corpus; raise a UsageError otherwise."""
@@ -283,7 +283,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
             If a value is not finite.
         """
         check_is_fitted(self)
-        X = _checked(X, 0)
+        X = checked_dense(X, 0)
         check_n_features(X.shape[1], self.n_features_in_, type(self).__name__)
         with one_blas_thread():
             return np.asarray((X - self.mean_) @ self.components_.T)
@@ -308,7 +308,7 @@ class ICA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralEstimator):
             If a value is not finite.
         """
         check_is_fitted(self)
-        X = _checked(X, 0)
+        X = checked_dense(X, 0)
         if X.shape[1] != len(self.components_):
             raise UsageError(f"X: expected {len(self.components_)} sources, got {X.shape[1]}")
         with one_blas_thread():
@@ -403,11 +403,3 @@ def _checked_components(engine: Any, found: Found, any_noise: bool, drop: bool) 
 
 def _stepped(engine: Any, scanned: Any, found: Found) -> Found:
     return stepped(scanned.sums, found)
-
-
-def _checked(X: Any, least: int) -> np.ndarray:
-    try:
-        found = check_array(X, dtype=[np.float64, np.float32], ensure_min_samples=least, input_name="X")
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    return np.asarray(found)

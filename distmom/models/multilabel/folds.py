@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import Corpus, MemoryCorpus
-from distmom.engine import Engine, PassResult, Selection
+from distmom.engine import Csr, Engine, PassResult, Selection
 from distmom.errors import UsageError
 from distmom.models.multilabel.assembly import Offer, opened_array
 from distmom.models.multilabel.blend import choose_blend
@@ -88,13 +88,7 @@ def blend_inputs(engine: Engine, folds: Sequence[Fold], objective: str = MEAN) -
     rows = joined(parts)
     if not rows["n_true"].any():
         raise UsageError("no held-out document has a label: the corpus is too small for head='auto'")
-    companions, weighs = None, weighs_propensity(objective)
-    # Rankings by weighted probability are not ranked again.
-    if not weighs and all(fold.offered.stored.index is not None for fold in folds):
-        indices = [fold.offered.stored.index for fold in folds]
-        companions = [
-            companion_shares(each.labels.opened(), opened_array(each.alive)) for each in indices if each
-        ]
+    weighs = weighs_propensity(objective)
     return {
         "names": names,
         "rows": rows,
@@ -107,8 +101,15 @@ def blend_inputs(engine: Engine, folds: Sequence[Fold], objective: str = MEAN) -
             n - len(rows["truth"]) / len(folds),
         ),
         "least": least,
-        "companions": companions,
+        # Rankings by weighted probability are not ranked again.
+        "companions": None if weighs else [_companions(fold.offered) for fold in folds],
     }
+
+
+def _companions(offered: Offer) -> Csr:
+    index = offered.stored.index
+    assert index is not None
+    return companion_shares(index.labels.opened(), opened_array(index.alive))
 
 
 def joined(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -108,7 +108,7 @@ def fit_heads(run: Run, settings: HeadSettings) -> FittedHeads:
         folds.append(score_fold(run.part(f"choose, fold {number}"), settings, other)[1])
     n_scored = max(1, int(len(folds) * chosen.fraction * run.corpus.n_documents))
     pass_ = scoring_pass(run.corpus, settings, chosen)
-    choosing_seconds = partial(choice_seconds, pass_=pass_, n_documents=n_scored)
+    choosing_seconds = partial(choice_seconds, pass_=pass_, n_held_out=n_scored)
     choice = run.rows(choose, folds, settings.objective, out=unknown(), trial=choosing_seconds)
     parts = extend_parts(run.part("extend"), settings, parts, chosen, choice)
     return _assembled(run, settings, parts, None, choice)

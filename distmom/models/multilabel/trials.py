@@ -121,12 +121,17 @@ def scoring_seconds(
     return _held_out(pass_, n_documents) / queries.n_documents * total
 
 
-def choice_seconds(block: Block, pass_: CandidatesPass, n_documents: int) -> float:
+def choice_seconds(block: Block, pass_: CandidatesPass, n_held_out: int) -> float:
     """Return the seconds in which a blend is chosen: one regression or evaluation, times their usual number.
 
-    ``n_documents`` is the number of held-out documents.
+    Parameters
+    ----------
+    block : Block
+    pass_ : CandidatesPass
+    n_held_out : int
+        Number of held-out documents of all folds.
     """
-    n = n_documents
+    n = n_held_out
     width = n_candidates(pass_.n_labels, pass_.n_heads, pass_.n_random)
     rng = np.random.default_rng(0)
     if pass_.n_labels <= ALL_LABELS:

@@ -12,23 +12,23 @@ from functools import partial
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
 from distmom.corpus import RowCorpus
-from distmom.engine import PassResult, StoredColumns, StoredRows
+from distmom.engine import StoredColumns, StoredRows
 from distmom.errors import InputError, UsageError
 from distmom.models.eca.cumulants import White, load_views, whiten_views
+from distmom.models.eca.views import basis_of_views, mean_of_views
 from distmom.models.network.fitting import NetworkState, OneView, network_of_rows, network_of_views, one_view
 from distmom.moments.gaussian import RowCovariancePass
 from distmom.moments.ica import RowSourcesPass
 from distmom.moments.one_view import OneViewPass
-from distmom.moments.views import ViewMeanPass, ViewMomentsPass, ViewSketchPass
+from distmom.moments.views import ViewMeanPass, ViewMomentsPass
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from distmom.spectral.basis import N_PROBES, range_basis
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
-from distmom.spectral.inputs import check_n_features
+from distmom.spectral.inputs import check_n_features, checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 
@@ -152,7 +152,7 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
         if (groups is None) != (self.views == "one"):
             expected = "none with views='one'" if groups is not None else "one per row with views='several'"
             raise UsageError(f"LatentNetwork.fit: groups: expected {expected}")
-        rows = _checked(X, 2)
+        rows = checked_dense(X, 2)
         if groups is None:
             return self.fit_corpus(RowCorpus(rows))
         numbers = np.unique(groups, return_inverse=True)[1]
@@ -214,15 +214,16 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
     def _of_views(self, run: Run, options: dict[str, Any]) -> NetworkState:
         d, k = run.corpus.n_words, self.n_components
         counted = run.scan(ViewMeanPass(d, min_views=MIN_VIEWS))
-        mean = run.rows(_mean, counted, out=unknown(d))
+        mean = run.rows(mean_of_views, counted, out=unknown(d))
         origin = run.put(mean)
-        r = min(k + self.n_oversamples, d)
-        sketch = ViewSketchPass(
-            d, min_views=MIN_VIEWS, origin=origin, n_columns=r, seed=self.random_state,
-            n_probes=min(N_PROBES, d - r),
-        )  # fmt: skip
-        n_slabs = run.plan(sketch).n_mapped
-        basis = range_basis(run, sketch, self.n_power_iter, "float64", n_slabs, indefinite=True)
+        basis = basis_of_views(
+            run,
+            origin,
+            k + self.n_oversamples,
+            self.n_power_iter,
+            min_views=MIN_VIEWS,
+            seed=self.random_state,
+        )
         pass_ = ViewMomentsPass(
             d, min_views=MIN_VIEWS, origin=origin, basis=basis.matrix, rank=basis.rank, seed=self.random_state
         )
@@ -262,7 +263,7 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
             If a value is not finite.
         """
         check_is_fitted(self)
-        X = _checked(X, 0)
+        X = checked_dense(X, 0)
         check_n_features(X.shape[1], self.n_features_in_, type(self).__name__)
         with one_blas_thread():
             return np.asarray((X - self.mean_) @ self._unmixing().T)
@@ -335,15 +336,3 @@ class LatentNetwork(ClassNamePrefixFeaturesOutMixin, TransformerMixin, SpectralE
                 "columns": [columns[i] for i in top],
             },
         ]  # fmt: skip
-
-
-def _mean(engine: Any, counted: PassResult) -> np.ndarray:
-    return np.asarray(counted.sums["mean"] / counted.sums["mass"])
-
-
-def _checked(X: Any, least: int) -> np.ndarray:
-    try:
-        found = check_array(X, dtype=[np.float64, np.float32], ensure_min_samples=least, input_name="X")
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    return np.asarray(found)
