@@ -206,6 +206,38 @@ def test_the_shards_that_kill_every_worker_are_named(corpus, monkeypatch):
     assert last < corpus.shards[-1].id or first > corpus.shards[0].id
 
 
+def work_or_die(value, folder):
+    """Note when a call begins and ends; the first call with one of the values kills its worker."""
+    attempt = len(list(Path(folder).glob(f"{value}-*.begin")))
+    (Path(folder) / f"{value}-{attempt}.begin").write_text(str(time.time()))
+    time.sleep(0.3)
+    if value == 3 and attempt == 0:
+        os._exit(1)
+    (Path(folder) / f"{value}-{attempt}.end").write_text(str(time.time()))
+    return value
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_tasks_that_lost_a_worker_run_again_with_no_other(tmp_path):
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        open_executor(workers=2) as executor,
+    ):
+        arguments = [(value, str(tmp_path)) for value in range(16)]
+        assert executor.reduce(work_or_die, arguments, sum, 16, lambda index: None, "pass") == sum(range(16))
+
+    def seconds(path):
+        return float(path.read_text())
+
+    calls = {
+        path.stem: (seconds(path), seconds(path.with_suffix(".end")))
+        for path in tmp_path.glob("*.begin") if path.with_suffix(".end").exists()
+    }  # fmt: skip
+    begin, end = calls.pop("3-1")
+    assert not [name for name, (first, last) in calls.items() if first < end and last > begin]
+
+
 @contextmanager
 def proxied(port):
     """Forward connections to a port of this host; yield another port, and a function that cuts all connections."""
