@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from distmom.errors import NumericalError, UsageError
+from distmom.linalg.cancellation import FACTORS, cancel, weightless
 from distmom.linalg.decompose import Decomposition, decompose
 from distmom.linalg.power import PackedCube, climb
 from distmom.linalg.tensor import symmetrise
 from distmom.linalg.whiten import Whitening
 
-_BISECTIONS = 200
 #: maximum number of updates in a run of the power method
 _POWER_STEPS = 200
 STARTS = ("preference", "projection")
@@ -122,56 +122,32 @@ def whitening_search(white: Whitening, M: np.ndarray, m: np.ndarray) -> Found:
     # a = sqrt(p), and B' u = sqrt(p) mu
     a = float(u @ (white.W.T @ m))
     if not abs(a) > 1e-12:
-        raise _weightless()
+        raise weightless()
     return Found(white.B @ u / a, a * a, values[::-1])
 
 
-def cancellation_search(white: Whitening, M: np.ndarray, m: np.ndarray) -> Found:
+def cancellation_search(
+    white: Whitening, M: np.ndarray, m: np.ndarray, factor: str = "spectrum", along: np.ndarray | None = None
+) -> Found:
     """Find the same component by subtracting the multiple of B that removes it from A (algorithm 2).
-
-    Bisection finds the largest lambda for which ``A - lambda B`` is positive semidefinite on the range of A. The
-    direction orthogonal to the range of the remainder belongs to the component alone. The result equals that of
-    `whitening_search` up to rounding.
 
     Parameters
     ----------
     white, M, m
-        As in `whitening_search`.
+        As in `whitening_search`, whose result this is up to rounding, except with a threshold.
+    factor : {"spectrum", "bisection", "threshold", "norm"}, default="spectrum"
+        How the multiple is found (see `distmom.linalg.cancellation`).
+    along : ndarray of shape (r,), optional
+        v: the pair ``(A v, B)`` replaces (m, A). The component has the same direction, and another length and
+        weight where moments are noisy.
 
     Raises
     ------
     NumericalError
         If the component has no weight.
     """
-    values = np.linalg.eigvalsh(M)[::-1]
-    # Adding a multiple of A to B adds a constant to all values and keeps their order.
-    shift = 0.0 if values[0] > 0.0 else 1.0 - float(values[-1])
-    M = M + shift * np.eye(len(M))
-
-    def rest(factor: float) -> np.ndarray:
-        return np.asarray(np.eye(len(M)) - factor * M)
-
-    low, high = 0.0, 1.0
-    while np.linalg.eigvalsh(rest(high))[0] >= 0.0:
-        low, high = high, 2.0 * high
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2.0
-        if np.linalg.eigvalsh(rest(middle))[0] >= 0.0:
-            low = middle
-        else:
-            high = middle
-        if high - low <= 1e-15 * high:
-            break
-    # In whitened coordinates A is the identity, and white.B maps back to the basis.
-    _, vectors = np.linalg.eigh(rest(low))
-    others = vectors[:, 1:]
-    whole = white.W.T @ m
-    left = whole - others @ (others.T @ whole)
-    size = float(left @ left)
-    if not size > 1e-24:
-        raise _weightless()
-    # sqrt(p) mu is left / |left| in these coordinates, and sqrt(p) its length.
-    return Found(white.B @ left / size, size, values)
+    found = cancel(white, M, m, factor, along)
+    return Found(found.coordinates, found.weight, np.linalg.eigvalsh(M)[::-1])
 
 
 def decomposition_search(moments: WhitenedMoments, v: np.ndarray, method: str) -> Found:
@@ -241,27 +217,37 @@ def power_search(moments: WhitenedMoments, v: np.ndarray, *, start: str = "prefe
 def _of_eigenpair(white: Whitening, eigenvalue: float, theta: np.ndarray, values: np.ndarray) -> Found:
     """Return the component of an eigenpair ``(p^(-1/2), theta)`` of T."""
     if not eigenvalue > 0.0:
-        raise _weightless()
+        raise weightless()
     return Found(eigenvalue * (white.B @ theta), eigenvalue**-2.0, values)
 
 
-def _weightless() -> NumericalError:
-    return NumericalError("the component selected by the side information has no weight")
-
+#: searches that use the side information as a matrix alone
+SIDE_SEARCHES: dict[str, Callable[[Whitening, np.ndarray, np.ndarray], Found]] = {
+    "whitening": whitening_search,
+    "cancellation": cancellation_search,
+    **{
+        f"cancellation-{name}": partial(cancellation_search, factor=name)
+        for name in FACTORS
+        if name != "spectrum"
+    },
+}
 
 _METHODS: dict[str, Callable[[WhitenedMoments, np.ndarray], Found]] = {
-    "whitening": lambda moments, v: whitening_search(moments.white, moments.along(v), moments.m),
-    "cancellation": lambda moments, v: cancellation_search(moments.white, moments.along(v), moments.m),
+    "cancellation-pair": lambda moments, v: cancellation_search(
+        moments.white, moments.along(v), moments.m, along=v
+    ),
     "fast-tpm": power_search,
     "tpm": lambda moments, v: decomposition_search(moments, v, "power"),
     "joint": lambda moments, v: decomposition_search(moments, v, "joint"),
 }
 
-SEARCHES = tuple(_METHODS)
+SEARCHES = (*SIDE_SEARCHES, *_METHODS)
 
 
 def search(method: str, moments: WhitenedMoments, v: np.ndarray) -> Found:
     """Find the component with the largest ``<mu_i, v>`` by one of `SEARCHES`; v is a vector in the basis."""
+    if method in SIDE_SEARCHES:
+        return SIDE_SEARCHES[method](moments.white, moments.along(v), moments.m)
     if method not in _METHODS:
         raise UsageError(f"method: expected one of {', '.join(SEARCHES)}, got {method!r}")
     return _METHODS[method](moments, v)

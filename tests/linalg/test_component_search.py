@@ -27,8 +27,12 @@ def moments_of(mu, p):
     return WhitenedMoments(white, mu @ p, np.einsum("ih,jh,lh,h->ijl", U, U, mu, p))
 
 
+#: a search by a threshold has its error (see tests/linalg/test_cancellation.py)
+EXACT = [name for name in SEARCHES if name != "cancellation-threshold"]
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize("method", SEARCHES)
+@pytest.mark.parametrize("method", EXACT)
 def test_exact_moments_give_the_component_that_is_preferred(method, sign):
     for seed in range(10):
         mu, p = components(seed=seed)
@@ -49,7 +53,7 @@ def test_exact_moments_give_the_component_that_is_preferred(method, sign):
         assert found.gap == pytest.approx(np.diff(np.sort(w))[-1], abs=1e-8)
 
 
-@pytest.mark.parametrize("method", SEARCHES)
+@pytest.mark.parametrize("method", EXACT)
 def test_every_component_is_found_by_a_vector_that_prefers_it(method):
     for k in (1, 2, 5, 12):
         mu, p = components(d=30, k=k, seed=k)
@@ -100,8 +104,8 @@ def test_both_searches_agree_on_noisy_moments_and_errors_grow_with_the_noise():
     for size in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6):
         moments = noisy(noise, size, mu, p, v)
         one, other = whitening_search(*moments), cancellation_search(*moments)
-        assert_allclose(one.component, other.component, rtol=1e-5, atol=1e-7)
-        assert one.weight == pytest.approx(other.weight, rel=1e-5)
+        assert_allclose(one.component, other.component, rtol=1e-10, atol=1e-10)
+        assert one.weight == pytest.approx(other.weight, rel=1e-10)
         errors.append(np.linalg.norm(one.component - mu[:, best]) / size)
     assert max(errors[1:]) < 1.5 * min(errors[1:])
 
@@ -120,9 +124,7 @@ def test_uninformative_vectors_and_components_without_weight_are_refused():
         power_search(exact, np.zeros(20))
     with pytest.raises(UsageError, match="start: expected one of preference, projection, got 'x'"):
         power_search(exact, v, start="x")
-    with pytest.raises(
-        UsageError, match="method: expected one of whitening, cancellation, fast-tpm, tpm, joint, got 'x'"
-    ):
+    with pytest.raises(UsageError, match=f"method: expected one of {', '.join(SEARCHES)}, got 'x'"):
         search("x", exact, v)
 
 

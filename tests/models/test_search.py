@@ -20,7 +20,11 @@ def tiny(seed=1):
     return TopicPopulation((0.3, 0.8, 0.5), rng.dirichlet(np.full(6, 0.5), 3).T)
 
 
-@pytest.mark.parametrize("method", SEARCHES)
+#: a search by a threshold has its error (see tests/linalg/test_cancellation.py)
+EXACT = [name for name in SEARCHES if name != "cancellation-threshold"]
+
+
+@pytest.mark.parametrize("method", EXACT)
 @pytest.mark.parametrize("scale_words", [True, False])
 def test_exact_population_gives_every_topic_by_a_word_and_by_documents(method, scale_words):
     population = tiny()

@@ -17,13 +17,12 @@ from distmom.blas import one_blas_thread
 from distmom.corpus import RowCorpus
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.linalg import Whitening
-from distmom.linalg.search import Found, cancellation_search, whitening_search
+from distmom.linalg.search import SIDE_SEARCHES, Found
 from distmom.models.search.state import SearchState
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, seed_parameter
 from distmom.spectral.parameters import parameter
 
-_METHODS = {"whitening": whitening_search, "cancellation": cancellation_search}
 #: setting of a corpus in memory with the number of its columns of side information
 _N_TARGETS = "n_targets"
 
@@ -95,8 +94,9 @@ class RowSearch(SearchAttributes, SpectralEstimator):
     )  # fmt: skip
     method: str = parameter(
         "Search by the leading eigenvector of the whitened side information (whitening), or by the multiple of it "
-        "that removes the component from the second moment (cancellation). Both find the same component.",
-        default="whitening", choices=tuple(_METHODS),
+        "that removes the component from the second moment: in closed form (cancellation), by bisection, by a "
+        "threshold of the least eigenvalue, or by the nuclear norm. All find the same component.",
+        default="whitening", choices=tuple(SIDE_SEARCHES),
     )  # fmt: skip
     layer: str | None = layer_parameter()
     random_state: int = seed_parameter()
@@ -175,7 +175,7 @@ class RowSearch(SearchAttributes, SpectralEstimator):
                 M, error = self.slices_ @ v, self.slices_error_ @ v
             k = len(M)
             white = Whitening(self.whitening_, self.unwhitening_, np.ones(k), 0.0, k, 1.0)
-            found = _METHODS[self.method](white, (M + M.T) / 2.0, self.first_)
+            found = SIDE_SEARCHES[self.method](white, (M + M.T) / 2.0, self.first_)
             # The spectral norm of a symmetric matrix.
             noise = float(np.abs(np.linalg.eigvalsh((error + error.T) / 2.0)).max())
             of_rows = 0.0 if rows is None else self._error_of_rows(each, M)

@@ -107,7 +107,9 @@ class TopicSearch(TopicEstimator):
         "Sum of the Dirichlet parameters of the topics; 0 means one topic per document.", default=1.0, least=0
     )
     method: str = parameter(
-        "whitening and cancellation find the topic without the others. fast-tpm runs the tensor power method "
+        "whitening and cancellation find the topic without the others; cancellation-bisection, -threshold and "
+        "-norm find the multiple of the side information in other ways, and cancellation-pair uses it in place of "
+        "the second moment. fast-tpm runs the tensor power method "
         "once, from the side information. tpm (power method with restarts and deflation) and joint (joint "
         "diagonalisation) find all topics once for all searches, and return the preferred topic.",
         default="whitening", choices=tuple(SEARCHES),
