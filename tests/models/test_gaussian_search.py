@@ -50,7 +50,9 @@ def assert_is(found, mean, weight, variance, tolerance=1e-10):
     assert found.variance == pytest.approx(variance, abs=tolerance)
 
 
-@pytest.mark.parametrize("method", ["whitening", "cancellation", "cancellation-bisection", "cancellation-norm"])
+@pytest.mark.parametrize(
+    "method", ["whitening", "cancellation", "cancellation-bisection", "cancellation-norm"]
+)
 @pytest.mark.parametrize(
     ("d", "k", "options", "names"),
     [

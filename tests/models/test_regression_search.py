@@ -64,7 +64,9 @@ def assert_is(found, true, i, tolerance=1e-10):
     assert found.weight == pytest.approx(weights[i], abs=tolerance)
 
 
-@pytest.mark.parametrize("method", ["whitening", "cancellation", "cancellation-bisection", "cancellation-norm"])
+@pytest.mark.parametrize(
+    "method", ["whitening", "cancellation", "cancellation-bisection", "cancellation-norm"]
+)
 @pytest.mark.parametrize(("d", "k"), [(4, 3), (3, 3), (4, 2)])
 def test_an_exact_population_gives_every_component_by_any_side_information(method, d, k):
     true = coefs, intercepts, _, weights = parameters(d, k)
