@@ -22,7 +22,6 @@ from distmom.engine import Engine, PassResult, StoredColumns
 from distmom.engine.directory import load_sums
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
-from distmom.moments.labels import posteriors
 from distmom.moments.product import (
     N_GROUPS,
     GroupMoments,
@@ -73,6 +72,9 @@ class ProductState:
 
 class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
     """Mixture of documents whose words are present independently, given the component of the document.
+
+    Moments of words of different thirds give a first solution, which needs no random starts. Iterations of
+    expectation and maximisation (EM) then refine it with all words.
 
     Attributes
     ----------
@@ -192,9 +194,12 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
             Rows sum to one.
         """
         check_is_fitted(self)
-        block = self._block(X)
+        present = self._block(X).words.astype(bool).astype(np.float64)
         least = _LEAST_OF_EM if "log_likelihoods" in self.diagnostics_ else _LEAST
-        return posteriors(block, *presence_logs(self.components_.T, self.weights_, least))[0]
+        log_odds, constants = presence_logs(self.components_.T, self.weights_, least)
+        logs = present @ log_odds + constants
+        shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
     def topics(self, n_top: int = 10) -> list[dict[str, Any]]:
         """Return the most probable words of every component, components by descending weight.

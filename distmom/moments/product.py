@@ -167,8 +167,8 @@ def presence_logs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the log-odds of words, and the logarithms of the probabilities of empty documents.
 
-    ``log(w_h p(x | h))`` is the sum of the log-odds of the words that are present, plus a constant of the component,
-    so that absent words take no time.
+    ``log(w_h p(x | h))`` is the sum of the log-odds of the words that are present, plus a constant of the
+    component, so that absent words take no time.
 
     Parameters
     ----------
