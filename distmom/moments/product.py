@@ -4,6 +4,8 @@ Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learn
 section 3.3.1. With ``x_t`` the presence of the words of group t (zero at all others) and Q an orthonormal basis of
 the range of ``sum_{s != t} E[x_t x_s']``, views are ``z_t = Q'x_t``. `GroupSketchPass` multiplies that matrix by a
 test matrix or a basis, `GroupMomentsPass` adds up the moments of the views of orders one to three.
+
+`PresenceEMPass` needs no groups: it makes one iteration of expectation and maximisation with all words.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from distmom.corpus import Block
 from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
 from distmom.moments.kernels import gather, gather_columns, scatter
+from distmom.moments.labels import posteriors
 from distmom.moments.sketching import SketchPass, n_stored_slabs, omega, omega_key
 from distmom.moments.weighting import row_weights
 
@@ -157,3 +160,130 @@ def group_moments(sums: Sums) -> GroupMoments:
     """Turn the sums of `GroupMomentsPass` into moments."""
     mass = max(float(sums["mass"]), np.finfo(float).tiny)
     return GroupMoments(*(np.asarray(sums[name]) / mass for name in ("means", "pairs", "triples")))
+
+
+def presence_logs(
+    probabilities: np.ndarray, weights: np.ndarray, least: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log-odds of words, and the logarithms of the probabilities of empty documents.
+
+    ``log(w_h p(x | h))`` is the sum of the log-odds of the words that are present, plus a constant of the
+    component, so that absent words take no time.
+
+    Parameters
+    ----------
+    probabilities : ndarray of shape (n_words, k)
+        Of the presence of words, given the component.
+    weights : ndarray of shape (k,)
+    least : float
+        Least distance of a probability from zero and from one, and least weight.
+
+    Returns
+    -------
+    log_odds : ndarray of shape (n_words, k), float64
+    constants : ndarray of shape (k,), float64
+        ``log w_h + sum_v log(1 - p_vh)``.
+    """
+    kept = np.clip(np.asarray(probabilities, np.float64), least, 1.0 - least)
+    absent = np.log1p(-kept)
+    constants = absent.sum(axis=0) + np.log(np.maximum(np.asarray(weights, np.float64), least))
+    log_odds = np.log(kept, out=kept)
+    log_odds -= absent
+    return log_odds, constants
+
+
+@dataclass(frozen=True)
+class PresenceEMPass(Pass):
+    """Add up what an iteration of expectation and maximisation needs.
+
+    Attributes
+    ----------
+    log_odds : matrix of shape (n_words, k), float64
+        As returned by `presence_logs`; an array, or slabs of columns.
+    constants : ndarray of shape (k,)
+    n_components : int
+        k.
+
+    Notes
+    -----
+    Sums over documents, with their posterior probabilities p: ``p`` (k,), ``px`` (n_words, k) over the documents
+    that have the word; ``log_likelihood`` () and ``mass`` ().
+    """
+
+    log_odds: Any = None
+    constants: Any = None
+    n_components: int = 0
+
+    @property
+    def name(self) -> str:
+        return "em"
+
+    @property
+    def n_stored_slabs(self) -> int:
+        return n_stored_slabs(self.log_odds)
+
+    @property
+    def mapped_bytes(self) -> int:
+        return 8 * self.n_features * self.n_components
+
+    def working_bytes(self, n_rows: int) -> int:
+        return 8 * 4 * n_rows * self.n_components
+
+    def specs(self) -> dict[str, SumSpec]:
+        k = self.n_components
+        return {
+            "p": SumSpec((k,)),
+            "px": SumSpec((self.n_features, k), by_feature=True),
+            "log_likelihood": SumSpec(()),
+            "mass": SumSpec(()),
+        }
+
+    def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
+        words, weights = block.words, row_weights(block)
+        posterior, evidence = posteriors(block, self.log_odds, self.constants)
+        posterior *= weights[:, None]
+        scatter(
+            words.indptr, words.indices, np.ones(words.nnz), posterior, sums["px"], self.slab.start
+        )  # fmt: skip
+        sums["p"] += posterior.sum(axis=0)
+        sums["log_likelihood"] += evidence @ weights
+        sums["mass"] += weights.sum()
+        return None
+
+
+def smoothed_rates(counts: np.ndarray, mass: float) -> np.ndarray:
+    """Return the shares of documents that have each word, inside (0, 1).
+
+    Half a document with the word and half a document without it are added, which is the mean of the posterior
+    distribution with the prior of Jeffreys.
+    """
+    return np.asarray((np.asarray(counts, np.float64) + 0.5) / (mass + 1.0))
+
+
+def maximised(sums: Sums, added: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return the parameters after an iteration of EM.
+
+    Some documents are added to each component, with every word as often as in all documents. Without them, a word
+    that is in no document of a component, or in all of them, has the probability 0 or 1. EM never changes such a
+    probability, and new documents may be impossible in all components. The added documents are a prior (a beta
+    distribution for each word), so each iteration raises the likelihood times the density of this prior. They pull
+    rare words to their overall frequency, at which a word says nothing about the component.
+
+    Parameters
+    ----------
+    sums : Sums
+        Sums of `PresenceEMPass`.
+    added : float
+        Number of documents added to each component.
+
+    Returns
+    -------
+    probabilities : ndarray of shape (n_words, k)
+    weights : ndarray of shape (k,)
+    log_likelihood : float
+        On average per document, of the parameters before.
+    """
+    p, px, mass = np.asarray(sums["p"]), np.asarray(sums["px"]), float(sums["mass"])
+    rates = smoothed_rates(px.sum(axis=1), mass)
+    probabilities = (px + added * rates[:, None]) / (p + added)
+    return probabilities, p / p.sum(), float(sums["log_likelihood"]) / mass

@@ -1,14 +1,16 @@
-"""Mixtures of product distributions: exact populations, samples, and documents read by brute force."""
+"""Mixtures of product distributions: exact populations, samples, EM and documents read by brute force."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from helpers import WeightedCorpus, matched
 from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
+from scipy.special import logsumexp
 
 from distmom.cli.main import main
-from distmom.corpus import MemoryCorpus, write_corpus
+from distmom.corpus import MemoryCorpus, from_arrays, write_corpus
 from distmom.errors import NumericalError, UsageError
 from distmom.models import load_model
 from distmom.models.product import ProductMixture
@@ -32,9 +34,55 @@ def sample(n, seed):
     return (rng.random((n, 12)) < MEANS[(rng.random(n) < WEIGHTS[1]).astype(int)]).astype(int)
 
 
+def planted(k=3, d=30, n=2000, seed=0):
+    """Return documents of a mixture whose log-odds differ by a standard deviation of 2, and its parameters."""
+    rng = np.random.default_rng(seed)
+    means = 1.0 / (1.0 + np.exp(-rng.normal(-1.0, 1.0, d) - 2.0 * rng.normal(size=(k, d))))
+    weights = rng.dirichlet(np.full(k, 10.0))
+    return (rng.random((n, d)) < means[rng.choice(k, n, p=weights)]).astype(int), means, weights
+
+
+def joint_logs(X, means, weights):
+    """Return ``log(w_h p(x | h))`` by the definition, with every word of every document."""
+    return np.log(weights) + (X[:, None] * np.log(means) + (1 - X[:, None]) * np.log1p(-means)).sum(axis=2)
+
+
+def rates_of(X):
+    return (X.sum(axis=0) + 0.5) / (len(X) + 1.0)
+
+
+def em_step(X, means, weights):
+    """Return the parameters after an iteration of EM with one document of average words added to components."""
+    logs = joint_logs(X, means, weights)
+    p = np.exp(logs - logsumexp(logs, axis=1, keepdims=True))
+    means = (p.T @ X + rates_of(X)) / (p.sum(axis=0)[:, None] + 1.0)
+    return means, p.mean(axis=0)
+
+
+def em_from_the_moments(X, k, n_iter, **options):
+    """Return all parameters of EM, beginning with those of its start, by brute force."""
+    moments = ProductMixture(k, n_em_iter=0, **options).fit(X)
+    found = [(0.9 * moments.components_ + 0.1 * rates_of(X), moments.weights_)]
+    for _ in range(n_iter):
+        found.append(em_step(X, *found[-1]))
+    return found
+
+
+def likelihood(X, means, weights):
+    return logsumexp(joint_logs(X, means, weights), axis=1).mean()
+
+
+def penalised(X, means, weights):
+    """Return the log-likelihood with the added documents."""
+    rates = rates_of(X)
+    added = rates * np.log(means) + (1.0 - rates) * np.log1p(-means)
+    return likelihood(X, means, weights) + added.sum() / len(X)
+
+
 @pytest.mark.parametrize("decomposition", ["joint", "power"])
 def test_an_exact_population_gives_back_the_parameters(decomposition):
-    model = ProductMixture(2, decomposition=decomposition, n_oversamples=2).fit_corpus(population())
+    model = ProductMixture(2, decomposition=decomposition, n_oversamples=2, n_em_iter=0)
+    model.fit_corpus(population())
     error, order = matched(model.components_, MEANS)
     assert error < 1e-10
     assert_allclose(model.weights_, WEIGHTS[order], rtol=1e-10)
@@ -42,17 +90,115 @@ def test_an_exact_population_gives_back_the_parameters(decomposition):
     assert model.diagnostics_["sum_weights"] == pytest.approx(1.0, abs=1e-10)
 
 
-def test_errors_fall_with_the_root_of_the_number_of_documents():
+@pytest.mark.parametrize("n_em_iter", [0, 10])
+def test_errors_fall_with_the_root_of_the_number_of_documents(n_em_iter):
     errors = []
     for n in (4_000, 64_000):
-        found = [ProductMixture(2).fit(sample(n, seed)).components_ for seed in range(8)]
+        found = [ProductMixture(2, n_em_iter=n_em_iter).fit(sample(n, seed)).components_ for seed in range(8)]
         errors.append(np.mean([np.abs(c - MEANS[matched(c, MEANS)[1]]).mean() for c in found]))
     # A sixteenth of the variance is a quarter of the error.
     assert 2.5 < errors[0] / errors[1] < 6.5
 
 
+@pytest.mark.parametrize("n_em_iter", [1, 2, 7])
+def test_em_passes_are_iterations_by_brute_force(n_em_iter):
+    X, _, _ = planted()
+    # A word in no document, and one in all documents.
+    X[:, 0], X[:, 1] = 0, 1
+    expected = em_from_the_moments(X, 3, n_em_iter)
+    means, weights = expected[-1]
+    model = ProductMixture(3, n_em_iter=n_em_iter).fit_corpus(MemoryCorpus(X, shard_documents=300))
+    order = np.argsort(-weights)
+    assert_allclose(model.components_, means[order], atol=1e-10)
+    assert_allclose(model.weights_, weights[order], atol=1e-10)
+    before = [likelihood(X, *each) for each in expected[:-1]]
+    assert_allclose(model.diagnostics_["log_likelihoods"], before, atol=1e-10)
+    assert model.components_.min() > 0.0
+    assert model.components_.max() < 1.0
+    # The next E-step is what the model returns for documents.
+    logs = joint_logs(X, means[order], weights[order])
+    assert_allclose(model.predict_proba(X), np.exp(logs - logsumexp(logs, axis=1, keepdims=True)), atol=1e-10)
+
+
+def test_the_likelihood_never_falls():
+    X = planted(k=4, d=25, n=400, seed=3)[0]
+    values = [penalised(X, *each) for each in em_from_the_moments(X, 4, 40)]
+    assert all(b > a - 1e-12 for a, b in pairwise(values))
+    logs = ProductMixture(4, n_em_iter=40).fit(X).diagnostics_["log_likelihoods"]
+    assert len(logs) == 40
+    assert all(b > a - 1e-3 / len(X) for a, b in pairwise(logs))
+    assert values[-1] > values[0] + 0.1
+
+
+def test_em_from_the_moments_is_as_accurate_as_em_from_ten_random_starts():
+    errors = {"moments": [], "EM": [], "ten starts": []}
+    for seed in range(5):
+        X, true, _ = planted(seed=seed)
+        rng, starts = np.random.default_rng(seed), []
+        for _ in range(10):
+            means, weights = rng.uniform(0.2, 0.8, true.shape), np.full(3, 1 / 3)
+            for _ in range(60):
+                means, weights = em_step(X, means, weights)
+            starts.append((likelihood(X, means, weights), means))
+        found = {
+            "moments": ProductMixture(3, n_em_iter=0).fit(X).components_,
+            "EM": ProductMixture(3).fit(X).components_,
+            "ten starts": max(starts, key=lambda each: each[0])[1],
+        }
+        for name, means in found.items():
+            errors[name].append(np.abs(means - true[matched(means, true)[1]]).mean())
+    average = {name: np.mean(own) for name, own in errors.items()}
+    assert average["EM"] == pytest.approx(average["ten starts"], rel=0.01)
+    assert average["moments"] > 1.2 * average["EM"]
+
+
+def test_a_fit_out_of_core_gives_the_same_bits(tmp_path):
+    X = planted()[0]
+    kept = ProductMixture(3, n_em_iter=3).fit_corpus(MemoryCorpus(X, shard_documents=250))
+    corpus = from_arrays(tmp_path / "c", X, np.ones((len(X), 1), int), shard_documents=250)
+    for limit in (None, 1 << 30):
+        model = ProductMixture(3, n_em_iter=3).fit_corpus(corpus, memory_limit=limit)
+        assert (model.components_ == kept.components_).all()
+        assert (model.weights_ == kept.weights_).all()
+        assert model.diagnostics_ == kept.diagnostics_
+
+
+def test_a_memory_limit_does_not_change_a_bit():
+    n, d, limit = 600, 120_000, 570 << 20
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 8, n)
+    rows = np.repeat(np.arange(n), 60)
+    own = rng.integers(0, 3000, 60 * n) + 3000 * np.repeat(group, 60)
+    X = csr_array((np.ones(60 * n, int), (rows, own)), shape=(n, d))
+    corpus = MemoryCorpus(X, shard_documents=100)
+    model = ProductMixture(8, n_em_iter=2, n_oversamples=0, n_power_iter=1)
+    planned = {p.name: p.n_slabs for p in model.plan(corpus, limit).passes}
+    assert planned["sketch"] > 1
+    whole = model.fit_corpus(corpus).components_
+    assert (model.fit_corpus(corpus, memory_limit=limit).components_ == whole).all()
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_two_processes_give_the_same_bits():
+    from distributed import Client, LocalCluster
+
+    X = planted(k=4, d=60, n=3000)[0]
+    corpus = MemoryCorpus(X, shard_documents=150)
+    alone = ProductMixture(4, n_em_iter=3).fit_corpus(corpus)
+    for n_workers in (1, 2):
+        with (
+            LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0") as cluster,
+            Client(cluster) as client,
+        ):
+            model = ProductMixture(4, n_em_iter=3).fit_corpus(corpus, client=client)
+        assert (model.components_ == alone.components_).all()
+        assert (model.weights_ == alone.weights_).all()
+        assert model.diagnostics_["log_likelihoods"] == alone.diagnostics_["log_likelihoods"]
+
+
 def test_documents_are_read_by_the_rule_of_bayes():
-    model = ProductMixture(2, n_oversamples=2).fit_corpus(population())
+    model = ProductMixture(2, n_oversamples=2, n_em_iter=0).fit_corpus(population())
     X = sample(200, 1)
     joint = probabilities(X) * WEIGHTS
     expected = (joint / joint.sum(axis=1, keepdims=True))[:, matched(model.components_, MEANS)[1]]
@@ -64,10 +210,15 @@ def test_documents_are_read_by_the_rule_of_bayes():
 
 def test_the_plan_lists_the_passes_that_are_made_and_a_saved_model_is_the_same(tmp_path):
     corpus = MemoryCorpus(sample(500, 0), shard_documents=100)
-    model = ProductMixture(2, n_power_iter=1)
-    assert [p.name for p in model.plan(corpus).passes] == ["sketch", "power", "moments"]
+    model = ProductMixture(2, n_power_iter=1, n_em_iter=2)
+    names = ["sketch", "power", "moments", "em", "em"]
+    assert [p.name for p in model.plan(corpus).passes] == names
+    assert [p.name for p in ProductMixture(2).plan(corpus, n_workers=1).passes[3:]] == [
+        "moments",
+        *10 * ["em"],
+    ]
     model.fit_corpus(corpus).save(tmp_path / "m")
-    assert [timing["name"] for timing in model.timings_] == ["sketch", "power", "moments"]
+    assert [timing["name"] for timing in model.timings_] == names
     loaded = load_model(tmp_path / "m")
     assert loaded.topics(1)[0]["words"][0][1] == model.components_[0].max()
     assert (loaded.components_ == model.components_).all()
