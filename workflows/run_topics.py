@@ -60,9 +60,11 @@ class Task:
 def prepare_distmom(task: Task, name: str) -> Fit:
     """Prepare one of distmom's topic models."""
     from distmom.corpus import MemoryCorpus
-    from distmom.models import AnchorTopics, SpectralLDA
+    from distmom.models import AnchorTopics, IndependentTopics, SparseTopics, SpectralLDA
 
-    pure = {"n_refine": 0, "min_df": 0.0, "max_df": 1.0, "max_count": None, "init": "tensor"}
+    all_words = {"min_df": 0.0, "max_df": 1.0}
+    uncapped = {**all_words, "max_count": None}
+    pure = {**uncapped, "n_refine": 0, "init": "tensor"}
     kind, options = {
         "distmom": (SpectralLDA, {}),
         "distmom-em": (SpectralLDA, {"refine": "em"}),
@@ -71,6 +73,11 @@ def prepare_distmom(task: Task, name: str) -> Fit:
         "distmom-background": (SpectralLDA, {"background": True}),
         "distmom-long": (SpectralLDA, {"background": True, "n_refine": 8}),
         "distmom-anchors": (AnchorTopics, {}),
+        "distmom-eca": (IndependentTopics, {}),
+        "distmom-eca-moments": (IndependentTopics, {**all_words, "n_refine": 0}),
+        "distmom-sparse": (SparseTopics, {"n_refine": 4}),
+        "distmom-sparse-moments": (SparseTopics, uncapped),
+        "distmom-sparse-uncapped": (SparseTopics, {**uncapped, "n_refine": 4}),
         "distmom-pure": (SpectralLDA, {**pure, "alpha0": task.alpha0}),
     }[name]
     corpus = MemoryCorpus(task.counts)
@@ -126,10 +133,13 @@ def tiny_counts() -> csr_matrix:
 
 
 def prepare_tomotopy(task: Task, name: str) -> Fit:
-    """Prepare collapsed Gibbs sampling by tomotopy; the name ends with the number of iterations."""
+    """Prepare Gibbs sampling by tomotopy, for ``ctm`` of correlated topics; the name ends with the iterations."""
     import tomotopy
 
-    model = tomotopy.LDAModel(k=task.n_topics, alpha=0.1, eta=0.01, seed=task.seed)
+    if "ctm" in name:
+        model = tomotopy.CTModel(k=task.n_topics, smoothing_alpha=0.1, eta=0.01, seed=task.seed)
+    else:
+        model = tomotopy.LDAModel(k=task.n_topics, alpha=0.1, eta=0.01, seed=task.seed)
     model.burn_in = 30
     counts = task.counts
     for start, stop in zip(counts.indptr[:-1], counts.indptr[1:], strict=True):
@@ -220,9 +230,19 @@ OWN_MODELS = (
     "distmom-long",
     "distmom-anchors",
 )
+#: systems for documents of other assumptions than those of `SpectralLDA`, which run only if they are named
+SPECIAL = {
+    "distmom-eca": prepare_distmom,
+    "distmom-eca-moments": prepare_distmom,
+    "distmom-sparse": prepare_distmom,
+    "distmom-sparse-moments": prepare_distmom,
+    "distmom-sparse-uncapped": prepare_distmom,
+    "tomotopy-ctm-1000": prepare_tomotopy,
+}
 #: systems of distmom
 OWN = {
     **dict.fromkeys(OWN_MODELS, prepare_distmom),
+    **{name: prepare for name, prepare in SPECIAL.items() if name.startswith("distmom")},
     "distmom-pure": prepare_distmom,
     "random": prepare_random,
 }
@@ -234,7 +254,7 @@ RIVALS = {
     "scikit-learn": prepare_scikit_learn,
     "scikit-learn-nmf": prepare_nmf,
 }
-SYSTEMS = OWN | RIVALS
+SYSTEMS = OWN | RIVALS | SPECIAL
 
 
 def distributions(topics: np.ndarray) -> np.ndarray:
