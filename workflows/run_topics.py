@@ -23,12 +23,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from run_peer import NOT_INSTALLED, die_first, installed
 from scipy.sparse import csr_matrix, load_npz
 
+T = TypeVar("T")
 #: packages with versions to store with the results
 PACKAGES = ("distmom", "gensim", "lda", "numba", "numpy", "scikit-learn", "scipy", "tomotopy")
 #: number of documents averaged for a topic of a random initialisation
@@ -275,6 +276,17 @@ def peak_rss_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes / 1e6
 
 
+def timed(fit: Callable[[], T]) -> tuple[T, dict[str, float]]:
+    """Call a fit; return what it returns, its seconds, those of the processor, and the peak memory so far."""
+    started, cpu_started = time.monotonic(), time.process_time()
+    found = fit()
+    return found, {
+        "fit_s": time.monotonic() - started,
+        "cpu_s": time.process_time() - cpu_started,
+        "peak_rss_mb": peak_rss_mb(),
+    }
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Fit one system."""
     parser = argparse.ArgumentParser(
@@ -299,15 +311,8 @@ def main(arguments: list[str] | None = None) -> int:
     except ImportError as error:
         print(f"{options.system}: not installed: {error}", file=sys.stderr)
         return NOT_INSTALLED
-    started, cpu_started = time.monotonic(), time.process_time()
-    topics, details = fit()
-    record = {
-        "fit_s": time.monotonic() - started,
-        "cpu_s": time.process_time() - cpu_started,
-        "peak_rss_mb": peak_rss_mb(),
-        **details,
-        "versions": installed(PACKAGES),
-    }
+    (topics, details), cost = timed(fit)
+    record = {**cost, **details, "versions": installed(PACKAGES)}
     np.save(options.out / "phi.npy", distributions(topics))
     (options.out / "fit.json").write_text(json.dumps(record))
     return 0
