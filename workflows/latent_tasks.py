@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, load_sample_images
 from tree_em import Law, Shape
 
@@ -22,8 +23,8 @@ FACTOR_SHAPES = (0.3, 2.0)
 N_SHARED, SHARED_SPREAD = 5, 3.0
 #: side of a patch, and patches on a side of a region, of photographs
 PATCH, REGION = 4, 2
-#: categories of a block of pixels
-N_GREYS = 4
+#: kinds of blocks of pixels
+N_KINDS = 8
 #: least probability that a hidden variable has the state of its parent, and the spread of its other states
 LEAST_SAME, OTHERS = 0.6, 1.0
 
@@ -174,23 +175,17 @@ def planted_tree(text: str, k: int, n_levels: int, n: int, sharpness: float, see
     return split_rows(law.sample(shape, n, rng), text, shape, seed, law)
 
 
-def digit_quadrants(k: int, seed: int) -> TreeTask:
-    """Return the greys of blocks of two times two pixels of digits, in a tree of the four quadrants.
+def digit_rows(k: int, seed: int) -> TreeTask:
+    """Return kinds of blocks of digits, by k-means, in a tree of pairs of rows.
 
-    A grey is one of four categories of equal frequency, as far as values that are equal permit.
+    A leaf is a block of two rows and four columns of pixels; two blocks make up the rows that they share.
     """
-    blocks = load_digits().data.reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4))
-    # Leaves in the order of the quadrants.
-    greys = blocks.reshape(-1, 2, 2, 2, 2).transpose(0, 1, 3, 2, 4).reshape(-1, 16)
-    codes = []
-    for column in greys.T:
-        cuts = np.unique(np.quantile(column, np.arange(1, N_GREYS) / N_GREYS))
-        codes.append(np.unique(np.searchsorted(cuts, column, side="left"), return_inverse=True)[1])
-    rows = np.stack(codes, axis=1)
-    text = "((1,2,3,4),(5,6,7,8),(9,10,11,12),(13,14,15,16))"
+    images = load_digits().data.reshape(-1, 4, 2, 2, 4).transpose(0, 1, 3, 2, 4).reshape(-1, 8, 8)
+    means = KMeans(N_KINDS, n_init=3, random_state=0)
+    rows = np.stack([means.fit_predict(images[:, block]) for block in range(8)], axis=1)
+    text = "((1,2),(3,4),(5,6),(7,8))"
     tree = Tree.parse(text)
-    shape = Shape(tree.parents, tree.of_leaves, tuple(int(n) for n in rows.max(axis=0) + 1), k)
-    return split_rows(rows, text, shape, seed)
+    return split_rows(rows, text, Shape(tree.parents, tree.of_leaves, (N_KINDS,) * 8, k), seed)
 
 
 def tasks() -> dict[str, Callable[..., Any]]:
@@ -209,5 +204,7 @@ def tasks() -> dict[str, Callable[..., Any]]:
         "9 leaves, 3 states, 2,000 rows": partial(planted_tree, star, 3, 5, 2_500, 5.0),
         "9 leaves, 3 states, 20,000 rows": partial(planted_tree, star, 3, 5, 25_000, 5.0),
         "12 leaves, 4 states, 20,000 rows": partial(planted_tree, ancestry, 4, 4, 25_000, 20.0),
-        "quadrants of digits": partial(digit_quadrants, 3),
+        "9 leaves, 8 states, 20,000 rows": partial(planted_tree, star, 8, 12, 25_000, 20.0),
+        "rows of digits, 2 states": partial(digit_rows, 2),
+        "rows of digits, 3 states": partial(digit_rows, 3),
     }

@@ -20,8 +20,10 @@ halves
 apart
     For other views: the error between the loadings of the fit and of a second one to the held-out units.
 
-Factor analysis, FastICA and NMF are given the mean view of every unit. Systems that are not installed, or fail,
-are listed below the tables::
+Factor analysis, FastICA and NMF are given the mean view of every unit, and NMF is left out for negative values.
+``em-N`` is the best of N random starts of EM by belief propagation (`tree_em`), and ``distmom-em`` is EM that
+starts from what distmom finds. pgmpy is left out where there are many distinct rows. Systems that are not
+installed, or fail, are listed below the tables::
 
     python3 -m venv peers
     peers/bin/pip install multiviewica pgmpy
@@ -53,6 +55,8 @@ from distmom.models.trees.structure import Tree
 
 #: systems that run on the interpreter of the peers
 PEERS = ("group-ica", "multiview-ica", "pgmpy")
+#: largest number of distinct rows for pgmpy, which infers the hidden variables of each of them by itself
+MOST_DISTINCT = 500
 
 
 # Factors of views
@@ -152,8 +156,10 @@ def run_system(
 
 
 def suits(name: str, task: ViewsTask | TreeTask) -> bool:
-    """Return whether a system is run on a task: NMF for values that are not negative."""
-    return name != "nmf" or (isinstance(task, ViewsTask) and task.train.min() >= 0.0)
+    """Return whether a system is run on a task."""
+    if isinstance(task, ViewsTask):
+        return name != "nmf" or task.train.min() >= 0.0
+    return name != "pgmpy" or len(np.unique(task.train, axis=0)) <= MOST_DISTINCT
 
 
 COMPARISON = Comparison(

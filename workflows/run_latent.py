@@ -69,16 +69,14 @@ FitTree = Callable[[], Callable[[], Law]]
 
 
 def prepare_moments(given: Given, name: str) -> FitViews:
-    """Prepare `ECA`; the name ends with the orders of its moments."""
+    """Prepare `ECA`."""
     from distmom.errors import NumericalError
     from distmom.models import ECA
-
-    orders = name.rsplit("-", 1)[1]
 
     def fit(views: np.ndarray) -> np.ndarray:
         n, n_views, d = views.shape
         groups = np.repeat(np.arange(n), n_views)
-        model = ECA(given.k, orders=orders, random_state=given.seed).fit(views.reshape(-1, d), groups=groups)
+        model = ECA(given.k, random_state=given.seed).fit(views.reshape(-1, d), groups=groups)
         return np.asarray(model.components_.T)
 
     # So few units may not suffice, but all kernels are compiled.
@@ -198,8 +196,7 @@ def prepare_pgmpy(given: Given, name: str) -> FitTree:
 
 #: systems by model
 FACTORS: dict[str, Callable[[Given, str], FitViews]] = {
-    "distmom-3": prepare_moments,
-    "distmom-both": prepare_moments,
+    "distmom": prepare_moments,
     "factor-analysis": prepare_means,
     "fast-ica": prepare_means,
     "nmf": prepare_means,
@@ -242,7 +239,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("model", choices=SYSTEMS)
-    add("system", choices=[*FACTORS, *TREES])
+    add("system", choices=dict.fromkeys([*FACTORS, *TREES]))
     add("--task", type=Path, required=True, help="the arrays of a task")
     add("--iterations", type=int, default=200, help="of EM for every start, at most [%(default)s]")
     add("--seed", type=int, default=0, help="[%(default)s]")
