@@ -165,8 +165,8 @@ def suits(name: str, task: ViewsTask | TreeTask) -> bool:
 COMPARISON = Comparison(
     SYSTEMS,
     run_system,
-    ranges=("error", "held_out", "halves", "apart", "fit_s"),
-    medians=("edges_error", "peak_rss_mb"),
+    ranges=("error", "held_out", "halves", "apart"),
+    medians=("edges_error", "fit_s", "cpu_s", "peak_rss_mb"),
     suits=suits,
 )
 

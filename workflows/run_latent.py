@@ -207,7 +207,7 @@ TREES: dict[str, Callable[[Given, str], FitTree]] = {
     "distmom": prepare_tree,
     "distmom-em": prepare_tree,
     "em-1": prepare_em,
-    "em-10": prepare_em,
+    "em-5": prepare_em,
     "pgmpy": prepare_pgmpy,
 }
 SYSTEMS = {"factors": FACTORS, "latent-tree": TREES}
