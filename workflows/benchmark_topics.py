@@ -24,7 +24,9 @@ topics L1
 DATA is ``uci:`` and a docword file, ``corpus:`` and a corpus of ``distmom ingest``, or ``planted:K,N,D,L``: N
 documents with K topics over D words and L words per document on average, a fifth of which is held out as
 well. With ``--misspecified``, topics are correlated (shares are logistic normal) and words are bursty (a
-document repeats words already drawn from a topic). The system ``random`` makes the same refinement passes as
+document repeats words already drawn from a topic). ``amounts:K,N,D,L`` are documents with independent amounts
+of the topics, whose lengths vary freely, and ``correlated:N`` documents of sparse topics with correlated shares.
+The system ``random`` makes the same refinement passes as
 ``distmom``, but from random documents instead of moments. Systems that are not installed, fail or take too
 long are listed below the table::
 
@@ -37,6 +39,8 @@ Examples::
         --peers-python peers/bin/python --json kos.json --markdown kos.md
     python workflows/benchmark_topics.py planted:20,20000,5000,100 --misspecified --seeds 3 \\
         --systems distmom random tomotopy-300 lda --peers-python peers/bin/python
+    python workflows/benchmark_topics.py correlated:5000 --seeds 3 \\
+        --systems distmom-sparse-moments tomotopy-ctm-1000 --peers-python peers/bin/python
 """
 
 from __future__ import annotations
@@ -55,11 +59,21 @@ from typing import Any
 import numpy as np
 import psutil
 from common import ONE_THREAD, machine, markdown_table, over_seeds, results
-from run_topics import OWN, SYSTEMS, distributions
+from run_topics import OWN, SPECIAL, SYSTEMS, distributions
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array, save_npz, vstack
 from scipy.spatial.distance import cdist
-from topic_documents import Data, bare_name, hold_out, plant, read_corpus, read_uci
+from topic_documents import (
+    CORRELATED_TOPICS,
+    Data,
+    bare_name,
+    hold_out,
+    plant,
+    plant_amounts,
+    plant_correlated,
+    read_corpus,
+    read_uci,
+)
 from watched import LeftOutError, run_watched
 
 from distmom.corpus import MemoryCorpus, open_corpus
@@ -70,7 +84,10 @@ from distmom.moments.shares import document_shares
 from distmom.spectral.execute import execute
 
 UCI, CORPUS, PLANTED, PURE = "uci:", "corpus:", "planted:", "distmom-pure"
-SOURCES = f"{UCI}DOCWORD, {CORPUS}DIR or {PLANTED}K,N,D,L"
+AMOUNTS, CORRELATED = "amounts:", "correlated:"
+SOURCES = f"{UCI}DOCWORD, {CORPUS}DIR, {PLANTED}K,N,D,L, {AMOUNTS}K,N,D,L or {CORRELATED}N"
+#: sources of planted documents, and how many numbers follow them
+N_SIZES = {PLANTED: 4, AMOUNTS: 4, CORRELATED: 1}
 N_TOP = 10
 #: columns of the table for several seeds: medians with ranges, and medians only
 RANGES = ("perplexity", "NPMI", "topics_l1", "fit_s")
@@ -237,7 +254,13 @@ def arguments_parser() -> argparse.ArgumentParser:
         metavar="K",
         help="numbers of topics [20 50, or the number planted]",
     )
-    add("--systems", nargs="+", choices=SYSTEMS, metavar="SYSTEM", help=f"some of {', '.join(SYSTEMS)} [all]")
+    add(
+        "--systems",
+        nargs="+",
+        choices=SYSTEMS,
+        metavar="SYSTEM",
+        help=f"some of {', '.join(SYSTEMS)} [all but {', '.join(SPECIAL)}]",
+    )
     add(
         "--seeds",
         type=int,
@@ -258,6 +281,14 @@ def arguments_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def planted_sizes(source: str) -> tuple[str, list[int]]:
+    """Return the kind of planted documents and the numbers that follow it; an empty kind for other sources."""
+    for kind, n in N_SIZES.items():
+        if re.fullmatch(kind + r"[1-9]\d*" + r",[1-9]\d*" * (n - 1), source):
+            return kind, list(map(int, source.removeprefix(kind).split(",")))
+    return "", []
+
+
 def load(options: argparse.Namespace, seed: int) -> Data:
     """Read or simulate the documents, and hold some out."""
     split: dict[str, Any] = {"seed": seed, "min_df": options.min_df}
@@ -270,8 +301,14 @@ def load(options: argparse.Namespace, seed: int) -> Data:
         if corpus.values != "counts":
             sys.exit(f"{source}: expected word counts, got {corpus.values}")
         return hold_out(bare_name(source), *read_corpus(corpus), **split)
-    sizes = map(int, options.data.removeprefix(PLANTED).split(","))
-    counts, truth, alpha0 = plant(*sizes, seed, options.misspecified)
+    kind, sizes = planted_sizes(options.data)
+    alpha0 = None
+    if kind == PLANTED:
+        counts, truth, alpha0 = plant(*sizes, seed, options.misspecified)
+    elif kind == AMOUNTS:
+        counts, truth = plant_amounts(*sizes, seed)
+    else:
+        counts, truth = plant_correlated(*sizes, seed)
     name = options.data + (" misspecified" if options.misspecified else "")
     words = [str(i) for i in range(counts.shape[1])]
     return hold_out(name, counts, words, truth=truth, alpha0=alpha0, **split)
@@ -293,19 +330,23 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark."""
     parser = arguments_parser()
     options = parser.parse_args(arguments)
-    is_planted = re.fullmatch(PLANTED + r"[1-9]\d*(,[1-9]\d*){3}", options.data) is not None
-    if not is_planted and not options.data.startswith((UCI, CORPUS)):
+    kind, sizes = planted_sizes(options.data)
+    if not kind and not options.data.startswith((UCI, CORPUS)):
         parser.error(f"{options.data}: expected {SOURCES}")
-    if options.misspecified and not is_planted:
-        parser.error(f"--misspecified is for planted documents, not {options.data}")
+    if options.misspecified and kind != PLANTED:
+        parser.error(f"--misspecified is for {PLANTED} documents, not {options.data}")
     if options.seeds < 1:
         parser.error(f"--seeds: expected at least 1, got {options.seeds}")
     if options.systems is None:
-        options.systems = [name for name in SYSTEMS if is_planted or name != PURE]
-    elif PURE in options.systems and not is_planted:
-        parser.error(f"{PURE} needs the alpha0 of planted documents")
+        options.systems = [
+            name for name in SYSTEMS if name not in SPECIAL and (kind == PLANTED or name != PURE)
+        ]
+    elif PURE in options.systems and kind != PLANTED:
+        parser.error(f"{PURE} needs the alpha0 of {PLANTED} documents")
     if options.n_components is None:
-        options.n_components = [int(options.data[len(PLANTED) :].split(",")[0])] if is_planted else [20, 50]
+        options.n_components = (
+            [20, 50] if not kind else [CORRELATED_TOPICS if kind == CORRELATED else sizes[0]]
+        )
     if options.memory_gb is None:
         options.memory_gb = MEMORY_SHARE * psutil.virtual_memory().available / 1e9
 

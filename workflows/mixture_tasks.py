@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix, vstack
+from scipy.sparse import csr_matrix, save_npz, vstack
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 from distmom.corpus import ingest
@@ -58,6 +58,16 @@ class Task:
     weights: np.ndarray | None = None
     components: np.ndarray | None = None
     views: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Sizes that are stored with every result."""
+        n, d = self.train.shape
+        return {"n_train": n, "d": d, "k": self.k}
+
+    def store(self, folder: Path) -> None:
+        """Write the rows for the systems."""
+        save_npz(folder / "rows.npz", self.train)
 
 
 def split(model: str, rows: Any, groups: np.ndarray, seed: int, **truth: Any) -> Task:

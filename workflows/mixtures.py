@@ -32,29 +32,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ONE_THREAD, machine, markdown_table, over_seeds
 from mixture_tasks import Task, tasks
 from run_mixture import SYSTEMS
 from run_topics import OWN
 from scipy.optimize import linear_sum_assignment
-from scipy.sparse import save_npz
 from scipy.special import logsumexp
+from side_by_side import Comparison
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from watched import LeftOutError, run_watched
 
 #: systems that are run on planted rows alone
 PLANTED_ONLY = ("pomegranate",)
-#: columns of the table: medians with ranges, and medians only
-RANGES = ("error", "held_out", "ARI", "fit_s")
-MEDIANS = ("weights_error", "NMI", "peak_rss_mb")
 #: share of the averages over all rows in smoothed components, and added to their counts
 SMOOTHING, ADDED = 0.01, 0.1
 
@@ -116,90 +109,22 @@ def run_system(name: str, task: Task, seed: int, out: Path, options: argparse.Na
     return {**measures(task, weights, components, groups), **json.loads((place / "fit.json").read_text())}
 
 
-def run_task(name: str, task: Task, seed: int, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run all systems on one task and return their rows."""
-    rows = []
-    n, d = task.train.shape
-    same = {"task": name, "model": task.model, "seed": seed, "n_train": n, "d": d, "k": task.k}
-    with tempfile.TemporaryDirectory(prefix="mixtures-", ignore_cleanup_errors=True) as temporary:
-        save_npz(Path(temporary) / "rows.npz", task.train)
-        for system in SYSTEMS[task.model]:
-            if system in PLANTED_ONLY and task.components is None:
-                continue
-            row: dict[str, Any] = {"system": system, **same}
-            try:
-                row |= run_system(system, task, seed, Path(temporary), options)
-            except LeftOutError as reason:
-                row["left_out"] = str(reason)
-            print(json.dumps(row), file=sys.stderr, flush=True)
-            rows.append(row)
-    return rows
-
-
-def report(rows: list[dict[str, Any]]) -> str:
-    """Return a table in Markdown for each model, with notes on the systems that were left out."""
-    parts = []
-    for model in dict.fromkeys(row["model"] for row in rows):
-        own = [row for row in rows if row["model"] == model]
-        merged = over_seeds(own, ("task", "system"), RANGES, MEDIANS)
-        names = [row["task"] for row in merged]
-        for i, row in enumerate(merged):
-            if names[i] not in names[:i]:
-                row["system"] = f"{row['task']}: {row['system']}"
-        notes = [
-            f"\n{row['task']}: {row['system']}, seed {row['seed']}: {row['left_out']}.\n"
-            for row in own
-            if "left_out" in row
-        ]
-        parts.append(f"{model}\n\n{markdown_table(merged)}{''.join(notes)}")
-    return "\n".join(parts)
-
-
-def arguments_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    data = Path(__file__).resolve().parents[2] / "shared" / "data" / "labels"
-    add("--data", type=Path, default=data, help="folder with the newsgroups")
-    add("--models", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="MODEL",
-        help=f"some of {', '.join(SYSTEMS)} [all]")  # fmt: skip
-    add("--tasks", nargs="+", metavar="TEXT", help="tasks whose names contain one of these [all]")
-    add("--seeds", type=int, default=3, help="number of seeds, which are 0 to N - 1 [%(default)s]")
-    add("--iterations", type=int, default=200, help="of EM for every start of a peer, at most [%(default)s]")
-    add("--peers-python", help="interpreter with the other systems [this one]")
-    add("--timeout", type=float, default=1800.0, help="maximum seconds per fit [%(default)s]")
-    add("--memory-gb", type=float, default=8.0, help="maximum memory per fit [%(default)s]")
-    add("--json", type=Path, help="write the results to this file")
-    add("--markdown", type=Path, help="write the tables to this file")
-    return parser
+COMPARISON = Comparison(
+    SYSTEMS,
+    run_system,
+    ranges=("error", "held_out", "ARI", "fit_s"),
+    medians=("weights_error", "NMI", "peak_rss_mb"),
+    suits=lambda name, task: name not in PLANTED_ONLY or task.components is not None,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the comparison."""
-    options = arguments_parser().parse_args(arguments)
-    # Systems run in separate sessions, which only the cleanup of this process ends.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    os.environ.update(ONE_THREAD)
-    rows: list[dict[str, Any]] = []
-    for name, make in tasks(options.data).items():
-        if options.tasks is not None and not any(text in name for text in options.tasks):
-            continue
-        for seed in range(options.seeds):
-            task = make(seed=seed)
-            if task.model not in options.models:
-                break
-            rows += run_task(name, task, seed, options)
-            if options.json is not None:
-                options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    text = report(rows)
-    if options.markdown is not None:
-        options.markdown.write_text(text, encoding="utf-8")
-    print(f"{text}\n{machine()}")
-    for versions in {json.dumps(row["versions"]) for row in rows if "versions" in row}:
-        print(", ".join(f"{name} {version}" for name, version in json.loads(versions).items()))
-    return 0 if any("fit_s" in row for row in rows) else 1
+    parser = COMPARISON.arguments_parser(__doc__)
+    data = Path(__file__).resolve().parents[2] / "shared" / "data" / "labels"
+    parser.add_argument("--data", type=Path, default=data, help="folder with the newsgroups")
+    options = parser.parse_args(arguments)
+    return COMPARISON.run(tasks(options.data), options)
 
 
 if __name__ == "__main__":

@@ -17,16 +17,14 @@ import argparse
 import io
 import json
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from run_peer import NOT_INSTALLED, die_first, installed
-from run_topics import distributions, peak_rss_mb, tiny_counts
+from run_topics import distributions, timed, tiny_counts
 from scipy.sparse import csr_matrix, load_npz
 
 #: packages with versions to store with the results
@@ -266,13 +264,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ImportError as error:
         print(f"{options.system}: not installed: {error}", file=sys.stderr)
         return NOT_INSTALLED
-    started, cpu_started = time.monotonic(), time.process_time()
-    finish = fit()
-    record: dict[str, Any] = {
-        "fit_s": time.monotonic() - started,
-        "cpu_s": time.process_time() - cpu_started,
-        "peak_rss_mb": peak_rss_mb(),
-    }
+    finish, record = timed(fit)
     found = finish()
     np.savez(
         options.out / "found.npz", weights=found.weights, components=found.components, groups=found.groups

@@ -23,12 +23,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from run_peer import NOT_INSTALLED, die_first, installed
 from scipy.sparse import csr_matrix, load_npz
 
+T = TypeVar("T")
 #: packages with versions to store with the results
 PACKAGES = ("distmom", "gensim", "lda", "numba", "numpy", "scikit-learn", "scipy", "tomotopy")
 #: number of documents averaged for a topic of a random initialisation
@@ -60,9 +61,11 @@ class Task:
 def prepare_distmom(task: Task, name: str) -> Fit:
     """Prepare one of distmom's topic models."""
     from distmom.corpus import MemoryCorpus
-    from distmom.models import AnchorTopics, SpectralLDA
+    from distmom.models import AnchorTopics, IndependentTopics, SparseTopics, SpectralLDA
 
-    pure = {"n_refine": 0, "min_df": 0.0, "max_df": 1.0, "max_count": None, "init": "tensor"}
+    all_words = {"min_df": 0.0, "max_df": 1.0}
+    uncapped = {**all_words, "max_count": None}
+    pure = {**uncapped, "n_refine": 0, "init": "tensor"}
     kind, options = {
         "distmom": (SpectralLDA, {}),
         "distmom-em": (SpectralLDA, {"refine": "em"}),
@@ -71,6 +74,11 @@ def prepare_distmom(task: Task, name: str) -> Fit:
         "distmom-background": (SpectralLDA, {"background": True}),
         "distmom-long": (SpectralLDA, {"background": True, "n_refine": 8}),
         "distmom-anchors": (AnchorTopics, {}),
+        "distmom-eca": (IndependentTopics, {}),
+        "distmom-eca-moments": (IndependentTopics, {**all_words, "n_refine": 0}),
+        "distmom-sparse": (SparseTopics, {"n_refine": 4}),
+        "distmom-sparse-moments": (SparseTopics, uncapped),
+        "distmom-sparse-uncapped": (SparseTopics, {**uncapped, "n_refine": 4}),
         "distmom-pure": (SpectralLDA, {**pure, "alpha0": task.alpha0}),
     }[name]
     corpus = MemoryCorpus(task.counts)
@@ -126,10 +134,13 @@ def tiny_counts() -> csr_matrix:
 
 
 def prepare_tomotopy(task: Task, name: str) -> Fit:
-    """Prepare collapsed Gibbs sampling by tomotopy; the name ends with the number of iterations."""
+    """Prepare Gibbs sampling by tomotopy, for ``ctm`` of correlated topics; the name ends with the iterations."""
     import tomotopy
 
-    model = tomotopy.LDAModel(k=task.n_topics, alpha=0.1, eta=0.01, seed=task.seed)
+    if "ctm" in name:
+        model = tomotopy.CTModel(k=task.n_topics, smoothing_alpha=0.1, eta=0.01, seed=task.seed)
+    else:
+        model = tomotopy.LDAModel(k=task.n_topics, alpha=0.1, eta=0.01, seed=task.seed)
     model.burn_in = 30
     counts = task.counts
     for start, stop in zip(counts.indptr[:-1], counts.indptr[1:], strict=True):
@@ -220,9 +231,19 @@ OWN_MODELS = (
     "distmom-long",
     "distmom-anchors",
 )
+#: systems for documents of other assumptions than those of `SpectralLDA`, which run only if they are named
+SPECIAL = {
+    "distmom-eca": prepare_distmom,
+    "distmom-eca-moments": prepare_distmom,
+    "distmom-sparse": prepare_distmom,
+    "distmom-sparse-moments": prepare_distmom,
+    "distmom-sparse-uncapped": prepare_distmom,
+    "tomotopy-ctm-1000": prepare_tomotopy,
+}
 #: systems of distmom
 OWN = {
     **dict.fromkeys(OWN_MODELS, prepare_distmom),
+    **{name: prepare for name, prepare in SPECIAL.items() if name.startswith("distmom")},
     "distmom-pure": prepare_distmom,
     "random": prepare_random,
 }
@@ -234,7 +255,7 @@ RIVALS = {
     "scikit-learn": prepare_scikit_learn,
     "scikit-learn-nmf": prepare_nmf,
 }
-SYSTEMS = OWN | RIVALS
+SYSTEMS = OWN | RIVALS | SPECIAL
 
 
 def distributions(topics: np.ndarray) -> np.ndarray:
@@ -253,6 +274,17 @@ def peak_rss_mb() -> float:
                 return int(line.split()[1]) * 1024 / 1e6
     unit_bytes = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes / 1e6
+
+
+def timed(fit: Callable[[], T]) -> tuple[T, dict[str, float]]:
+    """Call a fit; return what it returns, its seconds, those of the processor, and the peak memory so far."""
+    started, cpu_started = time.monotonic(), time.process_time()
+    found = fit()
+    return found, {
+        "fit_s": time.monotonic() - started,
+        "cpu_s": time.process_time() - cpu_started,
+        "peak_rss_mb": peak_rss_mb(),
+    }
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -279,15 +311,8 @@ def main(arguments: list[str] | None = None) -> int:
     except ImportError as error:
         print(f"{options.system}: not installed: {error}", file=sys.stderr)
         return NOT_INSTALLED
-    started, cpu_started = time.monotonic(), time.process_time()
-    topics, details = fit()
-    record = {
-        "fit_s": time.monotonic() - started,
-        "cpu_s": time.process_time() - cpu_started,
-        "peak_rss_mb": peak_rss_mb(),
-        **details,
-        "versions": installed(PACKAGES),
-    }
+    (topics, details), cost = timed(fit)
+    record = {**cost, **details, "versions": installed(PACKAGES)}
     np.save(options.out / "phi.npy", distributions(topics))
     (options.out / "fit.json").write_text(json.dumps(record))
     return 0

@@ -17,16 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
+from benchmark_topics import distance
 from scipy.sparse import csr_array
-from topic_documents import read_uci
+from topic_documents import CORRELATED_TOPICS, plant_correlated, read_uci
 
 from distmom.corpus import MemoryCorpus
 from distmom.evaluate.topics import evaluate_topics
 from distmom.models import AnchorTopics, SparseTopics, SpectralLDA
-from distmom.simulate.topics import CorrelatedTopicPopulation
 
-N_WORDS, N_TOPICS, LENGTH, DENSITY = 300, 8, 60, 0.2
 #: share of documents that are held out
 HELD_OUT = 0.2
 
@@ -44,28 +42,15 @@ def models(k: int, seed: int, **options: Any) -> dict[str, Any]:
     }
 
 
-def planted(n: int, seed: int) -> tuple[np.ndarray, csr_array]:
-    """Return topics, (d, k), and counts of n documents."""
-    rng = np.random.default_rng(seed)
-    topics = (rng.random((N_WORDS, N_TOPICS)) < DENSITY) * rng.gamma(1.0, 1.0, (N_WORDS, N_TOPICS))
-    empty = np.flatnonzero(topics.max(axis=1) == 0.0)
-    topics[empty, rng.integers(0, N_TOPICS, len(empty))] = rng.gamma(1.0, 1.0, len(empty))
-    topics /= topics.sum(axis=0)
-    population = CorrelatedTopicPopulation(rng.normal(0.0, 0.9, (N_TOPICS, N_TOPICS)), topics)
-    return topics, population.sample(n, LENGTH, rng)[0]
-
-
 def compare_planted(n_documents: list[int], n_seeds: int) -> None:
     for n in n_documents:
         errors: dict[str, list[float]] = {}
         for seed in range(n_seeds):
-            topics, counts = planted(n, seed)
-            found = models(N_TOPICS, seed, min_df=0.0, max_df=1.0, max_count=None)
+            counts, topics = plant_correlated(n, seed)
+            found = models(CORRELATED_TOPICS, seed, min_df=0.0, max_df=1.0, max_count=None)
             for name, model in found.items():
                 model.fit(counts)
-                cost = np.abs(topics.T[:, None] - model.components_[None]).sum(axis=2)
-                rows, columns = linear_sum_assignment(cost)
-                errors.setdefault(name, []).append(float(cost[rows, columns].mean()))
+                errors.setdefault(name, []).append(distance(model.components_, topics))
         for name, values in errors.items():
             print(f"{n:7} {name:16} L1 {np.mean(values):.3f}", flush=True)
 

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_array, vstack
 
 from distmom.corpus import Corpus, ingest
-from distmom.simulate.topics import TopicPopulation
+from distmom.simulate.topics import CorrelatedTopicPopulation, TopicPopulation
 
 HELD_OUT_SHARE = 0.2
 #: for planted documents: average Dirichlet parameters of topics and of words; the latter decrease with the rank of
@@ -24,6 +24,10 @@ LOGIT_SPREAD, N_FACTORS = 2.5, 3
 #: sum of the Dirichlet parameters of a document's own word probabilities in a topic: after n words of the
 #: topic, the  next one repeats an earlier one with probability n / (n + BURST)
 BURST = 100.0
+#: shapes of gamma distributed amounts of topics: from very skewed to hardly skewed
+AMOUNT_SHAPES = (0.1, 1.0)
+#: of documents with correlated shares: sizes, the share of the words of a topic, and the spread of the logits
+CORRELATED_WORDS, CORRELATED_TOPICS, CORRELATED_LENGTH, DENSITY, CORRELATED_SPREAD = 300, 8, 60, 0.2, 0.9
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,7 @@ def plant(
 ) -> tuple[csr_array, np.ndarray, float]:
     """Simulate documents; also return the topics as rows, and the sum of the Dirichlet parameters."""
     rng = np.random.default_rng(seed)
-    law = 1.0 / (np.arange(n_words) + WORD_OFFSET)
-    topics = rng.dirichlet(WORD_ALPHA * n_words * law / law.sum(), k)
+    topics = zipfian(k, n_words, rng)
     proportions = np.arange(1, k + 1) ** -0.5
     alpha = TOPIC_ALPHA * k * proportions / proportions.sum()
     lengths = np.maximum(rng.poisson(length, n_documents), SHORTEST)
@@ -121,6 +124,38 @@ def plant(
     # The variances of a Dirichlet distribution sum to this numerator divided by alpha0 + 1.
     alpha0 = (1.0 - (shares.mean(axis=0) ** 2).sum()) / shares.var(axis=0).sum() - 1.0
     return bursty(shares, topics, lengths, rng), topics, float(alpha0)
+
+
+def zipfian(k: int, n_words: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw topics as rows, of words whose probabilities fall with their ranks."""
+    law = 1.0 / (np.arange(n_words) + WORD_OFFSET)
+    return rng.dirichlet(WORD_ALPHA * n_words * law / law.sum(), k)
+
+
+def plant_amounts(
+    k: int, n_documents: int, n_words: int, length: int, seed: int
+) -> tuple[csr_array, np.ndarray]:
+    """Simulate Poisson counts for independent amounts of topics; also return the topics as rows.
+
+    Amounts are gamma distributed and have the same mean. Their shapes differ, so that shares are not Dirichlet
+    distributed and lengths vary freely around ``length``.
+    """
+    rng = np.random.default_rng(seed)
+    topics, shapes = zipfian(k, n_words, rng), np.geomspace(*AMOUNT_SHAPES, k)
+    amounts = rng.gamma(shapes, length / (k * shapes), (n_documents, k))
+    return csr_array(rng.poisson(amounts @ topics)), topics
+
+
+def plant_correlated(n_documents: int, seed: int) -> tuple[csr_array, np.ndarray]:
+    """Simulate documents of sparse topics with correlated shares; also return the topics as rows."""
+    rng = np.random.default_rng(seed)
+    d, k = CORRELATED_WORDS, CORRELATED_TOPICS
+    topics = (rng.random((d, k)) < DENSITY) * rng.gamma(1.0, 1.0, (d, k))
+    empty = np.flatnonzero(topics.max(axis=1) == 0.0)
+    topics[empty, rng.integers(0, k, len(empty))] = rng.gamma(1.0, 1.0, len(empty))
+    topics /= topics.sum(axis=0)
+    population = CorrelatedTopicPopulation(rng.normal(0.0, CORRELATED_SPREAD, (k, k)), topics)
+    return population.sample(n_documents, CORRELATED_LENGTH, rng)[0], topics.T
 
 
 def bursty(

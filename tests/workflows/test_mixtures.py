@@ -105,7 +105,7 @@ def test_the_tables_have_medians_and_what_was_left_out(mixtures):
     same = {"task": "some rows", "model": "product", "n_train": 10, "d": 4, "k": 2}
     rows = [{"system": "one", "seed": seed, **same, "error": 0.1 * seed, "NMI": 0.5} for seed in range(3)]
     rows += [{"system": "other", "seed": seed, **same, "left_out": "not installed"} for seed in range(3)]
-    lines = mixtures.report(rows).splitlines()
+    lines = mixtures.COMPARISON.report(rows).splitlines()
     assert lines[0] == "product"
     assert lines[2] == "| system | seeds | error | NMI |"
     assert lines[4] == "| some rows: one | 3 | 0.1000 (0.0000 to 0.2000) | 0.500 |"
