@@ -6,14 +6,17 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers import planted_corpus, rank_few_labels_exhaustively
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 
 from distmom.corpus import MemoryCorpus
 from distmom.engine.opening import open_engine
 from distmom.models import MultiLabelMoM
+from distmom.models.multilabel.choice import covariates_of, label_log_odds
+from distmom.models.multilabel.covariates import Covariates, Effect, frequency_log_odds
 from distmom.models.multilabel.effort import EFFORTS
 from distmom.models.multilabel.folds import blend_inputs, folds_of, held_out, joined
 from distmom.models.multilabel.program import score_fold
+from distmom.models.multilabel.stack import Stack, StackInput
 from distmom.spectral.execute import execute
 
 
@@ -68,12 +71,12 @@ def test_scores_are_those_of_heads_that_were_fitted_without_the_fold():
     assert len(chosen) == 5
     assert len(rows["truth"]) == 600
     counts, n_fitted = inputs["frequency"]
-    assert n_fitted == 480.0
-    assert_allclose(counts, 0.8 * np.asarray(corpus.label_frequency))
+    assert_array_equal(n_fitted.ravel(), [600 - sum(own.mask(0, 600)) for own in chosen])
     for number, own in enumerate(chosen):
         held = own.mask(0, 600)
         part = rows["fold"] == number
         assert_array_equal(rows["truth"][part], labels[held])
+        assert_array_equal(counts[number], labels[~held].sum(axis=0))
         rest = MemoryCorpus(dense[~held], labels[~held])
         apart, leaking = (
             MultiLabelMoM(3, head="linear", n_residual_passes=1, n_topics=0).fit_corpus(each)
@@ -86,6 +89,31 @@ def test_scores_are_those_of_heads_that_were_fitted_without_the_fold():
     companions = inputs["companions"]
     assert len(companions) == 5
     assert len({each.data.tobytes() for each in companions}) == 5
+
+
+def test_covariates_of_labels_are_those_of_the_documents_that_their_fold_is_fitted_to():
+    rng = np.random.default_rng(0)
+    counts, n_fitted = rng.integers(1, 50, (2, 6)), np.array([[80.0], [90.0]])
+    fold = np.repeat([0, 1], [30, 50])
+    labels = np.tile(np.arange(6), (80, 1))
+    rows = {"labels": labels, "covariates": rng.random((80, 2)), "fold": fold}
+    frequency = (counts, n_fitted)
+    covariates = covariates_of(rows, frequency)
+    expected = frequency_log_odds(counts, n_fitted)
+    assert_array_equal(covariates.labels, expected[fold])
+    assert_array_equal(label_log_odds(rows, labels[:, ::-1], frequency), expected[fold][:, ::-1])
+    # The log-odds of a stack are those of the documents of each fold alone.
+    scores = rng.random((1, 80, 6)).astype(np.float32)
+    effect = Effect("frequency", -1.0, 0.7, (0.3,), (0.2,), 0.5)
+    stack = Stack((StackInput("a", False, 1e-3, 1.0, 0.5),), -2.0, (effect,))
+    found = stack.log_odds(scores, covariates)
+    for number in (0, 1):
+        part = fold == number
+        own = Covariates(rows["covariates"][part], expected[number])
+        assert_array_equal(found[part], stack.log_odds(scores[:, part], own))
+    # Documents may be any of both folds.
+    some = np.arange(0, 80, 3)
+    assert_array_equal(stack.log_odds(scores[:, some], covariates.of(some)), found[some])
 
 
 def test_rows_of_folds_with_different_numbers_of_candidates_are_joined():

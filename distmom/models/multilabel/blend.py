@@ -19,9 +19,15 @@ from dataclasses import replace
 import numpy as np
 
 from distmom.engine import Csr
-from distmom.models.multilabel.choice import TOTAL, Choice, covariates_of, reranked_features
+from distmom.models.multilabel.choice import (
+    TOTAL,
+    Choice,
+    covariates_of,
+    folds_of_rows,
+    reranked_features,
+)
 from distmom.models.multilabel.class_stack import ClassStack, class_cuts, fit_classes
-from distmom.models.multilabel.covariates import frequency_log_odds
+from distmom.models.multilabel.covariates import Frequency, frequency_log_odds
 from distmom.models.multilabel.objective import MEAN, Objective
 from distmom.models.multilabel.probabilities import Reliability, best_threshold
 from distmom.models.multilabel.reranking import DEPTH, FEW_DEPTH, best_candidates, fit_reranker, with_best
@@ -58,7 +64,7 @@ def choose_blend(
     groups: dict[str, str],
     metric: str = MEAN,
     inverse: np.ndarray | None = None,
-    frequency: tuple[np.ndarray, float] | None = None,
+    frequency: Frequency | None = None,
     least: int = 0,
     companions: Sequence[Csr] | None = None,
 ) -> Choice:
@@ -79,9 +85,9 @@ def choose_blend(
         What the blend is chosen for, one of `OBJECTIVES`.
     inverse : ndarray of shape (L,), optional
         Inverse propensities of the labels; required by PSP@k.
-    frequency : (ndarray of shape (L,), float), optional
-        Numbers of documents of the labels, and of all documents, among those that the heads are fitted to. Without
-        it, the coefficients of a stack do not vary.
+    frequency : Frequency, optional
+        Numbers of documents of the labels, and of all documents, among those that the heads of each fold are
+        fitted to. Without it, the coefficients of a stack do not vary.
     least : int, default 0
         Number of documents from which a label has a classifier of its own; 0 if no label has one, and then a stack
         by classes is not tried.
@@ -105,7 +111,7 @@ def _choose_of_many(
     rows: dict[str, np.ndarray],
     groups: dict[str, str],
     objective: Objective,
-    frequency: tuple[np.ndarray, float] | None,
+    frequency: Frequency | None,
     least: int,
 ) -> tuple[Choice, np.ndarray]:
     """Choose a weighted sum or, where a few labels have classifiers, a stack by classes if that is better.
@@ -114,7 +120,7 @@ def _choose_of_many(
     """
     choice, totals, log_odds = _choose_sum(names, rows, groups, objective)
     if frequency is not None and least:
-        boundary = float(frequency_log_odds(np.array(least), frequency[1]))
+        boundary = float(np.mean(frequency_log_odds(np.array(least), frequency[1])))
         classes = _choose_classes(names, rows, groups, objective, frequency, boundary, choice)
         if objective.value(classes[1]) > objective.value(totals) + STACK_GAIN:
             choice, _, log_odds = classes
@@ -132,7 +138,7 @@ def _choose_stack(
     rows: dict[str, np.ndarray],
     groups: dict[str, str],
     objective: Objective,
-    frequency: tuple[np.ndarray, float] | None,
+    frequency: Frequency | None,
 ) -> tuple[Choice, np.ndarray]:
     """Stack the heads that score all labels; of the variants that would be stored twice, the best is used.
 
@@ -292,7 +298,7 @@ def _choose_classes(
     rows: dict[str, np.ndarray],
     groups: dict[str, str],
     objective: Objective,
-    frequency: tuple[np.ndarray, float],
+    frequency: Frequency,
     boundary: float,
     summed: Choice,
 ) -> tuple[Choice, np.ndarray, np.ndarray]:
@@ -342,7 +348,7 @@ def _choose_reranked(
     rows: dict[str, np.ndarray],
     groups: dict[str, str],
     objective: Objective,
-    frequency: tuple[np.ndarray, float],
+    frequency: Frequency,
     companions: Sequence[Csr],
     choice: Choice,
     log_odds: np.ndarray,
@@ -354,11 +360,13 @@ def _choose_reranked(
     """
     inputs = _reranked_inputs(names, groups, choice)
     best, known = best_candidates(log_odds, rows["labels"], FEW_DEPTH if objective.has_auc else DEPTH)
-    of_folds = rows["fold"] if "fold" in rows else np.zeros(len(best), int)
+    of_folds = folds_of_rows(rows)
     parts = []
     for number, own in enumerate(companions):
         part = np.flatnonzero(of_folds == number)
-        of_part = {name: rows[name][part] for name in ("labels", "scores", "covariates")}
+        of_part = {name: rows[name][part] for name in ("labels", "scores", "covariates")} | {
+            "fold": of_folds[part]
+        }
         parts.append(reranked_features(names, inputs, of_part, frequency, own, best[part], log_odds[part]))
     x = np.concatenate(parts)
     blended, truth = (np.take_along_axis(each, best, axis=1) for each in (log_odds, rows["truth"]))

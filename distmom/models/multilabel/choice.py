@@ -9,7 +9,7 @@ import numpy as np
 
 from distmom.engine import Csr
 from distmom.models.multilabel.class_stack import ClassStack
-from distmom.models.multilabel.covariates import Covariates, frequency_log_odds
+from distmom.models.multilabel.covariates import Covariates, Frequency, frequency_log_odds
 from distmom.models.multilabel.objective import MEAN
 from distmom.models.multilabel.probabilities import Reliability
 from distmom.models.multilabel.reranking import Reranker, best_candidates, pair_features, with_best
@@ -94,7 +94,7 @@ def apply_choice(
     choice: Choice,
     names: list[str],
     rows: dict[str, np.ndarray],
-    frequency: tuple[np.ndarray, float] | None = None,
+    frequency: Frequency | None = None,
 ) -> np.ndarray:
     """Return what a choice ranks candidates (n, c) of other documents by, given their scores by the same heads.
 
@@ -122,25 +122,36 @@ def apply_choice(
     return with_best(log_odds, best, known, found)
 
 
-def covariates_of(
-    rows: dict[str, np.ndarray], frequency: tuple[np.ndarray, float] | None
-) -> Covariates | None:
+def covariates_of(rows: dict[str, np.ndarray], frequency: Frequency | None) -> Covariates | None:
     """Return the covariates of held-out documents, and of the labels in the documents that heads are fitted to.
 
-    The covariates of labels are those of the candidates of every document, unless all have the same candidates.
+    The covariates of labels are those of the candidates of every document, unless all documents are of one fold
+    and have the same candidates.
     """
     if frequency is None:
         return None
-    labels, log_odds = rows["labels"], frequency_log_odds(*frequency)
-    same = labels.shape[1] == len(log_odds) and bool((labels >= 0).all())
-    return Covariates(rows["covariates"], log_odds if same else log_odds[np.maximum(labels, 0)])
+    labels, log_odds = rows["labels"], np.atleast_2d(frequency_log_odds(*frequency))
+    if len(log_odds) == 1 and labels.shape[1] == log_odds.shape[1] and (labels >= 0).all():
+        return Covariates(rows["covariates"], log_odds[0])
+    return Covariates(rows["covariates"], label_log_odds(rows, labels, frequency))
+
+
+def label_log_odds(rows: dict[str, np.ndarray], labels: np.ndarray, frequency: Frequency) -> np.ndarray:
+    """Return the log-odds of the frequency of labels (n, c), among the documents outside the fold of their own."""
+    log_odds = np.atleast_2d(frequency_log_odds(*frequency))
+    return np.asarray(log_odds[folds_of_rows(rows)[:, None], np.maximum(labels, 0)])
+
+
+def folds_of_rows(rows: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the number of the fold of every held-out document, zeros where there is only one."""
+    return rows["fold"] if "fold" in rows else np.zeros(len(rows["labels"]), int)
 
 
 def reranked_features(
     names: list[str],
     inputs: list[str],
     rows: dict[str, np.ndarray],
-    frequency: tuple[np.ndarray, float],
+    frequency: Frequency,
     companions: Csr,
     best: np.ndarray,
     log_odds: np.ndarray,
@@ -162,5 +173,5 @@ def reranked_features(
     """
     scores = [np.take_along_axis(rows["scores"][:, names.index(name)], best, axis=1) for name in inputs]
     labels = np.maximum(np.take_along_axis(rows["labels"], best, axis=1), 0)
-    blended, of_labels = np.take_along_axis(log_odds, best, axis=1), frequency_log_odds(*frequency)[labels]
+    blended, of_labels = np.take_along_axis(log_odds, best, axis=1), label_log_odds(rows, labels, frequency)
     return pair_features(labels, np.stack(scores), blended, of_labels, rows["covariates"], companions)

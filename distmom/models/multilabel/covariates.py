@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,12 @@ OF_DOCUMENTS, OF_LABELS = ("n_words", "cosine"), "frequency"
 MOST_DEVIATIONS = 3.0
 
 
-def frequency_log_odds(counts: np.ndarray, n_documents: float) -> np.ndarray:
+#: numbers of documents of labels, (n_folds, L) or (L,), and of all documents, (n_folds, 1) or float, among those
+#: that the heads of every fold were fitted to
+Frequency = tuple[np.ndarray, np.ndarray | float]
+
+
+def frequency_log_odds(counts: np.ndarray, n_documents: np.ndarray | float) -> np.ndarray:
     """Return the log-odds of the frequency of labels that ``counts`` documents have, plus half a document."""
     known = np.minimum(np.asarray(counts, np.float64), n_documents)
     return np.asarray(np.log((known + 0.5) / (n_documents - known + 0.5)))
@@ -36,7 +42,7 @@ class Covariates:
     ----------
     documents : ndarray of shape (n, 2)
         ``log(1 + number of known words)``, and the largest cosine to a training document.
-    labels : ndarray of shape (L,), or (n, c) where documents have different candidates
+    labels : ndarray of shape (L,), or (n, c) where documents have different candidates or are of several folds
         From `frequency_log_odds`.
     """
 
@@ -48,8 +54,17 @@ class Covariates:
         labels = self.labels if self.labels.ndim == 1 else self.labels[documents]
         return replace(self, documents=self.documents[documents], labels=labels)
 
+    def runs(self) -> list[tuple[slice, Covariates]]:
+        """Return runs of documents that have equal covariates of labels, which are then those of one document."""
+        if self.labels.ndim == 1:
+            return [(slice(0, len(self.documents)), self)]
+        changes = np.flatnonzero((self.labels[1:] != self.labels[:-1]).any(axis=1)) + 1
+        bounds = [0, *changes.tolist(), len(self.labels)]
+        own = [slice(first, last) for first, last in pairwise(bounds)]
+        return [(run, Covariates(self.documents[run], self.labels[run.start])) for run in own]
+
     def values(self, name: str) -> np.ndarray:
-        """Return a covariate of all documents, (n,), or of all labels, (L,)."""
+        """Return a covariate of all documents, (n,), or of labels, (L,) or (n, c)."""
         if name == OF_LABELS:
             return np.asarray(self.labels, np.float64)
         return np.asarray(self.documents[:, OF_DOCUMENTS.index(name)], np.float64)

@@ -77,13 +77,13 @@ def blend_inputs(engine: Engine, folds: Sequence[Fold], objective: str = MEAN) -
     least = 0
     if FREQUENT in names:
         least = int(counts[list(frequent_labels(engine.corpus))].min())
-    parts = []
+    parts, fitted, n_fitted = [], [], []
     for number, fold in enumerate(folds):
         own = with_heads(read_scores(engine, fold.scored), fold.offered.names, names)
+        fitted.append(counts - held_counts(own, len(counts)))
+        n_fitted.append([n - len(own["truth"])])
         if least:
-            own = without_classifiers(
-                own, names.index(FREQUENT), counts - held_counts(own, len(counts)), least
-            )
+            own = without_classifiers(own, names.index(FREQUENT), fitted[-1], least)
         parts.append({**own, "fold": np.full(len(own["truth"]), number)})
     rows = joined(parts)
     if not rows["n_true"].any():
@@ -95,11 +95,7 @@ def blend_inputs(engine: Engine, folds: Sequence[Fold], objective: str = MEAN) -
         "groups": {name: folds[0].offered.groups[name] for name in names},
         "metric": objective,
         "inverse": corpus_propensity(engine.corpus) if weighs else None,
-        # Of the documents that heads are fitted to, on average over the folds.
-        "frequency": (
-            counts - held_counts(rows, len(counts)) / len(folds),
-            n - len(rows["truth"]) / len(folds),
-        ),
+        "frequency": (np.array(fitted), np.array(n_fitted, float)),
         "least": least,
         # Rankings by weighted probability are not ranked again.
         "companions": None if weighs else [_companions(fold.offered) for fold in folds],

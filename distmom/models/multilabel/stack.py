@@ -84,7 +84,8 @@ class Stack:
         """
         if self.effects:
             assert covariates is not None
-            return self._varying_log_odds(scores, covariates)
+            parts = [self._varying_log_odds(scores[:, run], own) for run, own in covariates.runs()]
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
         out = np.full(scores.shape[1:], self.intercept, np.float32)
         flat = out.reshape(-1)
         for own, given in zip(scores, self.inputs, strict=True):

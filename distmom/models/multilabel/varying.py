@@ -97,7 +97,9 @@ def vary(pairs: Pairs, stack: Stack) -> Stack:
         zeros = (0.0,) * n_inputs
         effect = Effect(name, float(values.mean()), float(values.std()), zeros, zeros, 0.0)
         effects.append(effect)
-        z.append(effect.standardised(covariates)[columns if name == OF_LABELS else rows])
+        standardised = effect.standardised(covariates)
+        of_labels = columns if standardised.ndim == 1 else (rows, columns)
+        z.append(standardised[of_labels if name == OF_LABELS else rows])
     if not effects:
         return stack
     x = np.ones((2 * n_inputs + 1, len(rows)), np.float32)
