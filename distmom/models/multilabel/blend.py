@@ -364,9 +364,8 @@ def _choose_reranked(
     parts = []
     for number, own in enumerate(companions):
         part = np.flatnonzero(of_folds == number)
-        of_part = {name: rows[name][part] for name in ("labels", "scores", "covariates")} | {
-            "fold": of_folds[part]
-        }
+        of_part = {name: rows[name][part] for name in ("labels", "scores", "covariates")}
+        of_part["fold"] = of_folds[part]
         parts.append(reranked_features(names, inputs, of_part, frequency, own, best[part], log_odds[part]))
     x = np.concatenate(parts)
     blended, truth = (np.take_along_axis(each, best, axis=1) for each in (log_odds, rows["truth"]))
