@@ -1,4 +1,4 @@
-"""A pass over rows whose columns are the leaves of a tree: moments of all pairs and of some triples of leaves.
+"""Passes over rows whose columns are the leaves of a tree: moments of all pairs and of some triples of leaves.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
 section 3.3: three leaves in different branches of a hidden variable are three views of it. Columns are centred and
@@ -26,7 +26,7 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class TreeMomentsPass(Pass):
-    """Add up the moments of pairs and triples of leaves.
+    """Add up the moments of all pairs of leaves, of some triples, or of both.
 
     Attributes
     ----------
@@ -36,27 +36,36 @@ class TreeMomentsPass(Pass):
         Mean of every column, and the factor that scales it.
     leaves : tuple of (int, int, int)
         The triples.
+    with_pairs : bool
+        Whether moments of pairs are added up; True by default.
+    n_products : int
+        Number of products of two columns that a piece of rows has room for, at least. With it, a plan that does
+        not know the triples states the same pieces; 0 by default.
 
     Notes
     -----
-    Sums of centred and scaled columns z: ``means`` (n_features,), ``pairs`` (n_features, n_features), for triple i
-    ``triples_i`` (d_a, d_b, d_c), and ``mass`` ().
+    Sums of centred and scaled columns z: ``mass`` (), for triple i ``triples_i`` (d_a, d_b, d_c), and with pairs
+    ``means`` (n_features,) and ``pairs`` (n_features, n_features).
     """
 
     widths: tuple[int, ...] = ()
     averages: Any = None
     leaves: tuple[Triple, ...] = ()
+    with_pairs: bool = True
+    n_products: int = 0
 
     block_rows = WHOLE_SHARD
 
     @property
     def name(self) -> str:
-        return "moments"
+        if not self.with_pairs:
+            return "triples"
+        return "moments" if self.leaves else "pairs"
 
     @property
     def _largest(self) -> int:
         """Largest number of products of two columns of the first two leaves of a triple."""
-        return max((self.widths[a] * self.widths[b] for a, b, _ in self.leaves), default=1)
+        return max([self.n_products, *(self.widths[a] * self.widths[b] for a, b, _ in self.leaves)])
 
     @property
     def piece_rows(self) -> int:
@@ -79,7 +88,8 @@ class TreeMomentsPass(Pass):
             f"triples_{i}": SumSpec(tuple(self.widths[leaf] for leaf in leaves))
             for i, leaves in enumerate(self.leaves)
         }
-        return {"means": SumSpec((d,)), "pairs": SumSpec((d, d)), "mass": SumSpec(()), **triples}
+        pairs = {"means": SumSpec((d,)), "pairs": SumSpec((d, d))} if self.with_pairs else {}
+        return {**pairs, "mass": SumSpec(()), **triples}
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         X, weights = dense_rows(block)
@@ -90,8 +100,9 @@ class TreeMomentsPass(Pass):
             x = aligned(X[part])
             z = ((x.toarray() if sparse.issparse(x) else x) - mean) * factors
             weighted = z if weights is None else z * weights[part, None]
-            sums["means"] += weighted.sum(axis=0)
-            sums["pairs"] += z.T @ weighted
+            if self.with_pairs:
+                sums["means"] += weighted.sum(axis=0)
+                sums["pairs"] += z.T @ weighted
             for i, (a, b, c) in enumerate(self.leaves):
                 sums[f"triples_{i}"] += _third_moment(z[:, cuts[a]], z[:, cuts[b]], weighted[:, cuts[c]])
         return None
@@ -145,7 +156,7 @@ class TreeMoments:
 
 
 def tree_moments(sums: Sums, widths: tuple[int, ...], leaves: tuple[Triple, ...]) -> TreeMoments:
-    """Turn the sums of `TreeMomentsPass` into moments."""
+    """Turn sums of `TreeMomentsPass`, those of pairs among them, into moments."""
     mass = max(float(sums["mass"]), np.finfo(float).tiny)
     triples = tuple(np.asarray(sums[f"triples_{i}"]) / mass for i in range(len(leaves)))
     return TreeMoments(

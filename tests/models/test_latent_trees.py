@@ -7,23 +7,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import WeightedRows, peak_bytes
+from helpers import WeightedRows
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
 
 from distmom.cli.main import main
-from distmom.corpus import RowCorpus
+from distmom.corpus import RowCorpus, open_corpus
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import load_model
+from distmom.models.trees import estimator
 from distmom.models.trees.estimator import LatentTree
+from distmom.models.trees.selection import choose_triples, nearest_triple, widest_triple
 from distmom.models.trees.structure import Tree
-from distmom.moments.trees import TreeMomentsPass
 
 #: trees, the hidden variable above each hidden variable, and the one above each leaf
 QUARTET = ("((1,2),3,4)", (-1, 0), (1, 1, 0, 0))
 STAR = ("(1,2,3)", (-1,), (0, 0, 0))
 CATERPILLAR = ("(1,2,(3,(4,5)))", (-1, 0, 1), (0, 0, 1, 2, 2))
 WIDE = ("((2,6),(1,5),(4,3),7)", (-1, 0, 0, 0), (2, 1, 3, 3, 2, 1, 0))
+GROUPED = ("((1,2,3),(4,5,6),7,8)", (-1, 0, 0), (1, 1, 1, 2, 2, 2, 0, 0))
 
 
 class Truth:
@@ -78,6 +80,9 @@ class Truth:
         (STAR, 3, (3, 4, 5)),
         (CATERPILLAR, 2, (2, 2, 3, 2, 2)),
         (WIDE, 2, (2, 2, 2, 3, 2, 2, 2)),
+        (GROUPED, 3, (3, 3, 4, 3, 3, 3, 3, 3)),
+        # Of three leaves in a group, one has too few columns for all states.
+        (GROUPED, 3, (1, 3, 3, 3, 1, 3, 3, 3)),
     ],
 )
 def test_an_exact_population_gives_back_root_edges_and_leaves(tree, k, levels, decomposition):
@@ -128,14 +133,167 @@ def test_errors_fall_with_the_root_of_the_number_of_rows():
     assert_allclose(errors[0] / errors[1], 4.0, rtol=0.35)
 
 
-def test_memory_stays_within_the_plan():
-    widths, n = (30, 40, 20, 10), 3000
-    block = RowCorpus(np.random.default_rng(0).normal(size=(n, 100)), shard_rows=n).read_shard(0)
-    pass_ = TreeMomentsPass(
-        100, widths=widths, averages=np.tile([0.0, 1.0], (100, 1)), leaves=((0, 1, 2), (1, 2, 3))
-    )
-    sums = pass_.zero()
-    assert peak_bytes(lambda: pass_.add(sums, block, {})) < 1.05 * pass_.working_bytes(n) + (1 << 16)
+def weak_truth(k=2):
+    """Return a tree in which the first leaf of a group hardly depends on its hidden variable."""
+    truth = Truth(*GROUPED[1:], k, (3,) * 8, seed=2)
+    for leaf in (0, 3):
+        law = truth.leaves[leaf]
+        truth.leaves[leaf] = 0.99 * law.mean(axis=0) + 0.01 * law
+    return truth
+
+
+def chosen(model, tree, leaves):
+    """Return the triples that a fit to rows chose, leaves numbered from 1."""
+    found = []
+
+    def choosing(*arguments):
+        found.append(choose_triples(*arguments))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimator, "choose_triples", choosing)
+        model.set_params(tree=tree, decompose_on="client").fit(leaves)
+    return [tuple(leaf + 1 for leaf in triple) for triple in found[-1]]
+
+
+def test_leaves_that_hardly_show_their_hidden_variable_are_not_chosen():
+    truth = weak_truth()
+    model = LatentTree(2)
+    triples = chosen(model, GROUPED[0], truth.sample(20_000, 0))
+    assert not {leaf for triple in triples for leaf in triple} & {1, 4}
+    assert max(truth.errors(model)) < 0.03
+    errors = [
+        np.mean(
+            [truth.errors(LatentTree(2, tree=GROUPED[0]).fit(truth.sample(n, s))) for s in range(20)], axis=0
+        )
+        for n in (4_000, 64_000)
+    ]
+    assert_allclose(errors[0] / errors[1], 4.0, rtol=0.35)
+    # They are estimated all the same, by the leaves that are chosen.
+    exact = LatentTree(2, tree=GROUPED[0], widths=(3,) * 8).fit_corpus(truth.population(shard_rows=500))
+    assert max(truth.errors(exact)) < 1e-10
+
+
+def test_the_choice_depends_on_no_units():
+    truth, rng = weak_truth(), np.random.default_rng(0)
+    leaves = truth.sample(5_000, 1)
+    plain = LatentTree(2)
+    triples = chosen(plain, GROUPED[0], leaves)
+    # Neither units nor origins matter, nor the basis in which a leaf is given.
+    scales = 10.0 ** rng.uniform(-4, 4, (8, 3))
+    assert chosen(
+        LatentTree(2), GROUPED[0], [own * s + 1e3 * s for own, s in zip(leaves, scales, strict=True)]
+    ) == (triples)
+    mixed = [own @ rng.normal(size=(3, 3)) for own in leaves]
+    assert chosen(LatentTree(2), GROUPED[0], mixed) == triples
+
+
+def test_a_wide_leaf_of_noise_is_not_chosen_for_correlations_by_chance():
+    rng, n = np.random.default_rng(0), 400
+    root = rng.integers(0, 2, n)
+    below = np.where(rng.random(n) < 0.1, 1 - root, root)
+    leaves = [h[:, None] + rng.normal(size=(n, 1)) for h in (below, below, below, root, root)]
+    # Among so many columns, the largest correlation with a leaf exceeds that of a leaf that shows the states.
+    leaves[0] = rng.normal(size=(n, 100))
+    triples = chosen(LatentTree(2), "((1,2,3),4,5)", leaves)
+    assert all(1 not in triple for triple in triples)
+
+
+def test_equal_leaves_are_taken_in_the_order_of_their_distances_and_numbers():
+    text = "((1,2,3),(4,5,6),7,8)"
+    tree = Tree.parse(text)
+    candidates = [tree.candidates(h, [True] * 8) for h in range(3)]
+    assert [[leaf for leaf, _ in own] for own in candidates] == [
+        [6, 7, 0, 1, 2, 3, 4, 5], [0, 1, 2, 6, 7, 3, 4, 5], [3, 4, 5, 6, 7, 0, 1, 2],
+    ]  # fmt: skip
+    # Leaves of one law: every pair with the same distance has the same correlation, up to rounding.
+    truth = Truth(*GROUPED[1:], 2, (2,) * 8, seed=1)
+    truth.leaves = [truth.leaves[0]] * 8
+    truth.edges = [np.eye(2)] * 2
+    for rows in (16, 37, 256):
+        found = []
+        population = truth.population(shard_rows=rows)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                estimator, "choose_triples", lambda *a, out=found: out.append(choose_triples(*a)) or out[0]
+            )
+            LatentTree(2, tree=text, widths=(2,) * 8, decompose_on="client").fit_corpus(population)
+        assert found[0] == tuple(map(nearest_triple, candidates))
+
+
+def test_candidates_are_the_nearest_leaves_of_the_nearest_branches():
+    many = ",".join(str(leaf) for leaf in range(3, 23))
+    tree = Tree.parse(f"((1,2),({many}),(23,24))")
+    shown = [tree.candidates(h, [True] * 24) for h in range(4)]
+    # Eight leaves of a branch, and the nearest of them.
+    assert [leaf for leaf, _ in shown[0]] == [0, 1, *range(2, 10), 22, 23]
+    assert [leaf for leaf, _ in shown[1]] == [0, 1, *range(2, 10)]
+    # Fewer where there are 21 branches.
+    assert [leaf for leaf, _ in shown[2]] == [*range(2, 22), 0, 1, 22]
+    star = Tree.parse(f"({','.join(str(leaf) for leaf in range(1, 41))})")
+    assert [leaf for leaf, _ in star.candidates(0, [True] * 40)] == list(range(32))
+    usable = [leaf != 1 for leaf in range(40)]
+    assert nearest_triple(star.candidates(0, usable)) == (0, 2, 3)
+
+
+def test_no_pass_chooses_where_every_branch_has_one_leaf():
+    corpus = RowCorpus(np.hstack(Truth((-1,), (0,) * 4, 2, (3,) * 4).sample(2_000, 0)), shard_rows=500)
+    star = LatentTree(2, tree="(1,2,3,4)", widths=(3,) * 4)
+    assert [p.name for p in star.plan(corpus, n_workers=1).passes] == ["columns", "moments"]
+    star.fit_corpus(corpus)
+    assert [timing["name"] for timing in star.timings_] == ["columns", "moments"]
+
+
+def test_the_plan_holds_for_the_widest_leaves():
+    truth = weak_truth()
+    leaves = list(truth.sample(3_000, 0))
+    # The widest leaves show nothing.
+    rng = np.random.default_rng(0)
+    for leaf in (0, 3):
+        leaves[leaf] = rng.normal(size=(3_000, 40))
+    widths = tuple(own.shape[1] for own in leaves)
+    corpus = RowCorpus(np.hstack(leaves), shard_rows=500)
+    model = LatentTree(2, tree=GROUPED[0], widths=widths)
+    passes = {p.name: p for p in model.plan(corpus, n_workers=1).passes}
+    d = sum(widths)
+    assert passes["pairs"].sums_bytes == 8 * (d * d + d + 1)
+    assert passes["triples"].sums_bytes == 8 * (3 * 40 * 40 * 3 + 1)
+    # Execution compares every pass with the plan.
+    model.fit_corpus(corpus)
+    assert [timing["name"] for timing in model.timings_] == ["columns", "pairs", "triples"]
+
+
+def test_a_fit_out_of_core_and_one_that_resumes_give_the_same_bits(tmp_path):
+    rows = np.hstack(weak_truth().sample(6_000, 0))
+    np.save(tmp_path / "X.npy", rows)
+    assert main(["ingest", str(tmp_path / "X.npy"), str(tmp_path / "c"), "--shard-rows", "500"]) == 0
+    model = LatentTree(2, tree=GROUPED[0], widths=(3,) * 8)
+    kept = model.fit_corpus(RowCorpus(rows, shard_rows=500))
+    state = [kept.components_, kept.weights_, kept.transitions_]
+    corpus = open_corpus(tmp_path / "c")
+    for options in ({}, {"memory_limit": 1 << 30}, {"run": tmp_path / "run"}, {"run": tmp_path / "run"}):
+        other = LatentTree(2, tree=GROUPED[0], widths=(3,) * 8).fit_corpus(corpus, **options)
+        for a, b in zip(state, (other.components_, other.weights_, other.transitions_), strict=True):
+            assert (a == b).all()
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_one_and_two_processes_give_the_same_bits():
+    from distributed import Client, LocalCluster
+
+    corpus = RowCorpus(np.hstack(weak_truth().sample(6_000, 0)), shard_rows=500)
+    model = LatentTree(2, tree=GROUPED[0], widths=(3,) * 8)
+    alone = model.fit_corpus(corpus)
+    state = [alone.components_, alone.weights_, alone.transitions_]
+    for n in (1, 2):
+        with (
+            LocalCluster(n_workers=n, threads_per_worker=1, dashboard_address=":0") as cluster,
+            Client(cluster) as client,
+        ):
+            other = LatentTree(2, tree=GROUPED[0], widths=(3,) * 8).fit_corpus(corpus, client=client)
+        for a, b in zip(state, (other.components_, other.weights_, other.transitions_), strict=True):
+            assert (a == b).all()
 
 
 def test_a_wrong_tree_shows_in_the_moments_of_pairs():
@@ -163,19 +321,21 @@ def test_sparse_rows_shards_and_a_saved_model_give_the_same_tree(tmp_path):
     loaded = load_model(tmp_path / "m")
     assert (loaded.transitions_ == fitted.transitions_).all()
     assert loaded.pictures() == json.loads(json.dumps(fitted.pictures()))
-    assert [p.name for p in fitted.plan(corpus, n_workers=1).passes] == ["columns", "moments"]
+    assert [p.name for p in fitted.plan(corpus, n_workers=1).passes] == ["columns", "pairs", "triples"]
     star = LatentTree(2).fit(leaves[:3])
     assert star.transitions_.shape == (0, 2, 2)
     star.save(tmp_path / "s")
     assert load_model(tmp_path / "s").transitions_.shape == (0, 2, 2)
 
 
-def test_triples_are_the_nearest_leaves_of_three_branches():
+def test_the_nearest_leaves_of_three_branches_come_first():
     for text, parents, above in (QUARTET, STAR, CATERPILLAR, WIDE):
         tree = Tree.parse(text)
         assert (tree.parents, tree.of_leaves) == (parents, above)
     tree = Tree.parse(CATERPILLAR[0])
-    assert [tree.triple(h) for h in range(3)] == [(0, 1, 2), (2, 0, 3), (3, 4, 2)]
+    candidates = [tree.candidates(h, [True] * 5) for h in range(3)]
+    assert [nearest_triple(own) for own in candidates] == [(0, 1, 2), (2, 0, 3), (3, 4, 2)]
+    assert widest_triple(candidates[0], (1, 2, 1, 3, 2)) == (3, 1, 0)
     assert [sorted(map(sorted, tree.branches(h))) for h in range(3)] == [
         [[0], [1], [2, 3, 4]], [[0, 1], [2], [3, 4]], [[0, 1, 2], [3], [4]],
     ]  # fmt: skip
@@ -201,8 +361,12 @@ def test_what_cannot_be_fitted_is_refused_with_one_sentence():
             LatentTree(2, tree=QUARTET[0], widths=widths).fit(np.hstack(leaves))
     # A leaf that is the same in every row tells no states apart.
     blind = (np.ones((300, 3)), *leaves[1:])
-    with pytest.raises(NumericalError, match=r"hidden variable 0, seen by leaves 3, 4, 1: .* rank"):
+    with pytest.raises(
+        NumericalError, match=r"hidden variable 1, seen by leaves 1, 2, [34]: .* fewer than 2"
+    ):
         LatentTree(2, tree=QUARTET[0]).fit(blind)
+    with pytest.raises(NumericalError, match=r"hidden variable 0, seen by leaves 3, 4, 1: .* rank"):
+        LatentTree(2, tree=QUARTET[0]).fit((np.ones((300, 3)), np.ones((300, 3)), *leaves[2:]))
 
 
 def test_the_command_line_fits_a_tree_and_writes_a_report(tmp_path, capsys):
@@ -212,7 +376,7 @@ def test_the_command_line_fits_a_tree_and_writes_a_report(tmp_path, capsys):
     assert main(["ingest", str(tmp_path / "X.npy"), corpus]) == 0
     options = ["--model", "latent-tree", "-k", "2", "--widths", "3,3,3,3", "--tree", QUARTET[0]]
     assert main(["plan", corpus, *options]) == 0
-    assert "moments" in capsys.readouterr().out
+    assert "triples" in capsys.readouterr().out
     assert main(["fit", corpus, place, *options, "--workers", "0"]) == 0
     assert max(truth.errors(load_model(place))) < 0.1
     assert main(["report", place, str(tmp_path / "r.html")]) == 0

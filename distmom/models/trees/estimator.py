@@ -6,7 +6,7 @@ section 3.3, which names latent trees among the models that three views learn; s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -17,11 +17,13 @@ from sklearn.utils.validation import check_is_fitted
 from distmom.corpus import RowCorpus
 from distmom.engine import Engine, StoredArray, TallResult
 from distmom.engine.directory import load_sums
+from distmom.engine.sums import Sums
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
 from distmom.models.multiview.fitting import averages_of, joined_views, widths_of
 from distmom.models.trees.recovery import RecoveredTree, recover
-from distmom.models.trees.structure import Tree
+from distmom.models.trees.selection import choose_triples, nearest_triple, widest_triple
+from distmom.models.trees.structure import Candidate, Tree
 from distmom.moments.multiview import MultiViewColumnsPass, view_slices
 from distmom.moments.trees import TreeMoments, TreeMomentsPass, Triple, tree_moments
 from distmom.spectral.basis import unknown_columns
@@ -155,7 +157,11 @@ class LatentTree(SpectralEstimator):
         """Check that the parameters are valid and suit a corpus; else a UsageError."""
         super().check(corpus)
         tree, widths, k = Tree.parse(self.tree), self._widths(corpus), self.n_components
-        narrowest = min(widths[leaf] for h in range(tree.n_hidden) for leaf in tree.triple(h))
+        # Of each branch the widest leaf may be taken, and a hidden variable needs three branches.
+        narrowest = min(
+            sorted(max(widths[leaf] for leaf in branch) for branch in tree.branches(h))[-3]
+            for h in range(tree.n_hidden)
+        )
         if k > narrowest + 1:
             raise UsageError(
                 f"n_components: expected at most {narrowest + 1}, one more than the columns of the narrowest leaf "
@@ -173,15 +179,41 @@ class LatentTree(SpectralEstimator):
         out = TallResult({"averages": unknown_columns(d, 2), "squares": unknown_columns(d, 1)}, {})
         counted = run.scan(MultiViewColumnsPass(d, widths=(d,)), averages_of, widths, out=out)
         (averages,) = counted.states["averages"].parts
-        leaves = tuple(tree.triple(h) for h in range(tree.n_hidden))
-        moments = run.scan(TreeMomentsPass(d, widths=widths, averages=averages, leaves=leaves))
+        usable = [width >= self.n_components - 1 for width in widths]
+        candidates = [tree.candidates(h, usable) for h in range(tree.n_hidden)]
+        if tree.n_hidden > 1:
+            load = self._chosen(run, widths, averages, candidates)
+        else:
+            # Every branch is one leaf: a pass to choose between branches is not made.
+            leaves = tuple(map(nearest_triple, candidates))
+            moments = run.scan(TreeMomentsPass(d, widths=widths, averages=averages, leaves=leaves))
+            load = partial(_load, (moments.directory,), widths, leaves)
         found = run.small(
-            recover, partial(_load, moments.directory, widths, leaves), tree, self.n_components,
-            self.decomposition, self.random_state, where=self.decompose_on,
+            recover, load, tree, self.n_components, self.decomposition, self.random_state, where=self.decompose_on,
             out=RecoveredTree(unknown(d, self.n_components), unknown(), unknown(), unknown()),
         )  # fmt: skip
         state: LatentTreeState = run.rows(_state_of, averages, widths, found, out=unknown())
         return state
+
+    def _chosen(
+        self, run: Run, widths: tuple[int, ...], averages: StoredArray, candidates: list[list[Candidate]]
+    ) -> Callable[[], TreeMoments]:
+        """Add up the moments of pairs, choose triples by them, and add up the moments of these."""
+        d = run.corpus.n_words
+        pairs = run.scan(TreeMomentsPass(d, widths=widths, averages=averages))
+        # No triple that may be chosen is larger, so that the plan holds for all.
+        largest = tuple(widest_triple(own, widths) for own in candidates)
+        leaves = run.small(
+            choose_triples, partial(_load, (pairs.directory,), widths, ()), candidates, self.n_components,
+            run.corpus.n_rows, where=self.decompose_on, out=largest,
+        )  # fmt: skip
+        n_products = max(widths[a] * widths[b] for a, b, _ in largest)
+        triples = run.scan(
+            TreeMomentsPass(
+                d, widths=widths, averages=averages, leaves=leaves, with_pairs=False, n_products=n_products
+            )
+        )
+        return partial(_load, (pairs.directory, triples.directory), widths, leaves)
 
     def leaves(self) -> list[np.ndarray]:
         """Return the means of the columns of every leaf, of shapes (n_components, d_t)."""
@@ -234,9 +266,12 @@ class LatentTree(SpectralEstimator):
         return found
 
 
-def _load(directory: str, widths: tuple[int, ...], leaves: tuple[Triple, ...]) -> TreeMoments:
-    """Return the moments that a committed pass has added up."""
-    return tree_moments(load_sums(directory)[0], widths, leaves)
+def _load(directories: tuple[str, ...], widths: tuple[int, ...], leaves: tuple[Triple, ...]) -> TreeMoments:
+    """Return the moments that committed passes have added up."""
+    sums = Sums()
+    for directory in directories:
+        sums.update(load_sums(directory)[0])
+    return tree_moments(sums, widths, leaves)
 
 
 def _state_of(

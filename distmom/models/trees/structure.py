@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from distmom.errors import UsageError
-from distmom.moments.trees import Triple
+
+#: a leaf, and the number of its branch
+Candidate = tuple[int, int]
+
+#: most leaves of a branch, and most branches, that are compared for a hidden variable; of more than 8 branches,
+#: fewer leaves are taken of each
+MOST_LEAVES, MOST_BRANCHES = 8, 32
 
 
 @dataclass(frozen=True)
@@ -89,13 +96,28 @@ class Tree:
             found.append([leaf for leaf in range(len(self.of_leaves)) if leaf not in own])
         return found
 
-    def triple(self, hidden: int) -> Triple:
-        """Return the nearest leaves of three branches at a hidden variable, those where they are nearest."""
-        nearest = [
-            min((self._distance(hidden, leaf), leaf) for leaf in branch) for branch in self.branches(hidden)
-        ]
-        a, b, c = (leaf for _, leaf in sorted(nearest)[:3])
-        return a, b, c
+    def candidates(self, hidden: int, usable: Sequence[bool]) -> list[Candidate]:
+        """Return the leaves that may show a hidden variable, the nearest first, with their branches.
+
+        Equally near leaves are in the order of their numbers. The nearest `MOST_LEAVES` of a branch are taken,
+        fewer where there are many branches, and the nearest `MOST_BRANCHES` branches. Branches without a usable
+        leaf are left out.
+
+        Parameters
+        ----------
+        hidden : int
+        usable : sequence of bool
+            Whether a leaf may be taken.
+        """
+        found = []
+        for branch in self.branches(hidden):
+            own = sorted((self._distance(hidden, leaf), leaf) for leaf in branch if usable[leaf])
+            if own:
+                found.append(own)
+        found = sorted(found)[:MOST_BRANCHES]
+        most = max(2, min(MOST_LEAVES, 2 * MOST_BRANCHES // max(1, len(found))))
+        ordered = sorted((*each, i) for i, own in enumerate(found) for each in own[:most])
+        return [(leaf, i) for _, leaf, i in ordered]
 
     def _distance(self, hidden: int, leaf: int) -> int:
         """Return the number of edges between a hidden variable and a leaf."""
