@@ -194,6 +194,7 @@ def many(monkeypatch):
     hold_out_one_fold(monkeypatch)
     rank_few_labels_exhaustively(monkeypatch)
     monkeypatch.setattr(margin, "MAX_FREQUENT", 30)
+    monkeypatch.setattr(margin, "FEW_ENTRIES", 0)
     monkeypatch.setattr(class_stack, "MIN_TRUE", 40)
     monkeypatch.setattr(blend, "STACK_GAIN", -1.0)
     return planted_corpus(1500, n_labels=60, k=3)[2]
@@ -258,6 +259,7 @@ def test_random_labels_are_scored_only_for_stacks(many, monkeypatch):
     MultiLabelMoM(3).fit_corpus(many)
     assert set(taken) == {candidates.N_RANDOM}
     monkeypatch.setattr(margin, "FREQUENT_SHARE", 2.0)
+    monkeypatch.setattr(margin, "FEW_ENTRIES", 0)
     taken.clear()
     MultiLabelMoM(3).fit_corpus(many)
     assert set(taken) == {0}

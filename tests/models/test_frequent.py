@@ -28,6 +28,7 @@ def many(monkeypatch):
     hold_out_one_fold(monkeypatch)
     rank_few_labels_exhaustively(monkeypatch)
     monkeypatch.setattr(margin, "MAX_FREQUENT", 30)
+    monkeypatch.setattr(margin, "FEW_ENTRIES", 0)
     return planted_corpus(1500, n_labels=60, k=3)[2]
 
 
@@ -53,6 +54,7 @@ def counted(*counts, n_entries=1000):
 def test_frequent_labels_are_the_most_frequent_that_hold_enough_of_the_pairs(monkeypatch):
     monkeypatch.setattr(margin, "MAX_LABELS", 3)
     monkeypatch.setattr(margin, "MAX_FREQUENT", 4)
+    monkeypatch.setattr(margin, "FEW_ENTRIES", 0)
     assert frequent_labels(counted(9, 40, 8, 30, 7)) == (0, 1, 2, 3)
     assert frequent_labels(counted(9, 40, 5, 30, 7)) == (0, 1, 3)
     # Of equally frequent ones at the limit, none is taken.
@@ -65,9 +67,18 @@ def test_frequent_labels_are_the_most_frequent_that_hold_enough_of_the_pairs(mon
 def test_large_corpora_have_fewer_or_none(monkeypatch):
     monkeypatch.setattr(margin, "MAX_LABELS", 3)
     monkeypatch.setattr(margin, "MAX_ENTRIES", 2000)
+    monkeypatch.setattr(margin, "FEW_ENTRIES", 0)
     assert frequent_labels(counted(50, 40, 30, 20)) == (0, 1)
     assert frequent_labels(counted(50, 40, 30, 20, n_entries=1001)) == ()
     assert frequent_labels(counted(50, 40, 30, 20, n_entries=2001)) == ()
+
+
+def test_small_corpora_have_classifiers_of_all_labels_but_the_rarest(monkeypatch):
+    monkeypatch.setattr(margin, "MAX_LABELS", 3)
+    monkeypatch.setattr(margin, "FEW_ENTRIES", 3000)
+    assert frequent_labels(counted(9, 2, 3, 1, 7)) == (0, 2, 4)
+    # The fourth one is more than a small corpus affords; the others are those of a large corpus.
+    assert frequent_labels(counted(9, 2, 3, 1, 7, 8)) == (0, 5)
 
 
 @pytest.fixture

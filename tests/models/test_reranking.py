@@ -245,6 +245,7 @@ def corpus(request, monkeypatch):
     monkeypatch.setattr(blend, "FEW_DEPTH", 8)
     if request.param == "classes":
         monkeypatch.setattr(margin, "MAX_FREQUENT", 30)
+        monkeypatch.setattr(margin, "FEW_ENTRIES", 0)
         monkeypatch.setattr(blend, "STACK_GAIN", -1.0)
     return planted_corpus(1500, n_labels=60, k=3)[2]
 

@@ -44,6 +44,9 @@ MAX_FREQUENT, MIN_DOCUMENTS = 500, 8
 FREQUENT_SHARE = 0.4
 #: largest number of entries of the rows that their classifiers are fitted to, over all labels
 MAX_ENTRIES = 2_000_000_000
+#: least number of documents of a frequent label in small corpora, where the rows that all these classifiers are
+#: fitted to have at most this number of entries: they are cheap there, and the other heads are weak
+FEW_MIN_DOCUMENTS, FEW_ENTRIES = 3, 500_000_000
 #: cost C of these classifiers
 FREQUENT_COST = 0.3
 #: largest number of groups of labels: each is written as one matrix with an offset for every word
@@ -93,12 +96,15 @@ def frequent_labels(corpus: Corpus | MemoryCorpus) -> tuple[int, ...]:
 
     These are the most frequent ones, ascending, where a few hundred labels hold many of the pairs of a document
     and a label. They are then often the first of a ranking, and there are enough documents with and without them
-    to fit such classifiers well.
+    to fit such classifiers well. In small corpora, they are all labels but the rarest.
     """
     if tries_margin(corpus):
         return ()
     frequency = np.asarray(corpus.label_frequency)
     n_entries = sum(s.nnz_words for s in corpus.shards)
+    found = np.flatnonzero(frequency >= FEW_MIN_DOCUMENTS)
+    if len(found) * n_entries <= FEW_ENTRIES:
+        return tuple(found.tolist())
     most = min(MAX_FREQUENT, MAX_ENTRIES // max(1, n_entries))
     least = MIN_DOCUMENTS
     if most < len(frequency):

@@ -125,7 +125,7 @@ def score_fold(choosing: Run, settings: HeadSettings, chosen: Selection) -> tupl
     scoring = partial(
         scoring_seconds, pass_=pass_, n_documents=n_documents, rank=settings.n_components if ridge else None,
         n_sketched=n_documents if searches_sketch(corpus, effort) else 0, n_states=settings.states.n_states,
-        gate=tries_gate(corpus), n_costs=len(effort.costs), frequent=bool(frequent_labels(corpus)),
+        gate=tries_gate(corpus), n_costs=len(effort.costs), n_frequent=len(frequent_labels(corpus)),
     )  # fmt: skip
     if weighs_propensity(settings.objective):
         pass_ = replace(pass_, inverse=choosing.put(corpus_propensity(corpus)))

@@ -36,7 +36,7 @@ from distmom.models.multilabel.heads import (
     StateHead,
     rank_labels,
 )
-from distmom.models.multilabel.margin import COSTS, MAX_FREQUENT, MAX_LABELS
+from distmom.models.multilabel.margin import COSTS, MAX_LABELS
 from distmom.models.multilabel.margin_solver import batch_weights, n_batches, n_negatives
 from distmom.models.multilabel.objective import Objective
 from distmom.models.multilabel.reranking import DEPTH, FEW_DEPTH, N_COMMON
@@ -73,7 +73,7 @@ def scoring_seconds(
     n_states: int,
     gate: bool,
     n_costs: int = len(COSTS),
-    frequent: bool = False,
+    n_frequent: int = 0,
 ) -> float:
     """Return the seconds in which held-out documents are scored by all heads, on one thread.
 
@@ -94,14 +94,14 @@ def scoring_seconds(
         Whether a gate is tried.
     n_costs : int, default 3
         Number of costs of the margin classifiers.
-    frequent : bool, default False
-        Whether frequent labels have classifiers.
+    n_frequent : int, default 0
+        Number of frequent labels, which have classifiers.
     """
     words = np.unique(block.words.indices)
     numbers = np.full(block.words.shape[1], -1, np.int32)
     numbers[words] = np.arange(len(words), dtype=np.int32)
     block = block.of_words(numbers)
-    scorer = _scorer(block, pass_, rank, n_sketched, n_states, gate, n_costs, frequent)
+    scorer = _scorer(block, pass_, rank, n_sketched, n_states, gate, n_costs, n_frequent)
     queries = block.take(slice(0, min(N_QUERIES, block.n_documents)))
     if not queries.n_documents:
         return 0.0
@@ -264,7 +264,7 @@ def _scorer(
     n_states: int,
     gate: bool,
     n_costs: int = len(COSTS),
-    frequent: bool = False,
+    n_frequent: int = 0,
 ) -> Scorer:
     """Return a scorer with as many heads of every kind as `auto` tries."""
     n_labels, d = pass_.n_labels, block.words.shape[1]
@@ -287,8 +287,8 @@ def _scorer(
     n_sparse = 2 + (n_costs if n_labels <= MAX_LABELS else 0)
     weights = MixedRows(cross, dense_row, np.zeros((0, n_labels), np.float32))
     heads += [SparseHead(weights)] * n_sparse + [GateHead(weights)] * gate
-    if frequent:
-        few = np.arange(min(MAX_FREQUENT, n_labels), dtype=np.int32)
+    if n_frequent:
+        few = np.arange(n_frequent, dtype=np.int32)
         own = MixedRows(columns_of(cross, few), dense_row, np.zeros((0, len(few)), np.float32))
         heads.append(FrequentHead(own, few))
     index = NeighborsHead(Csr.of(csr_array(rows.T)), labels, np.ones(block.n_documents, np.uint8))
