@@ -23,8 +23,9 @@ apart
 Factor analysis, FastICA and NMF are given the mean view of every unit, and NMF is left out for negative values.
 ``em-N`` is the best of N random starts of EM by belief propagation (`tree_em`), and ``distmom-em`` is EM that
 starts from what distmom finds. pgmpy is left out where there are many distinct rows. Systems that are not
-installed, or fail, are listed below the tables::
+installed, or fail, are listed below the tables. Photographs need Pillow::
 
+    pip install pillow
     python3 -m venv peers
     peers/bin/pip install multiviewica pgmpy
 

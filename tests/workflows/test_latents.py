@@ -88,6 +88,7 @@ def test_factors_are_found(latents, tasks, tmp_path, system, largest):
 
 
 def test_patches_of_a_region_are_neighbours(tasks):
+    pytest.importorskip("PIL")
     task = tasks.patches(3, 0)
     n = len(task.train) + len(task.held_out)
     assert n == 2 * (427 // 8) * (640 // 8)
