@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ingest_folder
 from scipy.special import expit, logit
 from sklearn.isotonic import IsotonicRegression
-from small_corpora import matrices
+from small_corpora import training_rows
 
-from distmom.engine import open_executor
 from distmom.models import MultiLabelMoM
 
 #: scored rows that have a label which is calibrated
@@ -127,11 +124,9 @@ def main(arguments: list[str] | None = None) -> None:
     add("--json", type=Path, help="write the results to this file")
     options = parser.parse_args(arguments)
     rows = []
-    for data in options.data:
-        with tempfile.TemporaryDirectory() as temporary, open_executor(workers=0) as executor:
-            corpus, _, _ = ingest_folder(data, Path(temporary), executor)
-            rows.append(run(data.name, *matrices(corpus), options.seed))
-            print(json.dumps(rows[-1]), flush=True)
+    for name, words, labels in training_rows(options.data):
+        rows.append(run(name, words, labels, options.seed))
+        print(json.dumps(rows[-1]), flush=True)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(table(rows))

@@ -13,7 +13,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,9 +100,18 @@ def precision(scores: Scores, truth: csr_array) -> list[float]:
     return [100.0 * float(hits[:, :k].sum() / (k * len(hits))) for k in DEPTHS]
 
 
-def run(name: str, corpus: Corpus, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def training_rows(data: Iterable[Path]) -> Iterator[tuple[str, csr_array, csr_array]]:
+    """Yield the name of each corpus, and the words and the labels of its training rows."""
+    for path in data:
+        with tempfile.TemporaryDirectory() as temporary, open_executor(workers=0) as executor:
+            corpus, _, _ = ingest_folder(path, Path(temporary), executor)
+            yield path.name, *matrices(corpus)
+
+
+def run(
+    name: str, words: csr_array, labels: csr_array, options: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
     """Yield one result for every number of documents, draw and system."""
-    words, labels = matrices(corpus)
     for n in options.documents:
         if words.shape[0] < n + TEST_ROWS // 4:
             continue
@@ -147,12 +156,10 @@ def main(arguments: list[str] | None = None) -> None:
     add("--json", type=Path, help="write the results to this file")
     options = parser.parse_args(arguments)
     rows: list[dict[str, Any]] = []
-    for data in options.data:
-        with tempfile.TemporaryDirectory() as temporary, open_executor(workers=0) as executor:
-            corpus, _, _ = ingest_folder(data, Path(temporary), executor)
-            for row in run(data.name, corpus, options):
-                rows.append(row)
-                print(json.dumps(row), flush=True)
+    for name, words, labels in training_rows(options.data):
+        for row in run(name, words, labels, options):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     print(table(rows))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: least gain of the mean log-likelihood per row at which EM goes on
+#: least gain of the mean log-likelihood per row at which EM continues
 LEAST_GAIN = 1e-7
 
 

@@ -40,6 +40,12 @@ class Removed:
     weight: float
 
 
+def _whitened(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    """Return B in coordinates that whiten A; its eigenvalues are the preferences."""
+    root = np.linalg.inv(np.linalg.cholesky(A))
+    return np.asarray(root @ B @ root.T)
+
+
 def by_spectrum(A: np.ndarray, B: np.ndarray) -> float:
     """Return 1 / w, where w is the largest generalised eigenvalue of B and A: the factor in closed form.
 
@@ -50,8 +56,7 @@ def by_spectrum(A: np.ndarray, B: np.ndarray) -> float:
     B : ndarray of shape (k, k)
         Symmetric, with a positive w.
     """
-    root = np.linalg.inv(np.linalg.cholesky(A))
-    return 1.0 / float(np.linalg.eigvalsh(root @ B @ root.T)[-1])
+    return 1.0 / float(np.linalg.eigvalsh(_whitened(A, B))[-1])
 
 
 def by_bisection(A: np.ndarray, B: np.ndarray) -> float:
@@ -100,8 +105,7 @@ def by_norm(A: np.ndarray, B: np.ndarray) -> float:
     NumericalError
         If the condition does not hold; a multiple of v may satisfy it, since w is proportional to v.
     """
-    root = np.linalg.inv(np.linalg.cholesky(A))
-    M = root @ B @ root.T
+    M = _whitened(A, B)
     total, largest = float(np.trace(M)), float(np.linalg.eigvalsh(M)[-1])
     if not total >= 1.0 >= total - 2.0 * largest:
         raise NumericalError(
@@ -147,8 +151,7 @@ def _factor(A: np.ndarray, B: np.ndarray, name: str) -> float:
         raise UsageError(f"factor: expected one of {', '.join(FACTORS)}, got {name!r}")
     size = 1.0
     if name == "norm":
-        root = np.linalg.inv(np.linalg.cholesky(A))
-        values = np.linalg.eigvalsh(root @ B @ root.T)
+        values = np.linalg.eigvalsh(_whitened(A, B))
         size = float(max(values.sum() - values[-1], values.sum() / 2.0))
     return FACTORS[name](A, B / size) / size
 

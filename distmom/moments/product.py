@@ -242,9 +242,7 @@ class PresenceEMPass(Pass):
         words, weights = block.words, row_weights(block)
         posterior, evidence = posteriors(block, self.log_odds, self.constants)
         posterior *= weights[:, None]
-        scatter(
-            words.indptr, words.indices, np.ones(words.nnz), posterior, sums["px"], self.slab.start
-        )  # fmt: skip
+        scatter(words.indptr, words.indices, np.ones(words.nnz), posterior, sums["px"], self.slab.start)
         sums["p"] += posterior.sum(axis=0)
         sums["log_likelihood"] += evidence @ weights
         sums["mass"] += weights.sum()

@@ -1,5 +1,7 @@
 """Removal of a component from a second moment: factors, projections, and the pair of the experiments."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -63,7 +65,7 @@ def test_a_search_by_the_norm_is_refused_without_its_condition():
     assert by_norm(eye, np.diag([1.0, 0.4, 0.3])) == pytest.approx(1.0, rel=1e-10)
 
 
-def test_a_search_by_a_threshold_ends_there_and_errs_by_as_much():
+def test_a_search_by_a_threshold_ends_there_and_errs_by_as_much(monkeypatch):
     mu, p, v, A, B, m = mixture()
     white, M = whitened(A, B)
     best, errors = int(np.argmax(mu.T @ v)), []
@@ -74,11 +76,10 @@ def test_a_search_by_a_threshold_ends_there_and_errs_by_as_much():
         least = np.linalg.eigvalsh(second - f * projected)[0]
         assert least == pytest.approx(threshold * white.eigenvalues[K - 1], rel=1e-6)
         assert 0.0 < 1.0 - f / by_spectrum(second, projected) < threshold * K
-        FACTORS["this"] = lambda A, B, threshold=threshold: by_threshold(A, B, threshold)
+        monkeypatch.setitem(FACTORS, "this", partial(by_threshold, threshold=threshold))
         found = cancel(white, M, m, "this")
         errors.append(np.linalg.norm(found.coordinates - mu[:, best]) / threshold)
         assert found.weight == pytest.approx(p[best], abs=threshold)
-    del FACTORS["this"]
     assert max(errors) < 1.2 * min(errors)
     assert max(errors) < np.linalg.norm(mu[:, best])
     for wrong in (0.0, 1.0):
