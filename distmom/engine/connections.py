@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import multiprocessing
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -88,6 +89,12 @@ def open_executor(
 
 def _local_cluster(n_workers: int, memory_limit: int | None) -> LocalCluster:
     """Start worker processes of one thread each; a ClusterError if one of them ends before it is ready."""
+    # Set while a new process runs the script of its parent; multiprocessing itself refuses to start others then.
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise UsageError(
+            "a process that is being started runs the script that started it, and cannot start workers itself: "
+            "put the script's own code under `if __name__ == '__main__':`"
+        )
     try:
         return LocalCluster(
             n_workers=n_workers,
@@ -100,7 +107,10 @@ def _local_cluster(n_workers: int, memory_limit: int | None) -> LocalCluster:
         )
     except RuntimeError as error:
         cause = error.__cause__ or error
-        raise ClusterError(f"the worker processes did not start: {type(cause).__name__}: {cause}") from error
+        raise ClusterError(
+            f"the worker processes did not start: {type(cause).__name__}: {cause}. In a script, the code that "
+            "starts them must be under `if __name__ == '__main__':`"
+        ) from error
 
 
 @contextmanager

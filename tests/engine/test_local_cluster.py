@@ -1,6 +1,8 @@
 """Workers that distmom starts serve the process that started them; other hosts are reached with TLS alone."""
 
 import socket
+import subprocess
+import sys
 from contextlib import ExitStack
 
 import dask
@@ -100,3 +102,19 @@ def test_workers_that_end_before_they_are_ready_are_an_error_of_the_cluster(tmp_
         open_executor(workers=1),
     ):
         pass
+
+
+def test_a_script_without_a_guard_is_told_what_it_needs(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from distmom.engine import open_executor\nwith open_executor(workers=1):\n    print('open')\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    found = [line for line in done.stderr.splitlines() if line.startswith("distmom.errors.")]
+    assert [line.partition(":")[0] for line in found] == [
+        "distmom.errors.UsageError",
+        "distmom.errors.ClusterError",
+    ]
+    assert all(line.endswith("under `if __name__ == '__main__':`") for line in found)
