@@ -109,6 +109,28 @@ class WeightedRows(RowCorpus):
         return replace(block, weights=self.unit_weights[block.first : block.first + block.n_documents])
 
 
+def exact_rows(population, side=None, **options):
+    """Return the exact population of a mixture, with responses and columns of side information, as a corpus.
+
+    ``side`` has the expectation of every column in every component, (k, q).
+    """
+    rows = population.exact()
+    columns = [rows.X, rows.responses, None if side is None else side[rows.components]]
+    return WeightedRows(
+        np.column_stack([each for each in columns if each is not None]), rows.weights, **options
+    )
+
+
+def gaussian_population(d, k, seed=0, scale=2.0):
+    """A mixture of spherical Gaussians with random parameters."""
+    from distmom.simulate.mixtures import GaussianPopulation
+
+    rng = np.random.default_rng(seed)
+    return GaussianPopulation(
+        scale * rng.normal(size=(k, d)), rng.dirichlet(np.full(k, 5.0)), rng.uniform(0.5, 2.0, k)
+    )
+
+
 def peak_bytes(call):
     """Peak memory of a call of Python and NumPy, the least of five.
 

@@ -29,6 +29,7 @@ from sklearn.mixture import GaussianMixture
 
 from distmom.errors import NumericalError
 from distmom.models import SphericalMixture
+from distmom.simulate.mixtures import GaussianPopulation
 
 TASKS = ("planted", "faces", "patches")
 #: side of a patch, and patches of a photograph
@@ -40,9 +41,8 @@ def planted(d: int, k: int, n: int, separation: float, seed: int) -> tuple[np.nd
     rng = np.random.default_rng(seed)
     means = rng.normal(size=(k, d)) * separation / np.sqrt(2.0 * d)
     weights, variances = rng.dirichlet(np.full(k, 10.0)), rng.uniform(0.7, 1.3, k)
-    components = rng.choice(k, n, p=weights)
-    X = means[components] + rng.normal(size=(n, d)) * np.sqrt(variances[components])[:, None]
-    return X, means, components
+    rows = GaussianPopulation(means, weights, variances).sample(n, rng)
+    return rows.X, means, rows.components
 
 
 def faces(data: Path, n_people: int, n_coordinates: int, n_left_out: int) -> tuple[np.ndarray, np.ndarray]:

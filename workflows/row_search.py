@@ -44,6 +44,12 @@ from sklearn.mixture import GaussianMixture
 
 from distmom.errors import NumericalError
 from distmom.models import GaussianSearch, RegressionSearch, SubspaceSearch
+from distmom.simulate.mixtures import (
+    GaussianPopulation,
+    RegressionPopulation,
+    SubspacePopulation,
+    draw_labels,
+)
 
 #: what systems return, and its error
 Systems = dict[str, tuple[Callable[[], Any], Callable[[Any], float]]]
@@ -52,37 +58,33 @@ Systems = dict[str, tuple[Callable[[], Any], Callable[[Any], float]]]
 _ITERATIONS = 200
 
 
-def gaussian_rows(
-    n: int, d: int, k: int, distance: float, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return rows with noise of variance one, their components, and the means.
+def gaussians(d: int, k: int, distance: float, rng: np.random.Generator) -> GaussianPopulation:
+    """Return components with noise of variance one.
 
     Component 0 has a weight of 0.05 and is at ``distance`` from component 1; others are farther.
     """
-    rng = np.random.default_rng(seed)
     means = 1.2 * rng.normal(size=(k, d))
     offset = rng.normal(size=d)
     means[0] = means[1] + distance * offset / np.linalg.norm(offset)
-    z = rng.choice(k, n, p=np.append(0.05, np.full(k - 1, 0.95 / (k - 1))))
-    return means[z] + rng.normal(size=(n, d)), z, means
+    return GaussianPopulation(means, component_weights(0.05, k), 1.0)
 
 
-def regression_rows(
-    n: int, d: int, k: int, noise: float, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return features, responses, components and coefficients of norm 2; component 0 has a weight of 0.2."""
-    rng = np.random.default_rng(seed)
+def regressions(d: int, k: int, noise: float, rng: np.random.Generator) -> RegressionPopulation:
+    """Return regressions with coefficients of norm 2 and standard normal features; component 0 weighs 0.2."""
     coefs = rng.normal(size=(k, d))
     coefs *= 2.0 / np.linalg.norm(coefs, axis=1, keepdims=True)
-    z = rng.choice(k, n, p=np.append(0.2, np.full(k - 1, 0.8 / (k - 1))))
-    X = rng.normal(size=(n, d))
-    return X, np.sum(X * coefs[z], axis=1) + noise * rng.normal(size=n), z, coefs
+    return RegressionPopulation(coefs, component_weights(0.2, k), noise**2)
 
 
-def labels(z: np.ndarray, share: float, wrong: float, seed: int) -> np.ndarray:
-    """Return which rows are labelled."""
-    rng = np.random.default_rng((seed, 1))
-    return np.asarray(rng.random(len(z)) < np.where(z == 0, share, wrong))
+def subspaces(d: int, k: int, m: int, rng: np.random.Generator) -> SubspacePopulation:
+    """Return random subspaces with noise of variance 0.04; component 0 weighs 0.1."""
+    bases = np.stack([np.linalg.qr(rng.normal(size=(d, m)))[0] for _ in range(k)])
+    return SubspacePopulation(bases, component_weights(0.1, k), 0.04)
+
+
+def component_weights(first: float, k: int) -> np.ndarray:
+    """Return weights of components, of which all but the first are equal."""
+    return np.append(first, np.full(k - 1, (1.0 - first) / (k - 1)))
 
 
 def alternating_minimisation(X: np.ndarray, y: np.ndarray, coefs: np.ndarray) -> np.ndarray:
@@ -137,8 +139,10 @@ def random_coefs(X: np.ndarray, y: np.ndarray, k: int, seed: int) -> np.ndarray:
 def of_gaussians(arguments: argparse.Namespace, seed: int) -> Systems:
     """Return the systems of the Gaussian task."""
     k, d = arguments.components, arguments.features
-    X, z, means = gaussian_rows(arguments.rows, d, k, arguments.distance, seed)
-    marked = labels(z, arguments.share, arguments.wrong, seed)
+    rng = np.random.default_rng(seed)
+    population = gaussians(d, k, arguments.distance, rng)
+    rows = population.sample(arguments.rows, rng)
+    X, marked = rows.X, draw_labels(rows.components, 0, arguments.share, arguments.wrong, (seed, 1))
     mean = X[marked].mean(axis=0)
     others = kmeans_plusplus(X, k, random_state=seed)[0]
     started = np.vstack([mean, others[1:]])
@@ -160,14 +164,18 @@ def of_gaussians(arguments: argparse.Namespace, seed: int) -> Systems:
             GaussianMixture(**em, means_init=np.vstack([by_labels(), others[1:]])).fit(X).means_[0]
         ),
     }
-    return {name: (system, partial(nearest, target=means[0])) for name, system in systems.items()}
+    return {name: (system, partial(nearest, target=population.means[0])) for name, system in systems.items()}
 
 
 def of_regressions(arguments: argparse.Namespace, seed: int) -> Systems:
     """Return the systems of the regression task."""
     k, d = arguments.components, arguments.features
-    X, y, z, coefs = regression_rows(10 * arguments.rows, d, k, arguments.noise, seed)
-    marked = labels(z, arguments.share, arguments.wrong, seed)
+    rng = np.random.default_rng(seed)
+    population = regressions(d, k, arguments.noise, rng)
+    drawn = population.sample(10 * arguments.rows, rng)
+    X, y = drawn.X, drawn.responses
+    assert y is not None
+    marked = draw_labels(drawn.components, 0, arguments.share, arguments.wrong, (seed, 1))
     rows = np.c_[X, y]
     first = random_coefs(X, y, k, seed)
     own = np.linalg.lstsq(X[marked], y[marked])[0]
@@ -187,7 +195,7 @@ def of_regressions(arguments: argparse.Namespace, seed: int) -> Systems:
         "seeded EM": lambda: regression_em(X, y, started)[0],
         "EM from the search": lambda: regression_em(X, y, np.vstack([by_labels(), first[1:]]))[0],
     }
-    return {name: (system, partial(nearest, target=coefs[0])) for name, system in systems.items()}
+    return {name: (system, partial(nearest, target=population.coefs[0])) for name, system in systems.items()}
 
 
 def kmeans_subspace(X: np.ndarray, k: int, m: int, marked: np.ndarray, seed: int) -> np.ndarray:
@@ -206,17 +214,16 @@ def of_subspaces(arguments: argparse.Namespace, seed: int) -> Systems:
     """Return the systems of the subspace task."""
     k, d, m = arguments.components, 3 * arguments.features, arguments.dimension
     rng = np.random.default_rng(seed)
-    bases = np.stack([np.linalg.qr(rng.normal(size=(d, m)))[0] for _ in range(k)])
-    z = rng.choice(k, arguments.rows, p=np.append(0.1, np.full(k - 1, 0.9 / (k - 1))))
-    X = np.einsum("ndm,nm->nd", bases[z], rng.normal(size=(len(z), m))) + 0.2 * rng.normal(size=(len(z), d))
-    marked = labels(z, arguments.share, arguments.wrong, seed)
+    population = subspaces(d, k, m, rng)
+    rows = population.sample(arguments.rows, rng)
+    X, marked = rows.X, draw_labels(rows.components, 0, arguments.share, arguments.wrong, (seed, 1))
     model = SubspaceSearch(k, dimension=m)
     systems: dict[str, Callable[[], Any]] = {
         "search (rows)": lambda: model.fit(X).search(rows=X[marked], force=True).basis,
         "labelled rows": lambda: leading_vectors(X[marked], m),
         "k-means and singular vectors": lambda: kmeans_subspace(X, k, m, marked, seed),
     }
-    return {name: (system, partial(between, target=bases[0])) for name, system in systems.items()}
+    return {name: (system, partial(between, target=population.bases[0])) for name, system in systems.items()}
 
 
 def nearest(found: np.ndarray, target: np.ndarray) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import WeightedRows, carried_out, matched
+from helpers import carried_out, exact_rows, gaussian_population, matched
 from numpy.testing import assert_allclose
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
@@ -19,33 +19,14 @@ from distmom.engine import open_engine
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import load_model
 from distmom.models.gaussian.estimator import SphericalMixture
+from distmom.simulate.mixtures import GaussianPopulation
 
 
-def parameters(d, k, seed=0, scale=2.0):
-    """Return means, weights and variances of a mixture."""
-    rng = np.random.default_rng(seed)
-    return scale * rng.normal(size=(k, d)), rng.dirichlet(np.full(k, 5.0)), rng.uniform(0.5, 2.0, k)
-
-
-def population(means, weights, variances, **options):
-    """Return points with the moments of a mixture up to order three: two per component and axis."""
-    d = means.shape[1]
-    steps = np.sqrt(d * variances)[:, None, None] * np.eye(d)
-    X = np.concatenate([means[:, None] + steps, means[:, None] - steps], axis=1).reshape(-1, d)
-    return WeightedRows(X, np.repeat(weights / (2 * d), 2 * d), **options)
-
-
-def sample(means, weights, variances, n, seed):
-    rng = np.random.default_rng(seed)
-    z = rng.choice(len(weights), n, p=weights)
-    return means[z] + rng.normal(size=(n, means.shape[1])) * np.sqrt(variances[z])[:, None], z
-
-
-def assert_recovered(model, means, weights, variances, tolerance=1e-10):
-    error, order = matched(model.means_, means)
+def assert_recovered(model, true, tolerance=1e-10):
+    error, order = matched(model.means_, true.means)
     assert error < tolerance
-    assert_allclose(model.weights_, weights[order], rtol=tolerance)
-    assert_allclose(model.variances_, variances[order], rtol=tolerance)
+    assert_allclose(model.weights_, true.weights[order], rtol=tolerance)
+    assert_allclose(model.variances_, true.variances[order], rtol=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -62,10 +43,10 @@ def assert_recovered(model, means, weights, variances, tolerance=1e-10):
     ],
 )
 def test_an_exact_population_gives_back_the_parameters(d, k, options, names):
-    true = parameters(d, k)
-    model = SphericalMixture(k, **options).fit_corpus(population(*true, shard_rows=50))
+    true = gaussian_population(d, k)
+    model = SphericalMixture(k, **options).fit_corpus(exact_rows(true, shard_rows=50))
     assert [timing["name"] for timing in model.timings_] == names
-    assert_recovered(model, *true)
+    assert_recovered(model, true)
     if k > 1:
         assert model.diagnostics_["residual"] < 1e-10
         assert model.diagnostics_["sum_weights"] == pytest.approx(1.0, abs=1e-10)
@@ -82,10 +63,10 @@ def test_an_exact_population_gives_back_the_parameters(d, k, options, names):
     ],
 )
 def test_an_exact_population_gives_back_the_parameters_by_rotations(d, k, options, names):
-    true = parameters(d, k)
-    model = SphericalMixture(k, route="rotation", **options).fit_corpus(population(*true, shard_rows=50))
+    true = gaussian_population(d, k)
+    model = SphericalMixture(k, route="rotation", **options).fit_corpus(exact_rows(true, shard_rows=50))
     assert [timing["name"] for timing in model.timings_] == names
-    assert_recovered(model, *true)
+    assert_recovered(model, true)
     if k > 1:
         assert model.diagnostics_["n_rotations"] == options.get("n_rotations", 20)
         assert model.diagnostics_["spread"] < 1e-10
@@ -93,62 +74,64 @@ def test_an_exact_population_gives_back_the_parameters_by_rotations(d, k, option
 
 
 def test_the_average_of_rotations_is_better_than_one_and_as_good_as_an_estimate_of_the_noise():
-    means, weights, variances = parameters(9, 3, scale=1.0)
+    true = gaussian_population(9, 3, scale=1.0)
     errors = {}
     for seed in range(6):
-        X = sample(means, weights, variances, 5000, seed)[0]
+        X = true.sample(5000, seed).X
         for name, options in {
             "noise": {}, "one": {"route": "rotation", "n_rotations": 1}, "many": {"route": "rotation"},
         }.items():  # fmt: skip
             found = SphericalMixture(3, random_state=seed, **options).fit(X).means_
-            errors.setdefault(name, []).append(matched(found, means)[0])
+            errors.setdefault(name, []).append(matched(found, true.means)[0])
     noise, one, many = (np.mean(errors[name]) for name in ("noise", "one", "many"))
     assert many < 0.2 * one
     assert many < 1.3 * noise
 
 
 def test_rotations_average_the_variances_where_they_are_common():
-    means, weights, _ = parameters(9, 3)
-    same = np.full(3, 1.3)
-    model = SphericalMixture(3, route="rotation", variances="common").fit_corpus(
-        population(means, weights, same)
-    )
-    assert_recovered(model, means, weights, same)
+    differing = gaussian_population(9, 3)
+    true = GaussianPopulation(differing.means, differing.weights, 1.3)
+    model = SphericalMixture(3, route="rotation", variances="common").fit_corpus(exact_rows(true))
+    assert_recovered(model, true)
 
 
 def test_a_common_variance_is_recovered_and_differing_ones_are_averaged():
-    means, weights, variances = parameters(6, 3)
-    same = np.full(3, 1.3)
-    model = SphericalMixture(3, variances="common").fit_corpus(population(means, weights, same))
-    assert_recovered(model, means, weights, same)
-    averaged = SphericalMixture(3, variances="common").fit_corpus(population(means, weights, variances))
-    assert_allclose(averaged.variances_, weights @ variances, rtol=1e-10)
+    differing = gaussian_population(6, 3)
+    true = GaussianPopulation(differing.means, differing.weights, 1.3)
+    model = SphericalMixture(3, variances="common").fit_corpus(exact_rows(true))
+    assert_recovered(model, true)
+    averaged = SphericalMixture(3, variances="common").fit_corpus(exact_rows(differing))
+    assert_allclose(averaged.variances_, differing.weights @ differing.variances, rtol=1e-10)
     # The third moment lacks the correction for differing variances.
-    assert matched(averaged.means_, means)[0] > 0.01
+    assert matched(averaged.means_, true.means)[0] > 0.01
 
 
 def test_the_origin_of_the_rows_does_not_matter():
-    means, weights, variances = parameters(6, 3)
+    true = gaussian_population(6, 3)
     # Linearly dependent means: their average is zero.
-    centred = means - weights @ means
-    model = SphericalMixture(3).fit_corpus(population(centred, weights, variances))
-    assert_recovered(model, centred, weights, variances)
-    far = SphericalMixture(3).fit_corpus(population(centred + 1e4, weights, variances))
+    centred, weights = true.means - true.weights @ true.means, true.weights
+
+    def moved(distance):
+        return GaussianPopulation(centred + distance, weights, true.variances)
+
+    model = SphericalMixture(3).fit_corpus(exact_rows(moved(0.0)))
+    assert_recovered(model, moved(0.0))
+    far = SphericalMixture(3).fit_corpus(exact_rows(moved(1e4)))
     error, order = matched(far.means_ - 1e4, centred)
     assert error < 1e-7
     assert_allclose(far.weights_, weights[order], rtol=1e-7)
     # Farther away, the covariance loses its digits.
-    farther = SphericalMixture(3).fit_corpus(population(centred + 1e6, weights, variances))
+    farther = SphericalMixture(3).fit_corpus(exact_rows(moved(1e6)))
     assert matched(farther.means_ - 1e6, centred)[0] < 0.1
     refusal = r"mean of the rows has norm 2\.45e\+08, and .* covariance by about 13\.3: subtract the mean"
     for k in (3, "auto"):
         with pytest.raises(NumericalError, match=refusal):
-            SphericalMixture(k).fit_corpus(population(centred + 1e8, weights, variances))
+            SphericalMixture(k).fit_corpus(exact_rows(moved(1e8)))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 255.0])
 def test_the_scale_of_the_rows_does_not_matter(scale):
-    X = sample(*parameters(6, 3), 2000, 0)[0]
+    X = gaussian_population(6, 3).sample(2000, 0).X
     plain, scaled = SphericalMixture(3, n_em_iter=1).fit(X), SphericalMixture(3, n_em_iter=1).fit(scale * X)
     assert_allclose(scaled.means_ / scale, plain.means_, rtol=1e-9)
     assert_allclose(scaled.variances_ / scale**2, plain.variances_, rtol=1e-9)
@@ -157,13 +140,13 @@ def test_the_scale_of_the_rows_does_not_matter(scale):
 
 @pytest.mark.parametrize("route", ["noise", "rotation"])
 def test_errors_fall_with_the_root_of_the_number_of_rows(route):
-    true = parameters(20, 3, scale=1.0)
+    true = gaussian_population(20, 3, scale=1.0)
     errors = []
     for n in (2_000, 32_000):
-        models = [SphericalMixture(3, route=route).fit(sample(*true, n, seed)[0]) for seed in range(8)]
+        models = [SphericalMixture(3, route=route).fit(true.sample(n, seed).X) for seed in range(8)]
         found = [model.means_ for model in models]
         errors.append(
-            np.mean([np.linalg.norm(m - true[0][matched(m, true[0])[1]], axis=1).mean() for m in found])
+            np.mean([np.linalg.norm(m - true.means[matched(m, true.means)[1]], axis=1).mean() for m in found])
         )
     # A sixteenth of the variance is a quarter of the error.
     assert 3.2 < errors[0] / errors[1] < 5.0
@@ -180,8 +163,8 @@ def brute_force(X, means, weights, variances):
 
 
 def test_rows_are_read_by_the_rule_of_bayes():
-    true = parameters(5, 3, scale=1.0)
-    X = sample(*true, 3000, 0)[0]
+    true = gaussian_population(5, 3, scale=1.0)
+    X = true.sample(3000, 0).X
     model = SphericalMixture(3).fit(X)
     logs = brute_force(X, model.means_, model.weights_, model.variances_)
     density = logsumexp(logs, axis=1)
@@ -201,7 +184,7 @@ def test_rows_are_read_by_the_rule_of_bayes():
 
 @pytest.mark.parametrize("variances", ["differing", "common"])
 def test_an_em_pass_is_an_iteration_by_brute_force(variances):
-    X = sample(*parameters(5, 3, scale=1.0), 2000, 0)[0]
+    X = gaussian_population(5, 3, scale=1.0).sample(2000, 0).X
     before = SphericalMixture(3, variances=variances).fit(X)
     after = SphericalMixture(3, variances=variances, n_em_iter=1).fit_corpus(RowCorpus(X, shard_rows=300))
     logs = brute_force(X, before.means_, before.weights_, before.variances_)
@@ -217,15 +200,15 @@ def test_an_em_pass_is_an_iteration_by_brute_force(variances):
 
 
 def test_em_passes_raise_the_likelihood():
-    X = sample(*parameters(30, 4, scale=0.6), 3000, 1)[0]
+    X = gaussian_population(30, 4, scale=0.6).sample(3000, 1).X
     likelihoods = SphericalMixture(4, n_em_iter=6).fit(X).diagnostics_["log_likelihoods"]
     assert all(b > a for a, b in pairwise(likelihoods))
 
 
 @pytest.mark.parametrize("d", [8, 300])
 def test_random_halves_agree_on_the_number_of_components(d):
-    true = parameters(d, 4, scale=6.0 / np.sqrt(d))
-    model = SphericalMixture("auto").fit(sample(*true, 3000, 0)[0])
+    true = gaussian_population(d, 4, scale=6.0 / np.sqrt(d))
+    model = SphericalMixture("auto").fit(true.sample(3000, 0).X)
     assert len(model.weights_) == model.diagnostics_["n_components"] == 4
     assert min(model.diagnostics_["replicated_shares"][:3]) > 0.8
     noise = np.random.default_rng(0).normal(size=(2000, d))
@@ -235,8 +218,8 @@ def test_random_halves_agree_on_the_number_of_components(d):
 def test_noise_in_few_columns_is_not_counted_as_components():
     found = []
     for seed in range(20):
-        means, weights, _ = parameters(5, 3, seed, scale=4.0)
-        X = sample(means, weights, np.ones(3), 600, seed)[0]
+        true = gaussian_population(5, 3, seed, scale=4.0)
+        X = GaussianPopulation(true.means, true.weights, 1.0).sample(600, seed).X
         found.append(len(SphericalMixture("auto").fit(X).weights_))
     assert found == [3] * 20
 
@@ -244,7 +227,7 @@ def test_noise_in_few_columns_is_not_counted_as_components():
 @pytest.mark.parametrize("k", [3, "auto"])
 @pytest.mark.parametrize("d", [12, 200])
 def test_the_plan_lists_the_passes_that_are_made_and_a_saved_model_is_the_same(tmp_path, k, d):
-    X = sample(*parameters(d, 3), 600, 0)[0]
+    X = gaussian_population(d, 3).sample(600, 0).X
     corpus = RowCorpus(X, shard_rows=100)
     model = SphericalMixture(k, n_em_iter=2, n_power_iter=1, n_oversamples=5)
     planned = [p.name for p in model.plan(corpus).passes]
@@ -259,7 +242,7 @@ def test_the_plan_lists_the_passes_that_are_made_and_a_saved_model_is_the_same(t
 
 
 def test_components_of_rows_are_stored(tmp_path):
-    X, _ = sample(*parameters(6, 3), 500, 0)
+    X = gaussian_population(6, 3).sample(500, 0).X
     model = SphericalMixture(3).fit(X)
     # Units of three rows and more are cut by shards.
     corpus = RowCorpus(X, np.r_[np.full(100, 3), 200], shard_rows=64)
@@ -277,8 +260,8 @@ def test_components_of_rows_are_stored(tmp_path):
 
 
 def test_drawn_rows_are_of_the_mixture():
-    true = parameters(6, 3)
-    model = SphericalMixture(3).fit_corpus(population(*true))
+    true = gaussian_population(6, 3)
+    model = SphericalMixture(3).fit_corpus(exact_rows(true))
     X, components = model.sample(20_000, random_state=1)
     for i in range(3):
         own = X[components == i]
@@ -288,20 +271,21 @@ def test_drawn_rows_are_of_the_mixture():
 
 
 def test_coordinates_are_in_the_span_of_the_means():
-    true = parameters(6, 3)
-    model = SphericalMixture(3).fit_corpus(population(*true))
+    true = gaussian_population(6, 3)
+    model = SphericalMixture(3).fit_corpus(exact_rows(true))
     Z = model.transform(model.means_)
     assert Z.shape == (3, 3)
     # The span contains the means, so that distances between them are kept.
     assert_allclose(Z @ Z.T, model.means_ @ model.means_.T, atol=1e-9)
     outside = np.linalg.svd(model.means_)[2][-1:]
     assert_allclose(model.transform(outside), 0.0, atol=1e-12)
-    dependent = SphericalMixture(3).fit_corpus(population(true[0] - true[1] @ true[0], *true[1:]))
+    centred = GaussianPopulation(true.means - true.weights @ true.means, true.weights, true.variances)
+    dependent = SphericalMixture(3).fit_corpus(exact_rows(centred))
     assert dependent.transform(model.means_).shape == (3, 2)
 
 
 def test_pictures_and_summary_are_json_values_and_show_the_components():
-    X = sample(*parameters(6, 3, scale=4.0), 2000, 0)[0]
+    X = gaussian_population(6, 3, scale=4.0).sample(2000, 0).X
     model = SphericalMixture(3).fit(X)
     assert json.loads(json.dumps(model.summary()))["n_components"] == 3
     scatter, bars, lines = json.loads(json.dumps(model.pictures()))
@@ -320,7 +304,7 @@ def test_pictures_and_summary_are_json_values_and_show_the_components():
 
 def test_what_cannot_be_fitted_is_refused_with_the_numbers():
     means = np.eye(3, 8) * 5.0
-    X = sample(means, np.full(3, 1 / 3), np.ones(3), 2000, 0)[0]
+    X = GaussianPopulation(means, np.full(3, 1 / 3), 1.0).sample(2000, 0).X
     with pytest.raises(UsageError, match="n_components: expected at most 8, the number of features, got 9"):
         SphericalMixture(9).fit(X)
     with pytest.raises(UsageError, match="n_components: expected at most 2, the number of rows, got 3"):
@@ -364,14 +348,15 @@ def test_rows_without_noise_and_constant_columns_are_fitted():
     assert_allclose(model.weights_, [0.5, 0.3, 0.2], atol=1e-9)
     assert (model.predict(rows) == np.repeat([0, 1, 2], [50, 30, 20])).all()
     assert model.diagnostics_["n_floored_variances"] == 3
-    X = np.hstack([sample(*parameters(6, 3), 2000, 0)[0], np.full((2000, 2), 7.0)])
+    X = np.hstack([gaussian_population(6, 3).sample(2000, 0).X, np.full((2000, 2), 7.0)])
     assert_allclose(SphericalMixture(3).fit(X).means_[:, 6:], 7.0)
 
 
 def test_the_command_line_fits_rows_and_writes_components_and_a_report(tmp_path, capsys):
     import zarr
 
-    X, z = sample(*parameters(6, 3, scale=4.0), 500, 0)
+    rows = gaussian_population(6, 3, scale=4.0).sample(500, 0)
+    X, z = rows.X, rows.components
     np.save(tmp_path / "X.npy", X)
     corpus, place, out = (str(tmp_path / name) for name in ("c", "m", "out"))
     assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--shard-rows", "200"]) == 0
@@ -394,8 +379,8 @@ def test_the_command_line_fits_rows_and_writes_components_and_a_report(tmp_path,
 
 @pytest.mark.slow
 def test_a_memory_limit_cuts_the_basis_into_slabs():
-    means, weights, variances = parameters(200_000, 3, scale=0.01)
-    corpus = RowCorpus(sample(means, weights, variances, 120, 0)[0], shard_rows=8)
+    true = gaussian_population(200_000, 3, scale=0.01)
+    corpus = RowCorpus(true.sample(120, 0).X, shard_rows=8)
     model = SphericalMixture(3, n_power_iter=1)
     planned = [(p.name, p.n_slabs) for p in model.plan(corpus, 652 << 20).passes]
     assert planned == [("sketch", 4), ("power", 4), ("moments", 1)]
@@ -408,7 +393,7 @@ def test_a_memory_limit_cuts_the_basis_into_slabs():
 def test_two_processes_give_the_same_bits():
     from distributed import Client, LocalCluster
 
-    X = sample(*parameters(150, 4), 3000, 0)[0]
+    X = gaussian_population(150, 4).sample(3000, 0).X
     corpus = RowCorpus(X, shard_rows=150)
     options = {"n_em_iter": 2, "n_oversamples": 5, "n_power_iter": 1}
     alone = SphericalMixture(4, **options).fit_corpus(corpus)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import WeightedRows
+from helpers import exact_rows, gaussian_population
 from numpy.testing import assert_allclose
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.metrics import normalized_mutual_info_score
@@ -17,37 +17,13 @@ from distmom.corpus import RowBlock, RowCorpus, ingest_rows
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import GaussianSearch, load_model
 from distmom.moments.search import RowTargetsPass
+from distmom.simulate.mixtures import GaussianPopulation, draw_labels
 
 
-def parameters(d, k, seed=0, scale=2.0):
-    """Return means, weights and variances of a mixture."""
-    rng = np.random.default_rng(seed)
-    return scale * rng.normal(size=(k, d)), rng.dirichlet(np.full(k, 5.0)), rng.uniform(0.5, 2.0, k)
-
-
-def population(means, weights, variances, side=None, **options):
-    """Return points with the moments of a mixture up to order three: two per component and axis.
-
-    ``side`` has the expectation of every target in every component, (k, q).
-    """
-    d = means.shape[1]
-    steps = np.sqrt(d * variances)[:, None, None] * np.eye(d)
-    X = np.concatenate([means[:, None] + steps, means[:, None] - steps], axis=1).reshape(-1, d)
-    if side is not None:
-        X = np.hstack([X, np.repeat(side, 2 * d, axis=0)])
-    return WeightedRows(X, np.repeat(weights / (2 * d), 2 * d), **options)
-
-
-def sample(means, weights, variances, n, seed):
-    rng = np.random.default_rng(seed)
-    z = rng.choice(len(weights), n, p=weights)
-    return means[z] + rng.normal(size=(n, means.shape[1])) * np.sqrt(variances[z])[:, None], z
-
-
-def assert_is(found, mean, weight, variance, tolerance=1e-10):
-    assert_allclose(found.mean, mean, atol=tolerance)
-    assert found.weight == pytest.approx(weight, abs=tolerance)
-    assert found.variance == pytest.approx(variance, abs=tolerance)
+def assert_is(found, true, i, tolerance=1e-10):
+    assert_allclose(found.mean, true.means[i], atol=tolerance)
+    assert found.weight == pytest.approx(true.weights[i], abs=tolerance)
+    assert found.variance == pytest.approx(true.variances[i], abs=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -62,10 +38,11 @@ def assert_is(found, mean, weight, variance, tolerance=1e-10):
     ],
 )
 def test_an_exact_population_gives_every_component_by_any_side_information(method, d, k, options, names):
-    true = means, weights, variances = parameters(d, k)
+    true = gaussian_population(d, k)
+    means, weights = true.means, true.weights
     # The second target is negative everywhere, and its largest value is preferred.
     side = np.stack([np.roll(np.arange(k) / k, 1), -1.0 - np.arange(k)], axis=1)
-    corpus = population(*true, side, shard_rows=50)
+    corpus = exact_rows(true, side, shard_rows=50)
     model = GaussianSearch(k, n_targets=2, method=method, **options).fit_corpus(corpus)
     assert [timing["name"] for timing in model.timings_] == names
     for i in range(k):
@@ -74,43 +51,43 @@ def test_an_exact_population_gives_every_component_by_any_side_information(metho
         products = means @ along
         if products.argmax() == i and products[i] - np.delete(products, i).max() > 1e-3:
             found = model.search(along)
-            assert_is(found, means[i], weights[i], variances[i])
+            assert_is(found, true, i)
             assert_allclose(found.preferences, np.sort(products - products @ weights)[::-1], atol=1e-9)
         found = model.search(rows=means[i : i + 1])
-        assert_is(found, means[i], weights[i], variances[i])
+        assert_is(found, true, i)
         # The preference of labelled rows is the inverse of the weight.
         assert_allclose(found.preferences[0], 1.0 / weights[i], rtol=1e-9)
         assert_allclose(found.preferences[1:], 0.0, atol=1e-9)
         assert found.informative
     for j in range(2):
         i, found = side[:, j].argmax(), model.search(target=j)
-        assert_is(found, means[i], weights[i], variances[i])
+        assert_is(found, true, i)
         assert_allclose(found.preferences, np.sort(side[:, j])[::-1], atol=1e-9)
         assert found.noise == 0.0
 
 
 def test_a_preference_along_a_vector_is_that_of_the_paper():
-    means, weights, variances = parameters(6, 3)
-    model = GaussianSearch(3).fit_corpus(population(means, weights, variances))
+    true = gaussian_population(6, 3)
+    model = GaussianSearch(3).fit_corpus(exact_rows(true))
     rng = np.random.default_rng(0)
     for _ in range(20):
         v = rng.normal(size=6)
-        i = (means @ v).argmax()
+        preferences = true.preferences(v)
         found = model.search(v)
-        assert_is(found, means[i], weights[i], variances[i], 1e-8)
+        assert_is(found, true, preferences.argmax(), 1e-8)
         assert_allclose(
-            found.preferences[0] - found.preferences[1], np.diff(np.sort(means @ v))[-1], atol=1e-8
+            found.preferences[0] - found.preferences[1], np.diff(np.sort(preferences))[-1], atol=1e-8
         )
 
 
 def test_the_origin_of_the_rows_does_not_matter():
-    means, weights, variances = parameters(6, 3)
-    # Linearly dependent means: their average is zero.
-    centred = means - weights @ means
-    model = GaussianSearch(3).fit_corpus(population(centred, weights, variances))
-    assert_is(model.search(rows=centred[:1]), centred[0], weights[0], variances[0])
-    far = GaussianSearch(3).fit_corpus(population(centred + 1e4, weights, variances))
-    assert_is(far.search(rows=centred[:1] + 1e4), centred[0] + 1e4, weights[0], variances[0], 1e-6)
+    true = gaussian_population(6, 3)
+    for distance, tolerance in ((0.0, 1e-10), (1e4, 1e-6)):
+        # Means with an average of zero are linearly dependent.
+        means = true.means - true.weights @ true.means + distance
+        moved = GaussianPopulation(means, true.weights, true.variances)
+        model = GaussianSearch(3).fit_corpus(exact_rows(moved))
+        assert_is(model.search(rows=means[:1]), moved, 0, tolerance)
 
 
 def test_sums_are_those_of_their_definition():
@@ -134,18 +111,19 @@ def test_sums_are_those_of_their_definition():
 
 @pytest.mark.parametrize("how", ["along", "rows", "target"])
 def test_errors_fall_with_the_root_of_the_number_of_rows(how):
-    true = means, weights, _ = parameters(20, 3, scale=1.0)
+    true = gaussian_population(20, 3, scale=1.0)
+    means = true.means
     errors, noises = [], []
     for n in (4_000, 64_000):
         for seed in range(6):
-            X, z = sample(*true, n, seed)
-            marked = np.random.default_rng((seed, 1)).random(n) < np.where(z == 1, 0.5, 0.1)
-            model = GaussianSearch(3).fit(X, marked.astype(float))
+            rows = true.sample(n, seed)
+            marked = draw_labels(rows.components, 1, 0.5, 0.1, (seed, 1))
+            model = GaussianSearch(3).fit(rows.X, marked.astype(float))
             given = {"along": means[1] - means.mean(axis=0), "rows": means[1:2], "target": 0}[how]
             found = model.search(**{how: given})
             errors.append(np.linalg.norm(found.mean - means[1]))
             noises.append(found.noise)
-            assert found.weight == pytest.approx(weights[1], abs=0.1)
+            assert found.weight == pytest.approx(true.weights[1], abs=0.1)
     few, many = np.mean(errors[:6]), np.mean(errors[6:])
     # A sixteenth of the variance is a quarter of the error.
     assert 2.6 < few / many < 6.0
@@ -157,12 +135,12 @@ def test_a_rare_component_is_found_where_other_methods_miss_it():
     d, n = 30, 20_000
     means = 1.2 * rng.normal(size=(4, d))
     means[0] = means[1] + 0.45 * rng.normal(size=d)
-    weights, variances = np.array([0.05, 0.45, 0.3, 0.2]), np.full(4, 1.0)
+    true = GaussianPopulation(means, [0.05, 0.45, 0.3, 0.2], 1.0)
     errors = {name: [] for name in ("search", "em", "k-means", "seeded k-means")}
     for seed in range(3):
-        X, z = sample(means, weights, variances, n, seed)
+        rows = true.sample(n, seed)
         # Two in three rows of the component are labelled, and one in a hundred of the others.
-        marked = np.random.default_rng((seed, 1)).random(n) < np.where(z == 0, 0.67, 0.01)
+        X, marked = rows.X, draw_labels(rows.components, 0, 0.67, 0.01, (seed, 1))
         found = GaussianSearch(4).fit(X, marked.astype(float)).search(target=0)
         em = GaussianMixture(4, covariance_type="spherical", random_state=seed).fit(X).means_
         centers = KMeans(4, n_init=1, random_state=seed).fit(X).cluster_centers_
@@ -203,8 +181,7 @@ def test_segments_of_an_image_are_found_from_a_pixel_each():
 
 
 def test_uninformative_side_information_is_refused_with_the_number_of_rows_needed():
-    means, weights, variances = parameters(8, 3)
-    X, _ = sample(means, weights, variances, 3000, 0)
+    X = gaussian_population(8, 3).sample(3000, 0).X
     chance = np.random.default_rng(1).random(3000)
     model = GaussianSearch(3).fit(X, chance)
     with pytest.raises(
@@ -217,8 +194,9 @@ def test_uninformative_side_information_is_refused_with_the_number_of_rows_neede
 
 
 def test_the_noise_of_labelled_rows_is_that_of_repeated_draws():
-    true = means, _, variances = parameters(8, 3, scale=1.0)
-    model = GaussianSearch(3).fit(sample(*true, 100_000, 0)[0])
+    true = gaussian_population(8, 3, scale=1.0)
+    means, variances = true.means, true.variances
+    model = GaussianSearch(3).fit(true.sample(100_000, 0).X)
     rng = np.random.default_rng(1)
     draws = means[1] + np.sqrt(variances[1]) * rng.normal(size=(400, 10, 8))
     found = [model.search(rows=rows, force=True) for rows in draws]
@@ -233,7 +211,8 @@ def test_the_noise_of_labelled_rows_is_that_of_repeated_draws():
 
 def test_the_plan_lists_the_passes_and_a_saved_model_is_the_same(tmp_path):
     for d, n_power_iter in ((12, 2), (120, 1)):
-        X, z = sample(*parameters(d, 3), 600, 0)
+        rows = gaussian_population(d, 3).sample(600, 0)
+        X, z = rows.X, rows.components
         corpus = RowCorpus(np.c_[X, z == 1], shard_rows=100)
         model = GaussianSearch(3, n_targets=1, n_power_iter=n_power_iter, n_oversamples=5)
         planned = [p.name for p in model.plan(corpus).passes]
@@ -250,8 +229,8 @@ def test_the_plan_lists_the_passes_and_a_saved_model_is_the_same(tmp_path):
 
 
 def test_a_file_gives_the_bits_of_memory_and_other_shards_the_same_numbers(tmp_path):
-    X, z = sample(*parameters(12, 3), 1500, 0)
-    rows = np.c_[X, z == 1]
+    drawn = gaussian_population(12, 3).sample(1500, 0)
+    rows = np.c_[drawn.X, drawn.components == 1]
     models = [
         GaussianSearch(3, n_targets=1).fit_corpus(corpus, **options)
         for corpus, options in (
@@ -273,7 +252,8 @@ def test_a_file_gives_the_bits_of_memory_and_other_shards_the_same_numbers(tmp_p
 
 
 def test_what_does_not_suit_is_refused():
-    X, z = sample(*parameters(6, 3), 500, 0)
+    rows = gaussian_population(6, 3).sample(500, 0)
+    X, z = rows.X, rows.components
     model = GaussianSearch(3).fit(X, z == 1)
     for given in ({}, {"along": X[0], "target": 0}):
         with pytest.raises(UsageError, match="specify one of along, rows and target"):
@@ -298,14 +278,15 @@ def test_what_does_not_suit_is_refused():
         GaussianSearch(3).fit(np.where(X > 5.0, np.nan, X))
     with pytest.raises(NumericalError, match="are in one of two random halves of the units"):
         GaussianSearch(3).fit_corpus(RowCorpus(X, [500]))
-    X = sample(np.eye(3, 8) * 5.0, np.full(3, 1 / 3), np.ones(3), 2000, 0)[0]
+    X = GaussianPopulation(np.eye(3, 8) * 5.0, np.full(3, 1 / 3), 1.0).sample(2000, 0).X
     with pytest.raises(NumericalError, match="fewer than 5 components"):
         GaussianSearch(5).fit(X)
 
 
 def test_the_command_line_finds_a_component_of_a_fitted_search(tmp_path, capsys):
-    means, weights, variances = parameters(6, 3, scale=4.0)
-    X, z = sample(means, weights, variances, 800, 0)
+    true = gaussian_population(6, 3, scale=4.0)
+    means, rows = true.means, true.sample(800, 0)
+    X, z = rows.X, rows.components
     np.save(tmp_path / "X.npy", np.c_[X, z == 1])
     np.save(tmp_path / "rows.npy", X[z == 1][:4])
     np.save(tmp_path / "v.npy", np.linalg.pinv(means - means.mean(axis=0))[:, 1])
@@ -350,7 +331,7 @@ def test_the_command_line_finds_a_component_of_a_fitted_search(tmp_path, capsys)
         assert main(["find", place, *given, "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert_allclose(found["mean"], means[1], atol=0.5)
-        assert found["weight"] == pytest.approx(weights[1], abs=0.05)
+        assert found["weight"] == pytest.approx(true.weights[1], abs=0.05)
     assert main(["find", place, "--target", "0", "--top", "2"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in shown[-2:]] == [str(i) for i in np.argsort(-np.abs(means[1]))[:2]]

@@ -24,6 +24,7 @@ from distmom.moments.multiview import (
     own_columns,
     with_products,
 )
+from distmom.simulate.mixtures import GaussianPopulation
 
 WORD_WEIGHTS = np.array([0.3, 0.2, 0.3, 0.2])
 WORDS = np.random.default_rng(1).dirichlet(np.full(3, 0.5), 4)
@@ -56,9 +57,8 @@ def steps_population(widths, k, seed=1):
 def sample(n, seed, k=4, widths=(2, 2, 2)):
     """Return rows of k Gaussians, their means, and their components."""
     means = 2.0 * np.random.default_rng(0).normal(size=(k, sum(widths)))
-    rng = np.random.default_rng(seed)
-    h = rng.choice(k, n)
-    return means[h] + 0.5 * rng.normal(size=(n, sum(widths))), means, h
+    rows = GaussianPopulation(means, np.full(k, 1.0 / k), 0.25).sample(n, seed)
+    return rows.X, means, rows.components
 
 
 @pytest.mark.parametrize("n_oversamples", [0, 2, 10])

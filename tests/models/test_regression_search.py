@@ -1,12 +1,10 @@
 """Search for one component of a mixture of linear regressions: exact populations, samples, plans and refusals."""
 
 import json
-from itertools import product
 
 import numpy as np
 import pytest
-from helpers import WeightedRows
-from numpy.polynomial.hermite_e import hermegauss
+from helpers import exact_rows
 from numpy.testing import assert_allclose
 
 from distmom.cli.main import main
@@ -14,54 +12,23 @@ from distmom.corpus import RowBlock, RowCorpus, ingest_rows
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import RegressionSearch, load_model
 from distmom.moments.search import ResponseMomentsPass, ResponsePairsPass, whole_third
+from distmom.simulate.mixtures import RegressionPopulation, draw_labels
 
 
-def parameters(d, k, seed=0, scale=2.0):
-    """Return coefficients, intercepts, variances of the noise and weights of a mixture."""
-    rng = np.random.default_rng(seed)
-    coefs, intercepts = scale * rng.normal(size=(k, d)), rng.normal(size=k)
-    return coefs, intercepts, rng.uniform(0.2, 1.0, k), rng.dirichlet(np.full(k, 8.0))
-
-
-def features(d, seed=1):
-    """Return the mean of the features, and a root of their covariance."""
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=d), np.eye(d) + 0.4 * rng.normal(size=(d, d))
-
-
-def population(coefs, intercepts, variances, weights, side, **options):
-    """Return points with the moments of Gaussian features up to order 7, and of the noise up to order 3."""
-    k, d = coefs.shape
-    nodes, mass = hermegauss(4)
-    mass = mass / mass.sum()
-    mean, root = features(d)
-    X = mean + np.array(list(product(nodes, repeat=d))) @ root.T
-    p = np.array([np.prod(each) for each in product(mass, repeat=d)])
-    rows, found = [], []
-    for i in range(k):
-        for noise in (-np.sqrt(variances[i]), np.sqrt(variances[i])):
-            y = X @ coefs[i] + intercepts[i] + noise
-            rows.append(np.c_[X, y, np.tile(side[i], (len(X), 1))])
-            found.append(weights[i] * p / 2.0)
-    return WeightedRows(np.concatenate(rows), np.concatenate(found), **options)
-
-
-def sample(coefs, intercepts, variances, weights, n, seed):
-    """Return features, responses and components of rows."""
-    rng = np.random.default_rng(seed)
-    z = rng.choice(len(weights), n, p=weights)
-    mean, root = features(coefs.shape[1])
-    X = mean + rng.normal(size=(n, coefs.shape[1])) @ root.T
-    y = np.sum(X * coefs[z], axis=1) + intercepts[z] + np.sqrt(variances[z]) * rng.normal(size=n)
-    return X, y, z
+def population(d, k, seed=0):
+    """Return a mixture with random parameters, of which the features are the same for all seeds."""
+    rng, features = np.random.default_rng(seed), np.random.default_rng(1)
+    coefs, intercepts = 2.0 * rng.normal(size=(k, d)), rng.normal(size=k)
+    variances, weights = rng.uniform(0.2, 1.0, k), rng.dirichlet(np.full(k, 8.0))
+    mean, root = features.normal(size=d), np.eye(d) + 0.4 * features.normal(size=(d, d))
+    return RegressionPopulation(coefs, weights, variances, intercepts, mean, root)
 
 
 def assert_is(found, true, i, tolerance=1e-10):
-    coefs, intercepts, variances, weights = true
-    assert_allclose(found.coef, coefs[i], atol=tolerance)
-    assert found.intercept == pytest.approx(intercepts[i], abs=tolerance)
-    assert found.variance == pytest.approx(variances[i], abs=10 * tolerance)
-    assert found.weight == pytest.approx(weights[i], abs=tolerance)
+    assert_allclose(found.coef, true.coefs[i], atol=tolerance)
+    assert found.intercept == pytest.approx(true.intercepts[i], abs=tolerance)
+    assert found.variance == pytest.approx(true.variances[i], abs=10 * tolerance)
+    assert found.weight == pytest.approx(true.weights[i], abs=tolerance)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +36,10 @@ def assert_is(found, true, i, tolerance=1e-10):
 )
 @pytest.mark.parametrize(("d", "k"), [(4, 3), (3, 3), (4, 2)])
 def test_an_exact_population_gives_every_component_by_any_side_information(method, d, k):
-    true = coefs, intercepts, _, weights = parameters(d, k)
+    true = population(d, k)
+    coefs, weights = true.coefs, true.weights
     side = np.stack([np.roll(np.arange(k) / k, 1), -1.0 - np.arange(k)], axis=1)
-    corpus = population(*true, side, shard_rows=300)
+    corpus = exact_rows(true, side, shard_rows=300)
     model = RegressionSearch(k, n_targets=2, method=method).fit_corpus(corpus)
     assert [timing["name"] for timing in model.timings_] == ["covariance", "pairs", "moments", "moments"]
     rng = np.random.default_rng(2)
@@ -82,10 +50,8 @@ def test_an_exact_population_gives_every_component_by_any_side_information(metho
         assert_is(found, true, i)
         assert_allclose(found.preferences, np.sort(coefs @ along)[::-1], atol=1e-9)
         # All rows of the component, as its rows without noise at the nodes of the features.
-        X = corpus.read_shard(0).rows[:, :d]
-        mean, root = features(d)
-        X = mean + np.concatenate([np.eye(d), -np.eye(d)]) * np.sqrt(d) @ root.T
-        labelled = np.c_[X, X @ coefs[i] + intercepts[i]]
+        X = true.mean + np.concatenate([np.eye(d), -np.eye(d)]) * np.sqrt(d) @ true.root.T
+        labelled = np.c_[X, X @ coefs[i] + true.intercepts[i]]
         # They are so few that only force finds the component.
         found = model.search(rows=labelled, force=True)
         assert_is(found, true, i)
@@ -125,25 +91,27 @@ def test_sums_are_those_of_their_definition():
 
 @pytest.mark.parametrize("how", ["along", "rows", "target"])
 def test_errors_fall_with_the_root_of_the_number_of_rows(how):
-    true = coefs, _, _, weights = parameters(4, 2, 3)
-    errors = []
+    true = population(4, 2, 3)
+    coefs, errors = true.coefs, []
     for n in (20_000, 320_000):
         for seed in range(5):
-            X, y, z = sample(*true, n, seed)
-            marked = np.random.default_rng((seed, 1)).random(n) < np.where(z == 1, 0.5, 0.1)
+            rows = true.sample(n, seed)
+            X, y, z = rows.X, rows.responses, rows.components
+            marked = draw_labels(z, 1, 0.5, 0.1, (seed, 1))
             labelled = np.c_[X, y][z == 1][:200]
             model = RegressionSearch(2).fit(X, y, marked.astype(float))
             given = {"along": coefs[1] - coefs[0], "rows": labelled, "target": 0}[how]
             found = model.search(**{how: given})
             errors.append(np.linalg.norm(found.coef - coefs[1]))
-    assert found.weight == pytest.approx(weights[1], abs=0.05)
+    assert found.weight == pytest.approx(true.weights[1], abs=0.05)
     few, many = np.mean(errors[:5]), np.mean(errors[5:])
     # A sixteenth of the variance is a quarter of the error.
     assert 2.4 < few / many < 7.0
 
 
 def test_the_plan_lists_the_passes_and_a_saved_model_is_the_same(tmp_path):
-    X, y, z = sample(*parameters(4, 2), 20_000, 0)
+    rows = population(4, 2).sample(20_000, 0)
+    X, y, z = rows.X, rows.responses, rows.components
     corpus = RowCorpus(np.c_[X, y, z == 1], shard_rows=2000)
     model = RegressionSearch(2, n_targets=1)
     planned = [p.name for p in model.plan(corpus).passes]
@@ -165,8 +133,8 @@ def test_the_plan_lists_the_passes_and_a_saved_model_is_the_same(tmp_path):
 
 
 def test_what_does_not_suit_is_refused():
-    true = parameters(4, 2)
-    X, y, _ = sample(*true, 2000, 0)
+    rows = population(4, 2).sample(2000, 0)
+    X, y = rows.X, rows.responses
     model = RegressionSearch(2).fit(X, y)
     with pytest.raises(UsageError, match="rows: expected 5 columns, got 4"):
         model.search(rows=X)
@@ -187,8 +155,9 @@ def test_what_does_not_suit_is_refused():
 
 
 def test_the_command_line_finds_a_regression(tmp_path, capsys):
-    true = coefs, _, _, weights = parameters(4, 2, 3)
-    X, y, z = sample(*true, 40_000, 0)
+    true = population(4, 2, 3)
+    rows = true.sample(40_000, 0)
+    X, y, z = rows.X, rows.responses, rows.components
     np.save(tmp_path / "X.npy", np.c_[X, y, z == 1])
     np.save(tmp_path / "rows.npy", np.c_[X, y][z == 1][:200])
     corpus, place = str(tmp_path / "c"), str(tmp_path / "m")
@@ -206,7 +175,7 @@ def test_the_command_line_finds_a_regression(tmp_path, capsys):
         found = json.loads(capsys.readouterr().out)
         assert found["coef"] == expected.coef.tolist()
         assert found["variance"] == expected.variance
-    assert_allclose(found["coef"], coefs[1], atol=0.5)
-    assert found["weight"] == pytest.approx(weights[1], abs=0.1)
+    assert_allclose(found["coef"], true.coefs[1], atol=0.5)
+    assert found["weight"] == pytest.approx(true.weights[1], abs=0.1)
     assert main(["find", place, "--target", "0"]) == 0
     assert "intercept" in capsys.readouterr().out
