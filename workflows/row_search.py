@@ -1,9 +1,15 @@
 """Search for one component of simulated rows, beside estimates of all components: errors and seconds.
 
-Every task draws rows of a mixture, and labels for some of them: a share of the rows of the target and a share of
-all others, which are wrong labels. All systems get the rows and the labels, and estimate the mean, or the
-coefficients, of the target. Systems that find all components without labels are scored by the component that is
-nearest to the target, which favours them.
+The tasks ``gaussian``, ``regression`` and ``subspace`` draw rows of a mixture, and labels for some of them: a
+share of the rows of the target and a share of all others, which are wrong labels. All systems get the rows and the
+labels, and estimate the mean, the coefficients or the subspace of the target. Systems that find all components
+without labels are scored by the component that is nearest to the target, which favours them.
+
+The task ``sphere`` is the experiment of section 4.1 of Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in
+Mixture Models" (JMLR 18, 2018): means are random on a sphere of radius 10, weights rise from 0.0253, and every
+component is the target of a vector once. Its systems get the vectors alone, as ``search (vector)`` of subspaces
+does (section 4.3); ``--vector-share`` is the squared length of a vector along the direction that only its target
+has.
 
 search (labels), search (rows)
     `GaussianSearch` or `RegressionSearch` with the labels as a column of side information, or with the labelled
@@ -18,16 +24,26 @@ seeded k-means, seeded EM, EM from the search
 k-means and singular vectors
     Of subspaces: the leading singular vectors of every cluster, and of these the ones nearest to the labelled
     rows.
+whitening, cancellation
+    Of spheres: `GaussianSearch` with the vectors; cancellation is by the threshold of the paper's experiments.
+tpm
+    Of spheres: all components by the tensor power method (`SphericalMixture`), and of these the one with the
+    largest product with the vector.
 alternating minimisation
     Of regressions: rows are assigned to the component with the smallest residual, and components fitted to them.
 
 error
     Euclidean distance to the true mean or coefficients, or spectral norm of the difference of the projections on
-    both subspaces, on average over the seeds.
+    both subspaces, on average over targets and seeds.
+gain %
+    Average of ``100 (E_0 - E) / E_0`` with errors E, and errors E_0 of the reference: tpm for spheres, k-means and
+    singular vectors for subspaces, and EM for the others.
 
-Example::
+Examples::
 
     python workflows/row_search.py --rows 20000 --seeds 5
+    python workflows/row_search.py --tasks sphere --rows 6000 --features 500 --components 10 --deviation 0.4
+    python workflows/row_search.py --tasks subspace --rows 6000 --features 167 --components 5 --dimension 10
 """
 
 from __future__ import annotations
@@ -43,7 +59,7 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.mixture import GaussianMixture
 
 from distmom.errors import NumericalError
-from distmom.models import GaussianSearch, RegressionSearch, SubspaceSearch
+from distmom.models import GaussianSearch, RegressionSearch, SphericalMixture, SubspaceSearch
 from distmom.simulate.mixtures import (
     GaussianPopulation,
     RegressionPopulation,
@@ -51,8 +67,15 @@ from distmom.simulate.mixtures import (
     draw_labels,
 )
 
-#: what systems return, and its error
-Systems = dict[str, tuple[Callable[[], Any], Callable[[Any], float]]]
+#: what systems return, and its error, or those of all targets
+Systems = dict[str, tuple[Callable[[], Any], Callable[[Any], float | np.ndarray]]]
+#: for each task, the system with which the errors of the others are compared
+REFERENCES = {
+    "gaussian": "EM",
+    "regression": "EM",
+    "subspace": "k-means and singular vectors",
+    "sphere": "tpm",
+}
 
 #: iterations of the methods for regressions
 _ITERATIONS = 200
@@ -80,6 +103,14 @@ def subspaces(d: int, k: int, m: int, rng: np.random.Generator) -> SubspacePopul
     """Return random subspaces with noise of variance 0.04; component 0 weighs 0.1."""
     bases = np.stack([np.linalg.qr(rng.normal(size=(d, m)))[0] for _ in range(k)])
     return SubspacePopulation(bases, component_weights(0.1, k), 0.04)
+
+
+def spheres(d: int, k: int, deviation: float, rng: np.random.Generator) -> GaussianPopulation:
+    """Return components with means at random on a sphere of radius 10, and weights that rise from 0.0253."""
+    means = rng.normal(size=(k, d))
+    means *= 10.0 / np.linalg.norm(means, axis=1, keepdims=True)
+    rise = 2.0 * (1.0 - 0.0253 * k) / (k * (k - 1))
+    return GaussianPopulation(means, 0.0253 + rise * np.arange(k), deviation**2)
 
 
 def component_weights(first: float, k: int) -> np.ndarray:
@@ -217,13 +248,40 @@ def of_subspaces(arguments: argparse.Namespace, seed: int) -> Systems:
     population = subspaces(d, k, m, rng)
     rows = population.sample(arguments.rows, rng)
     X, marked = rows.X, draw_labels(rows.components, 0, arguments.share, arguments.wrong, (seed, 1))
+    v = population.side_vector(0, arguments.vector_share)
     model = SubspaceSearch(k, dimension=m)
     systems: dict[str, Callable[[], Any]] = {
+        "search (vector)": lambda: model.fit(X).search(v, force=True).basis,
         "search (rows)": lambda: model.fit(X).search(rows=X[marked], force=True).basis,
         "labelled rows": lambda: leading_vectors(X[marked], m),
         "k-means and singular vectors": lambda: kmeans_subspace(X, k, m, marked, seed),
     }
     return {name: (system, partial(between, target=population.bases[0])) for name, system in systems.items()}
+
+
+def of_spheres(arguments: argparse.Namespace, seed: int) -> Systems:
+    """Return the systems of the task with a vector for each component."""
+    k, d = arguments.components, arguments.features
+    rng = np.random.default_rng(seed)
+    population = spheres(d, k, arguments.deviation, rng)
+    X = population.sample(arguments.rows, rng).X
+    vectors = np.stack([population.side_vector(i, arguments.vector_share) for i in range(k)])
+
+    def search(method: str) -> np.ndarray:
+        model = GaussianSearch(k, method=method).fit(X)
+        return np.stack([model.search(v, force=True).mean for v in vectors])
+
+    def preferred() -> np.ndarray:
+        means = SphericalMixture(k, decomposition="power").fit(X).means_
+        return np.asarray(means[(vectors @ means.T).argmax(axis=1)])
+
+    systems: dict[str, Callable[[], Any]] = {
+        "whitening": lambda: search("whitening"),
+        "cancellation": lambda: search("cancellation-threshold"),
+        "tpm": preferred,
+    }
+    each = partial(row_distances, target=population.means)
+    return {name: (system, each) for name, system in systems.items()}
 
 
 def nearest(found: np.ndarray, target: np.ndarray) -> float:
@@ -236,10 +294,49 @@ def between(found: np.ndarray, target: np.ndarray) -> float:
     return float(np.linalg.norm(found @ found.T - target @ target.T, 2))
 
 
-TASKS = {"gaussian": of_gaussians, "regression": of_regressions, "subspace": of_subspaces}
+def row_distances(found: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Return the distance of each row to the target of the same number."""
+    return np.asarray(np.linalg.norm(found - target, axis=1))
 
 
-def main() -> None:
+def gain(errors: np.ndarray, reference: np.ndarray) -> float:
+    """Return by how much errors are smaller than those of the reference, in percent of these, on average."""
+    return float(100.0 * np.mean((reference - errors) / reference))
+
+
+TASKS = {
+    "gaussian": of_gaussians,
+    "regression": of_regressions,
+    "subspace": of_subspaces,
+    "sphere": of_spheres,
+}
+
+
+def compare(arguments: argparse.Namespace, task: str) -> dict[str, tuple[float, float, float]]:
+    """Return error, gain and seconds of every system of a task; errors of systems that refuse are NaN."""
+    errors: dict[str, list[np.ndarray]] = {}
+    seconds: dict[str, list[float]] = {}
+    for seed in range(arguments.seeds):
+        for name, (system, error_of) in TASKS[task](arguments, seed).items():
+            started = time.perf_counter()
+            try:
+                found = np.atleast_1d(error_of(system()))
+            except NumericalError:
+                found = np.array([np.nan])
+            errors.setdefault(name, []).append(found)
+            seconds.setdefault(name, []).append(time.perf_counter() - started)
+    reference = errors[REFERENCES[task]]
+    return {
+        name: (
+            float(np.mean([each.mean() for each in own])),
+            float(np.mean([gain(*each) for each in zip(own, reference, strict=True)])),
+            float(np.mean(seconds[name])),
+        )
+        for name, own in errors.items()
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
     """Run the tasks and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -254,22 +351,14 @@ def main() -> None:
     add("--share", type=float, default=0.5, help="of the target that is labelled [%(default)s]")
     add("--wrong", type=float, default=0.02, help="share of other rows that is labelled [%(default)s]")
     add("--dimension", type=int, default=5, help="of subspaces [%(default)s]")
+    add("--vector-share", type=float, default=0.8, help="[%(default)s]")
+    add("--deviation", type=float, default=0.5, help="standard deviation of rows of spheres [%(default)s]")
     add("--seeds", type=int, default=5, help="[%(default)s]")
-    arguments = parser.parse_args()
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for task in arguments.tasks:
-        for seed in range(arguments.seeds):
-            for name, (system, error_of) in TASKS[task](arguments, seed).items():
-                started = time.perf_counter()
-                try:
-                    error = error_of(system())
-                except NumericalError:
-                    error = np.nan
-                found.setdefault((task, name), []).append((error, time.perf_counter() - started))
-    print("| task | system | error | seconds |\n|---|---|---:|---:|")
-    for (task, name), runs in found.items():
-        error, seconds = np.mean(runs, axis=0)
-        print(f"| {task} | {name} | {error:.3f} | {seconds:.2f} |")
+    options = parser.parse_args(arguments)
+    print("| task | system | error | gain % | seconds |\n|---|---|---:|---:|---:|")
+    for task in options.tasks:
+        for name, (error, gained, seconds) in compare(options, task).items():
+            print(f"| {task} | {name} | {error:.3f} | {gained:.1f} | {seconds:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
