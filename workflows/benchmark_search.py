@@ -59,6 +59,7 @@ from topic_documents import plant
 
 from distmom.linalg.search import SEARCHES
 from distmom.models import TopicSearch
+from distmom.simulate.topics import label_words
 
 #: numbers of repetitions for the median time of one target and of all targets
 ONE_REPEATS, ALL_REPEATS = 9, 3
@@ -66,19 +67,6 @@ FASTER, WORSE = 5.0, 1.05
 REFERENCE = "tpm"
 LABELS = ("margin", "drawn")
 MEASURES = ("error_l2", "topics_l1", "gain", "n_refused", "n_wrong", "n_misled", "one_ms", "all_ms")
-
-
-def label_words(topics: np.ndarray, rule: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of the topics that have a label, and one label for each."""
-    margins = np.empty_like(topics)
-    for i in range(len(topics)):
-        margins[i] = topics[i] - np.delete(topics, i, axis=0).max(axis=0)
-    labelled = np.flatnonzero(margins.max(axis=1) > 0.0)
-    if rule == "margin":
-        return labelled, margins[labelled].argmax(axis=1)
-    rng = np.random.default_rng(seed)
-    weights = np.where(margins > 0.0, topics, 0.0)[labelled]
-    return labelled, np.array([rng.choice(len(each), p=each / each.sum()) for each in weights])
 
 
 def fresh(model: TopicSearch) -> TopicSearch:
@@ -105,7 +93,8 @@ def measure(sizes: list[int], seed: int, rule: str) -> list[dict[str, Any]]:
     counts, topics, alpha0 = plant(*sizes, seed, False)
     model = TopicSearch(k, alpha0=alpha0, min_df=0.0, max_df=1.0, max_count=None).fit(counts)
     # Words without documents cannot be searched for.
-    labelled, words = label_words(np.where(counts.sum(axis=0) > 0, topics, 0.0), rule, seed)
+    occurring = np.where(counts.sum(axis=0) > 0, topics, 0.0)
+    labelled, words = label_words(occurring.T, drawn=rule == "drawn", seed=seed)
     targets = [[int(word)] for word in words]
     rows, errors = [], {}
     for name in SEARCHES:

@@ -167,6 +167,42 @@ class CorrelatedTopicPopulation:
         return csr_array(rng.multinomial(lengths, shares @ self.topics.T)), shares
 
 
+def label_words(
+    topics: np.ndarray, *, drawn: bool = False, seed: int | np.random.Generator = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return words that are more probable in one topic than in any other: side information for its search.
+
+    The margin of a word for a topic is by how much it is more probable there than in any other topic (Ray,
+    Neeman, Sanghavi, Shakkottai, "The Search Problem in Mixture Models", section 3.2). Topics without a word of
+    positive margin have no label.
+
+    Parameters
+    ----------
+    topics : ndarray of shape (d, k)
+        Word probabilities as columns; words with zeros everywhere are no labels.
+    drawn : bool, default=False
+        Whether labels are drawn with the probabilities of the topic among the words of positive margin; by
+        default, they are the words of the largest margin.
+    seed : int or Generator, default=0
+
+    Returns
+    -------
+    labelled : ndarray of shape (n_labelled,), int64
+        Numbers of the topics that have a label.
+    words : ndarray of shape (n_labelled,), int64
+        Their labels.
+    """
+    rows = np.asarray(topics, np.float64).T
+    others = [np.delete(rows, i, axis=0).max(axis=0, initial=0.0) for i in range(len(rows))]
+    margins = rows - np.array(others)
+    labelled = np.flatnonzero(margins.max(axis=1) > 0.0)
+    if not drawn:
+        return labelled, margins[labelled].argmax(axis=1)
+    rng = np.random.default_rng(seed)
+    weights = np.where(margins > 0.0, rows, 0.0)[labelled]
+    return labelled, np.array([rng.choice(len(each), p=each / each.sum()) for each in weights], np.int64)
+
+
 def _distributions(topics: np.ndarray) -> np.ndarray:
     """Return a matrix whose columns are distributions; UsageError for others."""
     topics = np.asarray(topics, np.float64)

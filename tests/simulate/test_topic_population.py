@@ -3,7 +3,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from distmom.errors import UsageError
-from distmom.simulate.topics import CorrelatedTopicPopulation, TopicPopulation
+from distmom.simulate.topics import CorrelatedTopicPopulation, TopicPopulation, label_words
 
 TOPICS = np.array([[0.6, 0.1], [0.3, 0.2], [0.1, 0.7]])
 
@@ -63,3 +63,22 @@ def test_logarithms_of_ratios_of_correlated_shares_are_normal():
         CorrelatedTopicPopulation(mixing[:2, :2], topics)
     with pytest.raises(UsageError, match="expected non-negative columns"):
         CorrelatedTopicPopulation(mixing, topics + 0.1)
+
+
+def test_labels_are_words_that_are_more_probable_than_in_any_other_topic():
+    topics = np.array([[0.5, 0.3, 0.5], [0.3, 0.0, 0.3], [0.2, 0.4, 0.2], [0.0, 0.3, 0.0]])
+    # The first topic and the last are the same, and the largest margin of the other is that of the last word.
+    labelled, words = label_words(topics)
+    assert (labelled.tolist(), words.tolist()) == ([1], [3])
+    labelled, words = label_words(topics[:, :2])
+    assert (labelled.tolist(), words.tolist()) == ([0, 1], [1, 3])
+    drawn = [label_words(topics[:, :2], drawn=True, seed=seed) for seed in range(400)]
+    first, second = np.array([words for _, words in drawn]).T
+    # In proportion to the probabilities in the topic: 5 to 3, and 4 to 3; the standard error is 0.025.
+    assert set(first) == {0, 1}
+    assert set(second) == {2, 3}
+    assert np.mean(first == 0) == pytest.approx(5 / 8, abs=0.1)
+    assert np.mean(second == 2) == pytest.approx(4 / 7, abs=0.1)
+    again = label_words(topics[:, :2], drawn=True, seed=7)
+    assert (again[1] == drawn[7][1]).all()
+    assert label_words(topics[:, :1])[1].tolist() == [0]
