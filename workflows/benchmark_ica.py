@@ -31,6 +31,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from distmom.errors import NumericalError
 from distmom.models import ICA
+from distmom.simulate.sources import continuous_sources
 
 TASKS = ("planted", "photographs", "noise")
 #: what photographs are cut to: rows and columns of pixels
@@ -48,23 +49,11 @@ def amari(P: np.ndarray) -> float:
     return float((rows.sum() + columns.sum() - 2 * k) / (2 * k * (k - 1)))
 
 
-def sources(k: int, n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return sources of variance one: heavy and light tails, skewed and symmetric."""
-    laws: tuple[Callable[[], np.ndarray], ...] = (
-        lambda: rng.laplace(size=n) / np.sqrt(2.0),
-        lambda: rng.uniform(-np.sqrt(3.0), np.sqrt(3.0), n),
-        lambda: rng.gamma(1.0, size=n) - 1.0,
-        lambda: np.sqrt(2.0) * np.cos(np.pi * rng.random(n)),
-        lambda: rng.standard_t(7.0, size=n) * np.sqrt(5.0 / 7.0),
-    )
-    return np.column_stack([laws[i % len(laws)]() for i in range(k)])
-
-
 def planted(k: int, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return rows of k columns and their mixing."""
     rng = np.random.default_rng(seed)
     A = rng.normal(size=(k, k))
-    return sources(k, n, rng) @ A.T, A
+    return continuous_sources(n, k, rng) @ A.T, A
 
 
 def noisy(k: int, d: int, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -73,7 +62,7 @@ def noisy(k: int, d: int, n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     A = rng.normal(size=(d, k))
     noise = rng.normal(size=(n, d)) @ rng.normal(size=(d, d)).T
     scale = NOISE * np.sqrt(k / d)
-    return sources(k, n, rng) @ A.T + scale * noise, A
+    return continuous_sources(n, k, rng) @ A.T + scale * noise, A
 
 
 def photographs(data: Path, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 from distmom.corpus import ingest
 from distmom.simulate import planted
+from distmom.simulate.views import MixedViewPopulation
 
 HELD_OUT_SHARE = 0.2
 #: least grey value, of 16, of a pixel that counts as set
@@ -85,9 +86,10 @@ def presence(k: int, d: int, n: int, separation: float, seed: int) -> Task:
     rng = np.random.default_rng(seed)
     logits = rng.normal(-1.5, 1.0, d) + separation * rng.normal(size=(k, d))
     components, weights = 1.0 / (1.0 + np.exp(-logits)), rng.dirichlet(np.full(k, 10.0))
-    groups = rng.choice(k, n, p=weights)
-    rows = (rng.random((n, d)) < components[groups]).astype(np.int8)
-    return split("product", rows, groups, seed, weights=weights, components=components)
+    rows = MixedViewPopulation(components, weights, [("bits", d)]).sample(n, rng)
+    return split(
+        "product", rows.X.astype(np.int8), rows.components, seed, weights=weights, components=components
+    )
 
 
 def digit_bits(n_classes: int, seed: int) -> Task:
@@ -116,10 +118,10 @@ def mixed_views(n: int, seed: int) -> Task:
     rng = np.random.default_rng(seed)
     weights = np.array([0.5, 0.3, 0.2])
     marks, values = rng.uniform(0.05, 0.6, (3, 40)), rng.normal(size=(3, 18))
-    groups = rng.choice(3, n, p=weights)
-    rows = [rng.random((n, 40)) < marks[groups], values[groups] + rng.normal(size=(n, 18))]
+    population = MixedViewPopulation(np.hstack([marks, values]), weights, [("bits", 40), ("values", 18)])
+    rows = population.sample(n, rng)
     return split(
-        "multiview", np.hstack(rows), groups, seed, weights=weights, components=np.hstack([marks, values]),
+        "multiview", rows.X, rows.components, seed, weights=weights, components=population.means,
         views=("binary:40", "gaussian_diag:12", "gaussian_diag:6"),
     )  # fmt: skip
 

@@ -1,13 +1,15 @@
-"""Sequences of dense steps that depend on several independent hidden chains: samples, and small exact populations.
+"""Sequences that depend on a hidden chain, or on several independent ones: samples, and small exact populations.
 
-Every chain is -1 or +1 at each step, and ``x_t = m + O h_t`` plus noise (ECA paper, section 2.3: simple factorial
-hidden Markov models, with an offset m). An exact population enumerates all paths of the chains with all
+A hidden Markov model has one chain of states and gives a symbol at each step. In simple factorial hidden Markov
+models, every chain is -1 or +1 at each step, and ``x_t = m + O h_t`` plus noise (ECA paper, section 2.3, with an
+offset m). An exact population enumerates all sequences of symbols, or all paths of the chains with all
 combinations of noise, which takes few values, and their probabilities; estimates from it have no sampling error.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,20 +21,21 @@ _MOST_ROWS = 20_000_000
 
 @dataclass(frozen=True)
 class Sequences:
-    """Sequences of dense steps, one after the other.
+    """Sequences, one after the other.
 
     Attributes
     ----------
-    X : ndarray of shape (n_steps, d), float64
-    states : ndarray of shape (n_steps, k), int8
-        The chains at every step, -1 or +1.
+    X : ndarray of shape (n_steps, d), float64, or (n_steps,), int64
+        Dense steps, or symbols.
+    states : ndarray of shape (n_steps, k), int8, or (n_steps,), int64, or None
+        The chains at every step, -1 or +1, or the states of one chain; None in an exact population of symbols.
     lengths : ndarray of shape (n_sequences,), int64
     weights : ndarray of shape (n_sequences,), float64, or None, default=None
         Probabilities of the sequences in an exact population; None in a sample.
     """
 
     X: np.ndarray
-    states: np.ndarray
+    states: np.ndarray | None
     lengths: np.ndarray
     weights: np.ndarray | None = None
 
@@ -122,3 +125,92 @@ class FactorialChains:
         X = (values[:, None] + np.asarray(noise)[choices]).reshape(-1, d)
         weights = np.repeat(chances, len(choices)) / len(choices)
         return Sequences(X, states.reshape(-1, k), np.full(len(states), length), weights)
+
+
+class MarkovPopulation:
+    """A hidden Markov model of symbols.
+
+    Parameters
+    ----------
+    start : array_like of shape (k,)
+        Probabilities of the states at the first step.
+    transition : array_like of shape (k, k)
+        Probabilities of the next state in the row of a state.
+    emission : array_like of shape (k, n_symbols)
+        Probabilities of the symbols in the row of a state.
+
+    Raises
+    ------
+    UsageError
+        If shapes do not match, or a row is not a distribution.
+    """
+
+    start: np.ndarray
+    transition: np.ndarray
+    emission: np.ndarray
+
+    def __init__(self, start: np.ndarray, transition: np.ndarray, emission: np.ndarray) -> None:
+        self.start, self.transition = np.asarray(start, float), np.asarray(transition, float)
+        self.emission = np.asarray(emission, float)
+        k = self.start.size
+        for name, rows, shape in (
+            ("start", self.start[None], (1, k)),
+            ("transition", self.transition, (k, k)),
+            ("emission", self.emission, (k, self.emission.shape[-1])),
+        ):
+            if rows.shape != shape:
+                raise UsageError(f"{name}: expected shape {shape} for {k} states, got {rows.shape}")
+            if not (rows >= 0.0).all() or not np.allclose(rows.sum(axis=1), 1.0, atol=1e-9):
+                raise UsageError(f"{name}: expected non-negative rows that sum to 1")
+
+    def sample(self, lengths: Sequence[int], seed: int | np.random.Generator = 0) -> Sequences:
+        """Draw sequences of given lengths."""
+        rng = np.random.default_rng(seed)
+        starts = np.cumsum(lengths) - np.asarray(lengths)
+        change, choice = rng.random((2, int(np.sum(lengths))))
+        # What follows each state at each step, so that only the path itself needs a loop.
+        after = np.stack([_drawn(law, change) for law in self.transition], axis=1)
+        after[starts] = _drawn(self.start, change[starts])[:, None]
+        states, state = np.empty(len(change), np.int64), 0
+        for t, row in enumerate(after.tolist()):
+            states[t] = state = row[state]
+        symbols = np.empty(len(change), np.int64)
+        for state, law in enumerate(self.emission):
+            own = states == state
+            symbols[own] = _drawn(law, choice[own])
+        return Sequences(symbols, states, np.asarray(lengths, np.int64))
+
+    def enumerate(self, *lengths: int) -> Sequences:
+        """Return all sequences of given lengths, and their probabilities, which sum to one for each length.
+
+        Raises
+        ------
+        UsageError
+            If there are too many sequences.
+        """
+        n_symbols = self.emission.shape[1]
+        if sum(n * float(n_symbols) ** n for n in lengths) > _MOST_ROWS:
+            raise UsageError(
+                f"sequences of {n_symbols} symbols and lengths {list(lengths)} are too many to enumerate"
+            )
+        found, weights = [], []
+        for length in lengths:
+            symbols = np.array(list(itertools.product(range(n_symbols), repeat=length)), np.int64)
+            # Probabilities of the symbols so far together with the state at the last of them.
+            forward = self.start * self.emission.T[symbols[:, 0]]
+            for t in range(1, length):
+                forward = forward @ self.transition * self.emission.T[symbols[:, t]]
+            found.append(symbols)
+            weights.append(forward.sum(axis=1))
+        return Sequences(
+            np.concatenate([symbols.ravel() for symbols in found]),
+            None,
+            np.concatenate([np.full(*symbols.shape) for symbols in found]),
+            np.concatenate(weights),
+        )
+
+
+def _drawn(law: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """Return values of a distribution from uniform variables."""
+    edges = np.cumsum(law)
+    return np.minimum(np.searchsorted(edges / edges[-1], uniform, side="right"), len(law) - 1)

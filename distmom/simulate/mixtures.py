@@ -173,8 +173,8 @@ class GaussianPopulation(Mixture):
     variances: np.ndarray
 
     def __init__(self, means: np.ndarray, weights: np.ndarray, variances: np.ndarray | float) -> None:
-        self.means = _matrix("means", means)
-        self.weights = _weights(weights, len(self.means))
+        self.means = checked_matrix("means", means)
+        self.weights = checked_weights(weights, len(self.means))
         self.variances = _per_component("variances", variances, len(self.means), signed=False)
 
     def sample(self, n_rows: int, seed: int | np.random.Generator = 0) -> Rows:
@@ -248,9 +248,9 @@ class RegressionPopulation(Mixture):
         mean: np.ndarray | None = None,
         root: np.ndarray | None = None,
     ) -> None:
-        self.coefs = _matrix("coefs", coefs)
+        self.coefs = checked_matrix("coefs", coefs)
         k, d = self.coefs.shape
-        self.weights = _weights(weights, k)
+        self.weights = checked_weights(weights, k)
         self.variances = _per_component("variances", variances, k, signed=False)
         self.intercepts = _per_component("intercepts", intercepts, k)
         self.mean = np.zeros(d) if mean is None else np.asarray(mean, float)
@@ -324,7 +324,7 @@ class SubspacePopulation(Mixture):
             np.swapaxes(self.bases, 1, 2) @ self.bases, np.eye(self.bases.shape[2]), atol=1e-9
         ):
             raise UsageError(f"bases: expected orthonormal columns, got an array of shape {self.bases.shape}")
-        self.weights = _weights(weights, len(self.bases))
+        self.weights = checked_weights(weights, len(self.bases))
         self.variance = float(variance)
         if not self.variance >= 0.0:
             raise UsageError(f"variance: expected a number of at least 0, got {variance}")
@@ -405,7 +405,7 @@ def _check_size(n_rows: float) -> None:
         raise UsageError(f"{n_rows:.3g} rows of an exact population are too many")
 
 
-def _matrix(name: str, values: np.ndarray) -> np.ndarray:
+def checked_matrix(name: str, values: np.ndarray) -> np.ndarray:
     """Return a matrix of finite numbers with a row for each component; UsageError for others."""
     found = np.asarray(values, float)
     if found.ndim != 2 or not found.size or not np.isfinite(found).all():
@@ -413,7 +413,8 @@ def _matrix(name: str, values: np.ndarray) -> np.ndarray:
     return found
 
 
-def _weights(weights: np.ndarray, k: int) -> np.ndarray:
+def checked_weights(weights: np.ndarray, k: int) -> np.ndarray:
+    """Return the probabilities of components; UsageError for others."""
     found = np.asarray(weights, float)
     if found.shape != (k,) or not (found > 0.0).all() or abs(found.sum() - 1.0) > 1e-9:
         raise UsageError(f"weights: expected {k} positive numbers that sum to 1, got {found.tolist()}")

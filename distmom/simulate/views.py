@@ -1,4 +1,4 @@
-"""Groups of real-valued views: samples, and small exact populations.
+"""Groups of real-valued views, and rows of views of different kinds: samples, and small exact populations.
 
 The views of a group are independent given its hidden vector h, and ``E[x | h] = O h`` (ECA paper, section 2).
 An exact population enumerates all values of h with all combinations of noise, which takes few values with
@@ -8,15 +8,19 @@ mean zero, and their probabilities; estimates from it have no sampling error.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from distmom.errors import UsageError
+from distmom.simulate.mixtures import Rows, checked_matrix, checked_weights
 from distmom.simulate.topics import TopicPopulation
 
 _MOST_ROWS = 20_000_000
+#: kinds of views, with the least and the largest mean that a column may have
+_MEANS = {"bits": (0.0, 1.0), "counts": (0.0, np.inf), "values": (-np.inf, np.inf)}
 
 
 @dataclass(frozen=True)
@@ -209,6 +213,117 @@ class DirichletPopulation:
         )
         eta = self.noise[rng.integers(len(self.noise), size=(n_groups, n_views))]
         return _views(self.O.T[topics] + eta, hidden)
+
+
+class MixedViewPopulation:
+    """A mixture of rows whose views, which are ranges of columns, are of different kinds.
+
+    Views are independent given the component of a row. In a sample, the columns of a view are independent too:
+    bits, Poisson counts, or normal values.
+
+    Parameters
+    ----------
+    means : array_like of shape (k, d)
+        Means of all columns in each component.
+    weights : array_like of shape (k,)
+        Probabilities of the components.
+    views : sequence of tuple of str and int
+        Kind of each view ("bits", "counts" or "values"), and the number of its columns.
+    variance : float, default=1.0
+        Variance of values.
+
+    Raises
+    ------
+    UsageError
+        If shapes do not match, a kind is unknown, the weights are not a distribution, a mean of bits is not
+        between 0 and 1, or a mean of counts is negative.
+    """
+
+    means: np.ndarray
+    weights: np.ndarray
+    views: tuple[tuple[str, int], ...]
+    variance: float
+
+    def __init__(
+        self,
+        means: np.ndarray,
+        weights: np.ndarray,
+        views: Sequence[tuple[str, int]],
+        variance: float = 1.0,
+    ) -> None:
+        self.means = checked_matrix("means", means)
+        self.weights = checked_weights(weights, len(self.means))
+        self.views, self.variance = tuple(views), float(variance)
+        if sum(self.widths) != self.means.shape[1]:
+            raise UsageError(f"views: expected {self.means.shape[1]} columns, got {list(self.widths)}")
+        for (kind, _), own in zip(self.views, self.split(self.means), strict=True):
+            if kind not in _MEANS:
+                raise UsageError(f"views: expected one of {', '.join(_MEANS)}, got {kind!r}")
+            least, most = _MEANS[kind]
+            if not ((own >= least) & (own <= most)).all():
+                raise UsageError(f"means: {kind} have means from {least} to {most}, got {own.tolist()}")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Numbers of columns of the views."""
+        return tuple(width for _, width in self.views)
+
+    def split(self, X: np.ndarray) -> list[np.ndarray]:
+        """Return the columns of each view."""
+        return np.split(X, np.cumsum(self.widths)[:-1], axis=1)
+
+    def sample(self, n_rows: int, seed: int | np.random.Generator = 0) -> Rows:
+        """Draw rows."""
+        rng = np.random.default_rng(seed)
+        z = rng.choice(len(self.weights), n_rows, p=self.weights)
+        drawn: list[np.ndarray] = []
+        for (kind, _), own in zip(self.views, self.split(self.means), strict=True):
+            means = own[z]
+            if kind == "bits":
+                drawn.append(rng.random(means.shape) < means)
+            elif kind == "counts":
+                drawn.append(rng.poisson(means))
+            else:
+                drawn.append(means + np.sqrt(self.variance) * rng.normal(size=means.shape))
+        return Rows(np.hstack(drawn).astype(float), z)
+
+    def exact(self) -> Rows:
+        """Return rows with the means and variances of the mixture, and its moments of columns of different views.
+
+        The bits of a view depend on each other: a bit is 1 where a uniform variable, which they share, is below
+        its mean. Of counts and values, one at a time is above or below its mean; counts are not whole numbers.
+
+        Raises
+        ------
+        UsageError
+            If there are too many rows.
+        """
+        n_choices = math.prod(n + 1 + (n - 1) * (kind != "bits") for kind, n in self.views)
+        if n_choices * len(self.weights) > _MOST_ROWS:
+            raise UsageError(f"{n_choices} combinations of views are too many to enumerate")
+        X, z, chances = [], [], []
+        for component, means in enumerate(self.means):
+            outcomes = [
+                self._outcomes(kind, own[0])
+                for (kind, _), own in zip(self.views, self.split(means[None]), strict=True)
+            ]
+            choices = np.indices([len(p) for _, p in outcomes]).reshape(len(outcomes), -1)
+            X.append(np.hstack([values[i] for (values, _), i in zip(outcomes, choices, strict=True)]))
+            chances.append(np.prod([p[i] for (_, p), i in zip(outcomes, choices, strict=True)], axis=0))
+            z.append(np.full(choices.shape[1], component))
+        own = np.concatenate(z)
+        return Rows(np.concatenate(X), own, weights=self.weights[own] * np.concatenate(chances))
+
+    def _outcomes(self, kind: str, means: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the values of a view in a component, and their probabilities."""
+        if kind == "bits":
+            edges = np.sort(np.concatenate([[0.0, 1.0], means]))
+            levels = (edges[:-1] + edges[1:]) / 2.0
+            return np.array(levels[:, None] < means, float), np.diff(edges)
+        d = len(means)
+        variances = means if kind == "counts" else np.full(d, self.variance)
+        steps = np.diag(np.sqrt(d * variances))
+        return np.concatenate([means + steps, means - steps]), np.full(2 * d, 0.5 / d)
 
 
 def gaussian_binary(

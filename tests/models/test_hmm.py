@@ -1,7 +1,6 @@
 """Hidden Markov models: exact populations, samples, decoding by brute force and across cuts, refusals."""
 
 import itertools
-from bisect import bisect
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from distmom.moments.sequences import (
     WindowSketchPass,
     window_moments,
 )
+from distmom.simulate.chains import MarkovPopulation
 from distmom.spectral.execute import execute
 
 START = np.array([0.6, 0.3, 0.1])
@@ -31,36 +31,19 @@ TRANSITION = np.array([[0.7, 0.2, 0.1], [0.1, 0.75, 0.15], [0.25, 0.15, 0.6]])
 EMISSION = np.random.default_rng(2).dirichlet(np.full(5, 0.6), 3)
 
 
-def probability(likelihoods):
-    """Probability of a sequence, given the likelihoods (n, k) of its steps, by the definition."""
-    total = 0.0
-    for path in itertools.product(range(3), repeat=len(likelihoods)):
-        p = START[path[0]] * likelihoods[0, path[0]]
-        for t in range(1, len(path)):
-            p *= TRANSITION[path[t - 1], path[t]] * likelihoods[t, path[t]]
-        total += p
-    return total
+TRUE = MarkovPopulation(START, TRANSITION, EMISSION)
 
 
-def enumerated(lengths, table):
-    """All sequences of some lengths over the rows of a table of likelihoods, and their probabilities."""
-    sequences = [s for n in lengths for s in itertools.product(range(len(table)), repeat=n)]
-    weights = [probability(table[list(s)]) for s in sequences]
-    return np.concatenate(sequences), [len(s) for s in sequences], weights
+def exact(emission=EMISSION, **options):
+    """All sequences of three and of four symbols, with their probabilities."""
+    drawn = MarkovPopulation(START, TRANSITION, emission).enumerate(3, 4)
+    return WeightedRows(drawn.X, drawn.weights, drawn.lengths, n_symbols=emission.shape[1], **options)
 
 
-def sample(n, seed, lengths=None):
-    """Symbols of the planted model, of one sequence or of several of equal length, and their states."""
-    rng = np.random.default_rng(seed)
-    first, steps, choices = (np.cumsum(law, axis=-1).tolist() for law in (START, TRANSITION, EMISSION))
-    states, symbols = [], []
-    for length in [n] if lengths is None else lengths:
-        state = min(bisect(first, rng.random()), 2)
-        for u, v in rng.random((length, 2)).tolist():
-            states.append(state)
-            symbols.append(min(bisect(choices[state], u), 4))
-            state = min(bisect(steps[state], v), 2)
-    return np.array(symbols), np.array(states)
+def sample(n, seed):
+    """One sequence of symbols, and their states."""
+    drawn = TRUE.sample([n], seed)
+    return drawn.X, drawn.states
 
 
 def check_parameters(model, tolerance=1e-10):
@@ -72,23 +55,18 @@ def check_parameters(model, tolerance=1e-10):
 
 def planted(n_symbols=5):
     """The planted model as a fitted one."""
-    model = HiddenMarkov(3, smoothing=0.0).fit_corpus(population())
+    model = HiddenMarkov(3, smoothing=0.0).fit_corpus(exact())
     order = matched(model.emissionprob_, EMISSION)[1]
     model.startprob_, model.transmat_ = START[order], TRANSITION[np.ix_(order, order)]
     model.emissionprob_ = EMISSION[order]
     return model, order
 
 
-def population(**options):
-    X, lengths, weights = enumerated((3, 4), EMISSION.T)
-    return WeightedRows(X, weights, lengths, n_symbols=5, **options)
-
-
 @pytest.mark.parametrize("transition", ["pairs", "forward", "backward"])
 @pytest.mark.parametrize("shard_rows", [None, 700])
 def test_all_sequences_with_their_probabilities_give_back_the_parameters(transition, shard_rows):
     model = HiddenMarkov(3, transition=transition, smoothing=0.0, n_oversamples=2)
-    model.fit_corpus(population(shard_rows=shard_rows))
+    model.fit_corpus(exact(shard_rows=shard_rows))
     check_parameters(model)
     diagnostics = model.diagnostics_
     assert max(diagnostics["asymmetry"], *diagnostics["disagreement"].values()) < 1e-10
@@ -98,8 +76,7 @@ def test_all_sequences_with_their_probabilities_give_back_the_parameters(transit
 def anchored():
     """Emissions in which the first three symbols are anchors, and all sequences of them."""
     emission = np.array([[0.5, 0.0, 0.0, 0.3, 0.2], [0.0, 0.4, 0.0, 0.2, 0.4], [0.0, 0.0, 0.6, 0.3, 0.1]])
-    X, lengths, weights = enumerated((3, 4), emission.T)
-    return emission, WeightedRows(X, weights, lengths, n_symbols=5, shard_rows=900)
+    return emission, exact(emission, shard_rows=900)
 
 
 @pytest.mark.parametrize("transition", ["pairs", "forward", "backward"])
@@ -119,9 +96,8 @@ def test_anchors_give_back_the_parameters_from_pairs(transition):
 
 def test_clusters_give_back_the_parameters_where_each_symbol_is_of_one_state():
     emission = np.array([[0.5, 0.0, 0.0, 0.5, 0.0], [0.0, 0.4, 0.0, 0.0, 0.6], [0.0, 0.0, 1.0, 0.0, 0.0]])
-    X, lengths, weights = enumerated((3, 4), emission.T)
     model = HiddenMarkov(3, init="clusters", smoothing=0.0)
-    model.fit_corpus(WeightedRows(X, weights, lengths, n_symbols=5, shard_rows=900))
+    model.fit_corpus(exact(emission, shard_rows=900))
     error, order = matched(model.emissionprob_, emission)
     assert error < 1e-10
     assert_allclose(model.transmat_, TRANSITION[np.ix_(order, order)], atol=1e-10)
@@ -129,7 +105,7 @@ def test_clusters_give_back_the_parameters_where_each_symbol_is_of_one_state():
 
 
 def test_the_initial_law_can_be_stationary():
-    model = HiddenMarkov(3, initial="stationary", smoothing=0.0).fit_corpus(population())
+    model = HiddenMarkov(3, initial="stationary", smoothing=0.0).fit_corpus(exact())
     assert_allclose(model.startprob_ @ model.transmat_, model.startprob_, atol=1e-12)
 
 
@@ -137,14 +113,14 @@ def test_the_initial_law_can_be_stationary():
 def test_dense_steps_give_back_conditional_means_and_variances(features):
     # Points with a law of their own in every state: only means and variances of the values matter.
     points = np.random.default_rng(5).normal(3.0, 2.0, (6, 4))
-    table = np.random.default_rng(6).dirichlet(np.full(6, 0.5), 3).T
-    X, lengths, weights = enumerated((3, 4), table)
-    corpus = WeightedRows(points[X], weights, lengths)
+    laws = np.random.default_rng(6).dirichlet(np.full(6, 0.5), 3)
+    drawn = MarkovPopulation(START, TRANSITION, laws).enumerate(3, 4)
+    corpus = WeightedRows(points[drawn.X], drawn.weights, drawn.lengths)
     model = HiddenMarkov(3, features=features, smoothing=0.0, min_variance=0.0).fit_corpus(corpus)
-    means = table.T @ points
+    means = laws @ points
     error, order = matched(model.means_, means)
     assert error < 1e-10
-    assert_allclose(model.variances_, (table.T @ points**2 - means**2)[order], rtol=1e-8)
+    assert_allclose(model.variances_, (laws @ points**2 - means**2)[order], rtol=1e-8)
     assert_allclose(model.transmat_, TRANSITION[np.ix_(order, order)], atol=1e-10)
     assert_allclose(model.startprob_, START[order], atol=1e-10)
 

@@ -35,21 +35,10 @@ from distmom.moments.ica import (
     row_contrast,
     row_fourth,
 )
+from distmom.simulate.sources import SourcePopulation, continuous_sources, symmetric_law
 
-#: 0 and +-sqrt(s) with probabilities 1 - 1/s and 1/(2 s) have variance one and the excess kurtosis s - 3
 KURTOSES = (5.0, -2.0, 1.5)
 SAME_SIGN = (5.0, 3.0, 1.5)
-
-
-def law(kurtosis):
-    s = kurtosis + 3.0
-    if s == 1.0:
-        return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
-    return np.sqrt(s) * np.array([-1.0, 0.0, 1.0]), np.array([0.5 / s, 1.0 - 1.0 / s, 0.5 / s])
-
-
-#: matches the moments of a standard normal variable up to order five
-NORMAL = (np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0]), np.array([1.0, 4.0, 1.0]) / 6.0)
 
 
 def mixing(d, k, seed=0):
@@ -57,15 +46,8 @@ def mixing(d, k, seed=0):
 
 
 def population(A, kurtoses, noise=None, mean=0.0, **options):
-    """Return all rows ``mean + A h + noise z`` with their probabilities."""
-    laws = [law(kurtosis) for kurtosis in kurtoses]
-    joint = A
-    if noise is not None:
-        laws += [NORMAL] * noise.shape[1]
-        joint = np.hstack([A, noise])
-    H = np.array(list(product(*(values for values, _ in laws))))
-    p = np.array([np.prod(q) for q in product(*(q for _, q in laws))])
-    return WeightedRows(H @ joint.T + mean, p, **options)
+    rows, chances = SourcePopulation(map(symmetric_law, kurtoses), A, noise, mean).exact()
+    return WeightedRows(rows, chances, **options)
 
 
 def assert_recovered(model, A, kurtoses, tolerance=1e-10):
@@ -299,19 +281,11 @@ def test_power_steps_and_pencils_find_the_components_of_a_tensor_and_resist_nois
     assert error(joint) < 0.05
 
 
-LAWS = (
-    lambda rng, n: rng.laplace(size=n) / np.sqrt(2.0),
-    lambda rng, n: rng.uniform(-np.sqrt(3.0), np.sqrt(3.0), n),
-    lambda rng, n: rng.gamma(1.0, size=n) - 1.0,
-    lambda rng, n: np.sqrt(2.0) * np.cos(np.pi * rng.random(n)),
-)
-
-
 def sample(n, seed, d=4, k=4, noise=0.0):
     """Return rows with sources of kurtoses 3, -1.2, 6 and -1.5, and the mixing."""
     rng = np.random.default_rng(seed)
     A = mixing(d, k, 3)
-    H = np.column_stack([LAWS[i % 4](rng, n) for i in range(k)])
+    H = np.hstack([continuous_sources(n, min(4, k - i), rng) for i in range(0, k, 4)])
     return H @ A.T + noise * rng.normal(size=(n, d)), A
 
 

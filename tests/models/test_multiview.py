@@ -2,7 +2,6 @@
 
 import json
 import re
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +18,9 @@ from distmom.engine import open_engine
 from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import load_model
 from distmom.models.multiview.estimator import MultiView
+from distmom.simulate.views import MixedViewPopulation
 
 WIDTHS = (7, 5, 11)
-WEIGHTS = np.array([0.5, 0.2, 0.3])
-CUTS = (slice(0, 7), slice(7, 12), slice(12, 23))
 
 
 def parameters(seed=4):
@@ -33,48 +31,14 @@ def parameters(seed=4):
     )
 
 
-MEANS = parameters()
+MEANS, WEIGHTS = parameters(), np.array([0.5, 0.2, 0.3])
+TRUE = MixedViewPopulation(MEANS, WEIGHTS, [("bits", 7), ("counts", 5), ("values", 11)])
 
 
-def outcomes(means):
-    """Return the values of each view and their probabilities given a component, with exactly these means.
-
-    A bit is one where a uniform variable, the same for all bits, is below its mean, so that bits depend on each
-    other. Of counts and real values, one is above or below its mean.
-    """
-    marks, counts, sizes = (means[cut] for cut in CUTS)
-    edges = np.sort(np.concatenate([[0.0, 1.0], marks]))
-    levels = (edges[:-1] + edges[1:]) / 2.0
-    found = [(np.array(levels[:, None] < marks, float), np.diff(edges))]
-    for values in (counts, sizes):
-        d = len(values)
-        steps = np.eye(d) * np.sqrt(d * 0.7)
-        found.append((np.concatenate([values + steps, values - steps]), np.full(2 * d, 0.5 / d)))
-    return found
-
-
-def population(**options):
-    rows, weights = [], []
-    for weight, means in zip(WEIGHTS, MEANS, strict=True):
-        views = outcomes(means)
-        for i in product(*(range(len(p)) for _, p in views)):
-            rows.append(np.concatenate([x[j] for (x, _), j in zip(views, i, strict=True)]))
-            weights.append(weight * np.prod([p[j] for (_, p), j in zip(views, i, strict=True)]))
-    corpus = WeightedRows(np.array(rows), weights, **options)
-    corpus.settings["widths"] = list(WIDTHS)
-    return corpus
-
-
-def sample(n, seed, means=MEANS, weights=WEIGHTS):
-    """Return marks, counts and real values of rows, and the components."""
-    rng = np.random.default_rng(seed)
-    h = rng.choice(len(weights), n, p=weights)
-    marks, counts, sizes = (means[h, cut] for cut in CUTS)
-    return (
-        (rng.random(marks.shape) < marks).astype(int),
-        rng.poisson(counts),
-        sizes + rng.normal(size=sizes.shape),
-    ), h
+def sample(n, seed):
+    """Return bits, counts and real values of rows, and the components."""
+    rows = TRUE.sample(n, seed)
+    return tuple(TRUE.split(rows.X)), rows.components
 
 
 def distance(model):
@@ -85,19 +49,23 @@ def distance(model):
 @pytest.mark.parametrize("decomposition", ["joint", "power"])
 @pytest.mark.parametrize("n_oversamples", [0, 2, 10])
 def test_an_exact_population_gives_back_all_views_aligned(decomposition, n_oversamples):
-    corpus = population(shard_rows=400)
+    rows = TRUE.exact()
+    corpus = WeightedRows(rows.X, rows.weights, shard_rows=400)
+    corpus.settings["widths"] = list(WIDTHS)
     model = MultiView(3, decomposition=decomposition, n_oversamples=n_oversamples).fit_corpus(corpus)
     error, order = distance(model)
     assert error < 1e-10
-    for found, cut in zip(model.views(), CUTS, strict=True):
-        assert_allclose(found, MEANS[order, cut], atol=1e-10)
+    for found, means in zip(model.views(), TRUE.split(MEANS), strict=True):
+        assert_allclose(found, means[order], atol=1e-10)
     assert_allclose(model.weights_, WEIGHTS[order], rtol=1e-10)
     assert model.diagnostics_["asymmetry"] < 1e-10
     assert model.diagnostics_["residual"] < 1e-10
     assert model.diagnostics_["sum_weights"] == pytest.approx(1.0, abs=1e-10)
     # The variance that the components leave.
-    assert_allclose(model.variances_[7:], 0.7, rtol=1e-9)
-    assert_allclose(model.variances_[:7], WEIGHTS @ (MEANS[:, :7] * (1.0 - MEANS[:, :7])), rtol=1e-9)
+    bits, counts, values = np.split(model.variances_, np.cumsum(WIDTHS)[:-1])
+    assert_allclose(bits, WEIGHTS @ (MEANS[:, :7] * (1.0 - MEANS[:, :7])), rtol=1e-9)
+    assert_allclose(counts, WEIGHTS @ MEANS[:, 7:12], rtol=1e-9)
+    assert_allclose(values, 1.0, rtol=1e-9)
 
 
 def test_the_units_and_origins_of_columns_do_not_matter():

@@ -14,6 +14,7 @@ from distmom.corpus import MemoryCorpus, from_arrays, write_corpus
 from distmom.errors import NumericalError, UsageError
 from distmom.models import load_model
 from distmom.models.product import ProductMixture
+from distmom.simulate.views import MixedViewPopulation
 
 MEANS = np.random.default_rng(3).uniform(0.1, 0.9, (2, 12))
 WEIGHTS = np.array([0.35, 0.65])
@@ -30,8 +31,7 @@ def population():
 
 
 def sample(n, seed):
-    rng = np.random.default_rng(seed)
-    return (rng.random((n, 12)) < MEANS[(rng.random(n) < WEIGHTS[1]).astype(int)]).astype(int)
+    return MixedViewPopulation(MEANS, WEIGHTS, [("bits", 12)]).sample(n, seed).X.astype(int)
 
 
 def planted(k=3, d=30, n=2000, seed=0):
@@ -39,7 +39,8 @@ def planted(k=3, d=30, n=2000, seed=0):
     rng = np.random.default_rng(seed)
     means = 1.0 / (1.0 + np.exp(-rng.normal(-1.0, 1.0, d) - 2.0 * rng.normal(size=(k, d))))
     weights = rng.dirichlet(np.full(k, 10.0))
-    return (rng.random((n, d)) < means[rng.choice(k, n, p=weights)]).astype(int), means, weights
+    rows = MixedViewPopulation(means, weights, [("bits", d)]).sample(n, rng)
+    return rows.X.astype(int), means, weights
 
 
 def joint_logs(X, means, weights):

@@ -7,6 +7,7 @@ from distmom.simulate.views import (
     DirichletPopulation,
     FactorPopulation,
     Law,
+    MixedViewPopulation,
     bernoulli,
     gaussian_binary,
     poisson_sentences,
@@ -94,6 +95,49 @@ def test_a_seed_determines_the_sample():
         assert not np.array_equal(draw(3), draw(4))
 
 
+KINDS = [("bits", 2), ("counts", 2), ("values", 3)]
+MEANS = np.array([[0.2, 0.9, 1.5, 3.0, 0.0, -2.0, 1.0], [0.7, 0.4, 0.5, 6.0, 1.0, 2.0, 1.0]])
+MIXED = MixedViewPopulation(MEANS, [0.3, 0.7], KINDS, variance=0.5)
+#: variances of the columns in each component
+VARIANCES = np.hstack([MEANS[:, :2] * (1.0 - MEANS[:, :2]), MEANS[:, 2:4], np.full((2, 3), 0.5)])
+
+
+def test_exact_rows_of_views_of_different_kinds_have_their_moments():
+    rows = MIXED.exact()
+    assert rows.weights.sum() == pytest.approx(1.0, abs=1e-12)
+    for i, weight in enumerate(MIXED.weights):
+        own = rows.components == i
+        p, X = rows.weights[own] / weight, rows.X[own]
+        assert_allclose(p @ X, MEANS[i], atol=1e-12)
+        covariance = (X * p[:, None]).T @ X - np.outer(MEANS[i], MEANS[i])
+        assert_allclose(np.diag(covariance), VARIANCES[i], atol=1e-12)
+        # Views are independent, and so are products of three of their columns.
+        for a, b in ((0, 1), (0, 2), (1, 2)):
+            assert_allclose(MIXED.split(MIXED.split(covariance)[b].T)[a], 0.0, atol=1e-12)
+        marks, counts, values = MIXED.split(X)
+        triples = np.einsum("n,na,nb,nc->abc", p, marks, counts, values)
+        assert_allclose(triples, np.einsum("a,b,c->abc", *np.split(MEANS[i], [2, 4])), atol=1e-12)
+
+
+def test_samples_of_views_of_different_kinds_have_their_moments():
+    n = 100_000
+    rows = MIXED.sample(n, seed=1)
+    marks, counts, _ = MIXED.split(rows.X)
+    assert set(np.unique(marks)) == {0.0, 1.0}
+    assert (counts == counts.astype(int)).all()
+    assert (rows.components == 1).mean() == pytest.approx(0.7, abs=0.01)
+    for i in range(2):
+        own = rows.X[rows.components == i]
+        # Five standard errors or more.
+        assert_allclose(own.mean(axis=0), MEANS[i], atol=5 * np.sqrt(VARIANCES[i].max() / len(own)))
+        assert_allclose(
+            np.cov(own.T), np.diag(VARIANCES[i]), atol=10 * VARIANCES[i].max() / np.sqrt(len(own))
+        )
+    again, other = MIXED.sample(100, seed=1), MIXED.sample(100, seed=2)
+    assert (MIXED.sample(100, seed=1).X == again.X).all()
+    assert (other.X != again.X).any()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -104,6 +148,21 @@ def test_a_seed_determines_the_sample():
         (lambda: FactorPopulation([bernoulli(0.5)] * 2, O, NOISE).enumerate(24), "too many"),
         (lambda: DirichletPopulation([1.0], O, NOISE), "O has shape"),
         (lambda: DirichletPopulation([1.0, 2.0], O, NOISE).enumerate(20), "too many"),
+        (lambda: MixedViewPopulation(MEANS, [0.5, 0.4], KINDS), "weights: expected 2 positive"),
+        (
+            lambda: MixedViewPopulation(MEANS, [0.5, 0.5], KINDS[:2]),
+            r"views: expected 7 columns, got \[2, 2\]",
+        ),
+        (
+            lambda: MixedViewPopulation(MEANS, [0.5, 0.5], [("words", 7)]),
+            "views: expected one of bits, counts, values",
+        ),
+        (
+            lambda: MixedViewPopulation(MEANS, [0.5, 0.5], [("bits", 7)]),
+            r"means: bits have means from 0\.0 to 1\.0",
+        ),
+        (lambda: MixedViewPopulation(MEANS, [0.5, 0.5], [("counts", 7)]), "means: counts have means from"),
+        (lambda: MixedViewPopulation(np.ones((1, 60)), [1.0], [("counts", 10)] * 6).exact(), "too many"),
     ],
 )
 def test_invalid_populations_are_refused(make, message):
