@@ -6,10 +6,10 @@ labels, and estimate the mean, the coefficients or the subspace of the target. S
 without labels are scored by the component that is nearest to the target, which favours them.
 
 The task ``sphere`` is the experiment of section 4.1 of Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in
-Mixture Models" (JMLR 18, 2018): means are random on a sphere of radius 10, weights rise from 0.0253, and every
-component is the target of a vector once. Its systems get the vectors alone, as ``search (vector)`` of subspaces
-does (section 4.3); ``--vector-share`` is the squared length of a vector along the direction that only its target
-has.
+Mixture Models" (JMLR 18, 2018): means are random on a sphere of radius 10, weights rise from the least in equal
+steps, and every component is the target of a vector once. Its systems get the vectors alone, as ``search
+(vector)`` of subspaces does (section 4.3); ``--vector-share`` is the squared length of a vector along the direction
+that only its target has.
 
 search (labels), search (rows)
     `GaussianSearch` or `RegressionSearch` with the labels as a column of side information, or with the labelled
@@ -105,12 +105,14 @@ def subspaces(d: int, k: int, m: int, rng: np.random.Generator) -> SubspacePopul
     return SubspacePopulation(bases, component_weights(0.1, k), 0.04)
 
 
-def spheres(d: int, k: int, deviation: float, rng: np.random.Generator) -> GaussianPopulation:
-    """Return components with means at random on a sphere of radius 10, and weights that rise from 0.0253."""
+def spheres(
+    d: int, k: int, deviation: float, least_weight: float, rng: np.random.Generator
+) -> GaussianPopulation:
+    """Return components with means at random on a sphere of radius 10, and weights in equal steps."""
     means = rng.normal(size=(k, d))
     means *= 10.0 / np.linalg.norm(means, axis=1, keepdims=True)
-    rise = 2.0 * (1.0 - 0.0253 * k) / (k * (k - 1))
-    return GaussianPopulation(means, 0.0253 + rise * np.arange(k), deviation**2)
+    step = 2.0 * (1.0 - least_weight * k) / (k * (k - 1))
+    return GaussianPopulation(means, least_weight + step * np.arange(k), deviation**2)
 
 
 def component_weights(first: float, k: int) -> np.ndarray:
@@ -263,7 +265,7 @@ def of_spheres(arguments: argparse.Namespace, seed: int) -> Systems:
     """Return the systems of the task with a vector for each component."""
     k, d = arguments.components, arguments.features
     rng = np.random.default_rng(seed)
-    population = spheres(d, k, arguments.deviation, rng)
+    population = spheres(d, k, arguments.deviation, arguments.least_weight, rng)
     X = population.sample(arguments.rows, rng).X
     vectors = np.stack([population.side_vector(i, arguments.vector_share) for i in range(k)])
 
@@ -351,8 +353,9 @@ def main(arguments: list[str] | None = None) -> None:
     add("--share", type=float, default=0.5, help="of the target that is labelled [%(default)s]")
     add("--wrong", type=float, default=0.02, help="share of other rows that is labelled [%(default)s]")
     add("--dimension", type=int, default=5, help="of subspaces [%(default)s]")
-    add("--vector-share", type=float, default=0.8, help="[%(default)s]")
+    add("--vector-share", type=float, default=0.8, help="see above [%(default)s]")
     add("--deviation", type=float, default=0.5, help="standard deviation of rows of spheres [%(default)s]")
+    add("--least-weight", type=float, default=0.0253, help="of a component of spheres [%(default)s]")
     add("--seeds", type=int, default=5, help="[%(default)s]")
     options = parser.parse_args(arguments)
     print("| task | system | error | gain % | seconds |\n|---|---|---:|---:|---:|")

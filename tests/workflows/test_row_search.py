@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 
 SIZES = {
     "rows": 20_000, "features": 20, "components": 4, "distance": 2.5, "noise": 1.0, "share": 0.5, "wrong": 0.02,
-    "dimension": 5, "vector_share": 0.8, "deviation": 0.5, "seeds": 2,
+    "dimension": 5, "vector_share": 0.8, "deviation": 0.5, "least_weight": 0.0253, "seeds": 2,
 }  # fmt: skip
 
 
@@ -80,16 +80,18 @@ def test_searches_by_a_vector_are_as_good_as_all_components_of_a_sphere(searches
     assert whitening < 1.05 * tpm
     assert cancellation < 1.05 * tpm
     # The error of the average of all rows of a component, if they were known.
-    weights = searches.spheres(50, 5, 0.5, np.random.default_rng(0)).weights
+    weights = searches.spheres(50, 5, 0.5, 0.0253, np.random.default_rng(0)).weights
     assert whitening < 1.1 * np.mean(0.5 * np.sqrt(50 / (6_000 * weights)))
 
 
 def test_weights_of_a_sphere_rise_from_that_of_the_paper(searches):
-    population = searches.spheres(12, 5, 0.4, np.random.default_rng(0))
+    population = searches.spheres(12, 5, 0.4, 0.0253, np.random.default_rng(0))
     assert_allclose(np.linalg.norm(population.means, axis=1), 10.0)
     assert population.weights[0] == pytest.approx(0.0253)
     assert_allclose(np.diff(population.weights, 2), 0.0, atol=1e-12)
     assert_allclose(population.variances, 0.16)
+    equal = searches.spheres(12, 5, 0.4, 0.2, np.random.default_rng(0))
+    assert_allclose(equal.weights, 0.2)
 
 
 def test_a_system_that_refuses_has_no_error(searches, monkeypatch):
