@@ -8,8 +8,8 @@ without labels are scored by the component that is nearest to the target, which 
 The task ``sphere`` is the experiment of section 4.1 of Ray, Neeman, Sanghavi, Shakkottai, "The Search Problem in
 Mixture Models" (JMLR 18, 2018): means are random on a sphere of radius 10, weights rise from the least in equal
 steps, and every component is the target of a vector once. Its systems get the vectors alone, as ``search
-(vector)`` of subspaces does (section 4.3); ``--vector-share`` is the squared length of a vector along the direction
-that only its target has.
+(vector)`` of subspaces does (section 4.3); ``--vector-share`` is the squared length of a vector along the
+direction that only its target has.
 
 search (labels), search (rows)
     `GaussianSearch` or `RegressionSearch` with the labels as a column of side information, or with the labelled

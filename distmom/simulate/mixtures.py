@@ -44,7 +44,7 @@ class Rows:
 
 
 class Mixture(ABC):
-    """What the mixtures have in common.
+    """A mixture of rows.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Mixture(ABC):
 
     @abstractmethod
     def preferences(self, v: np.ndarray) -> np.ndarray:
-        """Return how much a vector prefers each component: their order is what a search goes by.
+        """Return how much a vector prefers each component; a search finds the one that is preferred most.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class Mixture(ABC):
 
     @abstractmethod
     def _directions(self) -> np.ndarray:
-        """Return as many rows of directions for each component as it has, (k, m, d)."""
+        """Return the directions of each component as rows, (k, m, d)."""
 
     def side_vector(self, target: int, share: float = 1.0) -> np.ndarray:
         """Return a unit vector that prefers a component (section 4.1).
