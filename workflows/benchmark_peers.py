@@ -52,7 +52,7 @@ from distmom.corpus import Corpus
 from distmom.engine import open_executor
 from distmom.evaluate.metrics import RankingSums
 from distmom.models.multilabel.program import HEADS
-from distmom.moments.features import inverse_document_frequency, tfidf_rows
+from distmom.moments.features import fit_idf, tfidf_rows
 from distmom.ranking import inverse_propensity
 from distmom.simulate import PRESETS, preset, synthesise
 
@@ -140,7 +140,7 @@ def export(data: Data, folder: Path) -> Exported:
     """Write the features for the peers."""
     folder.mkdir(parents=True, exist_ok=True)
     train = data.train
-    idf = inverse_document_frequency(np.asarray(train.document_frequency), train.n_documents)
+    idf = fit_idf(train)
     features, labels = _matrices(train, idf)
     used = np.flatnonzero(np.bincount(labels.indices, minlength=labels.shape[1]))
     labels = csr_array(labels[:, used])

@@ -4,7 +4,9 @@
 
 A part of the training rows is drawn, the systems are fitted to it, and other training rows are the test; the test
 rows of a corpus are not used. distmom is fitted as it is by default, and with a blend that is chosen on a single
-fold. The peers have the settings of run_peer.py, and the same tf-idf rows. All systems run in this process.
+fold. With ``--systems weights idf-twice``, it is fitted to tf-idf weights in place of counts: as they are, as
+is the default for such values, and multiplied by idf once more. The peers have the settings of run_peer.py and the
+same tf-idf rows. All systems run in this process.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ from distmom.moments.features import inverse_document_frequency, tfidf_rows
 DEPTHS = (1, 3, 5)
 #: test rows, at most
 TEST_ROWS = 2_000
-SINGLE = "distmom, one fold"
 Scores = np.ndarray
+System = Callable[[csr_array, csr_array, csr_array, int], Scores]
 
 
 def matrices(corpus: Corpus) -> tuple[csr_array, csr_array]:
@@ -45,10 +47,27 @@ def matrices(corpus: Corpus) -> tuple[csr_array, csr_array]:
     return words, csr_array((labels != 0).astype(np.float64))
 
 
-def by_moments(X: csr_array, Y: csr_array, others: csr_array, seed: int) -> Scores:
+def by_moments(X: csr_array, Y: csr_array, others: csr_array, seed: int, features: str = "auto") -> Scores:
     """Return the scores of `MultiLabelMoM`."""
     n_components = max(2, min(100, int(X.shape[0] ** 0.5) - 1))
-    return np.asarray(MultiLabelMoM(n_components, random_state=seed).fit(X, Y).decision_function(others))
+    model = MultiLabelMoM(n_components, features=features, random_state=seed).fit(X, Y)
+    return np.asarray(model.decision_function(others))
+
+
+def weighted(X: csr_array, others: csr_array) -> tuple[csr_array, csr_array]:
+    """Return the tf-idf rows of counts, and those of other counts with the same idf."""
+    idf = inverse_document_frequency(np.bincount(X.indices, minlength=X.shape[1]), X.shape[0])
+    return tfidf_rows(X, idf), tfidf_rows(others, idf)
+
+
+def of_weights(features: str) -> System:
+    """Return a function that scores by `MultiLabelMoM` with some features of tf-idf rows."""
+
+    def score(X: csr_array, Y: csr_array, others: csr_array, seed: int) -> Scores:
+        rows, other_rows = weighted(X, others)
+        return by_moments(rows, Y, other_rows, seed, features)
+
+    return score
 
 
 def on_one_fold(X: csr_array, Y: csr_array, others: csr_array, seed: int) -> Scores:
@@ -61,24 +80,30 @@ def on_one_fold(X: csr_array, Y: csr_array, others: csr_array, seed: int) -> Sco
         effort.EFFORTS["normal"] = kept
 
 
-def by_peer(classifier: Any) -> Callable[[csr_array, csr_array, csr_array, int], Scores]:
+def by_peer(classifier: Any) -> System:
     """Return a function that scores by one classifier per label."""
 
     def score(X: csr_array, Y: csr_array, others: csr_array, seed: int) -> Scores:
-        idf = inverse_document_frequency(np.bincount(X.indices, minlength=X.shape[1]), X.shape[0])
-        model = OneVsRestClassifier(classifier(random_state=seed))
-        model.fit(tfidf_rows(X, idf, np.float64), Y)
-        return np.reshape(model.decision_function(tfidf_rows(others, idf, np.float64)), (-1, Y.shape[1]))
+        rows, other_rows = weighted(X, others)
+        model = OneVsRestClassifier(classifier(random_state=seed)).fit(rows, Y)
+        return np.reshape(model.decision_function(other_rows), (-1, Y.shape[1]))
 
     return score
 
 
-SYSTEMS: dict[str, Callable[[csr_array, csr_array, csr_array, int], Scores]] = {
-    "distmom": by_moments,
-    SINGLE: on_one_fold,
-    "LinearSVC": by_peer(lambda **options: LinearSVC(C=0.3, **options)),
-    "LogisticRegression": by_peer(lambda **options: LogisticRegression(solver="liblinear", **options)),
+#: by the names of ``--systems``: what tables call a system, and how it scores
+SYSTEMS: dict[str, tuple[str, System]] = {
+    "distmom": ("distmom", by_moments),
+    "single": ("distmom, one fold", on_one_fold),
+    "svc": ("LinearSVC", by_peer(lambda **options: LinearSVC(C=0.3, **options))),
+    "logistic": (
+        "LogisticRegression",
+        by_peer(lambda **options: LogisticRegression(solver="liblinear", **options)),
+    ),
+    "weights": ("distmom, tf-idf weights", of_weights("auto")),
+    "idf-twice": ("distmom, tf-idf weights times idf", of_weights("tfidf")),
 }
+DEFAULT_SYSTEMS = ("distmom", "single", "svc", "logistic")
 
 
 def part_of(words: csr_array, labels: csr_array, n: int, seed: int) -> tuple[csr_array, ...]:
@@ -109,7 +134,7 @@ def training_rows(data: Iterable[Path]) -> Iterator[tuple[str, csr_array, csr_ar
 
 
 def run(
-    name: str, words: csr_array, labels: csr_array, options: argparse.Namespace
+    corpus: str, words: csr_array, labels: csr_array, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """Yield one result for every number of documents, draw and system."""
     for n in options.documents:
@@ -117,11 +142,11 @@ def run(
             continue
         for seed in range(options.draws):
             X, Y, others, truth = part_of(words, labels, n, seed)
-            for system, score in SYSTEMS.items():
+            for system, score in (SYSTEMS[name] for name in options.systems):
                 started = time.perf_counter()
                 found = precision(score(X, Y, others, seed), truth)
                 seconds = time.perf_counter() - started
-                row = {"corpus": name, "documents": n, "draw": seed, "system": system, "seconds": seconds}
+                row = {"corpus": corpus, "documents": n, "draw": seed, "system": system, "seconds": seconds}
                 yield row | {f"P@{k}": value for k, value in zip(DEPTHS, found, strict=True)}
 
 
@@ -132,7 +157,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     for n in sorted({row["documents"] for row in rows}):
         own = [row for row in rows if row["documents"] == n]
         ours = np.array([row["P@1"] for row in own if row["system"] == "distmom"])
-        for system in SYSTEMS:
+        for system in dict.fromkeys(row["system"] for row in own):
             same = [row for row in own if row["system"] == system]
             means = [f"{np.mean([row[f'P@{k}'] for row in same]):.2f}" for k in DEPTHS]
             gained = ours - np.array([row["P@1"] for row in same])
@@ -152,6 +177,8 @@ def main(arguments: list[str] | None = None) -> None:
     add = parser.add_argument
     add("data", type=Path, nargs="+", metavar="DATA", help="folders or prefixes, as of benchmark_peers.py")
     add("--documents", type=int, nargs="+", default=[200, 1000, 3500], help="[200 1000 3500]")
+    add("--systems", nargs="+", choices=SYSTEMS, default=list(DEFAULT_SYSTEMS), metavar="SYSTEM",
+        help=f"distmom and some of {', '.join(list(SYSTEMS)[1:])} [{' '.join(DEFAULT_SYSTEMS)}]")  # fmt: skip
     add("--draws", type=int, default=3, help="parts of each size [%(default)s]")
     add("--json", type=Path, help="write the results to this file")
     options = parser.parse_args(arguments)

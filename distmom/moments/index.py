@@ -26,7 +26,7 @@ class IndexPass(Pass):
     ----------
     n_documents, n_labels : int
         Numbers of documents and labels of the corpus.
-    idf : ndarray of shape (n_words,)
+    idf : ndarray of shape (n_words,) or (0,)
     nnz_words, nnz_labels : int
         Entries of the words and of the labels of all documents, for the plan.
 

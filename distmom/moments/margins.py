@@ -23,7 +23,7 @@ class MarginsPass(Pass):
     ----------
     n_documents, n_labels : int
         Numbers of documents and labels of the corpus.
-    idf : ndarray of shape (n_words,)
+    idf : ndarray of shape (n_words,) or (0,)
     nnz_words, nnz_labels : int
         Numbers of entries of the words and of the labels of all documents, for the plan.
     labels : tuple of int, optional

@@ -29,7 +29,7 @@ class FeatureSketchPass(Pass):
 
     Attributes
     ----------
-    idf : ndarray of shape (n_words,)
+    idf : ndarray of shape (n_words,) or (0,)
     n_columns : int
     seed : int
     basis : ndarray of shape (n_words, n_columns), optional
@@ -97,7 +97,7 @@ class CrossMomentPass(Pass):
     Attributes
     ----------
     n_labels : int
-    idf : ndarray of shape (n_words,)
+    idf : ndarray of shape (n_words,) or (0,)
     n_products : int
         Estimated number of products of an entry of A and an entry of Y, for the plan.
 
@@ -147,7 +147,7 @@ class RidgePass(Pass):
     Attributes
     ----------
     n_labels, rank : int
-    idf : ndarray of shape (n_words,)
+    idf : ndarray of shape (n_words,) or (0,)
     basis : ndarray of shape (n_words, rank)
         R.
     store : bool

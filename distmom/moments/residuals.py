@@ -39,7 +39,7 @@ class ResidualPass(Pass):
     Attributes
     ----------
     n_labels : int
-    idf : ndarray of shape (n_words,)
+    idf : ndarray of shape (n_words,) or (0,)
     weights : Csr
         W (n_words + 1, n_labels), float32, with sorted rows; the last row holds the intercepts.
     n_entries : int

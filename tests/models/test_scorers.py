@@ -84,7 +84,7 @@ def test_residual_passes_are_jacobi_steps_on_the_entries(data, n_passes, piece_e
     corpus = MemoryCorpus(X, Y)
     A = with_ones(X)
     with open_engine(corpus) as engine:
-        features = carried_out(engine, fit_features, None)
+        features = carried_out(engine, fit_features, "auto", None)
         first = total(carried_out(engine, fit_linear, features, 0))
         kept = first[-1] != 0
         intercepts = Y.sum(axis=0) / (N_DOCUMENTS + DIAGONAL_PENALTY)
@@ -107,7 +107,7 @@ def test_added_documents_bring_their_part_of_every_step(data):
     mask = chosen.mask(0, N_DOCUMENTS)
     assert 80 < mask.sum() < 160
     with open_engine(MemoryCorpus(X, Y)) as engine:
-        features = carried_out(engine, fit_features, replace(chosen, heldout=False))
+        features = carried_out(engine, fit_features, "auto", replace(chosen, heldout=False))
         fit = carried_out(engine, fit_linear, features, 2)
         whole, added = carried_out(engine, extend_features, features, chosen)
         found = total(carried_out(engine, extend_linear, fit, whole, added))
@@ -127,7 +127,7 @@ def test_added_documents_join_the_sums_of_the_sketch(data, store):
     X, Y = data
     chosen = Selection(0.3, heldout=True, seed=0)
     with open_engine(MemoryCorpus(X, Y)) as engine:
-        features = carried_out(engine, fit_features, replace(chosen, heldout=False))
+        features = carried_out(engine, fit_features, "auto", replace(chosen, heldout=False))
         basis = carried_out(engine, sketch_basis, features, 20, 1, 10, 0)
         fit = carried_out(engine, fit_ridge, features, basis, store=store)
         _, added = carried_out(engine, extend_features, features, chosen)

@@ -35,7 +35,7 @@ class Start:
     Attributes
     ----------
     recipe : Recipe
-    idf : ndarray of shape (d,)
+    idf : ndarray of shape (d,) or (0,)
     basis : ndarray of shape (d, r) or None
     stages : tuple of KeptStage
         Stages of the linear head.
@@ -88,7 +88,7 @@ def collect(run: Run, start: Start, digest: str) -> Content:
 
 def _linear_fit(run: Run, start: Start) -> LinearFit:
     """Store the stages for the passes of a run. Nothing is left out of scores, so D is not used."""
-    n_labels, inverse = run.corpus.n_labels, np.zeros(len(start.idf) + 1)
+    n_labels, inverse = run.corpus.n_labels, np.zeros(run.corpus.n_words + 1)
     stages = tuple(
         Stage(stored_matrix(run.put, each.weights, n_labels), each.scale, each.step)
         for each in start.stages
@@ -150,16 +150,16 @@ def parts_of(engine: Engine, start: Start, content: Content) -> Parts:
         total = Sums({"zz": own.zz, "z": own.z, "zy": own.zy, "y": counts, "n_documents": np.float64(n)})
         ridge = ((engine.put(start.basis), start.basis.shape[1]), RidgeFit(total, content.rows))
     if start.recipe.has("svm") and sums.documents is not None:
-        margins = _fit_margins(engine, start, sums.documents)
+        margins = _fit_margins(engine, start, sums.documents, len(sums.squares) - 1)
     states = NumericalError("latent states are not updated")
     return Parts(features, states, ridge, linear, sums.documents, margins)
 
 
-def _fit_margins(engine: Engine, start: Start, documents: NeighborsHead) -> MarginFit:
+def _fit_margins(engine: Engine, start: Start, documents: NeighborsHead, n_words: int) -> MarginFit:
     """Fit the classifiers of the model to all documents, as they are not sums."""
     rows, holders = transposed(engine, documents.lists), transposed(engine, documents.labels)
     costs = tuple(cost for cost in COSTS if f"svm-{cost_name(cost)}" in start.recipe.names)
-    shape = (len(start.idf), documents.labels.n_columns)
+    shape = (n_words, documents.labels.n_columns)
     found = fit_classifiers(
         engine,
         rows,

@@ -43,6 +43,7 @@ from distmom.models.multilabel.regression import (
 from distmom.models.multilabel.reranking import Reranker
 from distmom.models.multilabel.scorer import Scorer
 from distmom.models.multilabel.states import States, StateSettings
+from distmom.moments.features import fit_idf
 from distmom.spectral.recovery import WHOLE_BYTES
 from distmom.spectral.run import unknown
 
@@ -69,6 +70,8 @@ class HeadSettings:
         Rank of the sketch.
     n_residual_passes : int
     states : StateSettings
+    features : str
+        How features follow from the values of words, one of `distmom.moments.features.FEATURES`.
     seed : int
     objective : str, default "mean"
         Metric that `auto` chooses a blend for.
@@ -83,6 +86,7 @@ class HeadSettings:
     n_components: int
     n_residual_passes: int
     states: StateSettings
+    features: str
     seed: int
     objective: str = MEAN
     limits: WeightLimits = NO_LIMITS
@@ -126,6 +130,8 @@ class FittedHeads:
 
     Attributes
     ----------
+    idf : ndarray of shape (d,) or (0,)
+        Empty where the values of words are used as they are.
     heads : dict of str to Head
     states : States, NumericalError or None
     basis : ndarray of shape (d, r) or None
@@ -138,6 +144,7 @@ class FittedHeads:
         The sums that the heads were made from, if they are kept.
     """
 
+    idf: np.ndarray
     heads: dict[str, Head]
     states: States | NumericalError | None
     basis: np.ndarray | None
@@ -148,7 +155,7 @@ class FittedHeads:
     @classmethod
     def unknown(cls) -> FittedHeads:
         """Return heads without content, for a ledger."""
-        return cls(unknown(), unknown(), unknown(), unknown())
+        return cls(unknown(), unknown(), unknown(), unknown(), unknown())
 
 
 @dataclass(frozen=True)
@@ -238,7 +245,8 @@ def assemble(
     reranker = None if choice is None else choice.reranker
     if reranker is not None:
         reranker = with_companions(reranker, opened)
-    return FittedHeads(opened, parts.states, basis, choice, reranker)
+    idf = fit_idf(engine.corpus, "tfidf") if parts.features is None else np.array(parts.features.idf.load())
+    return FittedHeads(idf, opened, parts.states, basis, choice, reranker)
 
 
 def with_companions(reranker: Reranker, heads: Mapping[str, Head]) -> Reranker:

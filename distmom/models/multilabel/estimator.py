@@ -45,6 +45,7 @@ from distmom.models.multilabel.stored import LatentStates, MultiLabelState, scor
 from distmom.models.multilabel.updates import Updatable
 from distmom.models.multilabel.word_states import smoothed_logs
 from distmom.models.topics.fitted import lift_part
+from distmom.moments.features import FEATURES
 from distmom.moments.labels import posteriors
 from distmom.moments.weighting import MOMENTS, WEIGHTINGS, MomentKind
 from distmom.ranking import inverse_propensity
@@ -133,6 +134,12 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         "What head=auto chooses the blend for: the mean of P@1, P@3, P@5 and nDCG@5 (and of AUC with at most "
         "1,000 labels), or one metric. For PSP@k, labels are ranked by probability times a power of the inverse "
         "propensity, which is chosen too.", default=MEAN, choices=OBJECTIVES,
+    )  # fmt: skip
+    features: str = parameter(
+        "Features of all heads but moment and posterior: tf-idf of the values of words (tfidf), or the values as "
+        "they are (given), scaled to unit length. auto is tfidf, unless the values grow with idf, as tf-idf "
+        "weights do.",
+        default="auto", choices=FEATURES,
     )  # fmt: skip
     moments: str = parameter(
         "Pairs and triples of word positions with (paper) or without (distinct) a position paired with "
@@ -423,8 +430,8 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         """Return the settings with which the heads are fitted to ``n_documents`` documents."""
         return HeadSettings(
             self.head, self.n_components, self.residual_passes(),
-            self.state_settings(self.n_states_for(n_documents)), self.random_state, self.objective,
-            self.weight_limits(), EFFORTS[self.effort], self.keep_sums,
+            self.state_settings(self.n_states_for(n_documents)), self.features, self.random_state,
+            self.objective, self.weight_limits(), EFFORTS[self.effort], self.keep_sums,
         )  # fmt: skip
 
     def state_settings(self, k: int) -> StateSettings:

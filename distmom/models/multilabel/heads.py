@@ -82,7 +82,7 @@ class Query:
     ----------
     block : Block
         Documents over the model's vocabulary.
-    idf : ndarray of shape (d,)
+    idf : ndarray of shape (d,) or (0,)
         Inverse document frequencies.
     basis : ndarray of shape (d, r), optional
         R of the sketch; needed by heads on the sketch.

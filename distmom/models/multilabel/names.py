@@ -27,7 +27,7 @@ def name_sums(names: Sequence[str], vocabulary: Sequence[str], idf: np.ndarray) 
     names : sequence of str
         Names of the labels.
     vocabulary : sequence of str
-    idf : ndarray of shape (n_words,)
+    idf : ndarray of shape (n_words,) or (0,)
     """
     found = [set(_WORD.findall(name.lower())) if _LETTER.search(name) else set() for name in names]
     wanted = set().union(*found)
@@ -35,8 +35,10 @@ def name_sums(names: Sequence[str], vocabulary: Sequence[str], idf: np.ndarray) 
     words = [sorted(numbers[word] for word in own if word in numbers) for own in found]
     indptr = np.concatenate([[0], np.cumsum([len(own) for own in words])]).astype(np.int64)
     indices = np.array([word for own in words for word in own], np.int32)
-    presence = csr_array((np.ones(len(indices), np.int32), indices, indptr), shape=(len(names), len(idf)))
+    presence = csr_array(
+        (np.ones(len(indices), np.int32), indices, indptr), shape=(len(names), len(vocabulary))
+    )
     rows = tfidf_rows(presence, idf, np.float32)
     # The constant feature says nothing about a name.
-    shape = (len(names), len(idf) + 1)
+    shape = (len(names), len(vocabulary) + 1)
     return csr_array(csr_array((rows.data, rows.indices, rows.indptr), shape=shape).T)

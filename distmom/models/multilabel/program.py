@@ -171,7 +171,7 @@ def fit_parts(
 
     features = ridge = linear = index = margins = gate = frequent = None
     if needs("ridge", "linear", "centroid", "neighbors", "best", "sketch", "svm"):
-        features = fit_features(run, selection)
+        features = fit_features(run, settings.features, selection)
     required = settings.head in ("moment", "posterior")
     states = None
     if required or settings.effort.has_states:

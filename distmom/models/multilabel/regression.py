@@ -27,7 +27,7 @@ from distmom.engine import (
 )
 from distmom.engine.state import release_maps
 from distmom.models.multilabel.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
-from distmom.moments.features import inverse_document_frequency
+from distmom.moments.features import fit_idf
 from distmom.moments.index import IndexPass
 from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients
 from distmom.spectral.basis import orthonormal_basis, unknown_columns
@@ -84,7 +84,8 @@ class Features:
 
     Attributes
     ----------
-    idf : StoredArray of shape (d,)
+    idf : StoredArray of shape (d,) or (0,)
+        From `distmom.moments.features.fit_idf`.
     selection : Selection or None
         Documents of the fit; None means all.
     cross : tuple of Csr
@@ -117,11 +118,14 @@ def unknown_csr(n_columns: int) -> Csr:
     return Csr(unknown(), unknown(), unknown(), n_columns)
 
 
-def fit_features(run: Run, selection: Selection | None) -> Features:
-    """Compute the idf weights and run the cross-moment pass."""
-    corpus = run.corpus
-    idf = inverse_document_frequency(np.asarray(corpus.document_frequency), corpus.n_documents)
-    return cross_features(run, run.put(idf), selection)
+def fit_features(run: Run, kind: str, selection: Selection | None) -> Features:
+    """Compute the idf weights for a kind of features (see `fit_idf`), and run the cross-moment pass."""
+    idf = run.rows(_stored_idf, kind, out=unknown(run.corpus.n_words))
+    return cross_features(run, idf, selection)
+
+
+def _stored_idf(engine: Engine, kind: str) -> StoredArray:
+    return engine.put(fit_idf(engine.corpus, kind))
 
 
 def n_products(corpus: Corpus | MemoryCorpus) -> int:

@@ -38,7 +38,7 @@ class Scorer:
     Attributes
     ----------
     n_labels : int
-    idf : ndarray of shape (d,)
+    idf : ndarray of shape (d,) or (0,)
     heads : tuple of (str, Head)
         Names and heads.
     weights : tuple of float

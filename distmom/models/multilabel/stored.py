@@ -30,7 +30,6 @@ from distmom.models.multilabel.reranking import Reranker
 from distmom.models.multilabel.scorer import Scorer, variant
 from distmom.models.multilabel.stack import Stack
 from distmom.models.multilabel.states import States
-from distmom.moments.features import inverse_document_frequency
 from distmom.spectral.layout import array, group, value, variants
 
 
@@ -65,7 +64,8 @@ class MultiLabelState:
 
     Attributes
     ----------
-    idf : ndarray of shape (d,)
+    idf : ndarray of shape (d,) or (0,)
+        Empty where the values of words are used as they are.
     label_frequency : ndarray of shape (m,), int64
     document_frequency : ndarray of shape (d,), int64
     basis : ndarray of shape (d, r) or None
@@ -88,7 +88,7 @@ class MultiLabelState:
         What the heads were made from; None unless it is kept.
     """
 
-    idf: np.ndarray = array("d")
+    idf: np.ndarray = array("d of idf*")
     label_frequency: np.ndarray = array("m", types=("<i8",), least=0.0)
     document_frequency: np.ndarray = array("d", types=("<i8",), least=0.0)
     basis: np.ndarray | None = array("d", "r", optional=True)
@@ -121,10 +121,12 @@ def state_of(
         diagnostics = found.diagnostics
     else:
         diagnostics = {"states_error": str(fitted.states or "effort='low' fits none")}
+    if not all(isinstance(head, StateHead) for head in fitted.heads.values()):
+        diagnostics = {**diagnostics, "features": "tfidf" if len(fitted.idf) else "given"}
     if isinstance(topics, str | NumericalError):
         diagnostics = {**diagnostics, "topics_error": str(topics)}
     return MultiLabelState(
-        idf=inverse_document_frequency(frequency, corpus.n_documents),
+        idf=fitted.idf,
         label_frequency=np.asarray(corpus.label_frequency),
         document_frequency=frequency,
         basis=fitted.basis,
@@ -166,6 +168,10 @@ def scorer_of(
     weights = tuple(map(float, state.head_weights))
     if not heads or len(weights) != len(heads) or not all(map(math.isfinite, weights)):
         raise ValueError(f"expected a finite weight for each of {len(heads)} heads, got {weights}")
+    if len(state.idf) not in (0, len(state.document_frequency)):
+        raise ValueError(
+            f"expected idf of {len(state.document_frequency)} words or none, got {len(state.idf)}"
+        )
     if state.basis is None and any(isinstance(head, RidgeHead | SketchNeighbors) for _, head in heads):
         raise ValueError("expected a basis of the sketch, got none")
     stack = None if state.stack is None else stack_from_json(state.stack)
