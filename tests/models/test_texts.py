@@ -20,6 +20,7 @@ from distmom.models import (
     SpectralLDA,
     TopicMoments,
     TopicSearch,
+    load_model,
 )
 
 WORDS = {
@@ -228,7 +229,7 @@ def test_what_is_not_a_list_of_texts_or_labels_is_refused(data, fitted):
         ((texts, labels[:5]), InputError, "number of rows: expected 240 as in X, got 5"),
         ((texts, [*labels[:-1], 3]), InputError, "y:239: labels: expected a name or a list of names, got 3"),
         ((texts, [*labels[:-1], [""]]), InputError, "y:239: label: expected a name without control"),
-        ((texts, list(range(240))), UsageError, r"expected names of labels, or a matrix .* got shape \(240,\)"),
+        ((texts, [0.5] * 240), UsageError, r"expected names or whole numbers of labels, or a matrix .* \(240,\)"),
         ((texts, [[1], [1, 2]] * 120), InputError, "Unknown label type: y: expected names or a matrix"),
         ((texts[:1], labels[:1]), InputError, "X: expected at least 2 documents, got 1"),
         ((["a b", "c d"], [["x"], ["y"]]), InputError, "texts: vocabulary: expected a word in at least 2"),
@@ -250,3 +251,27 @@ def test_cross_validation_takes_texts_and_lists_of_names(data):
     assert (cross_val_score(model, *data, cv=3) > 0.8).all()
     train, test, y_train, y_test = train_test_split(*data, random_state=0)
     assert model.fit(train, y_train).score(test, y_test) > 0.8
+
+
+def test_numbers_of_classes_are_labels_and_come_back_as_numbers(data, tmp_path):
+    texts = data[0]
+    words = ("herring", "comet", "oak")
+    classes = np.array([next((10 * i + 2 for i, w in enumerate(words) if w in text), 2) for text in texts])
+    assert len(np.unique(classes)) == 3
+    model = MultiLabelMoM(3, head="ridge").fit(texts, classes)
+    by_name = MultiLabelMoM(3, head="ridge").fit(texts, [str(each) for each in classes])
+    assert model.classes_.tolist() == [2, 12, 22]
+    assert model.classes_.dtype == np.int64
+    found = model.predict(texts)
+    assert found.dtype == np.int64
+    assert [str(each) for each in found] == by_name.predict(texts).tolist()
+    assert (found == classes).mean() == pytest.approx(model.score(texts, classes))
+    np.testing.assert_array_equal(model.decision_function(texts), by_name.decision_function(texts))
+    assert set(model.predict(texts, labels=[22, 2])) <= {2, 22}
+    with pytest.raises(UsageError, match="3"):
+        model.predict(texts, labels=[3])
+    model.save(tmp_path / "m")
+    np.testing.assert_array_equal(load_model(tmp_path / "m").predict(texts), found)
+    same = MultiLabelMoM(3, head="ridge").fit(texts, classes.astype(float).tolist())
+    np.testing.assert_array_equal(same.predict(texts), found)
+    assert (cross_val_score(MultiLabelMoM(3, head="ridge"), texts, classes, cv=3) > 0.5).all()

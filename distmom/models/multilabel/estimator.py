@@ -225,9 +225,10 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
             Texts, which are tokenized with the defaults of `distmom.corpus.text_corpus`, or counts or weights, not
             negative.
-        y : list of lists of str, list of str, or array, sparse matrix or table of shape (n_documents, n_labels)
-            Names of the labels of every document, the name of its only label, or a matrix that is 1 where a label
-            is set; the names of the columns of a table are those of the labels. Required.
+        y : list of lists of str, list of str, list or array of int, or array, sparse matrix or table of shape \
+                (n_documents, n_labels)
+            Names of the labels of every document, the name or number of its only label, or a matrix that is 1
+            where a label is set; the names of the columns of a table are those of the labels. Required.
 
         Returns
         -------

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: setting of a model that was fitted in memory: the form of its labels, which is that of its predictions
 TARGETS = "targets"
+#: forms of one label per document: names, and numbers of classes, which are stored as names
+SINGLE = ("names", "numbers")
 
 
 def checked_targets(y: Any) -> tuple[Any, str]:
@@ -31,21 +33,22 @@ def checked_targets(y: Any) -> tuple[Any, str]:
 
     Parameters
     ----------
-    y : list of str, list of lists of str, or array, sparse matrix or table of shape (n_documents, n_labels)
+    y : list of str, list of lists of str, list or array of int, or array, sparse matrix or table of shape \
+            (n_documents, n_labels)
 
     Returns
     -------
     y
-        As given, or as an array.
-    form : {"names", "lists", "matrix", "sparse"}
-        A name for every document, a list of names, or a dense or sparse matrix.
+        As given, as an array, or numbers of classes as names.
+    form : {"names", "numbers", "lists", "matrix", "sparse"}
+        A name or a number for every document, a list of names, or a dense or sparse matrix.
 
     Raises
     ------
     InputError
         If labels are neither names nor numbers.
     UsageError
-        If numbers are not a matrix.
+        If numbers are neither whole numbers of classes nor a matrix.
     """
     if as_label_lists(y) is not None:
         return y, "names" if all(isinstance(each, str) for each in y) else "lists"
@@ -61,9 +64,12 @@ def checked_targets(y: Any) -> tuple[Any, str]:
         raise InputError("Complex data not supported: y: expected names or numbers, got complex numbers")
     if found.dtype.kind not in "biuf":
         raise InputError(f"Unknown label type: y: expected names or numbers, got {found.dtype}")
+    if found.ndim == 1 and len(found) and np.all(np.isfinite(found) & (found == np.trunc(found))):
+        return [str(int(each)) for each in found], "numbers"
     if found.ndim != 2:
         raise UsageError(
-            f"y: expected names of labels, or a matrix of shape (n_documents, n_labels), got shape {found.shape}"
+            "y: expected names or whole numbers of labels, or a matrix of shape (n_documents, n_labels), got "
+            f"shape {found.shape}"
         )
     return y if hasattr(y, "columns") else found, "matrix"
 
@@ -87,8 +93,11 @@ class LabelPredictor:
 
     @property
     def classes_(self) -> np.ndarray:
-        """Names of the labels, (n_labels,) object, in the order of the columns of `decision_function`."""
-        return np.array(self.label_names_, dtype=object)
+        """Labels in the order of the columns of `decision_function`, (n_labels,): names (object), or int64.
+
+        They are numbers if the model was fitted to one number per document.
+        """
+        return self._labels_of(self.label_names_)
 
     @property
     def threshold_(self) -> float:
@@ -103,9 +112,9 @@ class LabelPredictor:
 
         A model with probabilities (see `predict_proba`) assigns every label of probability at least the
         threshold, so a document may get none. A model without probabilities assigns the label that ranks first,
-        and so does any model that was fitted to one name per document. A document without a word of the vocabulary
-        gets no label, except where labels were given as one name per document; it then gets the label that ranks
-        first without any word.
+        and so does any model that was fitted to one label per document. A document without a word of the
+        vocabulary gets no label, except where documents were given one label each; it then gets the label that
+        ranks first without any word.
 
         Parameters
         ----------
@@ -113,23 +122,23 @@ class LabelPredictor:
             Texts, for a model that was fitted to texts, or counts or weights, not negative.
         threshold : float, optional
             From 0 to 1; `threshold_` by default.
-        labels : list of str, optional
-            Names of the labels to choose from; all by default. Fewer labels take less time.
+        labels : list of str or int, optional
+            The labels to choose from; all by default. Fewer labels take less time.
             Where the best labels are ranked again (see `Reranker`), chosen labels are not.
 
         Returns
         -------
         list of lists of str, ndarray of shape (n_documents,), or indicator matrix of shape (n_documents, n_labels)
             A list of names per document, by descending score, if the model was fitted to lists of names or to a
-            corpus; an array of names (object) if it was fitted to one name per document; a matrix of zeros and
-            ones (uint8) if it was fitted to a matrix, sparse if that was, with a column for every label of
-            ``labels``, or for all.
+            corpus; an array of names (object) or numbers (int64) if it was fitted to one of them per document; a
+            matrix of zeros and ones (uint8) if it was fitted to a matrix, sparse if that was, with a column for
+            every label of ``labels``, or for all.
 
         Raises
         ------
         UsageError
             If the words differ from those of the fit, the threshold is not from 0 to 1, there is a threshold
-            and the model has no probabilities or was fitted to one name per document, or the model lacks one of
+            and the model has no probabilities or was fitted to one label per document, or the model lacks one of
             ``labels``.
         """
         check_is_fitted(self, "scorer_")
@@ -137,16 +146,16 @@ class LabelPredictor:
         if threshold is not None:
             threshold = checked_threshold(threshold)
             self.require_probabilities("threshold")
-            if form == "names":
+            if form in SINGLE:
                 raise UsageError(
-                    "threshold: expected none for a model that was fitted to one name per document, which assigns "
-                    f"one label to every document; got {threshold}"
+                    "threshold: expected none for a model that was fitted to one label per document, which "
+                    f"assigns one label to every document; got {threshold}"
                 )
         scorer = self._scorer_of(labels)
-        names = self.label_names_ if labels is None else list(labels)
+        names = self.label_names_ if labels is None else list(map(str, labels))
         found, counts = self._chosen(scorer, block, threshold)
-        if form == "names":
-            return np.array([names[row[0]] for row in found], dtype=object)
+        if form in SINGLE:
+            return self._labels_of([names[row[0]] for row in found])
         if form == "lists":
             return [
                 [names[i] for i in row[:n]] for row, n in zip(found.tolist(), counts.tolist(), strict=True)
@@ -171,8 +180,8 @@ class LabelPredictor:
         ----------
         X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
             As for `predict`.
-        labels : list of str, optional
-            Names of the labels to score, which are then the columns; all by default. Fewer labels take less time.
+        labels : list of str or int, optional
+            The labels to score, which are then the columns; all by default. Fewer labels take less time.
             Where the best labels are ranked again (see `Reranker`), chosen labels are not.
 
         Returns
@@ -205,14 +214,22 @@ class LabelPredictor:
         """Return the scorer of some labels, or of all."""
         if labels is None:
             return self.scorer_
+        if self._form == "numbers" and not isinstance(labels, str):
+            labels = [str(each) for each in labels]
         return of_labels(self.scorer_, label_numbers(labels, self.label_names_))
+
+    def _labels_of(self, names: Sequence[str]) -> np.ndarray:
+        """Return labels as they were given to `fit`, from their names."""
+        if self._form == "numbers":
+            return np.array([int(name) for name in names], np.int64)
+        return np.array(names, dtype=object)
 
     def _chosen(
         self, scorer: Scorer, block: Block, threshold: float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the best labels of documents, (n, k) int32, and how many of them each gets, (n,) int64."""
         has_words = np.diff(block.words.indptr) > 0
-        if not scorer.has_probabilities or self._form == "names":
+        if not scorer.has_probabilities or self._form in SINGLE:
             labels, _ = scorer.top(block, 1)
             return labels, has_words.astype(np.int64)
         threshold = self.threshold_ if threshold is None else threshold
@@ -242,8 +259,8 @@ class LabelPredictor:
         ----------
         X : list of str, or array, sparse matrix or table of shape (n_documents, n_words)
             At least one document; as for `predict`.
-        y : list of str, list of lists of str, or matrix of shape (n_documents, n_labels)
-            Labels, as for `fit`. Names that the model does not know count as misses.
+        y : list of str, list of lists of str, list or array of int, or matrix of shape (n_documents, n_labels)
+            Labels, as for `fit`. Labels that the model does not know count as misses.
 
         Returns
         -------
