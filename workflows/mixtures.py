@@ -17,7 +17,8 @@ held out
 ARI, NMI
     Adjusted Rand index and normalised mutual information of the fitted rows' components and known groups.
 
-pomegranate is left out for words of real data: its probabilities become NaN where a word is in no row of a component.
+pomegranate is left out for words of real data: its probabilities become NaN where a word is in no row of a
+component.
 Systems that are not installed, or fail, are listed below the tables::
 
     python3 -m venv peers

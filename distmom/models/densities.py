@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -34,13 +33,13 @@ class RowDensity(DensityMixin, SpectralEstimator):
         tags.input_tags.positive_only = tags.input_tags.sparse = False
         return tags
 
-    @abstractmethod
     def _posterior_of(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the posterior probabilities (n, k) and the log-density (n,) of rows."""
+        raise TypeError(f"{type(self).__name__} does not define its posterior probabilities")
 
-    @abstractmethod
     def _n_parameters(self) -> int:
         """Return the number of free parameters."""
+        raise TypeError(f"{type(self).__name__} does not define its number of parameters")
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the posterior probabilities of the components of rows.
