@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from distmom.models import ECA as ECA
     from distmom.models import ICA as ICA
     from distmom.models import AnchorTopics as AnchorTopics
+    from distmom.models import DiagonalMixture as DiagonalMixture
     from distmom.models import FactorialHMM as FactorialHMM
     from distmom.models import GaussianSearch as GaussianSearch
     from distmom.models import HiddenMarkov as HiddenMarkov

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 def test_the_public_names():
     assert distmom.__all__ == [
         "AnchorTopics",
+        "DiagonalMixture",
         "ECA",
         "FactorialHMM",
         "GaussianSearch",

@@ -1,4 +1,4 @@
-"""Rows for `mixtures`: planted mixtures of three kinds, and data with known classes."""
+"""Rows for `mixtures`: planted mixtures of four kinds, and data with known classes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Task:
         Planted components, or classes.
     k : int
         Number of groups.
-    weights, components : ndarray of shape (k,) and (k, d), or None
+    weights, components, variances : ndarray of shape (k,), (k, d) and (k, d), or None
         Planted parameters.
     views : tuple of str
         Kinds and widths of the views, as `run_mixture` takes them.
@@ -58,6 +58,7 @@ class Task:
     k: int
     weights: np.ndarray | None = None
     components: np.ndarray | None = None
+    variances: np.ndarray | None = None
     views: tuple[str, ...] = ()
 
     @property
@@ -150,9 +151,37 @@ def class_views(name: str, seed: int) -> Task:
                  for name in data.feature_names]  # fmt: skip
         views = [[j for j, own in enumerate(named) if own in view] for view in TUMOUR_VIEWS]
         X, widths = X[:, np.concatenate(views)], tuple(map(len, views))
+    return split("multiview", scaled(X), data.target, seed, views=tuple(f"gaussian_diag:{n}" for n in widths))
+
+
+# Gaussians
+
+
+def axis_aligned(k: int, d: int, n: int, separation: float, seed: int) -> Task:
+    """Plant Gaussians whose means and standard deviations differ in every column, in differing units."""
+    rng = np.random.default_rng(seed)
+    means, deviations = separation * rng.normal(size=(k, d)), rng.uniform(0.5, 1.5, (k, d))
+    weights, units = rng.dirichlet(np.full(k, 10.0)), 10.0 ** rng.uniform(-1.0, 1.0, d)
+    groups = rng.choice(k, n, p=weights)
+    rows = (means[groups] + deviations[groups] * rng.normal(size=(n, d))) * units
+    return split(
+        "diagonal", rows, groups, seed, weights=weights, components=means * units,
+        variances=(deviations * units) ** 2, views=(f"gaussian_diag:{d}",),
+    )  # fmt: skip
+
+
+def class_rows(name: str, n_classes: int, seed: int) -> Task:
+    """Return the first classes of the wines, tumours or digits of scikit-learn, columns in standard deviations."""
+    data = {"wine": load_wine, "tumours": load_breast_cancer, "digits": load_digits}[name]()
+    chosen = data.target < n_classes
+    X = scaled(data.data[chosen])
+    return split("diagonal", X, data.target[chosen], seed, views=(f"gaussian_diag:{X.shape[1]}",))
+
+
+def scaled(X: np.ndarray) -> np.ndarray:
+    """Return centred columns in their standard deviations; constant columns are zero."""
     spread = X.std(axis=0)
-    X = (X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
-    return split("multiview", X, data.target, seed, views=tuple(f"gaussian_diag:{n}" for n in widths))
+    return np.asarray((X - X.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0))
 
 
 # Counts of words
@@ -188,6 +217,13 @@ def tasks(data: Path) -> dict[str, Callable[[int], Task]]:
         "wines": partial(class_views, "wine"),
         "tumours": partial(class_views, "tumours"),
         "digits by rows": partial(class_views, "digits"),
+        "3 Gaussians, 20 columns, 3,000 rows": partial(axis_aligned, 3, 20, 3_000, 0.7),
+        "5 Gaussians, 60 columns, 20,000 rows": partial(axis_aligned, 5, 60, 20_000, 0.4),
+        "10 Gaussians, 200 columns, 20,000 rows": partial(axis_aligned, 10, 200, 20_000, 0.3),
+        "wines, 13 columns": partial(class_rows, "wine", 3),
+        "tumours, 30 columns": partial(class_rows, "tumours", 2),
+        "grey values of 3 digits": partial(class_rows, "digits", 3),
+        "grey values of 10 digits": partial(class_rows, "digits", 10),
         "5 topics, 300 words, 3,000 documents": partial(topics, 5, 300, 3_000, (20, 60), 0.3),
         "10 topics, 1,000 words, 5,000 documents": partial(topics, 10, 1_000, 5_000, (20, 60), 0.6),
         "10 topics, 10 words a document": partial(topics, 10, 1_000, 5_000, (5, 15), 0.6),

@@ -17,6 +17,7 @@ import argparse
 import io
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -66,11 +67,14 @@ class Found:
         Probabilities or means of the columns.
     groups : ndarray of shape (n_rows,), int
         Component of every row.
+    variances : ndarray of shape (k, d), or None
+        Of the columns, in mixtures of Gaussians.
     """
 
     weights: np.ndarray
     components: np.ndarray
     groups: np.ndarray
+    variances: np.ndarray | None = None
 
 
 #: fits a model; what is returned is called after the time has been taken, and gives the result
@@ -100,6 +104,41 @@ def prepare_views(task: Task, name: str) -> Fit:
     def fit() -> Callable[[], Found]:
         model = MultiView(task.k, widths=widths, random_state=task.seed).fit(rows)
         return lambda: Found(model.weights_, model.components_, model.predict(rows))
+
+    return fit
+
+
+def prepare_diagonal(task: Task, name: str) -> Fit:
+    """Prepare `DiagonalMixture`."""
+    from distmom.models import DiagonalMixture
+
+    rows, tiny = task.rows.toarray(), np.random.default_rng(0).normal(size=(300, 90))
+    tiny[:100] += 1.0
+    for d in (12, 90):
+        DiagonalMixture(2).fit(tiny[:, :d])
+
+    def fit() -> Callable[[], Found]:
+        model = DiagonalMixture(task.k, random_state=task.seed).fit(rows)
+        return lambda: Found(model.weights_, model.means_, model.predict(rows), model.variances_)
+
+    return fit
+
+
+def prepare_scikit_learn(task: Task, name: str) -> Fit:
+    """Prepare EM by `GaussianMixture` of scikit-learn, which starts from k-means."""
+    from sklearn.mixture import GaussianMixture
+
+    rows = task.rows.toarray()
+    model = GaussianMixture(
+        task.k, covariance_type="diag", n_init=n_starts(name), max_iter=task.n_iter, random_state=task.seed
+    )
+
+    def fit() -> Callable[[], Found]:
+        with warnings.catch_warnings():
+            # A start that ends at the largest number of iterations counts as it is.
+            warnings.simplefilter("ignore")
+            model.fit(rows)
+        return lambda: Found(model.weights_, model.means_, model.predict(rows), model.covariances_)
 
     return fit
 
@@ -140,7 +179,9 @@ def prepare_stepmix(task: Task, name: str) -> Fit:
     def found() -> Found:
         views = model.get_parameters()["measurement"].values()
         means = [view["pis"] if "pis" in view else view["means"] for view in views]
-        return Found(model.weights_, np.hstack(means), model.predict(rows))
+        spread = [view["covariances"] for view in views if np.ndim(view.get("covariances")) == 2]
+        variances = np.hstack(spread) if len(spread) == len(means) else None
+        return Found(model.weights_, np.hstack(means), model.predict(rows), variances)
 
     def fit() -> Callable[[], Found]:
         model.fit(rows)
@@ -151,17 +192,17 @@ def prepare_stepmix(task: Task, name: str) -> Fit:
 
 def prepare_pomegranate(task: Task, name: str) -> Fit:
     """Prepare EM by pomegranate, which starts from k-means."""
-    from pomegranate.distributions import Bernoulli
+    from pomegranate.distributions import Bernoulli, Normal
     from pomegranate.gmm import GeneralMixtureModel
 
-    rows = task.rows.toarray().astype(np.float32)
-    model = GeneralMixtureModel(
-        [Bernoulli() for _ in range(task.k)], max_iter=task.n_iter, random_state=task.seed
-    )
+    rows, real = task.rows.toarray().astype(np.float32), bool(task.kinds)
+    kinds = [Normal(covariance_type="diag") if real else Bernoulli() for _ in range(task.k)]
+    model = GeneralMixtureModel(kinds, max_iter=task.n_iter, random_state=task.seed)
 
     def found() -> Found:
-        components = np.stack([each.probs.numpy() for each in model.distributions])
-        return Found(model.priors.numpy(), components, model.predict(rows).numpy())
+        means = np.stack([(each.means if real else each.probs).numpy() for each in model.distributions])
+        variances = np.stack([each.covs.numpy() for each in model.distributions]) if real else None
+        return Found(model.priors.numpy(), means, model.predict(rows).numpy(), variances)
 
     def fit() -> Callable[[], Found]:
         model.fit(rows)
@@ -227,6 +268,13 @@ SYSTEMS: dict[str, dict[str, Callable[[Task, str], Fit]]] = {
         "stepmix-10": prepare_stepmix,
         "stepmix-full-10": prepare_stepmix,
     },
+    "diagonal": {
+        "distmom": prepare_diagonal,
+        "scikit-learn-1": prepare_scikit_learn,
+        "scikit-learn-10": prepare_scikit_learn,
+        "stepmix-10": prepare_stepmix,
+        "pomegranate": prepare_pomegranate,
+    },
     "single-topic": {
         "distmom": prepare_topics,
         "dmx-learn-1": prepare_dmx,
@@ -266,9 +314,8 @@ def main(arguments: list[str] | None = None) -> int:
         return NOT_INSTALLED
     finish, record = timed(fit)
     found = finish()
-    np.savez(
-        options.out / "found.npz", weights=found.weights, components=found.components, groups=found.groups
-    )
+    arrays = {name: array for name, array in vars(found).items() if array is not None}
+    np.savez(options.out / "found.npz", **arrays)
     (options.out / "fit.json").write_text(json.dumps({**record, "versions": installed(PACKAGES)}))
     return 0
 

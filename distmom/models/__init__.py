@@ -11,6 +11,7 @@ from distmom.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     # For type checkers, which do not see what `__getattr__` imports; a test compares them with `ESTIMATORS`.
+    from distmom.models.diagonal.estimator import DiagonalMixture as DiagonalMixture
     from distmom.models.eca.estimator import ECA as ECA
     from distmom.models.factorial.estimator import FactorialHMM as FactorialHMM
     from distmom.models.gaussian.estimator import SphericalMixture as SphericalMixture
@@ -69,6 +70,7 @@ ESTIMATORS = (
     Listing("network", "LatentNetwork", "network.estimator"),
     Listing("latent-tree", "LatentTree", "trees.estimator"),
     Listing("gaussian", "SphericalMixture", "gaussian.estimator"),
+    Listing("diagonal", "DiagonalMixture", "diagonal.estimator"),
     Listing("ica", "ICA", "ica.estimator"),
     Listing("hmm", "HiddenMarkov", "markov.estimator"),
     Listing("factorial-hmm", "FactorialHMM", "factorial.estimator"),

@@ -41,7 +41,7 @@ from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.recovery import Recovery, column_edges
 from distmom.spectral.run import Run, unknown
-from distmom.spectral.three_views import AlignedViews, align_views, mean_rows
+from distmom.spectral.three_views import AlignedViews, align_views, mean_rows, random_views
 
 #: least distance of the probability of a word from zero and from one when components of documents are inferred:
 #: for probabilities of the moments, which are clipped, and for those of EM, which only rounding can make 0 or 1
@@ -159,8 +159,8 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
     def program(self, run: Run) -> ProductState:
         """Return the state of a model fitted by the passes of a run."""
         d, k = run.corpus.n_words, self.n_components
-        order = np.random.default_rng(self.random_state).permutation(d)
-        groups = run.put(np.asarray(order % N_GROUPS, np.uint8))
+        views = random_views(d, 1, self.random_state)[0]
+        groups = run.put(np.asarray(views, np.uint8))
         r = min(N_GROUPS * k + self.n_oversamples, d)
         sketch = GroupSketchPass(d, groups=groups, n_columns=r, seed=self.random_state)
         n_slabs = run.plan(sketch).n_mapped
@@ -170,7 +170,7 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
         load = partial(_load, run.scan(pass_).directory)
         out = AlignedViews(unknown(N_GROUPS, basis.rank, k), unknown(k), unknown())
         found = run.small(align_views, load, k, self.decomposition, where=self.decompose_on, out=out)
-        state: ProductState = run.rows(_state, basis, order % N_GROUPS, found, out=unknown())
+        state: ProductState = run.rows(_state, basis, views, found, out=unknown())
         if self.n_em_iter:
             state = run.rows(_started, state, out=unknown())
             n_slabs = run.plan(PresenceEMPass(d, n_components=k)).n_mapped

@@ -12,6 +12,7 @@ stay in the cache.
 Views may be lifted, where they have fewer columns than there are components: the columns of a view, centred and
 scaled, are followed by all their products of up to a degree. Any function of a view is independent of the other
 views given the component, so that nothing else changes. Products are formed for a piece of rows at a time.
+Columns of a view need not be side by side: passes with an order permute the columns of a piece first.
 """
 
 from __future__ import annotations
@@ -113,12 +114,16 @@ class ViewsPass(Pass):
     degree : int
         Largest degree of products of the columns of a view; 1 (default) for the columns alone.
     units : ndarray of shape (sum of the widths, 2), optional
-        With products: mean of every column in the rows, and the factor that scales it. None by default.
+        Mean of every column of the views, and the factor that scales it: rows are centred and scaled first, as
+        products require. None by default.
+    order : ndarray of shape (n_columns,), int64, optional
+        Columns of the rows in the order of the views; by default, views are side by side.
     """
 
     widths: tuple[int, ...] = ()
     degree: int = 1
     units: Any = None
+    order: Any = None
 
     block_rows = WHOLE_SHARD
 
@@ -130,6 +135,11 @@ class ViewsPass(Pass):
         return max(_LEAST_ROWS, min(BLOCK_ROWS, _PIECE_VALUES // self.n_features))
 
     @property
+    def n_copies(self) -> int:
+        """Number of copies of a piece, in other units or another order, that are in memory together."""
+        return 2 if self.order is None else 3
+
+    @property
     def cuts(self) -> list[slice]:
         """Columns of the views, with their products."""
         return view_slices(lifted_widths(self.widths, self.degree))
@@ -139,14 +149,18 @@ class ViewsPass(Pass):
         for start in range(0, X.shape[0], step):
             rows = slice(start, min(start + step, X.shape[0]))
             part = aligned(X if rows == slice(0, X.shape[0]) else X[rows])
+            if self.order is not None:
+                part = part[:, np.asarray(self.order)]
             views = [part[:, cut] for cut in view_slices(self.widths)]
-            yield rows, views if self.degree == 1 else self._lifted(views)
+            yield rows, views if self.units is None else self._lifted(views)
 
     def _lifted(self, views: list[Any]) -> list[Any]:
         units, found = np.asarray(self.units), []
         for x, cut in zip(views, view_slices(self.widths), strict=True):
             dense = x.toarray() if sparse.issparse(x) else x
-            found.append(with_products((dense - units[cut, 0]) * units[cut, 1], self.degree))
+            z = dense - units[cut, 0]
+            z *= units[cut, 1]
+            found.append(z if self.degree == 1 else with_products(z, self.degree))
         return found
 
 
@@ -209,7 +223,7 @@ class MultiViewSketchPass(SketchPass, ViewsPass):
 
     def working_bytes(self, n_rows: int) -> int:
         n = min(n_rows, self.piece_rows)
-        return 8 * n * (2 * self.n_features + (2 * N_GROUPS + 1) * self.n_columns)
+        return 8 * n * (self.n_copies * self.n_features + (2 * N_GROUPS + 1) * self.n_columns)
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         sums["mass"] += total_weight(block)
@@ -277,8 +291,8 @@ class MultiViewMomentsPass(ViewsPass):
         n, r = min(n_rows, BLOCK_ROWS), self.rank
         # The views of some rows, where they are sparse, what they are projected to, and products of columns.
         own = n * (sum(self.widths) + (N_GROUPS + 2) * r + TENSOR_BLOCK**2) + TENSOR_BLOCK**2 * r
-        if self.degree > 1:
-            own += 2 * min(n, self.piece_rows) * self.n_features
+        if self.units is not None:
+            own += self.n_copies * min(n, self.piece_rows) * self.n_features
         return 8 * own
 
     @property
@@ -299,7 +313,7 @@ class MultiViewMomentsPass(ViewsPass):
         X, weights = dense_rows(block)
         for start in range(0, X.shape[0], BLOCK_ROWS):
             rows_of = slice(start, min(start + BLOCK_ROWS, X.shape[0]))
-            first, second, third = self._project(aligned(X[rows_of]))
+            first, second, third = self.projected(aligned(X[rows_of]))
             own = np.ones(len(first)) if weights is None else weights[rows_of]
             for t, view in enumerate((first, second, third)):
                 sums["means"][t] += own @ view
@@ -315,10 +329,10 @@ class MultiViewMomentsPass(ViewsPass):
                     sums["triples"][a, b] += cross.reshape(*products.shape[1:], self.rank)
         return None
 
-    def _project(self, X: Any) -> list[np.ndarray]:
+    def projected(self, X: Any) -> list[np.ndarray]:
         """Return ``B_t' x_t`` of rows for every view; B may be in slabs of columns."""
         origin, cuts = np.asarray(self.averages)[:, 0], self.cuts
-        step = BLOCK_ROWS if self.degree == 1 else self.piece_rows
+        step = BLOCK_ROWS if self.units is None else self.piece_rows
         found, start = [np.empty((X.shape[0], self.rank)) for _ in cuts], 0
         for slab in self.basis.each() if isinstance(self.basis, Columns) else (self.basis,):
             columns = slice(start, start + slab.shape[1])

@@ -1,9 +1,9 @@
 """Three views of one hidden variable, decomposed by the conditional means of one of them.
 
 Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
-section 3.3 and theorem 3.6. With ``P_st = E[y_s y_t']``, ``(P_cb P_ab^-1) y_a`` and ``(P_ca P_ba^-1) y_b`` have
-the conditional means ``mu_i`` of view c, so that the second and third moments of the three are
-``sum_i w_i mu_i mu_i'`` and ``sum_i w_i mu_i^(x3)``.
+sections 3.3 and 3.3.1, proposition 3.2 and theorem 3.6. With ``P_st = E[y_s y_t']``, ``(P_cb P_ab^-1) y_a`` and
+``(P_ca P_ba^-1) y_b`` have the conditional means ``mu_i`` of view c, so that the second and third moments of the
+three are ``sum_i w_i mu_i mu_i'`` and ``sum_i w_i mu_i^(x3)``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,31 @@ import numpy as np
 from distmom.blas import one_blas_thread
 from distmom.errors import NumericalError
 from distmom.linalg import Whitening, decompose, multilinear, symmetrise
-from distmom.moments.product import GroupMoments
+from distmom.moments.product import N_GROUPS, GroupMoments
 from distmom.spectral.core import whiten_moment
 
 #: least singular value of the moment of two views, as a share of the largest, that rounding does not account for
 _LEAST_SHARE = 1e-12
+
+
+def random_views(d: int, n: int, seed: int) -> list[np.ndarray]:
+    """Return n random partitions of d columns into three views of nearly equal sizes.
+
+    Conditional means A of all columns keep their rank in every view with high probability if no column has a large
+    leverage (proposition 3.2).
+
+    Parameters
+    ----------
+    d, n : int
+    seed : int
+
+    Returns
+    -------
+    list of ndarray of shape (d,), int64
+        View of every column, 0 to 2; the smallest view has ``d // 3`` columns.
+    """
+    rng = np.random.default_rng(seed)
+    return [rng.permutation(d) % N_GROUPS for _ in range(n)]
 
 
 @dataclass(frozen=True)

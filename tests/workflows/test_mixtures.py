@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_matrix, save_npz
+from scipy.stats import multivariate_normal
 
 
 @pytest.fixture
@@ -23,12 +24,13 @@ def shuffled(task):
     return task.weights[order], task.components[order]
 
 
-@pytest.mark.parametrize("model", ["product", "multiview", "single-topic"])
+@pytest.mark.parametrize("model", ["product", "multiview", "diagonal", "single-topic"])
 def test_own_models_find_planted_components(mixtures, tasks, tmp_path, model):
     # Least ARI and largest error; with fixed seeds errors are a half of it.
     task, error = {
         "product": (tasks.presence(3, 30, 3_000, 2.0, 0), 0.018),
         "multiview": (tasks.mixed_views(6_000, 0), 0.04),
+        "diagonal": (tasks.axis_aligned(5, 60, 20_000, 0.4, 0), 0.025),
         "single-topic": (tasks.topics(5, 300, 3_000, (20, 60), 0.3, 0), 0.16),
     }[model]
     save_npz(tmp_path / "rows.npz", task.train)
@@ -41,17 +43,21 @@ def test_own_models_find_planted_components(mixtures, tasks, tmp_path, model):
     ]
     assert importlib.import_module("run_mixture").main([*command, "--views", *task.views]) == 0
     with np.load(tmp_path / "out" / "found.npz") as found:
-        measured = mixtures.measures(task, found["weights"], found["components"], found["groups"])
+        measured = mixtures.measures(task, **found)
     assert measured["ARI"] > 0.95
     assert measured["error"] < error
     assert measured["weights_error"] < 0.02
-    if model != "multiview":
+    if model == "diagonal":
+        best = mixtures.held_out_density(task, task.weights, task.components, task.variances)
+        assert measured["held_out"] == pytest.approx(best, rel=1e-3)
+        assert measured["variances_error"] < 0.03
+    elif model != "multiview":
         assert measured["held_out"] == pytest.approx(mixtures.held_out(task, *shuffled(task)), rel=1e-2)
 
 
 def test_errors_are_those_of_matched_components(mixtures, tasks):
     for task in (tasks.presence(4, 20, 100, 1.0, 1), tasks.gaussian_views(4, 500, 1.0, True, 1),
-                 tasks.topics(4, 50, 100, (5, 9), 0.3, 1)):  # fmt: skip
+                 tasks.axis_aligned(4, 20, 500, 1.0, 1), tasks.topics(4, 50, 100, (5, 9), 0.3, 1)):  # fmt: skip
         weights, components = shuffled(task)
         assert mixtures.errors(task, weights, components) == {"error": 0.0, "weights_error": 0.0}
         moved = mixtures.errors(task, weights + 0.01, components + 0.001)
@@ -60,6 +66,7 @@ def test_errors_are_those_of_matched_components(mixtures, tasks):
         expected = {
             "product": 0.001,
             "multiview": 0.001 * np.mean(1.0 / task.train.toarray().std(axis=0)),
+            "diagonal": 0.001 * np.mean(1.0 / task.train.toarray().std(axis=0)),
             "single-topic": 0.001 * d,
         }[task.model]
         assert moved["error"] == pytest.approx(expected)
@@ -80,6 +87,23 @@ def test_the_held_out_likelihood_is_that_of_the_smoothed_mixture(mixtures, tasks
     each = [w @ [np.prod(p**row) for p in P] for row in rows.toarray()]
     task = tasks.Task("single-topic", rows, rows, np.zeros(4, int), 2)
     assert_allclose(mixtures.held_out(task, weights, topics), np.log(each).mean())
+
+
+def test_errors_of_variances_and_the_held_out_density_are_those_of_the_smoothed_mixture(mixtures, tasks):
+    task = tasks.axis_aligned(4, 20, 500, 1.0, 1)
+    order = np.random.default_rng(0).permutation(4)
+    spread = task.train.toarray().var(axis=0)
+    found = [task.weights[order], task.components[order], task.variances[order]]
+    assert mixtures.errors(task, *found)["variances_error"] == 0.0
+    moved = mixtures.errors(task, *found[:2], found[2] + 0.03 * spread)
+    assert moved["variances_error"] == pytest.approx(0.03)
+    rows, w = task.held_out.toarray(), 0.99 * found[0] + 0.0025
+    variances = 0.99 * found[2] + 0.01 * spread
+    each = [
+        w @ [multivariate_normal(m, np.diag(v)).pdf(row) for m, v in zip(found[1], variances, strict=True)]
+        for row in rows
+    ]
+    assert_allclose(mixtures.held_out_density(task, *found), np.log(each).mean())
 
 
 def test_posts_of_several_groups_and_without_words_are_left_out(tasks, tmp_path):

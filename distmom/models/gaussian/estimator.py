@@ -17,6 +17,7 @@ from distmom.corpus import RowCorpus
 from distmom.engine import Selection, StoredRows
 from distmom.errors import UsageError
 from distmom.linalg import METHODS
+from distmom.models.densities import RowDensity
 from distmom.models.gaussian.fitting import (
     MixtureState,
     agreed_count,
@@ -36,16 +37,11 @@ from distmom.models.gaussian.posterior import Gaussians, RowAssignPass, RowEMPas
 from distmom.models.gaussian.recovery import Found, recover
 from distmom.models.gaussian.rotation import most_components, n_directions, recover_by_rotation
 from distmom.moments.gaussian import RowMomentsPass
-from distmom.spectral.bases import DensityMixin, TransformerMixin
+from distmom.spectral.bases import TransformerMixin
 from distmom.spectral.basis import Basis
 from distmom.spectral.capabilities import Capability
-from distmom.spectral.estimator import (
-    SpectralEstimator,
-    layer_parameter,
-    place_parameter,
-    seed_parameter,
-)
-from distmom.spectral.inputs import check_n_features, check_size, checked_dense
+from distmom.spectral.estimator import layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.inputs import checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.rank import MOST_COMPONENTS, halves
 from distmom.spectral.run import Run, unknown
@@ -55,18 +51,15 @@ ROUTES = ("noise", "rotation")
 
 
 class MixtureAttributes:
-    """The attributes of a fitted mixture; see `SphericalMixture`."""
+    """Further attributes of a fitted mixture; see `SphericalMixture`."""
 
-    means_: np.ndarray
-    weights_: np.ndarray
-    variances_: np.ndarray
     center_: np.ndarray
     axes_: np.ndarray
     kept_: np.ndarray
     kept_components_: np.ndarray
 
 
-class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, SpectralEstimator):
+class SphericalMixture(TransformerMixin, MixtureAttributes, RowDensity):
     """Mixture of spherical Gaussians, fitted to dense rows by their moments.
 
     Attributes
@@ -140,7 +133,6 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = tags.input_tags.sparse = False
         tags.transformer_tags.preserves_dtype = []
         return tags
 
@@ -249,57 +241,6 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
 
     # Use
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the posterior probabilities of the components of rows.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_rows, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n_rows, n_found), float64
-            Rows sum to one.
-
-        Raises
-        ------
-        UsageError
-            If the number of features differs from that of the fit.
-        InputError
-            If a value is not finite.
-        """
-        return self._posterior(X)[0]
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Return the most probable component of every row, (n_rows,) int64; parameters as for `predict_proba`."""
-        return np.asarray(self.predict_proba(X).argmax(axis=1))
-
-    def score_samples(self, X: Any) -> np.ndarray:
-        """Return the log-density at every row, (n_rows,) float64; parameters as for `predict_proba`."""
-        return np.asarray(self._posterior(X)[1])
-
-    def score(self, X: Any, y: Any = None) -> float:
-        """Return the log-likelihood of rows, on average per row.
-
-        Parameters
-        ----------
-        X : array_like of shape (n_rows, n_features)
-            At least one row; an InputError otherwise.
-        y : None
-            Ignored.
-        """
-        return float(self.score_samples(self._rows(X, 1)).mean())
-
-    def bic(self, X: Any) -> float:
-        """Return the Bayesian information criterion on rows, at least one; lower is better."""
-        X = self._rows(X, 1)
-        return -2.0 * len(X) * self.score(X) + self._n_parameters() * float(np.log(len(X)))
-
-    def aic(self, X: Any) -> float:
-        """Return the Akaike information criterion on rows, at least one; lower is better."""
-        X = self._rows(X, 1)
-        return -2.0 * len(X) * self.score(X) + 2.0 * self._n_parameters()
-
     def transform(self, X: Any) -> np.ndarray:
         """Return the coordinates of rows in an orthonormal basis of the span of the means.
 
@@ -321,34 +262,6 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
             basis = right[values > 1e-12 * max(float(values[0]), np.finfo(float).tiny)]
             signs = np.sign(basis[np.arange(len(basis)), np.abs(basis).argmax(axis=1)])
             return np.asarray(X @ (basis * signs[:, None]).T)
-
-    def sample(self, n_samples: int = 1, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Draw rows from the fitted mixture.
-
-        Parameters
-        ----------
-        n_samples : int, default 1
-            Number of rows, 0 or more.
-        random_state : int, default 0
-            Seed.
-
-        Returns
-        -------
-        X : ndarray of shape (n_samples, n_features), float64
-        components : ndarray of shape (n_samples,), int64
-            Component of each row.
-
-        Raises
-        ------
-        UsageError
-            If ``n_samples`` is negative.
-        """
-        check_is_fitted(self)
-        check_size("n_samples", n_samples)
-        rng = np.random.default_rng(random_state)
-        components = rng.choice(len(self.weights_), n_samples, p=self.weights_)
-        noise = rng.standard_normal((n_samples, self.n_features_in_))
-        return self.means_[components] + noise * np.sqrt(self.variances_[components])[:, None], components
 
     def assign(self, run: Run) -> dict[str, StoredRows]:
         """Store the component and the posterior probabilities of every row of the corpus of a run.
@@ -390,16 +303,8 @@ class SphericalMixture(TransformerMixin, DensityMixin, MixtureAttributes, Spectr
         origin = np.ascontiguousarray(self.center_[:, None])
         return Gaussians(origin, self.means_ - self.center_, self.weights_, self.variances_)
 
-    def _rows(self, X: Any, least: int = 0) -> np.ndarray:
-        check_is_fitted(self)
-        rows = checked_dense(X, least)
-        check_n_features(rows.shape[1], self.n_features_in_, type(self).__name__)
-        return rows
-
-    def _posterior(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        X = self._rows(X)
-        with one_blas_thread():
-            return posterior_of(X, self._gaussians())
+    def _posterior_of(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return posterior_of(X, self._gaussians())
 
     def _n_parameters(self) -> int:
         k, d = (int(size) for size in self.means_.shape)

@@ -1,0 +1,133 @@
+"""What mixtures of Gaussians in dense rows have in common: probabilities of components, densities and samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from distmom.blas import one_blas_thread
+from distmom.spectral.bases import DensityMixin
+from distmom.spectral.estimator import SpectralEstimator
+from distmom.spectral.inputs import check_n_features, check_size, checked_dense
+
+
+class RowDensity(DensityMixin, SpectralEstimator):
+    """Base class of mixtures of Gaussians, with the rows of a component independent along the axes.
+
+    Attributes
+    ----------
+    means_ : ndarray of shape (k, n_features)
+    weights_ : ndarray of shape (k,)
+    variances_ : ndarray of shape (k,) or (k, n_features)
+        Of a component along every axis, or along each of them.
+    """
+
+    means_: np.ndarray
+    weights_: np.ndarray
+    variances_: np.ndarray
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = tags.input_tags.sparse = False
+        return tags
+
+    def _posterior_of(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the posterior probabilities (n, k) and the log-density (n,) of rows."""
+        raise TypeError(f"{type(self).__name__} does not define its posterior probabilities")
+
+    def _n_parameters(self) -> int:
+        """Return the number of free parameters."""
+        raise TypeError(f"{type(self).__name__} does not define its number of parameters")
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the posterior probabilities of the components of rows.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_rows, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_rows, n_found), float64
+            Rows sum to one; ``n_found`` is the number of components.
+
+        Raises
+        ------
+        UsageError
+            If the number of features differs from that of the fit.
+        InputError
+            If a value is not finite.
+        """
+        return self._posterior(X)[0]
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable component of every row, (n_rows,) int64; parameters as for `predict_proba`."""
+        return np.asarray(self.predict_proba(X).argmax(axis=1))
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Return the log-density at every row, (n_rows,) float64; parameters as for `predict_proba`."""
+        return np.asarray(self._posterior(X)[1])
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the log-likelihood of rows, on average per row.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_rows, n_features)
+            At least one row; an InputError otherwise.
+        y : None
+            Ignored.
+        """
+        return float(self.score_samples(self._rows(X, 1)).mean())
+
+    def bic(self, X: Any) -> float:
+        """Return the Bayesian information criterion on rows, at least one; lower is better."""
+        X = self._rows(X, 1)
+        return -2.0 * len(X) * self.score(X) + self._n_parameters() * float(np.log(len(X)))
+
+    def aic(self, X: Any) -> float:
+        """Return the Akaike information criterion on rows, at least one; lower is better."""
+        X = self._rows(X, 1)
+        return -2.0 * len(X) * self.score(X) + 2.0 * self._n_parameters()
+
+    def sample(self, n_samples: int = 1, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Draw rows from the fitted mixture.
+
+        Parameters
+        ----------
+        n_samples : int, default 1
+            Number of rows, 0 or more.
+        random_state : int, default 0
+            Seed.
+
+        Returns
+        -------
+        X : ndarray of shape (n_samples, n_features), float64
+        components : ndarray of shape (n_samples,), int64
+            Component of each row.
+
+        Raises
+        ------
+        UsageError
+            If ``n_samples`` is negative.
+        """
+        check_is_fitted(self)
+        check_size("n_samples", n_samples)
+        rng = np.random.default_rng(random_state)
+        components = rng.choice(len(self.weights_), n_samples, p=self.weights_)
+        noise = rng.standard_normal((n_samples, self.n_features_in_))
+        deviations = np.sqrt(self.variances_).reshape(len(self.weights_), -1)
+        return self.means_[components] + noise * deviations[components], components
+
+    def _rows(self, X: Any, least: int = 0) -> np.ndarray:
+        check_is_fitted(self)
+        rows = checked_dense(X, least)
+        check_n_features(rows.shape[1], self.n_features_in_, type(self).__name__)
+        return rows
+
+    def _posterior(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        X = self._rows(X)
+        with one_blas_thread():
+            return self._posterior_of(X)

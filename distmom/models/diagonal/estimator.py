@@ -1,0 +1,286 @@
+"""Mixtures of axis-aligned Gaussians, by the moments of dense rows.
+
+Source: Anandkumar, Ge, Hsu, Kakade, Telgarsky, "Tensor Decompositions for Learning Latent Variable Models",
+section 3.3.1 and theorem 3.6 (see `distmom.models.diagonal.recovery`). Columns are put into three groups at
+random, which are three views of a row that are independent given its component. Iterations of expectation and
+maximisation (EM) start from the moments and use all columns together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from distmom.corpus import RowCorpus
+from distmom.engine import StoredColumns, StoredRows, TallResult
+from distmom.errors import UsageError
+from distmom.linalg import METHODS
+from distmom.models.densities import RowDensity
+from distmom.models.diagonal.fitting import (
+    DiagonalState,
+    decomposed_partition,
+    diagonal_state,
+    diagonals_of,
+    estimate_of_views,
+    load_column_moments,
+    maximise,
+    next_view_basis,
+    ordered_units,
+    started,
+    stored_diagonals,
+    sums_of_squares,
+    units_of,
+    view_scores,
+)
+from distmom.models.diagonal.pictures import pictures_of
+from distmom.models.diagonal.posterior import DiagonalAssignPass, DiagonalEMPass, Diagonals, posterior_of
+from distmom.models.diagonal.recovery import Estimate, recover_by_partitions, view_scales
+from distmom.models.multiview.fitting import load_moments
+from distmom.moments.diagonal import ColumnMomentsPass, ViewSquaresPass
+from distmom.moments.multiview import MultiViewColumnsPass, MultiViewMomentsPass, MultiViewSketchPass
+from distmom.moments.product import N_GROUPS
+from distmom.spectral.basis import unknown_columns
+from distmom.spectral.capabilities import Capability
+from distmom.spectral.components import basis_slabs
+from distmom.spectral.estimator import layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.inputs import checked_dense
+from distmom.spectral.parameters import parameter
+from distmom.spectral.run import Run, unknown
+from distmom.spectral.three_views import AlignedViews, random_views
+
+#: number of columns up to which all moments are added up, for any partition
+MOST_WHOLE = 64
+
+
+class DiagonalMixture(RowDensity):
+    """Mixture of axis-aligned Gaussians, fitted to dense rows by moments of random thirds of the columns.
+
+    Attributes
+    ----------
+    means_ : ndarray of shape (n_components, n_features)
+        Means of the components, by descending weight.
+    variances_ : ndarray of shape (n_components, n_features)
+        Variance of every column in every component.
+    weights_ : ndarray of shape (n_components,)
+        Probabilities of the components; they sum to one.
+    center_, scales_ : ndarray of shape (n_features,)
+        Mean and standard deviation of every column. A constant column counts as having its value as the standard
+        deviation, or one if it is zero.
+    diagnostics_ : dict
+        ``conditioning`` is the singular value number n_components as a share of the largest, of the moments of any
+        two thirds; ``coherence`` the largest leverage of a column, which must be small for random thirds to work
+        (proposition 3.2); ``residual`` the share of the whitened third moment that the components do not explain;
+        ``log_likelihoods`` the average per row before each EM pass (see docs/diagonal.md).
+    vocabulary_ : list of str
+        Names of the columns.
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> means = rng.normal(size=(2, 12))
+    >>> deviations = rng.uniform(0.5, 1.5, (2, 12))
+    >>> h = rng.integers(0, 2, 5000)
+    >>> X = means[h] + deviations[h] * rng.normal(size=(5000, 12))
+    >>> model = DiagonalMixture(2).fit(X)
+    >>> order = [0, 1] if abs(model.means_[0] - means[0]).max() < 0.2 else [1, 0]
+    >>> bool(np.abs(np.sqrt(model.variances_[order]) - deviations).max() < 0.1)
+    True
+    """
+
+    State = DiagonalState
+    reads = ("dense",)
+    capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
+    shown = (
+        "asymmetry", "residual", "sum_weights", "conditioning", "coherence", "explained", "n_refused_partitions",
+        "n_floored_variances",
+    )  # fmt: skip
+
+    n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)
+    n_partitions: int = parameter(
+        f"Random partitions of the columns into thirds, of which the best is used, with at most {MOST_WHOLE} "
+        "columns; more columns are put into thirds once.",
+        default=20, least=1,
+    )  # fmt: skip
+    decomposition: str = parameter(
+        "Method for the whitened third moment.", default="joint", choices=tuple(METHODS)
+    )
+    n_oversamples: int = parameter("Columns of the sketch beyond the components.", default=10, least=0)
+    n_power_iter: int = parameter("Power passes of the sketch.", default=2, least=0)
+    n_em_iter: int = parameter(
+        "Iterations of expectation and maximisation after the moments, one pass each.", default=10, least=0
+    )
+    layer: str | None = layer_parameter()
+    decompose_on: str = place_parameter()
+    random_state: int = seed_parameter()
+
+    # Fit
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit rows in memory.
+
+        Parameters
+        ----------
+        X : array_like of shape (n_rows, n_features)
+            Finite numbers.
+        y : None
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        UsageError
+            If a parameter is invalid, there are fewer than ``3 (n_components - 1)`` features, or fewer rows than
+            components.
+        InputError
+            If a value is not finite.
+        NumericalError
+            If the moments of thirds of the columns carry fewer components than requested, or squares of values
+            are out of range.
+        """
+        return self.fit_corpus(RowCorpus(checked_dense(X, 1)))
+
+    def check(self, corpus: Any) -> None:
+        """Check that the parameters are valid and suit a corpus; raise a UsageError otherwise."""
+        super().check(corpus)
+        most = corpus.n_words // N_GROUPS + 1
+        if self.n_components > most:
+            raise UsageError(
+                f"n_components: expected at most {most}, one more than a third of the {corpus.n_words} columns, "
+                f"got {self.n_components}"
+            )
+        if self.n_components > corpus.n_rows:
+            raise UsageError(
+                f"n_components: expected at most {corpus.n_rows}, the number of rows, got {self.n_components}"
+            )
+
+    def program(self, run: Run) -> DiagonalState:
+        """Fit the model by the passes of a run and return its state."""
+        d, k = run.corpus.n_words, self.n_components
+        columns = MultiViewColumnsPass(d, widths=(d,))
+        counted = run.scan(columns, units_of, out=TallResult({"units": unknown_columns(d, 2)}, {}))
+        (units,) = counted.states["units"].parts
+        found = self._whole(run, units) if d <= MOST_WHOLE else self._views(run, units)
+        out = Diagonals(unknown(d, 2), unknown(k, d), unknown(k, d), unknown(k))
+        of, n_floored = run.rows(diagonals_of, units, found, out=(out, unknown()))
+        likelihoods: list[Any] = []
+        if self.n_em_iter:
+            of = run.rows(started, of, out=of)
+        for _ in range(self.n_em_iter):
+            scanned = run.scan(DiagonalEMPass(d, of=stored_diagonals(run, of), n_components=k))
+            of, likelihood = run.rows(maximise, scanned, of, out=(of, unknown()))
+            likelihoods.append(likelihood)
+        state: DiagonalState = run.rows(
+            diagonal_state, of, found.diagnostics, n_floored, likelihoods, out=unknown()
+        )
+        return state
+
+    def _whole(self, run: Run, units: Any) -> Estimate:
+        """Add up all moments of few columns, and estimate the parameters by the best partition."""
+        d = run.corpus.n_words
+        load = partial(load_column_moments, run.scan(ColumnMomentsPass(d, units=units)).directory)
+        return run.small(
+            recover_by_partitions, load, self.n_components, self.decomposition, self.n_partitions,
+            self.random_state, where=self.decompose_on, out=Estimate.of_shape(self.n_components, d),
+        )  # fmt: skip
+
+    def _views(self, run: Run, units: Any) -> Estimate:
+        """Add up the moments of a single partition in bases of the ranges of its views."""
+        d, k = run.corpus.n_words, self.n_components
+        views = random_views(d, 1, self.random_state)[0]
+        order, widths = np.argsort(views, kind="stable"), tuple(int(n) for n in np.bincount(views))
+        stored_order = run.put(order)
+        # Rows are centred and scaled before they are multiplied, and the passes only scale views.
+        averages = run.put(np.column_stack([np.zeros(d), np.repeat(1.0 / view_scales(views), widths)]))
+        fields: dict[str, Any] = {
+            "widths": widths, "order": stored_order, "averages": averages,
+            "units": run.rows(ordered_units, units, order, out=unknown(d, 2)),
+        }  # fmt: skip
+        r = min(k + self.n_oversamples, max(widths))
+        sketch = MultiViewSketchPass(d, **fields, n_columns=r, seed=self.random_state)
+        n_slabs = basis_slabs(run, sketch, (MultiViewMomentsPass(d, **fields, rank=r),))
+        basis: StoredColumns | None = None
+        pass_ = sketch
+        for _ in range(self.n_power_iter + 1):
+            spanned = run.scan(
+                pass_, next_view_basis, averages, widths, k, n_slabs,
+                out=TallResult({"basis": unknown_columns(d, r, n_slabs)}, {"rank": r}),
+            )  # fmt: skip
+            basis, r = spanned.states["basis"], spanned.values["rank"]
+            pass_ = replace(sketch, basis=basis, n_columns=r)
+        fields |= {"basis": basis, "rank": r}
+        moments = run.scan(MultiViewMomentsPass(d, **fields))
+        aligned = run.small(
+            decomposed_partition, partial(load_moments, moments.directory), k, self.decomposition,
+            where=self.decompose_on, out=AlignedViews(unknown(N_GROUPS, r, k), unknown(k), unknown()),
+        )  # fmt: skip
+        scores = run.rows(view_scores, aligned, out=(unknown(N_GROUPS, N_GROUPS, r, k), unknown(k)))
+        pass_of_squares = ViewSquaresPass(
+            d, **fields, coefficients=run.put(scores[0]), constants=run.put(scores[1]), n_components=k
+        )
+        squares = run.scan(
+            pass_of_squares, sums_of_squares,
+            out=TallResult({"squares": unknown_columns(d, k), "first": unknown_columns(d, 1)}, {}),
+        ).states  # fmt: skip
+        return run.rows(
+            estimate_of_views, basis, order, widths, squares["squares"], squares["first"], aligned,
+            out=Estimate.of_shape(k, d),
+        )  # fmt: skip
+
+    # Use
+
+    def assign(self, run: Run) -> dict[str, StoredRows]:
+        """Store the component and the posterior probabilities of every row of the corpus of a run.
+
+        Parameters
+        ----------
+        run : Run
+
+        Returns
+        -------
+        dict of str to StoredRows
+            ``components`` (n,), int32, and ``probabilities`` (n, n_components), float32, along rows.
+        """
+        check_is_fitted(self)
+        stored = stored_diagonals(run, self._diagonals())
+        pass_ = DiagonalAssignPass(self.n_features_in_, of=stored, n_components=len(self.weights_))
+        return run.scan(pass_).rows
+
+    def summary(self) -> dict[str, Any]:
+        return super().summary() | {"weights": [float(f"{x:.6g}") for x in self.weights_]}
+
+    def pictures(self, n_top: int = 10) -> list[dict[str, Any]]:
+        """Return what a report draws: weights, the columns that set components apart, and the log-likelihoods.
+
+        Parameters
+        ----------
+        n_top : int, default 10
+            Number of columns.
+
+        Returns
+        -------
+        list of dict
+            JSON values, as of `SphericalMixture.pictures`.
+        """
+        check_is_fitted(self)
+        return pictures_of(self, n_top)
+
+    def _diagonals(self) -> Diagonals:
+        units = np.column_stack([self.center_, 1.0 / self.scales_])
+        means = (self.means_ - self.center_) / self.scales_
+        return Diagonals(units, means, self.variances_ / self.scales_**2, self.weights_)
+
+    def _posterior_of(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return posterior_of(X, self._diagonals())
+
+    def _n_parameters(self) -> int:
+        k, d = (int(size) for size in self.means_.shape)
+        return 2 * k * d + k - 1

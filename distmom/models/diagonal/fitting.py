@@ -1,0 +1,241 @@
+"""Steps of the fit of a mixture of axis-aligned Gaussians: from the sums of passes to parameters and state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from distmom.blas import one_blas_thread
+from distmom.engine import Engine, PassResult, StoredArray, StoredColumns, Tallies, TallResult
+from distmom.engine.directory import load_sums
+from distmom.engine.tall import read_rows
+from distmom.errors import NumericalError
+from distmom.models.diagonal.posterior import Diagonals, maximised
+from distmom.models.diagonal.recovery import (
+    Estimate,
+    centred,
+    decomposed_views,
+    estimate_of,
+    score_coefficients,
+)
+from distmom.models.multiview.fitting import next_basis
+from distmom.moments.diagonal import ColumnMoments, column_moments, spreads_of
+from distmom.moments.multiview import view_slices
+from distmom.moments.product import N_GROUPS, GroupMoments
+from distmom.spectral.layout import array, value
+from distmom.spectral.recovery import Recovery
+from distmom.spectral.run import Run
+from distmom.spectral.three_views import AlignedViews, mean_rows
+
+#: least variance of a column within a component, as a share of its variance
+LEAST_VARIANCE = 1e-6
+#: least variance by moments, as a share of the average variance of the column within components, and of its whole
+#: variance: moments of few rows may be negative, and the means of columns without noise have sampling errors
+_LEAST_OF_WITHIN, _LEAST_BY_MOMENTS = 1e-2, 1e-3
+#: share of the average variance within components in the variances with which EM starts: a component that is too
+#: narrow at first attracts few rows
+START_SHARE = 0.5
+#: least variance of a column, as a share of its mean square, by which it is scaled before its variance is known
+#: exactly: rounding of values far from zero is below it
+_LEAST_SCALE = 1e-12
+
+
+@dataclass(frozen=True)
+class DiagonalState:
+    """The state of a fitted mixture.
+
+    Attributes
+    ----------
+    means, variances : ndarray of shape (k, d)
+    weights : ndarray of shape (k,)
+    center, scales : ndarray of shape (d,)
+        Mean and standard deviation of every column.
+    diagnostics : dict
+    """
+
+    means: np.ndarray = array("k", "d")
+    variances: np.ndarray = array("k", "d", least=0.0)
+    weights: np.ndarray = array("k", least=0.0)
+    center: np.ndarray = array("d")
+    scales: np.ndarray = array("d", least=0.0)
+    diagnostics: dict[str, Any] = value()
+
+
+def units_of(engine: Engine, tallies: Tallies) -> TallResult:
+    """Turn the sums of columns into their means and the factors by which passes scale them, and store both.
+
+    A factor is finite and positive, also of a constant column, and does not need to be exact: the moments of
+    scaled columns contain their variance.
+    """
+    mass = float(tallies.sums["mass"])
+    if not mass > 0.0:
+        raise NumericalError("expected rows of positive weight, got none")
+    total = tallies.tall["columns"]
+    mean, squares = np.asarray(read_rows(total, slice(0, total.n_rows))).T / mass
+    for wrong, what in ((~np.isfinite(squares), "overflow"), ((squares == 0.0) & (mean != 0.0), "underflow")):
+        if wrong.any():
+            raise NumericalError(
+                f"the squares of the values of column {int(wrong.argmax())} {what}: scale its values"
+            )
+    variances = np.maximum(squares - mean**2, _LEAST_SCALE * squares)
+    factors = np.where(variances > 0.0, 1.0 / np.sqrt(np.where(variances > 0.0, variances, 1.0)), 1.0)
+    return TallResult({"units": StoredColumns((engine.put(np.column_stack([mean, factors])),))}, {})
+
+
+def load_column_moments(directory: str) -> ColumnMoments:
+    """Return the moments of all columns that a committed pass has added up."""
+    return column_moments(load_sums(directory)[0])
+
+
+# One partition
+
+
+def ordered_units(engine: Engine, units: StoredArray, order: np.ndarray) -> StoredArray:
+    """Store the units of the columns in the order of the views."""
+    return engine.put(np.ascontiguousarray(units.load()[order]))
+
+
+def next_view_basis(engine: Engine, tallies: Tallies, *arguments: Any) -> TallResult:
+    """Return `distmom.models.multiview.fitting.next_basis`; its errors name the partition."""
+    try:
+        return next_basis(engine, tallies, *arguments)
+    except NumericalError as error:
+        raise _of_partition(error) from error
+
+
+def decomposed_partition(moments: GroupMoments, k: int, method: str) -> AlignedViews:
+    """Return `distmom.models.diagonal.recovery.decomposed_views`; its errors name the partition."""
+    try:
+        return decomposed_views(moments, k, method)
+    except NumericalError as error:
+        raise _of_partition(error) from error
+
+
+def _of_partition(error: NumericalError) -> NumericalError:
+    return NumericalError(
+        f"{error}; the views are a random partition of the columns, which random_state changes"
+    )
+
+
+def view_scores(engine: Engine, found: AlignedViews) -> tuple[np.ndarray, np.ndarray]:
+    """Return the coefficients and constants of `distmom.moments.diagonal.ViewSquaresPass`."""
+    weights = found.weights / found.weights.sum()
+    r, k = found.means.shape[1:]
+    coefficients = np.zeros((N_GROUPS, N_GROUPS, r, k))
+    with one_blas_thread():
+        for t in range(N_GROUPS):
+            others = [s for s in range(N_GROUPS) if s != t]
+            both = centred(np.concatenate([found.means[s] for s in others]), weights)
+            coefficients[t, others] = score_coefficients(both, weights).reshape(2, r, k)
+    return coefficients, weights
+
+
+def sums_of_squares(engine: Engine, tallies: Tallies) -> TallResult:
+    """Store the averages of the products of squares and scores, and those of the columns."""
+    mass = float(tallies.sums["mass"])
+    found = {}
+    for name in ("squares", "first"):
+        total = tallies.tall[name]
+        found[name] = StoredColumns(
+            (engine.put(np.asarray(read_rows(total, slice(0, total.n_rows))) / mass),)
+        )
+    return TallResult(found, {})
+
+
+def estimate_of_views(
+    engine: Engine,
+    basis: StoredColumns,
+    order: np.ndarray,
+    widths: tuple[int, ...],
+    squares: StoredColumns,
+    first: StoredColumns,
+    found: AlignedViews,
+) -> Estimate:
+    """Bring conditional means back from the bases to the columns of the rows, and finish their variances.
+
+    Parameters
+    ----------
+    engine : Engine
+    basis : StoredColumns
+        Bases of the views, whose columns are orthonormal up to rounding, or depend on each other.
+    order : ndarray of shape (d,)
+        Columns of the rows in the order of the views.
+    widths : tuple of int
+    squares, first : StoredColumns
+        Averages by `sums_of_squares`.
+    found : AlignedViews
+    """
+    d, k = len(order), len(found.weights)
+    weights = found.weights / found.weights.sum()
+    matrix = np.empty((d, found.means.shape[1]))
+    own = []
+    with one_blas_thread():
+        for cut, means in zip(view_slices(widths), found.means, strict=True):
+            matrix[cut] = read_rows(basis, cut)
+            own.append(np.linalg.pinv(matrix[cut].T @ matrix[cut], 1e-9, hermitian=True) @ means)
+    views = np.repeat(np.arange(N_GROUPS), widths)
+    means = centred(Recovery((basis, views), d, k, mean_rows, (np.stack(own),)).whole(), weights)
+    products, shifts = (np.asarray(each.parts[0].load(), np.float64) for each in (squares, first))
+    spreads = spreads_of(shifts[:, 0], products.sum(axis=1))
+    inverse = np.where(spreads > 0.0, 1.0 / np.where(spreads > 0.0, spreads, 1.0), 0.0)[:, None]
+    back = np.argsort(order)
+    return estimate_of(
+        (means * inverse)[back], (products / weights * inverse**2)[back], weights, shifts[back, 0], spreads[back],
+        found.diagnostics,
+    )  # fmt: skip
+
+
+# Parameters and state
+
+
+def diagonals_of(engine: Engine, units: StoredArray, found: Estimate) -> tuple[Diagonals, int]:
+    """Return the parameters in units in which every column has variance one, and the number of floored variances.
+
+    A constant column has no variance to be a unit: it counts as having its value as the standard deviation, or
+    one if it is zero.
+    """
+    mean, factors = np.asarray(units.load(), np.float64).T
+    varying = found.spreads > 0.0
+    center = mean + found.shifts / factors
+    constant = np.where(center == 0.0, 1.0, np.abs(center))
+    scales = np.where(varying, found.spreads / factors, constant)
+    means = np.where(varying, found.means, 0.0)
+    within = np.where(varying, 1.0 - found.weights @ means**2, 0.0)
+    least = np.maximum(_LEAST_OF_WITHIN * within, _LEAST_BY_MOMENTS)
+    variances = np.where(varying, np.maximum(found.variances, least), LEAST_VARIANCE)
+    n_floored = int(np.count_nonzero((found.variances < least)[:, varying]))
+    return Diagonals(np.column_stack([center, 1.0 / scales]), means, variances, found.weights), n_floored
+
+
+def started(engine: Engine, of: Diagonals) -> Diagonals:
+    """Return the parameters with which EM starts."""
+    within = of.weights @ of.variances
+    return replace(of, variances=(1.0 - START_SHARE) * of.variances + START_SHARE * within)
+
+
+def stored_diagonals(run: Run, of: Diagonals) -> Diagonals:
+    """Return the parameters as stored arrays, which passes read."""
+    return Diagonals(run.put(of.units), run.put(of.means), run.put(of.variances), run.put(of.weights))
+
+
+def maximise(engine: Engine, scanned: PassResult, of: Diagonals) -> tuple[Diagonals, float]:
+    """Return the parameters after an EM pass, and the log-likelihood per row before it."""
+    return maximised(scanned.sums, of, LEAST_VARIANCE)
+
+
+def diagonal_state(
+    engine: Engine, of: Diagonals, diagnostics: dict[str, Any], n_floored: int, likelihoods: list[float]
+) -> DiagonalState:
+    """Return the state, with the components by descending weight."""
+    order = np.argsort(-of.weights, kind="stable")
+    center, factors = np.ascontiguousarray(of.units.T)
+    scales = 1.0 / factors
+    measured = diagnostics | {"n_floored_variances": n_floored}
+    if likelihoods:
+        measured["log_likelihoods"] = likelihoods
+    return DiagonalState(
+        center + scales * of.means[order], scales**2 * of.variances[order], of.weights[order], center, scales,
+        measured,
+    )  # fmt: skip

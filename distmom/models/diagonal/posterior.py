@@ -1,0 +1,215 @@
+"""Posterior probabilities of the components of a mixture of axis-aligned Gaussians, and passes that use them.
+
+`DiagonalEMPass` makes one iteration of expectation and maximisation: the log-likelihood of all rows, and the sums
+that give the next parameters. `DiagonalAssignPass` stores the component and the probabilities of every row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from distmom.corpus import RowBlock
+from distmom.engine.passes import Pass, Rows
+from distmom.engine.sums import Sums, SumSpec
+from distmom.models.gaussian.posterior import normalise
+from distmom.moments.diagonal import standardised
+from distmom.moments.gaussian import dense_rows, mass_of, piece_bytes, piece_rows
+from distmom.moments.groups import WHOLE_SHARD
+
+
+@dataclass(frozen=True)
+class Diagonals:
+    """The parameters of a mixture; arrays, or stored arrays as fields of a pass.
+
+    Attributes
+    ----------
+    units : ndarray of shape (d, 2)
+        Mean of every column, and the factor that scales it to variance one.
+    means, variances : ndarray of shape (k, d)
+        Of the columns in these units.
+    weights : ndarray of shape (k,)
+    """
+
+    units: Any
+    means: Any
+    variances: Any
+    weights: Any
+
+
+class Posterior:
+    """Posterior probabilities of the components of rows.
+
+    Parameters
+    ----------
+    of : Diagonals
+    """
+
+    def __init__(self, of: Diagonals) -> None:
+        means, variances = (np.asarray(values, np.float64) for values in (of.means, of.variances))
+        weights = np.maximum(np.asarray(of.weights, np.float64), np.finfo(float).tiny)
+        self.units = np.asarray(of.units)
+        self.quadratic = np.ascontiguousarray((-0.5 / variances).T)
+        self.linear = np.ascontiguousarray((means / variances).T)
+        constants = np.log(variances) + np.log(2.0 * np.pi) + means**2 / variances
+        self.constants = np.log(weights) + np.log(self.units[:, 1]).sum() - 0.5 * constants.sum(axis=1)
+
+    def pieces(self, X: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield some rows at a time: which ones, z, its squares, probabilities (n, k) and log-densities (n,).
+
+        Values of z and squares are valid until the next rows are taken.
+        """
+        room = np.empty((min(piece_rows(X.shape[1]), len(X)), X.shape[1]))
+        for rows, z in standardised(X, self.units):
+            # Where squares overflow, densities are zero.
+            with np.errstate(over="ignore", invalid="ignore"):
+                squares = np.square(z, out=room[: len(z)])
+                joint = z @ self.linear
+                joint += squares @ self.quadratic
+                joint += self.constants
+            joint[np.isnan(joint)] = -np.inf
+            density = normalise(joint)
+            yield rows, z, squares, joint, density
+
+
+def posterior_of(X: np.ndarray, of: Diagonals) -> tuple[np.ndarray, np.ndarray]:
+    """Return the posterior probabilities (n, k) and the log-density (n,) of rows."""
+    found, densities = np.empty((len(X), len(of.weights))), np.empty(len(X))
+    for rows, _, _, p, density in Posterior(of).pieces(X):
+        found[rows], densities[rows] = p, density
+    return found, densities
+
+
+@dataclass(frozen=True)
+class _DiagonalPass(Pass):
+    """Base class of passes that read the parameters of a mixture."""
+
+    of: Any = None
+    n_components: int = 0
+
+    block_rows = WHOLE_SHARD
+
+    @property
+    def mapped_bytes(self) -> int:
+        # Parameters as stored, and as they are multiplied with rows.
+        return 8 * self.n_features * (4 * self.n_components + 2)
+
+    def working_bytes(self, n_rows: int) -> int:
+        n = min(n_rows, piece_rows(self.n_features))
+        return 2 * piece_bytes(n_rows, self.n_features) + 24 * n * self.n_components
+
+
+@dataclass(frozen=True)
+class DiagonalEMPass(_DiagonalPass):
+    """Add up what an iteration of expectation and maximisation needs.
+
+    Attributes
+    ----------
+    of : Diagonals
+    n_components : int
+
+    Notes
+    -----
+    Sums over rows in the units of the parameters, with their posterior probabilities p: ``p`` (k,), ``pz`` and
+    ``pzz`` (k, n_features) of the values and their squares; ``log_likelihood`` () and ``mass`` ().
+    """
+
+    @property
+    def name(self) -> str:
+        return "em"
+
+    def specs(self) -> dict[str, SumSpec]:
+        k, d = self.n_components, self.n_features
+        return {
+            "p": SumSpec((k,)),
+            "pz": SumSpec((k, d)),
+            "pzz": SumSpec((k, d)),
+            "log_likelihood": SumSpec(()),
+            "mass": SumSpec(()),
+        }
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        X, weights = dense_rows(block)
+        sums["mass"] += mass_of(X, weights)
+        for piece, z, squares, p, density in Posterior(self.of).pieces(X):
+            if weights is not None:
+                p *= weights[piece, None]
+                density *= weights[piece]
+            sums["p"] += p.sum(axis=0)
+            sums["pz"] += p.T @ z
+            sums["pzz"] += p.T @ squares
+            sums["log_likelihood"] += density.sum()
+        return None
+
+
+@dataclass(frozen=True)
+class DiagonalAssignPass(_DiagonalPass):
+    """Store the most probable component of every row, and the probabilities of all.
+
+    Attributes
+    ----------
+    of : Diagonals
+    n_components : int
+
+    Notes
+    -----
+    Rows: ``components`` (n,), int32, and ``probabilities`` (n, k), float32. Sums: ``log_likelihood`` (),
+    ``mass`` ().
+    """
+
+    row_axis = "rows"
+
+    @property
+    def name(self) -> str:
+        return "assign"
+
+    @property
+    def row_bytes(self) -> int:
+        return 4 + 4 * self.n_components
+
+    def working_bytes(self, n_rows: int) -> int:
+        return super().working_bytes(n_rows) + 8 * (self.n_components + 1) * n_rows
+
+    def specs(self) -> dict[str, SumSpec]:
+        return {"log_likelihood": SumSpec(()), "mass": SumSpec(())}
+
+    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
+        X, weights = dense_rows(block)
+        sums["mass"] += mass_of(X, weights)
+        components = np.empty(len(X), np.int32)
+        probabilities = np.empty((len(X), self.n_components), np.float32)
+        for piece, _, _, p, density in Posterior(self.of).pieces(X):
+            components[piece] = p.argmax(axis=1)
+            probabilities[piece] = p
+            sums["log_likelihood"] += density.sum() if weights is None else weights[piece] @ density
+        return {"components": components, "probabilities": probabilities}
+
+
+def maximised(sums: Sums, before: Diagonals, least: float) -> tuple[Diagonals, float]:
+    """Return the parameters that maximise the likelihood given the posterior, and the log-likelihood before.
+
+    Parameters
+    ----------
+    sums : Sums
+        Sums of `DiagonalEMPass`.
+    before : Diagonals
+        A component without rows keeps its means and variances.
+    least : float
+        Least variance of a column of variance one.
+
+    Returns
+    -------
+    after : Diagonals
+    log_likelihood : float
+        On average per row, of the parameters before.
+    """
+    p, mass = np.asarray(sums["p"]), float(sums["mass"])
+    some = (p > 1e-12 * mass)[:, None]
+    share = np.where(some, p[:, None], 1.0)
+    means = np.where(some, np.asarray(sums["pz"]) / share, before.means)
+    variances = np.where(some, np.asarray(sums["pzz"]) / share - means**2, before.variances)
+    after = replace(before, means=means, variances=np.maximum(variances, least), weights=p / p.sum())
+    return after, float(sums["log_likelihood"]) / mass

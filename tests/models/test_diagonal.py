@@ -1,0 +1,608 @@
+"""Mixtures of axis-aligned Gaussians: exact populations, samples, EM against scikit-learn, and refusals."""
+
+import json
+import re
+import warnings
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import WeightedRows, carried_out, matched
+from numpy.testing import assert_allclose
+from scipy.linalg import hadamard
+from scipy.special import logsumexp
+from scipy.stats import norm
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from distmom.cli.main import main
+from distmom.corpus import RowCorpus, open_corpus
+from distmom.engine import open_engine
+from distmom.errors import InputError, NumericalError, UsageError
+from distmom.models import load_model
+from distmom.models.diagonal.estimator import MOST_WHOLE, DiagonalMixture
+from distmom.models.diagonal.recovery import score_coefficients
+from distmom.spectral.three_views import random_views
+
+#: passes of a fit of few columns, and of more
+WHOLE = ["columns", "moments"]
+SKETCH = ["columns", "sketch", "power", "power", "moments", "squares"]
+ARRAYS = ("means_", "variances_", "weights_", "center_", "scales_")
+
+
+def parameters(d, k, seed=0, scale=1.0):
+    """Return means, variances and weights of a mixture."""
+    rng = np.random.default_rng(seed)
+    return scale * rng.normal(size=(k, d)), rng.uniform(0.3, 2.0, (k, d)), rng.dirichlet(np.full(k, 8.0))
+
+
+def population(means, variances, weights, **options):
+    """Return points at which any three columns of a component are independent, with these means and variances.
+
+    The rows of a Hadamard matrix and their negatives are an orthogonal array of strength three.
+    """
+    d = means.shape[1]
+    signs = hadamard(1 << (d - 1).bit_length())[:, :d]
+    signs = np.concatenate([signs, -signs])
+    X = np.concatenate([m + signs * np.sqrt(v) for m, v in zip(means, variances, strict=True)])
+    return WeightedRows(X, np.repeat(weights / len(signs), len(signs)), **options)
+
+
+def sample(means, variances, weights, n, seed):
+    rng = np.random.default_rng(seed)
+    h = rng.choice(len(weights), n, p=weights)
+    return means[h] + rng.normal(size=(n, means.shape[1])) * np.sqrt(variances[h]), h
+
+
+def names_of(model):
+    return [timing["name"] for timing in model.timings_]
+
+
+def arrays_of(model):
+    return {name: getattr(model, name).tobytes() for name in ARRAYS}
+
+
+# Moments
+
+
+@pytest.mark.parametrize(
+    ("d", "k", "options", "names"),
+    [
+        (13, 3, {}, WHOLE),
+        (12, 5, {"decomposition": "power"}, WHOLE),
+        (MOST_WHOLE, 8, {"n_partitions": 1}, WHOLE),
+        (2, 1, {}, WHOLE),
+        (1, 1, {}, WHOLE),
+        (MOST_WHOLE + 1, 8, {}, SKETCH),
+        (100, 5, {"decomposition": "power", "random_state": 3}, SKETCH),
+        (100, 3, {"n_oversamples": 0, "n_power_iter": 1}, SKETCH[:3] + SKETCH[4:]),
+        (70, 1, {}, SKETCH),
+    ],
+)
+def test_an_exact_population_gives_back_the_parameters(d, k, options, names):
+    means, variances, weights = parameters(d, k)
+    # Columns differ in their units by eight orders of magnitude, and are far from zero in these.
+    rng = np.random.default_rng(1)
+    scales = 10.0 ** rng.uniform(-4.0, 4.0, d)
+    origins = 100.0 * rng.normal(size=d)
+    corpus = population((means + origins) * scales, variances * scales**2, weights, shard_rows=50)
+    model = DiagonalMixture(k, n_em_iter=0, **options).fit_corpus(corpus)
+    assert names_of(model) == names
+    found = model.means_ / scales - origins
+    order = matched(found, means)[1]
+    assert_allclose(found, means[order], atol=1e-10)
+    assert_allclose(model.variances_ / scales**2, variances[order], rtol=1e-10)
+    assert_allclose(model.weights_, weights[order], rtol=1e-10)
+    assert_allclose(model.center_ / scales - origins, weights @ means, atol=1e-10)
+    pooled = weights @ (variances + means**2) - (weights @ means) ** 2
+    assert_allclose(model.scales_ / scales, np.sqrt(pooled), rtol=1e-10)
+    if k > 1:
+        assert model.diagnostics_["asymmetry"] < 1e-10
+        assert model.diagnostics_["residual"] < 1e-10
+        assert model.diagnostics_["sum_weights"] == pytest.approx(1.0, abs=1e-10)
+        # The largest leverage of a column of the centred means, by the definition.
+        centred = (means - weights @ means) / np.sqrt(pooled)
+        left = np.linalg.svd(centred.T, full_matrices=False)[0][:, : k - 1]
+        assert model.diagnostics_["coherence"] == pytest.approx((left**2).sum(axis=1).max())
+
+
+@pytest.mark.parametrize("d", [16, 80])
+def test_columns_farther_from_zero_than_their_variance_can_be_subtracted_are_fitted(d):
+    means, variances, weights = parameters(d, 3)
+    # Squares of such values differ by less than their rounding.
+    X = population(means, variances, weights)
+    far = population(means + 1e8, variances, weights)
+    near, moved = (DiagonalMixture(3, n_em_iter=0).fit_corpus(corpus) for corpus in (X, far))
+    assert matched(moved.means_ - 1e8, means)[0] < 1e-6
+    assert_allclose(moved.variances_, near.variances_, rtol=1e-5)
+    assert_allclose(moved.scales_, near.scales_, rtol=1e-6)
+
+
+@pytest.mark.parametrize("d", [15, 90])
+def test_errors_fall_with_the_root_of_the_number_of_rows(d):
+    true = parameters(d, 3, scale=0.8 if d < 64 else 0.5)
+    errors = []
+    for n in (2_000, 32_000):
+        found = [DiagonalMixture(3, n_em_iter=0).fit(sample(*true, n, seed)[0]) for seed in range(6)]
+        orders = [matched(model.means_, true[0])[1] for model in found]
+        pairs = list(zip(found, orders, strict=True))
+        errors.append(
+            [
+                np.mean([np.abs(model.means_ - true[0][order]).mean() for model, order in pairs]),
+                np.mean([np.abs(model.variances_ - true[1][order]).mean() for model, order in pairs]),
+                np.mean([np.abs(model.weights_ - true[2][order]).mean() for model, order in pairs]),
+            ]
+        )
+    # A sixteenth of the variance is a quarter of the error.
+    ratios = np.divide(*errors)
+    assert (ratios > 2.5).all()
+    assert (ratios < 6.5).all()
+
+
+@pytest.mark.parametrize("d", [15, 90])
+@pytest.mark.parametrize("n_em_iter", [0, 2])
+def test_the_units_and_origins_of_columns_do_not_matter(d, n_em_iter):
+    X, _ = sample(*parameters(d, 3), 2000, 0)
+    rng = np.random.default_rng(0)
+    scales = 10.0 ** rng.uniform(-100, 100, d)
+    shifts = 1e3 * rng.normal(size=d)
+    plain = DiagonalMixture(3, n_em_iter=n_em_iter).fit(X)
+    moved = DiagonalMixture(3, n_em_iter=n_em_iter).fit((X + shifts) * scales)
+    assert_allclose(moved.means_ / scales - shifts, plain.means_, atol=1e-8)
+    assert_allclose(moved.variances_ / scales**2, plain.variances_, rtol=1e-8)
+    assert_allclose(moved.predict_proba((X + shifts) * scales), plain.predict_proba(X), atol=1e-7)
+    density = plain.score_samples(X) - np.log(scales).sum()
+    assert_allclose(moved.score_samples((X + shifts) * scales), density, rtol=1e-9)
+
+
+def errors_of_partitions(d, k, n_rows, n_partitions, seeds, scale=1.0):
+    """Return the mean error of the means for every seed, NaN where the fit is refused."""
+    errors = []
+    for seed in range(seeds):
+        true = parameters(d, k, seed, scale)
+        model = DiagonalMixture(k, n_partitions=n_partitions, n_em_iter=0, random_state=seed)
+        try:
+            found = model.fit(sample(*true, n_rows, seed)[0]).means_
+        except NumericalError:
+            errors.append(np.nan)
+        else:
+            errors.append(np.abs(found - true[0][matched(found, true[0])[1]]).mean())
+    return np.array(errors)
+
+
+def test_the_best_of_several_partitions_is_better_than_a_single_one():
+    one, many = (errors_of_partitions(12, 4, 3000, n, 20) for n in (1, 20))
+    assert not np.isnan(many).any()
+    assert many.max() < 0.2
+    assert np.nanmax(one) > 0.3
+    both = ~np.isnan(one)
+    assert many[both].mean() < 0.85 * one[both].mean()
+
+
+def test_partitions_that_are_refused_are_replaced_by_others_without_a_further_pass():
+    # A hundred rows are few for four components: most partitions have moments of fewer.
+    one, many = (errors_of_partitions(12, 4, 100, n, 12, 0.8) for n in (1, 20))
+    assert np.isnan(one).sum() >= 8
+    assert np.isnan(many).sum() <= 2
+    true = parameters(12, 4, 0, scale=0.8)
+    model = DiagonalMixture(4).fit(sample(*true, 100, 0)[0])
+    assert model.diagnostics_["n_refused_partitions"] > 0
+    assert names_of(model) == [*WHOLE, *["em"] * 10]
+
+
+def test_scores_distinguish_components_and_are_the_shortest_that_do():
+    means, _, weights = parameters(9, 4)
+    A = (means - weights @ means).T
+    C = score_coefficients(A, weights)
+    assert_allclose(weights[:, None] + C.T @ A, np.eye(4), atol=1e-12)
+    # Other solutions differ by columns that are orthogonal to the means, and C has no such part.
+    outside = np.linalg.svd(A)[0][:, 3:]
+    assert_allclose(outside.T @ C, 0.0, atol=1e-12)
+
+
+# Proposition 3.2
+
+
+def coherence(A):
+    return float((np.linalg.qr(A)[0] ** 2).sum(axis=1).max())
+
+
+def least_of_thirds(A, views):
+    return min(np.linalg.svd(A[views == t], compute_uv=False)[-1] for t in range(3))
+
+
+def incoherent_matrices():
+    """Return matrices of full rank whose coherence is close to the least possible, k / n."""
+    rng = np.random.default_rng(0)
+    yield hadamard(512)[:, 1:5] @ rng.normal(size=(4, 4))
+    yield rng.uniform(0.9, 1.1, (900, 1)) * rng.choice((-1.0, 1.0), (900, 3)) + 0.1
+    yield rng.normal(size=(1500, 2))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_thirds_of_an_incoherent_matrix_keep_the_singular_values_of_proposition_3_2(number):
+    A = list(incoherent_matrices())[number]
+    k, epsilon = A.shape[1], 0.7
+    # The least delta for which the proposition holds: coherence <= (epsilon^2 / 6) / ln(3 k / delta).
+    delta = 3 * k * np.exp(-(epsilon**2) / (6.0 * coherence(A)))
+    assert delta < 0.5, "the matrix has to satisfy the condition"
+    bound = np.sqrt((1.0 - epsilon) / 3.0) * np.linalg.svd(A, compute_uv=False)[-1]
+    partitions = random_views(len(A), 400, 0)
+    kept = np.mean([least_of_thirds(A, views) >= bound for views in partitions])
+    assert kept >= 1.0 - delta
+    # In the same partitions no third has a larger share than a third of all columns, up to the same epsilon.
+    upper = np.sqrt((1.0 + epsilon) / 3.0) * np.linalg.svd(A, compute_uv=False)[0]
+    largest = [max(np.linalg.norm(A[v == t], 2) for t in range(3)) for v in partitions]
+    assert np.mean(np.array(largest) <= upper) >= 1.0 - delta
+
+
+def test_thirds_of_a_coherent_matrix_lose_its_rank():
+    rng = np.random.default_rng(0)
+    # The k-th column depends on a few rows alone: it is lost unless every third has one of them.
+    for n_rows, expected in ((1, 0.0), (2, 0.0), (4, 4.0 / 9.0), (30, 1.0)):
+        A = np.column_stack([rng.normal(size=(600, 2)), np.zeros(600)])
+        A[:n_rows, 2] = 10.0
+        found = [least_of_thirds(A, views) > 1e-6 for views in random_views(600, 400, 1)]
+        assert np.mean(found) == pytest.approx(expected, abs=0.1)
+        assert coherence(A) == pytest.approx(1.0 / n_rows, abs=0.02)
+
+
+def test_coherence_decides_whether_thirds_of_the_columns_tell_components_apart():
+    means, variances, weights = parameters(100, 3)
+    spread = DiagonalMixture(3, n_em_iter=0).fit_corpus(population(means, variances, weights))
+    assert spread.diagnostics_["coherence"] < 0.3
+    # Two components that differ in a single column, which two of the thirds do not have.
+    means[1] = means[0]
+    means[1, 7] += 5.0
+    for d in (100, 30):
+        corpus = population(means[:, :d], variances[:, :d], weights)
+        with pytest.raises(NumericalError, match=r"3 components need rank 2|none of 20 random partitions"):
+            DiagonalMixture(3).fit_corpus(corpus)
+    means[1, :20] += 2.0
+    again = DiagonalMixture(3, n_em_iter=0).fit_corpus(population(means, variances, weights))
+    assert matched(again.means_, means)[0] < 1e-10
+
+
+# EM
+
+
+def brute_force(X, means, variances, weights):
+    """Return the logarithms of the joint probabilities of rows and components."""
+    logs = norm.logpdf(X[:, None, :], means, np.sqrt(variances)).sum(axis=2)
+    return logs + np.log(weights)
+
+
+@pytest.mark.parametrize("n_em_iter", [1, 3])
+@pytest.mark.parametrize("d", [12, 80])
+def test_em_passes_are_iterations_of_scikit_learn(d, n_em_iter):
+    X, _ = sample(*parameters(d, 3, scale=0.4), 1500, 0)
+    moments = DiagonalMixture(3, n_em_iter=0).fit_corpus(RowCorpus(X, shard_rows=200))
+    start = 0.5 * moments.variances_ + 0.5 * moments.weights_ @ moments.variances_
+    peer = GaussianMixture(
+        3, covariance_type="diag", means_init=moments.means_, weights_init=moments.weights_,
+        precisions_init=1.0 / start, max_iter=n_em_iter, reg_covar=0.0, tol=0.0,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        peer.fit(X)
+    model = DiagonalMixture(3, n_em_iter=n_em_iter).fit_corpus(RowCorpus(X, shard_rows=200))
+    order = np.argsort(-peer.weights_)
+    assert_allclose(model.weights_, peer.weights_[order], atol=1e-8)
+    assert_allclose(model.means_, peer.means_[order], atol=1e-8)
+    assert_allclose(model.variances_, peer.covariances_[order], atol=1e-8)
+    assert_allclose(model.score_samples(X), peer.score_samples(X), atol=1e-8)
+    assert_allclose(model.predict_proba(X), peer.predict_proba(X)[:, order], atol=1e-8)
+    assert len(model.diagnostics_["log_likelihoods"]) == n_em_iter
+    assert model.bic(X) == pytest.approx(peer.bic(X))
+    assert model.aic(X) == pytest.approx(peer.aic(X))
+
+
+def test_em_passes_raise_the_likelihood_and_lower_the_errors():
+    true = parameters(20, 4, scale=0.7)
+    X, _ = sample(*true, 5000, 1)
+    before, after = (DiagonalMixture(4, n_em_iter=n).fit(X) for n in (0, 10))
+    likelihoods = after.diagnostics_["log_likelihoods"]
+    assert all(b > a for a, b in pairwise(likelihoods))
+    assert after.score(X) > likelihoods[-1]
+    for name, values in (("means_", true[0]), ("variances_", true[1])):
+        errors = [
+            np.abs(getattr(model, name) - values[matched(model.means_, true[0])[1]]).mean()
+            for model in (before, after)
+        ]
+        assert errors[1] < 0.9 * errors[0]
+
+
+def test_rows_are_read_by_the_rule_of_bayes():
+    X, _ = sample(*parameters(14, 3), 3000, 0)
+    model = DiagonalMixture(3).fit(X)
+    logs = brute_force(X, model.means_, model.variances_, model.weights_)
+    density = logsumexp(logs, axis=1)
+    assert_allclose(model.score_samples(X), density, atol=1e-9)
+    assert_allclose(model.predict_proba(X), np.exp(logs - density[:, None]), atol=1e-9)
+    assert (model.predict(X) == logs.argmax(axis=1)).all()
+    assert model.score(X) == pytest.approx(density.mean())
+    # A row that is far from all means has probabilities too, even if its squares overflow.
+    assert_allclose(model.predict_proba(np.full((1, 14), 1e6)).sum(), 1.0)
+    assert_allclose(model.predict_proba(np.full((1, 14), 1e300)), 1.0 / 3.0)
+    assert np.isneginf(model.score(np.full((1, 14), -1e300)))
+
+
+def test_components_that_differ_in_few_columns_of_other_variances_are_found():
+    # Means that differ give the components; variances that differ distinguish them further.
+    means, variances, weights = parameters(30, 3, scale=0.35)
+    X, h = sample(means, variances, weights, 20_000, 0)
+    model = DiagonalMixture(3).fit(X)
+    order = matched(model.means_, means)[1]
+    found = (order[model.predict(X)] == h).mean()
+    best = (brute_force(X, means, variances, weights).argmax(axis=1) == h).mean()
+    assert found > best - 0.005
+
+
+# Columns and rows of all kinds
+
+
+@pytest.mark.parametrize("d", [15, 90])
+def test_constant_columns_and_columns_without_noise_are_fitted(d):
+    X, h = sample(*parameters(d, 3), 3000, 1)
+    X = np.column_stack([X, np.full(3000, 7e5), np.zeros(3000), h == 1, np.full(3000, 0.1)])
+    for n_em_iter in (0, 3):
+        model = DiagonalMixture(3, n_em_iter=n_em_iter).fit(X)
+        order = matched(model.means_[:, :d], parameters(d, 3)[0])[1]
+        assert (order[model.predict(X)] == h).mean() > 0.98
+        assert_allclose(model.means_[:, [d, d + 1, d + 3]], np.tile([7e5, 0.0, 0.1], (3, 1)), rtol=1e-12)
+        assert_allclose(model.scales_[[d, d + 1, d + 3]], [7e5, 1.0, 0.1], rtol=1e-12)
+        assert_allclose(model.variances_[:, d + 1], 1e-6)
+        assert (model.variances_ > 0.0).all()
+        assert np.isfinite(model.score_samples(X)).all()
+        if n_em_iter:
+            assert_allclose(model.means_[:, d + 2], order == 1, atol=1e-6)
+
+
+def test_rows_without_noise_are_told_apart():
+    means = np.random.default_rng(0).normal(size=(3, 9))
+    rows = np.repeat(means, [50, 30, 20], axis=0)
+    model = DiagonalMixture(3).fit(rows)
+    assert_allclose(model.means_, means, atol=1e-8)
+    assert_allclose(model.weights_, [0.5, 0.3, 0.2], atol=1e-9)
+    assert (model.predict(rows) == np.repeat([0, 1, 2], [50, 30, 20])).all()
+    assert_allclose(model.variances_, np.tile(1e-6 * rows.var(axis=0), (3, 1)), rtol=1e-6)
+    single = DiagonalMixture(1).fit(rows)
+    assert_allclose(single.means_, rows.mean(axis=0, keepdims=True))
+    assert_allclose(single.variances_, rows.var(axis=0, keepdims=True))
+
+
+def test_single_precision_rows_and_integers_give_nearly_the_same_model():
+    X, _ = sample(*parameters(15, 3), 2000, 0)
+    double, single = DiagonalMixture(3).fit(X), DiagonalMixture(3).fit(X.astype(np.float32))
+    assert single.means_.dtype == np.float64
+    assert_allclose(single.means_, double.means_, atol=1e-5)
+    counts = np.round(10 * X).astype(int)
+    whole, real = DiagonalMixture(3).fit(counts), DiagonalMixture(3).fit(counts.astype(float))
+    assert (whole.means_ == real.means_).all()
+
+
+def test_drawn_rows_are_of_the_mixture():
+    model = DiagonalMixture(3, n_em_iter=0).fit_corpus(population(*parameters(12, 3)))
+    X, components = model.sample(30_000, random_state=1)
+    for h in range(3):
+        own = X[components == h]
+        assert_allclose(own.mean(axis=0), model.means_[h], atol=0.1)
+        assert_allclose(own.var(axis=0), model.variances_[h], rtol=0.1)
+    assert_allclose(np.bincount(components) / 30_000, model.weights_, atol=0.02)
+
+
+# Passes, storage and the command line
+
+
+@pytest.mark.parametrize(("d", "names"), [(12, WHOLE), (90, SKETCH)])
+def test_the_plan_lists_the_passes_that_are_made_and_a_saved_model_is_the_same(tmp_path, d, names):
+    X, _ = sample(*parameters(d, 3), 800, 0)
+    corpus = RowCorpus(X, shard_rows=100)
+    model = DiagonalMixture(3, n_em_iter=2)
+    plan = model.plan(corpus, n_workers=1)
+    assert [p.name for p in plan.passes] == [*names, "em", "em"]
+    assert plan.seconds is not None
+    model.fit_corpus(corpus).save(tmp_path / "m")
+    assert names_of(model) == [*names, "em", "em"]
+    loaded = load_model(tmp_path / "m")
+    assert arrays_of(loaded) == arrays_of(model)
+    assert loaded.diagnostics_ == model.diagnostics_
+    assert (loaded.predict_proba(X) == model.predict_proba(X)).all()
+    assert loaded.pictures() == model.pictures()
+    # A loaded model is fitted again with its parameters.
+    assert arrays_of(loaded.fit_corpus(corpus)) == arrays_of(model)
+
+
+@pytest.mark.parametrize("d", [12, 90])
+def test_a_fit_resumes_after_the_last_pass(tmp_path, d):
+    corpus = RowCorpus(sample(*parameters(d, 3), 800, 0)[0], shard_rows=100)
+    first = DiagonalMixture(3, n_em_iter=2).fit_corpus(corpus, run=tmp_path / "run")
+    again = DiagonalMixture(3, n_em_iter=2).fit_corpus(corpus, run=tmp_path / "run")
+    assert arrays_of(again) == arrays_of(first)
+    assert all(timing["resumed"] for timing in again.timings_)
+    # More iterations make only the passes that are missing.
+    more = DiagonalMixture(3, n_em_iter=3).fit_corpus(corpus, run=tmp_path / "run")
+    assert [timing["resumed"] for timing in more.timings_] == [True] * len(first.timings_) + [False]
+    assert arrays_of(more) == arrays_of(DiagonalMixture(3, n_em_iter=3).fit_corpus(corpus))
+
+
+@pytest.mark.parametrize("d", [12, 90])
+def test_a_file_gives_the_bits_of_memory(tmp_path, d):
+    X, _ = sample(*parameters(d, 3), 1000, 0)
+    np.save(tmp_path / "X.npy", X)
+    assert main(["ingest", str(tmp_path / "X.npy"), str(tmp_path / "c"), "--shard-rows", "150"]) == 0
+    stored = open_corpus(tmp_path / "c")
+    assert len(stored.shards) == 7
+    in_memory = DiagonalMixture(3).fit_corpus(RowCorpus(X, shard_rows=150))
+    assert arrays_of(DiagonalMixture(3).fit_corpus(stored)) == arrays_of(in_memory)
+    limited = DiagonalMixture(3).fit_corpus(stored, memory_limit=1 << 30)
+    assert arrays_of(limited) == arrays_of(in_memory)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("d", [12, 90])
+def test_two_processes_give_the_same_bits(d):
+    from distributed import Client, LocalCluster
+
+    corpus = RowCorpus(sample(*parameters(d, 3), 3000, 0)[0], shard_rows=150)
+    alone = DiagonalMixture(3).fit_corpus(corpus)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        both = DiagonalMixture(3).fit_corpus(corpus, client=client)
+    assert arrays_of(both) == arrays_of(alone)
+
+
+@pytest.mark.slow
+def test_a_memory_limit_cuts_the_basis_into_slabs():
+    rng = np.random.default_rng(0)
+    d, n = 200_000, 240
+    h = rng.integers(0, 3, n)
+    X = 0.5 * rng.normal(size=(3, d))[h] + rng.normal(size=(n, d))
+    corpus = RowCorpus(X.astype(np.float32), shard_rows=8)
+    model = DiagonalMixture(3, n_power_iter=1, n_em_iter=1)
+    planned = [(p.name, p.n_slabs) for p in model.plan(corpus, 710 << 20).passes]
+    assert [name for name, _ in planned] == ["columns", "sketch", "power", "moments", "squares", "em"]
+    assert planned[1][1] > 1
+    limited = DiagonalMixture(3, n_power_iter=1, n_em_iter=1).fit_corpus(corpus, memory_limit=710 << 20)
+    assert_allclose(limited.means_, model.fit_corpus(corpus).means_, atol=1e-6)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_components_of_rows_are_stored(weighted):
+    X, _ = sample(*parameters(9, 3), 500, 0)
+    model = DiagonalMixture(3).fit(X)
+    # Units of three rows and more are cut by shards.
+    lengths = np.r_[np.full(100, 3), 200]
+    corpus = (
+        WeightedRows(X, np.arange(1.0, 102.0), lengths, shard_rows=64)
+        if weighted
+        else RowCorpus(X, lengths, shard_rows=64)
+    )
+    with open_engine(corpus) as engine:
+        found = carried_out(engine, model.assign)
+        stored = {
+            name: np.concatenate([rows.read(i) for i in range(len(corpus.shards))])
+            for name, rows in found.items()
+        }
+    assert stored["components"].dtype == np.int32
+    assert stored["probabilities"].dtype == np.float32
+    assert all(rows.axis == "rows" for rows in found.values())
+    assert (stored["components"] == model.predict(X)).all()
+    assert_allclose(stored["probabilities"], model.predict_proba(X), atol=1e-6)
+
+
+@pytest.mark.parametrize("d", [12, 90])
+def test_rows_with_weights_count_as_often_as_they_say(d):
+    X, _ = sample(*parameters(d, 3), 600, 0)
+    counts = np.random.default_rng(0).integers(1, 4, 600)
+    weighted = DiagonalMixture(3, n_em_iter=2).fit_corpus(WeightedRows(X, counts))
+    repeated = DiagonalMixture(3, n_em_iter=2).fit(np.repeat(X, counts, axis=0))
+    for name in ARRAYS:
+        assert_allclose(getattr(weighted, name), getattr(repeated, name), rtol=1e-7, atol=1e-8)
+
+
+def test_pictures_and_summary_are_json_values_and_show_the_components():
+    means, variances, weights = parameters(12, 3)
+    means[:, 5] = [10.0, 0.0, 0.0]
+    model = DiagonalMixture(3).fit(sample(means, variances, weights, 2000, 0)[0])
+    summary = json.loads(json.dumps(model.summary()))
+    assert summary["weights"] == pytest.approx(list(model.weights_), rel=1e-5)
+    assert 0.0 < summary["explained"] < 1.0
+    bars, centers, spreads, lines = json.loads(json.dumps(model.pictures(4)))
+    assert bars["values"] == list(model.weights_)
+    assert len(centers["columns"]) == 4
+    assert "5" in centers["columns"]
+    within = np.sqrt(model.weights_ @ model.variances_)
+    expected = (model.means_ - model.weights_ @ model.means_) / within
+    at = [int(name) for name in centers["columns"]]
+    assert_allclose(centers["values"], expected[:, at])
+    assert_allclose(spreads["values"], (np.sqrt(model.variances_) / within)[:, at])
+    assert lines["ys"]["log-likelihood"] == model.diagnostics_["log_likelihoods"]
+    assert len(DiagonalMixture(3, n_em_iter=0).fit_corpus(population(*parameters(9, 3))).pictures()) == 3
+
+
+def test_what_cannot_be_fitted_is_refused_with_the_numbers():
+    X, _ = sample(*parameters(12, 3, scale=3.0), 2000, 0)
+    wide, _ = sample(*parameters(90, 3), 2000, 0)
+    most = "n_components: expected at most 5, one more than a third of the 12 columns, got 6"
+    with pytest.raises(UsageError, match=most):
+        DiagonalMixture(6).fit(X)
+    with pytest.raises(UsageError, match="one more than a third of the 2 columns, got 2"):
+        DiagonalMixture(2).fit(X[:, :2])
+    with pytest.raises(UsageError, match="n_components: expected at most 2, the number of rows, got 3"):
+        DiagonalMixture(3).fit(X[:2])
+    with pytest.raises(UsageError, match="n_partitions: expected at least 1, got 0"):
+        DiagonalMixture(3, n_partitions=0).fit(X)
+    refusal = r"n_components=3: none of 20 random partitions of the columns .* for the best one, "
+    with pytest.raises(NumericalError, match=refusal):
+        DiagonalMixture(3).fit(np.tile(X[:, :1], (1, 12)))
+    with pytest.raises(NumericalError, match=refusal):
+        DiagonalMixture(3).fit(np.ones((50, 12)))
+    partition = "random partition of the columns, which random_state changes"
+    with pytest.raises(NumericalError, match=f"rank 1, and 3 components need rank 2.* {partition}"):
+        DiagonalMixture(3).fit(np.tile(wide[:, :1], (1, 90)))
+    with pytest.raises(NumericalError, match=partition):
+        DiagonalMixture(25, n_oversamples=0).fit(wide)
+    for scale, what in ((1e200, "overflow"), (1e-200, "underflow")):
+        scaled = X.copy()
+        scaled[:, 4] *= scale
+        with pytest.raises(
+            NumericalError, match=f"squares of the values of column 4 {what}: scale its values"
+        ):
+            DiagonalMixture(3).fit(scaled)
+    with pytest.raises(InputError, match="NaN"):
+        DiagonalMixture(3).fit(np.where(X.max() == X, np.nan, X))
+    with pytest.raises(UsageError, match="decomposition: expected one of"):
+        DiagonalMixture(3, decomposition="none").fit(X)
+    model = DiagonalMixture(3).fit(X)
+    with pytest.raises(UsageError, match="X has 3 features, but DiagonalMixture is expecting 12"):
+        model.predict(np.ones((2, 3)))
+    for measure in (model.score, model.bic, model.aic):
+        with pytest.raises(InputError, match=r"0 sample\(s\) .* while a minimum of 1 is required"):
+            measure(X[:0])
+    with pytest.raises(UsageError, match="n_samples: expected at least 0, got -1"):
+        model.sample(-1)
+    with pytest.raises(NumericalError, match="expected rows of positive weight, got none"):
+        DiagonalMixture(1).fit_corpus(WeightedRows(X, np.zeros(len(X))))
+
+
+def test_the_command_line_fits_rows_and_writes_components_and_a_report(tmp_path, capsys):
+    import zarr
+
+    X, h = sample(*parameters(9, 3, scale=3.0), 500, 0)
+    np.save(tmp_path / "X.npy", X)
+    corpus, place, out = (str(tmp_path / name) for name in ("c", "m", "out"))
+    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--shard-rows", "200"]) == 0
+    options = ["--model", "diagonal", "-k", "3", "--workers", "0"]
+    assert main(["plan", corpus, *options[:-2]]) == 0
+    assert "moments" in capsys.readouterr().out
+    assert main(["fit", corpus, place, *options, "--n-em-iter", "3"]) == 0
+    assert "coherence" in capsys.readouterr().out
+    assert main(["transform", place, corpus, out, "--workers", "0"]) == 0
+    found = zarr.open_group(f"{out}/components.zarr", mode="r")
+    model = load_model(place)
+    assert (found["components"][:] == model.predict(X)).all()
+    assert_allclose(found["probabilities"][:], model.predict_proba(X), atol=1e-6)
+    assert len(set(zip(found["components"][:], h, strict=True))) == 3
+    assert main(["report", place, str(tmp_path / "r.html")]) == 0
+    assert "Spread" in (tmp_path / "r.html").read_text()
+    capsys.readouterr()
+
+
+def test_the_example_of_the_documentation_runs():
+    text = (Path(__file__).parents[2] / "docs" / "diagonal.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    names = {}
+    exec(code, names)
+    order = matched(names["model"].means_, names["means"])[1]
+    assert (order[names["model"].predict(names["X"])] == names["groups"]).mean() > 0.95
+
+
+@parametrize_with_checks([DiagonalMixture(1), DiagonalMixture(1, n_em_iter=0)])
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
