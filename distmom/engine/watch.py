@@ -15,6 +15,7 @@ import distributed
 from distributed import Client
 from distributed.client import ClosedClientError, FuturesCancelledError
 from distributed.comm.core import CommClosedError, connect
+from distributed.core import send_recv
 
 from distmom.engine.stalled import restart_stalled
 from distmom.errors import ClusterError
@@ -210,24 +211,27 @@ def kept_alive(client: Client, idle_timeout_s: float | None) -> Iterator[None]:
 
 
 def check_address(address: str, timeout_s: float) -> None:
-    """Check that a Dask server listens at an address.
+    """Check that a Dask scheduler listens at an address.
 
     Raises
     ------
     ClusterError
-        If nothing answers in time, or something other than Dask does.
+        If nothing answers in time, or something other than a scheduler does.
     """
 
-    async def exchange() -> None:
+    async def exchange() -> dict[str, Any]:
         options = distributed.Security().get_connection_args("client")
         comm = await connect(address, timeout=timeout_s, **options)
-        comm.abort()
+        try:
+            return dict(await send_recv(comm, op="identity"))
+        finally:
+            comm.abort()
 
-    async def bounded() -> None:
-        await asyncio.wait_for(exchange(), timeout_s)
+    async def bounded() -> dict[str, Any]:
+        return await asyncio.wait_for(exchange(), timeout_s)
 
     try:
-        asyncio.run(bounded())
+        found = asyncio.run(bounded())
     except TimeoutError:
         raise ClusterError(
             f"no scheduler answers at {address}: expected a Dask scheduler, got no reply within {timeout_s:.0f} s"
@@ -237,3 +241,9 @@ def check_address(address: str, timeout_s: float) -> None:
         raise ClusterError(f"no scheduler answers at {address}: another service listens there") from None
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         raise ClusterError(f"no scheduler answers at {address}: {error}") from error
+    # Subclasses of schedulers have other names, but all list their workers.
+    if "workers" not in found:
+        raise ClusterError(
+            f"no scheduler answers at {address}: expected the address of a Dask scheduler, got that of a process "
+            f"of type {found.get('type')}"
+        )

@@ -54,6 +54,15 @@ def test_a_web_server_is_refused():
     assert "no scheduler answers" in message
 
 
+@pytest.mark.cluster
+@pytest.mark.parametrize("kind", ["Worker", "Nanny"])
+def test_the_address_of_a_worker_is_refused(cluster, kind):
+    [(address, worker), *_] = cluster.scheduler_info()["workers"].items()
+    message = opened_within(address if kind == "Worker" else worker["nanny"], 10)
+    assert "expected the address of a Dask scheduler, got that of a process of type" in message
+    assert message.endswith(kind)
+
+
 def test_an_address_of_an_unknown_kind_is_refused():
     assert "no scheduler answers at no-such-kind://here" in opened_within("no-such-kind://here:1", 10)
 
