@@ -1,15 +1,16 @@
 """A Dask scheduler and workers as processes of their own, as a user would start them by hand."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from distributed import Client
-from stores import free_port
 
 
 @contextmanager
@@ -37,12 +38,21 @@ def running(log, *command, **environment):
 @contextmanager
 def scheduler(directory, *options, **environment):
     """Run a scheduler; yield its address and its process."""
-    port = free_port()
-    place = ("--host", "127.0.0.1", "--port", str(port), "--no-dashboard")
+    # The scheduler chooses its port: another process may take a port that is free now.
+    record = directory / f"scheduler-{uuid.uuid4().hex}.json"
+    place = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(record))
     with running(
         directory / "scheduler.log", "dask", "scheduler", *place, *options, **environment
     ) as process:
-        yield f"tcp://127.0.0.1:{port}", process
+        yield wait_until(lambda: _address_in(record)), process
+
+
+def _address_in(record):
+    """Return the address in the file of a scheduler, or None before it is written."""
+    try:
+        return json.loads(record.read_text())["address"]
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import socket
+import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -64,19 +65,31 @@ def running(log: Path, environment: Mapping[str, str], *command: str) -> Iterato
 @contextmanager
 def cluster(place: Path, environment: Mapping[str, str]) -> Iterator[tuple[str, list[Any]]]:
     """Run a scheduler and two workers with nannies; yield the address and the processes, scheduler first."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    address = f"tcp://127.0.0.1:{port}"
+    record = place / "scheduler.json"
+    record.unlink(missing_ok=True)
     with ExitStack() as stack:
-        host = ("--host", "127.0.0.1", "--port", port, "--no-dashboard")
+        # The scheduler chooses its port: another process may take a port that is free now.
+        host = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(record))
         processes = [
             stack.enter_context(running(place / "scheduler.txt", environment, "dask", "scheduler", *host))
         ]
+        address = _address_in(record)
         work = ("--nworkers", "1", "--nthreads", "1", "--no-dashboard")
         for number in range(2):
             log = place / f"worker-{number}.txt"
             processes.append(stack.enter_context(running(log, environment, "dask", "worker", address, *work)))
         yield address, processes
+
+
+def _address_in(record: Path, timeout_s: float = 60.0) -> str:
+    """Wait for the file of a scheduler, and return its address."""
+    ends = time.monotonic() + timeout_s
+    while True:
+        with suppress(FileNotFoundError, json.JSONDecodeError):
+            return str(json.loads(record.read_text())["address"])
+        if time.monotonic() > ends:
+            raise TimeoutError(f"no scheduler has started within {timeout_s:.0f} s")
+        time.sleep(0.05)
 
 
 class Sampler:

@@ -58,8 +58,7 @@ def cluster(place):
     """A scheduler and a worker with certificates on their command lines, of which their children know nothing."""
     own = files(place, "server")
     with ExitStack() as stack:
-        plain, _ = stack.enter_context(scheduler(place, "--protocol", "tls", *own))
-        address = plain.replace("tcp://", "tls://")
+        address, _ = stack.enter_context(scheduler(place, "--protocol", "tls", *own))
         work = ("--nworkers", "1", "--nthreads", "1", "--no-nanny", "--no-dashboard", *own)
         stack.enter_context(running(place / "worker.log", "dask", "worker", address, *work))
         with certified(str(place / "ca.pem"), str(place / "client.pem"), str(place / "client.key")):
