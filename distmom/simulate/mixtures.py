@@ -1,4 +1,4 @@
-"""Rows of spherical Gaussians, of linear regressions and near subspaces: samples, and small exact populations.
+"""Rows of axis-aligned Gaussians, of linear regressions and near subspaces: samples, and small exact populations.
 
 Each row comes from a component that is drawn by its weight. An exact population is a finite set of rows whose
 probabilities give the moments of the mixture up to some order; estimates from it have no sampling error.
@@ -148,20 +148,21 @@ class Mixture(ABC):
 
 
 class GaussianPopulation(Mixture):
-    """A mixture of spherical Gaussians.
+    """A mixture of Gaussians whose columns are independent in each component.
 
     Parameters
     ----------
     means : array_like of shape (k, d)
     weights : array_like of shape (k,)
         Probabilities of the components.
-    variances : array_like of shape (k,), or float
-        Variance of every column in each component, or in all of them.
+    variances : array_like of shape (k, d) or (k,), or float
+        Variances of the columns in each component, or those of spherical components: one for each, or for all.
 
     Attributes
     ----------
     means : ndarray of shape (k, d)
-    weights, variances : ndarray of shape (k,)
+    weights : ndarray of shape (k,)
+    variances : ndarray of shape (k, d) or (k,)
 
     Raises
     ------
@@ -175,20 +176,34 @@ class GaussianPopulation(Mixture):
     def __init__(self, means: np.ndarray, weights: np.ndarray, variances: np.ndarray | float) -> None:
         self.means = checked_matrix("means", means)
         self.weights = checked_weights(weights, len(self.means))
-        self.variances = _per_component("variances", variances, len(self.means), signed=False)
+        if np.ndim(variances) == 2:
+            self.variances = checked_matrix("variances", np.asarray(variances))
+            if self.variances.shape != self.means.shape or self.variances.min() < 0.0:
+                raise UsageError(
+                    f"variances: expected a matrix of {self.means.shape} non-negative numbers, got "
+                    f"{self.variances.shape} and a least one of {self.variances.min():g}"
+                )
+        else:
+            self.variances = _per_component("variances", variances, len(self.means), signed=False)
+
+    @property
+    def _deviations(self) -> np.ndarray:
+        """Standard deviations of the columns in each component, (k, d)."""
+        own = self.variances if self.variances.ndim == 2 else self.variances[:, None]
+        return np.broadcast_to(np.sqrt(own), self.means.shape)
 
     def sample(self, n_rows: int, seed: int | np.random.Generator = 0) -> Rows:
         """Draw rows."""
         rng = np.random.default_rng(seed)
         z = rng.choice(len(self.weights), n_rows, p=self.weights)
         noise = rng.normal(size=(n_rows, self.means.shape[1]))
-        return Rows(self.means[z] + noise * np.sqrt(self.variances[z])[:, None], z)
+        return Rows(self.means[z] + noise * self._deviations[z], z)
 
     def exact(self) -> Rows:
         """Return rows with all moments up to order three: two on each axis around each mean."""
         k, d = self.means.shape
         _check_size(2 * k * d)
-        steps = np.sqrt(d * self.variances)[:, None, None] * np.eye(d)
+        steps = np.sqrt(d) * self._deviations[:, :, None] * np.eye(d)
         X = np.concatenate([self.means[:, None] + steps, self.means[:, None] - steps], axis=1)
         z = np.repeat(np.arange(k), 2 * d)
         return Rows(X.reshape(-1, d), z, weights=self.weights[z] / (2 * d))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import WeightedRows, carried_out, matched
+from helpers import WeightedRows, carried_out, exact_rows, matched
 from numpy.testing import assert_allclose
 from scipy.linalg import hadamard
 from scipy.special import logsumexp
@@ -24,6 +24,7 @@ from distmom.errors import InputError, NumericalError, UsageError
 from distmom.models import load_model
 from distmom.models.diagonal.estimator import MOST_WHOLE, DiagonalMixture
 from distmom.models.diagonal.recovery import score_coefficients
+from distmom.simulate.mixtures import GaussianPopulation
 from distmom.spectral.three_views import random_views
 
 #: passes of a fit of few columns, and of more
@@ -39,21 +40,12 @@ def parameters(d, k, seed=0, scale=1.0):
 
 
 def population(means, variances, weights, **options):
-    """Return points at which any three columns of a component are independent, with these means and variances.
-
-    The rows of a Hadamard matrix and their negatives are an orthogonal array of strength three.
-    """
-    d = means.shape[1]
-    signs = hadamard(1 << (d - 1).bit_length())[:, :d]
-    signs = np.concatenate([signs, -signs])
-    X = np.concatenate([m + signs * np.sqrt(v) for m, v in zip(means, variances, strict=True)])
-    return WeightedRows(X, np.repeat(weights / len(signs), len(signs)), **options)
+    return exact_rows(GaussianPopulation(means, weights, variances), **options)
 
 
 def sample(means, variances, weights, n, seed):
-    rng = np.random.default_rng(seed)
-    h = rng.choice(len(weights), n, p=weights)
-    return means[h] + rng.normal(size=(n, means.shape[1])) * np.sqrt(variances[h]), h
+    rows = GaussianPopulation(means, weights, variances).sample(n, seed)
+    return rows.X, rows.components
 
 
 def names_of(model):

@@ -15,7 +15,8 @@ REGRESSIONS = RegressionPopulation(
     np.eye(4) + 0.3 * RNG.normal(size=(4, 4)),
 )  # fmt: skip
 SUBSPACES = SubspacePopulation(np.linalg.qr(RNG.normal(size=(3, 9, 2)))[0], WEIGHTS, 0.2)
-POPULATIONS = {"gaussian": GAUSSIANS, "regression": REGRESSIONS, "subspace": SUBSPACES}
+DIAGONALS = GaussianPopulation(RNG.normal(size=(3, 5)), WEIGHTS, RNG.uniform(0.2, 2.0, (3, 5)))
+POPULATIONS = {"gaussian": GAUSSIANS, "diagonal": DIAGONALS, "regression": REGRESSIONS, "subspace": SUBSPACES}
 
 
 @pytest.fixture(params=list(POPULATIONS))
@@ -32,6 +33,8 @@ def laws(population):
     """Return mean and covariance of the rows of each component, by their definition."""
     if population is GAUSSIANS:
         return population.means, [v * np.eye(5) for v in population.variances]
+    if population is DIAGONALS:
+        return population.means, [np.diag(v) for v in population.variances]
     if population is SUBSPACES:
         return np.zeros((3, 9)), [u @ u.T + 0.2 * np.eye(9) for u in population.bases]
     means, covariances = [], []
@@ -163,6 +166,8 @@ def test_features_are_standard_and_numbers_are_those_of_all_components_by_defaul
         (lambda: GaussianPopulation(np.ones((2, 2)), [0.5, 0.4], 1.0), "numbers that sum to 1"),
         (lambda: GaussianPopulation(np.ones((3, 2)), WEIGHTS, -1.0), "variances: expected one or 3 non-negative"),
         (lambda: GaussianPopulation(np.ones((3, 2)), WEIGHTS, [1.0, 2.0]), "variances: expected one or 3"),
+        (lambda: GaussianPopulation(np.ones((3, 2)), WEIGHTS, np.ones((2, 3))), r"variances: .* of \(3, 2\) non-"),
+        (lambda: GaussianPopulation(np.ones((3, 2)), WEIGHTS, -np.ones((3, 2))), "a least one of -1"),
         (lambda: RegressionPopulation(np.ones((3, 2)), WEIGHTS, 1.0, np.inf), "intercepts: .* finite"),
         (lambda: RegressionPopulation(np.ones((3, 2)), WEIGHTS, 1.0, mean=np.ones(3)), "a mean of shape"),
         (lambda: RegressionPopulation(np.ones((3, 2)), WEIGHTS, 1.0, root=np.ones(2)), "a root of shape"),
