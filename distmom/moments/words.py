@@ -34,7 +34,7 @@ from distmom.moments.kernels import (
 )
 from distmom.moments.sketching import SketchPass, add_product, n_stored_slabs, omega_key
 from distmom.moments.weighting import MomentKind, block_weights, document_lengths, row_weights, word_values
-from distmom.moments.word_moments import FINISH_ROWS
+from distmom.moments.word_moments import FINISH_ROWS, rule_orders
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class WordMomentsPass(Pass):
         if self.kind.distinct and self.third:
             specs |= _repeated_specs(self.n_features, r)
         if self.kind.needs_positions:
-            specs |= {f"rule{order}": SumSpec((r,)) for order in range(2, self.kind.orders + 1)}
+            specs |= {f"rule{order}": SumSpec((r,)) for order in rule_orders(self.kind)}
         return specs
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
