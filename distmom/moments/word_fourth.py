@@ -232,7 +232,7 @@ class _Documents:
         ).T
         a, b = a[:, 0], b[:, 0]
         repeated = same + 2.0 * (a * with_b + b * with_a) - 6.0 * a * b * own
-        return out + w.T @ (w * repeated[:, None])
+        return np.asarray(out + w.T @ (w * repeated[:, None]))
 
 
 @dataclass(frozen=True)
@@ -279,6 +279,7 @@ def word_fourth(sums: Sums) -> FourthMoments:
     m1, m2, m3 = (of_parts(f"m{order}", order) for order in (1, 2, 3))
     m2 = [(each + each.T) / 2.0 for each in m2]
     fourth = [np.ascontiguousarray(each.transpose(1, 2, 0)) for each in of_parts("fourth", POSITIONS)]
-    whole = SmallMoments(*(mean_of_parts(x, own) for x, own in zip((m1, m2, m3), weights[:3], strict=True)))
+    of_all = [mean_of_parts(x, own) for x, own in zip((m1, m2, m3), weights[:3], strict=True)]
+    whole = SmallMoments(of_all[0], of_all[1], of_all[2])
     parts = tuple(SmallMoments(*each) for each in zip(m1, m2, m3, strict=True))
     return FourthMoments(whole, mean_of_parts(fourth, weights[3]), parts, tuple(fourth))
