@@ -26,7 +26,14 @@ from distmom.engine.sums import Sums, SumSpec
 from distmom.errors import InputError, UsageError
 from distmom.moments.fourth import crossed_products
 from distmom.moments.groups import N_PARTS, mean_of_parts, part_numbers
-from distmom.moments.kernels import add_third_moment, fill_pairs, fill_symmetric, gather, scatter
+from distmom.moments.kernels import (
+    add_third_moment,
+    fill_pairs,
+    fill_symmetric,
+    gather,
+    product_bytes,
+    scatter,
+)
 from distmom.moments.sketching import n_stored_slabs
 from distmom.moments.small import SmallMoments
 from distmom.moments.weighting import (
@@ -114,7 +121,8 @@ class WordFourthPass(Pass):
         k = self.n_states
         # Rows of the basis, whitened ones, and their products with a pair; then sums over documents of each word.
         of_words = self.n_features * (self.rank + 6 * k + 16)
-        return 8 * (of_words + n_rows * (8 * k + 20) + 4 * k**3)
+        triples = product_bytes(max(n_rows, self.n_features), k, 8)
+        return 8 * (of_words + n_rows * (8 * k + 20) + 4 * k**3) + triples
 
     @property
     def finish_bytes(self) -> int:

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from helpers import WeightedCorpus, random_corpus
+from helpers import WeightedCorpus, peak_bytes, random_corpus
 from numpy.testing import assert_allclose, assert_array_equal
 
 from distmom.corpus import MemoryCorpus
@@ -407,3 +407,17 @@ def added(pass_, block):
             sums[name] = TallSum.zero(*spec.shape)
     pass_.add(sums, block, {})
     return {name: value.dense() for name, value in sums.items() if isinstance(value, TallSum)}
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "k", "length"), [(600, 400, 12, 30), (200, 5000, 4, 60), (50, 60, 40, 20)]
+)
+def test_a_block_takes_the_planned_memory_for_its_fourth_moments(n, d, k, length):
+    corpus = MemoryCorpus(np.random.default_rng(0).multinomial(length, np.full(d, 1 / d), n))
+    pass_, _ = fourth_pass(MomentKind("distinct", "tokens", False, orders=4), d, k + 5, k, 3)
+    block, sums = corpus.read_shard(0), pass_.zero()
+    for each in (block, replace(block, weights=np.ones(n))):
+        peak = peak_bytes(lambda each=each: pass_.add(sums, each, {}))
+        # The rows of the part are copied, and their indices and values are wide.
+        assert peak < pass_.working_bytes(n) + 28 * block.words.nnz
+    assert pass_.working_bytes(n) < 3 * peak
