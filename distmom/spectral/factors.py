@@ -137,7 +137,7 @@ def admissible(found: Factors, alpha0: float, n_components: int, orders: str) ->
             f"ECA with orders={orders!r}: no factor can be separated from the others: expected skewness above "
             f"{found.levels[3]:.3g}"
             + (f" or excess kurtosis above {found.levels[4]:.3g}" if 4 in found.levels else "")
-            + ", the level of noise; use another order, or more data"
+            + ", the level of noise; use another order, fewer factors, or more data"
         )
     if n + n_impossible < n_components:
         logger.warning(

@@ -121,6 +121,12 @@ def test_errors_fall_with_the_root_of_the_number_of_documents():
     assert min(errors["3"]) > 0.3
 
 
+def test_the_number_of_topics_may_be_found():
+    topics, corpus = sample(8000)
+    model = by_moments("auto", "4").fit_corpus(corpus)
+    assert matched_topics(model.components_, topics)[0] < 0.1
+
+
 def test_the_third_order_is_more_accurate_for_skewed_amounts():
     errors = {"3": [], "both": [], "4": []}
     for seed in range(4):

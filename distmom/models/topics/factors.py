@@ -37,14 +37,14 @@ from distmom.spectral.run import Run, unknown
 METHOD = "joint"
 
 
-def find_factors(run: Run, moments: CommittedMoments, orders: str) -> Core:
-    """Find independent factors of documents by fourth cumulants, in one more pass over the documents.
+def find_independent(run: Run, moments: CommittedMoments, orders: str) -> Core:
+    """Find independent factors of documents by fourth cumulants, in one more pass over these documents.
 
     Parameters
     ----------
     run : Run
     moments : CommittedMoments
-        Of orders one and two.
+        Of orders one and two, with infinite alpha0.
     orders : str
         A name in `ORDERS`: "4", or "both" for the third and the fourth.
 

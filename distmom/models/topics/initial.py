@@ -21,7 +21,7 @@ from distmom.engine.tall import Tall, read_rows
 from distmom.errors import NumericalError
 from distmom.linalg.anchors import select_anchors, simplex_weights
 from distmom.models.topics.committed import CommittedMoments
-from distmom.models.topics.factors import find_factors
+from distmom.models.topics.factors import find_independent
 from distmom.models.topics.recovery import free_rows, scaled_rows, store_topics, with_column
 from distmom.moments.dirichlet import proportions, proportions_of_mean, topic_factor
 from distmom.moments.word_moments import word_moments
@@ -109,7 +109,7 @@ def initials(
     settings = tuple(replace(moments.settings, alpha0=alpha0) for alpha0 in alpha0s)
     cores: Sequence[Core | NumericalError]
     if orders != "3":
-        cores = [find_factors(run, replace(moments, settings=each), orders) for each in settings]
+        cores = [find_independent(run, replace(moments, settings=each), orders) for each in settings]
     else:
         cores = find_each(run, settings, moments.basis, moments.directories) if settings else []
     k = moments.settings.n_states + int(background)
