@@ -2,8 +2,8 @@
 
 Over quadruples of distinct positions of a document with counts x, the fourth moment is (ECA paper, Quadruples)
 
-    M4 = sum rho4 [x^(x)4 - sym6(E2 (x) x (x) x) + sym3(E2 (x) E2) + 2 sym4(E3 (x) x) - 6 E4],
-    E_j = sum_v x_v e_v^(x)j
+    M4 = sum rho4 [x^(x)4 - sym6(D2 (x) x (x) x) + sym3(D2 (x) D2) + 2 sym4(D3 (x) x) - 6 D4],
+    D_j = sum_v x_v e_v^(x)j
 
 with the weights of `distmom.moments.weighting`. It is never formed: `WordFourthPass` adds up its contractions
 with pairs of directions, beside the whole moments of orders one to three in the same coordinates, which correct it
