@@ -25,10 +25,10 @@ DATA is ``uci:`` and a docword file, ``corpus:`` and a corpus of ``distmom inges
 documents with K topics over D words and L words per document on average, a fifth of which is held out as
 well. With ``--misspecified``, topics are correlated (shares are logistic normal) and words are bursty (a
 document repeats words already drawn from a topic). ``amounts:K,N,D,L`` are documents with independent amounts
-of the topics, whose lengths vary freely, and ``correlated:N`` documents of sparse topics with correlated shares.
-The system ``random`` makes the same refinement passes as
-``distmom``, but from random documents instead of moments. Systems that are not installed, fail or take too
-long are listed below the table::
+of the topics, whose lengths vary freely; in ``present:K,N,D,L`` each topic is present with probability one half,
+in an amount that is always the same. ``correlated:N`` are documents of sparse topics with correlated shares. The
+system ``random`` makes the same refinement passes as ``distmom``, but from random documents instead of moments.
+Systems that are not installed, fail or take too long are listed below the table::
 
     python3 -m venv peers
     peers/bin/pip install tomotopy gensim lda scikit-learn
@@ -71,6 +71,7 @@ from topic_documents import (
     plant,
     plant_amounts,
     plant_correlated,
+    plant_present,
     read_corpus,
     read_uci,
 )
@@ -84,10 +85,10 @@ from distmom.moments.shares import document_shares
 from distmom.spectral.execute import execute
 
 UCI, CORPUS, PLANTED, PURE = "uci:", "corpus:", "planted:", "distmom-pure"
-AMOUNTS, CORRELATED = "amounts:", "correlated:"
-SOURCES = f"{UCI}DOCWORD, {CORPUS}DIR, {PLANTED}K,N,D,L, {AMOUNTS}K,N,D,L or {CORRELATED}N"
+AMOUNTS, PRESENT, CORRELATED = "amounts:", "present:", "correlated:"
+SOURCES = f"{UCI}DOCWORD, {CORPUS}DIR, {PLANTED}K,N,D,L, {AMOUNTS}K,N,D,L, {PRESENT}K,N,D,L or {CORRELATED}N"
 #: sources of planted documents, and how many numbers follow them
-N_SIZES = {PLANTED: 4, AMOUNTS: 4, CORRELATED: 1}
+N_SIZES = {PLANTED: 4, AMOUNTS: 4, PRESENT: 4, CORRELATED: 1}
 N_TOP = 10
 #: columns of the table for several seeds: medians with ranges, and medians only
 RANGES = ("perplexity", "NPMI", "topics_l1", "fit_s")
@@ -307,6 +308,8 @@ def load(options: argparse.Namespace, seed: int) -> Data:
         counts, truth, alpha0 = plant(*sizes, seed, options.misspecified)
     elif kind == AMOUNTS:
         counts, truth = plant_amounts(*sizes, seed)
+    elif kind == PRESENT:
+        counts, truth = plant_present(*sizes, seed)
     else:
         counts, truth = plant_correlated(*sizes, seed)
     name = options.data + (" misspecified" if options.misspecified else "")

@@ -76,6 +76,8 @@ def prepare_distmom(task: Task, name: str) -> Fit:
         "distmom-anchors": (AnchorTopics, {}),
         "distmom-eca": (IndependentTopics, {}),
         "distmom-eca-moments": (IndependentTopics, {**all_words, "n_refine": 0}),
+        "distmom-eca-fourth": (IndependentTopics, {**all_words, "n_refine": 0, "orders": "4"}),
+        "distmom-eca-both": (IndependentTopics, {**all_words, "n_refine": 0, "orders": "both"}),
         "distmom-sparse": (SparseTopics, {"n_refine": 4}),
         "distmom-sparse-moments": (SparseTopics, uncapped),
         "distmom-sparse-uncapped": (SparseTopics, {**uncapped, "n_refine": 4}),
@@ -235,6 +237,8 @@ OWN_MODELS = (
 SPECIAL = {
     "distmom-eca": prepare_distmom,
     "distmom-eca-moments": prepare_distmom,
+    "distmom-eca-fourth": prepare_distmom,
+    "distmom-eca-both": prepare_distmom,
     "distmom-sparse": prepare_distmom,
     "distmom-sparse-moments": prepare_distmom,
     "distmom-sparse-uncapped": prepare_distmom,

@@ -146,6 +146,19 @@ def plant_amounts(
     return csr_array(rng.poisson(amounts @ topics)), topics
 
 
+def plant_present(
+    k: int, n_documents: int, n_words: int, length: int, seed: int
+) -> tuple[csr_array, np.ndarray]:
+    """Simulate Poisson counts of documents with each topic, or not, by chance; also return the topics as rows.
+
+    Every document has each topic with probability one half, always in the same amount: amounts are not skewed.
+    """
+    rng = np.random.default_rng(seed)
+    topics = zipfian(k, n_words, rng)
+    amounts = 2.0 * length / k * (rng.random((n_documents, k)) < 0.5)
+    return csr_array(rng.poisson(amounts @ topics)), topics
+
+
 def plant_correlated(n_documents: int, seed: int) -> tuple[csr_array, np.ndarray]:
     """Simulate documents of sparse topics with correlated shares; also return the topics as rows."""
     rng = np.random.default_rng(seed)

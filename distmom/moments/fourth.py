@@ -81,12 +81,42 @@ def _add_fourth(
         a, b = left[:, pair], right[:, pair]
         A, B, ab = (np.add.reduceat(x, first) for x in (a, b, a * b))
         a_y, b_y, ab_y = (np.add.reduceat(Y * x[:, None], first, axis=0) for x in (a, b, a * b))
-        w = 2.0 * ab_y - B[:, None] * a_y - A[:, None] * b_y
-        crossed = (S * weights[:, None]).T @ w + (a_y * weights[:, None]).T @ b_y
-        same = (S * (weights * (A * B - ab))[:, None]).T @ S
+        out[pair] += crossed_products(S, a_y, b_y, ab_y, (A, B, ab), weights)
         A, B, ab, own = (np.repeat(x, sizes) for x in (A, B, ab, weights))
         repeated = own * (ab - A * B + 2.0 * (B * a + A * b) - 6.0 * a * b)
-        out[pair] += same + crossed + crossed.T + (Y * repeated[:, None]).T @ Y
+        out[pair] += (Y * repeated[:, None]).T @ Y
+
+
+def crossed_products(
+    S: np.ndarray,
+    a_y: np.ndarray,
+    b_y: np.ndarray,
+    ab_y: np.ndarray,
+    along: tuple[np.ndarray, np.ndarray, np.ndarray],
+    weights: np.ndarray,
+) -> np.ndarray:
+    """Return the part of a contraction that is made of sums over the views, or positions, of every document.
+
+    It is all of the contribution in `ViewFourthPass` but the last term.
+
+    Parameters
+    ----------
+    S, a_y, b_y, ab_y : ndarray of shape (n, k)
+        ``s(y)``, ``s(a y)``, ``s(b y)`` and ``s(a b y)`` of every document.
+    along : tuple of ndarray of shape (n,)
+        A, B and ``s(ab)``.
+    weights : ndarray of shape (n,)
+        Weights of a tuple.
+
+    Returns
+    -------
+    ndarray of shape (k, k), float64
+    """
+    A, B, ab = along
+    w = 2.0 * ab_y - B[:, None] * a_y - A[:, None] * b_y
+    crossed = (S * weights[:, None]).T @ w + (a_y * weights[:, None]).T @ b_y
+    same = (S * (weights * (A * B - ab))[:, None]).T @ S
+    return np.asarray(same + crossed + crossed.T)
 
 
 def view_fourth(sums: Sums) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:

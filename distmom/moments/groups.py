@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from distmom.corpus import RowBlock
+from distmom.corpus import Block, RowBlock
 from distmom.engine.passes import Pass
 from distmom.engine.state import Columns
 from distmom.moments.counter import uniforms
@@ -82,7 +82,7 @@ class ProjectedViewsPass(Pass):
         return project(block.rows, self.origin, self.basis)
 
 
-def part_numbers(block: RowBlock, seed: int) -> np.ndarray:
+def part_numbers(block: Block | RowBlock, seed: int) -> np.ndarray:
     """Return the number of the random part of every unit of a block, (n_units,) int64."""
     positions = np.arange(block.first, block.first + block.n_documents)
     return (N_PARTS * uniforms(positions, 1, seed=seed)[:, 0]).astype(np.int64)

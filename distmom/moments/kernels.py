@@ -166,6 +166,12 @@ def add_slices(
                 slices[a, m, b:] += _products(part[a], across[m], third[:, b:], pairs)
 
 
+def product_bytes(n_rows: int, width: int, size: int) -> int:
+    """Return the bytes of the temporary arrays for products of three over a block of rows."""
+    n = min(n_rows, BLOCK_ROWS)
+    return size * (n * (2 * width + TENSOR_BLOCK**2) + TENSOR_BLOCK**2 * width)
+
+
 def _weighted(rows: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     return rows if weight is None else rows * weight[:, None].astype(rows.dtype)
 

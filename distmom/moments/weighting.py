@@ -1,10 +1,10 @@
-"""Weights of documents in the moments of orders one to three and in the label moment.
+"""Weights of documents in the moments of orders one to four and in the label moment.
 
 For a document with n words and m labels, an estimator of order o averages over the ordered tuples of positions,
-``f_o(n)`` of them: ``n^o`` with all tuples (``moments="paper"``), ``n (n-1)`` and ``n (n-1) (n-2)`` with distinct
-positions (``moments="distinct"``). With distinct positions a document of fewer positions than the highest order
-used is left out of all orders, so that all moments are of the same documents. The weight of a tuple is ``rho_o
-= omega / f_o(n)``, so that the document has the total weight ``omega``:
+``f_o(n)`` of them: ``n^o`` with all tuples (``moments="paper"``), ``n (n-1)``, ``n (n-1) (n-2)`` and so on with
+distinct positions (``moments="distinct"``). With distinct positions a document of fewer positions than the highest
+order used is left out of all orders, so that all moments are of the same documents. The weight of a tuple is
+``rho_o = omega / f_o(n)``, so that the document has the total weight ``omega``:
 
 ========== ==========================================================================
 weighting  omega
@@ -50,7 +50,7 @@ class MomentKind:
     max_count : int or None, default None
         Larger counts are replaced by this value, as real texts repeat words more often than the model; None: no
         limit.
-    orders : {2, 3}, default 3
+    orders : {2, 3, 4}, default 3
         Highest order of the moments that are used together.
     """
 
@@ -89,21 +89,23 @@ class DocumentWeights:
 
     Attributes
     ----------
-    rho1, rho2, rho3, rho_label : ndarray of shape (n,), float64
-        Weight of a position, pair, triple, and label-pair tuple of each document; zero where a document is too
-        short. Label-pair tuples need two positions, whatever the orders of the word moments, as only the
+    rho1, rho2, rho3, rho4, rho_label : ndarray of shape (n,), float64
+        Weight of a position, pair, triple, quadruple, and label-pair tuple of each document; zero where a document
+        is too short. Label-pair tuples need two positions, whatever the orders of the word moments, as only the
         proportions between labels are taken from them.
-    mass1, mass2, mass3, mass_label : float
+    mass1, mass2, mass3, mass4, mass_label : float
         Mass that the block contributes to each moment; the moment is the sum divided by the total mass.
     """
 
     rho1: np.ndarray
     rho2: np.ndarray
     rho3: np.ndarray
+    rho4: np.ndarray
     rho_label: np.ndarray
     mass1: float
     mass2: float
     mass3: float
+    mass4: float
     mass_label: float
 
 
@@ -135,6 +137,7 @@ def document_weights(
     own = np.ones(len(n)) if weights is None else weights.astype(np.float64)
     step = 1.0 if kind.distinct else 0.0
     tuples = {1: n, 2: n * (n - step), 3: n * (n - step) * (n - 2 * step)}
+    tuples[4] = tuples[3] * (n - 3 * step)
 
     long_enough = n >= kind.orders if kind.needs_positions else np.ones(len(n), bool)
 
@@ -156,8 +159,9 @@ def document_weights(
     rho1, mass1 = weigh(tuples[1], long_enough)
     rho2, mass2 = weigh(tuples[2], long_enough)
     rho3, mass3 = weigh(tuples[3], long_enough)
+    rho4, mass4 = weigh(tuples[4], long_enough)
     rho_label, mass_label = weigh(tuples[2] * m, np.ones(len(n), bool))
-    return DocumentWeights(rho1, rho2, rho3, rho_label, mass1, mass2, mass3, mass_label)
+    return DocumentWeights(rho1, rho2, rho3, rho4, rho_label, mass1, mass2, mass3, mass4, mass_label)
 
 
 def document_lengths(block: Block, kind: MomentKind) -> tuple[np.ndarray, np.ndarray]:

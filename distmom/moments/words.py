@@ -24,17 +24,16 @@ from distmom.engine.passes import Pass, Rows
 from distmom.engine.sums import Sums, SumSpec
 from distmom.engine.tall import TallSum
 from distmom.moments.kernels import (
-    BLOCK_ROWS,
-    TENSOR_BLOCK,
     add_slices,
     add_third_moment,
     column_sums,
     gather_columns,
+    product_bytes,
     scatter,
 )
 from distmom.moments.sketching import SketchPass, add_product, n_stored_slabs, omega_key
 from distmom.moments.weighting import MomentKind, block_weights, document_lengths, row_weights, word_values
-from distmom.moments.word_moments import FINISH_ROWS
+from distmom.moments.word_moments import FINISH_ROWS, rule_orders
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ class WordMomentsPass(Pass):
         size = 4 if self.single else 8
         # Projected rows, the same in float64, then weighted rows for order two or for order three.
         second = 8 * n_rows * self.rank + 8 * self.rank**2
-        third = size * n_rows * self.rank + _product_bytes(n_rows, self.rank, size) if self.third else 0
+        third = size * n_rows * self.rank + product_bytes(n_rows, self.rank, size) if self.third else 0
         return (size + 8) * n_rows * self.rank + max(second, third)
 
     @property
@@ -164,7 +163,7 @@ class WordMomentsPass(Pass):
         if self.kind.distinct and self.third:
             specs |= _repeated_specs(self.n_features, r)
         if self.kind.needs_positions:
-            specs |= {f"rule{order}": SumSpec((r,)) for order in range(2, self.kind.orders + 1)}
+            specs |= {f"rule{order}": SumSpec((r,)) for order in rule_orders(self.kind)}
         return specs
 
     def add(self, sums: Sums, block: Block, rows: Rows) -> Rows | None:
@@ -255,7 +254,7 @@ class WordSlicesPass(Pass):
         # Projected, whitened and weighted rows, and the factors of the slices.
         rows = n_rows * (self.rank + 2 * self.n_states + self.n_slices)
         wide = 2 * 8 * n_rows * self.n_states * self.kind.distinct
-        return size * rows + wide + _product_bytes(n_rows, self.n_states, size)
+        return size * rows + wide + product_bytes(n_rows, self.n_states, size)
 
     @property
     def finish_bytes(self) -> int:
@@ -282,12 +281,6 @@ class WordSlicesPass(Pass):
         if self.kind.distinct:
             _add_repeated(sums, block, values, white.astype(np.float64), weights.rho3, self.slab.start)
         return None
-
-
-def _product_bytes(n_rows: int, width: int, size: int) -> int:
-    """Return the bytes of the temporary arrays for products of three over a block of rows."""
-    n = min(n_rows, BLOCK_ROWS)
-    return size * (n * (2 * width + TENSOR_BLOCK**2) + TENSOR_BLOCK**2 * width)
 
 
 def _repeated_specs(n_words: int, width: int) -> dict[str, SumSpec]:

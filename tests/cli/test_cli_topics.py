@@ -262,6 +262,13 @@ def test_topics_of_independent_amounts(run, tmp_path):
     assert found == {frozenset(words) for words in WORDS.values()}
     code, out, _ = run("evaluate", tmp_path / "model", tmp_path / "corpus", "--json", *LOCAL)
     assert 5 < json.loads(out)["perplexity"] < 12
+    options = (*options, "--orders", "both")
+    code, out, _ = run("plan", tmp_path / "corpus", *options, "--json")
+    assert n_scans(out)["fourth"] == 2
+    assert run("fit", tmp_path / "corpus", tmp_path / "of-both", *options, *LOCAL)[0] == 0
+    code, out, _ = run("topics", tmp_path / "of-both", "--top", 5, "--json")
+    found = {frozenset(word for word, _ in topic["words"]) for topic in json.loads(out)["topics"]}
+    assert found == {frozenset(words) for words in WORDS.values()}
     for option, value in (("--alpha0", 1), ("--max-count", 2), ("--weighting", "tokens")):
         code, _, err = run("fit", tmp_path / "corpus", tmp_path / "m", *options, option, value, *LOCAL)
         assert code == 2

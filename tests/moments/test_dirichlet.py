@@ -2,11 +2,15 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers import WeightedCorpus
 from numpy.testing import assert_allclose
+from scipy.sparse import vstack
 
+from distmom.corpus import MemoryCorpus
+from distmom.engine import open_engine
 from distmom.errors import UsageError
-from distmom.linalg import multilinear
 from distmom.moments.dirichlet import (
+    fourth_moment,
     least_skewness,
     proportions,
     second_moment,
@@ -16,17 +20,26 @@ from distmom.moments.dirichlet import (
     third_moment_steps,
     topic_factor,
 )
+from distmom.moments.fourth import pair_directions
+from distmom.moments.weighting import MomentKind
+from distmom.moments.word_fourth import WordFourthPass, word_fourth
+from distmom.moments.word_moments import word_moments
+from distmom.moments.words import WordMomentsPass
 from distmom.simulate.topics import TopicPopulation
 
 
-def raw_moments(population):
-    """Moments of one, two and three positions, from the moments of the shares."""
-    k, topics = len(population.alpha), population.topics
-    e1, e2, e3 = np.zeros(k), np.zeros((k, k)), np.zeros((k, k, k))
-    for tensor in (e1, e2, e3):
-        for index in itertools.product(range(k), repeat=tensor.ndim):
+def raw_moments(population, n_orders=3):
+    """Moments of one, two, three and more positions, from the moments of the shares."""
+    k, topics, found = len(population.alpha), population.topics, []
+    for order in range(1, n_orders + 1):
+        tensor = np.zeros((k,) * order)
+        for index in itertools.product(range(k), repeat=order):
             tensor[index] = population.share_moment(np.bincount(index, minlength=k).tolist())
-    return topics @ e1, topics @ e2 @ topics.T, multilinear(e3, topics.T, topics.T, topics.T)
+        for _ in range(order):
+            # Contracting the first axis appends the new one.
+            tensor = np.tensordot(tensor, topics, axes=(0, 1))
+        found.append(tensor)
+    return found
 
 
 @pytest.mark.parametrize("alpha", [(0.3, 0.8, 0.5), (5.0, 1.0, 9.0), (0.01, 0.02, 0.03)])
@@ -80,3 +93,103 @@ def test_power_steps_are_those_of_the_corrected_third_moment(alpha0):
     expected = np.einsum("abc,bl,cl->al", whole, vectors, vectors)
     steps = np.einsum("abc,bl,cl->al", e3, vectors, vectors)
     assert_allclose(third_moment_steps(m1, e2, steps, vectors, alpha0), expected, atol=1e-12)
+
+
+def documents_of(population, lengths):
+    """All documents of some lengths with their probabilities, each length as likely."""
+    parts = [population.enumerate(n) for n in lengths]
+    weights = np.concatenate([weights for _, weights in parts]) / len(parts)
+    return WeightedCorpus(
+        vstack([counts for counts, _ in parts]).astype(int), None, weights, shard_documents=70
+    )
+
+
+@pytest.mark.parametrize("weighting", ["document", "tokens", "pooled"])
+@pytest.mark.parametrize("alpha", [(0.3, 0.8, 0.5), (5.0, 1.0, 9.0)])
+def test_fourth_moments_of_documents_are_diagonal_in_the_topics(alpha, weighting):
+    """Remark 7 for words: the fourth moment of an exact population, through the production passes."""
+    topics = np.random.default_rng(0).dirichlet(np.ones(5), 3).T
+    population, alpha0, alpha = TopicPopulation(alpha, topics), sum(alpha), np.array(alpha)
+    kind = MomentKind("distinct", weighting, binary=False, orders=4)
+    whitener = np.random.default_rng(1).standard_normal((5, 3))
+    left, right = pair_directions(3, 6)
+    pass_ = WordFourthPass(
+        5,
+        kind=kind,
+        basis=np.eye(5),
+        rank=5,
+        whitener=whitener,
+        left=left,
+        right=right,
+        n_states=3,
+        n_pairs=6,
+    )
+    # Documents of three words have no quadruple, and are left out of all orders.
+    with open_engine(documents_of(population, (3, 4, 5))) as engine:
+        found = word_fourth(engine.run(pass_).sums)
+    m, white = found.moments, whitener.T @ topics
+    corrected = fourth_moment(m.m1, m.m2, m.m3, found.fourth, left, right, alpha0)
+    scale = 6 * alpha / (alpha0 * (alpha0 + 1) * (alpha0 + 2) * (alpha0 + 3))
+    expected = np.einsum("i,ai,bi,il,il->abl", scale, white, white, white.T @ left, white.T @ right)
+    assert_allclose(corrected, expected, atol=1e-12 * np.abs(found.fourth).max())
+    expected = (white * (2 * alpha / (alpha0 * (alpha0 + 1) * (alpha0 + 2)))) @ white.T
+    third = third_moment(m.m1, m.m2, m.m3, alpha0) @ np.linalg.solve(white.T, np.ones(3))
+    assert_allclose(third, expected, atol=1e-12 * np.abs(m.m3).max())
+
+
+def test_limits_of_the_fourth_moment_are_raw_and_the_fourth_cumulant():
+    """Remark 7: alpha0 of zero leaves the moment as it is, and infinite alpha0 gives Quadruples of section 4.1."""
+    m1, e2, e3, e4 = raw_moments(
+        TopicPopulation([0.4, 1.0], np.random.default_rng(2).dirichlet(np.ones(4), 2).T), 4
+    )
+    left, right = np.random.default_rng(3).standard_normal((2, 4, 5))
+    contracted = np.einsum("abcd,cl,dl->abl", e4, left, right)
+
+    def corrected(alpha0):
+        return fourth_moment(m1, e2, e3, contracted, left, right, alpha0)
+
+    assert_allclose(corrected(0.0), contracted, atol=1e-15)
+    assert_allclose(corrected(1e-14), contracted, atol=1e-12)
+    # Quadruples in the form of the paper: the central fourth moment, less products of Pairs.
+    pairs = e2 - np.outer(m1, m1)
+    central = e4.copy()
+    for place in range(4):
+        central -= np.moveaxis(np.multiply.outer(e3, m1), 3, place)
+    for i, j in itertools.combinations(range(4), 2):
+        central += np.moveaxis(np.multiply.outer(e2, np.outer(m1, m1)), (0, 1), (i, j))
+    central -= 3.0 * np.multiply.outer(np.outer(m1, m1), np.outer(m1, m1))
+    quadruples = np.einsum("abcd,cl,dl->abl", central, left, right)
+    a, b = pairs @ left, pairs @ right
+    quadruples -= pairs[:, :, None] * np.einsum("cl,cl->l", left, b)
+    quadruples -= a[:, None] * b[None] + b[:, None] * a[None]
+    assert_allclose(corrected(np.inf), quadruples, atol=1e-12)
+    assert_allclose(corrected(1e13), quadruples, atol=1e-12)
+    # With another alpha0 it is another moment.
+    assert np.abs(corrected(1.0) - quadruples).max() > 1e-3
+    with pytest.raises(UsageError, match="alpha0: expected a number of at least 0, got -1"):
+        corrected(-1.0)
+
+
+@pytest.mark.parametrize("length", [3, 8])
+def test_errors_of_empirical_moments_obey_lemma_d1(length):
+    """All orders are within ``(1 + sqrt(ln(1 / delta))) / sqrt(N)`` of the truth with probability 1 - delta."""
+    n, n_samples, delta = 200, 400, 0.1
+    population = TopicPopulation([0.05, 0.1, 0.05], np.random.default_rng(0).dirichlet(np.full(6, 0.1), 3).T)
+    true = raw_moments(population)
+    pass_ = WordMomentsPass(6, kind=MomentKind("distinct", "document", binary=False), basis=np.eye(6), rank=6)
+    counts = population.sample(n * n_samples, length, seed=1)[0]
+    errors = np.zeros((n_samples, 3))
+    for i in range(n_samples):
+        sums = pass_.zero()
+        pass_.add(sums, MemoryCorpus(counts[i * n : (i + 1) * n]).read_shard(0), {})
+        found = word_moments(sums, pass_.kind, pass_.basis)
+        errors[i, :2] = np.linalg.norm(found.m1 - true[0]), np.linalg.norm(found.m2 - true[1])
+        # The largest Frobenius norm of the contraction with a unit vector.
+        errors[i, 2] = np.linalg.norm((found.m3 - true[2]).reshape(36, 6), 2)
+    bound = (1.0 + np.sqrt(np.log(1.0 / delta))) / np.sqrt(n)
+    assert (np.mean(errors <= bound, axis=0) >= 1.0 - delta).all()
+    # The bound holds in expectation without the second term, and with documents of three words it is not loose:
+    # a quarter of it is exceeded too often.
+    assert (np.mean(errors, axis=0) <= 1.0 / np.sqrt(n)).all()
+    if length == 3:
+        assert (np.mean(errors <= bound / 4.0, axis=0) < 1.0 - delta).all()

@@ -4,15 +4,19 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from helpers import WeightedCorpus, random_corpus
-from numpy.testing import assert_allclose
+from helpers import WeightedCorpus, peak_bytes, random_corpus
+from numpy.testing import assert_allclose, assert_array_equal
 
-from distmom.engine import TallResult, TallSum, open_engine, plan_pass
+from distmom.corpus import MemoryCorpus
+from distmom.engine import StoredColumns, Sums, TallResult, TallSum, merge, open_engine, plan_pass
+from distmom.engine.connections import open_executor
 from distmom.engine.tall import FREQUENT, frequent_rows
-from distmom.errors import UsageError
+from distmom.errors import InputError, UsageError
 from distmom.moments.kernels import add_slices, add_third_moment, fill_pairs, fill_symmetric
 from distmom.moments.power import WordPowerPass, word_steps
+from distmom.moments.small import SmallMoments
 from distmom.moments.weighting import MomentKind, document_weights
+from distmom.moments.word_fourth import WordFourthPass, word_fourth
 from distmom.moments.word_moments import word_moments, word_slices
 from distmom.moments.words import WordMomentsPass, WordSketchPass, WordSlicesPass
 
@@ -22,23 +26,33 @@ def positions(row):
 
 
 def brute_moments(X, kind, weights):
-    """Loop over ordered pairs and triples of word positions."""
+    """Loop over ordered tuples of word positions."""
     d = X.shape[1]
-    totals = [np.zeros(d), np.zeros((d, d)), np.zeros((d, d, d))]
-    masses = np.zeros(3)
+    orders = (1, 2, 3, 4)[: max(kind.orders, 3)]
+    totals = [np.zeros((d,) * order) for order in orders]
+    masses = np.zeros(len(orders))
     for row, own in zip(X, weights, strict=True):
         words = np.flatnonzero(row) if kind.binary else positions(row)
         n = len(words)
-        for order in (1, 2, 3):
+        for order in orders:
             if kind.distinct:
                 tuples = list(permutations(range(n), order))
             else:
                 tuples = [tuple(t) for t in np.ndindex(*(n,) * order)]
-            if not tuples or (kind.distinct and n < 3):
+            if kind.weighting == "counts":
+                masses[order - 1] += own
+                weight = own * len(tuples)
+            elif not tuples or (kind.distinct and n < kind.orders):
                 continue
-            omega = {"pooled": len(tuples), "document": 1.0, "length": (n / (n + kind.length_scale)) ** 2}
-            weight = own * omega[kind.weighting]
-            masses[order - 1] += weight
+            else:
+                omega = {
+                    "pooled": len(tuples),
+                    "document": 1.0,
+                    "tokens": n,
+                    "length": (n / (n + kind.length_scale)) ** 2,
+                }
+                weight = own * omega[kind.weighting]
+                masses[order - 1] += weight
             for t in tuples:
                 totals[order - 1][tuple(words[i] for i in t)] += weight / len(tuples)
     return [total / mass for total, mass in zip(totals, masses, strict=True)]
@@ -101,7 +115,112 @@ def test_moments_are_those_of_all_tuples_of_positions(moments, weighting, binary
         assert_allclose(each, expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("orders", [2, 3])
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("weighting", ["pooled", "document", "length", "tokens", "counts"])
+def test_fourth_moments_are_those_of_all_quadruples_of_positions(weighting, binary):
+    X, own, kind = few_documents(weighting, binary)
+    corpus = WeightedCorpus(X, None, own, shard_documents=4)
+    m1, m2, m3, m4 = brute_moments(X, kind, own)
+    pass_, W = fourth_pass(kind)
+    with open_engine(corpus) as engine:
+        sums = engine.run(pass_).sums
+        found = word_fourth(sums)
+        lower = word_moments(
+            engine.run(WordMomentsPass(6, kind=kind, basis=pass_.basis, rank=4)).sums, kind, pass_.basis
+        )
+    whole = np.einsum("abcd,ai,bj,ck,dl->ijkl", m4, W, W, W, W)
+    expected = np.einsum("ijkl,km,lm->ijm", whole, pass_.left, pass_.right)
+    assert_allclose(found.fourth, expected, atol=1e-12 * np.abs(expected).max())
+    of_words = SmallMoments(m1, m2, m3).within(W)
+    for expected in (of_words, lower.within(pass_.whitener)):
+        for name in ("m1", "m2", "m3"):
+            size = np.abs(getattr(expected, name)).max()
+            assert_allclose(getattr(found.moments, name), getattr(expected, name), atol=1e-12 * size)
+    assert len(found.parts) == len(found.fourth_parts) == 1
+    long = (X > 0).sum(axis=1) >= 4 if binary else X.sum(axis=1) >= 4
+    assert 0 < long.sum() < 12
+    assert_allclose(sums["documents"], [own.sum(), own[long].sum()])
+    # Without the documents that are too short, the moments are the same, except those of counts.
+    with open_engine(WeightedCorpus(X[long], None, own[long])) as engine:
+        rest = word_fourth(engine.run(pass_).sums)
+    scale = own[long].sum() / own.sum() if weighting == "counts" else 1.0
+    assert_allclose(scale * rest.fourth, found.fourth, atol=1e-12 * np.abs(found.fourth).max())
+
+
+def few_documents(weighting, binary):
+    rng = np.random.default_rng(5)
+    X = rng.poisson(0.9, (12, 6))
+    X[:3] = [[0] * 6, [1, 0, 0, 0, 0, 0], [1, 1, 1, 0, 0, 0]]
+    return X, rng.uniform(0.5, 2.0, 12), MomentKind("distinct", weighting, binary, length_scale=3.0, orders=4)
+
+
+def fourth_pass(kind, d=6, r=4, k=3, m=2):
+    """Return a pass, and the product of its basis and whitener; any matrices serve here."""
+    rng = np.random.default_rng(1)
+    basis, whitener = rng.standard_normal((d, r)), rng.standard_normal((r, k))
+    left, right = rng.standard_normal((2, k, m))
+    pass_ = WordFourthPass(
+        d, kind=kind, basis=basis, rank=r, whitener=whitener, left=left, right=right, n_states=k, n_pairs=m
+    )
+    return pass_, basis @ whitener
+
+
+def test_fourth_moments_of_merged_shards_are_those_of_one():
+    X = few_documents("document", False)[0]
+    pass_, _ = fourth_pass(MomentKind("distinct", "document", False, orders=4))
+
+    def sums(corpus):
+        with open_engine(corpus) as engine:
+            return Sums({name: np.array(value) for name, value in engine.run(pass_).sums.items()})
+
+    one = sums(MemoryCorpus(X))
+    for other in (sums(MemoryCorpus(X, shard_documents=5)), sums(MemoryCorpus(X, shard_documents=1))):
+        for name, value in one.items():
+            assert_allclose(other[name], value, atol=1e-12)
+    # Which part a document is in depends on its place, so that only totals are compared.
+    two = word_fourth(merge([sums(MemoryCorpus(X[:7])), sums(MemoryCorpus(X[7:]))]))
+    assert_allclose(two.fourth, word_fourth(one).fourth, atol=1e-12)
+    assert_allclose(two.moments.m3, word_fourth(one).moments.m3, atol=1e-12)
+    assert len(word_fourth(one).parts) > 2
+
+
+def test_slabs_of_columns_give_the_same_fourth_moments():
+    corpus = random_corpus(60, d=6, shard_documents=25)
+    pass_, _ = fourth_pass(MomentKind("distinct", "tokens", False, orders=4))
+    with open_engine(corpus) as engine:
+        stored = StoredColumns((engine.put(pass_.basis[:, :3]), engine.put(pass_.basis[:, 3:])))
+        found = [engine.run(each).sums for each in (pass_, replace(pass_, basis=stored))]
+    for name, value in found[0].items():
+        assert_array_equal(found[1][name], value)
+
+
+@pytest.mark.cluster
+def test_fourth_moments_have_the_same_bits_with_any_number_of_workers(cluster):
+    corpus = random_corpus(300, d=6, shard_documents=25)
+    pass_, _ = fourth_pass(MomentKind("distinct", "tokens", False, orders=4))
+    found = []
+    for client in (None, cluster):
+        with open_executor(client) as executor, open_engine(corpus, executor=executor) as engine:
+            found.append({name: np.array(value) for name, value in engine.run(pass_).sums.items()})
+    for name, value in found[0].items():
+        assert_array_equal(found[1][name], value)
+
+
+def test_fourth_moments_of_other_kinds_or_of_short_documents_alone_are_refused():
+    for kind in (MomentKind("paper", orders=4), MomentKind("distinct")):
+        with pytest.raises(UsageError, match="needs distinct positions and 4 orders"):
+            WordFourthPass(6, kind=kind)
+    pass_, _ = fourth_pass(MomentKind("distinct", "document", False, orders=4))
+    with open_engine(MemoryCorpus(np.eye(6, dtype=int) * 3)) as engine:
+        sums = engine.run(pass_).sums
+    assert sums["documents"].tolist() == [6.0, 0.0]
+    with pytest.raises(
+        InputError, match="expected documents of at least 4 words for the fourth moment, got none"
+    ):
+        word_fourth(sums)
+
+
+@pytest.mark.parametrize("orders", [2, 3, 4])
 @pytest.mark.parametrize("weighting", ["pooled", "document", "length", "tokens", "counts"])
 @pytest.mark.parametrize("moments", ["paper", "distinct"])
 def test_documents_weigh_by_their_tuples_of_positions(moments, weighting, orders):
@@ -114,6 +233,7 @@ def test_documents_weigh_by_their_tuples_of_positions(moments, weighting, orders
         ("1", 1, np.ones(6), least),
         ("2", 2, np.ones(6), least),
         ("3", 3, np.ones(6), least),
+        ("4", 4, np.ones(6), least),
         ("_label", 2, m, 1),
     ):
         rho, mass = np.zeros(6), 0.0
@@ -287,3 +407,17 @@ def added(pass_, block):
             sums[name] = TallSum.zero(*spec.shape)
     pass_.add(sums, block, {})
     return {name: value.dense() for name, value in sums.items() if isinstance(value, TallSum)}
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "k", "length"), [(600, 400, 12, 30), (200, 5000, 4, 60), (50, 60, 40, 20)]
+)
+def test_a_block_takes_the_planned_memory_for_its_fourth_moments(n, d, k, length):
+    corpus = MemoryCorpus(np.random.default_rng(0).multinomial(length, np.full(d, 1 / d), n))
+    pass_, _ = fourth_pass(MomentKind("distinct", "tokens", False, orders=4), d, k + 5, k, 3)
+    block, sums = corpus.read_shard(0), pass_.zero()
+    for each in (block, replace(block, weights=np.ones(n))):
+        peak = peak_bytes(lambda each=each: pass_.add(sums, each, {}))
+        # The rows of the part are copied, and their indices and values are wide.
+        assert peak < pass_.working_bytes(n) + 28 * block.words.nnz
+    assert pass_.working_bytes(n) < 3 * peak

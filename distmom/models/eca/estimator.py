@@ -23,15 +23,8 @@ from distmom.engine import Engine, PassResult, StoredArray
 from distmom.errors import InputError, UsageError
 from distmom.linalg import Whitening
 from distmom.linalg.factors import METHODS, Factors
-from distmom.models.eca.cumulants import (
-    White,
-    decompose_views,
-    load_fourth,
-    load_views,
-    warn_of_noise,
-    whiten_views,
-)
-from distmom.models.eca.recovery import admissible, group_factors, recover_factors
+from distmom.models.eca.cumulants import load_fourth, load_views, warn_of_noise, whiten_views
+from distmom.models.eca.recovery import group_factors, recover_factors
 from distmom.models.eca.views import basis_of_views, mean_of_views
 from distmom.moments.fourth import ViewFourthPass, pair_directions
 from distmom.moments.views import ViewMeanPass, ViewMomentsPass
@@ -43,15 +36,13 @@ from distmom.spectral.estimator import (
     place_parameter,
     seed_parameter,
 )
+from distmom.spectral.factors import N_PAIRS, ORDERS, White, admissible, decompose_cumulants, separation
 from distmom.spectral.inputs import check_n_features
 from distmom.spectral.layout import array, value
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown
 
-ORDERS = {"3": (3,), "4": (4,), "both": (3, 4)}
 PRIORS = ("independent", "dirichlet")
-#: pairs of directions with which the fourth moment is contracted; the number of factors if that is larger
-N_PAIRS = 66
 
 
 @dataclass(frozen=True)
@@ -239,7 +230,7 @@ class ECA(SpectralEstimator):
             fourth = partial(load_fourth, run.scan(pass_).directory, left, right)
         options = {"n_directions": self.n_directions, "random_state": self.random_state}
         found = run.small(
-            decompose_views, fourth, white, self._alpha0, ORDERS[self.orders], self.decomposition, options,
+            decompose_cumulants, fourth, white, self._alpha0, ORDERS[self.orders], self.decomposition, options,
             where=self.decompose_on, out=unknown(),
         )  # fmt: skip
         state: FactorState = run.rows(self._assembled, counted, mean, basis, white, found, out=unknown())
@@ -268,7 +259,7 @@ class ECA(SpectralEstimator):
             proportions=recovered.proportions,
             diagnostics={
                 **_spectrum(white.whitening, self.n_components),
-                **_separation(kept),
+                **separation(kept),
                 **recovered.diagnostics,
                 "n_groups": n_groups,
                 "n_dropped_groups": n_dropped,
@@ -372,16 +363,4 @@ def _spectrum(white: Whitening, k: int) -> dict[str, Any]:
         "smallest_eigenvalue": float(white.eigenvalues[-1]),
         "noise_level": float(white.noise),
         "n_components": k,
-    }
-
-
-def _separation(found: Factors) -> dict[str, Any]:
-    return {
-        "n_found": found.vectors.shape[1],
-        "n_rejected": found.n_rejected,
-        # A single factor has no other factor to be separated from.
-        "separation": [float(x) if math.isfinite(x) else None for x in found.separation],
-        "skewness_level": float(found.levels[3]),
-        "kurtosis_level": float(found.levels[4]) if 4 in found.levels else None,
-        "off_diagonal_share": None if math.isnan(found.off_diagonal_share) else found.off_diagonal_share,
     }

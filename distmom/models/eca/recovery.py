@@ -15,17 +15,13 @@ import numpy as np
 
 from distmom.blas import one_blas_thread
 from distmom.corpus import RowBlock
-from distmom.errors import NumericalError
 from distmom.linalg.factors import Factors
-from distmom.models.eca.cumulants import White
-from distmom.moments.dirichlet import least_skewness, proportions, second_moment
+from distmom.moments.dirichlet import proportions, second_moment
 from distmom.spectral.basis import Basis
+from distmom.spectral.factors import White
 from distmom.spectral.recovery import product
 
 logger = logging.getLogger(__name__)
-
-#: share of the least possible skewness above which a deficit is attributed to sampling
-LEAST_SKEWNESS = 0.5
 
 
 @dataclass(frozen=True)
@@ -51,56 +47,6 @@ class Recovered:
     alpha: np.ndarray
     proportions: np.ndarray
     diagnostics: dict[str, Any]
-
-
-def admissible(found: Factors, alpha0: float, n_components: int, orders: str) -> Factors:
-    """Return the factors that the law allows, and log a warning where there are fewer than requested.
-
-    Parameters
-    ----------
-    found : Factors
-    alpha0 : float
-    n_components : int
-        Number of factors requested.
-    orders : str
-        As in `ECA`, for messages.
-
-    Raises
-    ------
-    NumericalError
-        If no factor is left.
-    """
-    n_impossible = 0
-    if math.isfinite(alpha0):
-        skewness = found.strengths[3]
-        # Shares are at most one, which bounds their skewness from below; the scale of a column depends on it.
-        least = LEAST_SKEWNESS * least_skewness(alpha0)
-        n_impossible = int(np.sum(skewness <= least))
-        if n_impossible:
-            logger.warning(
-                "ECA: %d factors are left out, because shares with alpha0=%g have a skewness above %.3g: "
-                "try another alpha0", n_impossible, alpha0, least,
-            )  # fmt: skip
-        if n_impossible == len(skewness) > 0:
-            raise NumericalError(
-                f"ECA: no factor has a skewness above {least:.3g}, which shares with alpha0={alpha0:g} "
-                "must have; try another alpha0"
-            )
-        found = found.subset(skewness > least)
-    n = found.vectors.shape[1]
-    if n == 0:
-        raise NumericalError(
-            f"ECA with orders={orders!r}: no factor can be separated from the others: expected skewness above "
-            f"{found.levels[3]:.3g}"
-            + (f" or excess kurtosis above {found.levels[4]:.3g}" if 4 in found.levels else "")
-            + ", the level of noise; use another order, or more data"
-        )
-    if n + n_impossible < n_components:
-        logger.warning(
-            "ECA: %d of %d factors are left out, because they cannot be separated from each other",
-            n_components - n - n_impossible, n_components,
-        )  # fmt: skip
-    return found
 
 
 def recover_factors(basis: Basis, white: White, found: Factors, mean: np.ndarray, alpha0: float) -> Recovered:

@@ -18,7 +18,7 @@ from distmom.blas import one_blas_thread
 from distmom.corpus import RowCorpus
 from distmom.engine import StoredColumns, StoredRows
 from distmom.errors import InputError, UsageError
-from distmom.models.eca.cumulants import White, load_views, whiten_views
+from distmom.models.eca.cumulants import load_views, whiten_views
 from distmom.models.eca.views import basis_of_views, mean_of_views
 from distmom.models.network.fitting import NetworkState, OneView, network_of_rows, network_of_views, one_view
 from distmom.moments.gaussian import RowCovariancePass
@@ -28,6 +28,7 @@ from distmom.moments.views import ViewMeanPass, ViewMomentsPass
 from distmom.spectral.bases import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.estimator import SpectralEstimator, layer_parameter, place_parameter, seed_parameter
+from distmom.spectral.factors import White
 from distmom.spectral.inputs import check_n_features, checked_dense
 from distmom.spectral.parameters import parameter
 from distmom.spectral.run import Run, unknown

@@ -15,13 +15,13 @@ from distmom.linalg import Whitening, whiten
 from distmom.linalg.latent_networks import FoundNetwork, latent_network, observed_network
 from distmom.linalg.lowrank import find_split
 from distmom.linalg.one_view import find_parts, find_predictors, without_noise
-from distmom.models.eca.cumulants import White
 from distmom.moments.dirichlet import third_moment
 from distmom.moments.groups import contrasts, mean_of_parts
 from distmom.moments.one_view import one_view_moments
 from distmom.moments.small import SmallMoments
 from distmom.spectral.basis import Basis
 from distmom.spectral.core import unknown_whitening
+from distmom.spectral.factors import White
 from distmom.spectral.layout import array, value
 from distmom.spectral.recovery import product
 from distmom.spectral.run import unknown

@@ -41,12 +41,15 @@ class CommittedMoments:
     basis : Basis
     directories : tuple of str
         Directories of the committed sums, whose total gives the moments.
+    selection : Selection or None
+        The documents of these sums; None (default) means all.
     """
 
     settings: CoreSettings
     words: Words
     basis: Basis
     directories: tuple[str, ...]
+    selection: Selection | None = None
 
 
 def word_numbers(
@@ -148,7 +151,7 @@ def fit_moments(
     basis = fit_basis(run, settings, words, of_basis)
     found = run.scan(replace(moment_passes(settings, words, basis, selection)[0], mean=True))
     run.rows(_warn_of_short_documents, settings, found, out=None)
-    return CommittedMoments(settings, words, basis, (found.directory,))
+    return CommittedMoments(settings, words, basis, (found.directory,), selection)
 
 
 def _warn_of_short_documents(engine: Engine, settings: CoreSettings, found: PassResult) -> None:
@@ -162,7 +165,7 @@ def _warn_of_short_documents(engine: Engine, settings: CoreSettings, found: Pass
 
 
 def extend_moments(run: Run, moments: CommittedMoments, added: Selection) -> CommittedMoments:
-    """Add the sums of documents that were held out, in the same basis."""
+    """Add the sums of the documents that were held out, in the same basis; the result is of all documents."""
     pass_ = moment_passes(moments.settings, moments.words, moments.basis, added)[0]
     directory = run.scan(replace(pass_, mean=True)).directory
-    return replace(moments, directories=(*moments.directories, directory))
+    return replace(moments, directories=(*moments.directories, directory), selection=None)

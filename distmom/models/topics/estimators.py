@@ -8,8 +8,11 @@ are declared in `distmom.models.topics.program`; each model fixes some of them.
 from __future__ import annotations
 
 from distmom.corpus import Corpus, MemoryCorpus
+from distmom.errors import UsageError
+from distmom.models.topics.factors import METHOD
 from distmom.models.topics.longer import part_of_positions
 from distmom.models.topics.program import TopicModel
+from distmom.spectral.factors import ORDERS
 from distmom.spectral.parameters import fixed, parameter
 
 
@@ -104,27 +107,43 @@ class AnchorTopics(TopicModel):
 class IndependentTopics(TopicModel):
     """Topics with independent amounts in each document, by central moments and a few passes of refinement.
 
-    A document has an amount of every topic. The amounts are independent of each other and their distributions are
-    skewed; the count of every word is Poisson distributed with mean ``sum_i amount_i topic_i``. Amounts with Gamma
-    distributions of one scale give the documents of `SpectralLDA`, with a particular distribution of lengths; here
-    no distribution is assumed, and alpha0 need not be known.
+    A document has an amount of every topic. The amounts are independent of each other, and their distributions are
+    skewed or have excess kurtosis (see ``orders``); the count of every word is Poisson distributed with mean
+    ``sum_i amount_i topic_i``. Amounts with Gamma distributions of one scale give the documents of `SpectralLDA`,
+    with a particular distribution of lengths; here no distribution is assumed, and alpha0 need not be known.
 
     Attributes
     ----------
     n_components_, components_, weights_, alpha_, vocabulary_, label_names_, n_features_in_
         As in `SpectralLDA`.
     diagnostics_ : dict
-        ``skewness`` is the skewness of the amounts.
+        ``skewness`` is the skewness of the amounts. With the fourth order, ``kurtosis`` is their excess kurtosis,
+        and ``separation``, ``skewness_level``, ``kurtosis_level``, ``n_found`` and ``n_rejected`` are as in `ECA`.
 
     Notes
     -----
     Factorial moments of counts, such as ``E[c c' - diag c]``, equal the moments of ``sum_i amount_i topic_i``
-    (Anandkumar, Foster, Hsu, Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation", section 3.1 and
-    algorithm 1).
+    (Anandkumar, Foster, Hsu, Kakade, Liu, "A Spectral Algorithm for Latent Dirichlet Allocation", section 3.1,
+    algorithms 1 and 2, and remark 4).
     """
+
+    orders: str = parameter(
+        "Find topics by the skewness of their amounts (3), by their excess kurtosis (4), or by both together "
+        "(both). 4 and both need documents of four words, take one or two passes more, and leave out topics "
+        "that cannot be separated beyond sampling errors.", default="3", choices=tuple(ORDERS),
+    )  # fmt: skip
 
     init: str = fixed("factors")
     alpha0: float | str = fixed(0.0)
     background: bool = fixed(False)
     weighting: str = fixed("counts")
     max_count: int | None = fixed(None)
+
+    def check(self, corpus: Corpus | MemoryCorpus) -> None:
+        """Check that the parameters are valid and suit a corpus of counts; else a UsageError or InputError."""
+        super().check(corpus)
+        if self.orders != "3" and self.decomposition != METHOD:
+            raise UsageError(
+                f"decomposition={self.decomposition!r} is for the third moment alone: orders={self.orders!r} "
+                f"requires decomposition={METHOD!r}"
+            )

@@ -21,6 +21,7 @@ from distmom.engine.tall import Tall, read_rows
 from distmom.errors import NumericalError
 from distmom.linalg.anchors import select_anchors, simplex_weights
 from distmom.models.topics.committed import CommittedMoments
+from distmom.models.topics.factors import find_independent
 from distmom.models.topics.recovery import free_rows, scaled_rows, store_topics, with_column
 from distmom.moments.dirichlet import proportions, proportions_of_mean, topic_factor
 from distmom.moments.word_moments import word_moments
@@ -72,13 +73,14 @@ def initials(
     numbers: np.ndarray,
     trials: Sequence[float | None],
     background: bool,
+    orders: str = "3",
 ) -> list[Initial]:
     """Return initial topics from committed moments, one set per trial.
 
     The third moment is decomposed for each alpha0 (tensor paper, theorem 3.5). With infinite alpha0 the moments
     are central, and the components are independent factors, whose amounts in a document replace shares (ECA
     paper, algorithm 1): each column is a topic times the standard deviation of its amount, and its eigenvalue
-    the skewness of the amount.
+    the skewness of the amount. Fourth moments find factors that are not skewed (algorithm 2).
 
     Parameters
     ----------
@@ -90,6 +92,8 @@ def initials(
         Values of alpha0 for the third moment, infinite for independent factors; None for anchor words.
     background : bool
         Add the unigram distribution as a further topic.
+    orders : str, default "3"
+        Orders of the moments that find independent factors, a name in `distmom.spectral.factors.ORDERS`.
 
     Returns
     -------
@@ -103,7 +107,11 @@ def initials(
     """
     alpha0s = [alpha0 for alpha0 in trials if alpha0 is not None]
     settings = tuple(replace(moments.settings, alpha0=alpha0) for alpha0 in alpha0s)
-    cores = find_each(run, settings, moments.basis, moments.directories) if settings else []
+    cores: Sequence[Core | NumericalError]
+    if orders != "3":
+        cores = [find_independent(run, replace(moments, settings=each), orders) for each in settings]
+    else:
+        cores = find_each(run, settings, moments.basis, moments.directories) if settings else []
     k = moments.settings.n_states + int(background)
     out = [Initial.upto(len(numbers), k)] * len(trials)
     return run.rows(_initials, moments, numbers, trials, cores, background, out=out)
@@ -160,6 +168,10 @@ def _tensor_init(
     engine: Engine, moments: CommittedMoments, numbers: np.ndarray, alpha0: float, core: Core
 ) -> Initial:
     independent = math.isinf(alpha0)
+    if independent:
+        # Amounts are not negative: a factor with a negative mean is that of a topic with the other sign.
+        signs = np.where(core.mean < 0.0, -1.0, 1.0)
+        core = replace(core, V=core.V * signs, eigenvalues=core.eigenvalues * signs, mean=core.mean * signs)
     sizes = np.ones_like(core.eigenvalues) if independent else topic_factor(alpha0) * core.eigenvalues
     unwhiten = core.B @ (core.V * sizes)
 

@@ -27,7 +27,7 @@ from distmom.models.topics.steps import EM_ALPHA, Topics
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.core import CoreSettings, warn_of_sum_rules
 from distmom.spectral.estimator import place_parameter
-from distmom.spectral.parameters import parameter
+from distmom.spectral.parameters import fixed, parameter
 from distmom.spectral.rank import MOST_COMPONENTS, Rank, find_rank, rank_settings
 from distmom.spectral.recovery import to_columns
 from distmom.spectral.run import Run, unknown
@@ -97,6 +97,8 @@ class TopicModel(FittedTopics):
         "Method that decomposes the third moment.", default="joint", choices=tuple(METHODS)
     )
     decompose_on: str = place_parameter()
+    #: orders of the moments that find topics with independent amounts; only `IndependentTopics` has a choice
+    orders: str = fixed("3")
 
     def fit(self, X: Any, y: Any = None) -> TopicModel:
         """Fit the model to documents in memory.
@@ -180,7 +182,11 @@ class TopicModel(FittedTopics):
     def core_settings(self, n_components: int) -> CoreSettings:
         """Return the settings for ``n_components`` topics, including the background topic."""
         k = n_components - int(self.background)
-        settings = self.moment_settings(k, "none" if self.init == "anchors" else "full")
+        fourth = self.orders != "3"
+        # Where the fourth moment is used, its pass adds up the third one too.
+        settings = self.moment_settings(k, "none" if self.init == "anchors" or fourth else "full")
+        if fourth:
+            settings = replace(settings, kind=replace(settings.kind, orders=4))
         return replace(settings, decomposition=self.decomposition, decompose_on=self.decompose_on)
 
     def program(self, run: Run) -> TopicState:
@@ -202,7 +208,7 @@ class TopicModel(FittedTopics):
         moments = fit_moments(run, self.core_settings(most), words, rest, of_basis)
         chosen = None
         if held is not None:
-            tried = initials(run, moments, numbers, trials, self.background)
+            tried = initials(run, moments, numbers, trials, self.background, self.orders)
             chosen = self._choose(run.part("choose"), moments, tried, held)
             trials = [trials[0] if len(trials) == 1 else chosen.init.alpha0]
         from_moments = partial(self._start_of_all, moments=moments, numbers=numbers, trials=trials, held=held)
@@ -229,7 +235,7 @@ class TopicModel(FittedTopics):
         """Return initial topics from the moments of all documents, including those held out so far."""
         if held is not None:
             moments = extend_moments(run.part("extend"), moments, held)
-        init = initials(run, moments, numbers, trials, self.background)[0]
+        init = initials(run, moments, numbers, trials, self.background, self.orders)[0]
         n_folds = self.n_folds(run.corpus)
         return init, initial_topics(init.topics, init.proportions, n_folds, moments.settings.dtype)
 
