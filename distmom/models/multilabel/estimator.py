@@ -113,7 +113,7 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
     State = MultiLabelState
     capabilities = frozenset({Capability.DOCUMENTS, Capability.LABELS, Capability.TOPICS})
     shown = (
-        "n_states", "third_moment", "residual", "sum_pi", "off_diagonal_share", "mean_log_likelihood",
+        "features", "n_states", "third_moment", "residual", "sum_pi", "off_diagonal_share", "mean_log_likelihood",
         "n_usable_eigenvalues",
     )  # fmt: skip
 
