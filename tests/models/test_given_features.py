@@ -14,7 +14,7 @@ from distmom.errors import StoreError
 from distmom.models import MultiLabelMoM, load_model
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 
-OPTIONS = {"n_topics": 0, "random_state": 0}
+OPTIONS = {"effort": "low", "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_files_stored_models_and_updates_use_weights_as_they_are(documents, mode
     (tmp_path / "rows.xmc.txt").write_text("\n".join(lines) + "\n")
     corpus, model = str(tmp_path / "corpus"), str(tmp_path / "model")
     assert main(["ingest", str(tmp_path / "rows.xmc.txt"), corpus, "--format", "xmc"]) == 0
-    assert main(["fit", corpus, model, "-k", "4", "--n-topics", "0", "--keep-sums", "--json"]) == 0
+    assert main(["fit", corpus, model, "-k", "4", "--effort", "low", "--keep-sums", "--json"]) == 0
     loaded = load_model(model)
     assert loaded.diagnostics_["features"] == "given"
     new, old = weights[:100], loaded.decision_function(weights[:100])
