@@ -62,8 +62,11 @@ def test_files_stored_models_and_updates_use_weights_as_they_are(documents, mode
         lines.append(",".join(map(str, labels)) + " " + " ".join(words))
     (tmp_path / "rows.xmc.txt").write_text("\n".join(lines) + "\n")
     corpus, model = str(tmp_path / "corpus"), str(tmp_path / "model")
-    assert main(["ingest", str(tmp_path / "rows.xmc.txt"), corpus, "--format", "xmc"]) == 0
-    assert main(["fit", corpus, model, "-k", "4", "--effort", "low", "--keep-sums", "--json"]) == 0
+    assert main(["ingest", str(tmp_path / "rows.xmc.txt"), corpus, "--format", "xmc", "--workers", "0"]) == 0
+    assert (
+        main(["fit", corpus, model, "-k", "4", "--effort", "low", "--keep-sums", "--json", "--workers", "0"])
+        == 0
+    )
     loaded = load_model(model)
     assert loaded.diagnostics_["features"] == "given"
     new, old = weights[:100], loaded.decision_function(weights[:100])
@@ -73,7 +76,7 @@ def test_files_stored_models_and_updates_use_weights_as_they_are(documents, mode
     assert loaded.n_documents_ == 2100
     assert np.isfinite(loaded.decision_function(new)).all()
     capsys.readouterr()
-    assert main(["evaluate", model, str(tmp_path / "rows.xmc.txt"), "--json"]) == 0
+    assert main(["evaluate", model, str(tmp_path / "rows.xmc.txt"), "--json", "--workers", "0"]) == 0
     best = models["weights"].decision_function(weights).argmax(axis=1)
     right = float(Y.toarray()[np.arange(len(best)), best].mean())
     assert json.loads(capsys.readouterr().out)["P@1"] == pytest.approx(right, abs=0.01)
