@@ -15,11 +15,9 @@ from distmom.corpus.readers.source import Chunk, LineReader, Tally, line_chunks
 from distmom.corpus.readers.spec import Source, Spec
 from distmom.errors import InputError, UsageError
 
-_VALUE = rb"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?"
-_PAIR = re.compile(rb"\d{1,10}:" + _VALUE)
-# The regular form of a line, which is read without changes; other lines are repaired or rejected.
-_LINE = re.compile(rb"(\d{1,10}(?:,\d{1,10})*+)?+((?: \d{1,10}:" + _VALUE + rb")*+)")
-_LABELS = re.compile(rb"\d{1,10}(?:,\d{1,10})*")
+_NUMBER = re.compile(rb"\d{1,10}")
+# No text matches in two ways, so that a mismatch is found in time proportional to the length.
+_PAIR = re.compile(rb"\d{1,10}:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?")
 _COLONS = bytes.maketrans(b":", b" ")
 
 
@@ -206,14 +204,28 @@ def _counted(reader: LineReader, n_documents: int, size: int) -> Iterator[Chunk]
 def _split(tally: Tally, numbers: Sequence[int], lines: list[bytes]) -> tuple[list[bytes], list[bytes]]:
     """Split lines into labels and features, both in regular form."""
     heads, tails = [], []
-    match_line = _LINE.fullmatch
     for i, line in enumerate(lines):
-        match = match_line(line) or match_line(_mended(tally, numbers[i], line))
         # A repaired line has been checked piece by piece.
-        head, tail = match.groups() if match else (b"", b"")
-        heads.append(head or b"")
+        head, tail = _regular(line) or _regular(_mended(tally, numbers[i], line)) or (b"", b"")
+        heads.append(head)
         tails.append(tail)
     return heads, tails
+
+
+def _regular(line: bytes) -> tuple[bytes, bytes] | None:
+    """Return the labels and the features of a line that is read without changes, or None.
+
+    One pattern for whole lines would need possessive quantifiers, which accept other lines up to Python 3.11.4, or
+    memory for every pair.
+    """
+    head, space, rest = line.partition(b" ")
+    if (head and not _are_labels(head)) or (space and not all(map(_PAIR.fullmatch, rest.split(b" ")))):
+        return None
+    return head, space + rest
+
+
+def _are_labels(head: bytes) -> bool:
+    return all(map(_NUMBER.fullmatch, head.split(b",")))
 
 
 def _tails(tally: Tally, numbers: Sequence[int], lines: list[bytes]) -> list[bytes]:
@@ -237,7 +249,7 @@ def _mended(tally: Tally, number: int, line: bytes) -> bytes:
         ):
             labels.append(fields.pop(0))
     head = b"".join(labels)
-    if labels and not _LABELS.fullmatch(head):
+    if labels and not _are_labels(head):
         raise InputError.at(
             tally.path, number, "labels", "whole numbers separated by commas", _shown(b" ".join(labels))
         )
@@ -257,7 +269,7 @@ def _diagnosis(field: bytes) -> tuple[str, str]:
     index, colon, value = field.partition(b":")
     if not colon:
         return "column:value", _shown(field)
-    if not re.fullmatch(rb"\d{1,10}", index):
+    if not _NUMBER.fullmatch(index):
         return "a column in decimal digits", _shown(index)
     return "a finite, non-negative value in decimal digits", _shown(value)
 
