@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from distmom.blas import one_blas_thread
+from distmom.models.posteriors import Posterior, posterior_of
 from distmom.spectral.bases import DensityMixin
 from distmom.spectral.estimator import SpectralEstimator
 from distmom.spectral.inputs import check_n_features, check_size, checked_dense
@@ -33,8 +34,8 @@ class RowDensity(DensityMixin, SpectralEstimator):
         tags.input_tags.positive_only = tags.input_tags.sparse = False
         return tags
 
-    def _posterior_of(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the posterior probabilities (n, k) and the log-density (n,) of rows."""
+    def _mixture(self) -> Posterior:
+        """Return the posterior probabilities by the fitted parameters."""
         raise TypeError(f"{type(self).__name__} does not define its posterior probabilities")
 
     def _n_parameters(self) -> int:
@@ -130,4 +131,4 @@ class RowDensity(DensityMixin, SpectralEstimator):
     def _posterior(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         X = self._rows(X)
         with one_blas_thread():
-            return self._posterior_of(X)
+            return posterior_of(X, self._mixture(), len(self.weights_))

@@ -15,8 +15,8 @@ from distmom.corpus.block import csr_from_parts
 FEATURES = ("auto", "tfidf", "given")
 #: fewest documents of a word whose average value is used to find out whether values grow with idf
 _WORD_DOCUMENTS = 5
-#: least power of idf that values grow with if idf is a factor of them. In 13 corpora, the power is between -0.51
-#: and 0.10 for counts and for frequencies within documents, and between 0.57 and 1.6 for tf-idf and BM25 weights
+#: least power of idf that values grow with if idf is a factor of them (workflows/idf_powers.py has the powers of
+#: values of many kinds)
 _IDF_POWER = 0.2
 
 
@@ -52,23 +52,40 @@ def fit_idf(corpus: Corpus | MemoryCorpus, features: str = "auto") -> np.ndarray
     """
     frequency = np.asarray(corpus.document_frequency)
     idf = inverse_document_frequency(frequency, corpus.n_documents)
-    if features == "given" or (features == "auto" and _grow_with(corpus.read_shard(0).words, idf)):
+    if features == "given" or (features == "auto" and _has_idf(corpus.read_shard(0).words, idf)):
         return np.zeros(0)
     return idf
 
 
-def _grow_with(words: csr_array, idf: np.ndarray) -> bool:
-    """Return whether the values of words grow with their idf, by a regression of logarithms."""
+def _has_idf(words: csr_array, idf: np.ndarray) -> bool:
+    """Return whether idf is a factor of the values of words; it is not one of whole numbers."""
     if words.dtype.kind in "iub" or np.array_equal(words.data, np.trunc(words.data)):
         return False
+    return idf_power(words, idf) > _IDF_POWER
+
+
+def idf_power(words: csr_array, idf: np.ndarray) -> float:
+    """Return the power of idf that the values of words grow with, by a regression of logarithms.
+
+    Parameters
+    ----------
+    words : csr_array of shape (n, d)
+    idf : ndarray of shape (d,)
+
+    Returns
+    -------
+    float
+        Slope of the logarithm of the average value of a word over that of its idf, for the words in five or more
+        rows; zero if these have the same idf.
+    """
     n_documents = np.bincount(words.indices, minlength=len(idf))
     totals = np.bincount(words.indices, weights=words.data, minlength=len(idf))
     used = (n_documents >= _WORD_DOCUMENTS) & (totals > 0.0)
     if not used.any():
-        return False
+        return 0.0
     x, y = np.log(idf[used]), np.log(totals[used] / n_documents[used])
     x -= x.mean()
-    return bool(x @ y > _IDF_POWER * (x @ x))
+    return float(x @ y / (x @ x)) if x.any() else 0.0
 
 
 def tfidf_rows(words: csr_array, idf: np.ndarray, dtype: np.typing.DTypeLike = np.float64) -> csr_array:

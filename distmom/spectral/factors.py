@@ -122,26 +122,26 @@ def admissible(found: Factors, alpha0: float, n_components: int, orders: str) ->
         n_impossible = int(np.sum(skewness <= least))
         if n_impossible:
             logger.warning(
-                "ECA: %d factors are left out, because shares with alpha0=%g have a skewness above %.3g: "
+                "%d factors are left out, because shares with alpha0=%g have a skewness above %.3g: "
                 "try another alpha0", n_impossible, alpha0, least,
             )  # fmt: skip
         if n_impossible == len(skewness) > 0:
             raise NumericalError(
-                f"ECA: no factor has a skewness above {least:.3g}, which shares with alpha0={alpha0:g} "
+                f"no factor has a skewness above {least:.3g}, which shares with alpha0={alpha0:g} "
                 "must have; try another alpha0"
             )
         found = found.subset(skewness > least)
     n = found.vectors.shape[1]
     if n == 0:
         raise NumericalError(
-            f"ECA with orders={orders!r}: no factor can be separated from the others: expected skewness above "
+            f"orders={orders!r}: no factor can be separated from the others: expected skewness above "
             f"{found.levels[3]:.3g}"
             + (f" or excess kurtosis above {found.levels[4]:.3g}" if 4 in found.levels else "")
             + ", the level of noise; use another order, fewer factors, or more data"
         )
     if n + n_impossible < n_components:
         logger.warning(
-            "ECA: %d of %d factors are left out, because they cannot be separated from each other",
+            "%d of %d factors are left out, because they cannot be separated from each other",
             n_components - n - n_impossible, n_components,
         )  # fmt: skip
     return found

@@ -6,7 +6,8 @@ from helpers import WeightedRows, peak_bytes
 from numpy.testing import assert_allclose
 
 from distmom.corpus import RowCorpus
-from distmom.models.diagonal.posterior import DiagonalAssignPass, DiagonalEMPass, Diagonals, posterior_of
+from distmom.models.diagonal.posterior import DiagonalAssignPass, DiagonalEMPass, Diagonals, Posterior
+from distmom.models.posteriors import posterior_of
 from distmom.moments.diagonal import ColumnMomentsPass, ViewSquaresPass, column_moments
 from distmom.moments.multiview import MultiViewColumnsPass, MultiViewMomentsPass, MultiViewSketchPass
 
@@ -104,7 +105,7 @@ def test_an_em_pass_adds_up_responsibilities_of_weighted_rows():
     X, weights = rows_of()
     of = diagonals(X)
     sums = whole(WeightedRows(X, weights, shard_rows=64), DiagonalEMPass(13, of=of, n_components=3))
-    p, density = posterior_of(X, of)
+    p, density = posterior_of(X, Posterior(of), len(of.weights))
     z, own = (X - of.units[:, 0]) * of.units[:, 1], p * weights[:, None]
     assert_allclose(sums["p"], own.sum(axis=0), rtol=1e-10)
     assert_allclose(sums["pz"], own.T @ z, rtol=1e-9, atol=1e-9)

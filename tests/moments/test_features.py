@@ -20,15 +20,6 @@ def counts():
     return csr_array(np.array(rows))
 
 
-def bm25(X):
-    n, lengths = X.shape[0], X.sum(axis=1)
-    own = np.repeat(lengths / lengths.mean(), np.diff(X.indptr))
-    df = np.bincount(X.indices, minlength=X.shape[1])
-    weights = np.log1p((n - df + 0.5) / (df + 0.5))
-    X.data = X.data * 2.2 / (X.data + 1.2 * (0.25 + 0.75 * own)) * weights[X.indices]
-    return X
-
-
 def transformer(**options):
     return TfidfTransformer(**options).fit_transform
 
@@ -46,7 +37,6 @@ def transformer(**options):
         (transformer(norm="l1"), True),
         (transformer(norm=None, sublinear_tf=True), True),
         (transformer(norm=None, smooth_idf=False), True),
-        (bm25, True),
     ],
 )
 def test_weights_by_idf_are_told_from_counts_and_frequencies(counts, weigh, has_idf):

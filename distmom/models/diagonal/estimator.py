@@ -37,7 +37,7 @@ from distmom.models.diagonal.fitting import (
     view_scores,
 )
 from distmom.models.diagonal.pictures import pictures_of
-from distmom.models.diagonal.posterior import DiagonalAssignPass, DiagonalEMPass, Diagonals, posterior_of
+from distmom.models.diagonal.posterior import DiagonalAssignPass, DiagonalEMPass, Diagonals, Posterior
 from distmom.models.diagonal.recovery import Estimate, recover_by_partitions, view_scales
 from distmom.models.multiview.fitting import load_moments
 from distmom.moments.diagonal import ColumnMomentsPass, ViewSquaresPass
@@ -278,8 +278,8 @@ class DiagonalMixture(RowDensity):
         means = (self.means_ - self.center_) / self.scales_
         return Diagonals(units, means, self.variances_ / self.scales_**2, self.weights_)
 
-    def _posterior_of(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return posterior_of(X, self._diagonals())
+    def _mixture(self) -> Posterior:
+        return Posterior(self._diagonals())
 
     def _n_parameters(self) -> int:
         k, d = (int(size) for size in self.means_.shape)

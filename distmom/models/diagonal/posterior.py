@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import Rows
 from distmom.engine.sums import Sums, SumSpec
-from distmom.models.gaussian.posterior import normalise
+from distmom.models.posteriors import AssignPass, MixturePass, normalise
 from distmom.moments.diagonal import standardised
 from distmom.moments.gaussian import dense_rows, mass_of, piece_bytes, piece_rows
 from distmom.moments.groups import WHOLE_SHARD
@@ -75,22 +75,17 @@ class Posterior:
             yield rows, z, squares, joint, density
 
 
-def posterior_of(X: np.ndarray, of: Diagonals) -> tuple[np.ndarray, np.ndarray]:
-    """Return the posterior probabilities (n, k) and the log-density (n,) of rows."""
-    found, densities = np.empty((len(X), len(of.weights))), np.empty(len(X))
-    for rows, _, _, p, density in Posterior(of).pieces(X):
-        found[rows], densities[rows] = p, density
-    return found, densities
-
-
 @dataclass(frozen=True)
-class _DiagonalPass(Pass):
+class _DiagonalPass(MixturePass):
     """Base class of passes that read the parameters of a mixture."""
 
     of: Any = None
     n_components: int = 0
 
     block_rows = WHOLE_SHARD
+
+    def posterior(self) -> Posterior:
+        return Posterior(self.of)
 
     @property
     def mapped_bytes(self) -> int:
@@ -134,7 +129,7 @@ class DiagonalEMPass(_DiagonalPass):
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         X, weights = dense_rows(block)
         sums["mass"] += mass_of(X, weights)
-        for piece, z, squares, p, density in Posterior(self.of).pieces(X):
+        for piece, z, squares, p, density in self.posterior().pieces(X):
             if weights is not None:
                 p *= weights[piece, None]
                 density *= weights[piece]
@@ -146,46 +141,14 @@ class DiagonalEMPass(_DiagonalPass):
 
 
 @dataclass(frozen=True)
-class DiagonalAssignPass(_DiagonalPass):
-    """Store the most probable component of every row, and the probabilities of all.
+class DiagonalAssignPass(AssignPass, _DiagonalPass):
+    """Store the components of rows and their probabilities, as `AssignPass` does.
 
     Attributes
     ----------
     of : Diagonals
     n_components : int
-
-    Notes
-    -----
-    Rows: ``components`` (n,), int32, and ``probabilities`` (n, k), float32. Sums: ``log_likelihood`` (),
-    ``mass`` ().
     """
-
-    row_axis = "rows"
-
-    @property
-    def name(self) -> str:
-        return "assign"
-
-    @property
-    def row_bytes(self) -> int:
-        return 4 + 4 * self.n_components
-
-    def working_bytes(self, n_rows: int) -> int:
-        return super().working_bytes(n_rows) + 8 * (self.n_components + 1) * n_rows
-
-    def specs(self) -> dict[str, SumSpec]:
-        return {"log_likelihood": SumSpec(()), "mass": SumSpec(())}
-
-    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        X, weights = dense_rows(block)
-        sums["mass"] += mass_of(X, weights)
-        components = np.empty(len(X), np.int32)
-        probabilities = np.empty((len(X), self.n_components), np.float32)
-        for piece, _, _, p, density in Posterior(self.of).pieces(X):
-            components[piece] = p.argmax(axis=1)
-            probabilities[piece] = p
-            sums["log_likelihood"] += density.sum() if weights is None else weights[piece] @ density
-        return {"components": components, "probabilities": probabilities}
 
 
 def maximised(sums: Sums, before: Diagonals, least: float) -> tuple[Diagonals, float]:

@@ -33,7 +33,7 @@ from distmom.models.gaussian.fitting import (
     widened,
 )
 from distmom.models.gaussian.pictures import mixture_pictures
-from distmom.models.gaussian.posterior import Gaussians, RowAssignPass, RowEMPass, posterior_of
+from distmom.models.gaussian.posterior import Gaussians, Posterior, RowAssignPass, RowEMPass
 from distmom.models.gaussian.recovery import Found, recover
 from distmom.models.gaussian.rotation import most_components, n_directions, recover_by_rotation
 from distmom.moments.gaussian import RowMomentsPass
@@ -303,8 +303,8 @@ class SphericalMixture(TransformerMixin, MixtureAttributes, RowDensity):
         origin = np.ascontiguousarray(self.center_[:, None])
         return Gaussians(origin, self.means_ - self.center_, self.weights_, self.variances_)
 
-    def _posterior_of(self, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return posterior_of(X, self._gaussians())
+    def _mixture(self) -> Posterior:
+        return Posterior(self._gaussians())
 
     def _n_parameters(self) -> int:
         k, d = (int(size) for size in self.means_.shape)

@@ -6,14 +6,16 @@ that give the next parameters. `RowAssignPass` stores the component and the prob
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from distmom.corpus import RowBlock
-from distmom.engine.passes import Pass, Rows
+from distmom.engine.passes import Rows
 from distmom.engine.sums import Sums, SumSpec
+from distmom.models.posteriors import AssignPass, MixturePass, normalise
 from distmom.moments.gaussian import (
     dense_rows,
     mass_of,
@@ -53,12 +55,23 @@ class Posterior:
     """
 
     def __init__(self, of: Gaussians) -> None:
+        self.origin = np.asarray(of.origin)[:, 0]
         self.offsets = np.asarray(of.offsets, np.float64)
         self.norms = squared_norms(self.offsets)
         self.variances = np.asarray(of.variances, np.float64)
         weights = np.maximum(np.asarray(of.weights, np.float64), np.finfo(float).tiny)
         d = self.offsets.shape[1]
         self.constants = np.log(weights) - 0.5 * d * np.log(2.0 * np.pi * self.variances)
+
+    def pieces(self, X: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield some rows at a time: which ones, rows minus the origin, their squared norms, probabilities (n, k)
+        and log-densities (n,).
+        """
+        for rows, centred in pieces(X, self.origin):
+            squares = squared_norms(centred)
+            p = self.joint(centred, squares)
+            density = normalise(p)
+            yield rows, centred, squares, p, density
 
     def joint(self, centred: np.ndarray, squares: np.ndarray) -> np.ndarray:
         """Return ``log(w_i p(x | i))`` of rows minus the origin, (n, k), given their squared norms."""
@@ -76,42 +89,17 @@ class Posterior:
         return products
 
 
-def normalise(joint: np.ndarray) -> np.ndarray:
-    """Turn ``log(w_i p(x | i))`` into posterior probabilities in place, and return ``log p(x)``, (n,).
-
-    Where all densities are zero, at rows whose squared norms overflow, all components are equally probable.
-    """
-    # Minus infinity minus itself would be NaN.
-    top = np.maximum(joint.max(axis=1, keepdims=True), np.finfo(float).min)
-    joint -= top
-    np.exp(joint, out=joint)
-    total = joint.sum(axis=1, keepdims=True)
-    if not total.all():
-        joint[total[:, 0] == 0.0] = 1.0 / joint.shape[1]
-    joint /= np.where(total == 0.0, 1.0, total)
-    with np.errstate(divide="ignore"):
-        return np.asarray((np.log(total) + top)[:, 0])
-
-
-def posterior_of(X: np.ndarray, of: Gaussians) -> tuple[np.ndarray, np.ndarray]:
-    """Return the posterior probabilities (n, k) and the log-density (n,) of rows."""
-    found = np.empty((len(X), len(of.weights)))
-    density = np.empty(len(X))
-    posterior = Posterior(of)
-    for piece, centred in pieces(X, of.origin[:, 0]):
-        found[piece] = posterior.joint(centred, squared_norms(centred))
-        density[piece] = normalise(found[piece])
-    return found, density
-
-
 @dataclass(frozen=True)
-class _GaussianPass(Pass):
+class _GaussianPass(MixturePass):
     """Base class of passes that read the parameters of a mixture."""
 
     of: Any = None
     n_components: int = 0
 
     block_rows = WHOLE_SHARD
+
+    def posterior(self) -> Posterior:
+        return Posterior(self.of)
 
     @property
     def mapped_bytes(self) -> int:
@@ -152,12 +140,8 @@ class RowEMPass(_GaussianPass):
 
     def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
         X, weights = dense_rows(block)
-        posterior = Posterior(self.of)
         sums["mass"] += mass_of(X, weights)
-        for piece, centred in pieces(X, np.asarray(self.of.origin)[:, 0]):
-            squares = squared_norms(centred)
-            p = posterior.joint(centred, squares)
-            density = normalise(p)
+        for piece, centred, squares, p, density in self.posterior().pieces(X):
             if weights is not None:
                 p *= weights[piece, None]
                 density *= weights[piece]
@@ -169,49 +153,14 @@ class RowEMPass(_GaussianPass):
 
 
 @dataclass(frozen=True)
-class RowAssignPass(_GaussianPass):
-    """Store the most probable component of every row, and the probabilities of all.
+class RowAssignPass(AssignPass, _GaussianPass):
+    """Store the components of rows and their probabilities, as `AssignPass` does.
 
     Attributes
     ----------
     of : Gaussians
     n_components : int
-
-    Notes
-    -----
-    Rows: ``components`` (n,), int32, and ``probabilities`` (n, k), float32. Sums: ``log_likelihood`` (),
-    ``mass`` ().
     """
-
-    row_axis = "rows"
-
-    @property
-    def name(self) -> str:
-        return "assign"
-
-    @property
-    def row_bytes(self) -> int:
-        return 4 + 4 * self.n_components
-
-    def working_bytes(self, n_rows: int) -> int:
-        return super().working_bytes(n_rows) + 8 * (self.n_components + 1) * n_rows
-
-    def specs(self) -> dict[str, SumSpec]:
-        return {"log_likelihood": SumSpec(()), "mass": SumSpec(())}
-
-    def add(self, sums: Sums, block: RowBlock, rows: Rows) -> Rows | None:
-        X, weights = dense_rows(block)
-        sums["mass"] += mass_of(X, weights)
-        components = np.empty(len(X), np.int32)
-        probabilities = np.empty((len(X), self.n_components), np.float32)
-        posterior = Posterior(self.of)
-        for piece, centred in pieces(X, np.asarray(self.of.origin)[:, 0]):
-            p = posterior.joint(centred, squared_norms(centred))
-            density = normalise(p)
-            components[piece] = p.argmax(axis=1)
-            probabilities[piece] = p
-            sums["log_likelihood"] += density.sum() if weights is None else weights[piece] @ density
-        return {"components": components, "probabilities": probabilities}
 
 
 def maximised(sums: Sums, before: Gaussians, common: bool, least: float) -> tuple[Gaussians, float]:
