@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from run_peer import NOT_INSTALLED, die_first, installed
@@ -81,6 +82,11 @@ class Found:
 Fit = Callable[[], Callable[[], Found]]
 
 
+def em_options(name: str) -> dict[str, Any]:
+    """Return the parameters of EM: none of its passes for a system by moments alone, else the defaults."""
+    return {"n_em_iter": 0} if name == MOMENTS else {}
+
+
 def prepare_product(task: Task, name: str) -> Fit:
     """Prepare `ProductMixture`."""
     from distmom.models import ProductMixture
@@ -88,7 +94,7 @@ def prepare_product(task: Task, name: str) -> Fit:
     ProductMixture(2).fit(tiny_counts())
 
     def fit() -> Callable[[], Found]:
-        model = ProductMixture(task.k, random_state=task.seed).fit(task.rows)
+        model = ProductMixture(task.k, random_state=task.seed, **em_options(name)).fit(task.rows)
         return lambda: Found(model.weights_, model.components_, model.predict(task.rows))
 
     return fit
@@ -118,7 +124,7 @@ def prepare_diagonal(task: Task, name: str) -> Fit:
         DiagonalMixture(2).fit(tiny[:, :d])
 
     def fit() -> Callable[[], Found]:
-        model = DiagonalMixture(task.k, random_state=task.seed).fit(rows)
+        model = DiagonalMixture(task.k, random_state=task.seed, **em_options(name)).fit(rows)
         return lambda: Found(model.weights_, model.means_, model.predict(rows), model.variances_)
 
     return fit
@@ -254,10 +260,13 @@ def prepare_noloox(task: Task, name: str) -> Fit:
     return fit
 
 
+#: distmom without EM
+MOMENTS = "distmom-moments"
 #: systems by model
 SYSTEMS: dict[str, dict[str, Callable[[Task, str], Fit]]] = {
     "product": {
         "distmom": prepare_product,
+        MOMENTS: prepare_product,
         "stepmix-1": prepare_stepmix,
         "stepmix-10": prepare_stepmix,
         "pomegranate": prepare_pomegranate,
@@ -270,6 +279,7 @@ SYSTEMS: dict[str, dict[str, Callable[[Task, str], Fit]]] = {
     },
     "diagonal": {
         "distmom": prepare_diagonal,
+        MOMENTS: prepare_diagonal,
         "scikit-learn-1": prepare_scikit_learn,
         "scikit-learn-10": prepare_scikit_learn,
         "stepmix-10": prepare_stepmix,
