@@ -126,8 +126,7 @@ class RunDirectory:
             self._take_over(lease.epoch)
             lease.check()
             for name in ("states", "passes", "rows"):
-                for left in (self.path / name).rglob(".tmp-*"):
-                    (_remove_tree if left.is_dir() else _remove_file)(left)
+                _remove_unfinished(self.path / name)
             self.lease = lease
             try:
                 yield self
@@ -216,7 +215,9 @@ class RunDirectory:
 
     def recycle(self, files: Iterable[ScratchArray]) -> None:
         """Release reported files that are no longer read and not kept, so that later files overwrite them."""
-        self.spare.mkdir(parents=True, exist_ok=True)
+        # A pass that begins may remove the directory while an earlier one is committed in the background.
+        with suppress(OSError):
+            self.spare.mkdir(parents=True, exist_ok=True)
         for file in files:
             if Path(file.path).parent.name not in self._kept:
                 with suppress(OSError):
@@ -228,7 +229,7 @@ class RunDirectory:
         A file that was not reported may still be written by an abandoned attempt of a task.
         """
         self.recycle(files)
-        for place in self._partials.iterdir():
+        for place in self._partials.glob("*"):
             if place.name != SPARE and place.name not in self._kept:
                 _remove_tree(place)
 
@@ -513,8 +514,19 @@ def _remove_tree(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _remove_file(path: Path) -> None:
-    path.unlink(missing_ok=True)
+def _remove_unfinished(path: Path) -> None:
+    """Remove all temporary files and directories below a directory, in which late tasks may still be writing."""
+    for folder, folders, files in os.walk(path):
+        for name in folders + files:
+            if name.startswith(".tmp-"):
+                _remove(Path(folder) / name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        _remove_tree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _is_whole_pass(directory: Path) -> bool:

@@ -1,5 +1,7 @@
 """What tests of the command line share."""
 
+import sys
+
 import pytest
 
 from distmom.cli.main import main
@@ -13,6 +15,8 @@ def run(capsys):
         capsys.readouterr()
         code = main([str(a) for a in arguments])
         done = capsys.readouterr()
+        # Shown by pytest where the test fails.
+        sys.stderr.write(done.err)
         assert "Traceback" not in done.err
         return code, done.out, done.err
 

@@ -1,0 +1,61 @@
+"""The directory of a run while other threads and late tasks write to it."""
+
+import shutil
+import threading
+from contextlib import contextmanager, suppress
+
+from distmom.engine.directory import RunDirectory
+
+N_TRIALS = 2_000
+
+
+@contextmanager
+def meanwhile(work):
+    """Call a function again and again in another thread; its first error is raised at the end."""
+    ended, errors = threading.Event(), []
+
+    def repeat():
+        try:
+            while not ended.is_set():
+                work()
+        except OSError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_files_are_recycled_in_the_background_while_the_next_pass_removes_them(tmp_path):
+    with RunDirectory(tmp_path).held() as run, meanwhile(lambda: run.recycle([])):
+        for _ in range(N_TRIALS):
+            run.drop_partials()
+            run.spare_partials()
+
+
+def test_a_run_is_resumed_while_late_tasks_write_rows(tmp_path):
+    run = RunDirectory(tmp_path, durable=False)
+    place = tmp_path / "rows" / "project-1" / "projected"
+    (place / ".tmp-left" / "c").mkdir(parents=True)
+    (place / ".tmp-left" / "c" / "0").write_bytes(b"part")
+    (place / ".tmp-file").write_bytes(b"part")
+
+    def write():
+        # A temporary directory that becomes the stored rows, unless it is removed before.
+        with suppress(FileNotFoundError):
+            (place / ".tmp-late" / "c").mkdir(parents=True, exist_ok=True)
+            (place / ".tmp-late").rename(place / "s00000")
+            shutil.rmtree(place / "s00000")
+
+    with meanwhile(write):
+        for _ in range(N_TRIALS // 20):
+            with run.held():
+                pass
+    assert not (place / ".tmp-left").exists()
+    assert not (place / ".tmp-file").exists()
