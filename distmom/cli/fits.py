@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from typing import Any
 
@@ -23,9 +24,12 @@ from distmom.cli.shared import open_input, open_workers, show
 from distmom.cli.terminal import say
 from distmom.cli.updates import add_documents
 from distmom.corpus import open_words
+from distmom.corpus.space import find_usage
 from distmom.errors import UsageError
 from distmom.models import ESTIMATORS, estimator
 from distmom.spectral.capabilities import Capability
+
+logger = logging.getLogger(__name__)
 
 #: share of a text in words of most documents above which a background topic is suggested
 MANY_COMMON = 0.2
@@ -208,8 +212,15 @@ def _run_fit(
         with open_workers(workers, memory_limit, scheduler, corpus) as executor:
             progress.line(
                 f"fitting {executor.description}: {planned['n_scans']} scans, {planned['n_tasks']} tasks, "
-                f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB per worker"
+                f"at most {planned['worker_bytes'] / 2**20:,.0f} MiB per worker, "
+                f"{planned['disk_bytes'] / 2**20:,.0f} MiB of disk"
             )
+            usage = find_usage(run.path)
+            if usage is not None and usage[0] < planned["disk_bytes"]:
+                logger.warning(
+                    "%s: the fit may need %.0f MiB of disk, but only %.0f MiB are free",
+                    run.path.parent, planned["disk_bytes"] / 2**20, usage[0] / 2**20,
+                )  # fmt: skip
             if dashboard := getattr(executor, "dashboard", None):
                 progress.line(f"dashboard: {dashboard}")
             model.fit_corpus(

@@ -1,4 +1,4 @@
-"""Errors of full disks, which the system reports without path and numbers."""
+"""Free space of disks, and errors of full ones, which the system reports without path and numbers."""
 
 from __future__ import annotations
 
@@ -36,13 +36,19 @@ def _is_full(error: OSError) -> bool:
     return in_part or error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def _numbers(place: str) -> str:
-    """Return the free bytes of the file system of a path as the end of a clause."""
-    found = Path(place).absolute()
+def find_usage(path: str | os.PathLike[str]) -> tuple[int, int] | None:
+    """Return the free bytes and all bytes of the file system of a path that need not exist; None if unknown."""
+    found = Path(path).absolute()
     for folder in (found, *found.parents):
         try:
             usage = shutil.disk_usage(folder)
         except OSError:
             continue
-        return f": {usage.free:,} of {usage.total:,} bytes are free"
-    return ""
+        return usage.free, usage.total
+    return None
+
+
+def _numbers(place: str) -> str:
+    """Return the free bytes of the file system of a path as the end of a clause."""
+    usage = find_usage(place)
+    return "" if usage is None else f": {usage[0]:,} of {usage[1]:,} bytes are free"
