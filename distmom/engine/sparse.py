@@ -178,6 +178,9 @@ class Pruning:
         At the end, only this many entries of largest magnitude are kept in every column; None keeps all.
     n_unlimited_rows : int, default 0
         Number of rows at the end to which neither limit applies.
+    total_entries : int or None, default None
+        Without ``row_entries``, rows are limited where this keeps the sum to this many entries; None has no such
+        limit.
     """
 
     share: float
@@ -185,6 +188,15 @@ class Pruning:
     row_entries: int | None = None
     column_entries: int | None = None
     n_unlimited_rows: int = 0
+    total_entries: int | None = None
+
+    def of_rows(self, lengths: np.ndarray) -> Pruning:
+        """Return the rule with its limit of rows, given the numbers of entries of all rows of the sum."""
+        if self.total_entries is None or self.row_entries is not None:
+            return self
+        if lengths.sum() <= self.total_entries:
+            return self
+        return replace(self, row_entries=_level(lengths, self.total_entries))
 
 
 @dataclass(frozen=True)
@@ -210,8 +222,17 @@ def write_runs(
         return parts, taken()
 
 
-def row_slabs(terms: Sequence[Term]) -> tuple[list[slice], int]:
-    """Cut the rows of a sum into slabs of about `SLAB_ENTRIES` entries; also return the number of entries."""
+def _level(lengths: np.ndarray, total: int) -> int:
+    """Return the largest limit, at least one, with which rows of these lengths have at most ``total`` entries."""
+    low, high = 1, int(lengths.max())
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if np.minimum(lengths, middle).sum() <= total else (low, middle - 1)
+    return low
+
+
+def row_slabs(terms: Sequence[Term]) -> tuple[list[slice], np.ndarray]:
+    """Cut the rows of a sum into slabs of about `SLAB_ENTRIES` entries; also return the entries of all rows."""
     n_rows = terms[0].shape[0]
     ends = np.zeros(n_rows + 1, np.int64)
     for term in terms:
@@ -220,7 +241,7 @@ def row_slabs(terms: Sequence[Term]) -> tuple[list[slice], int]:
     n_entries = int(ends[-1])
     cuts = np.searchsorted(ends, np.arange(SLAB_ENTRIES, n_entries, SLAB_ENTRIES), side="left")
     edges = np.unique(np.concatenate([[0], cuts, [n_rows]]))
-    return [slice(int(a), int(b)) for a, b in pairwise(edges)], n_entries
+    return [slice(int(a), int(b)) for a, b in pairwise(edges)], np.diff(ends)
 
 
 def _row_ends(matrix: Runs | Csr) -> Iterator[np.ndarray]:

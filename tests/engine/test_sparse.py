@@ -137,6 +137,27 @@ def test_limits_keep_the_largest_of_rows_and_columns(slab_entries, mixed, n_unli
     assert ((found[:end] != 0).sum(axis=0) == 20).any()
 
 
+def test_a_limit_in_all_leaves_out_the_smallest_of_the_longest_rows():
+    rng = np.random.default_rng(0)
+    dense = rng.standard_normal((30, 40)) * (rng.random((30, 40)) < np.linspace(0, 1, 30)[:, None])
+    lengths = (dense != 0).sum(axis=1)
+    with open_engine(random_corpus()) as engine:
+        term = Term(Csr.of(csr_array(dense)))
+
+        def found(total):
+            limits = Pruning(0.0, n_unlimited_rows=1, total_entries=total)
+            return engine.combine([term], limits).to_scipy().toarray()
+
+        whole, some = found(int(lengths.sum())), found(300)
+    assert_allclose(whole, dense, rtol=1e-6)
+    kept = (some != 0).sum(axis=1)
+    level = kept[:-1].max()
+    assert_array_equal(kept[:-1], np.minimum(lengths[:-1], level))
+    assert kept[-1] == lengths[-1] > level
+    assert np.minimum(lengths, level).sum() <= 300 < np.minimum(lengths, level + 1).sum()
+    assert np.abs(dense[20][some[20] == 0]).max() < np.abs(some[20][some[20] != 0]).min()
+
+
 @pytest.mark.parametrize(("run_entries", "slab_entries"), [(1 << 24, 1 << 22), (200, 150)])
 def test_runs_and_slabs_of_any_size_add_up_to_the_product(run_entries, slab_entries, monkeypatch):
     corpus = random_corpus(n=400, d=90, density=0.1, shard_documents=50)
