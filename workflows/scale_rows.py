@@ -1,12 +1,24 @@
 """Fit rows or sequences that do not fit in the memory of a worker: time, memory as planned, and the same bits.
 
-    python workflows/scale_rows.py gaussian --rows 10_000_000
+    python workflows/scale_rows.py spherical diagonal product --rows 10_000_000
+    python workflows/scale_rows.py network ica --rows 10_000_000
     python workflows/scale_rows.py hmm --rows 100_000_000
 
-Planted rows (a mixture of 20 spherical Gaussians in 100 dimensions), or sequences of 2,000 steps from a hidden
-Markov model of 10 states and 500 symbols, are drawn shard by shard by the workers and written as a corpus, unless
-it exists already.
-The model is fitted on a local cluster of two workers; the peak memory of each is compared with the plan. With
+Planted data are drawn shard by shard by the workers and written as a corpus, unless it exists already:
+
+spherical, diagonal, product
+    One corpus of a mixture of 20 spherical Gaussians in 100 dimensions. The error is the mean distance of the
+    estimated means from the true ones.
+network
+    10 nodes with skewed noises that act on each other, observed by 50 columns with noise. The error is that of the
+    weights, relative to their norm.
+ica
+    20 independent sources of different kurtosis, mixed in 20 columns. The error is the Amari index.
+hmm
+    Sequences of 2,000 steps from a hidden Markov model of 10 states and 500 symbols. The error is the mean L1
+    distance of emission probabilities.
+
+A model is fitted on a local cluster of two workers; the peak memory of each is compared with the plan. With
 ``--check-bits`` it is fitted in this process too, and all arrays of both are compared bit by bit.
 """
 
@@ -18,22 +30,38 @@ import os
 import resource
 import tempfile
 import time
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmark_ica import amari
 from distributed import Client, LocalCluster
+from networks import population, score
 from scipy.optimize import linear_sum_assignment
 
 from distmom.corpus import LayeredCorpus, open_corpus
 from distmom.corpus.layer_write import LayerResult, LayerShard, LayerWriter, write_layer_shard
-from distmom.corpus.layers import CONTEXT_ROWS, Layer
+from distmom.corpus.layers import Layer
 from distmom.engine.connections import WORKER_ENVIRONMENT, open_executor
-from distmom.models import HiddenMarkov, SphericalMixture
+from distmom.models import (
+    ICA,
+    DiagonalMixture,
+    HiddenMarkov,
+    LatentNetwork,
+    ProductMixture,
+    SphericalMixture,
+)
+from distmom.simulate.networks import NetworkPopulation
+from distmom.simulate.sources import SourcePopulation, symmetric_law
 
 N_FEATURES, N_COMPONENTS = 100, 20
 N_SYMBOLS, N_STATES, STEPS = 500, 10, 2_000
+N_NODES, PER_NODE = 10, 5
+N_SOURCES = 20
 ROWS, SYMBOLS = "rows", "symbols"
 
 
@@ -51,7 +79,27 @@ def chain() -> tuple[np.ndarray, np.ndarray]:
     return transition, rng.dirichlet(np.full(N_SYMBOLS, 0.05), N_STATES)
 
 
-def rows_of_shard(index: int, n: int) -> LayerShard:
+@cache
+def network() -> NetworkPopulation:
+    """Return the planted network."""
+    return population(N_NODES, PER_NODE, seed=0)
+
+
+def sources() -> SourcePopulation:
+    """Return the planted sources, whose excess kurtosis is from -1.5 to -0.5 and from 1 to 6."""
+    mixing = np.random.default_rng(0).standard_normal((N_SOURCES, N_SOURCES))
+    half = N_SOURCES // 2
+    kurtosis = [*np.linspace(-1.5, -0.5, half), *np.linspace(1.0, 6.0, N_SOURCES - half)]
+    return SourcePopulation([symmetric_law(each) for each in kurtosis], mixing)
+
+
+def dense(rows: np.ndarray) -> LayerShard:
+    """Return a shard of rows."""
+    layer = Layer(ROWS, "dense", "rows", rows.shape[1], "float32")
+    return LayerShard((layer,), {ROWS: rows.astype(np.float32, copy=False)})
+
+
+def gaussian_shard(index: int, n: int) -> LayerShard:
     """Draw rows of the mixture."""
     means, weights, deviations = gaussians()
     rng = np.random.default_rng((1, index))
@@ -59,10 +107,20 @@ def rows_of_shard(index: int, n: int) -> LayerShard:
     rows = rng.standard_normal((n, N_FEATURES), np.float32)
     rows *= deviations[component, None].astype(np.float32)
     rows += means[component].astype(np.float32)
-    return LayerShard((Layer(ROWS, "dense", "rows", N_FEATURES, "float32"),), {ROWS: rows})
+    return dense(rows)
 
 
-def symbols_of_shard(index: int, n: int) -> LayerShard:
+def network_shard(index: int, n: int) -> LayerShard:
+    """Draw rows of the network."""
+    return dense(network().sample(n, index)[0])
+
+
+def source_shard(index: int, n: int) -> LayerShard:
+    """Draw rows of mixed sources."""
+    return dense(sources().sample(n, np.random.default_rng((3, index))))
+
+
+def symbol_shard(index: int, n: int) -> LayerShard:
     """Draw sequences; all of them take their steps at the same time."""
     transition, emission = chain()
     rng = np.random.default_rng((2, index))
@@ -85,25 +143,88 @@ def symbols_of_shard(index: int, n: int) -> LayerShard:
     )
 
 
+def matched(found: np.ndarray, truth: np.ndarray, order: int) -> float:
+    """Return the mean distance, by a norm of some order, of rows from the true ones that are matched to them."""
+    distance = np.linalg.norm(found[:, None] - truth[None], axis=2, ord=order)
+    return float(distance[linear_sum_assignment(distance)].mean())
+
+
+def error_of_means(model: Any) -> float:
+    """Return the mean distance of means."""
+    return matched(model.means_, gaussians()[0], 2)
+
+
+def error_of_weights(model: Any) -> float:
+    """Return the relative error of the weights of the network."""
+    return score(network(), (model.components_.T, model.adjacency_))["error"]
+
+
+def error_of_mixing(model: Any) -> float:
+    """Return the Amari index of the sources."""
+    return amari(model.components_ @ sources().mixing)
+
+
+def error_of_emissions(model: Any) -> float:
+    """Return the mean L1 distance of emission probabilities."""
+    return matched(model.emissionprob_, chain()[1], 1)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Planted data, and the model that is fitted to them.
+
+    Attributes
+    ----------
+    data : str
+        Name of the corpus; kinds of the same name share it.
+    draw : callable
+        Draws a shard, given its number and its number of rows.
+    shard_rows : int
+        Rows of a shard.
+    model : callable
+        Returns the estimator.
+    error : callable
+        Returns the error of a fitted model.
+    """
+
+    data: str
+    draw: Callable[[int, int], LayerShard]
+    shard_rows: int
+    model: Callable[[], Any]
+    error: Callable[[Any], float]
+
+
+KINDS = {
+    "spherical": Kind(
+        "gaussian", gaussian_shard, 80_000, partial(SphericalMixture, N_COMPONENTS), error_of_means
+    ),
+    "diagonal": Kind(
+        "gaussian", gaussian_shard, 80_000, partial(DiagonalMixture, N_COMPONENTS), error_of_means
+    ),
+    "product": Kind(
+        "gaussian", gaussian_shard, 80_000, partial(ProductMixture, N_COMPONENTS), error_of_means
+    ),
+    "network": Kind("network", network_shard, 160_000, partial(LatentNetwork, N_NODES), error_of_weights),
+    "ica": Kind("sources", source_shard, 400_000, partial(ICA, N_SOURCES), error_of_mixing),
+    "hmm": Kind("hmm", symbol_shard, 4_000_000, partial(HiddenMarkov, N_STATES), error_of_emissions),
+}
+
+
 def write_one(directory: str, kind: str, task: tuple[int, int]) -> LayerResult:
     """Draw and write one shard."""
-    draw = rows_of_shard if kind == "gaussian" else symbols_of_shard
-    return write_layer_shard(directory, task[0], draw(*task))
+    return write_layer_shard(directory, task[0], KINDS[kind].draw(*task))
 
 
 def planted(place: Path, kind: str, n_rows: int, executor: Any) -> LayeredCorpus:
     """Open the planted corpus, or write it."""
-    path = place / f"{kind}-{n_rows}"
+    path = place / f"{KINDS[kind].data}-{n_rows}"
     if not path.exists():
-        size = 80_000 if kind == "gaussian" else 4_000_000
+        size = KINDS[kind].shard_rows
         tasks = [(i, min(size, n_rows - first)) for i, first in enumerate(range(0, n_rows, size))]
-        layer = (
-            rows_of_shard(0, CONTEXT_ROWS).layers if kind == "gaussian" else symbols_of_shard(0, STEPS).layers
-        )
         with LayerWriter(path) as writer:
             for result in executor.map(partial(write_one, writer.directory, kind), tasks):
                 writer.add(result)
-            writer.finalise(layer)
+            writer.finalise(KINDS[kind].draw(0, STEPS).layers)
     corpus = open_corpus(path)
     assert isinstance(corpus, LayeredCorpus)
     return corpus
@@ -123,20 +244,59 @@ def digest(model: Any) -> str:
     return found.hexdigest()
 
 
-def error(model: Any, kind: str) -> float:
-    """Return the mean distance of matched means, or the mean L1 distance of matched emissions."""
-    truth, found = (gaussians()[0], model.means_) if kind == "gaussian" else (chain()[1], model.emissionprob_)
-    order = 2 if kind == "gaussian" else 1
-    distance = np.linalg.norm(found[:, None] - truth[None], axis=2, ord=order)
-    return float(distance[linear_sum_assignment(distance)].mean())
+@contextmanager
+def cluster(options: argparse.Namespace) -> Iterator[Client]:
+    """Start a local cluster of workers of one thread; a context manager."""
+    with (
+        LocalCluster(
+            n_workers=options.workers, threads_per_worker=1, memory_limit=options.memory_limit,
+            dashboard_address=None,
+        ) as started,
+        Client(started) as client,
+    ):  # fmt: skip
+        yield client
 
 
-def main() -> None:
-    """Draw, plan, fit, and print a table."""
+def run(kind: str, place: Path, options: argparse.Namespace) -> None:
+    """Draw, plan, fit, and print a row of the table and the seconds of every pass."""
+    make = KINDS[kind].model
+    with cluster(options) as client, open_executor(client) as executor:
+        corpus = planted(place, kind, options.rows, executor)
+    size = sum(f.stat().st_size for f in Path(corpus.path).rglob("*") if f.is_file())
+    planned = make().plan(corpus, options.memory_limit, n_workers=options.workers)
+    # Workers that have not drawn the corpus, whose peaks are those of the fit.
+    with cluster(options) as client:
+        before = max(client.run(peak_bytes).values())
+        started = time.perf_counter()
+        model = make().fit_corpus(corpus, client=client, memory_limit=options.memory_limit)
+        seconds = time.perf_counter() - started
+        peak = max(client.run(peak_bytes).values())
+    total = planned.total_seconds
+    assert total is not None
+    cells = [
+        kind, f"{corpus.n_rows:,}", f"{size / 1e9:.2f}", f"{seconds:.1f}", f"{total.low:.0f} to {total.high:.0f}",
+        f"{peak / 1e6:.0f} ({before / 1e6:.0f} before)", f"{planned.worker_bytes / 1e6:.0f}",
+        f"{KINDS[kind].error(model):.4f}",
+    ]  # fmt: skip
+    print("| " + " | ".join(cells) + " |")
+    print(
+        "  " + ", ".join(f"{entry['name']} {entry['seconds']:.1f} s" for entry in model.timings_), flush=True
+    )
+    if options.check_bits:
+        started = time.perf_counter()
+        alone = make().fit_corpus(corpus, memory_limit=options.memory_limit)
+        same = digest(alone) == digest(model)
+        print(f"  in one process: {time.perf_counter() - started:.1f} s, the same bits: {same}", flush=True)
+        if not same:
+            raise SystemExit(1)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Fit models of all kinds and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("kind", choices=["gaussian", "hmm"])
+    parser.add_argument("kinds", nargs="+", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows, or steps of all sequences")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")
     parser.add_argument("--memory-limit", type=int, default=1 << 30, help="bytes of one worker")
@@ -144,53 +304,15 @@ def main() -> None:
         "--place", type=Path, default=None, help="directory of the corpus; a temporary one by default"
     )
     parser.add_argument("--check-bits", action="store_true", help="fit in this process too, and compare")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    os.environ.update({name: str(value) for name, value in WORKER_ENVIRONMENT.items()})
+    print("| model | rows | corpus, GB | fit, s | planned, s | peak of a worker, MB | planned, MB | error |")
+    print("|---|---:|---:|---:|---|---|---:|---:|", flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         place = options.place or Path(temporary)
         place.mkdir(parents=True, exist_ok=True)
-        os.environ.update({name: str(value) for name, value in WORKER_ENVIRONMENT.items()})
-        with (
-            LocalCluster(
-                n_workers=options.workers, threads_per_worker=1, memory_limit=options.memory_limit,
-                dashboard_address=None,
-            ) as cluster,
-            Client(cluster) as client,
-            open_executor(client) as executor,
-        ):  # fmt: skip
-            corpus = planted(place, options.kind, options.rows, executor)
-            size = sum(f.stat().st_size for f in Path(corpus.path).rglob("*") if f.is_file())
-            client.restart()
-            make = (
-                partial(SphericalMixture, N_COMPONENTS)
-                if options.kind == "gaussian"
-                else partial(HiddenMarkov, N_STATES)
-            )
-            planned = make().plan(corpus, options.memory_limit, n_workers=options.workers)
-            before = max(client.run(peak_bytes).values())
-            started = time.perf_counter()
-            model = make().fit_corpus(corpus, client=client, memory_limit=options.memory_limit)
-            seconds = time.perf_counter() - started
-            peak = max(client.run(peak_bytes).values())
-        print(
-            "| rows | corpus, GB | workers | fit, s | planned, s | peak of a worker, MB | planned, MB | error |"
-        )
-        print("|---|---|---|---|---|---|---|---|")
-        total = planned.total_seconds
-        assert total is not None
-        print(
-            f"| {corpus.n_rows:,} | {size / 1e9:.2f} | {options.workers} | {seconds:.1f} | {total.low:.0f} to "
-            f"{total.high:.0f} | {peak / 1e6:.0f} ({before / 1e6:.0f} before) | "
-            f"{planned.worker_bytes / 1e6:.0f} | {error(model, options.kind):.4f} |"
-        )
-        for entry in model.timings_:
-            print(f"  {entry['name']}: {entry['seconds']:.1f} s")
-        if options.check_bits:
-            started = time.perf_counter()
-            alone = make().fit_corpus(corpus, memory_limit=options.memory_limit)
-            same = digest(alone) == digest(model)
-            print(f"in one process: {time.perf_counter() - started:.1f} s, the same bits: {same}")
-            if not same:
-                raise SystemExit(1)
+        for kind in options.kinds:
+            run(kind, place, options)
 
 
 if __name__ == "__main__":

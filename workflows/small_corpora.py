@@ -5,7 +5,8 @@
 A part of the training rows is drawn, the systems are fitted to it, and other training rows are the test; the test
 rows of a corpus are not used. distmom is fitted as it is by default, and with a blend that is chosen on a single
 fold. With ``--systems weights idf-twice``, it is fitted to tf-idf weights in place of counts: as they are, as
-is the default for such values, and multiplied by idf once more. The peers have the settings of run_peer.py and the
+is the default for such values, and multiplied by idf once more. With ``--systems twice svc-twice``, every document
+of the part occurs twice. The peers have the settings of run_peer.py and the
 same tf-idf rows. All systems run in this process.
 """
 
@@ -91,17 +92,31 @@ def by_peer(classifier: Any) -> System:
     return score
 
 
+def of_copies(system: System) -> System:
+    """Return a function that scores by a system fitted to every document twice, in random order."""
+
+    def score(X: csr_array, Y: csr_array, others: csr_array, seed: int) -> Scores:
+        n = X.shape[0]
+        order = np.random.default_rng(seed).permutation(2 * n) % n
+        return system(csr_array(X[order]), csr_array(Y[order]), others, seed)
+
+    return score
+
+
+by_svc = by_peer(lambda **options: LinearSVC(C=0.3, **options))
 #: by the names of ``--systems``: what tables call a system, and how it scores
 SYSTEMS: dict[str, tuple[str, System]] = {
     "distmom": ("distmom", by_moments),
     "single": ("distmom, one fold", on_one_fold),
-    "svc": ("LinearSVC", by_peer(lambda **options: LinearSVC(C=0.3, **options))),
+    "svc": ("LinearSVC", by_svc),
     "logistic": (
         "LogisticRegression",
         by_peer(lambda **options: LogisticRegression(solver="liblinear", **options)),
     ),
     "weights": ("distmom, tf-idf weights", of_weights("auto")),
     "idf-twice": ("distmom, tf-idf weights times idf", of_weights("tfidf")),
+    "twice": ("distmom, every document twice", of_copies(by_moments)),
+    "svc-twice": ("LinearSVC, every document twice", of_copies(by_svc)),
 }
 DEFAULT_SYSTEMS = ("distmom", "single", "svc", "logistic")
 

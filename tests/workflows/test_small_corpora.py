@@ -68,3 +68,15 @@ def test_weights_are_scored_as_the_counts_that_they_are_made_from(small):
     )
     assert np.abs(weights - counts).max() < 1e-3 * np.abs(counts).max()
     assert np.abs(twice - counts).max() > 0.05 * np.abs(counts).max()
+
+
+def test_a_system_gets_every_document_twice_with_its_labels(small):
+    X = csr_array(np.arange(1.0, 21.0)[:, None])
+    Y = csr_array(np.eye(20))
+    given = []
+    small.of_copies(lambda *arguments: given.append(arguments))(X, Y, X[:3], 7)
+    ((words, labels, others, seed),) = given
+    numbers = words.toarray().ravel().astype(int) - 1
+    assert sorted(numbers) == sorted(2 * list(range(20)))
+    assert (labels.toarray().argmax(axis=1) == numbers).all()
+    assert (others.shape, seed) == ((3, 1), 7)
