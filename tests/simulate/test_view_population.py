@@ -48,6 +48,23 @@ def test_pairs_of_independent_factors_are_o_sigma_o():
     assert_allclose(population.components.T @ population.components, O @ sigma @ O.T, atol=1e-14)
 
 
+def test_triples_and_quadruples_of_independent_factors_are_diagonal_in_the_factors():
+    """Lemmas 4.1 and 4.2, enumerated: all entries of the third and the fourth cumulant of different views."""
+    laws = [bernoulli(0.3), Law((-1.0, 0.0, 2.0), (0.2, 0.5, 0.3))]
+    views = FactorPopulation(laws, O, NOISE).enumerate(4)
+    X = views.X.reshape(len(views.weights), 4, len(O))
+    x1, x2, x3, x4 = np.moveaxis(X - views.weights @ X[:, 0], 1, 0)
+    third = np.einsum("g,gi,gj,gl->ijl", views.weights, x1, x2, x3)
+    skewed = [law.central(3) for law in laws]
+    assert_allclose(third, np.einsum("c,ic,jc,lc->ijl", skewed, O, O, O), atol=1e-13)
+    pairs = np.einsum("g,gi,gj->ij", views.weights, x1, x2)
+    fourth = np.einsum("g,gi,gj,gl,gm->ijlm", views.weights, x1, x2, x3, x4)
+    for order in ("ij,lm->ijlm", "il,jm->ijlm", "im,jl->ijlm"):
+        fourth -= np.einsum(order, pairs, pairs)
+    excess = [law.central(4) - 3.0 * law.central(2) ** 2 for law in laws]
+    assert_allclose(fourth, np.einsum("c,ic,jc,lc,mc->ijlm", excess, O, O, O, O), atol=1e-13)
+
+
 def test_pairs_of_a_dirichlet_law_are_those_of_lemma_b1():
     alpha = np.array([0.4, 1.1])
     population = DirichletPopulation(alpha, O, NOISE)
