@@ -334,7 +334,7 @@ def centroid_terms(engine: Engine, features: Features) -> list[Term]:
         part = slice(start, min(start + LENGTHS_ENTRIES, n_entries))
         values = np.asarray(opened.data[part], np.float64)
         lengths += np.bincount(opened.indices[part], values**2, minlength=cross.n_columns)
-    release_maps()
+        release_maps()
     # Centroids have no intercept.
     words = np.append(np.ones(n_words), 0.0)
     return [Term(cross, rows=words, columns=1.0 / np.sqrt(lengths + CENTROID_PENALTY))]
