@@ -447,10 +447,9 @@ class Engine:
 
     def _combine(self, terms: Sequence[Term], pruning: Pruning | None, *, mixed: bool) -> MixedRows:
         terms = stored_terms(self.directory, terms)
-        slabs, lengths = row_slabs(terms)
-        pruning = None if pruning is None else pruning.of_rows(lengths)
+        slabs, n_entries = row_slabs(terms)
         files = str(self.directory.partial("pieces"))
-        stride = max(1, int(lengths.sum()) // SAMPLE_ENTRIES)
+        stride = max(1, n_entries // SAMPLE_ENTRIES)
         work = partial(add_slab, terms, slabs, files, pruning, stride)
         pieces = []
         for piece, spent in self.executor.map(work, range(len(slabs))):

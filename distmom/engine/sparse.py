@@ -179,7 +179,7 @@ class Pruning:
     n_unlimited_rows : int, default 0
         Number of rows at the end to which neither limit applies.
     total_entries : int or None, default None
-        Without ``row_entries``, rows are limited where this keeps the sum to this many entries; None has no such
+        Without the other limits, rows are limited where this keeps the sum to this many entries; None has no such
         limit.
     """
 
@@ -190,13 +190,11 @@ class Pruning:
     n_unlimited_rows: int = 0
     total_entries: int | None = None
 
-    def of_rows(self, lengths: np.ndarray) -> Pruning:
-        """Return the rule with its limit of rows, given the numbers of entries of all rows of the sum."""
-        if self.total_entries is None or self.row_entries is not None:
-            return self
-        if lengths.sum() <= self.total_entries:
-            return self
-        return replace(self, row_entries=_level(lengths, self.total_entries))
+    def most_of_rows(self, lengths: np.ndarray) -> int | None:
+        """Return the limit of rows due to ``total_entries``, given the entries of all rows; None without one."""
+        if self.total_entries is None or self.row_entries is not None or self.column_entries is not None:
+            return None
+        return _level(lengths, self.total_entries) if lengths.sum() > self.total_entries else None
 
 
 @dataclass(frozen=True)
@@ -231,8 +229,8 @@ def _level(lengths: np.ndarray, total: int) -> int:
     return low
 
 
-def row_slabs(terms: Sequence[Term]) -> tuple[list[slice], np.ndarray]:
-    """Cut the rows of a sum into slabs of about `SLAB_ENTRIES` entries; also return the entries of all rows."""
+def row_slabs(terms: Sequence[Term]) -> tuple[list[slice], int]:
+    """Cut the rows of a sum into slabs of about `SLAB_ENTRIES` entries; also return the number of entries."""
     n_rows = terms[0].shape[0]
     ends = np.zeros(n_rows + 1, np.int64)
     for term in terms:
@@ -241,7 +239,7 @@ def row_slabs(terms: Sequence[Term]) -> tuple[list[slice], np.ndarray]:
     n_entries = int(ends[-1])
     cuts = np.searchsorted(ends, np.arange(SLAB_ENTRIES, n_entries, SLAB_ENTRIES), side="left")
     edges = np.unique(np.concatenate([[0], cuts, [n_rows]]))
-    return [slice(int(a), int(b)) for a, b in pairwise(edges)], np.diff(ends)
+    return [slice(int(a), int(b)) for a, b in pairwise(edges)], n_entries
 
 
 def _row_ends(matrix: Runs | Csr) -> Iterator[np.ndarray]:
@@ -321,6 +319,7 @@ def join_pieces(
     column_levels = None
     if pruning is not None and pruning.column_entries is not None:
         column_levels = _column_levels(pieces, n_columns, pruning.column_entries, n_limited)
+    most = None if pruning is None else pruning.most_of_rows(before)
     n_full = int(nearly_full(before, n_columns).sum()) if mixed else 0
     with (
         directory.writer("int32", int(before.sum())) as indices,
@@ -332,6 +331,8 @@ def join_pieces(
             values = piece.files.data.read(0, int(indptr[-1]))
             columns = piece.files.indices.read(0, int(indptr[-1]))
             slab = csr_from_parts(values, columns, indptr, (len(piece.lengths), n_columns))
+            if most is not None:
+                slab = largest_of_rows(slab, most, max(0, n_limited - sum(len(each) for each in lengths)))
             if level > 0.0:
                 slab = drop_small(slab, np.full(len(piece.lengths), level, np.float32))
             if column_levels is not None:
