@@ -137,7 +137,8 @@ class Planted:
         return np.random.default_rng((self.seed, 3)).permutation(self.n_labels).astype(np.int32)
 
 
-#: models with the sizes of the data sets in section 5 of the multi-label paper, and a topic corpus as large
+#: models with the sizes of the data sets in section 5 of the multi-label paper and of two larger ones, and a topic
+#: corpus as large
 #: as Wikipedia
 PRESETS = {
     "wikilshtc": Planted(1_778_351, 1_617_899, 325_056, 100, 30, 42, 2, 3.19),
@@ -148,6 +149,9 @@ PRESETS = {
     # 500 words bound the longest documents, which takes 2.9 of the 21 words on average. The labels of Delicious
     # have a median above their mean, unlike any log-normal number.
     "delicious": Planted(12_920, 500, 983, 20, 6, 21.0, 19, 19.02),
+    # Means of the Extreme Classification Repository, which gives no medians.
+    "amazon670k": Planted(490_449, 135_909, 670_091, 100, 60, 75.68, 4, 5.45),
+    "delicious200k": Planted(196_606, 782_585, 205_443, 100, 180, 301.17, 45, 75.54),
     "lda": Planted(3_000_000, 100_000, 0, 100, 150, 225, alpha0=2.0),
 }
 

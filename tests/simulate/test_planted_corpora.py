@@ -118,6 +118,23 @@ def test_presets_have_the_sizes_of_the_paper(name):
         assert np.median(lengths) == pytest.approx(median, rel=0.06)
 
 
+#: Extreme Classification Repository: words, labels, training documents, mean words and labels of a document
+REPOSITORY = {
+    "amazon670k": (135_909, 670_091, 490_449, 75.68, 5.45),
+    "delicious200k": (782_585, 205_443, 196_606, 301.17, 75.54),
+}
+
+
+@pytest.mark.parametrize("name", REPOSITORY)
+def test_larger_presets_have_the_sizes_of_the_repository(name):
+    n_words, n_labels, n_documents, *means = REPOSITORY[name]
+    model = PRESETS[name]
+    assert (model.n_words, model.n_labels, model.n_documents) == (n_words, n_labels, n_documents)
+    words, labels, _ = draw_documents(model, 0, 12_000)
+    for matrix, mean in zip((words, labels), means, strict=True):
+        assert np.diff(matrix.indptr).mean() == pytest.approx(mean, rel=0.05)
+
+
 def test_attributes_of_a_preset_may_be_changed():
     assert preset("bibtex", n_documents=7, n_words=None, seed=2) == replace(
         PRESETS["bibtex"], n_documents=7, seed=2
