@@ -132,6 +132,9 @@ class RunDirectory:
                 yield self
                 self._kept.clear()
             finally:
+                for place in self._earlier(lease.epoch):
+                    # Written meanwhile by late tasks of an earlier driver.
+                    _remove_tree(place)
                 # What is kept is left to the next driver, which may be taking it over just now.
                 self.drop_partials()
                 self.lease = None
@@ -139,13 +142,7 @@ class RunDirectory:
     def _take_over(self, epoch: int) -> None:
         """Take over the partial sums of interrupted passes, the latest of each, and remove all others."""
         self._kept.clear()
-        # Not what a later driver writes, if this one is taken over just now.
-        earlier = [
-            place
-            for place in (self.path / "partial").glob("*")
-            if not place.name.isdigit() or int(place.name) < epoch
-        ]
-        for place in sorted(earlier, reverse=True):
+        for place in self._earlier(epoch):
             for of_pass in place.glob("*") if self.durable and place.name.isdigit() else ():
                 is_committed = (self.path / "passes" / of_pass.name).exists()
                 if not is_committed and any(of_pass.glob("*.json")):
@@ -155,6 +152,18 @@ class RunDirectory:
                         os.rename(of_pass, self._partials / of_pass.name)
                         self._kept.add(of_pass.name)
             _remove_tree(place)
+
+    def _earlier(self, epoch: int) -> list[Path]:
+        """Return the directories of partial sums of earlier drivers, the latest first.
+
+        A later driver, if this one is taken over just now, has its own.
+        """
+        found = [
+            place
+            for place in (self.path / "partial").glob("*")
+            if not place.name.isdigit() or int(place.name) < epoch
+        ]
+        return sorted(found, reverse=True)
 
     @property
     def keeps_groups(self) -> bool:

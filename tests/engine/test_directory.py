@@ -4,6 +4,8 @@ import shutil
 import threading
 from contextlib import contextmanager, suppress
 
+import pytest
+
 from distmom.engine.directory import RunDirectory
 
 N_TRIALS = 2_000
@@ -59,3 +61,23 @@ def test_a_run_is_resumed_while_late_tasks_write_rows(tmp_path):
                 pass
     assert not (place / ".tmp-left").exists()
     assert not (place / ".tmp-file").exists()
+
+
+def test_partial_sums_that_late_tasks_write_are_removed_at_the_end(tmp_path):
+    run = RunDirectory(tmp_path)
+    with run.held():
+        own = run.partial("project-1")
+    late = own.parents[1] / "0001" / "project-1" / "a"
+    with run.held():
+        late.parent.mkdir(parents=True)
+        late.write_bytes(b"part")
+    assert not late.parents[1].exists()
+
+    def stopped():
+        with run.held():
+            late.parent.mkdir(parents=True)
+            raise ValueError("stopped")
+
+    with pytest.raises(ValueError, match="stopped"):
+        stopped()
+    assert not late.parents[1].exists()
