@@ -6,8 +6,8 @@ A part of the training rows is drawn, the systems are fitted to it, and other tr
 rows of a corpus are not used. distmom is fitted as it is by default, and with a blend that is chosen on a single
 fold. With ``--systems weights idf-twice``, it is fitted to tf-idf weights in place of counts: as they are, as
 is the default for such values, and multiplied by idf once more. With ``--systems twice svc-twice``, every document
-of the part occurs twice. The peers have the settings of run_peer.py and the
-same tf-idf rows. All systems run in this process.
+of the part occurs twice. The peers have the settings of run_peer.py and the same tf-idf rows. All systems run in
+this process.
 """
 
 from __future__ import annotations

@@ -526,16 +526,12 @@ def _remove_tree(path: Path) -> None:
 def _remove_unfinished(path: Path) -> None:
     """Remove all temporary files and directories below a directory, in which late tasks may still be writing."""
     for folder, folders, files in os.walk(path):
-        for name in folders + files:
+        for name in folders:
             if name.startswith(".tmp-"):
-                _remove(Path(folder) / name)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        _remove_tree(path)
-    else:
-        path.unlink(missing_ok=True)
+                _remove_tree(Path(folder) / name)
+        for name in files:
+            if name.startswith(".tmp-"):
+                (Path(folder) / name).unlink(missing_ok=True)
 
 
 def _is_whole_pass(directory: Path) -> bool:

@@ -177,10 +177,10 @@ class Pruning:
     column_entries : int or None, default None
         At the end, only this many entries of largest magnitude are kept in every column; None keeps all.
     n_unlimited_rows : int, default 0
-        Number of rows at the end to which neither limit applies.
+        Number of rows at the end to which no limit applies.
     total_entries : int or None, default None
-        Without the other limits, rows are limited where this keeps the sum to this many entries; None has no such
-        limit.
+        Without the two other limits, the longest rows keep so many entries of largest magnitude that the sum has
+        at most this many; None keeps all.
     """
 
     share: float
@@ -319,6 +319,7 @@ def join_pieces(
     column_levels = None
     if pruning is not None and pruning.column_entries is not None:
         column_levels = _column_levels(pieces, n_columns, pruning.column_entries, n_limited)
+    # It depends on the lengths of all rows, so slabs are limited here and not where they are added.
     most = None if pruning is None else pruning.most_of_rows(before)
     n_full = int(nearly_full(before, n_columns).sum()) if mixed else 0
     with (
@@ -327,18 +328,17 @@ def join_pieces(
         directory.writer("float32", n_full * n_columns, n_columns) as dense,
     ):
         for piece in pieces:
+            n_left = n_limited - sum(map(len, lengths))
             indptr = np.concatenate([[0], np.cumsum(piece.lengths)]).astype(np.int64)
             values = piece.files.data.read(0, int(indptr[-1]))
             columns = piece.files.indices.read(0, int(indptr[-1]))
             slab = csr_from_parts(values, columns, indptr, (len(piece.lengths), n_columns))
             if most is not None:
-                slab = largest_of_rows(slab, most, max(0, n_limited - sum(len(each) for each in lengths)))
+                slab = largest_of_rows(slab, most, max(0, n_left))
             if level > 0.0:
                 slab = drop_small(slab, np.full(len(piece.lengths), level, np.float32))
             if column_levels is not None:
-                slab = drop_small_of_columns(
-                    slab, column_levels, n_limited - sum(len(each) for each in lengths)
-                )
+                slab = drop_small_of_columns(slab, column_levels, n_left)
             full = nearly_full(np.diff(slab.indptr), n_columns) & mixed
             if full.any():
                 dense.append(slab[np.flatnonzero(full)].toarray())

@@ -138,8 +138,7 @@ class Planted:
 
 
 #: models with the sizes of the data sets in section 5 of the multi-label paper and of two larger ones, and a topic
-#: corpus as large
-#: as Wikipedia
+#: corpus as large as Wikipedia
 PRESETS = {
     "wikilshtc": Planted(1_778_351, 1_617_899, 325_056, 100, 30, 42, 2, 3.19),
     "amazoncat": Planted(1_186_239, 203_882, 13_330, 100, 45, 71.09, 4, 5.04),

@@ -188,8 +188,8 @@ class MultiLabelMoM(Updatable, LabelPredictor, ClassNamePrefixFeaturesOutMixin, 
         "Largest number of weights of a word in each of the heads linear, centroid and svm, which keep those of "
         "largest magnitude. Fewer make models smaller and scoring faster.",
         default=None, kind=int, least=1, none=True,
-        unset="300 while the head linear is fitted, and then all that are not negligible, but at most 300 million "
-        "per head",
+        unset="300 while the head linear is fitted, and then all that are not negligible; linear and "
+        "centroid have at most about 300 million in all",
     )  # fmt: skip
     weights_per_label: int | None = parameter(
         "Largest number of weights of a label in each of the heads linear, centroid and svm.",

@@ -35,8 +35,8 @@ from distmom.spectral.run import Run, unknown
 
 #: added to the squared length of a centroid
 CENTROID_PENALTY = 10.0
-#: pruning of sparse weights: those below 1 % of the 99th percentile are left out, and the smallest of words with
-#: many weights if there would be more than this number in all, which take eight bytes each
+#: pruning of sparse weights: those below 1 % of the 99th percentile are left out, and where there are more than
+#: 300 million, which take 2.4 GB, the smallest ones of the words with most
 PRUNING = Pruning(share=0.01, n_unlimited_rows=1, total_entries=300_000_000)
 
 
