@@ -44,6 +44,11 @@ class Selection:
     seed: int = 0
     offset: float = 0.0
 
+    @property
+    def share(self) -> float:
+        """Expected share of the selected documents."""
+        return self.fraction if self.heldout else 1.0 - self.fraction
+
     def mask(self, first: int, n_documents: int) -> np.ndarray:
         """Return which of the documents ``first, first + 1, ...`` are selected, a bool array."""
         key = np.arange(first, first + n_documents, dtype=np.uint64)

@@ -37,6 +37,7 @@ from distmom.engine.sparse import (
     add_slab,
     join_pieces,
     row_slabs,
+    square_slab,
     stored_terms,
     write_runs,
 )
@@ -447,15 +448,37 @@ class Engine:
 
     def _combine(self, terms: Sequence[Term], pruning: Pruning | None, *, mixed: bool) -> MixedRows:
         terms = stored_terms(self.directory, terms)
-        slabs, n_entries = row_slabs(terms)
+        slabs, lengths = row_slabs(terms)
+        if pruning is not None:
+            pruning = pruning.for_rows(lengths)
         files = str(self.directory.partial("pieces"))
-        stride = max(1, n_entries // SAMPLE_ENTRIES)
+        stride = max(1, int(lengths.sum()) // SAMPLE_ENTRIES)
         work = partial(add_slab, terms, slabs, files, pruning, stride)
         pieces = []
         for piece, spent in self.executor.map(work, range(len(slabs))):
             add_spent(self.spent, spent)
             pieces.append(piece)
         return join_pieces(self.directory, pieces, terms[0].shape[1], pruning, mixed)
+
+    def column_squares(self, terms: Sequence[Term]) -> np.ndarray:
+        """Return the sums of squares of the columns of a sum of sparse matrices, which is not stored.
+
+        Parameters
+        ----------
+        terms : sequence of Term
+            At least one; all of the same shape.
+
+        Returns
+        -------
+        ndarray of shape (n_columns,), float64
+        """
+        terms = stored_terms(self.directory, terms)
+        slabs, _ = row_slabs(terms)
+        squares = np.zeros(terms[0].shape[1])
+        for of_slab, spent in self.executor.map(partial(square_slab, terms, slabs), range(len(slabs))):
+            add_spent(self.spent, spent)
+            squares += of_slab
+        return squares
 
     def _compute(self, pass_: Pass, rows: dict[str, StoredRows], key: str) -> tuple[Sums, Folded]:
         """Return the total and the report of the tasks."""

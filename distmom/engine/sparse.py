@@ -180,7 +180,7 @@ class Pruning:
         Number of rows at the end to which no limit applies.
     total_entries : int or None, default None
         Without the two other limits, the longest rows keep so many entries of largest magnitude that the sum has
-        at most this many; None keeps all.
+        at most this many; None keeps all. Rows are as long as those of all terms together.
     """
 
     share: float
@@ -190,11 +190,13 @@ class Pruning:
     n_unlimited_rows: int = 0
     total_entries: int | None = None
 
-    def most_of_rows(self, lengths: np.ndarray) -> int | None:
-        """Return the limit of rows due to ``total_entries``, given the entries of all rows; None without one."""
+    def for_rows(self, lengths: np.ndarray) -> Pruning:
+        """Return the rule for rows with these numbers of entries: ``total_entries`` becomes a limit of rows."""
         if self.total_entries is None or self.row_entries is not None or self.column_entries is not None:
-            return None
-        return _level(lengths, self.total_entries) if lengths.sum() > self.total_entries else None
+            return self
+        if lengths.sum() <= self.total_entries:
+            return self
+        return replace(self, row_entries=_level(lengths, self.total_entries))
 
 
 @dataclass(frozen=True)
@@ -229,17 +231,16 @@ def _level(lengths: np.ndarray, total: int) -> int:
     return low
 
 
-def row_slabs(terms: Sequence[Term]) -> tuple[list[slice], int]:
-    """Cut the rows of a sum into slabs of about `SLAB_ENTRIES` entries; also return the number of entries."""
+def row_slabs(terms: Sequence[Term]) -> tuple[list[slice], np.ndarray]:
+    """Cut the rows of a sum into slabs of about `SLAB_ENTRIES` entries; also return the entries of every row."""
     n_rows = terms[0].shape[0]
     ends = np.zeros(n_rows + 1, np.int64)
     for term in terms:
         for indptr in _row_ends(term.matrix):
             ends += indptr
-    n_entries = int(ends[-1])
-    cuts = np.searchsorted(ends, np.arange(SLAB_ENTRIES, n_entries, SLAB_ENTRIES), side="left")
+    cuts = np.searchsorted(ends, np.arange(SLAB_ENTRIES, int(ends[-1]), SLAB_ENTRIES), side="left")
     edges = np.unique(np.concatenate([[0], cuts, [n_rows]]))
-    return [slice(int(a), int(b)) for a, b in pairwise(edges)], n_entries
+    return [slice(int(a), int(b)) for a, b in pairwise(edges)], np.diff(ends)
 
 
 def _row_ends(matrix: Runs | Csr) -> Iterator[np.ndarray]:
@@ -267,6 +268,21 @@ def add_slab(
         release_maps()
         piece = _Piece(files, np.diff(total.indptr), np.abs(total.data[::stride]))
         return piece, taken()
+
+
+def square_slab(
+    terms: Sequence[Term], slabs: Sequence[slice], index: int
+) -> tuple[np.ndarray, dict[str, float]]:
+    """Return the sums of squares of the columns of one slab of rows, and the seconds spent."""
+    with one_blas_thread():
+        taken()
+        with spend("merge"):
+            total = _added(terms, slabs[index])
+        with spend("kernels"):
+            values = total.data.astype(np.float64)
+            squares = np.bincount(total.indices, values**2, minlength=terms[0].shape[1])
+        release_maps()
+        return squares, taken()
 
 
 def _added(terms: Sequence[Term], rows: slice) -> csr_array:
@@ -319,8 +335,6 @@ def join_pieces(
     column_levels = None
     if pruning is not None and pruning.column_entries is not None:
         column_levels = _column_levels(pieces, n_columns, pruning.column_entries, n_limited)
-    # It depends on the lengths of all rows, so slabs are limited here and not where they are added.
-    most = None if pruning is None else pruning.most_of_rows(before)
     n_full = int(nearly_full(before, n_columns).sum()) if mixed else 0
     with (
         directory.writer("int32", int(before.sum())) as indices,
@@ -328,16 +342,14 @@ def join_pieces(
         directory.writer("float32", n_full * n_columns, n_columns) as dense,
     ):
         for piece in pieces:
-            n_left = n_limited - sum(map(len, lengths))
             indptr = np.concatenate([[0], np.cumsum(piece.lengths)]).astype(np.int64)
             values = piece.files.data.read(0, int(indptr[-1]))
             columns = piece.files.indices.read(0, int(indptr[-1]))
             slab = csr_from_parts(values, columns, indptr, (len(piece.lengths), n_columns))
-            if most is not None:
-                slab = largest_of_rows(slab, most, max(0, n_left))
             if level > 0.0:
                 slab = drop_small(slab, np.full(len(piece.lengths), level, np.float32))
             if column_levels is not None:
+                n_left = n_limited - sum(map(len, lengths))
                 slab = drop_small_of_columns(slab, column_levels, n_left)
             full = nearly_full(np.diff(slab.indptr), n_columns) & mixed
             if full.any():

@@ -90,6 +90,13 @@ def add_products(total: SparseSum, a: csr_array, b: csr_array) -> None:
         first = last
 
 
+def _with_columns(a: csr_array, columns: slice) -> csr_array:
+    """Return a matrix of the same shape without the entries of other columns."""
+    kept = (a.indices >= columns.start) & (a.indices < columns.stop)
+    indptr = np.concatenate([[0], np.cumsum(kept)])[a.indptr]
+    return csr_from_parts(a.data[kept], a.indices[kept], indptr, a.shape)
+
+
 @dataclass(frozen=True)
 class CrossMomentPass(Pass):
     """Add up the sparse cross moment of features and labels.
@@ -100,16 +107,20 @@ class CrossMomentPass(Pass):
     idf : ndarray of shape (n_words,) or (0,)
     n_products : int
         Estimated number of products of an entry of A and an entry of Y, for the plan.
+    words : slice or None
+        Rows of the cross moment that are added up, None (default) for all.
 
     Notes
     -----
     Sums: ``cross`` = A'Y (n_words + 1, n_labels) sparse, ``squares`` = diag(A'A) (n_words + 1,), ``labels`` = Y'1
-    (n_labels,), ``n_documents`` (). The last row and entry are those of the constant column.
+    (n_labels,), ``n_documents`` (). The last row and entry are those of the constant column. Only ``cross`` is
+    restricted to ``words``.
     """
 
     n_labels: int = 0
     idf: Any = None
     n_products: int = 0
+    words: slice | None = None
 
     # Products with the same word and label are added up within a block.
     block_rows = 1 << 15
@@ -131,7 +142,7 @@ class CrossMomentPass(Pass):
         ones = np.ones(block.labels.nnz, np.float32)
         add_products(
             sums["cross"],
-            a,
+            a if self.words is None else _with_columns(a, self.words),
             csr_from_parts(ones, block.labels.indices, block.labels.indptr, block.labels.shape),
         )
         sums["squares"] += np.bincount(a.indices, a.data.astype(np.float64) ** 2, minlength=a.shape[1])

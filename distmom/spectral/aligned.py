@@ -63,6 +63,16 @@ class AlignedCorpus:
             key.update("\n".join(names).encode() + b"\0")
         self.digest = key.hexdigest()
 
+    @property
+    def document_frequency(self) -> np.ndarray:
+        """Number of documents of the corpus with each word of the model, (n_words,) int64."""
+        return _spread(self._corpus.document_frequency, self._words, self.n_words)
+
+    @property
+    def label_frequency(self) -> np.ndarray:
+        """Number of documents of the corpus with each label, (n_labels,) int64."""
+        return _spread(self._corpus.label_frequency, self._labels, self.n_labels)
+
     def with_stored(self, put: Callable[[np.ndarray], StoredArray]) -> AlignedCorpus:
         """Return a copy without names; its numberings are stored so that workers memory-map them."""
         other = copy(self)
@@ -74,10 +84,9 @@ class AlignedCorpus:
     def read_shard(self, i: int) -> Block:
         """Read a shard in the model's numbering."""
         block = self._corpus.read_shard(i)
-        words, labels = (x.load() if isinstance(x, StoredArray) else x for x in (self._words, self._labels))
         return Block(
-            words=_renumbered(block.words, words, self.n_words),
-            labels=_renumbered(block.labels, labels, self.n_labels),
+            words=_renumbered(block.words, _loaded(self._words), self.n_words),
+            labels=_renumbered(block.labels, _loaded(self._labels), self.n_labels),
             first=block.first,
         )
 
@@ -88,6 +97,18 @@ def align(corpus: Corpus | MemoryCorpus, vocabulary: list[str], label_names: lis
     if same_words and list(corpus.label_names)[: len(label_names)] == label_names:
         return corpus
     return AlignedCorpus(corpus, vocabulary, label_names)
+
+
+def _loaded(numbers: np.ndarray | StoredArray) -> np.ndarray:
+    return np.asarray(numbers.load() if isinstance(numbers, StoredArray) else numbers)
+
+
+def _spread(counts: np.ndarray, numbers: np.ndarray | StoredArray, n: int) -> np.ndarray:
+    """Return counts of the corpus in the order of the model; zeros for what the corpus does not have."""
+    own = _loaded(numbers)
+    out = np.zeros(n, np.int64)
+    out[own[own >= 0]] = np.asarray(counts)[own >= 0]
+    return out
 
 
 def _renumbered(matrix: csr_array, numbers: np.ndarray, n_columns: int) -> csr_array:

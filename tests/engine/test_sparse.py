@@ -158,6 +158,17 @@ def test_a_limit_in_all_leaves_out_the_smallest_of_the_longest_rows():
     assert np.abs(dense[20][some[20] == 0]).max() < np.abs(some[20][some[20] != 0]).min()
 
 
+@pytest.mark.parametrize("slab_entries", [1 << 22, 50])
+def test_squares_of_columns_are_those_of_the_whole_sum(slab_entries, monkeypatch):
+    monkeypatch.setattr(sparse, "SLAB_ENTRIES", slab_entries)
+    a, b = random_matrix(1, (60, 9), 0.3), random_matrix(2, (60, 9), 0.3)
+    rows, columns = np.linspace(0.0, 2.0, 60), np.linspace(1.0, 3.0, 9)
+    whole = rows[:, None] * a.toarray() * columns - 2.0 * b.toarray()
+    with open_engine(random_corpus()) as engine:
+        terms = [Term(Csr.of(csr_array(a)), rows=rows, columns=columns), Term(Csr.of(csr_array(b)), -2.0)]
+        assert_allclose(engine.column_squares(terms), (whole**2).sum(axis=0), rtol=1e-6)
+
+
 @pytest.mark.parametrize(("run_entries", "slab_entries"), [(1 << 24, 1 << 22), (200, 150)])
 def test_runs_and_slabs_of_any_size_add_up_to_the_product(run_entries, slab_entries, monkeypatch):
     corpus = random_corpus(n=400, d=90, density=0.1, shard_documents=50)

@@ -13,14 +13,9 @@ from distmom.corpus import MemoryCorpus
 from distmom.engine import Selection, open_engine
 from distmom.models import MultiLabelMoM
 from distmom.models.multilabel import linear
+from distmom.models.multilabel.features import extend_features, fit_features
 from distmom.models.multilabel.linear import DIAGONAL_PENALTY, extend_linear, fit_linear
-from distmom.models.multilabel.regression import (
-    extend_features,
-    extend_ridge,
-    fit_features,
-    fit_ridge,
-    sketch_basis,
-)
+from distmom.models.multilabel.regression import extend_ridge, fit_ridge, sketch_basis
 from distmom.moments.residuals import ResidualPass
 
 N_DOCUMENTS, N_WORDS, N_LABELS = 400, 60, 30

@@ -15,8 +15,8 @@ from distmom.engine import open_engine
 from distmom.errors import StoreError, UsageError
 from distmom.models import MultiLabelMoM, load_model
 from distmom.models.multilabel import blend, documents, folds, program, updates
+from distmom.models.multilabel.features import Features
 from distmom.models.multilabel.margin import fit_margins
-from distmom.models.multilabel.regression import Features
 from distmom.models.multilabel.stack import Stack, StackInput
 from distmom.moments.features import tfidf_rows, with_constant
 from distmom.moments.regression import ridge_coefficients

@@ -197,6 +197,8 @@ def test_words_and_labels_are_numbered_by_name():
     assert aligned.label_names == ["L1", "L2", "new"]
     assert (aligned.n_words, aligned.n_labels) == (4, 3)
     assert aligned.n_unknown_labels == 1
+    np.testing.assert_array_equal(aligned.document_frequency, [1, 2, 0, 2])
+    np.testing.assert_array_equal(aligned.label_frequency, [2, 1, 1])
     assert unknown_words(corpus, ["a", "b", "c", "d"]) == 2
     assert unknown_words(corpus, ["d"]) == 10
 

@@ -11,20 +11,12 @@ from distmom.errors import NumericalError
 from distmom.models.multilabel.assembly import Parts, Recipe
 from distmom.models.multilabel.descent import TOLERANCE
 from distmom.models.multilabel.documents import stored_matrix, transposed
+from distmom.models.multilabel.features import Features, cross_features, unknown_csr
 from distmom.models.multilabel.heads import NeighborsHead
 from distmom.models.multilabel.kept_sums import Content, CrossSum, KeptStage, KeptSums, LinearSum, ridge_sum
 from distmom.models.multilabel.linear import DIAGONAL_PENALTY, LinearFit, Stage, added_weights
 from distmom.models.multilabel.margin import COSTS, PRUNING, MarginFit, cost_name, fit_classifiers
-from distmom.models.multilabel.regression import (
-    NO_LIMITS,
-    Features,
-    RidgeFit,
-    WeightLimits,
-    cross_features,
-    fit_neighbors,
-    fit_ridge,
-    unknown_csr,
-)
+from distmom.models.multilabel.regression import NO_LIMITS, RidgeFit, WeightLimits, fit_neighbors, fit_ridge
 from distmom.spectral.run import Run, unknown
 
 
@@ -109,8 +101,8 @@ def _with_new_labels(engine: Engine, start: Start, weights: Csr, features: Featu
     known[np.asarray(start.stages[0].weights.indices)] = 1.0
     if known.all():
         return weights
-    (cross,) = features.cross
-    return engine.combine([Term(weights, columns=known), Term(cross, start.share, columns=1.0 - known)])
+    added = features.cross_terms(start.share, columns=1.0 - known)
+    return engine.combine([Term(weights, columns=known), *added])
 
 
 def _content(
@@ -124,7 +116,7 @@ def _content(
 ) -> Content:
     sums = KeptSums(
         features.squares,
-        CrossSum(features.cross[0]) if recipe.has("centroid") else None,
+        CrossSum(features.whole_cross(engine)) if recipe.has("centroid") else None,
         None if linear is None else LinearSum(linear, ()),
         None if ridge is None else ridge_sum(ridge.sums),
         index,

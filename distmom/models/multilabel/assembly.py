@@ -17,6 +17,7 @@ from distmom.models.multilabel.candidates import stored_scorer
 from distmom.models.multilabel.choice import Choice
 from distmom.models.multilabel.companions import companion_shares
 from distmom.models.multilabel.effort import NORMAL, Effort
+from distmom.models.multilabel.features import Features
 from distmom.models.multilabel.heads import (
     FrequentHead,
     GateHead,
@@ -33,7 +34,6 @@ from distmom.models.multilabel.margin import MarginFit
 from distmom.models.multilabel.objective import MEAN
 from distmom.models.multilabel.regression import (
     NO_LIMITS,
-    Features,
     RidgeFit,
     WeightLimits,
     centroid_terms,

@@ -192,7 +192,7 @@ def kept_sums(engine: Engine, fitted: FittedHeads, parts: Parts, recipe: Recipe)
     assert features is not None
     cross = linear = ridge = None
     if recipe.has("centroid"):
-        cross = CrossSum(engine.combine([Term(part) for part in features.cross]))
+        cross = CrossSum(features.whole_cross(engine))
     if recipe.has("linear") and parts.linear is not None:
         diagonal = 1.0 / parts.linear.inverse
         terms = [

@@ -21,8 +21,9 @@ from distmom.engine import (
     Term,
 )
 from distmom.engine.state import release_maps
+from distmom.models.multilabel.features import Features, unknown_csr
 from distmom.models.multilabel.names import NAME_DOCUMENTS, name_sums
-from distmom.models.multilabel.regression import NO_LIMITS, Features, WeightLimits, unknown_csr
+from distmom.models.multilabel.regression import NO_LIMITS, WeightLimits
 from distmom.moments.residuals import ENTRY_COLUMNS, ResidualPass
 from distmom.spectral.run import Run, unknown
 
@@ -122,7 +123,7 @@ def _first_weights(engine: Engine, features: Features, pruning: Pruning) -> tupl
     corpus = engine.corpus
     inverse = 1.0 / (features.squares + DIAGONAL_PENALTY)
     names = name_sums(corpus.label_names, corpus.vocabulary, np.asarray(features.idf.load()))
-    terms = [Term(cross, rows=inverse) for cross in features.cross]
+    terms = features.cross_terms(rows=inverse)
     if names.nnz:
         terms.append(Term(_stored(engine, names), NAME_DOCUMENTS, rows=inverse))
     first = engine.combine(terms, pruning)
@@ -213,7 +214,7 @@ def added_weights(run: Run, fit: LinearFit, added: Features) -> Csr:
 
     The stages and D are fixed, so what documents add is a sum over them.
     """
-    own = added.cross[0]
+    own = run.rows(_whole_cross, added, out=unknown_csr(run.corpus.n_labels))
     for stage in fit.stages:
         # These documents did not contribute to the weights of the stage, so nothing is left out of their scores.
         pass_ = _residual_pass(run, added, stage.weights, fit.n_entries, fit.diagonal, 0.0)
@@ -223,11 +224,15 @@ def added_weights(run: Run, fit: LinearFit, added: Features) -> Csr:
     return own
 
 
+def _whole_cross(engine: Engine, features: Features) -> Csr:
+    return features.whole_cross(engine)
+
+
 def _added_stage(engine: Engine, own: Csr, added: Features, stage: Stage, found: TallResult) -> Csr:
     scores = replace(stage.weights, data=found.states["scores"].parts[0])
     terms = [
         Term(own, stage.scale),
-        *(Term(cross, stage.step) for cross in added.cross),
+        *added.cross_terms(stage.step),
         Term(scores, -stage.step * stage.scale),
     ]
     return engine.combine(terms)

@@ -28,8 +28,9 @@ from distmom.engine import (
 )
 from distmom.models.multilabel.candidates import ALL_LABELS
 from distmom.models.multilabel.descent import TOLERANCE
+from distmom.models.multilabel.features import CSR_PARTS, Features
 from distmom.models.multilabel.margin_solver import fit_group, n_batches
-from distmom.models.multilabel.regression import CSR_PARTS, NO_LIMITS, Features, WeightLimits
+from distmom.models.multilabel.regression import NO_LIMITS, WeightLimits
 from distmom.moments.margins import MarginsPass
 from distmom.spectral.run import Run, Trial, unknown
 

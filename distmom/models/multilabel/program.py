@@ -25,6 +25,7 @@ from distmom.models.multilabel.assembly import (
 from distmom.models.multilabel.candidates import N_RANDOM, CandidatesPass, candidates_pass
 from distmom.models.multilabel.choice import Choice
 from distmom.models.multilabel.effort import NORMAL, Effort
+from distmom.models.multilabel.features import Features, extend_features, fit_features
 from distmom.models.multilabel.folds import Fold, choose, folds_of, held_out
 from distmom.models.multilabel.gate import fit_gate, tries_gate
 from distmom.models.multilabel.heads import NeighborsHead
@@ -41,11 +42,8 @@ from distmom.models.multilabel.margin import (
 from distmom.models.multilabel.objective import corpus_propensity, weighs_propensity
 from distmom.models.multilabel.regression import (
     SKETCH_NEIGHBORS_ROWS,
-    Features,
     RidgeFit,
-    extend_features,
     extend_ridge,
-    fit_features,
     fit_neighbors,
     fit_ridge,
     sketch_basis,

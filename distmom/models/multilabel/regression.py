@@ -10,7 +10,6 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator, svds
 
 from distmom.blas import one_blas_thread
-from distmom.corpus import Corpus, MemoryCorpus
 from distmom.engine import (
     Csr,
     Engine,
@@ -25,11 +24,10 @@ from distmom.engine import (
     Term,
     merge,
 )
-from distmom.engine.state import release_maps
+from distmom.models.multilabel.features import Features, from_states, to_states
 from distmom.models.multilabel.heads import NeighborsHead, RidgeHead, SketchNeighbors, SparseHead, unit_rows
-from distmom.moments.features import fit_idf
 from distmom.moments.index import IndexPass
-from distmom.moments.regression import CrossMomentPass, FeatureSketchPass, RidgePass, ridge_coefficients
+from distmom.moments.regression import FeatureSketchPass, RidgePass, ridge_coefficients
 from distmom.spectral.basis import orthonormal_basis, unknown_columns
 from distmom.spectral.run import Run, unknown
 
@@ -70,117 +68,10 @@ class WeightLimits:
 NO_LIMITS = WeightLimits()
 #: labels up to which the label half of the basis is found from a matrix of labels by labels
 GRAM_LABELS = 1000
-#: entries of centroids whose squares are added up at a time
-LENGTHS_ENTRIES = 1 << 22
-CSR_PARTS = ("indptr", "indices", "data")
 #: share of the squared length of a document whose frequent words are skipped when its neighbours are searched
 SKIPPED = 0.05
 #: largest number of rows of a sketch searched by brute force; beyond it, neighbours are found in sparse rows only
 SKETCH_NEIGHBORS_ROWS = 100_000
-
-
-@dataclass
-class Features:
-    """The idf weights and sums that all heads of one fit share.
-
-    Attributes
-    ----------
-    idf : StoredArray of shape (d,) or (0,)
-        From `distmom.moments.features.fit_idf`.
-    selection : Selection or None
-        Documents of the fit; None means all.
-    cross : tuple of Csr
-        Stored matrices that add up to A'Y (d + 1, L); the last row belongs to the constant column.
-    squares : ndarray of shape (d + 1,)
-        diag(A'A).
-    label_counts : ndarray of shape (L,)
-        Y'1.
-    n_documents : int
-        Number of documents of the fit.
-    """
-
-    idf: StoredArray
-    selection: Selection | None
-    cross: tuple[Csr, ...]
-    squares: np.ndarray
-    label_counts: np.ndarray
-    n_documents: int
-
-    @classmethod
-    def unknown(
-        cls, corpus: Corpus | MemoryCorpus, idf: StoredArray, selection: Selection | None
-    ) -> Features:
-        """Return features without content, for a ledger."""
-        return cls(idf, selection, (unknown_csr(corpus.n_labels),), unknown(), unknown(), unknown())
-
-
-def unknown_csr(n_columns: int) -> Csr:
-    """Return a sparse matrix without content, for a ledger."""
-    return Csr(unknown(), unknown(), unknown(), n_columns)
-
-
-def fit_features(run: Run, kind: str, selection: Selection | None) -> Features:
-    """Compute the idf weights for a kind of features (see `fit_idf`), and run the cross-moment pass."""
-    idf = run.rows(_stored_idf, kind, out=unknown(run.corpus.n_words))
-    return cross_features(run, idf, selection)
-
-
-def _stored_idf(engine: Engine, kind: str) -> StoredArray:
-    return engine.put(fit_idf(engine.corpus, kind))
-
-
-def n_products(corpus: Corpus | MemoryCorpus) -> int:
-    """Return an estimate of the number of pairs of a word and a label in the documents."""
-    return int(sum((s.nnz_words / max(s.n_documents, 1) + 1) * s.nnz_labels for s in corpus.shards))
-
-
-def cross_features(run: Run, idf: StoredArray, selection: Selection | None) -> Features:
-    """Run the cross-moment pass with given idf weights."""
-    corpus = run.corpus
-    pass_ = CrossMomentPass(
-        corpus.n_words, selection, n_labels=corpus.n_labels, idf=idf, n_products=n_products(corpus)
-    )
-    found = run.scan(pass_, _cross_moment, out=TallResult(unknown(), unknown()))
-    return run.rows(_features, idf, selection, found, out=Features.unknown(corpus, idf, selection))
-
-
-def _cross_moment(engine: Engine, tallies: Tallies) -> TallResult:
-    states = _to_states("cross", engine.combine([Term(tallies.runs["cross"])]))
-    states |= {name: StoredColumns((engine.put(tallies.sums[name]),)) for name in ("squares", "labels")}
-    return TallResult(states, {"n_documents": int(tallies.sums["n_documents"])})
-
-
-def _features(engine: Engine, idf: StoredArray, selection: Selection | None, found: TallResult) -> Features:
-    small = {name: np.asarray(found.states[name].parts[0].load()) for name in ("squares", "labels")}
-    cross = _from_states(found.states, "cross", engine.corpus.n_labels)
-    return Features(idf, selection, (cross,), small["squares"], small["labels"], found.values["n_documents"])
-
-
-def _to_states(name: str, matrix: Csr) -> dict[str, StoredColumns]:
-    return {f"{name}.{part}": StoredColumns((getattr(matrix, part),)) for part in CSR_PARTS}
-
-
-def _from_states(states: dict[str, StoredColumns], name: str, n_columns: int) -> Csr:
-    indptr, indices, data = (states[f"{name}.{part}"].parts[0] for part in CSR_PARTS)
-    return Csr(indptr, indices, data, n_columns)
-
-
-def extend_features(run: Run, features: Features, held_out: Selection) -> tuple[Features, Features]:
-    """Add the sums of held-out documents; return the features of all documents and of those added."""
-    added = cross_features(run, features.idf, held_out)
-    out = Features.unknown(run.corpus, features.idf, None)
-    return run.rows(_joined_features, features, added, out=out), added
-
-
-def _joined_features(engine: Engine, features: Features, added: Features) -> Features:
-    return Features(
-        features.idf,
-        None,
-        features.cross + added.cross,
-        features.squares + added.squares,
-        features.label_counts + added.label_counts,
-        features.n_documents + added.n_documents,
-    )
 
 
 def sketch_basis(
@@ -213,8 +104,8 @@ def _with_label_half(
     with one_blas_thread():
         left = stored.load()
         scale = 1.0 / np.sqrt(np.maximum(features.label_counts.astype(np.float64), 1.0))
-        terms = [Term(cross, columns=scale) for cross in features.cross]
-        weighted = engine.combine(terms).to_scipy()[: corpus.n_words].astype(np.float64)
+        cross = engine.combine(features.cross_terms(columns=scale)).to_scipy()
+        weighted = cross[: corpus.n_words].astype(np.float64)
         n_label = min(rank // 2, min(weighted.shape) - 1, corpus.n_labels)
         if n_label > 0 and weighted.nnz:
             u = _label_vectors(left, weighted, n_label, seed)
@@ -324,20 +215,10 @@ def _ridge_fit(engine: Engine, result: PassResult, store: bool) -> RidgeFit:
 
 def centroid_terms(engine: Engine, features: Features) -> list[Term]:
     """Return label centroids (Rocchio): columns of ``A'Y`` over ``sqrt(length^2 + CENTROID_PENALTY)``."""
-    cross = features.cross[0]
-    if len(features.cross) > 1:
-        cross = engine.combine([Term(part) for part in features.cross])
-    opened = cross.opened()
-    lengths, n_words = np.zeros(cross.n_columns), len(opened.indptr) - 2
-    n_entries = int(opened.indptr[n_words])
-    for start in range(0, n_entries, LENGTHS_ENTRIES):
-        part = slice(start, min(start + LENGTHS_ENTRIES, n_entries))
-        values = np.asarray(opened.data[part], np.float64)
-        lengths += np.bincount(opened.indices[part], values**2, minlength=cross.n_columns)
-        release_maps()
     # Centroids have no intercept.
-    words = np.append(np.ones(n_words), 0.0)
-    return [Term(cross, rows=words, columns=1.0 / np.sqrt(lengths + CENTROID_PENALTY))]
+    words = np.append(np.ones(len(features.squares) - 1), 0.0)
+    squares = engine.column_squares(features.cross_terms(rows=words))
+    return features.cross_terms(rows=words, columns=1.0 / np.sqrt(squares + CENTROID_PENALTY))
 
 
 def sparse_head(
@@ -373,7 +254,7 @@ def fit_neighbors(run: Run, features: Features) -> NeighborsHead:
 def _index(engine: Engine, tallies: Tallies) -> TallResult:
     lists, labels = (engine.combine([Term(tallies.runs[name])]) for name in ("lists", "labels"))
     ones = engine.put(np.ones(len(labels.indices.load()), np.uint8))
-    return TallResult(_to_states("lists", lists) | _to_states("labels", replace(labels, data=ones)), {})
+    return TallResult(to_states("lists", lists) | to_states("labels", replace(labels, data=ones)), {})
 
 
 def _neighbors(engine: Engine, selection: Selection | None, found: TallResult) -> NeighborsHead:
@@ -381,8 +262,8 @@ def _neighbors(engine: Engine, selection: Selection | None, found: TallResult) -
     n = corpus.n_documents
     alive = np.ones(n, bool) if selection is None else selection.mask(0, n)
     return NeighborsHead(
-        _from_states(found.states, "lists", n),
-        _from_states(found.states, "labels", corpus.n_labels),
+        from_states(found.states, "lists", n),
+        from_states(found.states, "labels", corpus.n_labels),
         engine.put(alive.astype(np.uint8)),
         skipped=SKIPPED,
     )
