@@ -1,17 +1,26 @@
-"""Timings of the kernels one by one, with pytest-benchmark.
+"""Timings of the kernels one by one, with pytest-benchmark, and their shares of the rates that bound them.
 
     pip install 'distmom[bench]'
-    python -m pytest workflows/bench_kernels.py
+    python -m pytest -o addopts= -o timeout=0 workflows/bench_kernels.py
 
 Blocks are from a planted corpus with the shape of WikiLSHTC; --benchmark-json FILE stores the results. Some
 kernels are compared with a straightforward implementation.
+
+A kernel cannot take less time than its multiplications and additions at the rate of a single-precision matrix
+product, nor than its bytes at the rate of memory. Both rates are measured first, on one thread. The table at the
+end has the time of every kernel and the share of the larger of the two bounds in it. The bytes of a kernel
+are those of the rows of matrices that it reads and writes, each time that it does; rows that stay in the
+processor's cache move faster, so that a share may exceed 100 %.
 """
 
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -26,12 +35,15 @@ from distmom.engine import Csr, TallSum
 from distmom.engine.csr import combine, transposed_product
 from distmom.engine.tall import frequent_rows
 from distmom.linalg import compose, decompose
+from distmom.models.markov.kernels import forward
 from distmom.models.multilabel.heads import NeighborsHead, RidgeHead, rank_labels
 from distmom.models.multilabel.kernels import top_by_states, top_of_products
+from distmom.models.multilabel.score_kernels import add_sparse_scores
 from distmom.moments.features import inverse_document_frequency, tfidf_rows
 from distmom.moments.kernels import add_third_moment, gather
 from distmom.moments.labels import posteriors
 from distmom.moments.residuals import add_residuals
+from distmom.moments.share_kernels import find_collapsed
 from distmom.moments.sketching import add_product, omega, omega_key, scatter_rows
 from distmom.simulate import preset
 from distmom.simulate.draws import draw_documents
@@ -43,6 +55,78 @@ N_DOCUMENTS, N_STATES, WIDTH = 20_000, 100, 110
 N_QUERIES, N_LINES = 500, 5_000
 #: maximum number of products of columns in memory for the straightforward third moment
 PAIRS = 1 << 24
+
+
+#: side of the square matrices, and length of the vectors, on which the rates are measured
+SIDE, LENGTH = 1536, 1 << 26
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Rates of one thread: operations per second of a matrix product, and bytes per second of memory."""
+
+    operations: float
+    n_bytes: float
+
+    @classmethod
+    def measured(cls) -> Machine:
+        """Measure a single-precision matrix product, and the sum of two vectors."""
+        a = np.ones((SIDE, SIDE), np.float32)
+        x, y = np.ones(LENGTH, np.float32), np.ones(LENGTH, np.float32)
+        with threadpool_limits(limits=1):
+            product = min(repeat(lambda: a @ a, number=1, repeat=5))
+            addition = min(repeat(lambda: np.add(x, x, out=y), number=1, repeat=5))
+        return cls(2.0 * SIDE**3 / product, 2.0 * x.nbytes / addition)
+
+
+class Bounded:
+    """Runs benchmarks of kernels, and compares their times with their bounds.
+
+    Parameters
+    ----------
+    machine : Machine
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.rows: list[tuple[str, float, str, float]] = []
+
+    def run(
+        self,
+        benchmark: Any,
+        kernel: Callable[..., Any],
+        *arguments: Any,
+        operations: float = 0.0,
+        n_bytes: float = 0.0,
+    ) -> None:
+        """Time a kernel that makes so many multiplications and additions, and moves so many bytes."""
+        benchmark(kernel, *arguments)
+        if benchmark.stats is None:
+            return
+        bounds = {"product": operations / self.machine.operations, "memory": n_bytes / self.machine.n_bytes}
+        name = max(bounds, key=lambda each: bounds[each])
+        seconds = benchmark.stats.stats.median
+        benchmark.extra_info.update(bounds)
+        self.rows.append((benchmark.name.removeprefix("test_"), seconds, name, bounds[name] / seconds))
+
+    def table(self) -> str:
+        """Return the table of all kernels so far, in Markdown."""
+        lines = [
+            f"One thread: {self.machine.operations / 1e9:.1f} GFLOP/s, {self.machine.n_bytes / 1e9:.1f} GB/s",
+            "",
+            "| kernel | ms | bound by | share of the bound |",
+            "|---|---:|---|---:|",
+            *(f"| {name} | {1e3 * s:.1f} | {bound} | {share:.0%} |" for name, s, bound, share in self.rows),
+        ]
+        return "\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def bounded(request: pytest.FixtureRequest) -> Iterator[Bounded]:
+    found = Bounded(Machine.measured())
+    yield found
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print("", found.table(), sep="\n")
 
 
 @pytest.fixture(scope="module")
@@ -83,35 +167,55 @@ def test_omega(benchmark: Any) -> None:
 
 @pytest.mark.parametrize("step", ["sketch", "power"])
 @pytest.mark.parametrize("moments", ["paper", "distinct"])
-def test_add_product(benchmark: Any, block: Block, basis: np.ndarray, step: str, moments: str) -> None:
+def test_add_product(
+    benchmark: Any, bounded: Bounded, block: Block, basis: np.ndarray, step: str, moments: str
+) -> None:
     words = block.words
     frequency = np.bincount(words.indices, minlength=words.shape[1])
     total = TallSum.zero(words.shape[1], WIDTH, frequent_rows(frequency))
     matrix = basis if step == "power" else np.zeros((0, WIDTH), np.float32)
     weights, presence = np.ones(N_DOCUMENTS), np.zeros(0, np.int32)
-    benchmark(
-        add_product, words.indptr, words.indices, presence, weights, matrix, omega_key(0), 0,
-        moments == "distinct", total.single,
+    # Rows of the basis are read and rows of the total changed, twice if pairs of equal positions are left out.
+    n_moved = words.nnz * (2 + (step == "power")) * (1 + (moments == "distinct"))
+    bounded.run(
+        benchmark, add_product, words.indptr, words.indices, presence, weights, matrix, omega_key(0), 0,
+        moments == "distinct", total.single, n_bytes=4.0 * WIDTH * n_moved,
     )  # fmt: skip
 
 
-def test_settle(benchmark: Any, block: Block) -> None:
+def test_settle(benchmark: Any, bounded: Bounded, block: Block) -> None:
     frequency = np.bincount(block.words.indices, minlength=block.words.shape[1])
-    benchmark(TallSum.zero(len(frequency), WIDTH, np.argsort(-frequency)[:36_000].astype(np.int64)).settle)
+    frequent = np.argsort(-frequency)[:36_000].astype(np.int64)
+    total = TallSum.zero(len(frequency), WIDTH, frequent)
+    bounded.run(benchmark, total.settle, n_bytes=(8.0 + 16.0) * WIDTH * len(frequent))
 
 
-def test_projection(benchmark: Any, block: Block, basis: np.ndarray) -> None:
-    words = block.words
-    benchmark(gather, words.indptr, words.indices, np.ones(words.nnz), basis)
+def test_projection(benchmark: Any, bounded: Bounded, block: Block, basis: np.ndarray) -> None:
+    words, ones = block.words, np.ones(block.words.nnz)
+    bounded.run(
+        benchmark,
+        gather,
+        words.indptr,
+        words.indices,
+        ones,
+        basis,
+        n_bytes=4.0 * WIDTH * (words.nnz + N_DOCUMENTS),
+    )
 
 
-@pytest.mark.parametrize("method", ["blocks", "one-product"])
-@pytest.mark.parametrize("width", [60, 110, 310])
-def test_third_moment(benchmark: Any, width: int, method: str) -> None:
+@pytest.mark.parametrize(
+    ("width", "method"),
+    [(60, "blocks"), (110, "blocks"), (310, "blocks"), (60, "one-product"), (110, "one-product")],
+)
+def test_third_moment(benchmark: Any, bounded: Bounded, width: int, method: str) -> None:
     rows = np.random.default_rng(0).standard_normal((8192, width), np.float32)
     tensor = np.zeros((width,) * 3)
     if method == "blocks":
-        benchmark(add_third_moment, tensor, rows, rows, np.ones(len(rows)))
+        entries = width * (width + 1) * (width + 2) / 6
+        ones = np.ones(len(rows))
+        bounded.run(
+            benchmark, add_third_moment, tensor, rows, rows, ones, operations=2.0 * len(rows) * entries
+        )
         return
     step = max(1, PAIRS // width**2)
 
@@ -124,15 +228,18 @@ def test_third_moment(benchmark: Any, width: int, method: str) -> None:
     benchmark(add_all)
 
 
-def test_posteriors(benchmark: Any, block: Block, basis: np.ndarray) -> None:
-    benchmark(posteriors, block, np.ascontiguousarray(basis[:, :N_STATES]), np.zeros(N_STATES))
+def test_posteriors(benchmark: Any, bounded: Bounded, block: Block, basis: np.ndarray) -> None:
+    log_topics = np.ascontiguousarray(basis[:, :N_STATES])
+    n_bytes = 4.0 * N_STATES * (block.words.nnz + N_DOCUMENTS)
+    bounded.run(benchmark, posteriors, block, log_topics, np.zeros(N_STATES), n_bytes=n_bytes)
 
 
-def test_scatter_labels(benchmark: Any, block: Block) -> None:
+def test_scatter_labels(benchmark: Any, bounded: Bounded, block: Block) -> None:
     labels = block.labels
     total = TallSum.zero(labels.shape[1], N_STATES, np.zeros(0, np.int64))
     rows = np.random.default_rng(0).dirichlet(np.ones(N_STATES), N_DOCUMENTS)
-    benchmark(scatter_rows, labels.indptr, labels.indices, rows, total.single)
+    n_bytes = (16.0 * labels.nnz + 8.0 * N_DOCUMENTS) * N_STATES
+    bounded.run(benchmark, scatter_rows, labels.indptr, labels.indices, rows, total.single, n_bytes=n_bytes)
 
 
 @pytest.mark.parametrize("method", ["lists", "all-labels"])
@@ -150,14 +257,16 @@ def test_top_labels_of_states(benchmark: Any, method: str) -> None:
 
 @pytest.mark.parametrize("method", ["running-top", "product-alone"])
 @pytest.mark.parametrize("rank", [100, 200])
-def test_top_labels_of_ridge(benchmark: Any, rank: int, method: str) -> None:
+def test_top_labels_of_ridge(benchmark: Any, bounded: Bounded, rank: int, method: str) -> None:
     rng = np.random.default_rng(0)
     coefficients = rng.standard_normal((rank, 325_056), np.float32)
     rows = rng.standard_normal((N_QUERIES, rank), np.float32)
     head = RidgeHead(coefficients, np.zeros(coefficients.shape[1], np.float32))
     with threadpool_limits(limits=1):
         if method == "running-top":
-            benchmark(head.top, Namespace(sketch=rows), 1.0, 5)
+            bounded.run(
+                benchmark, head.top, Namespace(sketch=rows), 1.0, 5, operations=2.0 * rows.size * 325_056
+            )
         else:
             benchmark(
                 np.matmul, rows, coefficients, out=np.empty((N_QUERIES, coefficients.shape[1]), np.float32)
@@ -165,37 +274,47 @@ def test_top_labels_of_ridge(benchmark: Any, rank: int, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["index", "all-rows"])
-def test_nearest_rows(benchmark: Any, block: Block, features: csr_array, method: str) -> None:
+def test_nearest_rows(
+    benchmark: Any, bounded: Bounded, block: Block, features: csr_array, method: str
+) -> None:
     queries = features[:N_QUERIES]
     if method == "index":
         alive = np.ones(features.shape[0], np.uint8)
         head = NeighborsHead(Csr.of(csr_array(features.T)), Csr.of(block.labels, np.uint8), alive)
-        benchmark(head.search, queries, 75)
+        n_listed = float(np.bincount(features.indices, minlength=features.shape[1])[queries.indices].sum())
+        # The row and its value are read, and its cosine changed.
+        bounded.run(benchmark, head.search, queries, 75, n_bytes=16.0 * n_listed)
     else:
         benchmark(lambda: np.argpartition(-(queries @ features.T).toarray(), 75, axis=1)[:, :75])
 
 
 @pytest.mark.parametrize("method", ["own", "scipy"])
-def test_transposed_product(benchmark: Any, block: Block, features: csr_array, method: str) -> None:
+def test_transposed_product(
+    benchmark: Any, bounded: Bounded, block: Block, features: csr_array, method: str
+) -> None:
     ones = csr_array(block.labels.astype(np.float32))
     if method == "own":
-        benchmark(transposed_product, features, ones)
+        n_products = float(np.diff(features.indptr).astype(np.int64) @ np.diff(ones.indptr))
+        bounded.run(benchmark, transposed_product, features, ones, n_bytes=8.0 * (n_products + features.nnz))
     else:
         benchmark(lambda: csr_array(features.T @ ones).sort_indices())
 
 
 @pytest.mark.parametrize("method", ["own", "scipy"])
-def test_sum_of_sparse_matrices(benchmark: Any, block: Block, features: csr_array, method: str) -> None:
+def test_sum_of_sparse_matrices(
+    benchmark: Any, bounded: Bounded, block: Block, features: csr_array, method: str
+) -> None:
     ones = csr_array(block.labels.astype(np.float32))
     edges = np.linspace(0, features.shape[0], 9).astype(int)
     parts = [transposed_product(features[a:b], ones[a:b]) for a, b in pairwise(edges)]
     if method == "own":
-        benchmark(combine, parts)
+        n_entries = sum(part.nnz for part in parts) + combine(parts).nnz
+        bounded.run(benchmark, combine, parts, n_bytes=8.0 * n_entries)
     else:
         benchmark(lambda: sum(parts[1:], parts[0]))
 
 
-def test_residuals(benchmark: Any, block: Block, features: csr_array) -> None:
+def test_residuals(benchmark: Any, bounded: Bounded, block: Block, features: csr_array) -> None:
     labels, n_labels, n_negatives = block.labels, block.labels.shape[1], 5
     inverse = 1.0 / (np.bincount(features.indices, features.data**2, minlength=features.shape[1]) + 3.0)
     cross = csr_array(features.T @ labels.astype(np.float32))
@@ -204,11 +323,61 @@ def test_residuals(benchmark: Any, block: Block, features: csr_array) -> None:
     a, y = features[:N_QUERIES], labels[:N_QUERIES]
     indptr = np.concatenate([[0], np.cumsum(np.diff(y.indptr) + n_negatives)]).astype(np.int64)
     indices, data = np.zeros(indptr[-1], np.int32), np.zeros(indptr[-1], np.float32)
-    benchmark(
-        add_residuals, a.indptr, a.indices, a.data, y.indptr, y.indices, cross.indptr, cross.indices, cross.data,
-        inverse.astype(np.float32), n_labels, n_negatives, 1.0, indptr, indices, data,
-        np.zeros(cross.nnz, np.float32),
+    n_read = float(np.diff(cross.indptr)[a.indices].sum())
+    bounded.run(
+        benchmark, add_residuals, a.indptr, a.indices, a.data, y.indptr, y.indices, cross.indptr, cross.indices,
+        cross.data, inverse.astype(np.float32), n_labels, n_negatives, 1.0, indptr, indices, data,
+        np.zeros(cross.nnz, np.float32), n_bytes=16.0 * n_read,
     )  # fmt: skip
+
+
+def test_sparse_scores(benchmark: Any, bounded: Bounded, block: Block, features: csr_array) -> None:
+    cross = csr_array(features.T @ block.labels.astype(np.float32))
+    a, out = features[:N_QUERIES], np.zeros((N_QUERIES, cross.shape[1]), np.float32)
+    no_dense = np.full(cross.shape[0], -1, np.int32), np.zeros((0, cross.shape[1]), np.float32)
+    n_read = float(np.diff(cross.indptr)[a.indices].sum())
+    bounded.run(
+        benchmark, add_sparse_scores, a.indptr, a.indices, a.data, cross.indptr, cross.indices, cross.data,
+        *no_dense, 1.0, out, n_bytes=16.0 * n_read,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("k", [20, 100])
+def test_shares_of_topics(benchmark: Any, bounded: Bounded, block: Block, k: int) -> None:
+    words, rng, n_iter = block.words[:N_LINES], np.random.default_rng(0), 10
+    topics = rng.gamma(0.1, size=(words.shape[1], k)).astype(np.float32) + np.float32(1e-6)
+    topics /= topics.sum(axis=0)
+    unigram, counts = topics.mean(axis=1), np.ones(words.nnz, np.float32)
+    shares, own = np.full((N_LINES, k), 1.0 / k), np.ones(N_LINES)
+    out, totals = np.zeros((words.shape[1], k), np.float32), np.zeros(k)
+    # Two products and three sums per topic and position in an iteration, with a tolerance that none reaches.
+    bounded.run(
+        benchmark, find_collapsed, words.indptr, words.indices, counts, topics, unigram, 0.01, np.full(k, 0.1),
+        n_iter, 0.0, own, shares, totals, out, operations=5.0 * n_iter * k * words.nnz,
+        n_bytes=12.0 * k * words.nnz,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("k", [10, 50])
+def test_forward(benchmark: Any, bounded: Bounded, k: int) -> None:
+    rng, n = np.random.default_rng(0), 20_000
+    transition, table = rng.dirichlet(np.ones(k), k), rng.random((1000, k))
+    index, begins = rng.integers(0, 1000, n), np.arange(n) % 50 == 0
+    start, alpha, scale = np.full(k, 1.0 / k), np.zeros((n, k)), np.zeros(n)
+    # In double precision a matrix product makes half as many operations per second.
+    bounded.run(
+        benchmark,
+        forward,
+        index,
+        table,
+        begins,
+        start,
+        transition,
+        np.zeros(k),
+        alpha,
+        scale,
+        operations=4.0 * n * k * k,
+    )
 
 
 @pytest.mark.parametrize("values", ["counts", "weights"])

@@ -22,6 +22,7 @@ from distmom.engine.passes import Pass
 from distmom.engine.state import Columns, StoredColumns
 from distmom.engine.sums import SumSpec
 from distmom.hashing import scramble
+from distmom.moments.kernels import add_rows
 
 _SCALE = np.float32(3.0**0.5 / 2.0**31)
 
@@ -210,12 +211,7 @@ def add_product(
                 for c in range(r):
                     products[c] += x * row[c]
         else:
-            for p in range(start, stop):
-                x = out.dtype.type(data[p]) if len(data) else one
-                # Unsigned: a signed subscript may be negative, which would be checked on every access.
-                source = basis[np.uint64(indices[p])]
-                for c in range(r):
-                    products[c] += x * source[c]
+            add_rows(indices[start:stop], data[start:stop] if len(data) else data, basis, products)
         w = out.dtype.type(weights[i])
         for c in range(r):
             products[c] *= w
