@@ -303,16 +303,28 @@ def _weights(model: MultiLabelMoM) -> Markup:
 
 def _bounds(diagnostics: Mapping[str, Any]) -> dict[str, Any] | None:
     bounds = diagnostics.get("bounds")
-    if not bounds:
+    # Models of earlier versions have the bounds as printed, which do not hold.
+    if not bounds or "pairs" not in bounds:
         return None
     names = {
+        "pairs": "Error of the second moment, in Frobenius norm.",
+        "triples": "Error of the third moment.",
+        "label_pairs": "Error of the moment of labels and pairs of words.",
         "words": "Euclidean distance between estimated and true word probabilities of a state.",
         "labels": "Euclidean distance between estimated and true label probabilities of a state.",
         "weights": "Difference between estimated and true weight of a state.",
     }
-    finite = [bounds[name] for name in names if name in bounds]
+    known = {name: bounds[name] for name in names if name in bounds}
+    of_states = [known.get(name) for name in ("words", "labels", "weights")]
     return {
         "chance": number(1.0 - bounds.get("delta", 0.05)),
-        "rows": [Row(name, number(bounds[name]), note) for name, note in names.items() if name in bounds],
-        "loose": bool(finite) and min(finite) > 1.0,
+        "rows": [
+            Row(
+                "labels and pairs" if name == "label_pairs" else name,
+                "none" if value is None else number(value),
+                names[name],
+            )
+            for name, value in known.items()
+        ],
+        "loose": all(value is None or value > 1.0 for value in of_states),
     }

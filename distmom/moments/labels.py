@@ -20,7 +20,7 @@ from distmom.engine.sums import Sums, SumSpec
 from distmom.engine.tall import TallSum
 from distmom.moments.kernels import gather, gather_columns
 from distmom.moments.sketching import scatter_rows
-from distmom.moments.weighting import MomentKind, block_weights, row_weights, word_values
+from distmom.moments.weighting import MomentKind, block_weights, moment_spread, row_weights, word_values
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class LabelMomentsPass(Pass):
     Notes
     -----
     Sums: ``posterior`` (n_labels, n_states) tall, ``states`` (n_states,) the posterior mass over all documents,
-    ``log_likelihood`` (); with directions ``cross`` (n_labels, n_states) tall, and its ``mass`` ().
+    ``log_likelihood`` (), ``spread`` (3, 2) (see `moment_spread`); with directions ``cross`` (n_labels, n_states)
+    tall, and its ``mass`` ().
     """
 
     n_labels: int = 0
@@ -70,7 +71,12 @@ class LabelMomentsPass(Pass):
         tall = SumSpec(
             (self.n_labels, self.n_states), "float32" if self.single else "float64", tall="targets"
         )
-        specs = {"posterior": tall, "states": SumSpec((self.n_states,)), "log_likelihood": SumSpec(())}
+        specs = {
+            "posterior": tall,
+            "states": SumSpec((self.n_states,)),
+            "log_likelihood": SumSpec(()),
+            "spread": SumSpec((3, 2)),
+        }
         if self.directions is not None:
             specs |= {"cross": tall, "mass": SumSpec(())}
         return specs
@@ -83,6 +89,7 @@ class LabelMomentsPass(Pass):
         _scatter(block, posterior, sums["posterior"])
         sums["states"] += posterior.sum(axis=0)
         sums["log_likelihood"] += evidence @ row_weights(block)
+        sums["spread"] += moment_spread(block, self.kind)
         return None
 
     def _add_cross(self, sums: Sums, block: Block) -> None:

@@ -2,9 +2,9 @@
 
 For a document with n words and m labels, an estimator of order o averages over the ordered tuples of positions,
 ``f_o(n)`` of them: ``n^o`` with all tuples (``moments="paper"``), ``n (n-1)``, ``n (n-1) (n-2)`` and so on with
-distinct positions (``moments="distinct"``). With distinct positions a document of fewer positions than the highest
-order used is left out of all orders, so that all moments are of the same documents. The weight of a tuple is
-``rho_o = omega / f_o(n)``, so that the document has the total weight ``omega``:
+distinct positions (``moments="distinct"``). With distinct positions a document of fewer positions than the
+highest order used is left out of all orders, so that all moments are of the same documents. The weight of a
+tuple is ``rho_o = omega / f_o(n)``, so that the document has the total weight ``omega``:
 
 ========== ==========================================================================
 weighting  omega
@@ -90,9 +90,9 @@ class DocumentWeights:
     Attributes
     ----------
     rho1, rho2, rho3, rho4, rho_label : ndarray of shape (n,), float64
-        Weight of a position, pair, triple, quadruple, and label-pair tuple of each document; zero where a document
-        is too short. Label-pair tuples need two positions, whatever the orders of the word moments, as only the
-        proportions between labels are taken from them.
+        Weight of a position, pair, triple, quadruple, and label-pair tuple of each document; zero where a
+        document is too short. Label-pair tuples need two positions, whatever the orders of the word moments,
+        as only the proportions between labels are taken from them.
     mass1, mass2, mass3, mass4, mass_label : float
         Mass that the block contributes to each moment; the moment is the sum divided by the total mass.
     """
@@ -187,3 +187,28 @@ def block_weights(block: Block, kind: MomentKind) -> DocumentWeights:
     """Return the weights of the documents of a block."""
     n, m = document_lengths(block, kind)
     return document_weights(n, m, kind, block.weights)
+
+
+def moment_spread(block: Block, kind: MomentKind) -> np.ndarray:
+    """Return sums over the documents of a block that bound the sampling errors of their moments.
+
+    A document with words x and labels y adds omega to the mass of a moment, and to its sum a tensor with a
+    Frobenius norm of at most s: rho times that of ``x (x) x``, of ``x (x) x (x) x``, or of ``y (x) x (x) x``.
+
+    Parameters
+    ----------
+    block : Block
+    kind : MomentKind
+
+    Returns
+    -------
+    ndarray of shape (3, 2), float64
+        The sums of ``omega`` and of ``s^2``, for the moments of pairs, of triples, and of labels and pairs.
+    """
+    weights, own = block_weights(block, kind), row_weights(block)
+    norm = np.sqrt(row_sums(block.words.indptr, word_values(block.words, kind) ** 2))
+    labels = np.sqrt(np.diff(block.labels.indptr))
+    sizes = weights.rho2 * norm**2, weights.rho3 * norm**3, weights.rho_label * norm**2 * labels
+    # A document of multiplicity c counts as c documents.
+    squares = [np.divide(s**2, own, out=np.zeros_like(s), where=own > 0.0).sum() for s in sizes]
+    return np.column_stack([(weights.mass2, weights.mass3, weights.mass_label), squares])

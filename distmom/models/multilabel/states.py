@@ -16,6 +16,7 @@ import numpy as np
 
 from distmom.engine import Engine, Selection, StoredColumns, Tallies, TallResult
 from distmom.errors import UsageError
+from distmom.models.multilabel.bounds import error_bounds
 from distmom.models.multilabel.word_states import WordStates, word_states
 from distmom.moments.labels import LabelMomentsPass
 from distmom.moments.words import WordSlicesPass
@@ -180,6 +181,7 @@ def _states(
         diagnostics={
             **words.diagnostics,
             "clipped_labels": labels.values["clipped"],
+            "bounds": error_bounds(core, np.array(labels.values["spread"])),
             "mean_log_likelihood": labels.values["log_likelihood"] / n_documents,
         },
     )
@@ -198,7 +200,11 @@ def _label_states(engine: Engine, tallies: Tallies, dtype: str) -> TallResult:
         states[name], masses = tall_sum(partials).distributions(engine, dtype)
         if name == "cross":
             clipped = [float(x) for x in masses.negative_share]
-    values = {"clipped": clipped, "log_likelihood": float(tallies.sums["log_likelihood"])}
+    values = {
+        "clipped": clipped,
+        "log_likelihood": float(tallies.sums["log_likelihood"]),
+        "spread": tallies.sums["spread"].tolist(),
+    }
     return TallResult(states, values)
 
 

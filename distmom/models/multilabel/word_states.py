@@ -5,7 +5,6 @@ Multi-label paper, Algorithm 1: ``pi = lambda^-2``, ``O = Q B U diag(lambda)``.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,7 +97,6 @@ def word_states(
         "sum_pi": float(raw_weights.sum()),
         "column_sums": [float(x) for x in mass.positive - mass.negative],
         "clipped_words": [float(x) for x in mass.negative_share],
-        "bounds": error_bounds(core, k),
     }
     return WordStates(
         weights, np.log(weights), stored["topics"], stored["log"], stored.get("direction"), diagnostics
@@ -141,29 +139,3 @@ def smoothed_logs(topics: np.ndarray, frequency: np.ndarray, total: float, smoot
     unigram = ((frequency + 0.5) * (smoothing / total)).astype(topics.dtype)
     mixed = topics.dtype.type(1.0 - smoothing) * topics + unigram[:, None]
     return np.asarray(np.log(np.maximum(mixed, np.finfo(topics.dtype).tiny)))
-
-
-def error_bounds(core: Core, k: int, delta: float = 0.05) -> dict[str, float]:
-    """Return the three bounds of the multi-label paper's Theorem 1; they are loose.
-
-    The bounds of the word, label and weight estimates hold with probability ``1 - delta`` for large enough N.
-    """
-    lengths = core.lengths
-    n = max(lengths["n_documents"], 1.0)
-    eps1, eps2 = 1 + math.sqrt(math.log(1 / delta) / 2), 1 + math.sqrt(math.log(2 / delta) / 2)
-    s1, sk = float(core.spectrum[0]), float(core.spectrum[k - 1])
-    d2, d3 = max(lengths["mean_length2"], 1e-300), max(lengths["mean_length3"], 1e-300)
-    dl = max(lengths["mean_length2_labels"], 1e-300)
-    root2 = math.sqrt(2.0)
-    return {
-        "delta": delta,
-        "words": (
-            160 * math.sqrt(s1) / (d2 * sk**2.5)
-            + 32 * math.sqrt(2 * s1) / (d3 * sk**1.5)
-            + 4 * math.sqrt(s1) / (d2 * sk)
-        ) * eps1 / math.sqrt(n),
-        "labels": (
-            160 / (d2 * sk**3.5) + 32 * root2 / (d3 * sk**2.5) + (2 + 2 * root2) / (d2 * sk**2)
-        ) * 2 * eps1 / math.sqrt(n) + 8 * eps2 / (dl * sk * math.sqrt(n)),
-        "weights": (200 / sk**2.5 + 40 * root2 / sk**1.5) * eps1 / (d3 * math.sqrt(n)),
-    }  # fmt: skip
