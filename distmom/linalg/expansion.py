@@ -1,14 +1,16 @@
 """Checks of the conditions under which the sparsest vectors of a column space are the columns of a matrix.
 
 Source: Anandkumar, Hsu, Javanmard, Kakade, "Learning Topic Models and Latent Bayesian Networks Under Expansion
-Constraints" (arXiv:1209.5350), conditions 2 and 3 and theorem 3.2. The matrix must be known, so these checks are
-for simulations and tests. N(S) denotes the rows in which some column of S is not zero.
+Constraints" (arXiv:1209.5350), conditions 2 and 3 and theorem 3.2; `distmom.linalg.partition` has condition
+5. The matrix must be known, so these checks are for simulations and tests. N(S) denotes the rows in which
+some column of S is not zero.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import linprog
@@ -19,8 +21,10 @@ from distmom.errors import UsageError
 
 #: capacity of an edge that no minimum cut contains
 _UNCUT = 1 << 24
-#: most submatrices that `is_generic` examines
+#: most submatrices that `is_generic` and `largest_ratio` examine
 MOST_SUBMATRICES = 500_000
+#: sets of rows whose null vectors are found at a time
+_SETS = 10_000
 #: singular values and entries of null vectors up to this value count as zero
 _ZERO = 1e-10
 
@@ -28,8 +32,8 @@ _ZERO = 1e-10
 def least_excess(support: np.ndarray) -> int:
     """Return the minimum of ``|N(S)| - |S|`` over all sets S of at least two columns.
 
-    For two columns that S must contain, it is the value of a minimum cut less the number of columns: the function
-    is submodular.
+    For two columns that S must contain, it is the value of a minimum cut less the number of columns: the
+    function is submodular.
 
     Parameters
     ----------
@@ -65,8 +69,8 @@ def expands(support: np.ndarray) -> bool:
 def is_generic(matrix: np.ndarray) -> bool:
     """Return whether ``||A v||_0 > |N(supp v)| - |supp v|`` for all v of at least two entries (condition 3).
 
-    A vector v without zeros on S violates it exactly where ``A v`` is zero on ``|S|`` rows of N(S), so that every
-    square submatrix of ``|S|`` such rows is examined.
+    A vector v without zeros on S violates it exactly where ``A v`` is zero on ``|S|`` rows of N(S), so that
+    every square submatrix of ``|S|`` such rows is examined.
 
     Parameters
     ----------
@@ -145,3 +149,117 @@ def program_certificate(matrix: np.ndarray, row: int, column: int) -> float:
         method="highs",
     )
     return float(found.fun) if found.status == 0 else math.inf
+
+
+@dataclass(frozen=True)
+class ProgramConditions:
+    """The conditions of theorem 3.2, under which the program of every row has a column as its solution.
+
+    Attributes
+    ----------
+    dominant : ndarray of shape (n,), int64
+        Column of the largest entry, in magnitude, of each row.
+    gap : ndarray of shape (n,), float64
+        ``gamma_i``: one less the share of the second largest entry in the largest; 0 in a row of zeros.
+    first, second : ndarray of shape (n,), float64
+        Largest ratio of the right-hand to the left-hand side of conditions (i) and (ii) over all vectors, with
+        ``gamma = gamma_i``. The condition holds in a row where the ratio is below 1.
+    n_columns : int
+    """
+
+    dominant: np.ndarray
+    gap: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    n_columns: int
+
+    @property
+    def rows(self) -> np.ndarray:
+        """Whether the gap and both conditions hold, for each row: its program then finds its dominant column."""
+        return (self.gap > 0.0) & (self.first < 1.0) & (self.second < 1.0)
+
+    @property
+    def hold(self) -> bool:
+        """Whether they hold in all rows, and every column is dominant in some row."""
+        return bool(self.rows.all()) and len(np.unique(self.dominant)) == self.n_columns
+
+
+def program_conditions(matrix: np.ndarray) -> ProgramConditions:
+    """Check the conditions of theorem 3.2, which are sufficient for the programs to find all columns.
+
+    Condition (ii) is checked for the dominant column of a row only. The paper states it for all columns in
+    the row, but its proof uses no other.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (n, k)
+        A, small.
+
+    Raises
+    ------
+    UsageError
+        If there are more than `MOST_SUBMATRICES` candidates for the vector of the largest ratio of a row.
+    """
+    n, k = matrix.shape
+    support, sizes = matrix != 0.0, np.abs(matrix)
+    dominant = sizes.argmax(axis=1)
+    largest = sizes.max(axis=1)
+    second_largest = np.sort(sizes, axis=1)[:, -2] if k > 1 else np.zeros(n)
+    gap = np.where(largest > 0.0, 1.0 - second_largest / np.where(largest > 0.0, largest, 1.0), 0.0)
+    first, second = np.zeros(n), np.zeros(n)
+    for i in range(n):
+        siblings = support[:, support[i]].any(axis=1)
+        others = matrix[:, ~support[i]]
+        first[i] = largest_ratio(others[siblings], others[~siblings])
+        own = support[:, dominant[i]]
+        beside = support[i] & (np.arange(k) != dominant[i])
+        weight = (1.0 - gap[i]) * float(sizes[:, dominant[i]].sum())
+        others = matrix[:, beside]
+        right = np.vstack([others[own], weight * np.eye(others.shape[1])])
+        second[i] = largest_ratio(right, others[~own])
+    return ProgramConditions(dominant, gap, first, second, k)
+
+
+def largest_ratio(above: np.ndarray, below: np.ndarray) -> float:
+    """Return the maximum of ``|C v|_1 / |B v|_1`` over all vectors v that are not zero.
+
+    A convex function has its maximum over the polytope ``|B v|_1 <= 1`` in a vertex, where as many
+    independent rows of B as v has entries, less one, are zero.
+
+    Parameters
+    ----------
+    above : ndarray of shape (m, r)
+        C.
+    below : ndarray of shape (n, r)
+        B.
+
+    Returns
+    -------
+    float
+        Infinite if ``B v`` is zero for some v that is not, and 0 if v has no entries.
+
+    Raises
+    ------
+    UsageError
+        If there are more than `MOST_SUBMATRICES` sets of rows of B to examine.
+    """
+    r = below.shape[1]
+    if r == 0:
+        return 0.0
+    lengths = np.linalg.norm(below, axis=1)
+    rows = below[lengths > 0.0] / lengths[lengths > 0.0, None]
+    if np.linalg.matrix_rank(rows) < r:
+        return math.inf
+    if r == 1:
+        return float(np.abs(above).sum() / np.abs(below).sum())
+    n_sets = math.comb(len(rows), r - 1)
+    if n_sets > MOST_SUBMATRICES:
+        raise UsageError(f"{n_sets:,} sets of rows are too many to find the largest ratio")
+    chosen = np.array(list(itertools.combinations(range(len(rows)), r - 1)))
+    largest = 0.0
+    for sets in np.array_split(chosen, -(-n_sets // _SETS)):
+        _, singular, right = np.linalg.svd(rows[sets])
+        vertices = right[singular[:, -1] > _ZERO, -1].T
+        ratios = np.abs(above @ vertices).sum(axis=0) / np.abs(below @ vertices).sum(axis=0)
+        largest = max(largest, float(ratios.max(initial=0.0)))
+    return largest

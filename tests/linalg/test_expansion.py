@@ -4,9 +4,17 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 from distmom.errors import UsageError
-from distmom.linalg.expansion import expands, is_generic, least_excess, program_certificate
+from distmom.linalg.expansion import (
+    expands,
+    is_generic,
+    largest_ratio,
+    least_excess,
+    program_certificate,
+    program_conditions,
+)
 from distmom.linalg.sparse import sparse_program
 
 
@@ -89,3 +97,97 @@ def test_the_certificate_of_a_program_predicts_its_solution():
     zero = int(np.flatnonzero(matrix[0] == 0.0)[0])
     with pytest.raises(UsageError, match="expected one that is not zero in row 0"):
         program_certificate(matrix, 0, zero)
+
+
+def ratio_by_signs(above, below):
+    """Maximise ``s'C v`` over ``|B v|_1 <= 1`` for all signs s, by linear programs."""
+    n, r = below.shape
+    limits = np.block([[below, -np.eye(n)], [-below, -np.eye(n)], [np.zeros((1, r)), np.ones((1, n))]])
+    found = [
+        linprog(
+            np.append(-np.array(signs) @ above, np.zeros(n)), A_ub=limits, b_ub=np.append(np.zeros(2 * n), 1.0),
+            bounds=[(None, None)] * (r + n), method="highs",
+        )
+        for signs in itertools.product([-1.0, 1.0], repeat=len(above))
+    ]  # fmt: skip
+    return max(-each.fun if each.status == 0 else np.inf for each in found)
+
+
+@pytest.mark.parametrize(("m", "n", "r"), [(3, 5, 1), (4, 7, 2), (4, 8, 3), (3, 7, 4), (2, 3, 4)])
+def test_largest_ratios_are_those_of_linear_programs_for_all_signs(m, n, r):
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        above, below = rng.standard_normal((m, r)), rng.standard_normal((n, r))
+        below[rng.random(below.shape) < 0.3] = 0.0
+        found = largest_ratio(above, below)
+        assert found == pytest.approx(ratio_by_signs(above, below), rel=1e-8)
+        for v in rng.standard_normal((100, r)):
+            assert np.abs(above @ v).sum() <= found * np.abs(below @ v).sum() * (1.0 + 1e-12)
+    assert largest_ratio(np.ones((2, 0)), np.ones((3, 0))) == 0.0
+    with pytest.raises(UsageError, match="sets of rows are too many to find the largest ratio"):
+        largest_ratio(np.ones((1, 9)), rng.standard_normal((40, 9)))
+
+
+def with_gaps(n, k, density, share, seed):
+    """Return a matrix whose entries beside the largest one of each row are multiplied by a share."""
+    matrix = bernoulli_gaussian(n, k, density, seed)
+    largest = np.abs(matrix).argmax(axis=1)[:, None] == np.arange(k)
+    return np.where(largest, matrix, share * matrix)
+
+
+def test_programs_find_the_dominant_column_where_the_conditions_of_theorem_3_2_hold():
+    n_hold, n_more, n_whole = 0, 0, 0
+    for seed in range(12):
+        matrix = with_gaps(24, 4, 0.12 + 0.06 * (seed % 4), 0.7, seed)
+        found = program_conditions(matrix)
+        assert (found.dominant == np.abs(matrix).argmax(axis=1)).all()
+        basis = np.linalg.qr(matrix)[0]
+        for row in range(24):
+            column = found.dominant[row]
+            own = matrix[:, column] / matrix[row, column]
+            finds = np.abs(basis @ sparse_program(basis, basis[row]) - own).max() < 1e-8
+            if found.rows[row]:
+                assert finds
+                assert program_certificate(matrix, row, int(column)) < 1.0
+                n_hold += 1
+            else:
+                n_more += finds
+        n_whole += found.hold
+    # They hold in many rows, and in whole matrices, but are not necessary.
+    assert n_hold > 150
+    assert n_whole > 2
+    assert n_more > 15
+
+
+def test_each_condition_of_theorem_3_2_is_noticed_when_it_fails():
+    matrix = np.kron(np.eye(3), np.array([[1.0], [2.0], [1.5]]))
+    found = program_conditions(matrix)
+    assert found.hold
+    assert (found.gap == 1.0).all()
+    assert (found.first == 0.0).all()
+    assert (found.second == 0.0).all()
+    # Two largest entries, so no gap.
+    tied = matrix.copy()
+    tied[0, 1] = -1.0
+    found = program_conditions(tied)
+    assert found.gap[0] == 0.0
+    assert not found.hold
+    assert found.rows[3:].all()
+    # A column that is the largest in no row.
+    hidden = np.vstack([matrix, matrix[:, [2]] @ np.array([[0.0, 0.0, 1.0]])])
+    hidden[:, 2] *= 0.3
+    hidden[6:9, 0] = hidden[9:, 1] = 1.0
+    hidden[12:, 0] = 1.0
+    assert set(program_conditions(hidden).dominant) == {0, 1}
+    assert not program_conditions(hidden).hold
+    # (i) compares the masses of another column outside and inside the rows that share a column with a row.
+    shared = matrix.copy()
+    shared[0, 1], shared[0, 0] = 0.2, 10.0
+    found = program_conditions(shared)
+    # Row 1 has column 0 alone, which has rows 0 to 2; column 1 has 0.2 there and 4.5 elsewhere.
+    assert found.first[1] == pytest.approx(0.2 / 4.5)
+    # Row 0 has both: column 1 has 4.5 outside column 0, and 0.2 inside beside 0.02 times the sum of column 0.
+    assert found.gap[0] == pytest.approx(0.98)
+    assert found.second[0] == pytest.approx((0.2 + 0.02 * 13.5) / 4.5)
+    shared[0, 1] = 5.0
+    assert program_conditions(shared).first[1] > 1.0
