@@ -105,6 +105,7 @@ class ProductMixture(ClassNamePrefixFeaturesOutMixin, SpectralEstimator):
     """
 
     State = ProductState
+    matched_by = "components_"
     capabilities = frozenset({Capability.DOCUMENTS, Capability.TOPICS})
 
     n_components: int = parameter("Number of components.", default=10, least=1, kw_only=False)

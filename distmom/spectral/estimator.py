@@ -74,6 +74,9 @@ class SpectralEstimator(Parametrised):
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     #: diagnostics that `summary` has
     shown: ClassVar[tuple[str, ...]] = ()
+    #: attribute by which components of two fits are matched, None where their sign or scale is arbitrary (see
+    #: `distmom.spectral.jackknife.standard_errors`)
+    matched_by: ClassVar[str | None] = None
 
     timings_: list[dict[str, Any]]
     spent_: dict[str, float]

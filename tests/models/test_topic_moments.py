@@ -1,6 +1,5 @@
 """Kept moments: adding, subtracting, fitting, and the standard errors from their parts."""
 
-import itertools
 import math
 import tracemalloc
 from collections import Counter, deque
@@ -25,7 +24,6 @@ from distmom.models import (
     load_model,
 )
 from distmom.models.topics import program as topic_model
-from distmom.models.topics.jackknife import Jackknife
 from distmom.models.topics.sources import part_selections
 from distmom.moments.small import SmallMoments
 from distmom.simulate.topics import TopicPopulation
@@ -195,36 +193,6 @@ def test_standard_errors_are_as_large_as_the_errors():
     # With eight parts the ratio has the law of Student's t with seven degrees, of deviation 1.18.
     assert 0.8 < np.concatenate(ratios).std() < 1.6
     assert 0.5 < np.sqrt(np.mean(np.square(shares))) < 2.0
-
-
-def test_jackknife_is_the_formula():
-    rng = np.random.default_rng(0)
-    topics = np.eye(3) * 0.9 + 0.05
-    fits = [(topics + rng.uniform(0, 0.05, (3, 3)), rng.dirichlet(np.ones(3))) for _ in range(6)]
-    jackknife = Jackknife(topics, np.full(3, 1 / 3))
-    for (rows, shares), order in zip(fits, itertools.cycle(itertools.permutations(range(3))), strict=False):
-        # In whatever order the topics come.
-        jackknife.add(rows[list(order)], shares[list(order)])
-    errors, of_shares = jackknife.errors()
-    for found, values in ((errors, [f[0] for f in fits]), (of_shares, [f[1] for f in fits])):
-        expected = np.sqrt(5 / 6 * ((np.stack(values) - np.mean(values, axis=0)) ** 2).sum(axis=0))
-        assert_allclose(found, expected, rtol=1e-5)
-
-
-def test_jackknife_with_one_fit_says_nothing():
-    jackknife = Jackknife(np.eye(2), np.full(2, 0.5))
-    assert jackknife.errors() == (None, None)
-    jackknife.add(np.eye(2), np.full(2, 0.5))
-    assert jackknife.errors() == (None, None)
-
-
-def test_a_topic_that_few_fits_have_has_no_error():
-    jackknife = Jackknife(np.eye(2), np.full(2, 0.5))
-    for _ in range(2):
-        jackknife.add(np.eye(2)[:1], np.array([0.4]))
-    errors, shares = jackknife.errors()
-    assert_array_equal(np.isnan(shares), [False, True])
-    assert_array_equal(np.isnan(errors).all(axis=1), [False, True])
 
 
 def test_moments_on_disk_are_whole(tmp_path):

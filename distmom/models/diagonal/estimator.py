@@ -94,6 +94,7 @@ class DiagonalMixture(RowDensity):
     """
 
     State = DiagonalState
+    matched_by = "means_"
     reads = ("dense",)
     capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
     shown = (

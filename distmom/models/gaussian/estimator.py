@@ -99,6 +99,7 @@ class SphericalMixture(TransformerMixin, MixtureAttributes, RowDensity):
     """
 
     State = MixtureState
+    matched_by = "means_"
     reads = ("dense",)
     capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
     shown = ("n_components", "noise_variance", "residual", "gap", "n_clipped_weights", "n_floored_variances")

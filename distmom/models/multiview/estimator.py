@@ -96,6 +96,7 @@ class MultiView(SpectralEstimator):
     """
 
     State = MultiViewState
+    matched_by = "components_"
     reads = ("dense", "csr")
     capabilities = frozenset({Capability.ROWS, Capability.COMPONENTS})
     shown = ("asymmetry", "residual", "sum_weights", "conditioning", "explained")

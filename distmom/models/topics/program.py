@@ -19,7 +19,6 @@ from distmom.linalg import METHODS
 from distmom.models.topics.committed import CommittedMoments, extend_moments, fit_moments, moment_words
 from distmom.models.topics.fitted import FittedTopics, TopicState
 from distmom.models.topics.initial import Initial, initials, word_shares
-from distmom.models.topics.jackknife import Jackknife
 from distmom.models.topics.kept import TopicMoments, commit_sums
 from distmom.models.topics.longer import Chosen, Trial, choose_start, part_of_positions
 from distmom.models.topics.refine import ETA, Completion, complete, initial_topics, refine_topics
@@ -27,6 +26,7 @@ from distmom.models.topics.steps import EM_ALPHA, Topics
 from distmom.spectral.capabilities import Capability
 from distmom.spectral.core import CoreSettings, warn_of_sum_rules
 from distmom.spectral.estimator import place_parameter
+from distmom.spectral.jackknife import Jackknife
 from distmom.spectral.parameters import fixed, parameter
 from distmom.spectral.rank import MOST_COMPONENTS, Rank, find_rank, rank_settings
 from distmom.spectral.recovery import to_columns
@@ -312,7 +312,8 @@ class TopicModel(FittedTopics):
             committed = replace(committed, settings=settings)
             init, topics = self._of_moments(run, committed, moments.numbers_)
             state = _state_of(totals, init, topics, committed.words.n_words)
-            jackknife = Jackknife(state.topics.T, state.weights)
+            whole = {"topics": state.topics.T, "weights": state.weights}
+            jackknife = Jackknife(np.sqrt(whole["topics"]), whole)
             for sums in moments.without_parts():
                 directory = commit_sums(run.engine, sums)
                 part = replace(committed, directories=(directory,))
@@ -325,15 +326,17 @@ class TopicModel(FittedTopics):
                     continue
                 finally:
                     shutil.rmtree(directory)
-                jackknife.add(np.asarray(to_columns(topics.matrix)).T, topics.shares)
-            topics_error, weights_error = jackknife.errors()
+                found = np.asarray(to_columns(topics.matrix)).T
+                jackknife.add(np.sqrt(found), {"topics": found, "weights": topics.shares})
+            errors = jackknife.errors() or {}
             self.timings_, self.spent_ = [vars(t) for t in run.engine.timings], run.engine.spent
         of_all = init.alpha0 or EM_ALPHA if self.refine != "mixture" else 1.0
+        topics_error = errors.get("topics")
         self._describe(totals)
         self._keep(
             replace(
-                state, alpha=state.weights * of_all, weights_error=weights_error,
-                topics_error=None if topics_error is None else topics_error.T,
+                state, alpha=state.weights * of_all, weights_error=errors.get("weights"),
+                topics_error=None if topics_error is None else topics_error.T.astype(np.float32),
             )
         )  # fmt: skip
         self.fit_seconds_ = time.monotonic() - started
