@@ -68,6 +68,44 @@ def test_an_exact_population_gives_back_all_views_aligned(decomposition, n_overs
     assert_allclose(values, 1.0, rtol=1e-9)
 
 
+def test_functions_of_a_view_that_are_columns_have_their_conditional_means():
+    """Theorem 3.6 for functions of views with any law: here all functions of numbers from 0 to 4."""
+    rng = np.random.default_rng(0)
+    laws = [rng.dirichlet(np.ones(n), 3) for n in (4, 5, 6)]
+    tuples = np.indices((4, 5, 6)).reshape(3, -1)
+    given = np.prod([law[:, values] for law, values in zip(laws, tuples, strict=True)], axis=0)
+    x = tuples[1]
+    functions = np.column_stack([x, x**2, x >= 3, np.sin(x)])
+    X = np.hstack([np.eye(4)[tuples[0]], functions, np.eye(6)[tuples[2]]])
+    corpus = WeightedRows(X, WEIGHTS @ given)
+    corpus.settings["widths"] = [4, 4, 6]
+    model = MultiView(3).fit_corpus(corpus)
+    numbers = np.arange(5)
+    expected = laws[1] @ np.column_stack([numbers, numbers**2, numbers >= 3, np.sin(numbers)])
+    found = model.views()[1]
+    assert_allclose(found, expected[matched(found, expected)[1]], atol=1e-9)
+    # A view of indicators has its law as means, which gives the mean of any function.
+    assert_allclose(model.views()[2], laws[2][matched(model.views()[2], laws[2])[1]], atol=1e-9)
+
+
+def test_squares_beside_their_columns_give_the_variances_within_components():
+    deviations, errors = np.array([[0.5, 1.0, 2.0], [1.5, 0.5, 1.0], [1.0, 2.0, 0.5]]), []
+    for n in (4_000, 64_000):
+        of_draws = []
+        for seed in range(4):
+            rng = np.random.default_rng(seed)
+            h = rng.choice(3, n, p=WEIGHTS)
+            views = [4.0 * np.eye(3)[h] + deviations[h] * rng.standard_normal((n, 3)) for _ in range(3)]
+            views[1] = np.hstack([views[1], views[1] ** 2])
+            model = MultiView(3).fit(views)
+            means, squares = np.split(model.views()[1], 2, axis=1)
+            order = matched(means, 4.0 * np.eye(3))[1]
+            of_draws.append(np.abs(squares - means**2 - deviations[order] ** 2).mean())
+        errors.append(np.mean(of_draws))
+    assert errors[1] < 0.1
+    assert 2.8 < errors[0] / errors[1] < 5.7
+
+
 def test_the_units_and_origins_of_columns_do_not_matter():
     views, _ = sample(2000, 0)
     plain = MultiView(3).fit(views)
