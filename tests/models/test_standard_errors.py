@@ -90,6 +90,16 @@ def test_standard_errors_are_those_of_fits_to_the_other_rows(n_components):
         assert_allclose(found, expected, rtol=1e-4)
 
 
+def test_a_cluster_gives_the_same_bits(cluster):
+    rng = np.random.default_rng(1)
+    X = spherical(rng, rng.choice(3, 1500, p=WEIGHTS))[1].read_shard(0).rows
+    corpus = RowCorpus(X, shard_rows=400)
+    model = SphericalMixture(3, n_em_iter=1).fit_corpus(corpus)
+    alone = standard_errors(model, corpus, n_parts=2)
+    for name, found in standard_errors(model, corpus, n_parts=2, client=cluster).items():
+        assert_array_equal(found, alone[name])
+
+
 def test_parts_that_cannot_be_fitted_are_left_out(caplog, monkeypatch):
     rng = np.random.default_rng(0)
     _, corpus = spherical(rng, rng.choice(3, 1000, p=WEIGHTS))
