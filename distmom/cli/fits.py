@@ -240,10 +240,7 @@ def _run_fit(
         return
     for name, bounds in result.items():
         if name.startswith("theorem_1_bounds"):
-            result[name] = {
-                entry: value if value <= 1 else f"{value:.1e} (uninformative: above 1)"
-                for entry, value in bounds.items()
-            }
+            result[name] = {entry: _bound(value) for entry, value in bounds.items()}
     # A table reads better than one long line.
     held_out = result.pop("held_out", {})
     show(result, as_json)
@@ -251,6 +248,12 @@ def _run_fit(
         say(f"held out  {name:<18} " + "  ".join(f"{key} {x:.4f}" for key, x in scores.items()))
     if model.can(Capability.LABELS) and model.selection_ is not None:
         say(_choice_line(model.selection_))
+
+
+def _bound(value: float | None) -> float | str:
+    if value is None:
+        return "none (too few documents)"
+    return value if value <= 1 else f"{value:.1e} (uninformative: above 1)"
 
 
 def _choice_line(selection: dict[str, Any]) -> str:

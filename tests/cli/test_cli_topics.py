@@ -114,6 +114,20 @@ def test_shares_are_written_in_order_and_whole(place, run, tmp_path, method):
     assert (tmp_path / "r.html").read_text() == page
 
 
+def test_bounds_of_states_are_printed_and_those_that_few_documents_do_not_have_are_named(
+    place, run, tmp_path
+):
+    fit = ("fit", place / "corpus", tmp_path / "labels", "-k", 2, "--head", "moment", *LOCAL)
+    code, out, _ = run(*fit)
+    assert code == 0
+    assert "theorem_1_bounds_95%" in out
+    assert "none (too few documents)" in out
+    assert run("report", tmp_path / "labels", tmp_path / "r.html")[0] == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "Bounds of Theorem 1" in page
+    assert "labels and pairs" in page
+
+
 def test_shares_of_other_models_are_not_reported(place, run, tmp_path):
     fit = ("fit", place / "corpus", tmp_path / "two", "-k", 2, "--model", "anchors", "--max-df", 1, *LOCAL)
     assert run(*fit)[0] == 0
