@@ -43,9 +43,9 @@ def binary(rng, states):
         (SphericalMixture(3), spherical),
         (SphericalMixture(3, n_em_iter=3), spherical),
         (SphericalMixture(3), wide),
-        (DiagonalMixture(3), diagonal),
+        (DiagonalMixture(3, n_em_iter=3), diagonal),
         (MultiView(3, widths="3,3,3"), spherical),
-        (ProductMixture(3), binary),
+        (ProductMixture(3, n_em_iter=3), binary),
     ],
     ids=["spherical", "spherical-em", "spherical-wide", "diagonal", "views", "product"],
 )
@@ -90,6 +90,7 @@ def test_standard_errors_are_those_of_fits_to_the_other_rows(n_components):
         assert_allclose(found, expected, rtol=1e-4)
 
 
+@pytest.mark.cluster
 def test_a_cluster_gives_the_same_bits(cluster):
     rng = np.random.default_rng(1)
     X = spherical(rng, rng.choice(3, 1500, p=WEIGHTS))[1].read_shard(0).rows
