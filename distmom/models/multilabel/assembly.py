@@ -54,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 #: variants that the names of heads stand for where no blend is chosen
 DEFAULT_VARIANTS = {"ridge": "ridge-0.03", "neighbors": "neighbors-75-3", "svm": "svm-0.3"}
+#: heads of the latent states
+STATE_HEADS = ("posterior", "moment")
 RIDGE_PENALTIES = (0.01, 0.03, 0.1)
 NEIGHBOR_VARIANTS = ((40, 3.0), (75, 3.0), (75, 4.0))
 
@@ -300,80 +302,47 @@ def recipe_of(weights: dict[str, float] | None, choice: Choice | None) -> Recipe
 def heads_of(
     engine: Engine, parts: Parts, recipe: Recipe, limits: WeightLimits = NO_LIMITS
 ) -> dict[str, Head]:
-    """Return the heads of a recipe that the parts suffice for, with their arrays opened."""
-    if recipe.inputs:
-        heads = _stacked_heads(engine, limits, parts, recipe.inputs)
-    else:
-        heads = _weighted_heads(engine, limits, parts, recipe.weights)
-    opened: dict[str, Head] = transform_fields(heads, opened_array)
-    return opened
+    """Return the heads of a recipe that the parts suffice for, with their arrays opened.
 
-
-def _stacked_heads(
-    engine: Engine, limits: WeightLimits, parts: Parts, inputs: Sequence[str]
-) -> dict[str, Head]:
-    """Return the heads whose scores are the inputs of a stack; variants with the same arrays share one."""
+    The heads of a sum are multiplied by their weights, and those with the same kind of weights are added up. Among
+    heads whose scores are inputs, variants with the same arrays share one.
+    """
+    is_sum = not recipe.inputs
+    weights = recipe.weights if is_sum else dict.fromkeys(recipe.inputs, 1.0)
     heads: dict[str, Head] = {}
-    assert parts.features is not None
-    for name in inputs:
+    sparse: dict[str, list[tuple[Sequence[Term], float]]] = {}
+    votes: dict[str, float] = {}
+    states = {}
+    if isinstance(parts.states, States) and recipe.has(*STATE_HEADS):
+        states = _state_heads(parts.states)
+    for name, weight in weights.items():
         family, _, variant = name.partition("-")
-        if name == "centroid":
-            heads[name] = sparse_head(engine, (centroid_terms(engine, parts.features), 1.0), limits=limits)
+        if name == "centroid" and parts.features is not None:
+            of_labels = centroid_terms(engine, parts.features)
+            sparse.setdefault("sparse" if is_sum else name, []).append((of_labels, weight))
         elif name == "linear" and parts.linear is not None:
-            heads[name] = sparse_head(engine, (parts.linear.terms, 1.0), limits=limits)
+            sparse.setdefault("sparse" if is_sum else name, []).append((parts.linear.terms, weight))
         elif family == "svm" and parts.margins is not None:
+            # In a sum it is alone: costs are chosen for a stack only.
             heads[family] = SparseHead(parts.margins.weights[variant])
         elif family == "ridge" and parts.ridge is not None:
-            heads[family] = parts.ridge[1].head(float(variant))
+            head, factor = parts.ridge[1].head(float(variant)), np.float32(weight)
+            heads[family] = RidgeHead(head.coefficients * factor, head.intercept * factor)
         elif name == "sketch-neighbors" and parts.ridge is not None and parts.index is not None:
-            heads[name] = _sketch_neighbors(parts.ridge[1], parts.index, None)
+            heads[name] = replace(_sketch_neighbors(parts.ridge[1], parts.index, None), factor=weight)
         elif family in ("neighbors", "best") and parts.index is not None:
-            heads["neighbors"] = parts.index
+            votes[name] = weight
+            heads["neighbors"] = _votes(parts.index, votes) if is_sum else parts.index
         elif name == "gate" and parts.gate is not None:
-            heads[name] = _gate(parts.gate, 1.0)
+            heads[name] = _gate(parts.gate, weight)
         elif name == "frequent" and parts.frequent is not None:
-            heads[name] = _frequent(parts.frequent, 1.0)
-        elif isinstance(parts.states, States) and name in (states := _state_heads(parts.states)):
-            heads[name] = states[name]
-    return heads
-
-
-def _weighted_heads(
-    engine: Engine, limits: WeightLimits, parts: Parts, weights: dict[str, float]
-) -> dict[str, Head]:
-    """Return the heads that have a weight, multiplied by it."""
-    heads: dict[str, Head] = {}
-    sparse: list[tuple[Sequence[Term], float]] = []
-    if "centroid" in weights and parts.features is not None:
-        sparse.append((centroid_terms(engine, parts.features), weights["centroid"]))
-    if "linear" in weights and parts.linear is not None:
-        sparse.append((parts.linear.terms, weights["linear"]))
-    if sparse:
-        heads["sparse"] = sparse_head(engine, *sparse, limits=limits)
-    if parts.margins is not None:
-        # The head is fitted alone: costs are chosen for a stack only.
-        heads["svm"] = SparseHead(next(iter(parts.margins.weights.values())))
-    if "gate" in weights and parts.gate is not None:
-        heads["gate"] = _gate(parts.gate, weights["gate"])
-    if "frequent" in weights and parts.frequent is not None:
-        heads["frequent"] = _frequent(parts.frequent, weights["frequent"])
-    if parts.ridge is not None:
-        _, ridge = parts.ridge
-        for name in weights:
-            if name.startswith("ridge"):
-                head, w = ridge.head(float(name.split("-", 1)[1])), np.float32(weights[name])
-                heads["ridge"] = RidgeHead(head.coefficients * w, head.intercept * w)
-        if "sketch-neighbors" in weights and parts.index is not None:
-            near = _sketch_neighbors(ridge, parts.index, None)
-            heads["sketch-neighbors"] = replace(near, factor=weights["sketch-neighbors"])
-    votes = {name: w for name, w in weights.items() if name.startswith(("neighbors", "best"))}
-    if votes and parts.index is not None:
-        heads["neighbors"] = _votes(parts.index, votes)
-    if isinstance(parts.states, States):
-        for name, state_head in _state_heads(parts.states).items():
-            if name in weights:
-                heads[name] = replace(state_head, factor=weights[name])
-    return heads
+            heads[name] = _frequent(parts.frequent, weight)
+        elif name in states:
+            heads[name] = replace(states[name], factor=weight)
+    for name, own in sparse.items():
+        heads[name] = sparse_head(engine, *own, limits=limits)
+    opened: dict[str, Head] = transform_fields(heads, opened_array)
+    return opened
 
 
 def _gate(fit: MarginFit, power: float) -> GateHead:
@@ -398,9 +367,10 @@ def _state_heads(states: States) -> dict[str, StateHead]:
     stored = states.log_topics
     log_topics = stored.parts[0] if len(stored.parts) == 1 else stored
     log_weights = np.log(states.weights)
-    by_name = {"posterior": states.label_posteriors.T}
+    posterior, moment = STATE_HEADS
+    by_name = {posterior: states.label_posteriors.T}
     if states.label_states is not None:
-        by_name["moment"] = states.label_states.T
+        by_name[moment] = states.label_states.T
     return {
         name: StateHead(log_topics, log_weights, labels, ranked=rank_labels(labels))
         for name, labels in by_name.items()

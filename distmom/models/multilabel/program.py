@@ -14,6 +14,7 @@ from distmom.models.multilabel.assembly import (
     DEFAULT_VARIANTS,
     NEIGHBOR_VARIANTS,
     RIDGE_PENALTIES,
+    STATE_HEADS,
     FittedHeads,
     HeadSettings,
     Offer,
@@ -58,8 +59,6 @@ HEADS = ("auto", "moment", "posterior", "ridge", "linear", "neighbors", "svm")
 REFIT_SHARE = 0.05
 #: most labels per column of the sketch for which `auto` tries ridge: r columns cannot separate many more
 LABELS_PER_COLUMN = 50
-#: heads of the latent states: posterior and moment
-N_STATE_HEADS = 2
 
 
 def extends_states(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) -> bool:
@@ -133,7 +132,7 @@ def score_fold(choosing: Run, settings: HeadSettings, chosen: Selection) -> tupl
 def scoring_pass(corpus: Corpus | MemoryCorpus, settings: HeadSettings, chosen: Selection) -> CandidatesPass:
     """Return the pass that scores the held-out documents, without its scorer."""
     n_dense = n_dense_heads(corpus, settings.n_components, settings.effort)
-    n_heads = n_dense + (N_STATE_HEADS if settings.effort.has_states else 0)
+    n_heads = n_dense + (len(STATE_HEADS) if settings.effort.has_states else 0)
     return candidates_pass(corpus, chosen, n_dense, n_heads, N_RANDOM if frequent_labels(corpus) else 0)
 
 
@@ -170,7 +169,7 @@ def fit_parts(
     features = ridge = linear = index = margins = gate = frequent = None
     if needs("ridge", "linear", "centroid", "neighbors", "best", "sketch", "svm"):
         features = fit_features(run, settings.features, selection)
-    required = settings.head in ("moment", "posterior")
+    required = settings.head in STATE_HEADS
     states = None
     if required or settings.effort.has_states:
         states = run.attempt(fit_states, settings.states, selection, required=required)
