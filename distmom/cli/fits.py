@@ -24,7 +24,7 @@ from distmom.cli.shared import open_input, open_workers, show
 from distmom.cli.terminal import say
 from distmom.cli.updates import add_documents
 from distmom.corpus import open_words
-from distmom.corpus.space import find_usage
+from distmom.corpus.space import find_usage, held_bytes
 from distmom.errors import UsageError
 from distmom.models import ESTIMATORS, estimator
 from distmom.spectral.capabilities import Capability
@@ -216,10 +216,12 @@ def _run_fit(
                 f"{planned['disk_bytes'] / 2**20:,.0f} MiB of disk"
             )
             usage = find_usage(run.path)
-            if usage is not None and usage[0] < planned["disk_bytes"]:
+            # What a resumed run holds already is part of what it needs.
+            needed = planned["disk_bytes"] - held_bytes(run.path)
+            if usage is not None and usage[0] < needed:
                 logger.warning(
                     "%s: the fit may need %.0f MiB of disk, but only %.0f MiB are free",
-                    run.path.parent, planned["disk_bytes"] / 2**20, usage[0] / 2**20,
+                    run.path.parent, needed / 2**20, usage[0] / 2**20,
                 )  # fmt: skip
             if dashboard := getattr(executor, "dashboard", None):
                 progress.line(f"dashboard: {dashboard}")

@@ -14,6 +14,7 @@ from distmom.cli.options import json_option
 from distmom.cli.shared import describe_corpus, show
 from distmom.cli.terminal import say
 from distmom.corpus import open_corpus
+from distmom.corpus.space import held_bytes
 from distmom.corpus.storage import is_url
 from distmom.corpus.uploads import find_contents, local_directory
 from distmom.engine.epochs import check_records
@@ -158,4 +159,4 @@ def _size(path: str) -> int:
     """Return the size of all files of a model or an output in bytes."""
     if is_url(path) and (contents := find_contents(path)) is not None:
         return contents.n_bytes
-    return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
+    return held_bytes(path)

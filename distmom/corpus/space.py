@@ -48,6 +48,11 @@ def find_usage(path: str | os.PathLike[str]) -> tuple[int, int] | None:
     return None
 
 
+def held_bytes(path: str | os.PathLike[str]) -> int:
+    """Return the size of all files below a directory; 0 if it does not exist."""
+    return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
+
+
 def _numbers(place: str) -> str:
     """Return the free bytes of the file system of a path as the end of a clause."""
     usage = find_usage(place)

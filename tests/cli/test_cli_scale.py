@@ -1,5 +1,6 @@
 """Commands for planted corpora and for what a fit costs."""
 
+import errno
 import json
 import re
 
@@ -75,3 +76,34 @@ def test_a_fit_says_how_much_disk_it_may_need_and_warns_where_less_is_free(run, 
     assert code == 0
     expected = rf"^warning: {tmp_path}: the fit may need \d+ MiB of disk, but only 0 MiB are free$"
     assert re.search(expected, err, re.M)
+
+
+def test_what_a_resumed_run_holds_is_not_needed_once_more(run, tmp_path, monkeypatch):
+    options = ("--docs", 200, "--words", 300, "--states", 2, "--workers", 0, "--quiet")
+    assert run("synth", "lda", tmp_path / "corpus", *options)[0] == 0
+    fit = (
+        "fit",
+        tmp_path / "corpus",
+        tmp_path / "model",
+        "-k",
+        2,
+        "--model",
+        "lda",
+        "--workers",
+        0,
+        "--quiet",
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr("distmom.cli.run.Run.save", _refuse_to_save)
+        assert run(*fit)[0] != 0
+    held = sum(file.stat().st_size for file in (tmp_path / "model.run").rglob("*") if file.is_file())
+    needed = json.loads(run("plan", *fit[1:2], *fit[3:7], "--json")[1])["disk_bytes"]
+    assert held > 1000
+    monkeypatch.setattr("distmom.cli.fits.find_usage", lambda path: (needed - 1000, 10**9))
+    code, _, err = run("resume", tmp_path / "model.run", "--workers", 0)
+    assert code == 0
+    assert "are free" not in err
+
+
+def _refuse_to_save(*arguments):
+    raise OSError(errno.EIO, "Input/output error")
