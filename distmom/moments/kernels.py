@@ -28,36 +28,24 @@ def gather(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, matrix: np
     ndarray of shape (n, r)
         Of the type of ``matrix``.
     """
-    n = indptr.shape[0] - 1
-    out = np.zeros((n, matrix.shape[1]), matrix.dtype)
+    n, r, kind = indptr.shape[0] - 1, matrix.shape[1], matrix.dtype.type
+    out = np.zeros((n, r), matrix.dtype)
     for i in range(n):
-        add_rows(indices[indptr[i] : indptr[i + 1]], data[indptr[i] : indptr[i + 1]], matrix, out[i])
-    return out
-
-
-@compiled
-def add_rows(indices: np.ndarray, data: np.ndarray, matrix: np.ndarray, out: np.ndarray) -> None:
-    """Add some rows of a matrix, each times a number, to ``out``; empty ``data`` stands for ones.
-
-    Four rows are read at a time, so that the processor waits for several of them at once. They are added in their
-    order, which gives the same bits as one at a time.
-    """
-    kind, r, size = out.dtype.type, out.shape[0], len(indices)
-    n_fours = size - size % 4
-    one = kind(1.0)
-    for p in range(0, n_fours, 4):
-        x0, x1, x2, x3 = one, one, one, one
-        if len(data):
+        start, stop, target = indptr[i], indptr[i + 1], out[i]
+        last = stop - (stop - start) % 4
+        # Four rows at a time, so that the processor waits for several at once; they are added in their order.
+        for p in range(start, last, 4):
             x0, x1, x2, x3 = kind(data[p]), kind(data[p + 1]), kind(data[p + 2]), kind(data[p + 3])
-        # Unsigned: a signed subscript may be negative, which would be checked on every access.
-        row0, row1 = matrix[np.uint64(indices[p])], matrix[np.uint64(indices[p + 1])]
-        row2, row3 = matrix[np.uint64(indices[p + 2])], matrix[np.uint64(indices[p + 3])]
-        for c in range(r):
-            out[c] = (((out[c] + x0 * row0[c]) + x1 * row1[c]) + x2 * row2[c]) + x3 * row3[c]
-    for p in range(n_fours, size):
-        x, row = (kind(data[p]) if len(data) else one), matrix[np.uint64(indices[p])]
-        for c in range(r):
-            out[c] += x * row[c]
+            # Unsigned: a signed subscript may be negative, which would be checked on every access.
+            row0, row1 = matrix[np.uint64(indices[p])], matrix[np.uint64(indices[p + 1])]
+            row2, row3 = matrix[np.uint64(indices[p + 2])], matrix[np.uint64(indices[p + 3])]
+            for c in range(r):
+                target[c] = (((target[c] + x0 * row0[c]) + x1 * row1[c]) + x2 * row2[c]) + x3 * row3[c]
+        for p in range(last, stop):
+            x, row = kind(data[p]), matrix[np.uint64(indices[p])]
+            for c in range(r):
+                target[c] += x * row[c]
+    return out
 
 
 def gather_columns(

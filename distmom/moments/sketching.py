@@ -22,7 +22,6 @@ from distmom.engine.passes import Pass
 from distmom.engine.state import Columns, StoredColumns
 from distmom.engine.sums import SumSpec
 from distmom.hashing import scramble
-from distmom.moments.kernels import add_rows
 
 _SCALE = np.float32(3.0**0.5 / 2.0**31)
 
@@ -167,6 +166,30 @@ def _fill(words: Any, key: Any, first: Any, out: Any) -> None:
 
 
 @compiled
+def _add_rows(indices: Any, data: Any, matrix: Any, out: Any) -> None:
+    """Add rows of a matrix to ``out``, four at a time, as `distmom.moments.kernels.gather` does.
+
+    Ones take the place of empty ``data``. A kernel of another module cannot be called (see `compiled`).
+    """
+    kind, r, size = out.dtype.type, out.shape[0], len(indices)
+    n_fours = size - size % 4
+    one = kind(1.0)
+    for p in range(0, n_fours, 4):
+        x0, x1, x2, x3 = one, one, one, one
+        if len(data):
+            x0, x1, x2, x3 = kind(data[p]), kind(data[p + 1]), kind(data[p + 2]), kind(data[p + 3])
+        # Unsigned: a signed subscript may be negative, which would be checked on every access.
+        row0, row1 = matrix[np.uint64(indices[p])], matrix[np.uint64(indices[p + 1])]
+        row2, row3 = matrix[np.uint64(indices[p + 2])], matrix[np.uint64(indices[p + 3])]
+        for c in range(r):
+            out[c] = (((out[c] + x0 * row0[c]) + x1 * row1[c]) + x2 * row2[c]) + x3 * row3[c]
+    for p in range(n_fours, size):
+        x, row = (kind(data[p]) if len(data) else one), matrix[np.uint64(indices[p])]
+        for c in range(r):
+            out[c] += x * row[c]
+
+
+@compiled
 def add_product(
     indptr: Any,
     indices: Any,
@@ -211,7 +234,7 @@ def add_product(
                 for c in range(r):
                     products[c] += x * row[c]
         else:
-            add_rows(indices[start:stop], data[start:stop] if len(data) else data, basis, products)
+            _add_rows(indices[start:stop], data[start:stop] if len(data) else data, basis, products)
         w = out.dtype.type(weights[i])
         for c in range(r):
             products[c] *= w
