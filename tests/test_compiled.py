@@ -1,4 +1,6 @@
 import fcntl
+import importlib
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -6,8 +8,10 @@ from pathlib import Path
 import numba
 import numpy as np
 import pytest
+from numba.core.dispatcher import Dispatcher
 from numba.core.errors import TypingError
 
+import distmom
 from distmom import compiled as module
 
 
@@ -133,3 +137,25 @@ def test_division_by_zero_follows_numpy():
 @pytest.mark.parametrize("value", [1, 2.5])
 def test_kernels_are_their_functions(value):
     assert module.compiled(add_one)(value) == add_one(value)
+
+
+def kernels():
+    """Return every kernel of the package with the name of its module."""
+    found = {}
+    for module in pkgutil.walk_packages(distmom.__path__, "distmom."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, Dispatcher) and value.py_func.__module__ == module.name:
+                found[f"{module.name}.{value.py_func.__name__}"] = value
+    return found
+
+
+def test_kernels_call_kernels_of_their_own_module_only():
+    """The cache of a kernel is not renewed when another file changes (see `compiled`)."""
+    called = {}
+    for name, kernel in kernels().items():
+        function = kernel.py_func
+        others = (function.__globals__.get(each) for each in function.__code__.co_names)
+        modules = {other.py_func.__module__ for other in others if isinstance(other, Dispatcher)}
+        called[name] = modules - {function.__module__, "distmom.hashing"}
+    assert len(called) > 50
+    assert {name: modules for name, modules in called.items() if modules} == {}
