@@ -142,10 +142,10 @@ def test_kernels_are_their_functions(value):
 def kernels():
     """Return every kernel of the package with the name of its module."""
     found = {}
-    for module in pkgutil.walk_packages(distmom.__path__, "distmom."):
-        for value in vars(importlib.import_module(module.name)).values():
-            if isinstance(value, Dispatcher) and value.py_func.__module__ == module.name:
-                found[f"{module.name}.{value.py_func.__name__}"] = value
+    for place in pkgutil.walk_packages(distmom.__path__, "distmom."):
+        for value in vars(importlib.import_module(place.name)).values():
+            if isinstance(value, Dispatcher) and value.py_func.__module__ == place.name:
+                found[f"{place.name}.{value.py_func.__name__}"] = value
     return found
 
 

@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 #: share of a text in words of most documents above which a background topic is suggested
 MANY_COMMON = 0.2
+#: share of held-out documents with a copy among the others above which copies are mentioned
+MANY_REPEATED = 0.04
 
 
 @click.command(cls=ModelCommand, models=tuple(listing.name for listing in ESTIMATORS))
@@ -250,6 +252,12 @@ def _run_fit(
         say(f"held out  {name:<18} " + "  ".join(f"{key} {x:.4f}" for key, x in scores.items()))
     if model.can(Capability.LABELS) and model.selection_ is not None:
         say(_choice_line(model.selection_))
+        if (repeated := model.selection_["repeated"]) > MANY_REPEATED:
+            say(
+                f"{repeated:.0%} of the held-out documents have the same words as another document; if fewer new "
+                "documents will have, remove such copies before the fit, as a blend chosen with them relies too "
+                "much on the nearest documents"
+            )
 
 
 def _bound(value: float | None) -> float | str:

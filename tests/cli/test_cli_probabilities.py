@@ -55,6 +55,11 @@ def test_a_fit_ends_with_what_was_chosen_and_the_expected_precision(place, run, 
         f"chosen: {', '.join(chosen['weights'])}; expected P@1 {expected:.4f} with standard error "
         f"{chosen['precision_error']:.4f}, measured on {chosen['n_held_out']:,} held-out documents"
     )
+    (tmp_path / "twice.tsv").write_text((place / "train.tsv").read_text() * 2)
+    assert run("ingest", tmp_path / "twice.tsv", tmp_path / "twice", *LOCAL)[0] == 0
+    code, twice, _ = run("fit", tmp_path / "twice", tmp_path / "t", "-k", 3, *LOCAL)
+    assert code == 0
+    assert re.fullmatch(r"\d\d% of the held-out documents have the same words .*", twice.splitlines()[-1])
     code, out, _ = run("fit", place / "corpus", tmp_path / "r", "-k", 3, "--head", "ridge", *LOCAL)
     assert code == 0
     assert "expected P@1" not in out

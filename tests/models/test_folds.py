@@ -147,6 +147,19 @@ def test_small_corpora_are_fitted_in_the_planned_passes(many, monkeypatch):
     assert model.selection_["n_held_out"] == 700
 
 
+def test_copies_among_held_out_documents_are_counted():
+    corpus = planted_corpus(400, d=200, n_labels=10, k=3)[2]
+    block = corpus.read_shard(0)
+    once = MultiLabelMoM(3).fit(block.words, block.labels)
+    n_copies = 100
+    rows = np.concatenate([np.arange(400), np.arange(n_copies)])
+    some = MultiLabelMoM(3).fit(block.words[rows], block.labels[rows])
+    assert once.selection_["repeated"] == 0.0
+    assert some.selection_["n_held_out"] == 500
+    # A copy is not found if both are held out in the same fold.
+    assert 0.75 * 2 * n_copies / 500 < some.selection_["repeated"] < 2 * n_copies / 500
+
+
 def test_the_expected_precision_of_a_small_corpus_is_that_of_other_documents():
     X, Y = dense_of(planted_corpus(3_400, n_labels=20, k=4)[2])
     errors = []

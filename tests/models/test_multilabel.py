@@ -136,7 +136,8 @@ def test_propensity_raises_rare_labels(planted):
 def test_auto_says_what_it_chose(fitted):
     chosen = fitted["auto"].selection_
     assert set(chosen) == {
-        "weights", "objective", "held_out", "n_held_out", "precision_error", "threshold", "reliability",
+        "weights", "objective", "held_out", "n_held_out", "repeated", "precision_error", "threshold",
+        "reliability",
     }  # fmt: skip
     assert chosen["weights"]
     assert set(chosen["weights"]) <= set(chosen["held_out"])

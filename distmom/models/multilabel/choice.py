@@ -18,6 +18,8 @@ from distmom.models.multilabel.weighted_sum import weighted_total
 
 #: name of the sum of all heads as the input of a logistic regression
 TOTAL = "total"
+#: cosine from which a document is a copy of another: rows of the same words differ by rounding only
+COPY_COSINE = 0.9999
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Choice:
         Power of the inverse propensity that multiplies the probability of a label, where the metric weights by it.
     reranker : Reranker or None, default None
         What ranks the best labels again.
+    repeated : float, default 0.0
+        Share of the held-out documents whose words are those of another document, see `repeated_share`.
     """
 
     weights: dict[str, float]
@@ -66,6 +70,7 @@ class Choice:
     error: float = 0.0
     exponent: float | None = None
     reranker: Reranker | None = None
+    repeated: float = 0.0
 
     @property
     def is_stacked(self) -> bool:
@@ -81,6 +86,7 @@ class Choice:
             "objective": self.objective,
             "held_out": self.scores,
             "n_held_out": self.n_documents,
+            "repeated": self.repeated,
             "precision_error": self.precision_error,
             "threshold": self.threshold,
             "reliability": self.reliability.to_json(),
@@ -120,6 +126,11 @@ def apply_choice(
     x = reranked_features(names, own.inputs, rows, frequency, own.companions, best, log_odds)
     found = own.averaged(x, np.take_along_axis(log_odds, best, axis=1))
     return with_best(log_odds, best, known, found)
+
+
+def repeated_share(rows: dict[str, np.ndarray]) -> float:
+    """Return the share of held-out documents of which there is a copy among the documents of the fit."""
+    return float((rows["covariates"][:, 1] >= COPY_COSINE).mean())
 
 
 def covariates_of(rows: dict[str, np.ndarray], frequency: Frequency | None) -> Covariates | None:

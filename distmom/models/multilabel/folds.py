@@ -21,7 +21,7 @@ from distmom.errors import UsageError
 from distmom.models.multilabel.assembly import Offer, opened_array
 from distmom.models.multilabel.blend import choose_blend
 from distmom.models.multilabel.candidates import read_scores
-from distmom.models.multilabel.choice import Choice
+from distmom.models.multilabel.choice import Choice, repeated_share
 from distmom.models.multilabel.companions import companion_shares
 from distmom.models.multilabel.effort import NORMAL, Effort
 from distmom.models.multilabel.margin import frequent_labels
@@ -63,7 +63,8 @@ def folds_of(corpus: Corpus | MemoryCorpus, seed: int, effort: Effort = NORMAL) 
 
 def choose(engine: Engine, folds: Sequence[Fold], objective: str) -> Choice:
     """Choose a blend by the scores of held-out documents; a UsageError if no held-out document has a label."""
-    choice = choose_blend(**blend_inputs(engine, folds, objective))
+    inputs = blend_inputs(engine, folds, objective)
+    choice = replace(choose_blend(**inputs), repeated=repeated_share(inputs["rows"]))
     logger.info("chosen on %d held-out documents: %s", choice.n_documents, choice.weights)
     return choice
 
