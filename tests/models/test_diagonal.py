@@ -436,16 +436,10 @@ def test_a_file_gives_the_bits_of_memory(tmp_path, d):
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.parametrize("d", [12, 90])
-def test_two_processes_give_the_same_bits(d):
-    from distributed import Client, LocalCluster
-
+def test_two_processes_give_the_same_bits(d, cluster):
     corpus = RowCorpus(sample(*parameters(d, 3), 3000, 0)[0], shard_rows=150)
     alone = DiagonalMixture(3).fit_corpus(corpus)
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        both = DiagonalMixture(3).fit_corpus(corpus, client=client)
+    both = DiagonalMixture(3).fit_corpus(corpus, client=cluster)
     assert arrays_of(both) == arrays_of(alone)
 
 

@@ -390,18 +390,12 @@ def test_a_memory_limit_cuts_the_basis_into_slabs():
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_two_processes_give_the_same_bits():
-    from distributed import Client, LocalCluster
-
+def test_two_processes_give_the_same_bits(cluster):
     X = gaussian_population(150, 4).sample(3000, 0).X
     corpus = RowCorpus(X, shard_rows=150)
     options = {"n_em_iter": 2, "n_oversamples": 5, "n_power_iter": 1}
     alone = SphericalMixture(4, **options).fit_corpus(corpus)
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        both = SphericalMixture(4, **options).fit_corpus(corpus, client=client)
+    both = SphericalMixture(4, **options).fit_corpus(corpus, client=cluster)
     for name in ("means_", "weights_", "variances_", "kept_"):
         assert (getattr(alone, name) == getattr(both, name)).all()
 

@@ -550,17 +550,11 @@ def test_other_shards_and_a_repeated_fit_give_the_same_model():
 @pytest.mark.parametrize(
     ("d", "options"), [(5, {}), (150, {}), (20, {"fourth_moment": "slices"}), (6, {"noise": "gaussian"})]
 )
-def test_two_processes_give_the_same_bits(d, options):
-    from distributed import Client, LocalCluster
-
+def test_two_processes_give_the_same_bits(d, options, cluster):
     k = 15 if d == 20 else 4
     corpus = RowCorpus(sample(6_000, 0, d, k, noise=0.1)[0], shard_rows=300)
     alone = ICA(k, **options).fit_corpus(corpus)
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        both = ICA(k, **options).fit_corpus(corpus, client=client)
+    both = ICA(k, **options).fit_corpus(corpus, client=cluster)
     for name in ("components_", "mixing_", "kurtosis_", "mean_"):
         assert (getattr(alone, name) == getattr(both, name)).all()
 

@@ -279,21 +279,12 @@ def test_a_fit_out_of_core_and_one_that_resumes_give_the_same_bits(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_one_and_two_processes_give_the_same_bits():
-    from distributed import Client, LocalCluster
-
+def test_two_processes_give_the_same_bits(cluster):
     corpus = RowCorpus(np.hstack(weak_truth().sample(6_000, 0)), shard_rows=500)
-    model = LatentTree(2, tree=GROUPED[0], widths=(3,) * 8)
-    alone = model.fit_corpus(corpus)
-    state = [alone.components_, alone.weights_, alone.transitions_]
-    for n in (1, 2):
-        with (
-            LocalCluster(n_workers=n, threads_per_worker=1, dashboard_address=":0") as cluster,
-            Client(cluster) as client,
-        ):
-            other = LatentTree(2, tree=GROUPED[0], widths=(3,) * 8).fit_corpus(corpus, client=client)
-        for a, b in zip(state, (other.components_, other.weights_, other.transitions_), strict=True):
-            assert (a == b).all()
+    alone = LatentTree(2, tree=GROUPED[0], widths=(3,) * 8).fit_corpus(corpus)
+    both = LatentTree(2, tree=GROUPED[0], widths=(3,) * 8).fit_corpus(corpus, client=cluster)
+    for name in ("components_", "weights_", "transitions_"):
+        assert (getattr(alone, name) == getattr(both, name)).all()
 
 
 def test_a_wrong_tree_shows_in_the_moments_of_pairs():

@@ -353,16 +353,10 @@ def test_a_memory_limit_cuts_the_basis_into_slabs():
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_two_processes_give_the_same_bits():
-    from distributed import Client, LocalCluster
-
+def test_two_processes_give_the_same_bits(cluster):
     corpus = RowCorpus(np.hstack(sample(3000, 0)[0]), shard_rows=150)
     alone = MultiView(3, widths="7,5,11").fit_corpus(corpus)
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
-        both = MultiView(3, widths="7,5,11").fit_corpus(corpus, client=client)
+    both = MultiView(3, widths="7,5,11").fit_corpus(corpus, client=cluster)
     for name in ("components_", "weights_", "variances_"):
         assert (getattr(alone, name) == getattr(both, name)).all()
 

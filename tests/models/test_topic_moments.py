@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import vstack
 
 from distmom.corpus import MemoryCorpus
-from distmom.engine import PassDone, open_executor
+from distmom.engine import PassDone
 from distmom.errors import StoreError, UsageError
 from distmom.models import (
     AnchorTopics,
@@ -285,13 +285,13 @@ def test_corpora_that_are_added_are_left_out_part_by_part():
 
 
 @pytest.mark.slow
-def test_a_cluster_finds_the_same_moments():
+@pytest.mark.cluster
+def test_a_cluster_finds_the_same_moments(cluster):
     _, counts = sample(1500)
     corpus = MemoryCorpus(counts, shard_documents=200)
     kept = TopicMoments(3, n_parts=2, **ALL_WORDS).fit_corpus(corpus)
-    with open_executor(workers=2) as executor:
-        found = TopicMoments(3, n_parts=2, **ALL_WORDS).fit_corpus(corpus, client=executor)
-        more = found.of(corpus, client=executor)
+    found = TopicMoments(3, n_parts=2, **ALL_WORDS).fit_corpus(corpus, client=cluster)
+    more = found.of(corpus, client=cluster)
     for name, value in summed(kept).items():
         assert_array_equal(value, summed(found)[name])
         assert_array_equal(value, summed(more)[name])
