@@ -220,6 +220,7 @@ def test_a_flipped_bit_is_found_before_use(place, name):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", KINDS)
 def test_many_more_flips_are_found(place, name):
     kind = KINDS[name]
