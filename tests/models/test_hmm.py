@@ -442,9 +442,9 @@ def test_passes_take_no_more_memory_than_planned(lengths):
         ContextPass(5, basis=Q, rank=4), ExpectationPass(5, **common), DecodePass(5, **common),
     ):  # fmt: skip
         sums = pass_.zero()
-        peak = peak_bytes(lambda pass_=pass_, sums=sums: pass_.add(sums, block, {}))
         n = len(X)
-        assert peak <= 1.1 * (pass_.working_bytes(n) + pass_.row_bytes * n) + 50_000, pass_.name
+        most = 1.1 * (pass_.working_bytes(n) + pass_.row_bytes * n) + 50_000
+        assert peak_bytes(lambda pass_=pass_, sums=sums: pass_.add(sums, block, {}), most) <= most, pass_.name
 
 
 @pytest.mark.parametrize("degree", [1, 2])
@@ -457,8 +457,8 @@ def test_passes_over_dense_steps_take_no_more_memory_than_planned(degree):
         StepMeanPass(9), WindowSketchPass(p, n_columns=7, **common), WindowMomentsPass(p, rank=7, **common),
     ):  # fmt: skip
         sums = pass_.zero()
-        peak = peak_bytes(lambda pass_=pass_, sums=sums: pass_.add(sums, block, {}))
-        assert peak <= pass_.working_bytes(60_000) + 50_000, pass_.name
+        most = pass_.working_bytes(60_000) + 50_000
+        assert peak_bytes(lambda pass_=pass_, sums=sums: pass_.add(sums, block, {}), most) <= most, pass_.name
 
 
 def test_a_column_of_integers_is_read_as_what_was_fitted():

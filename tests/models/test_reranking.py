@@ -1,6 +1,7 @@
 """Ranking the best labels of a blend again: features, the fit, the choice, and models that do it."""
 
 import itertools
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -250,14 +251,27 @@ def corpus(request, monkeypatch):
     return planted_corpus(1500, n_labels=60, k=3)[2]
 
 
+@pytest.fixture(scope="module")
+def models():
+    return {}
+
+
+@pytest.fixture
+def model(corpus, models, request):
+    """Return a model of the corpus, which tests that share it leave as it is."""
+    kind = request.node.callspec.params["corpus"]
+    if kind not in models:
+        models[kind] = MultiLabelMoM(5, n_topics=0).fit_corpus(corpus)
+    return models[kind]
+
+
 def dense_scores(scorer, query, name):
     out = np.zeros((query.block.n_documents, scorer.n_labels), np.float32)
     variant(dict(scorer.heads), name).add_scores(query, 1.0, out)
     return out
 
 
-def test_a_model_ranks_the_best_labels_again(corpus, tmp_path):
-    model = MultiLabelMoM(5, n_topics=0).fit_corpus(corpus)
+def test_a_model_ranks_the_best_labels_again(corpus, model, tmp_path):
     scorer, block = model.scorer_, corpus.read_shard(0)
     assert scorer.reranker is not None
     assert model.selection_["reranked"] == scorer.reranker.summary()
@@ -309,8 +323,7 @@ def test_a_model_ranks_the_best_labels_again(corpus, tmp_path):
         )
 
 
-def test_chosen_labels_and_single_heads_are_not_ranked_again(corpus):
-    model = MultiLabelMoM(5, n_topics=0).fit_corpus(corpus)
+def test_chosen_labels_and_single_heads_are_not_ranked_again(corpus, model):
     block = corpus.read_shard(0)
     plain = replace(model.scorer_, reranker=None)
     some = ["5", "40", "7"] if model.label_names_[5] == "5" else [model.label_names_[i] for i in (5, 40, 7)]
@@ -349,8 +362,8 @@ def test_updates_keep_the_trees(corpus):
     assert not np.array_equal(model.decision_function(blocks[1].words), before)
 
 
-def test_damaged_rerankers_are_refused(corpus, tmp_path):
-    model = MultiLabelMoM(5, n_topics=0).fit_corpus(corpus)
+def test_damaged_rerankers_are_refused(model, tmp_path):
+    model = copy(model)
     scorer = model.scorer_
     trees = scorer.reranker.trees
     own = np.flatnonzero(trees.children)[-1]

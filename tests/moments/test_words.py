@@ -417,7 +417,8 @@ def test_a_block_takes_the_planned_memory_for_its_fourth_moments(n, d, k, length
     pass_, _ = fourth_pass(MomentKind("distinct", "tokens", False, orders=4), d, k + 5, k, 3)
     block, sums = corpus.read_shard(0), pass_.zero()
     for each in (block, replace(block, weights=np.ones(n))):
-        peak = peak_bytes(lambda each=each: pass_.add(sums, each, {}))
         # The rows of the part are copied, and their indices and values are wide.
-        assert peak < pass_.working_bytes(n) + 28 * block.words.nnz
+        most = pass_.working_bytes(n) + 28 * block.words.nnz
+        peak = peak_bytes(lambda each=each: pass_.add(sums, each, {}), most)
+        assert peak < most
     assert pass_.working_bytes(n) < 3 * peak
