@@ -23,10 +23,10 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    _, _, memory = planted_corpus(2000, shard_documents=150)
+    _, _, memory = planted_corpus(2000, shard_documents=250)
     blocks = [memory.read_shard(i) for i in range(len(memory.shards))]
     X, Y = vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
-    return from_arrays(tmp_path_factory.mktemp("corpus") / "c", X, Y, shard_documents=150)
+    return from_arrays(tmp_path_factory.mktemp("corpus") / "c", X, Y, shard_documents=250)
 
 
 def fitted(corpus, client=None):
@@ -56,10 +56,10 @@ def test_same_bits_in_process_and_with_one_two_and_three_workers(corpus, cluster
 
 @pytest.mark.slow
 def test_many_labels_that_are_ranked_again_have_the_same_bits_on_two_workers(tmp_path, cluster, monkeypatch):
-    _, _, memory = planted_corpus(2000, n_labels=1100, shard_documents=150)
+    _, _, memory = planted_corpus(1600, n_labels=1100, shard_documents=200)
     blocks = [memory.read_shard(i) for i in range(len(memory.shards))]
     X, Y = vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
-    many = from_arrays(tmp_path / "c", X, Y, shard_documents=150)
+    many = from_arrays(tmp_path / "c", X, Y, shard_documents=200)
     monkeypatch.setattr(blend, "RERANK_GAIN", -1.0)
     monkeypatch.setattr(blend, "RERANK_DOCUMENTS", 100)
 
@@ -118,7 +118,7 @@ class BadPass(Pass):
         return {"n": SumSpec(())}
 
     def add(self, sums, block, rows):
-        if block.first >= 900:
+        if block.first >= 1500:
             raise InputError("shard s00006: something is wrong")
 
 

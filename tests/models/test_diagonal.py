@@ -446,7 +446,7 @@ def test_two_processes_give_the_same_bits(d, cluster):
 @pytest.mark.slow
 def test_a_memory_limit_cuts_the_basis_into_slabs():
     rng = np.random.default_rng(0)
-    d, n = 200_000, 240
+    d, n = 200_000, 120
     h = rng.integers(0, 3, n)
     X = 0.5 * rng.normal(size=(3, d))[h] + rng.normal(size=(n, d))
     corpus = RowCorpus(X.astype(np.float32), shard_rows=8)

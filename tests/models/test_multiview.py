@@ -339,7 +339,7 @@ def test_the_command_line_fits_views_and_writes_components_and_a_report(tmp_path
 @pytest.mark.slow
 def test_a_memory_limit_cuts_the_basis_into_slabs():
     rng = np.random.default_rng(0)
-    widths, n = (100_000, 60_000, 40_000), 240
+    widths, n = (100_000, 60_000, 40_000), 120
     h = rng.integers(0, 3, n)
     X = 0.5 * rng.normal(size=(3, sum(widths)))[h] + rng.normal(size=(n, sum(widths)))
     corpus = RowCorpus(X.astype(np.float32), shard_rows=8)

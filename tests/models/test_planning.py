@@ -30,8 +30,8 @@ from distmom.spectral.run import LedgerError, unknown
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
     """Few documents, but of so many words and labels that matrices outweigh the process."""
-    model = preset("wikilshtc", n_documents=16_000, n_words=400_000, n_labels=200_000, n_states=50)
-    return synthesise(model, tmp_path_factory.mktemp("planned") / "c", shard_documents=2000)
+    model = preset("wikilshtc", n_documents=8_000, n_words=300_000, n_labels=150_000, n_states=50)
+    return synthesise(model, tmp_path_factory.mktemp("planned") / "c", shard_documents=1000)
 
 
 def _forget_peak():
