@@ -1,4 +1,7 @@
+import importlib
 import os
+import tempfile
+import uuid
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ settings.register_profile("dev", max_examples=25, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
+WORKFLOWS = Path(__file__).parents[1] / "workflows"
 
 
 @pytest.fixture(scope="session")
@@ -53,3 +57,30 @@ def s3(s3_server, monkeypatch):
 
     use(monkeypatch, s3_server.endpoint)
     return s3_server
+
+
+@pytest.fixture
+def bucket(s3):
+    """A fresh bucket."""
+    name = f"b{uuid.uuid4().hex}"
+    s3.make_bucket(name)
+    return name
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch):
+    """The folder of temporary files, which is empty after the test."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert list(folder.iterdir()) == []
+
+
+@pytest.fixture
+def workflow(monkeypatch):
+    """A function that imports a script in workflows/, which a copy of the package alone lacks."""
+    if not WORKFLOWS.is_dir():
+        pytest.skip("the workflows are not part of this copy")
+    monkeypatch.syspath_prepend(WORKFLOWS)
+    return importlib.import_module

@@ -1,14 +1,17 @@
 """Corpora and populations that several tests share."""
 
+import threading
 import time
 import tracemalloc
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array, random_array, vstack
 
-from distmom.corpus import MemoryCorpus, RowCorpus, ViewCorpus
+from distmom.corpus import MemoryCorpus, RowCorpus, ViewCorpus, open_corpus
+from distmom.models import MultiLabelMoM
 from distmom.spectral.execute import execute
 
 
@@ -129,6 +132,41 @@ def gaussian_population(d, k, seed=0, scale=2.0):
     return GaussianPopulation(
         scale * rng.normal(size=(k, d)), rng.dirichlet(np.full(k, 5.0)), rng.uniform(0.5, 2.0, k)
     )
+
+
+def content(model):
+    """Return the bytes of every file of a saved model, but for its record, which has times."""
+    files = [path for path in sorted(model.rglob("*")) if path.is_file() and path.name != "model.json"]
+    return {path.relative_to(model): path.read_bytes() for path in files}
+
+
+def scores(model, corpus):
+    """Return the bits of the scores of a saved model for the first documents of a corpus."""
+    block = open_corpus(corpus).read_shard(0)
+    return MultiLabelMoM.load(model).decision_function(block.words[:300]).tobytes()
+
+
+@contextmanager
+def meanwhile(work, every_s=0.0):
+    """Call a function again and again in another thread; its first error is raised at the end of the block."""
+    ended, errors = threading.Event(), []
+
+    def repeat():
+        try:
+            while not ended.wait(every_s):
+                work()
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 def peak_bytes(call, enough):

@@ -231,11 +231,11 @@ def of_regressions(arguments: argparse.Namespace, seed: int) -> Systems:
     return {name: (system, partial(nearest, target=population.coefs[0])) for name, system in systems.items()}
 
 
-def kmeans_subspace(X: np.ndarray, k: int, m: int, marked: np.ndarray, seed: int) -> np.ndarray:
-    """Return the m singular vectors of the cluster in which labelled rows have the largest squared norm."""
+def kmeans_subspace(X: np.ndarray, k: int, m: int, along: np.ndarray, seed: int) -> np.ndarray:
+    """Return the m singular vectors of the cluster along which given rows have the largest squared norm."""
     assigned = KMeans(k, n_init=1, random_state=seed).fit(X).labels_
     found = [leading_vectors(X[assigned == i], m) for i in range(k)]
-    return max(found, key=lambda basis: float(np.sum((X[marked] @ basis) ** 2)))
+    return max(found, key=lambda basis: float(np.sum((along @ basis) ** 2)))
 
 
 def leading_vectors(X: np.ndarray, m: int) -> np.ndarray:
@@ -256,7 +256,7 @@ def of_subspaces(arguments: argparse.Namespace, seed: int) -> Systems:
         "search (vector)": lambda: model.fit(X).search(v, force=True).basis,
         "search (rows)": lambda: model.fit(X).search(rows=X[marked], force=True).basis,
         "labelled rows": lambda: leading_vectors(X[marked], m),
-        "k-means and singular vectors": lambda: kmeans_subspace(X, k, m, marked, seed),
+        "k-means and singular vectors": lambda: kmeans_subspace(X, k, m, X[marked], seed),
     }
     return {name: (system, partial(between, target=population.bases[0])) for name, system in systems.items()}
 

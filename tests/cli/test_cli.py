@@ -4,7 +4,6 @@ import random
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import planted_corpus
+from helpers import planted_corpus, scores
 from scipy.sparse import vstack
+from stores import free_port
 
 from distmom.cli.app import cli
 from distmom.cli.main import main
@@ -21,7 +21,7 @@ from distmom.corpus import from_arrays, open_corpus
 from distmom.engine import KernelsMissing, shards, tasks
 from distmom.engine.events import read_log
 from distmom.errors import CancelledError
-from distmom.models import MultiLabelMoM, load_model
+from distmom.models import load_model
 
 WORDS = {
     "animals": ["cat", "dog", "bird", "fish", "horse"],
@@ -276,11 +276,6 @@ def test_a_run_that_has_begun_is_not_mixed_with_another(run, tmp_path, place):
 # Processes
 
 
-def scores(model, corpus):
-    block = open_corpus(corpus).read_shard(0)
-    return MultiLabelMoM.load(model).decision_function(block.words[:300]).tobytes()
-
-
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
     """A corpus whose fit takes seconds, and the scores of an uninterrupted fit."""
@@ -427,12 +422,6 @@ def test_an_interrupt_in_the_first_moment_is_one_word():
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=60)[1] == "interrupted\n"
     assert process.returncode == 130
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @pytest.mark.slow

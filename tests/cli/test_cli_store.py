@@ -2,10 +2,9 @@
 
 import json
 import time
-import uuid
 
 import pytest
-from helpers import planted_matrices
+from helpers import planted_matrices, scores
 from stores import free_port
 
 from distmom.cli.main import main
@@ -27,13 +26,6 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def bucket(s3):
-    name = f"b{uuid.uuid4().hex}"
-    s3.make_bucket(name)
-    return name
-
-
-@pytest.fixture
 def url(bucket, place, run):
     """The corpus in a store, brought there by the command."""
     url = f"s3://{bucket}/c"
@@ -41,11 +33,6 @@ def url(bucket, place, run):
     assert (code, err) == (0, "")
     assert json.loads(out)["digest"] == open_corpus(place / "corpus").digest
     return url
-
-
-def scores(model, corpus):
-    block = open_corpus(corpus).read_shard(0)
-    return MultiLabelMoM.load(model).decision_function(block.words[:300]).tobytes()
 
 
 def test_a_fit_from_a_store_gives_the_same_bits(url, run, place, tmp_path):

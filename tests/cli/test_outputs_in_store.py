@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-import uuid
 
 import pytest
 from helpers import planted_matrices
@@ -17,6 +15,8 @@ from distmom.corpus import from_arrays, uploads
 from distmom.corpus.storage import ObjectStorage
 from distmom.errors import StoreError, UsageError
 from distmom.predict import read_shares
+
+pytestmark = pytest.mark.usefixtures("scratch")
 
 LOCAL = ("--workers", "0", "--quiet")
 #: the command line, in a process that is killed when it has uploaded four files
@@ -47,24 +47,6 @@ def place(tmp_path_factory):
     topics = ["fit", corpus.path, str(folder / "topics"), "--model", "lda", "-k", "3"]
     assert main([*topics, "--n-refine", "0", *LOCAL]) == 0
     return folder
-
-
-@pytest.fixture
-def bucket(s3):
-    """A fresh bucket."""
-    name = f"b{uuid.uuid4().hex}"
-    s3.make_bucket(name)
-    return name
-
-
-@pytest.fixture(autouse=True)
-def scratch(tmp_path, monkeypatch):
-    """The folder of temporary files, which is empty after each test."""
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    yield folder
-    assert list(folder.iterdir()) == []
 
 
 @pytest.fixture

@@ -4,12 +4,11 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 import pytest
+from helpers import meanwhile
 from scipy.sparse import csr_array
 
 from distmom.corpus import from_arrays, lock, open_corpus
@@ -26,24 +25,6 @@ def elsewhere(**changes):
 
 def write(path, holder):
     path.write_text(json.dumps(asdict(holder)))
-
-
-@contextmanager
-def touched(path, every_s):
-    """Touch a file until the block ends."""
-    ended = threading.Event()
-
-    def work():
-        while not ended.wait(every_s):
-            os.utime(path)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def test_a_live_process_is_named(tmp_path):
@@ -95,7 +76,7 @@ def test_a_holder_elsewhere_that_is_running_is_named(tmp_path):
     write(tmp_path / "lock", elsewhere())
     started = time.monotonic()
     with (
-        touched(tmp_path / "lock", 0.2),
+        meanwhile(lambda: os.utime(tmp_path / "lock"), 0.2),
         pytest.raises(UsageError, match="process 1 on host elsewhere since then; wait for it to finish"),
     ):
         Lock(tmp_path / "lock").acquire()

@@ -5,7 +5,6 @@ import shutil
 import socket
 import sys
 import time
-import uuid
 from pathlib import Path
 
 import numpy as np
@@ -25,14 +24,6 @@ def matrices(n=50, seed=0):
 @pytest.fixture
 def corpus(tmp_path):
     return from_arrays(tmp_path / "corpus", *matrices(), shard_documents=25)
-
-
-@pytest.fixture
-def bucket(s3):
-    """A fresh bucket."""
-    name = f"b{uuid.uuid4().hex}"
-    s3.make_bucket(name)
-    return name
 
 
 @pytest.fixture

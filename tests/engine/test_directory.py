@@ -1,37 +1,14 @@
 """The directory of a run while other threads and late tasks write to it."""
 
 import shutil
-import threading
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
+from helpers import meanwhile
 
 from distmom.engine.directory import RunDirectory
 
 N_TRIALS = 2_000
-
-
-@contextmanager
-def meanwhile(work):
-    """Call a function again and again in another thread; its first error is raised at the end."""
-    ended, errors = threading.Event(), []
-
-    def repeat():
-        try:
-            while not ended.is_set():
-                work()
-        except OSError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=repeat)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def test_files_are_recycled_in_the_background_while_the_next_pass_removes_them(tmp_path):

@@ -1,6 +1,7 @@
 """Who carries out a run: one process at a time, whatever becomes of it, on this host or another one."""
 
 import errno
+import itertools
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clusters import wait_until
-from helpers import planted_corpus, random_corpus
+from helpers import content, meanwhile, planted_corpus, random_corpus
 
 from distmom.cli import run as runs
 from distmom.cli.main import main
@@ -120,22 +121,11 @@ def test_a_run_of_another_host_is_taken_over_once_its_beat_stands_still(tmp_path
 
 def test_a_run_of_another_host_that_beats_is_not_taken_over(tmp_path, quick):
     begin_elsewhere(tmp_path)
-    ended = threading.Event()
-
-    def beat():
-        count = 1
-        while not ended.wait(epochs.BEAT_S):
-            beat_elsewhere(tmp_path, 1, count := count + 1)
-
-    thread = threading.Thread(target=beat)
-    thread.start()
-    try:
+    beats = itertools.count(2)
+    with meanwhile(lambda: beat_elsewhere(tmp_path, 1, next(beats)), epochs.BEAT_S):
         assert condition(tmp_path).state == "running"
         with pytest.raises(UsageError, match="is held by process 4711 on host elsewhere since"):
             RunDirectory(tmp_path).held().__enter__()
-    finally:
-        ended.set()
-        thread.join()
     assert epochs.latest_epoch(tmp_path) == 1
     assert condition(tmp_path).state == "lost"
 
@@ -278,11 +268,6 @@ def corpus(tmp_path_factory):
 
 
 MODEL = ("-k", "3", "--head", "posterior", "--workers", "0", "--quiet")
-
-
-def content(model):
-    files = [path for path in sorted(model.rglob("*")) if path.is_file() and path.name != "model.json"]
-    return {path.relative_to(model): path.read_bytes() for path in files}
 
 
 def test_a_finished_run_is_not_run_again(corpus, tmp_path, capsys, monkeypatch):

@@ -20,7 +20,7 @@ import pytest
 from disks import needs_mount, small_disk
 from distributed import Client, LocalCluster
 from distributed.comm.core import CommClosedError
-from helpers import random_corpus
+from helpers import content, random_corpus
 
 from distmom.cli.main import main
 from distmom.corpus import from_arrays, ingest, open_corpus
@@ -310,11 +310,6 @@ def test_a_connection_that_is_lost_during_a_request_is_an_error_of_the_cluster()
 
     with pytest.raises(ClusterError, match="cluster: the cluster was lost: Stream is closed"):
         watch.Watch(Connected(), "cluster").call(lost)
-
-
-def content(model):
-    files = [path for path in sorted(model.rglob("*")) if path.is_file() and path.name != "model.json"]
-    return {path.relative_to(model): path.read_bytes() for path in files}
 
 
 #: runs a command while the clock jumps

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from helpers import planted_corpus
+from helpers import planted_corpus, scores
 from stores import environment, free_port
 
 from distmom.cli.main import main
@@ -146,11 +146,6 @@ def running(host, log, *command, **options):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(10)
-
-
-def scores(model, corpus):
-    block = open_corpus(corpus).read_shard(0)
-    return MultiLabelMoM.load(model).decision_function(block.words[:300]).tobytes()
 
 
 @pytest.mark.slow

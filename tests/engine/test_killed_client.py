@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from clusters import cluster_of_processes, wait_until
-from helpers import planted_corpus
+from helpers import content, planted_corpus
 
 from distmom.cli.main import main
 from distmom.corpus import from_arrays
@@ -46,11 +46,6 @@ def stalled(self, array, write=write):
 if write.__name__ != "stalled":
     scratch.ScratchWriter.write = stalled
 """
-
-
-def content(model):
-    files = [path for path in sorted(model.rglob("*")) if path.is_file() and path.name != "model.json"]
-    return {path.relative_to(model): path.read_bytes() for path in files}
 
 
 def large_partials(run):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from clusters import wait_until
-from helpers import planted_corpus
+from helpers import content, planted_corpus
 
 from distmom.corpus import from_arrays
 
@@ -35,11 +35,6 @@ def noted(corpus, shards, opened, sums, rows, outputs, files, kept):
 
 tasks._accumulate = noted
 """
-
-
-def content(model):
-    files = [path for path in sorted(model.rglob("*")) if path.is_file() and path.name != "model.json"]
-    return {path.relative_to(model): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from batch import needs_slurm, slurm
 from clusters import cluster_of_processes, running, scheduler, wait_until, worker
 from distributed import Client
-from helpers import planted_corpus
+from helpers import content, planted_corpus
 from stores import free_port
 
 import distmom
@@ -62,11 +63,6 @@ def place(tmp_path_factory):
 def cluster(place):
     with cluster_of_processes(place, 2, preload=place / "slow.py") as (address, _):
         yield address
-
-
-def content(model):
-    files = [path for path in sorted(model.rglob("*")) if path.is_file() and path.name != "model.json"]
-    return {path.relative_to(model): path.read_bytes() for path in files}
 
 
 def submitted(place, cluster, tmp_path, **options):
@@ -328,11 +324,8 @@ def done_together(address, n_tasks, seconds, *options):
         opened[number][1].reduce(wait_a_little, [(seconds,)] * n_tasks, sum, n_tasks, on_done, "job")
         frozen.append(list(counts))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(options))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(options)) as pool:
+        list(pool.map(work, range(len(options))))
     for context, _ in opened:
         context.__exit__(None, None, None)
     return frozen[0]

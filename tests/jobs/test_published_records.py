@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 import pytest
@@ -65,11 +66,8 @@ def test_of_submitters_of_one_name_one_wins(s3, bucket, tmp_path):
         else:
             results.append(record)
 
-    threads = [threading.Thread(target=create, args=(record,)) for record in records]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(n) as pool:
+        list(pool.map(create, records))
     [winner] = results
     assert refused == [f"{url}: exists and is another job"] * (n - 1)
     assert s3.get(bucket, "jobs/same/job.json") == winner.dump()

@@ -289,19 +289,17 @@ def sample(n, seed, d=4, k=4, noise=0.0):
     return H @ A.T + noise * rng.normal(size=(n, d)), A
 
 
-def amari(P):
-    """Return the Amari index of the product of an unmixing and the mixing: 0 if it is a permutation."""
-    P = np.abs(P)
-    k = len(P)
-    rows, columns = P / P.max(axis=1, keepdims=True), P / P.max(axis=0, keepdims=True)
-    return (rows.sum() + columns.sum() - 2 * k) / (2 * k * (k - 1))
+@pytest.fixture
+def amari(workflow):
+    """The Amari index of the product of an unmixing and the mixing: 0 if it is a permutation."""
+    return workflow("benchmark_ica").amari
 
 
 @pytest.mark.parametrize(
     ("options", "noise"),
     [({"n_refine_iter": 0}, 0.0), ({}, 0.0), ({"noise": "gaussian"}, 0.2), ({"noise": "isotropic"}, 0.5)],
 )
-def test_errors_fall_with_the_root_of_the_number_of_rows(options, noise):
+def test_errors_fall_with_the_root_of_the_number_of_rows(options, noise, amari):
     d = 5 if noise else 4
     errors = []
     for n in (8_000, 128_000):
@@ -314,7 +312,7 @@ def test_errors_fall_with_the_root_of_the_number_of_rows(options, noise):
     assert 2.6 < errors[0] / errors[1] < 6.0
 
 
-def test_steps_of_likelihood_are_more_accurate_than_moments_alone_and_than_a_fixed_score():
+def test_steps_of_likelihood_are_more_accurate_than_moments_alone_and_than_a_fixed_score(amari):
     errors = np.array(
         [
             [
@@ -338,7 +336,7 @@ def test_steps_of_likelihood_are_more_accurate_than_moments_alone_and_than_a_fix
 
 
 @pytest.mark.parametrize("options", [{"fourth_moment": "slices"}, {"decomposition": "pencil"}])
-def test_less_accurate_moments_are_a_start_for_steps_of_likelihood(options):
+def test_less_accurate_moments_are_a_start_for_steps_of_likelihood(options, amari):
     X, A = sample(10_000, 0, 12, 12)
     whole, other = ICA(12).fit(X), ICA(12, **options).fit(X)
     assert amari(other.components_ @ A) == pytest.approx(amari(whole.components_ @ A), rel=1e-2)
@@ -403,7 +401,7 @@ def test_kurtoses_that_are_found_in_gaussian_rows_are_below_the_level(k):
             ICA(k).fit(X)
 
 
-def test_light_tails_are_recognised_in_few_rows():
+def test_light_tails_are_recognised_in_few_rows(amari):
     rng = np.random.default_rng(0)
     A = mixing(3, 3)
     X = rng.uniform(-1.0, 1.0, (300, 3)) @ A.T
@@ -508,7 +506,7 @@ def test_pictures_and_summary_are_json_values_and_show_the_components():
     assert len(lines["ys"]["eigenvalues"]) == len(lines["x"])
 
 
-def test_the_command_line_fits_rows_and_writes_sources_and_a_report(tmp_path, capsys):
+def test_the_command_line_fits_rows_and_writes_sources_and_a_report(tmp_path, capsys, amari):
     import zarr
 
     X, A = sample(4_000, 0)
@@ -564,7 +562,7 @@ def test_scikit_learn_contract(estimator, check):
     check(estimator)
 
 
-def test_the_example_of_the_documentation_runs():
+def test_the_example_of_the_documentation_runs(amari):
     text = (Path(__file__).parents[2] / "docs" / "ica.md").read_text(encoding="utf-8")
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
     names = {}

@@ -2,9 +2,9 @@
 
 import json
 import shutil
-import tempfile
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from distmom.corpus.storage import ObjectStorage
 from distmom.errors import StoreError, UsageError
 from distmom.models import MultiLabelMoM, SpectralLDA, TopicMoments
 from distmom.spectral import artifact
+
+pytestmark = pytest.mark.usefixtures("scratch")
 
 
 @pytest.fixture(scope="module")
@@ -37,26 +39,8 @@ def other(corpus):
 
 
 @pytest.fixture
-def bucket(s3):
-    """A fresh bucket."""
-    name = f"b{uuid.uuid4().hex}"
-    s3.make_bucket(name)
-    return name
-
-
-@pytest.fixture
 def url(bucket):
     return f"s3://{bucket}/a/model"
-
-
-@pytest.fixture(autouse=True)
-def scratch(tmp_path, monkeypatch):
-    """The folder of temporary files, which is empty after each test."""
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    yield folder
-    assert list(folder.iterdir()) == []
 
 
 def scores(model, corpus):
@@ -258,11 +242,8 @@ def test_of_two_writers_one_succeeds(overwrite, model, other, corpus, s3, bucket
         except UsageError as error:
             errors.append((each, str(error)))
 
-    threads = [threading.Thread(target=save, args=(each,)) for each in (model, other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(save, (model, other)))
     [(loser, message)] = errors
     assert message.startswith(f"{url}: another process has written there meanwhile")
     winner = other if loser is model else model

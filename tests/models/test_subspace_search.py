@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from helpers import exact_rows
 from numpy.testing import assert_allclose
-from sklearn.cluster import KMeans
 
 from distmom.cli.main import main
 from distmom.corpus import RowCorpus, ingest_rows
@@ -88,21 +87,15 @@ def test_errors_fall_with_the_root_of_the_number_of_rows():
     assert 2.6 < np.mean(errors[:5]) / np.mean(errors[5:]) < 6.0
 
 
-def kmeans_subspace(X, k, m, v, seed):
-    """Return the singular vectors of the cluster of rows in which a vector has the largest norm."""
-    assigned = KMeans(k, n_init=1, random_state=seed).fit(X).labels_
-    found = [np.linalg.svd(X[assigned == i], full_matrices=False)[2][:m].T for i in range(k)]
-    return max(found, key=lambda basis: np.linalg.norm(basis.T @ v))
-
-
-def test_subspaces_are_nearer_than_those_of_clusters():
+def test_subspaces_are_nearer_than_those_of_clusters(workflow):
+    kmeans_subspace = workflow("row_search").kmeans_subspace
     true = population(40, 3, [0.3, 0.3, 0.2, 0.2], 0.04)
     v, basis = true.side_vector(1), true.bases[1]
     for seed in range(2):
         X = true.sample(8_000, seed).X
         error = distance(SubspaceSearch(4, dimension=3).fit(X).search(v).basis, basis)
         assert error < 0.3
-        assert error < 0.5 * distance(kmeans_subspace(X, 4, 3, v, seed), basis)
+        assert error < 0.5 * distance(kmeans_subspace(X, 4, 3, v[None], seed), basis)
 
 
 def test_a_saved_model_and_a_file_give_the_same_bits_and_the_plan_is_kept(tmp_path):
