@@ -1,5 +1,6 @@
 """Corpora and populations that several tests share."""
 
+import random
 import threading
 import time
 import tracemalloc
@@ -13,6 +14,21 @@ from scipy.sparse import csr_array, random_array, vstack
 from distmom.corpus import MemoryCorpus, RowCorpus, ViewCorpus, open_corpus
 from distmom.models import MultiLabelMoM
 from distmom.spectral.execute import execute
+
+#: words of documents of every label
+SUBJECTS = {
+    "animals": ["cat", "dog", "bird", "fish", "horse"],
+    "finance": ["stock", "bank", "money", "price", "trade"],
+    "transport": ["train", "bus", "car", "road", "ship"],
+}
+
+
+def labelled_lines(n, seed):
+    """Lines of a file of documents with a label each, whose words are of that subject."""
+    draw = random.Random(seed)
+    for _ in range(n):
+        label = draw.choice(list(SUBJECTS))
+        yield f"{label}\t{' '.join(draw.choices(SUBJECTS[label], k=8))}\n"
 
 
 class WeightedCorpus(MemoryCorpus):

@@ -1,59 +1,17 @@
+"""Commands in this process: results, messages and exit codes."""
+
 import json
 import os
-import random
 import re
-import shlex
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
-import numpy as np
 import pytest
-from helpers import planted_corpus, scores
-from scipy.sparse import vstack
-from stores import free_port
+from helpers import SUBJECTS, labelled_lines, scores
 
 from distmom.cli.app import cli
 from distmom.cli.main import main
-from distmom.corpus import from_arrays, open_corpus
-from distmom.engine import KernelsMissing, shards, tasks
-from distmom.engine.events import read_log
+from distmom.corpus import open_corpus
+from distmom.engine import shards
 from distmom.errors import CancelledError
-from distmom.models import load_model
-
-WORDS = {
-    "animals": ["cat", "dog", "bird", "fish", "horse"],
-    "finance": ["stock", "bank", "money", "price", "trade"],
-    "transport": ["train", "bus", "car", "road", "ship"],
-}
-DEPLOY = Path(__file__).parents[2] / "deploy"
-COMMAND = [sys.executable, "-m", "distmom.cli.main"]
-
-
-def rows(n, seed):
-    draw = random.Random(seed)
-    for _ in range(n):
-        label = draw.choice(list(WORDS))
-        yield f"{label}\t{' '.join(draw.choices(WORDS[label], k=8))}\n"
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with texts, the corpus of the first and a model of it."""
-    folder = tmp_path_factory.mktemp("cli")
-    (folder / "train.tsv").write_text("".join(rows(400, 0)))
-    (folder / "test.tsv").write_text("".join(rows(60, 1)))
-    assert (
-        main(["ingest", str(folder / "train.tsv"), str(folder / "corpus"), "--workers", "0", "--quiet"]) == 0
-    )
-    assert main(["fit", *paths(folder, "corpus", "model"), "-k", "3", "--workers", "0", "--quiet"]) == 0
-    return folder
-
-
-def paths(folder, *names):
-    return [str(folder / name) for name in names]
 
 
 def test_ngrams_are_a_length_or_a_range(tmp_path, run, place):
@@ -114,7 +72,7 @@ def test_from_text_to_report(tmp_path, run, place):
     code, out, _ = run("topics", tmp_path / "m", "--top", 5, "--json")
     assert code == 0
     found = {frozenset(word for word, _ in topic["words"]) for topic in json.loads(out)["topics"]}
-    assert found == {frozenset(words) for words in WORDS.values()}
+    assert found == {frozenset(words) for words in SUBJECTS.values()}
     code, out, _ = run("report", tmp_path / "m", tmp_path / "r.html", "--metrics", tmp_path / "metrics.json")
     assert (code, out) == (0, f"{tmp_path / 'r.html'}\n")
     assert "horse" in (tmp_path / "r.html").read_text()
@@ -214,18 +172,6 @@ def test_bad_input_names_file_and_line_and_exits_3(run, tmp_path):
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.cluster
-def test_bad_input_met_by_a_worker_is_told_in_one_line(tmp_path):
-    (tmp_path / "bad.txt").write_text("2 5 2\n0 1:1 2:1\n1 9:1\n")
-    done = subprocess.run(
-        [*COMMAND, "ingest", "bad.txt", "c", "--format", "xmc", "--workers", "1"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3
-    assert done.stderr == "error: bad.txt:3: column of a word: expected 0 to 4, got 9\n"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["bad.txt"]
-
-
 def test_damage_exits_4_and_is_named(run, tmp_path, place):
     main(["ingest", str(place / "train.tsv"), str(tmp_path / "c"), "--workers", "0", "--quiet"])
     chunk = next(f for f in (tmp_path / "c" / "shards" / "s00000" / "words").rglob("c/*") if f.is_file())
@@ -273,111 +219,6 @@ def test_a_run_that_has_begun_is_not_mixed_with_another(run, tmp_path, place):
     assert code == 0
 
 
-# Processes
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    """A corpus whose fit takes seconds, and the scores of an uninterrupted fit."""
-    folder = tmp_path_factory.mktemp("large")
-    memory = planted_corpus(60_000, d=1000, n_labels=100, k=10, shard_documents=5000)[2]
-    blocks = [memory.read_shard(i) for i in range(len(memory.shards))]
-    X, Y = vstack([b.words for b in blocks]), vstack([b.labels for b in blocks])
-    from_arrays(folder / "corpus", X, Y, shard_documents=5000)
-    fit = ["fit", *paths(folder, "corpus", "model"), "-k", "10", "--head", "linear"]
-    assert main([*fit, "--workers", "0", "--quiet"]) == 0
-    return folder / "corpus", scores(folder / "model", folder / "corpus")
-
-
-def group(number):
-    """Processes of a group that still run."""
-    alive = []
-    for entry in Path("/proc").iterdir():
-        try:
-            state, _, of = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
-        except (OSError, ValueError):
-            continue
-        if int(of) == number and state != "Z":
-            alive.append(entry.name)
-    return alive
-
-
-def test_a_refused_resume_keeps_the_groups_that_were_finished(run, large, tmp_path, monkeypatch):
-    corpus, expected = large
-    finished = []
-
-    def interrupted(folded, report):
-        if finished:
-            raise KeyboardInterrupt
-        finished.append(report)
-        return reported(folded, report)
-
-    reported = tasks._reported
-    fit = ("fit", corpus, tmp_path / "m", "-k", 10, "--head", "linear")
-    with monkeypatch.context() as change:
-        change.setattr(tasks, "_reported", interrupted)
-        assert run(*fit, "--workers", 0)[0] == 130
-    code, _, err = run("resume", tmp_path / "m.run", "--workers", 0, "--memory-limit", "300MiB")
-    assert (code, "memory" in err) == (2, True)
-    code, _, err = run(*fit, "--n-residual-passes", 2, "--workers", 0)
-    assert (code, "holds another run" in err) == (2, True)
-    code, _, err = run("resume", tmp_path / "m.run", "--workers", 0)
-    assert (code, "1 of " in err and "found done" in err) == (0, True)
-    np.testing.assert_array_equal(scores(tmp_path / "m", corpus), expected)
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
-@pytest.mark.parametrize("workers", [pytest.param("0", marks=pytest.mark.slow), "2"])
-def test_an_interrupted_fit_says_how_to_go_on_and_that_gives_the_same_bits(workers, large, tmp_path):
-    corpus, expected = large
-    command = ["fit", str(corpus), str(tmp_path / "m"), "-k", "10", "--head", "linear", "--workers", workers]
-    process = subprocess.Popen(
-        [*COMMAND, *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        # A process started in the background may have been reported to ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    seen = ""
-    while " rows in " not in seen:
-        line = process.stderr.readline()
-        assert line, seen
-        seen += line
-    # As Ctrl-C in a terminal does, to all processes of the group, and by an impatient person twice.
-    os.killpg(process.pid, signal.SIGINT)
-    time.sleep(0.1)
-    if workers == "2":
-        os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert out == ""
-    assert "Traceback" not in err
-    assert "semaphore" not in err
-    # The tracker of shared resources ends when it sees that its process has.
-    for _ in range(100):
-        if not group(process.pid):
-            break
-        time.sleep(0.1)
-    assert group(process.pid) == []
-    assert "interrupted" in err
-    [reported] = [
-        line.removeprefix("to resume: ") for line in err.splitlines() if line.startswith("to resume: ")
-    ]
-    assert not (tmp_path / "m").exists()
-    assert main(["verify", str(tmp_path / "m.run")]) == 0
-    program, *rest = shlex.split(reported)
-    assert program == "distmom"
-    assert rest[:2] == ["resume", str(tmp_path / "m.run")]
-    done = subprocess.run([*COMMAND, *rest], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "found committed" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert scores(tmp_path / "m", corpus) == expected
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["m"]
-
-
 def test_a_fit_that_cannot_fit_into_memory_is_refused_before_it_begins(run, tmp_path, place):
     fit = ["fit", place / "corpus", tmp_path / "m", "-k", "3", "--workers", "0"]
     code, out, err = run(*fit, "--memory-limit", "100MiB")
@@ -403,106 +244,6 @@ def test_a_terminal_shows_a_bar_for_every_pass(run, tmp_path, place, monkeypatch
     assert code == 0
     assert "read" in err
     assert "write" in err
-
-
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
-def test_an_interrupt_in_the_first_moment_is_one_word():
-    process = subprocess.Popen(
-        [*COMMAND, "info", "nothing"],
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    # Python itself does not catch SIGTERM: it is caught when the entry point has begun, before the long imports.
-    caught = 0
-    while not caught >> (signal.SIGTERM - 1) & 1:
-        assert process.poll() is None
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        caught = int(status.partition("SigCgt:")[2].split()[0], 16)
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=60)[1] == "interrupted\n"
-    assert process.returncode == 130
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-def test_a_scheduler_and_workers_started_elsewhere_give_the_same_bits(place, tmp_path):
-    port = free_port()
-    address = f"tcp://127.0.0.1:{port}"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
-    started = []
-    try:
-        dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
-        options = ["--host", "127.0.0.1", "--port", str(port), "--no-dashboard"]
-        started.append(subprocess.Popen([*dask, *options], **quiet))
-        for _ in range(2):
-            worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1"]
-            started.append(subprocess.Popen([*worker, "--no-dashboard", "--no-nanny"], **quiet))
-        done = subprocess.run(
-            [*COMMAND, "fit", *paths(place, "corpus"), str(tmp_path / "m"), "-k", "3", "--scheduler", address],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert address in done.stderr
-        assert "Traceback" not in done.stderr
-        assert all(process.poll() is None for process in started)
-    finally:
-        for process in reversed(started):
-            process.kill()
-        for process in started:
-            process.wait(20)
-    assert scores(tmp_path / "m", place / "corpus") == scores(place / "model", place / "corpus")
-    corpus = np.frombuffer(scores(tmp_path / "m", place / "corpus"), np.float32)
-    assert np.isfinite(corpus).all()
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-@pytest.mark.skipif(not DEPLOY.is_dir(), reason="needs the files of deploy/")
-def test_the_slurm_script_fits_and_leaves_nothing_running(place, tmp_path):
-    """With two tasks on this machine in place of SLURM's."""
-    srun = tmp_path / "srun"
-    srun.write_text('#!/bin/sh\nshift\n"$@" &\nexec "$@"\n')
-    srun.chmod(0o755)
-    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
-    process = subprocess.Popen(
-        [str(DEPLOY / "slurm.sh"), *paths(place, "corpus"), str(tmp_path / "m"), "-k", "3"],
-        env={**os.environ, "PATH": path, "HOST": "127.0.0.1", "PORT": str(free_port())},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path, start_new_session=True,
-    )  # fmt: skip
-    try:
-        out, _ = process.communicate(timeout=120)
-        assert process.returncode == 0, out
-        assert scores(tmp_path / "m", place / "corpus") == scores(place / "model", place / "corpus")
-        for _ in range(200):
-            if not group(process.pid):
-                break
-            time.sleep(0.1)
-        assert group(process.pid) == []
-    finally:
-        for left in group(process.pid):
-            os.kill(int(left), signal.SIGKILL)
-
-
-@pytest.mark.cluster
-@pytest.mark.skipif(not DEPLOY.is_dir(), reason="needs the files of deploy/")
-def test_workers_take_the_settings_of_deploy():
-    code = (
-        "import os\n"
-        "from distributed import Client, LocalCluster\n"
-        "if __name__ == '__main__':\n"
-        "    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as c, Client(c) as d:\n"
-        "        [found] = d.run(lambda: dict(os.environ)).values()\n"
-        "        print(found['MALLOC_TRIM_THRESHOLD_'], found['OMP_NUM_THREADS'])\n"
-    )
-    # Dask leaves the settings of earlier workers in the environment, where they would take precedence.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "OMP_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**kept, "DASK_CONFIG": str(DEPLOY / "dask.yaml")},
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert done.stdout.split() == ["134217728", "1"]
 
 
 def test_what_is_overwritten_through_a_link_takes_the_place_behind_it(place, run, tmp_path):
@@ -541,7 +282,7 @@ def test_a_link_that_an_earlier_replacement_left_is_not_stumbled_over(place, run
 def test_paths_may_hold_what_looks_like_a_chain_of_urls(run, tmp_path):
     (tmp_path / "a::b").mkdir()
     texts, corpus, model, out = (tmp_path / "a::b" / f"{name}::1" for name in ("t", "c", "m", "p"))
-    texts.with_suffix(".tsv").write_text("".join(rows(100, 0)))
+    texts.with_suffix(".tsv").write_text("".join(labelled_lines(100, 0)))
     local = ("--workers", "0", "--quiet")
     assert run("ingest", texts.with_suffix(".tsv"), corpus, *local)[0] == 0
     kept = ("--run", tmp_path / "a::b" / "r::1")
@@ -570,80 +311,6 @@ def test_an_error_that_is_the_cause_of_its_context_is_reported_once(monkeypatch,
     monkeypatch.setattr(cli, "main", interrupted)
     assert main([]) == 130
     assert capsys.readouterr().err == "interrupted\n"
-
-
-#: runs commands, and writes the kernels that they have called, each with its signature
-CALLED = """
-import gc, json, sys
-from pathlib import Path
-from numba.core.registry import CPUDispatcher
-from distmom.cli.main import main
-
-for command in json.loads(sys.argv[2]):
-    assert main(command) == 0
-kernels = [each for each in gc.get_objects() if isinstance(each, CPUDispatcher)]
-called = [f"{each.__module__}.{each.__qualname__}{types}" for each in kernels for types in each.signatures]
-Path(sys.argv[1]).write_text(json.dumps(called))
-"""
-
-
-def kernels_of(place, *commands):
-    """Run commands in a process of their own, and return the kernels that it needs to have compiled."""
-    arguments = json.dumps([[str(each) for each in command] for command in commands])
-    subprocess.run([sys.executable, "-c", CALLED, str(place), arguments], check=True, capture_output=True)
-    return set(json.loads(place.read_text()))
-
-
-@pytest.mark.slow
-def test_all_kernels_of_a_fit_are_compiled_ahead(tmp_path):
-    """That a process compiles nothing that another one has compiled is `test_a_cold_run_shows ...`."""
-    ahead = kernels_of(tmp_path / "ahead.json", ["warm"])
-    source = tmp_path / "titles.tsv"
-    letters = "abcdefghijk"
-    lines = (
-        f"l{i % 3}\t{letters[i % 7] * 3} {letters[i % 5] * 4} {letters[i % 11] * 5}\n" for i in range(300)
-    )
-    source.write_text("".join(lines))
-    # Many labels, of which the frequent ones depend on the kind of the words and on their number.
-    many, rng, lines = tmp_path / "many.tsv", np.random.default_rng(0), []
-    names = [f"{letters[w // 10] * 2}{letters[w % 10] * 2}" for w in range(60)]
-    for i in range(2600):
-        kind, is_long = rng.integers(2, size=2)
-        share = np.where(np.arange(60) % 2 == kind, 0.6, 0.1)
-        words = np.repeat(names, rng.poisson(share * (3.0 if is_long else 0.5)))
-        frequent = np.flatnonzero(rng.random(60) < (share if is_long else share[::-1]))
-        lines.append(f"{','.join(map(str, frequent))},first{i},second{i}\t{' '.join(words)}\n")
-    many.write_text("".join(lines))
-    for name, texts in (("few", source), ("many", many)):
-        made = {part: tmp_path / f"{name}-{part}" for part in ("corpus", "model", "out")}
-        needed = kernels_of(
-            tmp_path / f"{name}.json",
-            ["ingest", texts, made["corpus"], "--workers", "0"],
-            ["fit", made["corpus"], made["model"], "-k", "3", "--workers", "0"],
-            ["predict", made["model"], texts, made["out"], "--workers", "0"],
-        )
-        assert len(needed) > 10
-        assert needed - ahead == set()
-    assert load_model(tmp_path / "many-model").scorer_.reranker is not None
-
-
-@pytest.mark.slow
-def test_a_cold_run_shows_that_kernels_are_compiled(tmp_path):
-    """Workers and the scheduler report it to the client; a second run has nothing to compile."""
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    rng = np.random.default_rng(0)
-    from_arrays(tmp_path / "c", rng.poisson(0.5, (300, 20)).astype(np.int32), shard_documents=100)
-    shown = []
-    for name in ("cold", "warm"):
-        arguments = ["moments", tmp_path / "c", tmp_path / name, "-k", "2", "--max-df", "1",
-                     "--run", tmp_path / f"{name}.run", "--workers", "2"]  # fmt: skip
-        command = [sys.executable, "-m", "distmom.cli.main", *map(str, arguments)]
-        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        shown.append([line for line in done.stderr.splitlines() if line.endswith("compiling kernels")])
-    assert "sketch: compiling kernels" in shown[0]
-    assert shown[1] == []
-    logged = [each.event for each in read_log(tmp_path / "cold.run" / "log.jsonl")]
-    assert logged.index(KernelsMissing("sketch")) > 0
 
 
 def test_a_small_corpus_is_fitted_in_this_process(run, tmp_path, place, monkeypatch):

@@ -1,60 +1,24 @@
 """Mixtures of axis-aligned Gaussians: exact populations, samples, EM against scikit-learn, and refusals."""
 
-import json
-import re
 import warnings
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import WeightedRows, carried_out, exact_rows, matched
+from diagonals import SKETCH, WHOLE, names_of, parameters, population, sample
+from helpers import matched
 from numpy.testing import assert_allclose
 from scipy.linalg import hadamard
 from scipy.special import logsumexp
 from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from distmom.cli.main import main
-from distmom.corpus import RowCorpus, open_corpus
-from distmom.engine import open_engine
-from distmom.errors import InputError, NumericalError, UsageError
-from distmom.models import load_model
+from distmom.corpus import RowCorpus
+from distmom.errors import NumericalError
 from distmom.models.diagonal.estimator import MOST_WHOLE, DiagonalMixture
 from distmom.models.diagonal.recovery import score_coefficients
-from distmom.simulate.mixtures import GaussianPopulation
 from distmom.spectral.three_views import random_views
-
-#: passes of a fit of few columns, and of more
-WHOLE = ["columns", "moments"]
-SKETCH = ["columns", "sketch", "power", "power", "moments", "squares"]
-ARRAYS = ("means_", "variances_", "weights_", "center_", "scales_")
-
-
-def parameters(d, k, seed=0, scale=1.0):
-    """Return means, variances and weights of a mixture."""
-    rng = np.random.default_rng(seed)
-    return scale * rng.normal(size=(k, d)), rng.uniform(0.3, 2.0, (k, d)), rng.dirichlet(np.full(k, 8.0))
-
-
-def population(means, variances, weights, **options):
-    return exact_rows(GaussianPopulation(means, weights, variances), **options)
-
-
-def sample(means, variances, weights, n, seed):
-    rows = GaussianPopulation(means, weights, variances).sample(n, seed)
-    return rows.X, rows.components
-
-
-def names_of(model):
-    return [timing["name"] for timing in model.timings_]
-
-
-def arrays_of(model):
-    return {name: getattr(model, name).tobytes() for name in ARRAYS}
-
 
 # Moments
 
@@ -383,212 +347,3 @@ def test_drawn_rows_are_of_the_mixture():
         assert_allclose(own.mean(axis=0), model.means_[h], atol=0.1)
         assert_allclose(own.var(axis=0), model.variances_[h], rtol=0.1)
     assert_allclose(np.bincount(components) / 30_000, model.weights_, atol=0.02)
-
-
-# Passes, storage and the command line
-
-
-@pytest.mark.parametrize(("d", "names"), [(12, WHOLE), (90, SKETCH)])
-def test_the_plan_lists_the_passes_that_are_made_and_a_saved_model_is_the_same(tmp_path, d, names):
-    X, _ = sample(*parameters(d, 3), 800, 0)
-    corpus = RowCorpus(X, shard_rows=100)
-    model = DiagonalMixture(3, n_em_iter=2)
-    plan = model.plan(corpus, n_workers=1)
-    assert [p.name for p in plan.passes] == [*names, "em", "em"]
-    assert plan.seconds is not None
-    model.fit_corpus(corpus).save(tmp_path / "m")
-    assert names_of(model) == [*names, "em", "em"]
-    loaded = load_model(tmp_path / "m")
-    assert arrays_of(loaded) == arrays_of(model)
-    assert loaded.diagnostics_ == model.diagnostics_
-    assert (loaded.predict_proba(X) == model.predict_proba(X)).all()
-    assert loaded.pictures() == model.pictures()
-    # A loaded model is fitted again with its parameters.
-    assert arrays_of(loaded.fit_corpus(corpus)) == arrays_of(model)
-
-
-@pytest.mark.parametrize("d", [12, 90])
-def test_a_fit_resumes_after_the_last_pass(tmp_path, d):
-    corpus = RowCorpus(sample(*parameters(d, 3), 800, 0)[0], shard_rows=100)
-    first = DiagonalMixture(3, n_em_iter=2).fit_corpus(corpus, run=tmp_path / "run")
-    again = DiagonalMixture(3, n_em_iter=2).fit_corpus(corpus, run=tmp_path / "run")
-    assert arrays_of(again) == arrays_of(first)
-    assert all(timing["resumed"] for timing in again.timings_)
-    # More iterations make only the passes that are missing.
-    more = DiagonalMixture(3, n_em_iter=3).fit_corpus(corpus, run=tmp_path / "run")
-    assert [timing["resumed"] for timing in more.timings_] == [True] * len(first.timings_) + [False]
-    assert arrays_of(more) == arrays_of(DiagonalMixture(3, n_em_iter=3).fit_corpus(corpus))
-
-
-@pytest.mark.parametrize("d", [12, 90])
-def test_a_file_gives_the_bits_of_memory(tmp_path, d):
-    X, _ = sample(*parameters(d, 3), 1000, 0)
-    np.save(tmp_path / "X.npy", X)
-    assert main(["ingest", str(tmp_path / "X.npy"), str(tmp_path / "c"), "--shard-rows", "150"]) == 0
-    stored = open_corpus(tmp_path / "c")
-    assert len(stored.shards) == 7
-    in_memory = DiagonalMixture(3).fit_corpus(RowCorpus(X, shard_rows=150))
-    assert arrays_of(DiagonalMixture(3).fit_corpus(stored)) == arrays_of(in_memory)
-    limited = DiagonalMixture(3).fit_corpus(stored, memory_limit=1 << 30)
-    assert arrays_of(limited) == arrays_of(in_memory)
-
-
-@pytest.mark.slow
-@pytest.mark.cluster
-@pytest.mark.parametrize("d", [12, 90])
-def test_two_processes_give_the_same_bits(d, cluster):
-    corpus = RowCorpus(sample(*parameters(d, 3), 3000, 0)[0], shard_rows=150)
-    alone = DiagonalMixture(3).fit_corpus(corpus)
-    both = DiagonalMixture(3).fit_corpus(corpus, client=cluster)
-    assert arrays_of(both) == arrays_of(alone)
-
-
-@pytest.mark.slow
-def test_a_memory_limit_cuts_the_basis_into_slabs():
-    rng = np.random.default_rng(0)
-    d, n = 200_000, 120
-    h = rng.integers(0, 3, n)
-    X = 0.5 * rng.normal(size=(3, d))[h] + rng.normal(size=(n, d))
-    corpus = RowCorpus(X.astype(np.float32), shard_rows=8)
-    model = DiagonalMixture(3, n_power_iter=1, n_em_iter=1)
-    planned = [(p.name, p.n_slabs) for p in model.plan(corpus, 710 << 20).passes]
-    assert [name for name, _ in planned] == ["columns", "sketch", "power", "moments", "squares", "em"]
-    assert planned[1][1] > 1
-    limited = DiagonalMixture(3, n_power_iter=1, n_em_iter=1).fit_corpus(corpus, memory_limit=710 << 20)
-    assert_allclose(limited.means_, model.fit_corpus(corpus).means_, atol=1e-6)
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_components_of_rows_are_stored(weighted):
-    X, _ = sample(*parameters(9, 3), 500, 0)
-    model = DiagonalMixture(3).fit(X)
-    # Units of three rows and more are cut by shards.
-    lengths = np.r_[np.full(100, 3), 200]
-    corpus = (
-        WeightedRows(X, np.arange(1.0, 102.0), lengths, shard_rows=64)
-        if weighted
-        else RowCorpus(X, lengths, shard_rows=64)
-    )
-    with open_engine(corpus) as engine:
-        found = carried_out(engine, model.assign)
-        stored = {
-            name: np.concatenate([rows.read(i) for i in range(len(corpus.shards))])
-            for name, rows in found.items()
-        }
-    assert stored["components"].dtype == np.int32
-    assert stored["probabilities"].dtype == np.float32
-    assert all(rows.axis == "rows" for rows in found.values())
-    assert (stored["components"] == model.predict(X)).all()
-    assert_allclose(stored["probabilities"], model.predict_proba(X), atol=1e-6)
-
-
-@pytest.mark.parametrize("d", [12, 90])
-def test_rows_with_weights_count_as_often_as_they_say(d):
-    X, _ = sample(*parameters(d, 3), 600, 0)
-    counts = np.random.default_rng(0).integers(1, 4, 600)
-    weighted = DiagonalMixture(3, n_em_iter=2).fit_corpus(WeightedRows(X, counts))
-    repeated = DiagonalMixture(3, n_em_iter=2).fit(np.repeat(X, counts, axis=0))
-    for name in ARRAYS:
-        assert_allclose(getattr(weighted, name), getattr(repeated, name), rtol=1e-7, atol=1e-8)
-
-
-def test_pictures_and_summary_are_json_values_and_show_the_components():
-    means, variances, weights = parameters(12, 3)
-    means[:, 5] = [10.0, 0.0, 0.0]
-    model = DiagonalMixture(3).fit(sample(means, variances, weights, 2000, 0)[0])
-    summary = json.loads(json.dumps(model.summary()))
-    assert summary["weights"] == pytest.approx(list(model.weights_), rel=1e-5)
-    assert 0.0 < summary["explained"] < 1.0
-    bars, centers, spreads, lines = json.loads(json.dumps(model.pictures(4)))
-    assert bars["values"] == list(model.weights_)
-    assert len(centers["columns"]) == 4
-    assert "5" in centers["columns"]
-    within = np.sqrt(model.weights_ @ model.variances_)
-    expected = (model.means_ - model.weights_ @ model.means_) / within
-    at = [int(name) for name in centers["columns"]]
-    assert_allclose(centers["values"], expected[:, at])
-    assert_allclose(spreads["values"], (np.sqrt(model.variances_) / within)[:, at])
-    assert lines["ys"]["log-likelihood"] == model.diagnostics_["log_likelihoods"]
-    assert len(DiagonalMixture(3, n_em_iter=0).fit_corpus(population(*parameters(9, 3))).pictures()) == 3
-
-
-def test_what_cannot_be_fitted_is_refused_with_the_numbers():
-    X, _ = sample(*parameters(12, 3, scale=3.0), 2000, 0)
-    wide, _ = sample(*parameters(90, 3), 2000, 0)
-    most = "n_components: expected at most 5, one more than a third of the 12 columns, got 6"
-    with pytest.raises(UsageError, match=most):
-        DiagonalMixture(6).fit(X)
-    with pytest.raises(UsageError, match="one more than a third of the 2 columns, got 2"):
-        DiagonalMixture(2).fit(X[:, :2])
-    with pytest.raises(UsageError, match="n_components: expected at most 2, the number of rows, got 3"):
-        DiagonalMixture(3).fit(X[:2])
-    with pytest.raises(UsageError, match="n_partitions: expected at least 1, got 0"):
-        DiagonalMixture(3, n_partitions=0).fit(X)
-    refusal = r"n_components=3: none of 20 random partitions of the columns .* for the best one, "
-    with pytest.raises(NumericalError, match=refusal):
-        DiagonalMixture(3).fit(np.tile(X[:, :1], (1, 12)))
-    with pytest.raises(NumericalError, match=refusal):
-        DiagonalMixture(3).fit(np.ones((50, 12)))
-    partition = "random partition of the columns, which random_state changes"
-    with pytest.raises(NumericalError, match=f"rank 1, and 3 components need rank 2.* {partition}"):
-        DiagonalMixture(3).fit(np.tile(wide[:, :1], (1, 90)))
-    with pytest.raises(NumericalError, match=partition):
-        DiagonalMixture(25, n_oversamples=0).fit(wide)
-    for scale, what in ((1e200, "overflow"), (1e-200, "underflow")):
-        scaled = X.copy()
-        scaled[:, 4] *= scale
-        with pytest.raises(
-            NumericalError, match=f"squares of the values of column 4 {what}: scale its values"
-        ):
-            DiagonalMixture(3).fit(scaled)
-    with pytest.raises(InputError, match="NaN"):
-        DiagonalMixture(3).fit(np.where(X.max() == X, np.nan, X))
-    with pytest.raises(UsageError, match="decomposition: expected one of"):
-        DiagonalMixture(3, decomposition="none").fit(X)
-    model = DiagonalMixture(3).fit(X)
-    with pytest.raises(UsageError, match="X has 3 features, but DiagonalMixture is expecting 12"):
-        model.predict(np.ones((2, 3)))
-    for measure in (model.score, model.bic, model.aic):
-        with pytest.raises(InputError, match=r"0 sample\(s\) .* while a minimum of 1 is required"):
-            measure(X[:0])
-    with pytest.raises(UsageError, match="n_samples: expected at least 0, got -1"):
-        model.sample(-1)
-    with pytest.raises(NumericalError, match="expected rows of positive weight, got none"):
-        DiagonalMixture(1).fit_corpus(WeightedRows(X, np.zeros(len(X))))
-
-
-def test_the_command_line_fits_rows_and_writes_components_and_a_report(tmp_path, capsys):
-    import zarr
-
-    X, h = sample(*parameters(9, 3, scale=3.0), 500, 0)
-    np.save(tmp_path / "X.npy", X)
-    corpus, place, out = (str(tmp_path / name) for name in ("c", "m", "out"))
-    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--shard-rows", "200"]) == 0
-    options = ["--model", "diagonal", "-k", "3", "--workers", "0"]
-    assert main(["plan", corpus, *options[:-2]]) == 0
-    assert "moments" in capsys.readouterr().out
-    assert main(["fit", corpus, place, *options, "--n-em-iter", "3"]) == 0
-    assert "coherence" in capsys.readouterr().out
-    assert main(["transform", place, corpus, out, "--workers", "0"]) == 0
-    found = zarr.open_group(f"{out}/components.zarr", mode="r")
-    model = load_model(place)
-    assert (found["components"][:] == model.predict(X)).all()
-    assert_allclose(found["probabilities"][:], model.predict_proba(X), atol=1e-6)
-    assert len(set(zip(found["components"][:], h, strict=True))) == 3
-    assert main(["report", place, str(tmp_path / "r.html")]) == 0
-    assert "Spread" in (tmp_path / "r.html").read_text()
-    capsys.readouterr()
-
-
-def test_the_example_of_the_documentation_runs():
-    text = (Path(__file__).parents[2] / "docs" / "diagonal.md").read_text(encoding="utf-8")
-    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
-    names = {}
-    exec(code, names)
-    order = matched(names["model"].means_, names["means"])[1]
-    assert (order[names["model"].predict(names["X"])] == names["groups"]).mean() > 0.95
-
-
-@parametrize_with_checks([DiagonalMixture(1), DiagonalMixture(1, n_em_iter=0)])
-def test_scikit_learn_contract(estimator, check):
-    check(estimator)

@@ -1,0 +1,29 @@
+"""Mixtures of axis-aligned Gaussians that tests of `DiagonalMixture` share."""
+
+import numpy as np
+from helpers import exact_rows
+
+from distmom.simulate.mixtures import GaussianPopulation
+
+#: passes of a fit of few columns, and of more
+WHOLE = ["columns", "moments"]
+SKETCH = ["columns", "sketch", "power", "power", "moments", "squares"]
+
+
+def parameters(d, k, seed=0, scale=1.0):
+    """Return means, variances and weights of a mixture."""
+    rng = np.random.default_rng(seed)
+    return scale * rng.normal(size=(k, d)), rng.uniform(0.3, 2.0, (k, d)), rng.dirichlet(np.full(k, 8.0))
+
+
+def population(means, variances, weights, **options):
+    return exact_rows(GaussianPopulation(means, weights, variances), **options)
+
+
+def sample(means, variances, weights, n, seed):
+    rows = GaussianPopulation(means, weights, variances).sample(n, seed)
+    return rows.X, rows.components
+
+
+def names_of(model):
+    return [timing["name"] for timing in model.timings_]
