@@ -134,10 +134,11 @@ def test_options_of_documents_and_rows_are_told_apart(run, place, tmp_path):
     assert code == 2
     assert "--label-separator: is for documents only" in err
     code, _, err = run(
-        "ingest", place / "plain.txt", tmp_path / "c", "--views", "sentences", "--id-column", "a"
+        "ingest", place / "plain.txt", tmp_path / "c", "--views", "sentences", "--id-column", "a", *LOCAL
     )
     assert code == 2
     assert "--id-column: cannot be combined with --views" in err
-    code, _, err = run("ingest", place / "plain.txt", tmp_path / "c", "--format", "lines", "--id-column", "a")
+    lines = ("--format", "lines", "--id-column", "a")
+    code, _, err = run("ingest", place / "plain.txt", tmp_path / "c", *lines, *LOCAL)
     assert code == 2
     assert "id_column: is for the formats jsonl and csv only, got format lines" in err

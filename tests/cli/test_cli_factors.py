@@ -223,7 +223,7 @@ def test_what_factors_do_not_have_is_refused(views, fitted, run, tmp_path):
         (("predict", tmp_path / "m", *source), "expected a model that ranks labels, got one of class ECA"),
         (("evaluate", tmp_path / "m", source[0]), "expected a model that is fitted to documents, got one"),
         (
-            ("ingest", source[0], tmp_path / "c", "--format", "tsv", "--like", tmp_path / "m"),
+            ("ingest", source[0], tmp_path / "c", "--format", "tsv", "--like", tmp_path / "m", *LOCAL),
             "fitted to documents",
         ),
         (("transform", tmp_path / "m", *source), "views need --groups"),

@@ -81,7 +81,7 @@ def test_errors_name_files_and_words_without_control(place, run, tmp_path):
         ("verify", odd, 4),
         ("info", tmp_path / f"none{HOSTILE}", 2),
         ("search", place / "moments", "--word", HOSTILE, 2),
-        ("ingest", tmp_path / "bad.tsv", tmp_path / "c", 3),
+        ("ingest", tmp_path / "bad.tsv", tmp_path / "c", "--workers", 0, 3),
         ("topics", place / "lda", f"--{HOSTILE}", 2),
         (HOSTILE, 2),
     )

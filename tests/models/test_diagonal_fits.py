@@ -61,7 +61,8 @@ def test_a_fit_resumes_after_the_last_pass(tmp_path, d):
 def test_a_file_gives_the_bits_of_memory(tmp_path, d):
     X, _ = sample(*parameters(d, 3), 1000, 0)
     np.save(tmp_path / "X.npy", X)
-    assert main(["ingest", str(tmp_path / "X.npy"), str(tmp_path / "c"), "--shard-rows", "150"]) == 0
+    ingest = ["ingest", str(tmp_path / "X.npy"), str(tmp_path / "c"), "--shard-rows", "150", "--workers", "0"]
+    assert main(ingest) == 0
     stored = open_corpus(tmp_path / "c")
     assert len(stored.shards) == 7
     in_memory = DiagonalMixture(3).fit_corpus(RowCorpus(X, shard_rows=150))
@@ -200,7 +201,7 @@ def test_the_command_line_fits_rows_and_writes_components_and_a_report(tmp_path,
     X, h = sample(*parameters(9, 3, scale=3.0), 500, 0)
     np.save(tmp_path / "X.npy", X)
     corpus, place, out = (str(tmp_path / name) for name in ("c", "m", "out"))
-    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--shard-rows", "200"]) == 0
+    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--shard-rows", "200", "--workers", "0"]) == 0
     options = ["--model", "diagonal", "-k", "3", "--workers", "0"]
     assert main(["plan", corpus, *options[:-2]]) == 0
     assert "moments" in capsys.readouterr().out

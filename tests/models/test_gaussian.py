@@ -359,7 +359,7 @@ def test_the_command_line_fits_rows_and_writes_components_and_a_report(tmp_path,
     X, z = rows.X, rows.components
     np.save(tmp_path / "X.npy", X)
     corpus, place, out = (str(tmp_path / name) for name in ("c", "m", "out"))
-    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--shard-rows", "200"]) == 0
+    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--shard-rows", "200", "--workers", "0"]) == 0
     assert (
         main(["fit", corpus, place, "--model", "gaussian", "-k", "3", "--workers", "0", "--n-em-iter", "1"])
         == 0

@@ -291,7 +291,7 @@ def test_the_command_line_finds_a_component_of_a_fitted_search(tmp_path, capsys)
     np.save(tmp_path / "rows.npy", X[z == 1][:4])
     np.save(tmp_path / "v.npy", np.linalg.pinv(means - means.mean(axis=0))[:, 1])
     corpus, place = str(tmp_path / "c"), str(tmp_path / "m")
-    assert main(["ingest", str(tmp_path / "X.npy"), corpus]) == 0
+    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--workers", "0"]) == 0
     plan = [
         "plan",
         corpus,

@@ -512,7 +512,7 @@ def test_the_command_line_fits_rows_and_writes_sources_and_a_report(tmp_path, ca
     X, A = sample(4_000, 0)
     np.save(tmp_path / "X.npy", X)
     corpus, place, out = (str(tmp_path / name) for name in ("c", "m", "out"))
-    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--shard-rows", "1000"]) == 0
+    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--shard-rows", "1000", "--workers", "0"]) == 0
     options = ["--model", "ica", "-k", "4"]
     assert main(["plan", corpus, *options]) == 0
     assert "fourth" in capsys.readouterr().out

@@ -266,7 +266,8 @@ def test_the_plan_holds_for_the_widest_leaves():
 def test_a_fit_out_of_core_and_one_that_resumes_give_the_same_bits(tmp_path):
     rows = np.hstack(weak_truth().sample(6_000, 0))
     np.save(tmp_path / "X.npy", rows)
-    assert main(["ingest", str(tmp_path / "X.npy"), str(tmp_path / "c"), "--shard-rows", "500"]) == 0
+    ingest = ["ingest", str(tmp_path / "X.npy"), str(tmp_path / "c"), "--shard-rows", "500", "--workers", "0"]
+    assert main(ingest) == 0
     model = LatentTree(2, tree=GROUPED[0], widths=(3,) * 8)
     kept = model.fit_corpus(RowCorpus(rows, shard_rows=500))
     state = [kept.components_, kept.weights_, kept.transitions_]
@@ -364,7 +365,7 @@ def test_the_command_line_fits_a_tree_and_writes_a_report(tmp_path, capsys):
     truth = Truth(*QUARTET[1:], 2, (3, 3, 3, 3), seed=3)
     np.save(tmp_path / "X.npy", np.hstack(truth.sample(20_000, 0)))
     corpus, place = str(tmp_path / "c"), str(tmp_path / "m")
-    assert main(["ingest", str(tmp_path / "X.npy"), corpus]) == 0
+    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--workers", "0"]) == 0
     options = ["--model", "latent-tree", "-k", "2", "--widths", "3,3,3,3", "--tree", QUARTET[0]]
     assert main(["plan", corpus, *options]) == 0
     assert "triples" in capsys.readouterr().out

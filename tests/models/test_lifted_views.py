@@ -253,7 +253,7 @@ def test_the_command_line_fits_more_components_than_columns(tmp_path, capsys):
     X, means, _ = sample(4000, 0)
     np.save(tmp_path / "X.npy", X)
     corpus, place = str(tmp_path / "c"), str(tmp_path / "m")
-    assert main(["ingest", str(tmp_path / "X.npy"), corpus]) == 0
+    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--workers", "0"]) == 0
     options = ["--model", "multiview", "-k", "4", "--widths", "2,2,2", "--lift", "2"]
     assert main(["plan", corpus, *options]) == 0
     assert "products" in capsys.readouterr().out

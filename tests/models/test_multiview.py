@@ -316,7 +316,7 @@ def test_the_command_line_fits_views_and_writes_components_and_a_report(tmp_path
         save_npz(source, csr_array(X))
     corpus, place, out = (str(tmp_path / name) for name in ("c", "m", "out"))
     as_rows = [] if kind == "dense" else ["--format", "rows-npz"]
-    assert main(["ingest", source, corpus, "--shard-rows", "200", *as_rows]) == 0
+    assert main(["ingest", source, corpus, "--shard-rows", "200", *as_rows, "--workers", "0"]) == 0
     options = ["--model", "multiview", "-k", "3", "--widths", "7,5,11", "--workers", "0"]
     assert main(["plan", corpus, *options[:-2]]) == 0
     assert "moments" in capsys.readouterr().out

@@ -196,7 +196,7 @@ def test_a_model_comes_back_from_disk_and_the_command_line(tmp_path):
     rows = sample(20_000, 1, A)[1]
     np.save(tmp_path / "rows.npy", rows)
     corpus, model, nodes = (str(tmp_path / name) for name in ("corpus", "model", "nodes"))
-    assert main(["ingest", str(tmp_path / "rows.npy"), corpus]) == 0
+    assert main(["ingest", str(tmp_path / "rows.npy"), corpus, "--workers", "0"]) == 0
     assert main(["plan", corpus, "--model", "network", "-k", "3"]) == 0
     assert main(["fit", corpus, model, "--model", "network", "-k", "3"]) == 0
     read = load_model(model)

@@ -161,7 +161,7 @@ def test_the_command_line_finds_a_regression(tmp_path, capsys):
     np.save(tmp_path / "X.npy", np.c_[X, y, z == 1])
     np.save(tmp_path / "rows.npy", np.c_[X, y][z == 1][:200])
     corpus, place = str(tmp_path / "c"), str(tmp_path / "m")
-    assert main(["ingest", str(tmp_path / "X.npy"), corpus]) == 0
+    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--workers", "0"]) == 0
     options = ["--model", "regression-search", "-k", "2", "--n-targets", "1", "--workers", "0"]
     assert main(["fit", corpus, place, *options, "--quiet"]) == 0
     capsys.readouterr()

@@ -149,7 +149,7 @@ def test_the_command_line_finds_a_subspace(tmp_path, capsys):
     np.save(tmp_path / "X.npy", X)
     np.save(tmp_path / "rows.npy", X[z == 1][:50])
     corpus, place = str(tmp_path / "c"), str(tmp_path / "m")
-    assert main(["ingest", str(tmp_path / "X.npy"), corpus]) == 0
+    assert main(["ingest", str(tmp_path / "X.npy"), corpus, "--workers", "0"]) == 0
     options = ["--model", "subspace-search", "-k", "2", "--dimension", "2", "--workers", "0", "--quiet"]
     assert main(["fit", corpus, place, *options]) == 0
     capsys.readouterr()
