@@ -8,7 +8,7 @@ from scipy.special import expit
 
 
 @pytest.fixture
-def workflow(scripts):
+def script(scripts):
     return importlib.import_module("label_calibration")
 
 
@@ -19,20 +19,20 @@ def events():
     return z, (rng.random(z.shape) < expit(z)).astype(float)
 
 
-def test_biased_log_odds_are_corrected_by_every_method_that_can(workflow, events):
+def test_biased_log_odds_are_corrected_by_every_method_that_can(script, events):
     z, truth = events
-    calibrations, exact = workflow.CALIBRATIONS, workflow.loss(z, truth)
+    calibrations, exact = script.CALIBRATIONS, script.loss(z, truth)
     shifted, scaled = z + np.array([1.0, -0.5, 0.0]), 2.0 * z
     for name, fit in calibrations.items():
-        assert workflow.loss(workflow.calibrated(shifted, truth, fit), truth) < exact * 1.01, name
+        assert script.loss(script.calibrated(shifted, truth, fit), truth) < exact * 1.01, name
     for name in ("Platt, 1", "isotonic"):
-        assert workflow.loss(workflow.calibrated(scaled, truth, calibrations[name]), truth) < exact * 1.01
-    offset = workflow.calibrated(scaled, truth, calibrations["offset, 1"])
-    assert workflow.loss(offset, truth) > exact * 1.02
+        assert script.loss(script.calibrated(scaled, truth, calibrations[name]), truth) < exact * 1.01
+    offset = script.calibrated(scaled, truth, calibrations["offset, 1"])
+    assert script.loss(offset, truth) > exact * 1.02
 
 
-def test_numbers_of_documents_of_calibrated_labels_are_as_far_as_chance(workflow, events):
+def test_numbers_of_documents_of_calibrated_labels_are_as_far_as_chance(script, events):
     z, truth = events
-    distance, of_chance = workflow.distances(z, truth)
+    distance, of_chance = script.distances(z, truth)
     assert distance < 3.0 * of_chance
-    assert workflow.distances(z + 0.5, truth)[0] > 5.0 * of_chance
+    assert script.distances(z + 0.5, truth)[0] > 5.0 * of_chance
