@@ -182,7 +182,7 @@ def test_a_job_runs_on_another_cluster_when_its_scheduler_was_killed(place, tmp_
         found = submitted(place, address, tmp_path)
         in_the_middle(found)
         processes[0].kill()
-        assert found.wait(60) == 5
+        assert found.wait(60) == 5, "\n".join(found.logs())
         status = found.status()
         assert (status["state"], status["exit_code"]) == ("failed", 5)
         assert status["error"].startswith("ClusterError: ")
